@@ -1,9 +1,9 @@
 """Runs the tests that failed in a run of pytest again, once, each alone, and says which of them are only unreliable.
 
-Usage: repeat_failed.py REPORTS_FOLDER RUN,... [PYTEST_OPTION...]
+Usage: repeat_failed.py REPORTS_DIRECTORY RUN,... [PYTEST_OPTION...]
 
-REPORTS_FOLDER has ``RUN.xml`` (junit) and ``RUN.log`` (the output of ``make``) of every failed run. The exit code is 0
-only if at most three tests failed in these runs, and all of them pass now.
+REPORTS_DIRECTORY has ``RUN.xml`` (junit) and ``RUN.log`` (the output of ``make``) of every failed run. The exit code is
+0 only if at most three tests failed in these runs, and all of them pass now.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def failures(report_path: str) -> dict[str, str]:
 
 def node_id(class_name: str, name: str) -> str:
     """The name that pytest takes, of a test that a junit report calls ``tests.x.test_y.TestClass`` and ``test_z``."""
-    folders = class_name.split(".")
-    for count in range(len(folders), 0, -1):
-        path = "/".join(folders[:count]) + ".py"
+    directories = class_name.split(".")
+    for count in range(len(directories), 0, -1):
+        path = "/".join(directories[:count]) + ".py"
         if os.path.isfile(path):
-            return "::".join([path, *folders[count:], name])
+            return "::".join([path, *directories[count:], name])
     return f"{class_name}::{name}"  # of no module: what fails while pytest collects the tests, or in pytest itself
 
 
@@ -87,22 +87,22 @@ def passes_alone(test: str, report_path: str, options: list[str]) -> bool:
     return bool(cases) and not any(list(case.iter("skipped")) for case in cases)
 
 
-def collect(folder: str, runs: list[str]) -> tuple[dict[str, str], list[str]]:
+def collect(directory: str, runs: list[str]) -> tuple[dict[str, str], list[str]]:
     """All failures of the failed runs by test, and sentences about runs that no list of failures explains."""
     failed: dict[str, str] = {}
     sentences = []
     for run in runs:
-        report_path = os.path.join(folder, f"{run}.xml")
+        report_path = os.path.join(directory, f"{run}.xml")
         found = failures(report_path) if os.path.exists(report_path) else {}
         if not found:
             sentences.append(f"{run}: failed, and its report names no failed test")
-        elif not has_ended(os.path.join(folder, f"{run}.log")):
+        elif not has_ended(os.path.join(directory, f"{run}.log")):
             sentences.append(f"{run}: was interrupted")
         failed |= found
     return failed, sentences
 
 
-def repeat(failed: dict[str, str], folder: str, options: list[str]) -> Iterator[str]:
+def repeat(failed: dict[str, str], directory: str, options: list[str]) -> Iterator[str]:
     """Repeat what may be repeated; yields a sentence for every failure that stays one."""
     repeatable = []
     for test in failed:
@@ -114,19 +114,19 @@ def repeat(failed: dict[str, str], folder: str, options: list[str]) -> Iterator[
         yield f"{len(repeatable)} tests failed, at most {ACCEPTED_MAX} may be unreliable: none is repeated"
         return
     for number, test in enumerate(repeatable, 1):
-        if not passes_alone(test, os.path.join(folder, f"repeated-{number}.xml"), options):
+        if not passes_alone(test, os.path.join(directory, f"repeated-{number}.xml"), options):
             yield f"{test} failed twice"
             continue
-        path = os.path.join(folder, f"unreliable-{number}.txt")
+        path = os.path.join(directory, f"unreliable-{number}.txt")
         with open(path, "w", encoding="utf-8") as file:
             file.write(f"{test}\n\n{failed[test]}\n")
         sys.stdout.write(f"unreliable: {test}\n{failed[test]}\n(kept in {path})\n")
 
 
-def main(folder: str, runs: str, *options: str) -> int:
+def main(directory: str, runs: str, *options: str) -> int:
     """Exit code: 1 when a failure stays one."""
-    failed, sentences = collect(folder, runs.split(","))
-    sentences += repeat(failed, folder, list(options))
+    failed, sentences = collect(directory, runs.split(","))
+    sentences += repeat(failed, directory, list(options))
     for sentence in sentences:
         sys.stdout.write(f"failed: {sentence}\n")
     return 1 if sentences else 0

@@ -30,26 +30,26 @@ class JavaConf:
         origin: str,
         environment: Mapping[str, str],
         given_keys: Collection[str] = (),
-        places: Mapping[str, str] = MappingProxyType({}),
+        sources: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._values = values
         self._environment = environment
         self._given_keys = given_keys
-        self._places = places
+        self._sources = sources
         self.origin = origin
 
     @classmethod
     def read(cls, path: str, environment: Mapping[str, str]) -> JavaConf:
         """Read a file and the files it includes; ConfigurationError contains the file's path."""
         values: dict[str, list[str]] = {}
-        places: dict[str, str] = {}
-        _read_into(values, places, path, depth=0)
-        return cls(values, path, environment, places=places)
+        sources: dict[str, str] = {}
+        _read_into(values, sources, path, depth=0)
+        return cls(values, path, environment, sources=sources)
 
     def overridden(self, pairs: Mapping[str, str]) -> JavaConf:
         """The same with these keys replaced, as ``--set`` does."""
         replaced = {key: _split(value) for key, value in pairs.items()}
-        return JavaConf({**self._values, **replaced}, self.origin, self._environment, replaced.keys(), self._places)
+        return JavaConf({**self._values, **replaced}, self.origin, self._environment, replaced.keys(), self._sources)
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -76,14 +76,14 @@ class JavaConf:
         for key in self._values:
             yield key, self.text(key), "--set" if key in self._given_keys else self.origin
 
-    def place(self, key: str) -> str:
+    def source(self, key: str) -> str:
         """Source of a key: ``bk_server.conf:12 (bookiePort)``, or ``--set bookiePort``."""
-        return f"--set {key}" if key in self._given_keys else f"{self._places.get(key, self.origin)} ({key})"
+        return f"--set {key}" if key in self._given_keys else f"{self._sources.get(key, self.origin)} ({key})"
 
     def written(self, key: str) -> str:
         """The key with its value and its file, for an error message."""
-        place = f"--set {key}" if key in self._given_keys else f"{self.origin}: {key}"
-        return f"{place} = {self.text(key)}"
+        source = f"--set {key}" if key in self._given_keys else f"{self.origin}: {key}"
+        return f"{source} = {self.text(key)}"
 
     def _expand(self, text: str, depth: int = 0) -> str:
         if depth >= _DEPTH_MAX:
@@ -112,7 +112,7 @@ def _text(data: bytes) -> str:
         return data.decode("latin-1")
 
 
-def _read_into(values: dict[str, list[str]], places: dict[str, str], path: str, depth: int) -> None:
+def _read_into(values: dict[str, list[str]], sources: dict[str, str], path: str, depth: int) -> None:
     if depth >= _DEPTH_MAX:
         raise ConfigurationError(f"{path}: circular include")
     try:
@@ -122,12 +122,12 @@ def _read_into(values: dict[str, list[str]], places: dict[str, str], path: str, 
         raise ConfigurationError(f"cannot read the configuration file {path}: {reason}") from error
     line = 1
     for element in elements:
-        place, line = f"{path}:{line}", line + len(element.source.splitlines())
+        source, line = f"{path}:{line}", line + len(element.source.splitlines())
         if not isinstance(element, javaproperties.KeyValue):
             continue
         if element.key == "include":
             for name in _split(element.value):
-                _read_into(values, places, os.path.join(os.path.dirname(path), name), depth + 1)
+                _read_into(values, sources, os.path.join(os.path.dirname(path), name), depth + 1)
         else:
-            places.setdefault(element.key, place)
+            sources.setdefault(element.key, source)
             values.setdefault(element.key, []).extend(_split(element.value))

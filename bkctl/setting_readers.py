@@ -128,7 +128,7 @@ def java_values(conf: JavaConf, settings: Iterable[Described]) -> Givens:
         elif isinstance(value, str) and each.type in {int, float}:
             value = _java_number(conf, each, java, key, value)
         if value is not None:
-            givens[each.path] = Given(value, conf.place(key), conf.written(key))
+            givens[each.path] = Given(value, conf.source(key), conf.written(key))
     return givens
 
 

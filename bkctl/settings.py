@@ -190,7 +190,7 @@ def unsupported_security(conf: JavaConf) -> str | None:
     for key, value, _ in conf.settings():
         if key in _CLIENT_SECURITY and value is not None and value.lower() not in FALSE:
             return (
-                f"{conf.place(key)} asks for {_CLIENT_SECURITY[key]}, which clients of bkctl do not support yet; to "
+                f"{conf.source(key)} asks for {_CLIENT_SECURITY[key]}, which clients of bkctl do not support yet; to "
                 "talk to bookies without it, leave the key out, or use --metadata-uri instead of the file"
             )
     return None

@@ -18,9 +18,9 @@ def run() -> None:
     if _GATEWAY_VARIABLE not in os.environ:
         sys.stdout.write(os.path.abspath(__file__) + "\n")
         return
-    # spark-submit puts the folder of this file first, where modules of this package would hide others.
-    folder = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [each for each in sys.path if os.path.abspath(each) != folder]
+    # spark-submit puts the directory of this file first, where modules of this package would hide others.
+    directory = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [each for each in sys.path if os.path.abspath(each) != directory]
     sys.argv[1:1] = ["audit", "run", "--spark"]
     from bkctl.main import main
 

@@ -12,7 +12,7 @@ from bkctl.commands.context import CommandContext, SettingInfo, SettingsOverview
 from bkctl.commands.errors import NotFoundError
 from bkctl.commands.parse import near_miss
 from bkctl.commands.rendering import Column, Table
-from bkctl.storage.setting import size_text
+from bkctl.storage.words import exact_size
 
 _SIMILARITY_MIN = 0.6
 _VALUES = Table("Settings", Column("name", "SETTING"), Column("value", "VALUE"), name="name")
@@ -77,7 +77,7 @@ def value_text(value: object, unit: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and unit == "bytes":
-        return size_text(value)
+        return exact_size(value)
     if isinstance(value, tuple | list):
         return ", ".join(map(str, value)) or "none"
     text = f"{value:.15g}" if isinstance(value, float) else str(value)

@@ -17,7 +17,7 @@ from bkctl.commands.bookie.leaving import (
     OpenLedgersOption,
     RiskOption,
     WaitOption,
-    let_leave,
+    drain_or_decommission,
 )
 from bkctl.commands.bookie.leaving_report import leaving_outcome, print_leaving
 from bkctl.commands.bookie.stop_command import parse_stop_command
@@ -78,6 +78,6 @@ async def decommission(
     )
     if by_retention and not await wait_for_retention(context, request):
         return Outcome.PARTIAL
-    report = await let_leave(context, request)
+    report = await drain_or_decommission(context, request)
     print_leaving(context, report)
     return leaving_outcome(report)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from bkctl.commands.console import Console
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import ChangeCutOffError
-from bkctl.commands.rendering import counted, size
 from bkctl.commands.safety.audit_trail import mask_secrets
 from bkctl.runtime.errors import MetadataUnavailableError
 from bkctl.storage.errors import BkctlError
+from bkctl.storage.words import counted, size
 
 if TYPE_CHECKING:
     from bkctl.runtime.metadata.outage import MetadataOutage
@@ -34,8 +34,8 @@ def report_outage(console: Console, outage: MetadataOutage) -> None:
     )
 
 
-class JobProgress:
-    """Passes on the progress of a job, and keeps the latest in case the job is interrupted."""
+class WorkProgress:
+    """Passes on the progress of a run, and keeps the latest in case the run is interrupted."""
 
     def __init__(self, ledgers: int, rest: str) -> None:
         self._ledgers = ledgers
@@ -63,12 +63,12 @@ class JobProgress:
 
 
 @asynccontextmanager
-async def told_when_cut_off(context: CommandContext, ledgers: int, rest: str = "") -> AsyncIterator[JobProgress]:
+async def reporting_interruption(context: CommandContext, ledgers: int, rest: str = "") -> AsyncIterator[WorkProgress]:
     """If the work inside ends early, for any reason: print what is done, what is left, and how to continue.
 
     ``rest`` ends the sentence about what is left. ChangeCutOffError when ZooKeeper is the reason.
     """
-    progress = JobProgress(ledgers, rest)
+    progress = WorkProgress(ledgers, rest)
     try:
         yield progress
     except BaseException as error:

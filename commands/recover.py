@@ -12,7 +12,7 @@ from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.help_page import COPYING, HelpCommand
-from bkctl.commands.outages import told_when_cut_off
+from bkctl.commands.outages import reporting_interruption
 from bkctl.commands.parse import all_ledger_ids, parse_bookie_id
 from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_rest, start_of, work_of
 from bkctl.commands.recovery_progress import recovery_progress
@@ -23,7 +23,7 @@ from bkctl.commands.shared_options import takes_copy_options
 from bkctl.runtime.replication.config import OpenLedgers
 
 if TYPE_CHECKING:
-    from bkctl.runtime.replication.run.report import RecoveryReport
+    from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 
 FAILED_BOOKIE = "failed-bookie"
 
@@ -89,7 +89,7 @@ async def failed_bookie(
             report = await recovery.run(found)
         else:
             async with (
-                told_when_cut_off(context, len(found.ledgers)) as job,
+                reporting_interruption(context, len(found.ledgers)) as work,
                 access.open_change(context, plan, found) as change,
             ):
                 await recovery.require_down(bookie_ids)
@@ -99,8 +99,8 @@ async def failed_bookie(
                     ) as opened,
                     recovery_progress(console, "recovering") as progress,
                 ):
-                    job.show, job.file = progress.show, opened.path
-                    report = await recovery.run(found, job.note, job=opened.job)
+                    work.show, work.file = progress.show, opened.path
+                    report = await recovery.run(found, work.note, job=opened.job)
                     opened.is_finished = report.is_complete
                 note_end(change, report_body(report), outcome_of(report))
         if report.is_complete:

@@ -14,14 +14,15 @@ from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.findings_file import read_findings
-from bkctl.commands.outages import report_outage, told_when_cut_off
+from bkctl.commands.outages import report_outage, reporting_interruption
 from bkctl.commands.parse import all_ledger_ids
 from bkctl.commands.recovery_job import delete_job, open_job, read_rest_of_ledgers, start_of
 from bkctl.commands.recovery_progress import recovery_progress
-from bkctl.commands.rendering import Column, Table, counted, decimal, size
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.replication_access import note_end, policy_of
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.shared_options import takes_copy_options
+from bkctl.storage.words import SHOWN_MAX, counted, decimal, size
 
 if TYPE_CHECKING:
     from bkctl.commands.safety.plan import Plan
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from bkctl.runtime.replication.policy import Policy
     from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
 
-_IDS_SHOWN_MAX = 5
 _ENTRIES_SHOWN_MAX = 60
 
 
@@ -183,7 +183,7 @@ async def _carry_out(
         return await repair.run(found, lambda _: None)
     targets = sorted({each.bookie_id for ledger in found.to_repair for each in ledger.changes})
     async with (
-        told_when_cut_off(context, len(found.to_repair)) as job,
+        reporting_interruption(context, len(found.to_repair)) as work,
         open_change(
             context,
             plan,
@@ -199,8 +199,8 @@ async def _carry_out(
             open_job(context, flags, start, work_of_repair(found)) as opened,
             recovery_progress(context.console, "recovering") as progress,
         ):
-            job.show, job.file = progress.show, opened.path
-            report = await repair.run(found, job.note, opened.job)
+            work.show, work.file = progress.show, opened.path
+            report = await repair.run(found, work.note, opened.job)
             opened.is_finished = report.is_complete
         note_end(change, _report_body(report), _outcome(report))
     return report
@@ -228,7 +228,7 @@ def _plan(session: Session, ledgers: LedgerStore, found: InPlacePlan) -> Plan:
                 item |= {"first_entry_id": str(each.first_entry_id), "stripe_entries": each.stripe_entries}
             items.append(item)
     ids = [str(ledger.ledger_id) for ledger in found.ledgers]
-    subject = ", ".join(ids) if len(ids) <= _IDS_SHOWN_MAX else counted(len(ids), "ledger")
+    subject = ", ".join(ids) if len(ids) <= SHOWN_MAX else counted(len(ids), "ledger")
     return session.plan(subject=subject, summary=_sentences(found), items=items)
 
 

@@ -16,13 +16,13 @@ import msgspec
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError
 from bkctl.commands.parse import parse_bytes_per_second
-from bkctl.commands.rendering import counted, size
-from bkctl.commands.safety.state_folder import state_folder
+from bkctl.commands.safety.state_directory import state_directory
 from bkctl.runtime.errors import ConfigurationError, ConflictError, RefusedError
 from bkctl.runtime.new_file import write_whole
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.advice import without_path
 from bkctl.storage.errors import BkctlError
+from bkctl.storage.words import counted, size
 
 if TYPE_CHECKING:
     from bkctl.commands.console import Console
@@ -128,7 +128,7 @@ async def open_job(
     from bkctl.runtime.replication.run.ledgers import RecoveryJob
     from bkctl.storage.adapters.sqlite import create_database
 
-    path = flags.resume or os.path.join(state_folder(context.settings, "jobs"), f"{start.job_id}{_SUFFIX}")
+    path = flags.resume or os.path.join(state_directory(context.settings, "jobs"), f"{start.job_id}{_SUFFIX}")
     rates = RatesFile(_rates_path(path), context.console)
     try:
         if flags.resume is None:
@@ -204,17 +204,19 @@ def _read_start(path: str) -> JobStart:
         return job_file.start
 
 
-def _delete_untouched(folder: str) -> None:
+def _delete_untouched(directory: str) -> None:
     oldest_s = time.time() - _UNTOUCHED_S_MAX
-    for path in _job_files(folder):
+    for path in _job_files(directory):
         with contextlib.suppress(OSError):
             if os.stat(path).st_mtime < oldest_s:
                 delete_job(path)
 
 
-def _job_files(folder: str) -> list[str]:
+def _job_files(directory: str) -> list[str]:
     try:
-        return [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith((_SUFFIX, _OLD_SUFFIX))]
+        return [
+            os.path.join(directory, name) for name in os.listdir(directory) if name.endswith((_SUFFIX, _OLD_SUFFIX))
+        ]
     except OSError:
         return []  # there was no job yet
 

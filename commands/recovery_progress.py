@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bkctl.commands.console import Console
 from bkctl.commands.progress import Progress
-from bkctl.commands.rendering import counted, duration, size
+from bkctl.storage.words import counted, duration, size
 
 if TYPE_CHECKING:
     from bkctl.runtime.replication.run.ledgers import RecoveryProgress

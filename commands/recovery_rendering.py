@@ -8,14 +8,15 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, overload
 
 from bkctl.commands.context import CommandContext
-from bkctl.commands.rendering import Column, Table, counted, decimal, duration, size, time_text
+from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.runtime.replication.config import OpenLedgers, PlacementMode
 from bkctl.runtime.replication.policy import DEFAULT_POLICY, Policy
+from bkctl.storage.words import SHOWN_MAX, counted, decimal, duration, enumerated, listed, size
 
 if TYPE_CHECKING:
     from bkctl.runtime.replication.judge.ledger_result import LedgerFailure
     from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, OpenLook, PlanTotals, RecoveryPlan
-    from bkctl.runtime.replication.run.report import RecoveryReport
+    from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 
 PLAN_TABLE = Table(
     "Changes",
@@ -67,7 +68,6 @@ EXAMPLE_RATE_BYTES_S = 100 * 1024 * 1024
 """A plan shows how long its copies take at this rate, because the real rate is unknown before it runs."""
 
 _IDS_SHOWN_MAX = 10
-_NAMED_MAX = 5
 
 
 def plan_body(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY) -> dict[str, object]:
@@ -169,9 +169,8 @@ def _is_unclosable(ledger: LedgerPlan, *, leaves_writers: bool) -> bool:
 
 
 def _why_not_closed(ledger: LedgerPlan) -> str:
-    from bkctl.runtime.replication.judge.closability import joined
 
-    return f"it cannot be closed: entries may exist that only {joined(ledger.close_needs)} can have"
+    return f"it cannot be closed: entries may exist that only {enumerated(ledger.close_needs)} can have"
 
 
 def plan_summary(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY, drain_wait_s: float = 0.0) -> list[str]:
@@ -262,7 +261,7 @@ def _open_ledger_sentences(
     in_recovery = [ledger for ledger in closable if not ledger.may_have_writer]
     sentences = []
     if written:
-        number, names = counted(len(written), "open ledger"), _named(written)
+        number, names = counted(len(written), "open ledger"), _first_names(written)
         if policy.open_ledgers is OpenLedgers.FENCE:
             sentences.append(f"will fence and close {number} first, which stops the writers: {names}")
         elif policy.open_ledgers is OpenLedgers.SKIP:
@@ -275,18 +274,19 @@ def _open_ledger_sentences(
                 f"{policy.config.open_ledger_wait_s:g} s: {names}"
             )
     if in_recovery:
-        sentences.append(f"will close {counted(len(in_recovery), 'ledger')} in recovery first: {_named(in_recovery)}")
+        sentences.append(
+            f"will close {counted(len(in_recovery), 'ledger')} in recovery first: {_first_names(in_recovery)}"
+        )
     if unclosable:
         number, why = counted(len(unclosable), "ledger"), _why_not_closed(unclosable[0])
-        sentences.append(f"will leave the last segment of {number} as it is: {_named(unclosable)}; {why}")
+        sentences.append(f"will leave the last segment of {number} as it is: {_first_names(unclosable)}; {why}")
     return sentences
 
 
-def _named(ledgers: Sequence[LedgerPlan]) -> str:
+def _first_names(ledgers: Sequence[LedgerPlan]) -> str:
     """The first ledgers, with owner and age, and how many more there are."""
-    names = [f"{ledger.ledger_id} ({_about(ledger.open_look)})" for ledger in ledgers[:_NAMED_MAX]]
-    more = f" and {len(ledgers) - _NAMED_MAX} more" if len(ledgers) > _NAMED_MAX else ""
-    return ", ".join(names) + more
+    names = [f"{ledger.ledger_id} ({_about(ledger.open_look)})" for ledger in ledgers[:SHOWN_MAX]]
+    return listed(names, total=len(ledgers))
 
 
 def _about(look: OpenLook | None) -> str:
@@ -379,14 +379,13 @@ def failure_lines(row: dict[str, object]) -> list[dict[str, object]]:
     assert isinstance(ledgers, list)
     found = [{"reason": row["reason"], **each, "entries": shortened(each["entries"]) or None} for each in ledgers]
     lines = list({tuple(each.values()): each for each in found}.values())
-    if len(lines) > _NAMED_MAX:
-        more = {"reason": row["reason"], "detail": f"and {len(lines) - _NAMED_MAX} more (-o json has all)"}
-        return [*lines[:_NAMED_MAX], more]
+    if len(lines) > SHOWN_MAX:
+        more = {"reason": row["reason"], "detail": f"and {len(lines) - SHOWN_MAX:,} more (-o json has all)"}
+        return [*lines[:SHOWN_MAX], more]
     return lines
 
 
 def shortened(ledger_ids: object) -> str:
     """The first ids, and how many more there are."""
     assert isinstance(ledger_ids, (list, tuple))
-    text = ", ".join(map(str, ledger_ids[:_IDS_SHOWN_MAX]))
-    return f"{text} and {len(ledger_ids) - _IDS_SHOWN_MAX} more" if len(ledger_ids) > _IDS_SHOWN_MAX else text
+    return listed(ledger_ids, _IDS_SHOWN_MAX)

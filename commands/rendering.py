@@ -16,10 +16,9 @@ from typing import NamedTuple, TypeAlias, TypeGuard
 import msgspec
 
 from bkctl.commands.config import OutputForm
+from bkctl.storage.words import UNKNOWN
 
 API_VERSION = "bkctl/v1"
-UNKNOWN = "-"
-"""Text for None in a table."""
 
 COLUMN_GAP = "   "
 """Separator that the table library writes between two columns."""
@@ -31,7 +30,6 @@ _CSV_LINE_END = "\r\n"
 _TIME_LIMIT_MS = 253_402_300_800_000
 """The year 10000: metadata may contain any number."""
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 Row: TypeAlias = Mapping[str, object]
 
@@ -65,39 +63,6 @@ def plain(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(plain(part) for part in value) or UNKNOWN
     return str(value)
-
-
-def size(value: object) -> str:
-    """Bytes with a binary unit."""
-    if not isinstance(value, (int, float)):
-        return UNKNOWN
-    number, unit = float(value), 0
-    while abs(number) >= 1024 and unit < len(_UNITS) - 1:
-        number, unit = number / 1024, unit + 1
-    return f"{number:.1f} {_UNITS[unit]}" if unit else f"{number:.0f} B"
-
-
-def percent(value: object) -> str:
-    """A fraction of one as a percentage."""
-    return f"{value * 100:.1f} %" if isinstance(value, (int, float)) else UNKNOWN
-
-
-def decimal(value: object) -> str:
-    """A number with at most three decimal digits."""
-    return f"{value:,.3f}".rstrip("0").rstrip(".") if isinstance(value, (int, float)) else UNKNOWN
-
-
-def duration(seconds: float) -> str:
-    """A time span in the largest unit of which it has two, rounded."""
-    for unit, unit_s in (("days", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * unit_s:
-            return f"{seconds / unit_s:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """``1 ledger``, ``2 ledgers``; ``plural`` if it is not the noun and an s."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 class Column(NamedTuple):

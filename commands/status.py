@@ -10,9 +10,10 @@ import typer
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
-from bkctl.commands.rendering import Column, Lines, Table, counted, percent, size, time_text
+from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import open_session, require_metadata_uri
 from bkctl.commands.watch import clear_screen, parse_watch
+from bkctl.storage.words import counted, duration, percent, size
 
 if TYPE_CHECKING:
     from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
@@ -33,7 +34,7 @@ _FINDINGS = Table(
 )
 
 
-class _Look(NamedTuple):
+class _WatchedStatus(NamedTuple):
     """One look at the cluster, and the time until it is repaired, as far as it is known."""
 
     status: ClusterLook
@@ -59,7 +60,7 @@ async def show_status(
     require_metadata_uri(context)
     if watch:
         await _watch(context, interval_s)
-    return _print(context, _Look(await _look(context)))
+    return _print(context, _WatchedStatus(await _read_status(context)))
 
 
 async def _watch(context: CommandContext, interval_s: float) -> None:
@@ -70,14 +71,14 @@ async def _watch(context: CommandContext, interval_s: float) -> None:
 
     first: ClusterLook | None = None
     while True:
-        status = await _look(context)
+        status = await _read_status(context)
         first = first_counted(first, status)
         clear_screen(context)
-        _print(context, _Look(status, seconds_left(first, status)))
+        _print(context, _WatchedStatus(status, seconds_left(first, status)))
         await asyncio.sleep(interval_s)
 
 
-async def _look(context: CommandContext) -> ClusterLook:
+async def _read_status(context: CommandContext) -> ClusterLook:
     """One look, on a session of its own: what fails becomes part of the status. ClusterNotFoundError."""
     import asyncio
     from contextlib import AsyncExitStack, suppress
@@ -106,7 +107,7 @@ async def _look(context: CommandContext) -> ClusterLook:
                 await at_end.aclose()
 
 
-def _print(context: CommandContext, look: _Look) -> Outcome:
+def _print(context: CommandContext, look: _WatchedStatus) -> Outcome:
     from bkctl.runtime.replication.judge.cluster_status import findings_of, worst
 
     console = context.console
@@ -139,7 +140,7 @@ def _outcome(status: ClusterLook, severity: Urgency) -> Outcome:
 # --- structured formats --------------------------------------------------------------------------------------------
 
 
-def _body(context: CommandContext, look: _Look, severity: Urgency) -> dict[str, object]:
+def _body(context: CommandContext, look: _WatchedStatus, severity: Urgency) -> dict[str, object]:
     """Stable fields; None: unknown."""
     status = look.status
     root, marks, locks, switches = status.root, status.marks, status.locks, status.autorecovery
@@ -226,7 +227,7 @@ def _state(bookie: BookieLook) -> str:
 
 
 def _screen(
-    context: CommandContext, look: _Look, severity: Urgency, findings: list[StatusFinding]
+    context: CommandContext, look: _WatchedStatus, severity: Urgency, findings: list[StatusFinding]
 ) -> dict[str, object]:
     """One line of text for each question, in the order in which a person asks them."""
     status = look.status
@@ -295,13 +296,11 @@ def _repairs_text(status: ClusterLook) -> str:
     return "; ".join(parts)
 
 
-def _time_left_text(look: _Look) -> str:
-    from bkctl.runtime.replication.judge.status_finding import age_text
-
+def _time_left_text(look: _WatchedStatus) -> str:
     why_unknown = _why_unknown(look.status)
     if look.seconds_left is not None:
         others = "" if why_unknown is None else f"; ledgers that are not marked: {why_unknown}"
-        return f"about {age_text(look.seconds_left)} at the pace of this watch{others}"
+        return f"about {duration(look.seconds_left)} at the pace of this watch{others}"
     if look.status.root is not None and look.status.root.recovering:
         return "unknown (the command that moves the ledgers shows it)"
     if why_unknown is not None:
@@ -341,6 +340,4 @@ def _kind_text(recovery: RecoveryLook | None) -> str:
 
 
 def _age(status: ClusterLook, since_ms: int) -> str:
-    from bkctl.runtime.replication.judge.status_finding import age_text
-
-    return age_text(max(0, status.now_ms - since_ms) / 1000)
+    return duration(max(0, status.now_ms - since_ms) / 1000)

@@ -37,23 +37,23 @@ def whole_file(path: str, *, is_new: bool = False) -> Iterator[Callable[[bytes],
     if os.path.exists(target) and not (os.path.isfile(target) or os.path.isdir(target)):
         raise OSError(errno.EINVAL, "not a regular file", path)
     written = 0
-    with _named(path):
+    with _with_target_path(path):
         file = fs.create_temporary(target)
 
     def write(data: bytes) -> None:
         nonlocal written
-        with _named(path):
+        with _with_target_path(path):
             file.pwrite(data, written)
         written += len(data)
 
     try:
         try:
             yield write
-            with _named(path):
+            with _with_target_path(path):
                 file.sync()
         finally:
             file.close()
-        with _named(path):
+        with _with_target_path(path):
             if is_new:
                 put_in_place(fs, file.path, target)
             else:
@@ -61,12 +61,12 @@ def whole_file(path: str, *, is_new: bool = False) -> Iterator[Callable[[bytes],
     finally:
         with suppress(FileNotFoundError):
             fs.remove(file.path)
-    with _named(path):
+    with _with_target_path(path):
         fs.sync_directory(os.path.dirname(target))
 
 
 @contextmanager
-def _named(path: str) -> Iterator[None]:
+def _with_target_path(path: str) -> Iterator[None]:
     """Add the file's path to an error: a temporary name would mislead."""
     try:
         yield

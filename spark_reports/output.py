@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bkctl.runtime.errors import RefusedError
-from bkctl.runtime.replication.cluster_audit.report import TABLES
+from bkctl.runtime.replication.cluster_audit.tables import TABLES
 from bkctl.spark_reports.errors import SparkReportError
 from bkctl.storage.adapters.filesystem import OsFileSystem
 
@@ -29,16 +29,16 @@ UNFINISHED_SUFFIX = ".unfinished"
 
 def finish_write_sets(directory: str, part_count: int) -> None:
     """Delete what tasks left that were repeated; SparkReportError unless every part is there."""
-    folder = os.path.join(directory, WRITE_SETS)
-    names = os.listdir(folder) if os.path.isdir(folder) else []
+    parts_directory = os.path.join(directory, WRITE_SETS)
+    names = os.listdir(parts_directory) if os.path.isdir(parts_directory) else []
     for name in names:
         if name.endswith(UNFINISHED_SUFFIX):
-            os.remove(os.path.join(folder, name))
+            os.remove(os.path.join(parts_directory, name))
     found = sum(name.endswith(".parquet") for name in names)
     if found != part_count:
         raise SparkReportError(
-            f"{folder} has {found} of {part_count} parts of the report: all machines of the cluster must share the "
-            "directory of the report"
+            f"{parts_directory} has {found} of {part_count} parts of the report: all machines of the cluster must "
+            "share the directory of the report"
         )
 
 

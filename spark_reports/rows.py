@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bkctl.runtime.replication.cluster_audit.report import TABLES, AuditReport
+from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport
 from bkctl.runtime.replication.judge.verdict import ReplicationRow, WriteSetRow
 from bkctl.spark_reports.errors import SparkReportError
 from bkctl.spark_reports.output import UNFINISHED_SUFFIX, WRITE_SETS

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.new_file import write_whole
+from bkctl.spark_reports.deployment import LOOPBACK, SparkDeployment, is_growing, query_settings, start_settings
 from bkctl.spark_reports.errors import SparkReportError
 from bkctl.spark_reports.executor_code import code_archive
-from bkctl.spark_reports.place import LOOPBACK, SparkPlace, is_growing, query_settings, start_settings
 from bkctl.spark_reports.private_directory import private_directory
 from bkctl.storage.adapters.filesystem import open_to_append
 
@@ -43,7 +43,7 @@ appender.file.layout.pattern = %d{{yy/MM/dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
 
 @contextmanager
 def spark_session(
-    place: SparkPlace,
+    deployment: SparkDeployment,
     *,
     log_path: str | None = None,
     on_starting: Callable[[], None] = lambda: None,
@@ -56,27 +56,27 @@ def spark_session(
     gives no executor for a while. Raises ConfigurationError when SPARK_HOME is wrong, SparkReportError when Spark
     cannot start or gets no executor.
     """
-    if place.is_submitted:
+    if deployment.is_submitted:
         on_starting()
         with _temporary_directory() as directory:
             session = SparkSession.builder.getOrCreate()  # its settings and its log are those of spark-submit
             try:
-                prepare_session(session, place, directory)
+                prepare_session(session, deployment, directory)
                 yield session
             finally:
                 session.stop()
         return
     _check_spark_home()
     _check_user()
-    _check_master(place)
+    _check_master(deployment)
     on_starting()
-    _set_variables(place)
+    _set_variables(deployment)
     with _temporary_directory() as directory:
         log_path = os.path.abspath(log_path or os.path.join(directory, "spark.log"))
         configuration_path = os.path.join(directory, "log4j2.properties")
         write_whole(configuration_path, _LOG_CONFIGURATION.format(log_path=log_path).encode())
-        builder = SparkSession.builder.master(place.master_url).appName(_APP_NAME)
-        for name, value in start_settings(place, directory, configuration_path).items():
+        builder = SparkSession.builder.master(deployment.master_url).appName(_APP_NAME)
+        for name, value in start_settings(deployment, directory, configuration_path).items():
             builder = builder.config(name, value)
         with _logged_on_failure(log_path):
             with _jvm_messages_in(log_path), _signals_noted() as noted:
@@ -87,29 +87,29 @@ def spark_session(
             try:
                 for number in noted[:1]:
                     signal.raise_signal(number)
-                if not place.is_local:
-                    wait_for_executors(session, place.master_url, on_waiting)
-                prepare_session(session, place, directory)
+                if not deployment.is_local:
+                    wait_for_executors(session, deployment.master_url, on_waiting)
+                prepare_session(session, deployment, directory)
                 yield session
             finally:
                 session.stop()
 
 
-def prepare_session(session: SparkSession, place: SparkPlace, directory: str) -> None:
+def prepare_session(session: SparkSession, deployment: SparkDeployment, directory: str) -> None:
     """Settings of queries that the user has not chosen; the code of bkctl for executors on other machines.
 
     ``directory`` gets the code, and must stay as long as the session.
     """
     chosen = session.sparkContext.getConf()
-    for name, value in query_settings(place, session.sparkContext.defaultParallelism).items():
+    for name, value in query_settings(deployment, session.sparkContext.defaultParallelism).items():
         if not chosen.contains(name):
             session.conf.set(name, value)
-    if not place.is_local:
+    if not deployment.is_local:
         session.sparkContext.addPyFile(code_archive(directory))
 
 
-def _set_variables(place: SparkPlace) -> None:
-    if place.is_local:
+def _set_variables(deployment: SparkDeployment) -> None:
+    if deployment.is_local:
         # A path of this virtual environment: the executors must import the same code.
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ["SPARK_LOCAL_IP"] = LOOPBACK
@@ -117,9 +117,9 @@ def _set_variables(place: SparkPlace) -> None:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
-def _check_master(place: SparkPlace) -> None:
+def _check_master(deployment: SparkDeployment) -> None:
     """Spark itself tries for a minute, and then has no clear answer."""
-    addresses = place.standalone_addresses
+    addresses = deployment.standalone_addresses
     for address in addresses:
         host, _, port = address.rpartition(":")
         try:
@@ -128,7 +128,7 @@ def _check_master(place: SparkPlace) -> None:
         except (OSError, ValueError):
             continue
     if addresses:
-        raise SparkReportError(f"no Spark master answers at {place.master}: check the address and the port")
+        raise SparkReportError(f"no Spark master answers at {deployment.master}: check the address and the port")
 
 
 def wait_for_executors(session: SparkSession, master: str, on_waiting: Callable[[], None]) -> None:

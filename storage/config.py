@@ -162,7 +162,7 @@ class StorageConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.index_directories or self.ledger_directories
 
     @property
-    def engine_folders(self) -> list[tuple[str, str]]:
+    def engine_directories(self) -> list[tuple[str, str]]:
         """The ``current`` directories (ledger directory, index directory) of each engine, by position;
         UnpairedIndexError."""
         self.require_paired_indexes()

@@ -106,10 +106,10 @@ def forget_marks_of_lost_journals(filesystem: FileSystem, config: StorageConfig)
             continue
         # Remove the record last, because replay uses it.
         for name in (last_mark_file_name(index, journal_count), mark_record_file_name(index, journal_count)):
-            for folder in map(current_directory, config.ledger_directories):
-                if filesystem.exists(os.path.join(folder, name)):
-                    filesystem.remove(os.path.join(folder, name))
-                    filesystem.sync_directory(folder)
+            for current in map(current_directory, config.ledger_directories):
+                if filesystem.exists(os.path.join(current, name)):
+                    filesystem.remove(os.path.join(current, name))
+                    filesystem.sync_directory(current)
 
 
 def _encode(risk: CrashRisk, machine_boot: str) -> bytes:

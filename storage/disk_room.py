@@ -14,6 +14,7 @@ from typing import Final
 from bkctl.storage.errors import IndexFullError, NoRoomToStartError
 from bkctl.storage.ports import FileSystem
 from bkctl.storage.setting import MEBIBYTE
+from bkctl.storage.words import size
 
 RESERVE_BYTES_MAX: Final = 256 * MEBIBYTE
 RESERVE_PERCENT: Final = 5
@@ -59,8 +60,8 @@ class DiskRoom:
             missing_bytes = needed_bytes + reserve_bytes - space.usable_bytes
             # A file system that does not know its size reports 0.
             if missing_bytes > 0 and space.total_bytes > 0:
-                free, needed = (mebibytes(size) for size in (space.usable_bytes, space.usable_bytes + missing_bytes))
-                raise OSError(errno.ENOSPC, f"{free} MiB are free, {needed} MiB are needed", directory)
+                room = f"{size(space.usable_bytes)} are free, {size(missing_bytes)} more are needed"
+                raise OSError(errno.ENOSPC, room, directory)
 
 
 def is_out_of_room(error: BaseException) -> bool:
@@ -102,8 +103,3 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     while cause is not None:
         yield cause
         cause = cause.__cause__
-
-
-def mebibytes(size_bytes: int) -> str:
-    """A size in MiB for messages, without the unit."""
-    return f"{size_bytes / MEBIBYTE:.1f}"

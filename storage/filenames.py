@@ -176,7 +176,7 @@ def parse_idx_file_name(name: str) -> LedgerId | None:
     return ledger_id if ledger_id is not None and name == f"{ledger_id:x}{_IDX_SUFFIX}" else None
 
 
-def is_idx_folder(name: str) -> bool:
+def is_idx_directory(name: str) -> bool:
     """Whether a directory with this name may contain index files, directly or in subdirectories."""
     number = _parse_hexadecimal(name, 0xFF)
     return number is not None and name == f"{number:x}"

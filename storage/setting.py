@@ -14,6 +14,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, Union,
 
 import msgspec
 
+from bkctl.storage.words import exact_size
+
 MEBIBYTE: Final = 1024 * 1024
 
 WHOLE_NUMBER_MAX: Final = 2**63 - 1
@@ -24,8 +26,6 @@ DECIMAL_MAX: Final = 10**15
 
 DURATION_S_MAX: Final = 100 * 365 * 86_400
 """Longest duration; "never" is capped to this. Timers accept at most about three times as much."""
-
-_SIZES: Final = ((1024 * MEBIBYTE, "GiB"), (MEBIBYTE, "MiB"), (1024, "KiB"))
 
 
 JavaUnit: TypeAlias = Literal["", "decimal", "s", "ms", "MiB"]
@@ -119,15 +119,7 @@ class Range(msgspec.Struct, frozen=True):
         return f"a multiple of {self.step} {words}" if self.step != 1 else words
 
     def _spelled(self, bound: float) -> str:
-        return size_text(bound) if self.unit == "bytes" else str(bound)
-
-
-def size_text(size_bytes: float) -> str:
-    """A number of bytes in its largest whole unit: ``4 KiB``."""
-    for factor, unit in _SIZES:
-        if size_bytes >= factor and size_bytes % factor == 0:
-            return f"{int(size_bytes // factor)} {unit}"
-    return str(size_bytes)
+        return exact_size(bound) if self.unit == "bytes" else str(bound)
 
 
 class Described(NamedTuple):

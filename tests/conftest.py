@@ -35,7 +35,7 @@ _root_numbers = itertools.count()
 _earlier_threads: set[threading.Thread] = set()
 
 _MEMORY = "/dev/shm"
-"""Temporary folders are here: thousands of syncs take no time."""
+"""Temporary directories are here: thousands of syncs take no time."""
 _MEMORY_BYTES_MIN = 4 * 1024**3
 
 # A busy machine is no failure, neither of an example nor of how fast examples are drawn.
@@ -101,19 +101,20 @@ def _is_of_this_test(_: logging.LogRecord) -> bool:
     return threading.current_thread() not in _earlier_threads
 
 
-def _is_fit_for_tests(folder: str) -> bool:
+def _is_fit_for_tests(directory: str) -> bool:
     """Whether there is room, and scripts may be run. No test cuts the power: what a sync saves, batteries work out."""
     try:
-        found = os.statvfs(folder)
+        found = os.statvfs(directory)
     except OSError:
         return False
     has_room = found.f_bavail * found.f_frsize >= _MEMORY_BYTES_MIN
-    return has_room and not found.f_flag & os.ST_NOEXEC and os.access(folder, os.W_OK)
+    return has_room and not found.f_flag & os.ST_NOEXEC and os.access(directory, os.W_OK)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Commands under test leave their audit trail and their backups here, not in the developer's own state folder."""
+    """Commands under test leave their audit trail and their backups here, not in the developer's own state
+    directory."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield

@@ -107,7 +107,7 @@ def kill_and_wait(pid: int) -> None:
 
 
 def processes_below(directory: Path) -> list[int]:
-    """Ids of living processes whose command line or working directory names the folder."""
+    """Ids of living processes whose command line or working directory names the directory."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
@@ -370,7 +370,7 @@ class TerminalSession:
 
 
 class Cluster:
-    """Bookies below one folder, on a ledgers root of their own in a ZooKeeper that runs already.
+    """Bookies below one directory, on a ledgers root of their own in a ZooKeeper that runs already.
 
     The session of a killed bookie ends after ``session_ms``.
     """
@@ -466,7 +466,7 @@ class Cluster:
 
 
 class DevCluster(Cluster):
-    """ZooKeeper and bookies below one folder, run by ``bkctl dev cluster``."""
+    """ZooKeeper and bookies below one directory, run by ``bkctl dev cluster``."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(directory)

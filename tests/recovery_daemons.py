@@ -23,12 +23,12 @@ WAIT_MAX_S = 120.0
 class RecoveryDaemon:
     """A daemon that can be stopped, killed, halted and started again. ``variables`` are settings."""
 
-    def __init__(self, metadata_uri: str, folder: Path, *arguments: str, **variables: str) -> None:
-        self.folder = folder
+    def __init__(self, metadata_uri: str, directory: Path, *arguments: str, **variables: str) -> None:
+        self.directory = directory
         self._arguments = ("autorecovery", "start", *arguments)
-        self._variables = {"BKCTL_METADATA_URI": metadata_uri, "XDG_RUNTIME_DIR": str(folder), **variables}
+        self._variables = {"BKCTL_METADATA_URI": metadata_uri, "XDG_RUNTIME_DIR": str(directory), **variables}
         self._process: BkctlProcess | None = None
-        folder.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
 
     @property
     def pid(self) -> int:
@@ -44,11 +44,11 @@ class RecoveryDaemon:
     @property
     def log(self) -> str:
         """What it wrote, in all runs."""
-        return (self.folder / "daemon.log").read_text()
+        return (self.directory / "daemon.log").read_text()
 
     def start(self) -> None:
         """Start the process; it is not ready yet."""
-        with open(self.folder / "daemon.log", "ab") as log:
+        with open(self.directory / "daemon.log", "ab") as log:
             self._process = start_bkctl(*self._arguments, stdout=log, stderr=log, variables=self._variables)
 
     def stop(self) -> int:

@@ -28,8 +28,8 @@ fixture, so each test may run on another worker. The tests of any other module s
 WAITING_MODULES = ("tests/runtime/bookie/disks/test_start_on_full_disk.py",)
 """These take minutes and hardly any CPU time. They start next, each on one worker, while the others use the cores."""
 
-ONE_WORKER_FOLDERS = ("tests/spark_reports/",)
-"""The tests of such a folder share a fixture that costs ten seconds of CPU time in each worker: a Spark session."""
+ONE_WORKER_DIRECTORIES = ("tests/spark_reports/",)
+"""The tests of such a directory share a fixture that costs ten seconds of CPU time in each worker: a Spark session."""
 
 _PROCESS_FIXTURES = frozenset({"zookeeper", "start_cluster", "start_dev_cluster"})
 
@@ -80,7 +80,7 @@ class _ModuleScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has 
         module = _module_of(nodeid)
         if module in LONG_MODULES:
             return nodeid
-        return next((folder for folder in ONE_WORKER_FOLDERS if module.startswith(folder)), module)
+        return next((directory for directory in ONE_WORKER_DIRECTORIES if module.startswith(directory)), module)
 
 
 def pytest_collection(session: pytest.Session) -> None:

@@ -131,9 +131,9 @@ def write_snapshot(
     return count - len(_OWN_NODES)
 
 
-def write_for_server(folder: Path, cluster: SampleCluster) -> None:
-    """Write the cluster where ``EmbeddedZooKeeper.start`` finds it in its data directory ``folder``."""
-    directory = folder / "data" / "version-2"
+def write_for_server(root: Path, cluster: SampleCluster) -> None:
+    """Write the cluster where ``EmbeddedZooKeeper.start`` finds it in its data directory ``root``."""
+    directory = root / "data" / "version-2"
     directory.mkdir(parents=True)
     with open(directory / "snapshot.1", "wb") as file:
         write_snapshot(file, cluster_nodes(cluster), cluster.sessions)

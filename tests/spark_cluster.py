@@ -43,14 +43,14 @@ def spark_home() -> str:
 class SparkCluster:
     """Processes that run; ``variables`` are what a driver needs in its environment."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
+        self.directory = directory
         master_port, self._page_port, *self._worker_page_ports = (free_port() for _ in range(4))
         self.url = f"spark://{LOOPBACK}:{master_port}"
         self._master_port = master_port
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.python = python_without_bkctl(folder / "python")
-        (folder / "conf").mkdir(parents=True)
+        self.python = python_without_bkctl(directory / "python")
+        (directory / "conf").mkdir(parents=True)
         defaults = {
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": _JVM_OPTIONS,
@@ -58,14 +58,14 @@ class SparkCluster:
             "spark.driver.bindAddress": LOOPBACK,
         } | dict(settings)
         lines = [f"{name} {value}\n" for name, value in defaults.items()]
-        (folder / "conf" / "spark-defaults.conf").write_text("".join(lines))
+        (directory / "conf" / "spark-defaults.conf").write_text("".join(lines))
 
     @property
     def variables(self) -> dict[str, str]:
         """Environment of a driver."""
         return {
             "SPARK_HOME": spark_home(),
-            "SPARK_CONF_DIR": str(self.folder / "conf"),
+            "SPARK_CONF_DIR": str(self.directory / "conf"),
             "SPARK_LOCAL_IP": LOOPBACK,
             "PYSPARK_PYTHON": self.python,
         }
@@ -75,7 +75,14 @@ class SparkCluster:
         page = ["--webui-port", str(self._page_port)]
         self._spawn("master", _MASTER, "--host", LOOPBACK, "--port", str(self._master_port), *page)
         for number, port in enumerate(self._worker_page_ports):
-            where = ["--host", LOOPBACK, "--webui-port", str(port), "--work-dir", str(self.folder / f"work-{number}")]
+            where = [
+                "--host",
+                LOOPBACK,
+                "--webui-port",
+                str(port),
+                "--work-dir",
+                str(self.directory / f"work-{number}"),
+            ]
             self._spawn(f"worker-{number}", _WORKER, *where, "--cores", "1", "--memory", "512m", self.url)
         deadline = time.monotonic() + START_TIMEOUT_S
         while self._workers_alive() < len(self._worker_page_ports):
@@ -103,7 +110,7 @@ class SparkCluster:
     @property
     def logs(self) -> str:
         """The ends of all logs."""
-        return "\n".join(f"{path}:\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("*.log")))
+        return "\n".join(f"{path}:\n{path.read_text()[-3000:]}" for path in sorted(self.directory.glob("*.log")))
 
     def state(self) -> Any:
         """What the master says about workers and applications."""
@@ -118,11 +125,11 @@ class SparkCluster:
 
     def _spawn(self, name: str, *command: str) -> None:
         environment = {**os.environ, **self.variables, "SPARK_DAEMON_JAVA_OPTS": _JVM_OPTIONS}
-        with open(self.folder / f"{name}.log", "ab") as log:
+        with open(self.directory / f"{name}.log", "ab") as log:
             self._processes.append(
                 subprocess.Popen(
                     [os.path.join(spark_home(), "bin", "spark-class"), *command],
-                    cwd=self.folder,
+                    cwd=self.directory,
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -133,9 +140,9 @@ class SparkCluster:
 
 
 @contextlib.contextmanager
-def spark_cluster(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[SparkCluster]:
+def spark_cluster(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[SparkCluster]:
     """A cluster with these settings in its ``spark-defaults.conf``, ended with the block."""
-    cluster = SparkCluster(folder, settings or {})
+    cluster = SparkCluster(directory, settings or {})
     with OrphanKiller() as orphans:
         try:
             cluster.start()
@@ -146,11 +153,11 @@ def spark_cluster(folder: Path, settings: Mapping[str, str] | None = None) -> It
             cluster.stop()
 
 
-def python_without_bkctl(folder: Path) -> str:
+def python_without_bkctl(directory: Path) -> str:
     """Path of a Python with the libraries of this one. A ``.pth`` file is read in its own environment alone, so that of
     an installation in place has no effect."""
-    venv.create(folder, symlinks=True)
+    venv.create(directory, symlinks=True)
     libraries = os.path.dirname(os.path.dirname(kazoo.__file__))
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    (folder / "lib" / version / "site-packages" / "libraries.pth").write_text(libraries + "\n")
-    return str(folder / "bin" / "python")
+    (directory / "lib" / version / "site-packages" / "libraries.pth").write_text(libraries + "\n")
+    return str(directory / "bin" / "python")

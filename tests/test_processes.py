@@ -29,7 +29,7 @@ def test_the_answer_is_that_of_a_new_interpreter(arguments: tuple[str, ...]) -> 
     assert run_bkctl(*arguments) == spawn_bkctl(*arguments)
 
 
-def test_environment_and_folder_are_those_of_the_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_and_directory_are_those_of_the_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bkctl.toml").write_text("[zookeeper]\nno_such_key = 1\n")
     monkeypatch.chdir(tmp_path)
     assert "no_such_key" in run_bkctl("bookie", "list", BKCTL_CONFIG="bkctl.toml").stderr

@@ -48,31 +48,31 @@ ENDS_THE_RUN = "import pytest\n\ndef test_ends():\n    pytest.exit('out of patie
 
 
 class Ground:
-    """A small project with a Makefile, below a temporary folder."""
+    """A small project with a Makefile, below a temporary directory."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "reports").mkdir()
-        (folder / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        (directory / "reports").mkdir()
+        (directory / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
         command = f"{sys.executable} -m pytest -q -n 0 -p no:cacheprovider --junitxml=reports/test.xml $(TESTS)"
-        (folder / "Makefile").write_text(f"test:\n\t{command}\n")
+        (directory / "Makefile").write_text(f"test:\n\t{command}\n")
 
     def write(self, path: str, text: str) -> None:
         """Add a test module."""
-        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (self.folder / path).write_text(text)
+        (self.directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.directory / path).write_text(text)
 
     def run_tests(self, tests: str = "tests") -> None:
         """Run them all, with at least one failure, as ``.ci/run`` does."""
-        with open(self.folder / "reports" / "test.log", "w") as log:
+        with open(self.directory / "reports" / "test.log", "w") as log:
             command = ["make", "test", f"TESTS={tests}"]
-            run = subprocess.run(command, cwd=self.folder, check=False, stdout=log, stderr=subprocess.STDOUT)
+            run = subprocess.run(command, cwd=self.directory, check=False, stdout=log, stderr=subprocess.STDOUT)
         assert run.returncode != 0
 
     def repeat(self) -> tuple[int, str]:
         """Exit code and output of the script."""
         command = [sys.executable, SCRIPT, "reports", "test", "-p", "no:cacheprovider"]
-        run = subprocess.run(command, cwd=self.folder, check=False, capture_output=True, text=True)
+        run = subprocess.run(command, cwd=self.directory, check=False, capture_output=True, text=True)
         assert run.stderr == ""
         return run.returncode, run.stdout
 
@@ -102,9 +102,9 @@ def test_tests_that_pass_alone_are_unreliable_and_their_first_failure_is_kept(gr
     assert code == 0
     assert verdicts(output) == [f"unreliable: tests/net/test_a.py::test_once[{number}]" for number in range(3)]
     assert "ValueError: the first failure of 2" in output
-    assert "the first failure of 2" in (ground.folder / "reports" / "unreliable-3.txt").read_text()
+    assert "the first failure of 2" in (ground.directory / "reports" / "unreliable-3.txt").read_text()
     skips = [sys.executable, os.path.join(ROOT, ".ci", "check_skips.py"), os.devnull]
-    reports = sorted(str(path) for path in (ground.folder / "reports").glob("*.xml"))
+    reports = sorted(str(path) for path in (ground.directory / "reports").glob("*.xml"))
     assert len(reports) == 4
     assert subprocess.run([*skips, *reports], check=False, capture_output=True, text=True).stdout == (
         "skips: 0 not allowed\n"
@@ -174,7 +174,7 @@ def test_a_run_that_ended_early_fails_whatever_passes_then(ground: Ground) -> No
 
 
 def test_a_run_without_a_report_fails(ground: Ground) -> None:
-    ground.run_tests("no_such_folder")
+    ground.run_tests("no_such_directory")
     assert ground.repeat() == (1, "failed: test: failed, and its report names no failed test\n")
 
 

@@ -36,13 +36,13 @@ def blocks(text: str) -> Iterator[tuple[str, str]]:
 
 
 class Machine:
-    """What the page is tried on: its names stand for folders, ports and a cluster of this test."""
+    """What the page is tried on: its names stand for directories, ports and a cluster of this test."""
 
-    def __init__(self, folder: Path, metadata_uri: str) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path, metadata_uri: str) -> None:
+        self._directory = directory
         self._names = {
-            "/etc/bookkeeper": str(folder / "etc"),
-            "/var/lib/bookkeeper": str(folder / "data"),
+            "/etc/bookkeeper": str(directory / "etc"),
+            "/var/lib/bookkeeper": str(directory / "data"),
             "zk+hierarchical://zk1:2181;zk2:2181;zk3:2181/ledgers": metadata_uri,
             "bookie1.example.com": "127.0.0.1",
             "3181": str(free_port()),
@@ -51,7 +51,7 @@ class Machine:
         self._exports = ""
         self.bookie: BkctlProcess | None = None
         for name in ("etc", "data"):
-            (folder / name).mkdir()
+            (directory / name).mkdir()
 
     def here(self, text: str) -> str:
         """The text with the names of this test."""
@@ -61,7 +61,7 @@ class Machine:
 
     def configure(self, text: str) -> None:
         """Write the settings file of the page."""
-        (self._folder / "etc" / "bk_server.conf").write_text(self.here(text) + "allowLoopback=true\n")
+        (self._directory / "etc" / "bk_server.conf").write_text(self.here(text) + "allowLoopback=true\n")
 
     def run(self, text: str) -> None:
         """Run a block as a user would type it, with what former blocks exported."""
@@ -69,7 +69,7 @@ class Machine:
         block = ASKS.sub(r"\g<0> --yes", self.here(text))
         finished = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", self._exports + block],
-            cwd=self._folder,
+            cwd=self._directory,
             capture_output=True,
             text=True,
             env=bkctl_environment(PATH=path),
@@ -87,9 +87,9 @@ class Machine:
         unit.read(os.path.join(ROOT, "docs/examples/bkctl-bookie.service"))
         program, *arguments = shlex.split(self.here(unit["Service"]["ExecStart"]))
         assert os.path.basename(program) == "bkctl"
-        path = self._folder / "notify"
+        path = self._directory / "notify"
         path.unlink(missing_ok=True)
-        with NotifySocket(path) as manager, (self._folder / "bookie.log").open("ab") as log:
+        with NotifySocket(path) as manager, (self._directory / "bookie.log").open("ab") as log:
             self.bookie = start_bkctl(*arguments, stderr=log, variables={"NOTIFY_SOCKET": manager.name})
             manager.receive_until("READY")
 

@@ -18,7 +18,7 @@ LOCK_PATH = f"{ROOT}/underreplication/locks/urL0000000007"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """A server whose folder is known."""
+    """A server whose directory is known."""
     with secured_server(tmp_path_factory.mktemp("zookeeper"), {}, {}) as server:
         yield server
 
@@ -40,9 +40,9 @@ def connect(server: ZooKeeperServer) -> Iterator[Callable[[], KazooClient]]:
         client.close()
 
 
-def data_folder(server: ZooKeeperServer) -> Path:
+def data_directory(server: ZooKeeperServer) -> Path:
     """Where the log is."""
-    return server.folder / "data"
+    return server.directory / "data"
 
 
 def session_of(client: KazooClient) -> int:
@@ -55,7 +55,7 @@ def test_changes_one_by_one_and_in_common_transactions(
     server: ZooKeeperServer, connect: Callable[[], KazooClient]
 ) -> None:
     client = connect()
-    log = ZooKeeperLog(data_folder(server))
+    log = ZooKeeperLog(data_directory(server))
     list(log.new_changes())
     client.create("/a", b"data", ephemeral=True)
     transaction = client.transaction()
@@ -82,7 +82,7 @@ def test_changes_one_by_one_and_in_common_transactions(
 def test_a_change_needs_the_lock_of_the_ledger(server: ZooKeeperServer, connect: Callable[[], KazooClient]) -> None:
     first, second, writer = connect(), connect(), connect()
     writer.create(LEDGER_PATH, b"", makepath=True)
-    watch = RepairWatch(data_folder(server), ROOT)
+    watch = RepairWatch(data_directory(server), ROOT)
     first.create(LOCK_PATH, b"", ephemeral=True, makepath=True)
     first.set(LEDGER_PATH, b"1")
     writer.set(LEDGER_PATH, b"2")  # it takes no locks

@@ -37,15 +37,15 @@ class Change(NamedTuple):
 
 
 class ZooKeeperLog:
-    """The log of a server, read bit by bit while the server writes it. ``folder`` is its ``dataDir``."""
+    """The log of a server, read bit by bit while the server writes it. ``directory`` is its ``dataDir``."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._positions: dict[Path, int] = {}
 
     def new_changes(self) -> Iterator[Change]:
         """Changes since the last call, oldest first."""
-        for path in sorted(self._folder.glob("version-2/log.*"), key=lambda each: int(each.suffix[1:], 16)):
+        for path in sorted(self._directory.glob("version-2/log.*"), key=lambda each: int(each.suffix[1:], 16)):
             yield from self._changes_of(path)
 
     def _changes_of(self, path: Path) -> Iterator[Change]:
@@ -111,12 +111,12 @@ def _is_ephemeral(body: bytes) -> bool:
 class RepairWatch:
     """Compares each change of a ledger node with the locks that were held."""
 
-    def __init__(self, folder: Path, root: str) -> None:
+    def __init__(self, directory: Path, root: str) -> None:
         self.problems: list[str] = []
         """Changes of ledger nodes by a session that takes locks, without the lock of the ledger."""
         self.repairs: Counter[tuple[int, int]] = Counter()
         """Changes of ledger nodes under the lock of the ledger, by session and ledger."""
-        self._log = ZooKeeperLog(folder)
+        self._log = ZooKeeperLog(directory)
         self._root = root
         self._locks_path = Paths(root).replication_locks
         self._owners: dict[int, int] = {}

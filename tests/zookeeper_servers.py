@@ -41,8 +41,8 @@ _CONFIG = {
 def _class_path() -> str:
     """What the embedded server takes, and what TLS needs besides."""
     jars = find_zookeeper_jars()
-    folder = os.path.dirname(jars.split(os.pathsep)[0])
-    return os.pathsep.join([jars, *(os.path.join(folder, name) for name in os.listdir(folder) if _EPOLL in name)])
+    directory = os.path.dirname(jars.split(os.pathsep)[0])
+    return os.pathsep.join([jars, *(os.path.join(directory, name) for name in os.listdir(directory) if _EPOLL in name)])
 
 
 def four_letters(port: int, word: bytes) -> bytes:
@@ -56,16 +56,16 @@ def four_letters(port: int, word: bytes) -> bytes:
 
 
 class ZooKeeperServer:
-    """One server process, which can be stopped, killed, halted and started again on its folder and port."""
+    """One server process, which can be stopped, killed, halted and started again on its directory and port."""
 
-    def __init__(self, folder: Path, config: Mapping[str, str], properties: Mapping[str, str], port: int) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path, config: Mapping[str, str], properties: Mapping[str, str], port: int) -> None:
+        self.directory = directory
         self.port = port
         self._properties = dict(properties)
         self._process: subprocess.Popen[bytes] | None = None
-        (folder / "data").mkdir(parents=True, exist_ok=True)
+        (directory / "data").mkdir(parents=True, exist_ok=True)
         lines = [f"{key}={value}" for key, value in {**_CONFIG, **config}.items()]
-        (folder / "zoo.cfg").write_text("\n".join(lines) + "\n")
+        (directory / "zoo.cfg").write_text("\n".join(lines) + "\n")
 
     @property
     def address(self) -> str:
@@ -84,9 +84,9 @@ class ZooKeeperServer:
         """Start the process; it does not serve yet."""
         properties = [f"-D{name}={value}" for name, value in self._properties.items()]
         command = [find_java(), *_JVM_FLAGS, *properties, "-cp", _class_path(), _MAIN, "./zoo.cfg"]
-        with open(self.folder / "server.log", "ab") as log:
+        with open(self.directory / "server.log", "ab") as log:
             self._process = subprocess.Popen(
-                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
+                command, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
             )
 
     def kill(self) -> None:
@@ -118,24 +118,26 @@ class ZooKeeperServer:
             with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, self.port), 2.0):
                 return
             time.sleep(0.05)
-        raise AssertionError(f"ZooKeeper did not start:\n{(self.folder / 'server.log').read_text()[-3000:]}")
+        raise AssertionError(f"ZooKeeper did not start:\n{(self.directory / 'server.log').read_text()[-3000:]}")
 
     def wait_for_mode(self, *modes: str) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         while self.mode not in modes:
             assert time.monotonic() < deadline, f"{self.address} is {self.mode or 'nothing'}, not {modes}"
-            assert self.is_running, (self.folder / "server.log").read_text()[-3000:]
+            assert self.is_running, (self.directory / "server.log").read_text()[-3000:]
             time.sleep(0.05)
 
 
 @contextlib.contextmanager
-def secured_server(folder: Path, config: Mapping[str, str], properties: Mapping[str, str]) -> Iterator[ZooKeeperServer]:
+def secured_server(
+    directory: Path, config: Mapping[str, str], properties: Mapping[str, str]
+) -> Iterator[ZooKeeperServer]:
     """A single server with settings of its own, on a plain port unless they name an address for a secure one."""
     port = free_port()
     where = {"clientPortAddress": LOOPBACK, "clientPort": str(port)}
     if "secureClientPortAddress" in config:
         where = {"secureClientPort": str(port)}
-    server = ZooKeeperServer(folder, {**where, **config}, properties, port)
+    server = ZooKeeperServer(directory, {**where, **config}, properties, port)
     server.start()
     try:
         if "secureClientPort" in where:
@@ -156,7 +158,7 @@ class _Ports(NamedTuple):
 class Ensemble:
     """Three servers that elect a leader; one cut off from the others serves reads only."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         chosen = [free_port() for _ in range(9)]
         ports = [_Ports(*chosen[start : start + 3]) for start in (0, 3, 6)]
         members = {
@@ -171,8 +173,8 @@ class Ensemble:
                 "clientPortAddress": LOOPBACK,
                 **members,
             }
-            server = ZooKeeperServer(folder / str(number), config, {"readonlymode.enabled": "true"}, each.client)
-            (server.folder / "data" / "myid").write_text(str(number))
+            server = ZooKeeperServer(directory / str(number), config, {"readonlymode.enabled": "true"}, each.client)
+            (server.directory / "data" / "myid").write_text(str(number))
             self.servers.append(server)
 
     def __enter__(self) -> Self:

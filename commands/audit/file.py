@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bkctl.runtime.metadata.snapshot.store import FileStore
     from bkctl.runtime.metadata.uri import MetadataUri
     from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
-    from bkctl.runtime.replication.cluster_audit.report import AuditReport
+    from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 
 URI_MARK = "://"
 """In the name of a file that Spark reads, such as hdfs://namenode/snapshot.1."""
@@ -150,8 +150,8 @@ async def audit_file(context: CommandContext, cluster: ClusterFile, facts: Audit
     """The audit of a file in this process."""
     from bkctl.runtime.metadata.snapshot.cluster import LedgersInFile
     from bkctl.runtime.metadata.snapshot.node_file import SnapshotFile
+    from bkctl.spark_reports.audit import audit_plainly
     from bkctl.spark_reports.live import LiveLookup
-    from bkctl.spark_reports.report import audit_plainly
     from bkctl.storage.adapters.filesystem import OsFileSystem
 
     lookup = None

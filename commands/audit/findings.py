@@ -9,10 +9,11 @@ import typer
 
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
-from bkctl.commands.rendering import counted, duration, time_text
+from bkctl.commands.rendering import time_text
+from bkctl.storage.words import counted, duration
 
 if TYPE_CHECKING:
-    from bkctl.runtime.replication.cluster_audit.report import AuditSummary
+    from bkctl.runtime.replication.cluster_audit.tables import AuditSummary
 
 FINDING_KINDS = (
     "unavailable", "lost", "at_risk", "one_copy", "under_replicated", "unclosable", "unwritable", "unreplaceable",

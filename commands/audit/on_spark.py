@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
     from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, Loss
-    from bkctl.runtime.replication.cluster_audit.report import AuditReport
+    from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 
     AuditInput = tuple[ClusterFile | None, AuditFacts]
 
@@ -37,10 +37,10 @@ def audit_on_spark(
     from bkctl.runtime.metadata.zookeeper.embedded import find_java
 
     find_java("Spark")  # without Java, Spark fails after seconds with a long error
-    from bkctl.spark_reports.place import choose_place
-    from bkctl.spark_reports.report import audit_with_spark
+    from bkctl.spark_reports.audit import audit_with_spark
+    from bkctl.spark_reports.deployment import choose_deployment
 
-    choose_place(master, cores, None, os.environ)  # wrong options are refused before anything is read
+    choose_deployment(master, cores, None, os.environ)  # wrong options are refused before anything is read
     with ExitStack() as at_end:
         known, ledgers_count = at_end.enter_context(_known_input(context, losses, source, ledgers_root))
 
@@ -53,7 +53,7 @@ def audit_on_spark(
             with open_cluster_file(context, source, ledgers_root, session) as found:
                 yield found[0], with_losses(found[1], losses)
 
-        place = choose_place(master, cores, ledgers_count, os.environ)
+        deployment = choose_deployment(master, cores, ledgers_count, os.environ)
         # Outside of the event loop: the job blocks, and Spark needs the signals.
         with sigterm_as_error(), context.console.progress("auditing") as progress:
             return audit_with_spark(
@@ -61,9 +61,9 @@ def audit_on_spark(
                 prepare,
                 zookeeper=context.settings.zookeeper,
                 out_directory=out,
-                place=place,
-                on_starting=lambda: context.console.say(f"starting Spark {place.description}"),
-                on_waiting=lambda: context.console.say(f"waiting for executors of {place.master_url}"),
+                deployment=deployment,
+                on_starting=lambda: context.console.say(f"starting Spark {deployment.description}"),
+                on_waiting=lambda: context.console.say(f"waiting for executors of {deployment.master_url}"),
                 on_parts=LedgerProgress(progress, ledgers_count).show_parts if progress.is_shown else None,
                 outage_max_s=context.settings.replication.metadata_outage_max_s,
             )

@@ -14,31 +14,27 @@ from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.parse import parse_duration_s, read_ledger_ids
-from bkctl.commands.rendering import Column, Lines, Table, counted, duration, size, time_text
+from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.new_file import whole_file
+from bkctl.storage.words import SHOWN_MAX, counted, duration, size
 
 if TYPE_CHECKING:
     from bkctl.commands.progress import Progress
-    from bkctl.runtime.metadata.pulsar.references import PulsarPlace
+    from bkctl.runtime.metadata.pulsar.references import PulsarStore
     from bkctl.runtime.replication.judge.orphans import PulsarLedger
     from bkctl.runtime.replication.survey.orphan_search import OrphanSearch
 
-_NAMED_MAX = 5
 _CLOCKS_DIFFER_MS = 60_000
 """Less is usual between machines, and nothing compared with a day."""
-
-
-def _age(value: object) -> str:
-    return duration(value) if isinstance(value, int) else "-"
 
 
 _COLUMNS = (
     Column("ledger_id", "LEDGER", is_right=True),
     Column("owner", "OWNER"),
     Column("kind", "KIND"),
-    Column("age_s", "AGE", _age, is_right=True),
+    Column("age_s", "AGE", duration, is_right=True),
     Column("length_bytes", "BYTES", size, is_right=True),
     Column("reason", "REASON", priority=1),
 )
@@ -85,7 +81,7 @@ async def orphans(
     async with AsyncExitStack() as at_end:
         write = None if out is None else at_end.enter_context(whole_file(out, is_new=True))
         session = await at_end.enter_async_context(open_session(context))
-        places = await _places(context, session, at_end, pulsar_metadata)
+        places = await _pulsar_stores(context, session, at_end, pulsar_metadata)
         client = await session.client()
         with context.console.progress("looking for orphans") as progress:
             found = await find_orphans(
@@ -126,14 +122,14 @@ def _durations(older_than: str, settle: str) -> tuple[float, float]:
     return age_s, settle_s
 
 
-async def _places(
+async def _pulsar_stores(
     context: CommandContext, session: Session, at_end: AsyncExitStack, texts: list[str] | None
-) -> list[PulsarPlace]:
+) -> list[PulsarStore]:
     """The given clusters, and the one next to the ledgers: with more references, fewer ledgers are orphans."""
-    from bkctl.runtime.metadata.pulsar.references import TOPICS_PATH, PulsarPlace
+    from bkctl.runtime.metadata.pulsar.references import TOPICS_PATH, PulsarStore
     from bkctl.runtime.metadata.uri import parse_metadata_uri
 
-    places = [PulsarPlace(session.store, *_chroot_and_name(session.uri.servers, session.uri.root))]
+    places = [PulsarStore(session.store, *_chroot_and_name(session.uri.servers, session.uri.root))]
     if texts and await session.store.exists(places[0].chroot + TOPICS_PATH) is None:
         places.clear()
     for text in texts or ():
@@ -143,7 +139,7 @@ async def _places(
         if uri.servers != session.uri.servers:
             opening = open_session(context, metadata_uri=str(uri), must_exist=False, warns_of_restore=False)
             store = (await at_end.enter_async_context(opening)).store
-        places.append(PulsarPlace(store, *_chroot_and_name(uri.servers, uri.root)))
+        places.append(PulsarStore(store, *_chroot_and_name(uri.servers, uri.root)))
     return places
 
 
@@ -219,10 +215,10 @@ def _print(
     out: str | None,
 ) -> None:
     console = context.console
-    for problem in found.problems[:_NAMED_MAX]:
+    for problem in found.problems[:SHOWN_MAX]:
         console.warn(f"{problem}: ledgers of this owner are not called orphans")
-    if len(found.problems) > _NAMED_MAX:
-        console.warn(f"{len(found.problems) - _NAMED_MAX} more nodes cannot be decoded")
+    if len(found.problems) > SHOWN_MAX:
+        console.warn(f"{counted(len(found.problems) - SHOWN_MAX, 'more node')} cannot be decoded")
     if foreign:
         console.warn(
             f"the namespaces of {counted(len(foreign), 'ledger')} exist in no given cluster: if another Pulsar cluster "

@@ -23,7 +23,7 @@ from bkctl.commands.session import open_session
 
 if TYPE_CHECKING:
     from bkctl.runtime.replication.cluster_audit.facts import Loss
-    from bkctl.runtime.replication.cluster_audit.report import AuditReport
+    from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 
 
 RUN = "run"
@@ -90,7 +90,7 @@ def audit(
 
 
 async def _audit_plainly(context: CommandContext, losses: Sequence[Loss], out: str | None) -> AuditReport:
-    from bkctl.spark_reports.report import audit_plainly
+    from bkctl.spark_reports.audit import audit_plainly
 
     on_outage = partial(report_outage, context.console)
     async with open_session(context, must_exist=False, on_outage=on_outage) as session:

@@ -23,7 +23,7 @@ def show(
 
     DIR/report.html is the same report as a page for a browser.
     """
-    from bkctl.spark_reports.report_file import read_report
+    from bkctl.spark_reports.audit_files import read_report
 
     kinds = parse_fail_on(fail_on)
     try:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
-from bkctl.commands.rendering import Column, Lines, Row, Table, decimal, size, time_text
+from bkctl.commands.rendering import Column, Lines, Row, Table, time_text
+from bkctl.storage.words import decimal, size
 
 if TYPE_CHECKING:
-    from bkctl.runtime.replication.cluster_audit.report import AuditReport
+    from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 
 _BOOKIE_TABLE = Table(
     "Replication by bookie",
@@ -105,7 +106,7 @@ _LEDGER_LISTS = ("under_replicated", "unreadable", "misplaced", "ack_quorum_one"
 def print_report(context: CommandContext, report: AuditReport, *, out: str | None, seconds: float | None) -> None:
     """Print the report in the form that was chosen. ``out``: its directory, if it has one; ``seconds``: None if it was
     made earlier."""
-    from bkctl.runtime.replication.cluster_audit.report import TABLES
+    from bkctl.runtime.replication.cluster_audit.tables import TABLES
     from bkctl.runtime.replication.judge.verdict import ReplicationState
 
     console = context.console

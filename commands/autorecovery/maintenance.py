@@ -13,8 +13,9 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError
 from bkctl.commands.parse import parse_bookie_id, parse_duration_s
-from bkctl.commands.rendering import Column, Table, counted, time_text
+from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.session import Session, open_session
+from bkctl.storage.words import counted, duration
 
 if TYPE_CHECKING:
     from bkctl.runtime.metadata.bookies.registration import Registrations
@@ -318,7 +319,7 @@ async def _carry_out(
         {"action": "create", "path": notes.maintenance.path_of(each), "expected_version": None}
         for each in wanted.bookie_ids
     ]
-    summary = [f"the ledgers of bookie {wanted.names} will not be marked for {wanted.duration_s:g} s"]
+    summary = [f"the ledgers of bookie {wanted.names} will not be marked for {duration(wanted.duration_s)}"]
     if wanted.delay_set_s is not None and wanted.delay is not None:
         path = Paths(session.root).lost_bookie_recovery_delay
         item = {"action": "set", "path": path, "expected_version": wanted.delay.version, "value": wanted.delay_set_s}

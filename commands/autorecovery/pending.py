@@ -14,30 +14,21 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.listing import require_no_listing_options
 from bkctl.commands.parse import parse_duration_s
-from bkctl.commands.rendering import Column, Table, counted, duration, size
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.watch import clear_screen, parse_watch
+from bkctl.storage.words import counted, duration, size
 
 if TYPE_CHECKING:
     from bkctl.runtime.metadata.replication.marks import ListedMark
     from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 
 
-def show_age(value: object) -> str:
-    """Seconds as the largest unit that fits, for tables."""
-    if not isinstance(value, int):
-        return "-"
-    for unit, seconds in (("d", 86400), ("h", 3600), ("m", 60)):
-        if value >= seconds:
-            return f"{value // seconds}{unit}"
-    return f"{value}s"
-
-
 _TABLE = Table(
     "PendingLedgers",
     Column("ledger_id", "LEDGER", is_right=True),
     Column("missing_bookies", "MISSING"),
-    Column("age_s", "AGE", show_age, is_right=True),
+    Column("age_s", "AGE", duration, is_right=True),
     Column("copies_left", "COPIES", is_right=True),
     Column("bytes", "BYTES", size, is_right=True, priority=1),
     Column("reason", "REASON"),
@@ -73,7 +64,7 @@ class _MarkFilter(NamedTuple):
                     yield found
 
 
-class _PendingLook(NamedTuple):
+class _MarksAtOnce(NamedTuple):
     """One listing: how many were listed, how many ledgers are marked in all, and when."""
 
     listed: int
@@ -119,7 +110,7 @@ async def _watch(context: CommandContext, wanted: _MarkFilter, interval_s: float
     """Until the command is interrupted."""
     import asyncio
 
-    first: _PendingLook | None = None
+    first: _MarksAtOnce | None = None
     while True:
         clear_screen(context)
         look = await _list(context, wanted, first)
@@ -137,7 +128,7 @@ async def _count(context: CommandContext, wanted: _MarkFilter) -> int:
     return number
 
 
-async def _list(context: CommandContext, wanted: _MarkFilter, first: _PendingLook | None = None) -> _PendingLook:
+async def _list(context: CommandContext, wanted: _MarkFilter, first: _MarksAtOnce | None = None) -> _MarksAtOnce:
     """List once. ``first``: an earlier list, for the time left."""
     from bkctl.runtime.metadata.replication.marks import list_marked_ids
     from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
@@ -157,17 +148,17 @@ async def _list(context: CommandContext, wanted: _MarkFilter, first: _PendingLoo
                     rows.count(row)
                     listing.add(row)
         if not context.console.is_for_people or not number:
-            return _PendingLook(number, number, session.now_ms)
+            return _MarksAtOnce(number, number, session.now_ms)
         marked = 0
         async with aclosing(list_marked_ids(session.store, session.root, session.foreign)) as ids:
             async for _ in ids:
                 marked += 1
-        look = _PendingLook(number, marked, session.now_ms)
+        look = _MarksAtOnce(number, marked, session.now_ms)
         context.console.say(await _summary(notes, rows, look, first))
     return look
 
 
-async def _summary(notes: RecoveryNotes, rows: PendingRows, look: _PendingLook, first: _PendingLook | None) -> str:
+async def _summary(notes: RecoveryNotes, rows: PendingRows, look: _MarksAtOnce, first: _MarksAtOnce | None) -> str:
     from bkctl.runtime.metadata.replication.recovery_look import read_daemons
     from bkctl.runtime.replication.judge.pending_ledger import repair_pace
 

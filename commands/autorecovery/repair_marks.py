@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bkctl.commands.autorecovery.pending import show_age
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import Outcome
-from bkctl.commands.rendering import Column, Lines, Table, counted, time_text
+from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import Session, open_session
+from bkctl.storage.words import counted, duration, first_lines
 
 if TYPE_CHECKING:
     from bkctl.commands.safety.plan import Plan
@@ -35,13 +35,12 @@ _LEFT_TABLE = Table(
     Column("ledger_id", "LEDGER", is_right=True),
     Column("state", "STATE"),
     Column("hopeless", "HOPELESS", is_wide=True),
-    Column("age_s", "AGE", show_age, is_right=True),
+    Column("age_s", "AGE", duration, is_right=True),
     Column("owner", "OWNER", priority=1),
     Column("missing_bookies", "MISSING", is_wide=True),
     Column("reason", "REASON"),
     name="ledger_id",
 )
-_NAMED_MAX = 5
 
 
 @command("repair-marks", example="autorecovery repair-marks --deep --dry-run", effect=Effect.HARMFUL, is_cut=True)
@@ -119,14 +118,14 @@ def _plan(session: Session, judged: Sequence[JudgedMark], clearable: Sequence[Ju
     ]
     unchecked = 0 if is_deep else _count_unchecked(judged)
     if unchecked:
-        name = "name" if unchecked > 1 else "names"
-        summary.append(f"{counted(unchecked, 'mark')} {name} bookies whose copies were not checked: --deep reads them")
+        marks = counted(unchecked, "mark names", "marks name")
+        summary.append(f"{marks} bookies whose copies were not checked: --deep reads them")
     hopeless = [each for each in judged if each.verdict.is_hopeless]
-    for each in hopeless[:_NAMED_MAX]:
-        owner = f" ({each.owner})" if each.owner else ""
-        summary.append(f"ledger {each.ledger_id}{owner} cannot be repaired: {each.verdict.detail}")
-    if len(hopeless) > _NAMED_MAX:
-        summary.append(f"and {len(hopeless) - _NAMED_MAX} more that cannot be repaired")
+    sentences = [
+        f"ledger {each.ledger_id}{f' ({each.owner})' if each.owner else ''} cannot be repaired: {each.verdict.detail}"
+        for each in hopeless
+    ]
+    summary += first_lines(sentences, which="that cannot be repaired")
     return session.plan(summary=summary, items=items, arguments={"deep": is_deep})
 
 

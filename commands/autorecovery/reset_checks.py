@@ -65,7 +65,7 @@ async def reset_checks(
 
         items = tuple({"action": "set", "path": f"{session.root}/underreplication/{check.value}"} for check in wanted)
         await change_setting(context, session, items, write, arguments={"last_run": last_run})
-    _tell_undo(context, before)
+    _print_undo(context, before)
     rows: list[dict[str, object]] = [
         {"check": Check[check.name].value, "last_run": time_text(time_ms), "previous": time_text(before[check])}
         for check in wanted
@@ -73,7 +73,7 @@ async def reset_checks(
     context.console.rows(_TABLE, rows)
 
 
-def _tell_undo(context: CommandContext, before: dict[PeriodicCheck, int | None]) -> None:
+def _print_undo(context: CommandContext, before: dict[PeriodicCheck, int | None]) -> None:
     for check, time_ms in before.items():
         name = Check[check.name].value
         if time_ms is None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from contextlib import aclosing
 
-from bkctl.commands.autorecovery.pending import show_age
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.session import open_session
+from bkctl.storage.words import duration
 
 _TABLE = Table(
     "RunningLedgers",
     Column("ledger_id", "LEDGER", is_right=True),
     Column("worker", "WORKER"),
-    Column("age_s", "FOR", show_age, is_right=True),
+    Column("age_s", "FOR", duration, is_right=True),
     Column("marked", "MARKED"),
     Column("since", "SINCE", is_wide=True),
     Column("session", "SESSION", is_wide=True),

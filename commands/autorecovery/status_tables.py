@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from bkctl.commands.rendering import UNKNOWN, Column, Row, Table, size, time_text
+from bkctl.commands.rendering import Column, Row, Table, time_text
+from bkctl.storage.words import SHOWN_MAX, UNKNOWN, listed, size
 
 if TYPE_CHECKING:
     from bkctl.runtime.metadata.replication.lock import HeldLock
     from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
     from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, HeldLedger, LaneStatus
 
-_FIRST_MAX = 5
-
 
 def _show_held(value: object) -> str:
     """Ledgers that a worker repairs, with what they wait for."""
     held = value if isinstance(value, list) else []
     texts = [f"{each['ledger_id']} ({each['waits_for']})" if each["waits_for"] else each["ledger_id"] for each in held]
-    return ", ".join(texts[:_FIRST_MAX]) + (", ..." if len(texts) > _FIRST_MAX else "") or UNKNOWN
+    return listed(texts) or UNKNOWN
 
 
 _TASKS = Table(
@@ -149,7 +148,7 @@ def _holders(locks: Sequence[HeldLock]) -> list[Row]:
             "holder": holder,
             "ledgers": len(held),
             "since": time_text(min(lock.since_ms for lock in held)),
-            "first_ledger_ids": [str(lock.ledger_id) for lock in held[:_FIRST_MAX]],
+            "first_ledger_ids": [str(lock.ledger_id) for lock in held[:SHOWN_MAX]],
         }
         for holder, held in sorted(of_holder.items(), key=lambda each: -len(each[1]))
     ]

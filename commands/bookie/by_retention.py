@@ -9,11 +9,12 @@ import msgspec
 from bkctl.commands.bookie.leaving import LeavingRequest, require_yes
 from bkctl.commands.bookie.read_only import BookieSwitch
 from bkctl.commands.context import CommandContext
-from bkctl.commands.rendering import Column, Table, counted, size, time_text
+from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.outage import OutageWait
 from bkctl.runtime.replication.run.bookie_mode import ModeWatch
+from bkctl.storage.words import counted, size
 
 if TYPE_CHECKING:
     from bkctl.runtime.replication.survey.retention import RetentionTally

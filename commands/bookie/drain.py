@@ -11,7 +11,7 @@ from bkctl.commands.bookie.leaving import (
     OpenLedgersOption,
     RiskOption,
     WaitOption,
-    let_leave,
+    drain_or_decommission,
 )
 from bkctl.commands.bookie.leaving_report import leaving_outcome, print_leaving
 from bkctl.commands.command import command
@@ -48,6 +48,6 @@ async def drain(
         copying=flags,
         token=read_token(context, token_file),
     )
-    report = await let_leave(context, request)
+    report = await drain_or_decommission(context, request)
     print_leaving(context, report)
     return leaving_outcome(report)

@@ -14,13 +14,14 @@ from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext, id_by_settings, load_config
 from bkctl.commands.cookie.access import require_not_registered, scan_references
 from bkctl.commands.effect import Effect
-from bkctl.commands.rendering import Column, Table, counted, size
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session, require_metadata_uri
 from bkctl.commands.shared_options import takes_bookie_options
-from bkctl.commands.storage.folder_lists import FIX, require_agreeing_folders
+from bkctl.commands.storage.directory_lists import FIX, require_agreeing_directories
 from bkctl.commands.storage.java_bookie import require_stopped
 from bkctl.commands.storage.own_storage import OwnStorage
 from bkctl.runtime.errors import RefusedError
+from bkctl.storage.words import counted, size
 
 if TYPE_CHECKING:
     from bkctl.commands.safety.gate import Change
@@ -112,7 +113,7 @@ async def format_bookie(
 
 
 def _own_storage(session: Session, config: StorageConfig) -> OwnStorage:
-    from bkctl.commands.storage.folder_locks import FolderLocks
+    from bkctl.commands.storage.directory_locks import DirectoryLocks
     from bkctl.storage.adapters.child_pool import ChildProcesses
     from bkctl.storage.adapters.filesystem import OsFileSystem
 
@@ -122,7 +123,7 @@ def _own_storage(session: Session, config: StorageConfig) -> OwnStorage:
             raise RefusedError(
                 f"nothing was changed: {directory} is missing: mount its disk, or create the directory if it has none"
             )
-    return OwnStorage(config, file_system, ChildProcesses(), session.root, FolderLocks(file_system, config))
+    return OwnStorage(config, file_system, ChildProcesses(), session.root, DirectoryLocks(file_system, config))
 
 
 @asynccontextmanager
@@ -175,12 +176,12 @@ async def _are_test_ledgers(session: Session, ledger_ids: Sequence[int]) -> bool
 
 
 def _doubts_about_directories(own: OwnStorage, bookie_id: str, instance_id: str | None) -> list[str]:
-    from bkctl.runtime.bookie.cookies.folders import named_folders, read_folder, spelled_as
+    from bkctl.runtime.bookie.cookies.directories import named_directories, read_directory, spelled_as
 
-    require_agreeing_folders(own)
+    require_agreeing_directories(own)
     found = []
     for directory in own.config.all_directories:
-        state = read_folder(own.file_system, directory)
+        state = read_directory(own.file_system, directory)
         if state.trouble is not None and not state.is_formatting:
             raise RefusedError(f"nothing was changed: cannot use {directory}: {state.trouble}")
         cookie = spelled_as(own.config, state.cookie or state.formatted)
@@ -193,7 +194,7 @@ def _doubts_about_directories(own: OwnStorage, bookie_id: str, instance_id: str 
                 f"nothing was changed: {directory} belongs to bookie {cookie.bookie_id}, not to {bookie_id}: use the "
                 f"settings of that bookie, or --bookie-id {cookie.bookie_id}"
             )
-        if named_folders(cookie) != named_folders(own.config):
+        if named_directories(cookie) != named_directories(own.config):
             raise RefusedError(f"nothing was changed: {directory} was one of other directories: {FIX}")
         if (cookie.instance_id or None) != (instance_id or None):
             found.append(
@@ -219,7 +220,7 @@ def _survey(directories: Sequence[str]) -> list[_Contents]:
     found = []
     for current in map(current_directory, directories):
         if os.path.lexists(current):
-            names = [os.path.join(folder, name) for folder, _, names in os.walk(current) for name in names]
+            names = [os.path.join(directory, name) for directory, _, names in os.walk(current) for name in names]
             files = [path for path in names if path != os.path.join(current, LOCK)]
             found.append(_Contents(current, len(files), sum(os.lstat(path).st_size for path in files)))
     return found

@@ -13,10 +13,11 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
-from bkctl.commands.rendering import Column, Lines, Table, counted, size
+from bkctl.commands.rendering import Column, Lines, Table
 from bkctl.runtime.admin.calls import BKCTL_API, REBUILD_JOB
 from bkctl.runtime.errors import BookieTimeoutError, BookieUnavailableError, RefusedError
 from bkctl.storage.errors import BkctlError
+from bkctl.storage.words import counted, size
 
 if TYPE_CHECKING:
     from bkctl.commands.progress import Progress
@@ -64,7 +65,7 @@ async def rebuild(
             "add --online to rebuild the index of a running bookie; for a stopped one use `bkctl storage index rebuild`"
         )
     async with open_admin(context, bookie_id, directory, token_file) as client:
-        found = await _look(client)
+        found = await _rebuild_size(client)
         running = await _running_job(client)
         if cancel:
             return await _cancel(context, client, found, running)
@@ -77,7 +78,7 @@ async def rebuild(
         return _report(context, found, await _follow(context, client, found, job))
 
 
-async def _look(client: AdminClient) -> RebuildSize:
+async def _rebuild_size(client: AdminClient) -> RebuildSize:
     """What a rebuild would read."""
     from bkctl.runtime.admin.messages import AdminError, Problem
 

@@ -10,8 +10,9 @@ from bkctl.commands.bookie.state import STATE_COLUMNS, bookie_row, state_of
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
-from bkctl.commands.rendering import Column, Table, percent, size
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import open_session
+from bkctl.storage.words import percent, size
 
 _TABLE = Table(
     "BookieInfoList",

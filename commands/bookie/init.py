@@ -81,11 +81,11 @@ async def init(
 async def _check(context: CommandContext, config: BookieConfig, ports: BookiePorts, bookie_id: str) -> None:
     import asyncio
 
-    from bkctl.runtime.bookie.boot.start_checks import CheckResult, StartChecks, look
+    from bkctl.runtime.bookie.boot.start_checks import CheckResult, StartChecks, run_check
 
     checks = await StartChecks(config, ports, bookie_id).run()
-    checks.append(await look("directories", asyncio.to_thread(_directories, config)))
-    checks.append(await look("file limits", asyncio.to_thread(_file_limits, config)))
+    checks.append(await run_check("directories", asyncio.to_thread(_directories, config)))
+    checks.append(await run_check("file limits", asyncio.to_thread(_file_limits, config)))
     rows: list[dict[str, object]] = [
         {"name": each.name, "result": each.result, "detail": each.detail} for each in checks
     ]
@@ -107,7 +107,7 @@ def _failures(checks: list[StartCheck]) -> Iterator[Exception]:
 def _directories(config: BookieConfig) -> Finding:
     """Try to write where a start would write; OSError. The files have no name, so even a kill leaves nothing."""
     from bkctl.runtime.bookie.boot.start_checks import Finding
-    from bkctl.runtime.bookie.cookies.folders import version_path
+    from bkctl.runtime.bookie.cookies.directories import version_path
     from bkctl.storage.filenames import current_directory
 
     storage = config.storage
@@ -158,13 +158,13 @@ async def _create(context: CommandContext, config: BookieConfig, ports: BookiePo
     import asyncio
 
     from bkctl.commands.safety.gate import open_change
-    from bkctl.runtime.bookie.boot.folder_claim import FolderClaim, release
+    from bkctl.runtime.bookie.boot.directory_claim import DirectoryClaim, release
     from bkctl.runtime.bookie.live_settings import LiveSettings
     from bkctl.runtime.bookie.ports import BookieMetadata
 
     await asyncio.to_thread(_directories, config)  # also for a rehearsal: the plan could not be carried out
     async with open_session(context, metadata_uri=config.metadata_uri) as session:
-        claim = FolderClaim(ports, BookieMetadata(session.store, session.uri, config, LiveSettings(config)))
+        claim = DirectoryClaim(ports, BookieMetadata(session.store, session.uri, config, LiveSettings(config)))
         names = await claim.check(bookie_id, config.port)
         _require_new(bookie_id, await claim.check_again(names))
         await require_not_registered(session, bookie_id)
@@ -197,7 +197,7 @@ def _require_new(bookie_id: str, check: CookieCheck) -> None:
 def _plan(session: Session, config: BookieConfig, names: BookieNames) -> Plan:
     import hashlib
 
-    from bkctl.runtime.bookie.cookies.folders import version_path
+    from bkctl.runtime.bookie.cookies.directories import version_path
     from bkctl.runtime.metadata.bookies.cookies import encode_cookie
 
     bookie_id = names.cookie.bookie_id

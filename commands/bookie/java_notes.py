@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from bkctl.commands.context import JavaComparison
-
-_KEYS_SHOWN_MAX: Final = 5
+from bkctl.storage.words import listed
 
 
 def java_warnings(comparison: JavaComparison) -> list[str]:
@@ -24,9 +21,8 @@ def ignored_keys_summary(comparison: JavaComparison) -> str | None:
     keys = [key for several in comparison.ignored.values() for key in several]
     if not keys:
         return None
-    shown = keys[:_KEYS_SHOWN_MAX] + [f"{len(keys) - _KEYS_SHOWN_MAX} more"] * (len(keys) > _KEYS_SHOWN_MAX)
-    return f"bk_server.conf: {_have(shown)} no effect (bkctl bookie start --dry-run shows why)"
+    return f"bk_server.conf: {_have(keys)} no effect (bkctl bookie start --dry-run shows why)"
 
 
 def _have(keys: list[str] | tuple[str, ...]) -> str:
-    return f"{', '.join(keys)} {'has' if len(keys) == 1 else 'have'}"
+    return f"{listed(keys)} {'has' if len(keys) == 1 else 'have'}"

@@ -16,19 +16,19 @@ import typer
 from bkctl.commands.bookie.leaving_report import leaving_outcome, nothing_left, report_fields
 from bkctl.commands.bookie.restart_check import objection_rows
 from bkctl.commands.context import CommandContext, CopyFlags
-from bkctl.commands.outages import told_when_cut_off
+from bkctl.commands.outages import reporting_interruption
 from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_rest, start_of, work_of
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shortened
-from bkctl.commands.rendering import counted, duration
 from bkctl.commands.replication_access import note_end, policy_of, replication_access, waiting_sentence
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.admin.calls import AdminToken
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.replication.config import OpenLedgers
+from bkctl.storage.words import SHOWN_MAX, counted, duration, listed
 
 if TYPE_CHECKING:
-    from bkctl.commands.outages import JobProgress
+    from bkctl.commands.outages import WorkProgress
     from bkctl.commands.replication_access import ReplicationAccess
     from bkctl.commands.safety.gate import Change
     from bkctl.commands.safety.plan import Plan
@@ -72,7 +72,7 @@ class LeavingRequest(msgspec.Struct, frozen=True, kw_only=True):
     token: AdminToken | None = None
 
 
-async def let_leave(context: CommandContext, request: LeavingRequest) -> DecommissionReport:
+async def drain_or_decommission(context: CommandContext, request: LeavingRequest) -> DecommissionReport:
     """Carry out the request; RefusedError, WaitTimeoutError and the errors of the gate."""
     from bkctl.runtime.replication.run.decommission import Decommission
 
@@ -105,10 +105,10 @@ async def let_leave(context: CommandContext, request: LeavingRequest) -> Decommi
         plan = _change_plan(access, found, request)
         rest = "" if request.is_drain_only else "; the cookie is deleted last"
         async with (
-            told_when_cut_off(context, len(found.recovery.ledgers), rest) as job,
+            reporting_interruption(context, len(found.recovery.ledgers), rest) as work,
             access.open_change(context, plan, found.recovery, LEAVING_PLAN_TABLE) as change,
         ):
-            run = _Run(context, session, access, operation, request, found, change, job)
+            run = _Run(context, session, access, operation, request, found, change, work)
             report = await run.run()
             note_end(change, report_fields(report), leaving_outcome(report))
     return report
@@ -125,8 +125,8 @@ class _Run:
     request: LeavingRequest
     found: DecommissionPlan
     change: Change
-    job: JobProgress
-    told_open: frozenset[int] = frozenset()
+    work: WorkProgress
+    said_open: frozenset[int] = frozenset()
 
     @property
     def hooks(self) -> DrainHooks:
@@ -134,8 +134,8 @@ class _Run:
         from bkctl.runtime.replication.run.drain import DrainHooks
 
         return DrainHooks(
-            on_progress=self.job.note,
-            on_open=self._tell_open,
+            on_progress=self.work.note,
+            on_open=self._say_open_ledgers,
             before_scan=self.change.renew_lock,
             clear_marks=self._clear_marks,
             keep_cookie=self._keep_cookie,
@@ -152,13 +152,13 @@ class _Run:
             await self._make_read_only()
             opened.is_finished = False
             async with recovery_progress(self.context.console, "moving ledgers") as progress:
-                self.job.show, self.job.file = progress.show, opened.path
+                self.work.show, self.work.file = progress.show, opened.path
                 hooks = msgspec.structs.replace(self.hooks, job=opened.job)
                 moved = await operation.move(found, request.wait_s, hooks)
                 drained = operation.report(found, moved, is_drain_only=request.is_drain_only)
                 is_all_done = all(recovery.is_complete for recovery in moved.recoveries)
                 opened.is_finished = is_all_done or not drained.remaining
-        self.job.file = None
+        self.work.file = None
         if not drained.remaining:
             await delete_finished_jobs(self.context, self.session, found.bookie_ids)
         if request.is_drain_only or not drained.is_complete:
@@ -200,13 +200,13 @@ class _Run:
             if failure is not None:
                 return f"bookie {bookie_id} is drained, but {failure}: stop it and run the command again"
 
-        def told(left: Sequence[str]) -> None:
+        def say_waiting(left: Sequence[str]) -> None:
             stopped = "waiting" if self.request.stop_words else "stop it now; waiting"
             console.say(
                 f"bookie {', '.join(left)} is drained: {stopped} up to {wait_s:g} s until it has left the cluster"
             )
 
-        if not await self.operation.watch.wait_until_none(lambda found: found.serving, live, wait_s, told):
+        if not await self.operation.watch.wait_until_none(lambda found: found.serving, live, wait_s, say_waiting):
             return None
         return f"bookie {names} is drained and read-only, but still registered: stop it and run the command again"
 
@@ -238,24 +238,23 @@ class _Run:
                 f"{shortened(sorted(left - cleared))}; bkctl autorecovery repair-marks --deep checks them"
             )
 
-    def _tell_open(self, still_open: Sequence[OpenLedger]) -> None:
+    def _say_open_ledgers(self, still_open: Sequence[OpenLedger]) -> None:
         ids = frozenset(each.ledger_id for each in still_open)
-        if ids != self.told_open:
-            self.told_open = ids
+        if ids != self.said_open:
+            self.said_open = ids
             self.context.console.say(
                 f"waiting for the writers of {counted(len(ids), 'open ledger')}: "
                 + open_names(still_open, self.session.age_s)
             )
 
 
-def open_names(still_open: Sequence[OpenLedger], age_s: Callable[[int], int], count_max: int = 5) -> str:
+def open_names(still_open: Sequence[OpenLedger], age_s: Callable[[int], int]) -> str:
     """The first ledgers with their owners and ages, and the number of others."""
     names = []
-    for each in still_open[:count_max]:
+    for each in still_open[:SHOWN_MAX]:
         age = "of unknown age" if each.created_ms is None else f"{duration(age_s(each.created_ms))} old"
         names.append(f"{each.ledger_id} ({each.owner or 'no known owner'}, {age})")
-    more = len(still_open) - count_max
-    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
+    return listed(names, total=len(still_open))
 
 
 async def _check_cluster(session: Session, access: ReplicationAccess, found: DecommissionPlan) -> StopVerdict:
@@ -305,7 +304,7 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: Le
             for each in live
         ]
     if found.accepted:
-        left = "1 ledger as it is" if len(found.accepted) == 1 else f"{len(found.accepted)} ledgers as they are"
+        left = counted(len(found.accepted), "ledger as it is", "ledgers as they are")
         they = "it" if len(found.accepted) == 1 else "they"
         summary.append(f"will leave {left}, with entries proven lost; {they} will still reference {found.names}")
     if not request.is_drain_only:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.recovery_rendering import print_report, shortened
-from bkctl.commands.rendering import counted
+from bkctl.storage.words import counted, listed
 
 if TYPE_CHECKING:
     from bkctl.runtime.replication.run.decommission import DecommissionReport
@@ -63,12 +63,10 @@ def leaving_advice(report: DecommissionReport) -> str:
         topics = sorted({each.topic for each in report.open_ledgers if each.topic is not None})
         if not topics:
             return "; run the command again later, or close them with --open-ledgers fence"
-        named = ", ".join(topics[:_TOPICS_NAMED_MAX])
-        more = f" and {len(topics) - _TOPICS_NAMED_MAX} more" if len(topics) > _TOPICS_NAMED_MAX else ""
         return (
-            f"; Pulsar keeps ledgers of {counted(len(topics), 'topic')} open: {named}{more}: run pulsar-admin topics "
-            "unload TOPIC, which makes the broker close them, then the command again; or close them with "
-            "--open-ledgers fence"
+            f"; Pulsar keeps ledgers of {counted(len(topics), 'topic')} open: {listed(topics, _TOPICS_NAMED_MAX)}: run "
+            "pulsar-admin topics unload TOPIC, which makes the broker close them, then the command again; or close "
+            "them with --open-ledgers fence"
         )
     reasons = {failure.reason for recovery in report.recoveries for failure in recovery.failures}
     if reasons == {FailureReason.OPEN}:

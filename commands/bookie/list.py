@@ -10,8 +10,9 @@ from bkctl.commands.bookie.state import STATE_COLUMNS, BookieState, bookie_row, 
 from bkctl.commands.command import command
 from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
-from bkctl.commands.rendering import Column, Table, size
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import open_session
+from bkctl.storage.words import size
 
 _TABLE = Table(
     "BookieList",

@@ -12,8 +12,9 @@ from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, open
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError
-from bkctl.commands.rendering import Column, Row, Table, decimal
+from bkctl.commands.rendering import Column, Row, Table
 from bkctl.commands.watch import clear_screen, parse_watch
+from bkctl.storage.words import decimal
 
 if TYPE_CHECKING:
     from bkctl.runtime.admin.client import AdminClient

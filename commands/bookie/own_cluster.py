@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from bkctl.runtime.bookie.boot.process import OnServing, run_bookie
-from bkctl.runtime.bookie.cookies.folders import read_folder
+from bkctl.runtime.bookie.cookies.directories import read_directory
 from bkctl.runtime.bookie.ports import ChildDaemon
 from bkctl.runtime.config import BookieConfig
 from bkctl.runtime.errors import RefusedError
@@ -51,7 +51,7 @@ async def run_with_own_zookeeper(
     RefusedError, with nothing started or written, when a directory has the cookie of another cluster.
     """
     known = _read_state(data_directory)
-    _refuse_foreign_folders(config, known)
+    _refuse_foreign_directories(config, known)
     port = known.zookeeper_port if known is not None and _is_free(known.zookeeper_port) else 0
     async with await EmbeddedZooKeeper.start(os.path.join(data_directory, "zookeeper"), port=port) as server:
         uri = f"zk+hierarchical://{server.connect_string}/ledgers"
@@ -65,9 +65,9 @@ async def run_with_own_zookeeper(
         await run_bookie(config, stop, on_serving, manager, autorecovery)
 
 
-def _refuse_foreign_folders(config: BookieConfig, known: OwnCluster | None) -> None:
+def _refuse_foreign_directories(config: BookieConfig, known: OwnCluster | None) -> None:
     for path in config.storage.all_directories:
-        cookie = read_folder(OsFileSystem(), path).cookie
+        cookie = read_directory(OsFileSystem(), path).cookie
         if cookie is not None and (known is None or cookie.instance_id != known.instance_id):
             raise RefusedError(
                 f"{path} belongs to bookie {cookie.bookie_id} of cluster {cookie.instance_id}, not to an embedded "

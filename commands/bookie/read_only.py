@@ -48,10 +48,10 @@ class BookieSwitch:
                 else:
                     console.warn(f"bookie {bookie_id} is read-only, but bkctl cannot ask it to stay so: {error}")
 
-        def told(left: Sequence[str]) -> None:
+        def say_waiting(left: Sequence[str]) -> None:
             console.say(f"waiting up to {wait_s:g} s until bookie {', '.join(left)} is registered as read-only")
 
-        left = await self._watch.wait_until_none(lambda found: found.writable, bookie_ids, wait_s, told)
+        left = await self._watch.wait_until_none(lambda found: found.writable, bookie_ids, wait_s, say_waiting)
         if left:
             raise WaitTimeoutError(
                 f"bookie {', '.join(left)} is not read-only after {wait_s:g} s (--wait): nothing was copied"

@@ -44,19 +44,19 @@ class Reloader:
         self._log = log
         self._stop = stop
         self._is_on_terminal = os.isatty(_STDIN)
-        self._take_over: Callable[[BookieConfig | None], None] | None = None
+        self._apply_settings: Callable[[BookieConfig | None], None] | None = None
         self._is_due = False
 
     def follow_signal(self) -> None:
         """From now on SIGHUP reloads, and no longer ends the process."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.reload)
 
-    def note_serving(self, take_over: Callable[[BookieConfig | None], None]) -> None:
-        """The bookie can apply settings from now on. ``take_over`` gets None if they cannot be read."""
-        self._take_over = take_over
+    def note_serving(self, apply_settings: Callable[[BookieConfig | None], None]) -> None:
+        """The bookie can apply settings from now on. ``apply_settings`` gets None if they cannot be read."""
+        self._apply_settings = apply_settings
         log_comparison(self._settings.comparison)
         if self._is_due:
-            self._reload_settings(take_over)
+            self._reload_settings(apply_settings)
 
     def reload(self) -> None:
         """Open the log file again and read the settings again. If either cannot be read, nothing changes."""
@@ -65,20 +65,20 @@ class Reloader:
             self._stop()
             return
         self._log.reopen()
-        if self._take_over is None:
+        if self._apply_settings is None:
             self._is_due = True
             logger.info("settings will be reloaded when the bookie has started")
             return
         self._manager.notify(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
-        self._reload_settings(self._take_over)
+        self._reload_settings(self._apply_settings)
         self._manager.notify(READY=1)
 
-    def _reload_settings(self, take_over: Callable[[BookieConfig | None], None]) -> None:
+    def _reload_settings(self, apply_settings: Callable[[BookieConfig | None], None]) -> None:
         try:
             settings = self._load()
         except BkctlError as error:
             logger.error("settings were not reloaded: %s", error)
-            take_over(None)
+            apply_settings(None)
             return
         before, self._settings = self._settings, settings
         for warning in settings.warnings:
@@ -89,7 +89,7 @@ class Reloader:
         if comparison != before.comparison:
             log_comparison(msgspec.structs.replace(comparison, admin=()))
         self._log.reload(settings.log)
-        take_over(settings.config)
+        apply_settings(settings.config)
 
 
 def log_comparison(comparison: JavaComparison) -> None:

@@ -10,8 +10,9 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.parse import parse_bookie_id
-from bkctl.commands.rendering import Column, Table, size
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import open_session
+from bkctl.storage.words import first_lines, size
 
 if TYPE_CHECKING:
     from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
@@ -86,5 +87,4 @@ def objection_rows(verdict: StopVerdict) -> list[dict[str, object]]:
 
 def _shown(ledger_ids: object) -> list[str]:
     assert isinstance(ledger_ids, list)
-    more = len(ledger_ids) - _IDS_SHOWN_MAX
-    return [*ledger_ids[:_IDS_SHOWN_MAX], f"and {more} more"] if more > 0 else ledger_ids
+    return first_lines(ledger_ids, _IDS_SHOWN_MAX)

@@ -14,7 +14,6 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import Outcome
 from bkctl.commands.parse import parse_duration_s
-from bkctl.commands.rendering import counted
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import (
     BookieError,
@@ -25,6 +24,7 @@ from bkctl.runtime.errors import (
     LedgerError,
     MetadataUnavailableError,
 )
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from bkctl.runtime.client import LedgerClient

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from bkctl.commands.bookie.state import OneBookieArgument, bookie_row, named_bookie, state_of
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
-from bkctl.commands.rendering import percent, size
 from bkctl.commands.session import Session, open_session
+from bkctl.storage.words import percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -130,9 +130,9 @@ async def require_meant_cluster(context: CommandContext) -> None:
 async def _run(
     context: CommandContext, settings: BookieSettings, stop: ServerStop, reloader: Reloader, manager: ServiceManager
 ) -> None:
-    def note_serving(take_over: Callable[[BookieConfig | None], None]) -> None:
+    def note_serving(apply_settings: Callable[[BookieConfig | None], None]) -> None:
         stop.note_serving()
-        reloader.note_serving(take_over)
+        reloader.note_serving(apply_settings)
 
     autorecovery = None if settings.autorecovery is None else _new_child(settings.autorecovery)
     if settings.data_directory is None:

@@ -9,9 +9,9 @@ import typer
 from bkctl.commands.cluster.survey import file_size, find_tree, new_header, save
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
-from bkctl.commands.rendering import size
 from bkctl.commands.session import open_session
 from bkctl.runtime.errors import RefusedError
+from bkctl.storage.words import size
 
 
 @command("backup", example="cluster backup backup.jsonl.gz")

@@ -15,6 +15,7 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.session import open_session
+from bkctl.storage.words import counted
 
 
 @command("format", example="cluster format --dry-run", effect=Effect.DESTROYS)
@@ -42,8 +43,8 @@ async def format_cluster(context: CommandContext) -> None:
             instance_id=header.instance_id,
             subject=header.instance_id or session.root,
             summary=(
-                f"will delete all metadata at {session.root}: {survey.ledgers} ledgers, {survey.nodes} nodes "
-                "(it is backed up first)",
+                f"will delete all metadata at {session.root}: {counted(survey.ledgers, 'ledger')}, "
+                f"{counted(survey.nodes, 'node')} (it is backed up first)",
                 "afterwards the bookies' disks must be formatted before they can join again",
             ),
             items=tree_items(session.root, survey, actions) + await notes_items(session),

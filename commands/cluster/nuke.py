@@ -17,6 +17,7 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.session import open_session
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from bkctl.commands.safety.plan import Plan
@@ -49,8 +50,8 @@ async def nuke(context: CommandContext) -> None:
             instance_id=header.instance_id,
             subject=header.instance_id or session.root,
             summary=(
-                f"will delete {session.root} and everything below it: {survey.ledgers} ledgers, {survey.nodes} nodes "
-                "(all metadata is backed up first)",
+                f"will delete {session.root} and everything below it: {counted(survey.ledgers, 'ledger')}, "
+                f"{counted(survey.nodes, 'node')} (all metadata is backed up first)",
             ),
             items=tree_items(session.root, survey, {"ledgers": "delete", "ledger ids": "delete", "special": "delete"})
             + await notes_items(session),

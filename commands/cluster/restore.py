@@ -11,9 +11,10 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import Outcome
-from bkctl.commands.rendering import Column, Table, counted
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import ConflictError, RefusedError
+from bkctl.storage.words import SHOWN_MAX, counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 CONFLICT_TABLE = Table("Conflicts", Column("path", "NODE"), Column("reason", "REASON"))
 _CONFLICTS_KEPT_MAX = 1000
-_FAULTS_NAMED_MAX = 5
 _PROGRESS_EVERY_NODES = 64
 
 
@@ -54,7 +54,7 @@ async def restore(
             archive = await read_archive(reader, LoopClock(), progress.update)
         if archive.faults_count and not skip_invalid:
             raise RefusedError(
-                f"nothing was changed: {archive.faults_count} ledgers of {file} cannot be restored "
+                f"nothing was changed: {counted(archive.faults_count, 'ledger')} of {file} cannot be restored "
                 f"({archive.faults[0]}); use --skip-invalid to skip them"
             )
         async with open_session(context, must_exist=False, warns_of_restore=False) as session:
@@ -142,7 +142,10 @@ async def _run(
         "what is missing from the metadata at their next garbage collection"
     )
     if tally.conflicts_count and not tally.changed_count:
-        raise ConflictError(f"nothing was restored: {tally.conflicts_count} nodes differ and were not changed")
+        raise ConflictError(
+            f"nothing was restored: {counted(tally.conflicts_count, 'node differs and was', 'nodes differ and were')} "
+            "not changed"
+        )
     return Outcome.PARTIAL if is_partial else Outcome.OK
 
 
@@ -176,10 +179,10 @@ class _RestoreCounts:
         self.others_created += not fate.is_ledger and fate.fate is Fate.CREATED
         if fate.fate is Fate.SKIPPED and fate.is_ledger:
             self.invalid_count += 1
-            self.invalid += [fate.reason] if len(self.invalid) < _FAULTS_NAMED_MAX else []
+            self.invalid += [fate.reason] if len(self.invalid) < SHOWN_MAX else []
         elif fate.fate is Fate.SKIPPED and fate.reason:
             self.bad_count += 1
-            self.bad += [fate.reason] if len(self.bad) < _FAULTS_NAMED_MAX else []
+            self.bad += [fate.reason] if len(self.bad) < SHOWN_MAX else []
         if fate.fate is Fate.CONFLICT:
             self.conflicts_count += 1
             if len(self.conflicts) < _CONFLICTS_KEPT_MAX:
@@ -217,32 +220,32 @@ def _summary(
 ) -> tuple[str, ...]:
     where = "a new root" if target.is_fresh else "the existing cluster"
     return (
-        f"will restore the backup of {archive.header.created} with {archive.ledgers} ledgers into {where} at "
-        f"{target.root}: {expected.ledgers_created} ledgers will be created, {expected.ledgers_advanced} advanced, "
-        f"{expected.conflicts_count} nodes differ and will not be changed",
+        f"will restore the backup of {archive.header.created} with {counted(archive.ledgers, 'ledger')} into {where} "
+        f"at {target.root}: {counted(expected.ledgers_created, 'ledger')} will be created, "
+        f"{expected.ledgers_advanced} advanced, {counted(expected.conflicts_count, 'node differs', 'nodes differ')} "
+        "and will not be changed",
         f"ledgers created after {archive.header.created} that are not in the cluster now stay missing; bookies of "
         "bkctl keep their entries: they delete no ledgers until bkctl bookie gc confirm is run for each of them",
         "Java bookies delete these entries at their next garbage collection: do not start them while that matters",
-        *_told_of_maintenance(archive, target),
+        *_maintenance_sentences(archive, target),
         *_left_out("ledger", "missing from the cluster afterwards", expected.invalid_count, expected.invalid),
         *_left_out("other node", "unusable, or harmful to Java processes", expected.bad_count, expected.bad),
-        *_told_of_ids(archive, new_ids),
+        *_id_sentences(archive, new_ids),
     )
 
 
 def _left_out(noun: str, why: str, count: int, named: list[str]) -> tuple[str, ...]:
     if not count:
         return ()
-    more = f"; and {count - len(named)} more" if count > len(named) else ""
-    return (f"will skip {counted(count, noun)}, {why}: {'; '.join(named)}{more}",)
+    return (f"will skip {counted(count, noun)}, {why}: {listed(named, separator='; ', total=count)}",)
 
 
-def _told_of_maintenance(archive: ArchiveSummary, target: RestoreTarget) -> tuple[str, ...]:
+def _maintenance_sentences(archive: ArchiveSummary, target: RestoreTarget) -> tuple[str, ...]:
     bookie_ids = sorted(archive.header.maintenance or ()) if target.is_fresh else []
     return (f"will restore the maintenance of bookie {', '.join(bookie_ids)}",) if bookie_ids else ()
 
 
-def _told_of_ids(archive: ArchiveSummary, new_ids: NewIds) -> tuple[str, ...]:
+def _id_sentences(archive: ArchiveSummary, new_ids: NewIds) -> tuple[str, ...]:
     if not new_ids.is_counted_anew:
         return ()
     if new_ids.first_id is None:

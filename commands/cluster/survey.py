@@ -9,10 +9,11 @@ import urllib.parse
 from typing import TYPE_CHECKING, Any
 
 from bkctl.commands.context import CommandContext
-from bkctl.commands.rendering import Column, Table, counted
-from bkctl.commands.safety.state_folder import state_folder
+from bkctl.commands.rendering import Column, Table
+from bkctl.commands.safety.state_directory import state_directory
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConflictError, MetadataFormatError, RefusedError
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from bkctl.runtime.metadata.backup.archive import ArchiveEnd, ArchiveHeader
@@ -26,7 +27,7 @@ TREE_TABLE = Table(
     Column("nodes", "NODES", is_right=True),
     Column("ledgers", "LEDGERS", is_right=True),
 )
-_FOLDER = "backups"
+_DIRECTORY = "backups"
 
 
 async def find_tree(context: CommandContext, session: Session) -> LedgerTree:
@@ -95,7 +96,7 @@ async def save_before(
 
     name = urllib.parse.quote(header.root.removeprefix("/"), safe="")
     time = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S%fZ")
-    path = os.path.join(state_folder(context.settings, _FOLDER), f"{name}-{time}.jsonl.gz")
+    path = os.path.join(state_directory(context.settings, _DIRECTORY), f"{name}-{time}.jsonl.gz")
     try:
         survey, _ = await save(context, session, header, tree, path)
         if planned is not None and survey != planned:

@@ -10,10 +10,11 @@ import typer
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, unreadable_file
 from bkctl.commands.parse import parse_bookie_id
-from bkctl.commands.rendering import Column, Table, counted
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import RefusedError
 from bkctl.storage.adapters.given_files import read_given_file
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from bkctl.runtime.metadata.bookies.cookies import Cookie

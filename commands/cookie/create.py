@@ -19,7 +19,7 @@ from bkctl.commands.cookie.access import (
     require_unnamed,
     scan_references,
 )
-from bkctl.commands.cookie.own_folders import OwnBookie, open_own_bookie
+from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.effect import Effect
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.shared_options import takes_bookie_options
@@ -78,7 +78,7 @@ async def _prove(context: CommandContext, own: OwnBookie) -> Evidence:
     """State of a bookie whose directories all exist and match; RefusedError, ConflictError."""
     import msgspec
 
-    from bkctl.runtime.bookie.cookies.repair import require_matching_folders
+    from bkctl.runtime.bookie.cookies.repair import require_matching_directories
 
     bookie_id = own.expected.bookie_id
     await _require_absent(own.session, bookie_id)
@@ -86,7 +86,7 @@ async def _prove(context: CommandContext, own: OwnBookie) -> Evidence:
     references = await scan_references(context, own.session, [bookie_id])
     evidence, _ = await own.gather()
     evidence = msgspec.structs.replace(evidence, ledgers_naming=references.counts_at_most)
-    require_matching_folders(evidence)
+    require_matching_directories(evidence)
     return evidence
 
 
@@ -105,7 +105,7 @@ async def _store(
     import hashlib
 
     from bkctl.commands.safety.gate import open_change
-    from bkctl.runtime.bookie.cookies.repair import require_matching_folders
+    from bkctl.runtime.bookie.cookies.repair import require_matching_directories
     from bkctl.runtime.errors import NodeExistsError
     from bkctl.runtime.metadata.bookies.cookies import encode_cookie
 
@@ -124,7 +124,7 @@ async def _store(
         with own.locked() if own is not None else contextlib.nullcontext():
             if own is not None:
                 evidence, _ = await own.gather()
-                require_matching_folders(evidence)
+                require_matching_directories(evidence)
             await require_not_registered(session, bookie_id)
             change.require_lock()
             try:

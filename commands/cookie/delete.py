@@ -16,6 +16,7 @@ from bkctl.commands.cookie.access import (
 )
 from bkctl.commands.effect import Effect
 from bkctl.commands.session import open_session
+from bkctl.storage.words import counted
 
 
 @command("delete", example="cookie delete b1.example.com:3181 --dry-run", effect=Effect.DESTROYS)
@@ -41,7 +42,7 @@ async def delete(
             subject=bookie_id,
             summary=(
                 f"will delete the cookie of bookie {bookie_id} (referenced by none of "
-                f"{references.ledgers_scanned} ledgers)",
+                f"{counted(references.ledgers_scanned, 'ledger')})",
                 "afterwards the bookie can only start as a new one, with empty directories",
             ),
             items=({"action": "delete", "path": path, "expected_version": node.stat.version},),

@@ -16,7 +16,7 @@ from bkctl.commands.cookie.access import (
     require_unnamed,
     scan_references,
 )
-from bkctl.commands.cookie.own_folders import OwnBookie, open_own_bookie
+from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.effect import Effect
 from bkctl.commands.session import Session
 from bkctl.commands.shared_options import takes_bookie_options
@@ -44,7 +44,7 @@ async def expand(
     decommission and start it with empty directories, or add another bookie.
     """
     from bkctl.commands.safety.gate import nothing_to_change, open_change
-    from bkctl.runtime.bookie.cookies.folders import record_places
+    from bkctl.runtime.bookie.cookies.directories import record_places
 
     config = load_config(context, flags)
     async with open_own_bookie(context, config) as own:
@@ -95,7 +95,9 @@ async def _require_expansion(own: OwnBookie) -> bool:
     from bkctl.runtime.bookie.cookies.evidence import is_expansion
 
     evidence, _ = await own.gather()
-    if is_expansion(evidence) and not any(folder.trouble or folder.migration for folder in evidence.folders):
+    if is_expansion(evidence) and not any(
+        directory.trouble or directory.migration for directory in evidence.directories
+    ):
         return True
     finding = diagnose(evidence)
     if finding is None:

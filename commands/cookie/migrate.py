@@ -10,13 +10,14 @@ import typer
 from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext, load_config
 from bkctl.commands.cookie.access import require_not_registered, require_unnamed, scan_references
-from bkctl.commands.cookie.own_folders import OwnBookie, open_own_bookie
+from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import parse_bookie_id
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_bookie_options
 from bkctl.runtime.errors import ConflictError, RefusedError
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from bkctl.runtime.bookie.cookies.repair import MigrationState
@@ -58,14 +59,14 @@ async def migrate(
             sentence = f"bookie {old_id} already has the id {new_id}: nothing to do"
             plan = msgspec.structs.replace(_plan(own, state, 0), summary=(sentence,), items=())
             nothing_to_change(context, plan)
-            _print(context, own, state, folder_count=0)
+            _print(context, own, state, directory_count=0)
             return
         naming_old = await _count_ledgers(context, own, state, old_id, ledgers_follow=ledgers_follow)
         await _carry_out(context, own, state, _plan(own, state, naming_old))
     if naming_old:
         context.console.warn(
-            f"entries of {naming_old} ledgers cannot be read from this bookie until the ledgers are rewritten: start "
-            f"it as {new_id}, then run bkctl ledger rewrite-bookie --from {old_id} --to {new_id}"
+            f"entries of {counted(naming_old, 'ledger')} cannot be read from this bookie until the ledgers are "
+            f"rewritten: start it as {new_id}, then run bkctl ledger rewrite-bookie --from {old_id} --to {new_id}"
         )
 
 
@@ -90,28 +91,28 @@ async def _count_ledgers(
                 f"bkctl ledger rewrite-bookie --from {old_id} --to {new_id} next"
             )
             require_unnamed(references, old_id, advice)
-        _require_filled_folders(state, references.counts[old_id])
+        _require_filled_directories(state, references.counts[old_id])
     return references.counts[old_id]
 
 
-def _require_filled_folders(state: MigrationState, naming_old: int) -> None:
+def _require_filled_directories(state: MigrationState, naming_old: int) -> None:
     """No ledger references the new id yet, so an emptied disk could not be distinguished from a new one."""
-    empty = next((folder.path for folder in state.folders if not folder.has_files), None)
+    empty = next((directory.path for directory in state.directories if not directory.has_files), None)
     if naming_old and empty is not None:
         raise RefusedError(f"nothing was changed: {empty} is empty, but ledgers reference bookie {state.old_id}")
 
 
 def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:
-    from bkctl.runtime.bookie.cookies.folders import version_path
+    from bkctl.runtime.bookie.cookies.directories import version_path
 
     session, new_id = own.session, own.expected.bookie_id
     items: list[dict[str, object]] = []
     if not state.has_new_stored:
         items.append({"action": "create", "path": session.cookies.path(new_id), "expected_version": None})
     items += [
-        {"action": "write", "path": version_path(folder.path), "expected_version": None}
-        for folder in state.folders
-        if state.lacks_new(folder)
+        {"action": "write", "path": version_path(directory.path), "expected_version": None}
+        for directory in state.directories
+        if state.lacks_new(directory)
     ]
     if state.old_version is not None:
         items.append(
@@ -120,7 +121,8 @@ def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:
     return session.plan(
         subject=state.old_id,
         summary=(
-            f"bookie {state.old_id} will become {new_id}; {naming_old} ledgers reference the old ID",
+            f"bookie {state.old_id} will become {new_id}; "
+            f"{counted(naming_old, 'ledger references', 'ledgers reference')} the old ID",
             f"afterwards start it with --bookie-id {new_id}, or with settings that give it this ID",
         ),
         items=tuple(items),
@@ -145,14 +147,14 @@ async def _carry_out(context: CommandContext, own: OwnBookie, state: MigrationSt
                 path = own.session.cookies.path(old_id)
                 change.trash.keep("delete", path, await own.session.cookies.read_node(old_id))
             await migrate_cookies(fresh, own.file_system, own.session.cookies, change.require_lock)
-    _print(context, own, state, folder_count=len(state.folders))
+    _print(context, own, state, directory_count=len(state.directories))
 
 
-def _print(context: CommandContext, own: OwnBookie, state: MigrationState, *, folder_count: int) -> None:
+def _print(context: CommandContext, own: OwnBookie, state: MigrationState, *, directory_count: int) -> None:
     body = {
         "from": state.old_id,
         "to": own.expected.bookie_id,
-        "folders": folder_count,
+        "folders": directory_count,
         "resumed": state.is_begun,
     }
     context.console.record("CookieMigrated", body, name="to")

@@ -23,7 +23,7 @@ from bkctl.commands.cookie.access import (
     require_unnamed,
     scan_references,
 )
-from bkctl.commands.cookie.own_folders import OwnBookie, open_own_bookie
+from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.effect import Effect
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
@@ -88,7 +88,7 @@ async def _update_from_file(context: CommandContext, session: Session, bookie_id
 
 async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
     from bkctl.commands.safety.gate import nothing_to_change, open_change
-    from bkctl.runtime.bookie.cookies.folders import version_path
+    from bkctl.runtime.bookie.cookies.directories import version_path
     from bkctl.runtime.bookie.cookies.repair import restamp
     from bkctl.runtime.errors import BadVersionError
     from bkctl.runtime.metadata.bookies.cookies import encode_cookie
@@ -100,14 +100,18 @@ async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
     references = await scan_references(context, session, [bookie_id])
     evidence = await _prove(own, references.counts_at_most)
     data, rows = encode_cookie(own.expected), difference_rows(_readable(node.data), own.expected)
-    stale = [folder for folder in evidence.folders if folder.cookie is None or own.expected.differences(folder.cookie)]
+    stale = [
+        directory
+        for directory in evidence.directories
+        if directory.cookie is None or own.expected.differences(directory.cookie)
+    ]
     if not rows and not stale:
         sentence = f"the cookies of bookie {bookie_id} match its settings: nothing to do"
         plan = msgspec.structs.replace(_plan(session, own.expected, data, node, rows), summary=(sentence,), items=())
         nothing_to_change(context, plan)
         _report(context, bookie_id, node.stat.version, rows)
         return
-    plan = _plan(session, own.expected, data, node, rows, [version_path(folder.path) for folder in stale])
+    plan = _plan(session, own.expected, data, node, rows, [version_path(directory.path) for directory in stale])
     async with open_change(context, plan, session.store) as change:
         with own.locked():
             evidence = await _prove(own, references.counts_at_most)
@@ -118,7 +122,9 @@ async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
                     session.cookies.path(bookie_id),
                 )
             change.require_lock()
-            before = [(version_path(folder.path), folder) for folder in evidence.folders if folder.is_stamped]
+            before = [
+                (version_path(directory.path), directory) for directory in evidence.directories if directory.is_stamped
+            ]
             kept = [(path, Node(own.file_system.read_file(path), node.stat)) for path, _ in before]
             change.trash.keep_all("set", [(session.cookies.path(bookie_id), node), *kept])
             # Directories first: after an interruption between the two, the stored cookie still shows the owner.
@@ -130,11 +136,11 @@ async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
 async def _prove(own: OwnBookie, naming: dict[str, int]) -> Evidence:
     import msgspec
 
-    from bkctl.runtime.bookie.cookies.repair import require_own_folders
+    from bkctl.runtime.bookie.cookies.repair import require_own_directories
 
     evidence, _ = await own.gather()
     evidence = msgspec.structs.replace(evidence, ledgers_naming=naming)
-    require_own_folders(evidence)
+    require_own_directories(evidence)
     return evidence
 
 

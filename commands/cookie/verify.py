@@ -10,10 +10,11 @@ import msgspec
 from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext, load_config
 from bkctl.commands.cookie.access import listed, scan_references
-from bkctl.commands.cookie.own_folders import OwnBookie, open_own_bookie
+from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.errors import Outcome
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.shared_options import BOOKIE_OPTIONS, STORAGE_OPTIONS, takes_bookie_options
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from bkctl.runtime.bookie.cookies.evidence import CookieFinding, Evidence, Remedy
@@ -92,25 +93,27 @@ async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
     evidence, _ = await own.gather()
     live = (await own.session.registrations.snapshot()).live
     evidence = msgspec.structs.replace(evidence, is_registered=own.expected.bookie_id in live)
-    if diagnose(evidence) is None and evidence.has_stored and not evidence.bare_folders:
+    if diagnose(evidence) is None and evidence.has_stored and not evidence.bare_directories:
         return evidence
     ids = sorted({own.expected.bookie_id, *evidence.other_cookies, *(c.bookie_id for c in evidence.cookies_on_disk)})
     references = await scan_references(context, own.session, ids)
     if references.unreadable_count:
         context.console.warn(
-            f"{references.unreadable_count} ledgers are unreadable and may reference any bookie: "
-            f"{references.unreadable_advice}"
+            f"{counted(references.unreadable_count, 'ledger is', 'ledgers are')} unreadable and may reference any "
+            f"bookie: {references.unreadable_advice}"
         )
     return msgspec.structs.replace(evidence, ledgers_naming=references.counts_at_most)
 
 
 def _rows(evidence: Evidence) -> list[dict[str, object]]:
     """Field by field: the stored cookie and each VERSION file, compared with the settings."""
-    from bkctl.runtime.bookie.cookies.folders import version_path
+    from bkctl.runtime.bookie.cookies.directories import version_path
 
     rows = _rows_of("stored cookie", evidence.stored, evidence.stored_damage, evidence)
-    for folder in evidence.folders:
-        rows += _rows_of(version_path(folder.path), folder.cookie, folder.damage or folder.trouble, evidence)
+    for directory in evidence.directories:
+        rows += _rows_of(
+            version_path(directory.path), directory.cookie, directory.damage or directory.trouble, evidence
+        )
     return rows
 
 

@@ -26,7 +26,7 @@ LOOPBACK = "127.0.0.1"
 ROOT = "/ledgers"
 ZOOKEEPER = "zookeeper"
 
-_BOOKIE_FOLDER = re.compile(r"bookie-[0-9]+")
+_BOOKIE_DIRECTORY = re.compile(r"bookie-[0-9]+")
 
 
 class BookieRecord(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ def read_state(directory: str) -> ClusterState | None:
     except JsonTextError as error:
         raise RefusedError(f"{state_path(directory)} is not the state of a development cluster: {error}") from error
     for bookie in state.bookies:
-        if not _BOOKIE_FOLDER.fullmatch(bookie.name):
+        if not _BOOKIE_DIRECTORY.fullmatch(bookie.name):
             raise RefusedError(
                 f"{state_path(directory)}: {bookie.name!r} is not the directory of a bookie in a development cluster"
             )

@@ -37,7 +37,6 @@ from bkctl.commands.processes import (
     wait_ended,
     write_pid_file,
 )
-from bkctl.commands.rendering import counted
 from bkctl.runtime.bookie.cookies.check import require_cookie_path
 from bkctl.runtime.errors import MetadataUnavailableError, PortInUseError, RefusedError
 from bkctl.runtime.metadata.zookeeper.embedded import (
@@ -49,6 +48,7 @@ from bkctl.runtime.metadata.zookeeper.embedded import (
 from bkctl.storage import filenames
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.errors import BkctlError
+from bkctl.storage.words import counted
 
 BOOKIES_DEFAULT = 3
 _STOP_TIMEOUT_S = 30.0
@@ -191,7 +191,7 @@ class LocalCluster:
         if self._process(ZOOKEEPER) is not None:
             return
         server = await EmbeddedZooKeeper.start(
-            self._folder(ZOOKEEPER),
+            self._directory_of(ZOOKEEPER),
             port=state.zookeeper_port,
             log_path=self._log(ZOOKEEPER),
             is_detached=True,
@@ -206,7 +206,7 @@ class LocalCluster:
     def _remember_zookeeper(self, pid: int) -> None:
         """Record the server before it serves, so that ``down`` finds it even if this command is killed meanwhile."""
         if (process := identify(pid)) is not None:
-            write_pid_file(os.path.join(self._folder(ZOOKEEPER), _PID_FILE), process)
+            write_pid_file(os.path.join(self._directory_of(ZOOKEEPER), _PID_FILE), process)
 
     async def _is_removed(self, live: DevRegistrations, bookie: BookieRecord) -> bool:
         """Whether the bookie was decommissioned: its directories have a cookie, the cluster has none."""
@@ -228,23 +228,28 @@ class LocalCluster:
         for bookie in idle:
             process = self._spawn(state, bookie)
             started.append((bookie.name, process))  # before its pid file: if the disk is full, only this list ends it
-            write_pid_file(os.path.join(self._folder(bookie.name), _PID_FILE), process)
+            write_pid_file(os.path.join(self._directory_of(bookie.name), _PID_FILE), process)
             processes[bookie.id] = process
         for bookie in idle:
             process = processes[bookie.id]
-            ledgers = os.path.join(self._folder(bookie.name), "ledgers")
+            ledgers = os.path.join(self._directory_of(bookie.name), "ledgers")
             if not await wait_ready(live, bookie.id, before[bookie.id], process, ledgers):
                 last_lines = self._last_log_lines(bookie.name, log_sizes[bookie.id])
                 raise BkctlError(f"bookie {bookie.id} did not start: {last_lines}")
             self._say(f"bookie {bookie.id} is running (pid {process.pid})")
 
     def _spawn(self, state: ClusterState, bookie: BookieRecord) -> ProcessIdentity:
-        folder = self._folder(bookie.name)
-        OsFileSystem().make_directories(folder)
+        own_directory = self._directory_of(bookie.name)
+        OsFileSystem().make_directories(own_directory)
         command = [
             *(sys.executable, "-P", "-m", "bkctl", "bookie", "start", "--metadata-uri", state.metadata_uri),
             *("--port", str(bookie.port), "--bookie-id", bookie.id, "--advertised-address", LOOPBACK),
-            *("--journal-dir", os.path.join(folder, "journal"), "--ledger-dir", os.path.join(folder, "ledgers")),
+            *(
+                "--journal-dir",
+                os.path.join(own_directory, "journal"),
+                "--ledger-dir",
+                os.path.join(own_directory, "ledgers"),
+            ),
             *("--set", "allowLoopback=true"),
             *("--set", "httpServerEnabled=true", "--set", f"httpServerPort={bookie.admin_port}"),
             *("--set", "diskUsageThreshold=0.99"),  # 5 % of a developer's disk is more than a trial needs
@@ -273,7 +278,7 @@ class LocalCluster:
     def _delete(self, state: ClusterState) -> None:
         for name in (*(bookie.name for bookie in state.bookies), ZOOKEEPER):
             with suppress(FileNotFoundError):
-                shutil.rmtree(self._folder(name))
+                shutil.rmtree(self._directory_of(name))
         for name in (STATE_FILE, filenames.LOCK):
             os.unlink(os.path.join(self._directory, name))
         if not os.listdir(self._directory):
@@ -299,14 +304,14 @@ class LocalCluster:
             )
         return state
 
-    def _folder(self, name: str) -> str:
+    def _directory_of(self, name: str) -> str:
         return os.path.join(self._directory, name)
 
     def _log(self, name: str) -> str:
         return os.path.join(self._directory, name, "zookeeper.log" if name == ZOOKEEPER else "bookie.log")
 
     def _process(self, name: str) -> ProcessIdentity | None:
-        return read_pid_file(os.path.join(self._folder(name), _PID_FILE))
+        return read_pid_file(os.path.join(self._directory_of(name), _PID_FILE))
 
     def _with_admin_ports(self, state: ClusterState) -> ClusterState:
         """A port for each bookie without one. A running bookie gets it when it starts again."""
@@ -329,12 +334,12 @@ class LocalCluster:
             pid=None if process is None else process.pid,
             port=port,
             admin_port=admin_port,
-            dir=self._folder(name),
+            dir=self._directory_of(name),
             log=self._log(name),
         )
 
     def _has_cookie_file(self, name: str) -> bool:
-        journal = os.path.join(self._folder(name), "journal")
+        journal = os.path.join(self._directory_of(name), "journal")
         return os.path.exists(os.path.join(filenames.current_directory(journal), filenames.VERSION))
 
     def _log_size(self, name: str) -> int:

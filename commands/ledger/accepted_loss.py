@@ -9,6 +9,7 @@ import typer
 from bkctl.commands.parse import parse_bookie_id
 from bkctl.commands.rendering import Column, Table
 from bkctl.runtime.errors import RefusedError
+from bkctl.storage.words import counted, enumerated, first_lines
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -33,7 +34,6 @@ LOSS_TABLE = Table(
     Column("holes", "MISSING BEFORE THE END"),
     Column("damaged", "DAMAGED AFTER IT", priority=1),
 )
-_NAMED_MAX = 5
 
 
 def parse_lost(texts: list[str] | None) -> frozenset[str]:
@@ -68,7 +68,7 @@ async def loss_sentences(
     Fences nothing.
     """
     from bkctl.runtime.replication.close.accepted_loss import LossClose
-    from bkctl.runtime.replication.judge.closability import joined, why_not_closable
+    from bkctl.runtime.replication.judge.closability import why_not_closable
 
     require_lost(ledgers, lost, live)
     closing = LossClose(client.ports, config, lost)
@@ -83,12 +83,11 @@ async def loss_sentences(
         if isinstance(known, str):
             raise RefusedError(f"nothing was changed: ledger {each.ledger_id}: {known}")
         end = f"entry {known} is the highest" if known >= 0 else "no entry is known"
-        names = joined(closing.lost_members(metadata))
+        names = enumerated(closing.lost_members(metadata))
         sentences.append(
             f"ledger {each.ledger_id}: what only {names} may have is given up; {end} that the other members report"
         )
-    more = len(sentences) - _NAMED_MAX
-    return sentences[:_NAMED_MAX] + ([f"and {more} more"] if more > 0 else [])
+    return first_lines(sentences)
 
 
 async def loss_consent(
@@ -122,7 +121,7 @@ def loss_row(ledger_id: int, loss: AcceptedLoss) -> dict[str, Any]:
     """One ledger that was closed without its lost bookies."""
     from bkctl.runtime.replication.judge.fragments import format_ranges
 
-    more = f", and {loss.unlisted} more entries after {loss.holes[-1].last_entry_id}" if loss.unlisted else ""
+    more = f", and {counted(loss.unlisted, 'more entry')} after {loss.holes[-1].last_entry_id}" if loss.unlisted else ""
     return {
         "ledger_id": str(ledger_id),
         "bookies": list(loss.bookie_ids),

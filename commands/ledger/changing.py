@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
-from bkctl.commands.rendering import Column, Table, counted
+from bkctl.commands.rendering import Column, Table
 from bkctl.runtime.errors import ConflictError, RefusedError
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -21,8 +21,9 @@ from bkctl.commands.ledger.accepted_loss import (
 from bkctl.commands.ledger.named import IdsFromFile, LedgerIds, owner_sentences, read_ledgers
 from bkctl.commands.ledger.rows import owner_text, state_name
 from bkctl.commands.parse import all_ledger_ids, parse_duration_s
-from bkctl.commands.rendering import Column, Lines, Table, counted, size, time_text
+from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import Session, open_session
+from bkctl.storage.words import counted, first_lines, size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -65,7 +66,6 @@ _LEFT_TABLE = Table(
     Column("entries", "ENTRIES"),
     Column("reason", "REASON"),
 )
-_NAMED_MAX = 5
 
 
 @command("close", example="ledger close 17 18 --dry-run", effect=Effect.DESTROYS, milder_effect=Effect.HARMFUL)
@@ -239,8 +239,7 @@ def _plan(
         summary += [f"waits up to {grace_s:g} s for writers to close their ledgers themselves"] if grace_s else []
     summary += owner_sentences(items)
     summary += losses
-    summary += doubtful[:_NAMED_MAX]
-    summary += [f"and {len(doubtful) - _NAMED_MAX} more"] if len(doubtful) > _NAMED_MAX else []
+    summary += first_lines(doubtful)
     return session.plan(
         subject=items[0]["ledger_id"] if len(items) == 1 else str(len(items)),
         summary=summary,

@@ -16,9 +16,10 @@ from bkctl.commands.ledger.force_open import last_looks, require_empty, sentence
 from bkctl.commands.ledger.named import IdsFromFile, LedgerIds, owner_sentences, read_ledgers
 from bkctl.commands.ledger.rows import owner_text, state_name
 from bkctl.commands.parse import all_ledger_ids
-from bkctl.commands.rendering import Column, Table, counted, size
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import LedgerNotFoundError, RefusedError
+from bkctl.storage.words import counted, first_lines, listed, size
 
 if TYPE_CHECKING:
     from bkctl.commands.safety.plan import Plan
@@ -34,7 +35,6 @@ PLAN_TABLE = Table(
     Column("expected_version", "VERSION", is_right=True, priority=1),
     Column("owner", "OWNER"),
 )
-_NAMED_MAX = 5
 _UNCLOSED = {"open", "in-recovery"}
 
 
@@ -143,14 +143,13 @@ def _require_deletable(items: list[dict[str, Any]], *, is_unreadable_allowed: bo
     kept = [item for item in items if item["state"] in refused]
     if not kept:
         return
-    named = ", ".join(f"ledger {item['ledger_id']} is {item['state']}" for item in kept[:_NAMED_MAX])
-    more = f" and {len(kept) - _NAMED_MAX} more are not closed" if len(kept) > _NAMED_MAX else ""
+    named = listed([f"ledger {item['ledger_id']} is {item['state']}" for item in kept])
     advice = (
         "a writer may be active; --force-open deletes ledgers that are not closed and have no entry on any bookie"
         if any(item["state"] != "unreadable" for item in kept)
         else "--unreadable deletes empty or damaged metadata too, and keeps its bytes in the trash"
     )
-    raise RefusedError(f"nothing was changed: {named}{more}: {advice}")
+    raise RefusedError(f"nothing was changed: {named}: {advice}")
 
 
 def _plan(
@@ -167,8 +166,7 @@ def _plan(
     summary = [f"will delete {counted(len(items), 'ledger')} with {size(known_bytes)} of payload"]
     summary += owner_sentences(items)
     summary += [f"already deleted: {counted(gone, 'ledger')} of the file"] if gone else []
-    summary += warnings[:_NAMED_MAX]
-    summary += [f"and {len(warnings) - _NAMED_MAX} more that are not closed"] if len(warnings) > _NAMED_MAX else []
+    summary += first_lines(warnings, which="that are not closed")
     return session.plan(
         subject=str(items[0]["ledger_id"]) if len(items) == 1 else str(len(items)),
         summary=summary,

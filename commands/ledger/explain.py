@@ -12,8 +12,9 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.ledger.rows import detail
 from bkctl.commands.parse import parse_bookie_id, parse_ledger_id
-from bkctl.commands.rendering import Column, Lines, Table, size, time_text
+from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import open_session
+from bkctl.storage.words import size
 
 if TYPE_CHECKING:
     from bkctl.runtime.ledger.metadata import LedgerMetadata

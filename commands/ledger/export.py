@@ -14,10 +14,11 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.ledger.named import LedgerIds
 from bkctl.commands.parse import all_ledger_ids
-from bkctl.commands.rendering import counted, envelope, to_json_line
+from bkctl.commands.rendering import envelope, to_json_line
 from bkctl.commands.session import open_session
 from bkctl.runtime.new_file import whole_file, write_whole
 from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from bkctl.runtime.client import LedgerClient

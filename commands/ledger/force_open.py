@@ -25,7 +25,7 @@ async def require_empty(
     """
     looks = {}
     for ledger_id in ledger_ids:
-        look = await _look(client, ledger_id, lost)
+        look = await _ask_all(client, ledger_id, lost)
         if look.reason is not None:
             raise RefusedError(f"nothing was changed: ledger {ledger_id} is not closed, and {look.reason}")
         looks[ledger_id] = look
@@ -84,7 +84,7 @@ async def last_looks(
                 continue
             held[ledger_id] = await stack.enter_async_context(lock)
             for is_fencing in (False, True):
-                look = await _look(client, ledger_id, lost, is_fencing=is_fencing)
+                look = await _ask_all(client, ledger_id, lost, is_fencing=is_fencing)
                 gone = sorted(set(look.unseen).difference(before.unseen))
                 if gone:
                     reasons[ledger_id] = (
@@ -97,7 +97,9 @@ async def last_looks(
         yield guarded
 
 
-async def _look(client: LedgerClient, ledger_id: int, lost: Collection[str], *, is_fencing: bool = False) -> LastLook:
+async def _ask_all(
+    client: LedgerClient, ledger_id: int, lost: Collection[str], *, is_fencing: bool = False
+) -> LastLook:
     from bkctl.runtime.metadata.bookies.registration import RegistrationClient
     from bkctl.runtime.replication.survey.loss_proof import LastLook, look_for_entries, why_end_not_lost
 

@@ -14,10 +14,11 @@ from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome, unreadable_file
 from bkctl.commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
 from bkctl.commands.parse import parse_ledger_id
-from bkctl.commands.rendering import Column, Table, counted
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import ConflictError, LedgerNotFoundError, MetadataFormatError, RefusedError
 from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
+from bkctl.storage.words import counted, listed
 
 if TYPE_CHECKING:
     from bkctl.commands.safety.plan import Plan
@@ -38,7 +39,6 @@ PLAN_TABLE = Table(
 )
 RECORDED, NEXT = "recorded", "next"
 _VERSION = re.compile(r"[0-9]{1,10}")
-_NAMED_MAX = 5
 _AT_VERSION = "it is at version "
 
 
@@ -263,8 +263,7 @@ async def _plan(session: Session, prepared: _Prepared, expectation: _Expectation
             "bookies may already have deleted the entries of these ledgers: check with bkctl ledger verify afterwards"
         )
     if unknown := sorted(prepared.bookies - known):
-        named = ", ".join(unknown[:_NAMED_MAX])
-        summary.append(f"the file references bookies that are unknown to this cluster: {named}")
+        summary.append(f"the file references bookies that are unknown to this cluster: {listed(unknown)}")
     if unreadable := sum(item["problem"] is not None for item in prepared.items):
         summary.append(f"existing metadata is unreadable and was not compared: {counted(unreadable, 'ledger')}")
     return session.plan(

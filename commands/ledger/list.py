@@ -15,8 +15,8 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.ledger.rows import SUMMARY_TABLE, stored_row
 from bkctl.commands.listing import Listing, require_no_listing_options
 from bkctl.commands.parse import parse_bookie_id, parse_label, parse_moment_ms, parse_size_bytes, read_ledger_ids
-from bkctl.commands.rendering import counted
 from bkctl.commands.session import open_session
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore

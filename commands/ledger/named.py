@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bkctl.commands.rendering import counted
 from bkctl.runtime.errors import LedgerNotFoundError
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -21,7 +21,7 @@ IdsFromFile = Annotated[
     str | None,
     typer.Option("--from-file", metavar="FILE", help="Ledger ids, one per line; those of no ledger are ignored"),
 ]
-OWNERS_NAMED_MAX = 5
+SHOWN_MAX = 5
 
 
 def read_ledgers(
@@ -48,7 +48,7 @@ def read_ledgers(
 def owner_sentences(items: Sequence[dict[str, Any]]) -> list[str]:
     """The owners of the ledgers of a plan, for its summary."""
     owners = sorted({str(item["owner"]) for item in items if item["owner"] is not None})
-    more = len(owners) - OWNERS_NAMED_MAX
-    return [f"owner: {owner}" for owner in owners[:OWNERS_NAMED_MAX]] + (
+    more = len(owners) - SHOWN_MAX
+    return [f"owner: {owner}" for owner in owners[:SHOWN_MAX]] + (
         [f"and {counted(more, 'more owner')}"] if more > 0 else []
     )

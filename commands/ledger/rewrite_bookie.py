@@ -13,9 +13,10 @@ from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
-from bkctl.commands.rendering import Column, Table, counted
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import RefusedError
+from bkctl.storage.words import counted, listed
 
 if TYPE_CHECKING:
     from bkctl.commands.safety.plan import Plan
@@ -134,8 +135,7 @@ async def _survey(context: CommandContext, operation: EnsembleRewrite, descripti
 def _require_no_obstacle(survey: RewriteSurvey) -> None:
     if not survey.obstacles_count:
         return
-    more = survey.obstacles_count - len(survey.obstacles)
-    named = "; ".join(survey.obstacles) + (f"; and {more} more" if more else "")
+    named = listed(survey.obstacles, separator="; ", total=survey.obstacles_count)
     raise RefusedError(f"nothing was changed: {named}: the two IDs are different bookies")
 
 

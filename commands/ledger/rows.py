@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING
 
-from bkctl.commands.rendering import Column, Table, size, time_text
+from bkctl.commands.rendering import Column, Table, time_text
+from bkctl.storage.words import size
 
 if TYPE_CHECKING:
     from bkctl.runtime.ledger.metadata import LedgerMetadata

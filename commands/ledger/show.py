@@ -12,9 +12,9 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.ledger.rows import ENSEMBLE_TABLE, SUMMARY_TABLE, detail, ensemble_rows, stored_row
 from bkctl.commands.parse import all_ledger_ids
-from bkctl.commands.rendering import size
 from bkctl.commands.session import open_session
 from bkctl.runtime.errors import ConfigurationError, LedgerNotFoundError, MetadataAuthError, MetadataFormatError
+from bkctl.storage.words import size
 
 if TYPE_CHECKING:
     from bkctl.runtime.client import LedgerClient

@@ -16,8 +16,9 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from bkctl.commands.findings_file import new_findings_file
 from bkctl.commands.parse import parse_bytes_per_second, parse_entry_range, parse_ledger_id, parse_share
-from bkctl.commands.rendering import Column, Lines, Table, counted, decimal, size
+from bkctl.commands.rendering import Column, Lines, Table
 from bkctl.commands.session import Session, open_session
+from bkctl.storage.words import counted, decimal, percent, size
 
 if TYPE_CHECKING:
     from bkctl.runtime.replication.judge.check_scope import CheckScope
@@ -200,20 +201,15 @@ def _print(
     if console.form is OutputForm.NAME:
         console.rows(_TABLE, rows, is_truncated=result.is_truncated)
     else:
-        show = {"bytes_read": size, "seconds": decimal, "sample.share": _percentage}
+        show = {"bytes_read": size, "seconds": decimal, "sample.share": percent}
         console.record("LedgerVerification", body, show=show, details=details, lines=Lines(_TABLE, rows))
         console.table(_TABLE.titled("Ledgers"), rows)
         console.table(_DEFECT_TABLE, defects)
     if sample is not None:
         console.say(
-            f"this was a sample: {totals.entries} of {counted(totals.entries_total, 'entry', 'entries')} were read "
+            f"this was a sample: {totals.entries:,} of {counted(totals.entries_total, 'entry', 'entries')} were read "
             f"(seed {sample.seed}); the others may be damaged"
         )
-
-
-def _percentage(share: object) -> str:
-    assert isinstance(share, float)
-    return f"{share * 100:g} %"
 
 
 def _nothing_read(

@@ -12,8 +12,9 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import PASSWORD_HELP, parse_size_bytes, read_password
-from bkctl.commands.rendering import Column, Table, counted, decimal, size
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import open_session
+from bkctl.storage.words import counted, decimal, size
 
 if TYPE_CHECKING:
     from bkctl.runtime.client import LedgerClient

@@ -12,8 +12,9 @@ from bkctl.commands.command import command
 from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
-from bkctl.commands.rendering import Column, Table, counted
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import open_session
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

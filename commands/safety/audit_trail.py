@@ -19,7 +19,7 @@ import msgspec
 
 from bkctl.commands.config import Settings
 from bkctl.commands.safety.plan import Plan
-from bkctl.commands.safety.state_folder import append_synced, state_folder
+from bkctl.commands.safety.state_directory import append_synced, state_directory
 from bkctl.runtime.errors import RefusedError
 from bkctl.storage.adapters.filesystem import open_to_append
 
@@ -31,7 +31,7 @@ class AuditTrail:
     """Writes the lines of one operation."""
 
     def __init__(self, settings: Settings, plan: Plan, operation_id: str) -> None:
-        self._path = os.path.join(state_folder(settings), _FILE)
+        self._path = os.path.join(state_directory(settings), _FILE)
         self._fields: dict[str, Any] = {
             "operation_id": operation_id,
             "user": user_name(),

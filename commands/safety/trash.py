@@ -18,12 +18,12 @@ from typing import Self
 import msgspec
 
 from bkctl.commands.config import Settings
-from bkctl.commands.safety.state_folder import append_synced, state_folder
+from bkctl.commands.safety.state_directory import append_synced, state_directory
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.store import Node
 from bkctl.storage.adapters.filesystem import open_to_append
 
-_FOLDER = "trash"
+_DIRECTORY = "trash"
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 _NAME = re.compile(r"(\d{8}T\d{6}Z)-[0-9a-f]+\.jsonl")
 
@@ -86,9 +86,9 @@ class Trash:
 
     def _open(self, now: datetime.datetime) -> int:
         if self._descriptor is None:
-            folder = state_folder(self._settings, _FOLDER)
-            _remove_expired(folder, now, self._settings.trash_retention_days)
-            self.path = os.path.join(folder, f"{now.strftime(_TIME_FORMAT)}-{self._operation_id}.jsonl")
+            directory = state_directory(self._settings, _DIRECTORY)
+            _remove_expired(directory, now, self._settings.trash_retention_days)
+            self.path = os.path.join(directory, f"{now.strftime(_TIME_FORMAT)}-{self._operation_id}.jsonl")
             self._descriptor = open_to_append(self.path)
         return self._descriptor
 
@@ -99,10 +99,10 @@ class Trash:
         self.close()
 
 
-def _remove_expired(folder: str, now: datetime.datetime, retention_days: int) -> None:
+def _remove_expired(directory: str, now: datetime.datetime, retention_days: int) -> None:
     oldest = (now - datetime.timedelta(days=retention_days)).strftime(_TIME_FORMAT)
-    for name in os.listdir(folder):
+    for name in os.listdir(directory):
         found = _NAME.fullmatch(name)
         if found is not None and found[1] < oldest:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(folder, name))
+                os.unlink(os.path.join(directory, name))

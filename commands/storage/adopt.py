@@ -8,12 +8,13 @@ from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import Outcome
-from bkctl.commands.rendering import Column, Lines, Table, counted
+from bkctl.commands.rendering import Column, Lines, Table
 from bkctl.commands.shared_options import takes_storage_options
-from bkctl.commands.storage.folder_lists import require_agreeing_folders
+from bkctl.commands.storage.directory_lists import require_agreeing_directories
 from bkctl.commands.storage.java_bookie import require_stopped, require_version_files
 from bkctl.commands.storage.own_storage import PLAN_TABLE, OwnStorage, make_plan, open_own_storage
 from bkctl.commands.storage.working import shown_progress, work_beside_loop
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +49,7 @@ async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
 
     with open_own_storage(context, flags, is_locked=True) as own:
         require_stopped(own)
-        require_agreeing_folders(own)
+        require_agreeing_directories(own)
         require_version_files(own)
         survey = survey_adoption(own.file_system, own.config)
         if survey is None:
@@ -93,10 +94,10 @@ def _plan(own: OwnStorage, survey: AdoptionSurvey) -> Plan:
 
 def _adopt(own: OwnStorage, progress: Progress, require_wanted: Callable[[], None]) -> BuildReport:
     from bkctl.storage.adapters.index_store import open_plyvel
-    from bkctl.storage.offline.adoption import adopt as adopt_folders
+    from bkctl.storage.offline.adoption import adopt as adopt_directories
 
     shown = shown_progress(progress, require_wanted)
-    return adopt_folders(own.file_system, open_plyvel, own.children, own.config, on_progress=shown)
+    return adopt_directories(own.file_system, open_plyvel, own.children, own.config, on_progress=shown)
 
 
 def _report(context: CommandContext, storage: str | None, report: BuildReport) -> None:

@@ -9,12 +9,13 @@ import typer
 from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.errors import Outcome
-from bkctl.commands.rendering import Column, Table, counted
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.shared_options import takes_storage_options
+from bkctl.commands.storage.directory_lists import FIX, find_contradictions
 from bkctl.commands.storage.files import file_rows
-from bkctl.commands.storage.folder_lists import FIX, find_contradictions
 from bkctl.commands.storage.own_storage import OwnStorage, open_own_storage
 from bkctl.commands.storage.working import work_beside_loop
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,12 +91,12 @@ def _check(
 
 def _version_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
     """Problems that would make a start fail early; ``bkctl cookie verify`` checks the stored cookie."""
-    from bkctl.runtime.bookie.cookies.folders import read_folder, version_path
+    from bkctl.runtime.bookie.cookies.directories import read_directory, version_path
 
     for contradiction in find_contradictions(own):
         yield _problem("VERSION", contradiction.path, contradiction.reason, FIX)
     for directory in own.config.all_directories:
-        state = read_folder(own.file_system, directory)
+        state = read_directory(own.file_system, directory)
         reason = state.damage or state.trouble
         if reason is None and state.cookie is None and state.has_files:
             reason = "it is missing, but the directory contains a bookie's files"

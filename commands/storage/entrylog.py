@@ -14,11 +14,12 @@ from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError
 from bkctl.commands.ledger.rows import bytes_text
 from bkctl.commands.parse import parse_stored_ledger_id
-from bkctl.commands.rendering import Column, Table, size
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.offline import ENTRY_LOG, NumberedFile, choose_directories, find_by_path, find_file, is_path
 from bkctl.commands.storage.own_storage import open_own_storage
 from bkctl.commands.storage.start_offset import require_log_range
+from bkctl.storage.words import size
 
 if TYPE_CHECKING:
     from bkctl.storage.entry_log.reader import EntryLogReader, ScannedEntry
@@ -197,7 +198,7 @@ def _open_reader(file: NumberedFile) -> EntryLogReader:
 
     # The bookie's current limit does not apply: the log may have been written before it was lowered.
     config = EntryLogConfig(entry_bytes_max=ENTRY_LOG_SIZE_BYTES_MAX)
-    return EntryLogReader(OsFileSystem(), file.folder, config)
+    return EntryLogReader(OsFileSystem(), file.directory, config)
 
 
 def _header(file: NumberedFile) -> dict[str, object]:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext
-from bkctl.commands.rendering import Column, Table, size, time_text
+from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.own_storage import OwnStorage, open_own_storage
+from bkctl.storage.words import size
 
 if TYPE_CHECKING:
-    from bkctl.storage.offline.file_kinds import FileKind, FolderRole
+    from bkctl.storage.offline.file_kinds import DirectoryRole, FileKind
 
 _TABLE = Table(
     "StorageFileList",
@@ -54,10 +55,10 @@ def file_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
     from bkctl.storage.offline.file_kinds import describe_file
 
     for directory, roles in _roles(own).items():
-        folder = current_directory(directory)
-        if not os.path.isdir(folder):
+        current = current_directory(directory)
+        if not os.path.isdir(current):
             continue
-        for entry in sorted(os.scandir(folder), key=lambda each: each.name):
+        for entry in sorted(os.scandir(current), key=lambda each: each.name):
             found = describe_file(roles, entry.name)
             if found.kind == "unknown" and os.path.isdir(entry.path):
                 yield from _walk(entry.path, roles)
@@ -65,12 +66,12 @@ def file_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
                 yield _row(entry.path, found)
 
 
-def _walk(folder: str, roles: frozenset[FolderRole]) -> Iterator[dict[str, object]]:
+def _walk(directory: str, roles: frozenset[DirectoryRole]) -> Iterator[dict[str, object]]:
     """Files of a directory that is not a database: those of ``.idx`` trees, and unknown ones."""
     from bkctl.storage.offline.file_kinds import describe_file
 
-    for parent, folders, names in os.walk(folder):
-        folders.sort()
+    for parent, directories, names in os.walk(directory):
+        directories.sort()
         for name in sorted(names):
             found = describe_file(roles, name)
             # The bookie does not read a journal or an entry log at this level.
@@ -110,13 +111,13 @@ def _parts(path: str) -> Iterator[str]:
         yield path
 
 
-def _roles(own: OwnStorage) -> dict[str, frozenset[FolderRole]]:
-    from bkctl.storage.offline.file_kinds import FolderRole
+def _roles(own: OwnStorage) -> dict[str, frozenset[DirectoryRole]]:
+    from bkctl.storage.offline.file_kinds import DirectoryRole
 
     lists = (
-        (FolderRole.JOURNAL, own.config.journal_directories),
-        (FolderRole.LEDGER, own.config.ledger_directories),
-        (FolderRole.INDEX, own.config.effective_index_directories),
+        (DirectoryRole.JOURNAL, own.config.journal_directories),
+        (DirectoryRole.LEDGER, own.config.ledger_directories),
+        (DirectoryRole.INDEX, own.config.effective_index_directories),
     )
     return {
         directory: frozenset(role for role, directories in lists if directory in directories)

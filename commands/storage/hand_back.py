@@ -10,7 +10,7 @@ from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.shared_options import takes_storage_options
-from bkctl.commands.storage.folder_lists import require_agreeing_folders
+from bkctl.commands.storage.directory_lists import require_agreeing_directories
 from bkctl.commands.storage.own_storage import PLAN_TABLE, OwnStorage, make_plan, open_own_storage
 from bkctl.commands.storage.working import shown_progress, work_beside_loop
 
@@ -50,7 +50,7 @@ async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
     from bkctl.storage.offline.hand_back import HandBackReport, needs_hand_back, require_readable
 
     with open_own_storage(context, flags, is_locked=True) as own:
-        require_agreeing_folders(own)
+        require_agreeing_directories(own)
         if not needs_hand_back(own.file_system, own.config):
             sentence = "no index of bkctl in these directories: nothing to do"
             plan = make_plan(own, summary=[sentence], items=[])
@@ -101,9 +101,9 @@ def _plan(own: OwnStorage) -> Plan:
 
 def _hand_back(own: OwnStorage, progress: Progress, require_wanted: Callable[[], None]) -> HandBackReport:
     from bkctl.storage.adapters.index_store import open_plyvel
-    from bkctl.storage.offline.hand_back import hand_back as hand_back_folders
+    from bkctl.storage.offline.hand_back import hand_back as hand_back_directories
 
     now_ms = time.time_ns() // 1_000_000
-    return hand_back_folders(
+    return hand_back_directories(
         own.file_system, open_plyvel, own.config, now_ms, on_progress=shown_progress(progress, require_wanted)
     )

@@ -13,12 +13,13 @@ from bkctl.commands.config import OutputForm
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import Outcome
-from bkctl.commands.rendering import Column, Lines, Table, counted, size
+from bkctl.commands.rendering import Column, Lines, Table
 from bkctl.commands.shared_options import takes_storage_options
-from bkctl.commands.storage.folder_lists import require_agreeing_folders
+from bkctl.commands.storage.directory_lists import require_agreeing_directories
 from bkctl.commands.storage.java_bookie import require_no_java_index
 from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
 from bkctl.commands.storage.working import work_beside_loop
+from bkctl.storage.words import counted, size
 
 if TYPE_CHECKING:
     from bkctl.commands.progress import Progress
@@ -110,7 +111,7 @@ async def rebuild(
 
     wanted = [name for name, is_wanted in ((LEDGERS_DATABASE, ledgers), (LOCATIONS_DATABASE, locations)) if is_wanted]
     with open_own_storage(context, flags, is_locked=True) as own:
-        require_agreeing_folders(own)
+        require_agreeing_directories(own)
         require_no_java_index(own)
         plans = plan_rebuild(own.file_system, open_plyvel, own.config, wanted or None)
         if not any(plan.databases for plan in plans):

@@ -12,9 +12,10 @@ from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.errors import NotFoundError
 from bkctl.commands.parse import parse_ledger_id
-from bkctl.commands.rendering import Column, Lines, Table, size
+from bkctl.commands.rendering import Column, Lines, Table
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.own_storage import OwnStorage, open_own_storage
+from bkctl.storage.words import size
 
 if TYPE_CHECKING:
     from bkctl.storage.index.opening import IndexState
@@ -62,8 +63,8 @@ def _show_all(context: CommandContext, own: OwnStorage) -> None:
     rows: list[dict[str, Any]] = []
     lost: list[IndexState] = []
     flags = 0
-    for position, folders in enumerate(own.config.engine_folders):
-        found, own_flags = _describe(own, *folders, lost)
+    for position, directories in enumerate(own.config.engine_directories):
+        found, own_flags = _describe(own, *directories, lost)
         rows += found
         flags = own_flags if position == 0 else flags
     body = {"needs_integrity_check": bool(flags & 1)}
@@ -120,15 +121,15 @@ def _show_ledger(context: CommandContext, own: OwnStorage, ledger_id: int) -> No
     from bkctl.storage.index.location_index import LocationIndex
 
     position = ledger_id % len(own.config.ledger_directories)
-    folder = current_directory(own.config.effective_index_directories[position])
-    opened = _open(own, os.path.join(folder, LEDGERS_DATABASE))
+    directory = current_directory(own.config.effective_index_directories[position])
+    opened = _open(own, os.path.join(directory, LEDGERS_DATABASE))
     try:
         row = LedgerIndex.load(opened).find(ledger_id)
     finally:
         opened.close()
     if row is None:
-        raise NotFoundError(f"ledger {ledger_id} has no row in {os.path.join(folder, LEDGERS_DATABASE)}")
-    opened = _open(own, os.path.join(folder, LOCATIONS_DATABASE))
+        raise NotFoundError(f"ledger {ledger_id} has no row in {os.path.join(directory, LEDGERS_DATABASE)}")
+    opened = _open(own, os.path.join(directory, LOCATIONS_DATABASE))
     try:
         index = LocationIndex(opened)
         entry_ids = list(index.list_entries(ledger_id))

@@ -22,9 +22,9 @@ def require_stopped(own: OwnStorage) -> None:
     A Java bookie holds no lock on its directories, but its newest journal is always open. Processes of other users and
     containers can be detected only by the locks of RocksDB.
     """
-    folders = [os.path.realpath(current_directory(directory)) + os.sep for directory in own.config.all_directories]
+    directories = [os.path.realpath(current_directory(directory)) + os.sep for directory in own.config.all_directories]
     for process_id, path in _open_files():
-        if process_id != os.getpid() and path.startswith(tuple(folders)):
+        if process_id != os.getpid() and path.startswith(tuple(directories)):
             raise DirectoryLockedError(
                 f"nothing was changed: process {process_id} has {path} open: stop the bookie first"
             )
@@ -58,10 +58,10 @@ def require_no_java_index(own: OwnStorage) -> None:
 
 def require_version_files(own: OwnStorage) -> None:
     """RefusedError unless every directory has a VERSION file: nothing else identifies a Java bookie's directories."""
-    from bkctl.runtime.bookie.cookies.folders import read_folder
+    from bkctl.runtime.bookie.cookies.directories import read_directory
 
     for directory in own.config.all_directories:
-        if read_folder(own.file_system, directory).cookie is None:
+        if read_directory(own.file_system, directory).cookie is None:
             raise RefusedError(
                 f"nothing was changed: {directory} has no readable VERSION file: run bkctl cookie verify for the cause "
                 "and the fix"
@@ -74,10 +74,10 @@ def _open_files() -> Iterator[tuple[int, str]]:
         for name in os.listdir(_PROCESSES):
             if name.isdigit():
                 with contextlib.suppress(OSError):
-                    folder = os.path.join(_PROCESSES, name, "fd")
-                    for descriptor in os.listdir(folder):
+                    directory = os.path.join(_PROCESSES, name, "fd")
+                    for descriptor in os.listdir(directory):
                         with contextlib.suppress(OSError):
-                            yield int(name), os.readlink(os.path.join(folder, descriptor))
+                            yield int(name), os.readlink(os.path.join(directory, descriptor))
 
 
 def _is_locked(path: str) -> bool:

@@ -14,14 +14,15 @@ from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import parse_ledger_id
-from bkctl.commands.rendering import Column, Table, counted, size
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.shared_options import takes_storage_options
-from bkctl.commands.storage.folder_lists import require_agreeing_folders
+from bkctl.commands.storage.directory_lists import require_agreeing_directories
 from bkctl.commands.storage.offline import JOURNAL, NumberedFile, choose_directories, find_by_path, find_file, is_path
 from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
 from bkctl.commands.storage.start_offset import require_journal_start
 from bkctl.commands.storage.working import work_beside_loop
 from bkctl.storage.errors import CorruptFileError, StorageError
+from bkctl.storage.words import counted, size
 
 if TYPE_CHECKING:
     from bkctl.commands.listing import Listing
@@ -140,7 +141,7 @@ async def replay(
 
     with open_own_storage(context, flags, is_locked=True) as own:
         own.config.require_paired_indexes()
-        require_agreeing_folders(own)
+        require_agreeing_directories(own)
         directories = choose_directories(own.config.journal_directories, directory)
         file = find_file(own.file_system, JOURNAL, first, directories)
         plan = _replay_plan(own, file)
@@ -168,8 +169,8 @@ async def replay(
 def _replay_plan(own: OwnStorage, file: NumberedFile) -> Plan:
     from bkctl.storage.journal.reader import list_journals
 
-    numbers = [number for number in list_journals(own.file_system, file.folder) if number >= file.number]
-    paths = [os.path.join(file.folder, JOURNAL.file_name(number)) for number in numbers]
+    numbers = [number for number in list_journals(own.file_system, file.directory) if number >= file.number]
+    paths = [os.path.join(file.directory, JOURNAL.file_name(number)) for number in numbers]
     items = [{"action": "apply", "path": path, "bytes": os.path.getsize(path)} for path in paths]
     summary = [f"will apply {counted(len(items), 'journal file')} to the ledger storage, from {items[0]['path']} on"]
     return make_plan(own, summary=summary, items=items)
@@ -181,11 +182,11 @@ def _replay(own: OwnStorage, file: NumberedFile) -> ReplayReport:
     from bkctl.storage.filenames import current_directory
     from bkctl.storage.ids import LogMark
 
-    folders = [current_directory(each) for each in own.config.journal_directories]
+    directories = [current_directory(each) for each in own.config.journal_directories]
     start = LogMark(file.number, 0)
     storage = LedgerStorage.open(own.file_system, open_plyvel, own.config, time.time_ns() // 1_000_000, locks=())
     try:
-        return storage.replay({folders.index(file.folder): start})
+        return storage.replay({directories.index(file.directory): start})
     finally:
         storage.close()
 
@@ -205,10 +206,10 @@ def _files(
         if file is not None:
             yield find_file(own.file_system, JOURNAL, file, directories)
             return
-        for folder in map(current_directory, directories):
-            for journal_id in list_journals(own.file_system, folder):
+        for current in map(current_directory, directories):
+            for journal_id in list_journals(own.file_system, current):
                 name = JOURNAL.file_name(journal_id)
-                yield NumberedFile(folder, journal_id, f"{folder}/{name}")
+                yield NumberedFile(current, journal_id, f"{current}/{name}")
 
 
 def _list_files(listing: Listing, files: Sequence[NumberedFile], wanted: _Wanted) -> Exception | None:
@@ -222,7 +223,7 @@ def _list_files(listing: Listing, files: Sequence[NumberedFile], wanted: _Wanted
         if listing.is_full:
             listing.truncate()
             break
-        catalog, error = _catalog(disk, file.folder)
+        catalog, error = _catalog(disk, file.directory)
         trouble = trouble or error
         try:
             _list_file(listing, file, catalog, wanted)
@@ -236,12 +237,12 @@ def _list_files(listing: Listing, files: Sequence[NumberedFile], wanted: _Wanted
     return trouble
 
 
-def _catalog(disk: OsFileSystem, folder: str) -> tuple[JournalCatalog, Exception | None]:
+def _catalog(disk: OsFileSystem, directory: str) -> tuple[JournalCatalog, Exception | None]:
     """The catalog of a directory. The journals can still be listed if it is damaged."""
     from bkctl.storage.journal.catalog import NO_CATALOG, read_catalog
 
     try:
-        return read_catalog(disk, folder), None
+        return read_catalog(disk, directory), None
     except (StorageError, OSError) as error:
         return NO_CATALOG, error
 
@@ -270,7 +271,7 @@ def open_scan(fs: OsFileSystem, file: NumberedFile, catalog: JournalCatalog, sta
         fs,
         file.path,
         start,
-        is_newest=file.number == max(list_journals(fs, file.folder), default=file.number),
+        is_newest=file.number == max(list_journals(fs, file.directory), default=file.number),
         cataloged=catalog.find(file.number),
     )
 

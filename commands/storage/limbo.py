@@ -13,14 +13,15 @@ from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import NotFoundError, Outcome
 from bkctl.commands.parse import parse_ledger_id
-from bkctl.commands.rendering import Column, Table, counted
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.shared_options import takes_storage_options
-from bkctl.commands.storage.folder_lists import require_agreeing_folders
+from bkctl.commands.storage.directory_lists import require_agreeing_directories
 from bkctl.commands.storage.java_bookie import require_no_java_index
 from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
 from bkctl.commands.storage.working import shown_progress, work_beside_loop
 from bkctl.runtime.errors import RefusedError
 from bkctl.storage.advice import UNCLEAN_ADVICE
+from bkctl.storage.words import counted, listed
 
 if TYPE_CHECKING:
     from bkctl.commands.progress import Progress
@@ -103,7 +104,7 @@ async def end(
 
     chosen = None if ledger is None else {parse_ledger_id(each) for each in ledger}
     with open_own_storage(context, flags, is_locked=True) as own:
-        require_agreeing_folders(own)
+        require_agreeing_directories(own)
         require_no_java_index(own)
         survey = _survey(own)
         wanted = _wanted(survey, chosen)
@@ -266,6 +267,5 @@ def _sentence(log: DoubtfulLog) -> str:
 
 
 def _listed(log: DoubtfulLog) -> str:
-    from bkctl.storage.entry_log.damage import listed
 
     return listed(log.ledger_ids)

@@ -61,9 +61,9 @@ def _missing_journal(own: OwnStorage, journal: JournalMarks) -> str | None:
 
     if journal.replay_start is None:
         return None
-    folder = current_directory(journal.directory)
+    directory = current_directory(journal.directory)
     try:
-        journals_to_replay(own.file_system, folder, journal.replay_start, read_catalog(own.file_system, folder))
+        journals_to_replay(own.file_system, directory, journal.replay_start, read_catalog(own.file_system, directory))
     except (StorageError, OSError) as error:
         return str(error)
     return None

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError
-from bkctl.commands.rendering import counted
 from bkctl.storage.filenames import (
     current_directory,
     entry_log_file_name,
@@ -21,6 +20,7 @@ from bkctl.storage.filenames import (
     parse_journal_file_name,
 )
 from bkctl.storage.ports import FileSystem
+from bkctl.storage.words import counted
 
 _HEXADECIMAL = re.compile(r"0[xX]([0-9a-fA-F]{1,16})")
 _DECIMAL = re.compile(r"[0-9]{1,19}")
@@ -42,7 +42,7 @@ ENTRY_LOG = NumberedKind("entry log", "an", entry_log_file_name, parse_entry_log
 class NumberedFile(NamedTuple):
     """One file: the directory that holds it (``current``), and its id."""
 
-    folder: str
+    directory: str
     number: int
     path: str
 
@@ -52,22 +52,24 @@ def find_file(fs: FileSystem, kind: NumberedKind, text: str, directories: Sequen
 
     InvalidArgumentError for an invalid text, or when several directories have the file; NotFoundError, OSError.
     """
-    folders = [current_directory(directory) for directory in directories]
+    current_directories = [current_directory(directory) for directory in directories]
     if is_path(text):
         file = find_by_path(fs, kind, text)
-        folder = next((each for each in folders if os.path.samefile(each, file.folder)), None)
-        if folder is None:
-            raise InvalidArgumentError(f"{text} is not in any of the bookie's directories: {', '.join(folders)}")
-        return NumberedFile(folder, file.number, os.path.join(folder, os.path.basename(text)))
+        current = next((each for each in current_directories if os.path.samefile(each, file.directory)), None)
+        if current is None:
+            raise InvalidArgumentError(
+                f"{text} is not in any of the bookie's directories: {', '.join(current_directories)}"
+            )
+        return NumberedFile(current, file.number, os.path.join(current, os.path.basename(text)))
     number = _parse_id(kind, text)
     name = kind.file_name(number)
-    found = [folder for folder in folders if fs.exists(os.path.join(folder, name))]
+    found = [current for current in current_directories if fs.exists(os.path.join(current, name))]
     if not found:
-        raise NotFoundError(f"no {kind.noun} {name} in {', '.join(folders)}")
+        raise NotFoundError(f"no {kind.noun} {name} in {', '.join(current_directories)}")
     if len(found) > 1:
         raise InvalidArgumentError(
             f"{counted(len(found), 'directory', 'directories')} have {kind.article} {kind.noun} {name}: "
-            f"choose one with --directory ({', '.join(os.path.dirname(folder) for folder in found)})"
+            f"choose one with --directory ({', '.join(os.path.dirname(current) for current in found)})"
         )
     return _readable(NumberedFile(found[0], number, os.path.join(found[0], name)))
 

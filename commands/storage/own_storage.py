@@ -17,7 +17,7 @@ from bkctl.commands.rendering import Column, Table
 
 if TYPE_CHECKING:
     from bkctl.commands.safety.plan import Plan
-    from bkctl.commands.storage.folder_locks import FolderLocks
+    from bkctl.commands.storage.directory_locks import DirectoryLocks
     from bkctl.storage.adapters.child_pool import ChildProcesses
     from bkctl.storage.adapters.filesystem import OsFileSystem
     from bkctl.storage.config import StorageConfig
@@ -34,7 +34,7 @@ class OwnStorage(NamedTuple):
     children: ChildProcesses
     metadata_root: str
     """Root of the cluster by the settings, for plans and the audit trail; empty when no cluster specified."""
-    locks: FolderLocks
+    locks: DirectoryLocks
     """Locks to take before a change."""
 
 
@@ -45,26 +45,26 @@ def open_own_storage(context: CommandContext, flags: BookieFlags, *, is_locked: 
     ConfigurationError, InvalidArgumentError; NotFoundError for a missing directory; DirectoryLockedError if the bookie
     runs. Nothing in the directories is changed. A full disk inside the block raises NoRoomError.
     """
-    from bkctl.commands.storage.folder_locks import FolderLocks
+    from bkctl.commands.storage.directory_locks import DirectoryLocks
     from bkctl.storage.adapters.child_pool import ChildProcesses
     from bkctl.storage.adapters.filesystem import OsFileSystem
 
     bookie = load_config(context, flags)
     file_system = OsFileSystem()
-    locks = FolderLocks(file_system, bookie.storage)
+    locks = DirectoryLocks(file_system, bookie.storage)
     own = OwnStorage(bookie.storage, file_system, ChildProcesses(), _root(bookie.metadata_uri), locks)
-    _require_folders(own)
+    _require_directories(own)
     try:
         if is_locked:
             locks.hold()
-        with _telling_of_full_disks(own):
+        with _explaining_full_disks(own):
             yield own
     finally:
         locks.release()
 
 
 @contextlib.contextmanager
-def _telling_of_full_disks(own: OwnStorage) -> Iterator[None]:
+def _explaining_full_disks(own: OwnStorage) -> Iterator[None]:
     """Errors caused by a full disk become a NoRoomError; otherwise most would look like damage."""
     from bkctl.storage.advice import FULL_DISK_RUNBOOK, with_path
     from bkctl.storage.disk_room import file_limit_advice, lacks_room
@@ -109,7 +109,7 @@ def make_plan(
     )
 
 
-def _require_folders(own: OwnStorage) -> None:
+def _require_directories(own: OwnStorage) -> None:
     from bkctl.storage.filenames import current_directory
 
     for directory in own.config.all_directories:
@@ -132,10 +132,10 @@ def _root(metadata_uri: str) -> str:
 
 def _identity(own: OwnStorage) -> tuple[str | None, str | None]:
     """Bookie id and instance id from the first readable VERSION file."""
-    from bkctl.runtime.bookie.cookies.folders import read_folder
+    from bkctl.runtime.bookie.cookies.directories import read_directory
 
     for directory in own.config.all_directories:
-        cookie = read_folder(own.file_system, directory).cookie
+        cookie = read_directory(own.file_system, directory).cookie
         if cookie is not None:
             return cookie.bookie_id, cookie.instance_id
     return None, None

@@ -16,6 +16,7 @@ from bkctl.runtime.errors import (
     RefusedError,
 )
 from bkctl.storage.errors import BkctlError
+from bkctl.storage.words import exact_size
 
 BKCTL_API: Final = "/api/v1/bkctl"
 """Beginning of the paths that a Java server does not have."""
@@ -77,7 +78,7 @@ def require_short(bookie: str, address: AdminAddress, size_bytes: int) -> None:
     if size_bytes > ANSWER_BYTES_MAX:
         raise AdminError(
             Problem.INTERNAL,
-            f"bookie {bookie}: the answer from {address} is longer than {ANSWER_BYTES_MAX >> 20} MiB, so this is not "
+            f"bookie {bookie}: the answer from {address} is longer than {exact_size(ANSWER_BYTES_MAX)}, so this is not "
             "the admin interface of a bookie",
         )
 

@@ -22,6 +22,7 @@ from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, NoteDirectory, RecoveryNotes
 from bkctl.runtime.metadata.replication.switches import RecoveryDelay, ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
+from bkctl.storage.words import listed, percent
 
 NoteT = TypeVar("NoteT", bound=msgspec.Struct)
 
@@ -205,7 +206,7 @@ class Liveness:
             return None
         return (
             f"{verdict.gone} of {verdict.counted} bookies are gone, more than "
-            f"{self._config.lost_bookies_share_max:.0%}: no ledger is marked until some are back"
+            f"{percent(self._config.lost_bookies_share_max)}: no ledger is marked until some are back"
         )
 
     def _summary(self) -> str:
@@ -213,7 +214,5 @@ class Liveness:
             return self.alarm
         text = f"{len(self.live)} bookies are registered"
         if self.lost:
-            names = sorted(self.lost)
-            more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
-            text += f"; gone: {', '.join(names[:_NAMES_MAX])}{more}"
+            text += f"; gone: {listed(sorted(self.lost))}"
         return text

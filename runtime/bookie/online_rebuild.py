@@ -256,7 +256,7 @@ class OnlineRebuild:
 
     def _run_child(self, position: int, known_ledgers: list[int], path: str, progress: StepProgress) -> BuiltLocations:
         """Lane side: this thread only waits."""
-        folder = begin_rebuilt(self._filesystem, path)
+        directory = begin_rebuilt(self._filesystem, path)
         directories = self._config.ledger_directories
         place = "" if len(directories) == 1 else f" ({directories[position]})"
 
@@ -269,7 +269,7 @@ class OnlineRebuild:
             ledger_directory=os.path.abspath(current_directory(self._config.ledger_directories[position])),
             known_ledgers=known_ledgers,
         )
-        with self._ports.children.pool(CHILD_MODULE, folder, 1) as pool:
+        with self._ports.children.pool(CHILD_MODULE, directory, 1) as pool:
             self._pool = pool
             if self._is_stopped:
                 pool.stop()

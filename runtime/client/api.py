@@ -30,7 +30,7 @@ from bkctl.runtime.client.ensemble_change import warn_of_broken_rules
 from bkctl.runtime.client.last_entry import read_last_add_confirmed
 from bkctl.runtime.client.placement import PlacementSources, placement_on
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, SuspectBookies
-from bkctl.runtime.client.reader import LedgerReader, told_by_bookies
+from bkctl.runtime.client.reader import LedgerReader, reported_by_bookies
 from bkctl.runtime.client.recovery import LedgerRecovery
 from bkctl.runtime.client.writer import LedgerWriter
 from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
@@ -262,7 +262,7 @@ async def open_ledger(
     if not asks_end:
         return LedgerReader(ports, credentials, metadata, metadata.value.last_segment.first_entry_id - 1)
     asking = read_last_add_confirmed(ports, credentials, metadata.value, is_fencing=False)
-    confirmed = await told_by_bookies(ledger_id, asking)
+    confirmed = await reported_by_bookies(ledger_id, asking)
     return LedgerReader(ports, credentials, metadata, confirmed)
 
 

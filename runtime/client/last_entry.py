@@ -60,10 +60,10 @@ async def read_last_add_confirmed(
             error = outcome
             on_answer(ensemble[index], error)
             continue
-        coverage.mark_known(index)  # the bookie processed the request, even if its copy is damaged
+        coverage.note_known(index)  # the bookie processed the request, even if its copy is damaged
         if not isinstance(outcome, BookieError):
             try:
-                confirmed = max(confirmed, told_by(outcome, credentials.codec))
+                confirmed = max(confirmed, reported_lac(outcome, credentials.codec))
             except EntryDigestError as damage:
                 # A damaged copy does not complete the coverage, because its LAC is unknown.
                 error = damaged_copy(credentials.ledger_id, INVALID_ENTRY_ID, ensemble[index], damage)
@@ -96,21 +96,23 @@ async def try_read_last_add_confirmed(
         assert answer is not None, "without a time-out there is an answer"
         index, outcome = answer
         try:
-            told = INVALID_ENTRY_ID if isinstance(outcome, BookieError) else told_by(outcome, credentials.codec)
+            reported = (
+                INVALID_ENTRY_ID if isinstance(outcome, BookieError) else reported_lac(outcome, credentials.codec)
+            )
         except EntryDigestError as damage:
             error = damaged_copy(credentials.ledger_id, INVALID_ENTRY_ID, ensemble[index], damage)
             continue
         if isinstance(outcome, BookieError) and not isinstance(outcome, NoSuchEntryError | NoSuchLedgerError):
             error = outcome
             continue
-        highest = told if highest is None else max(highest, told)
+        highest = reported if highest is None else max(highest, reported)
     if highest is None:
         assert error is not None, "an ensemble has at least one member"
         raise error
     return highest
 
 
-def told_by(reply: ReadReply | LacReply, codec: EntryCodec) -> int:
+def reported_lac(reply: ReadReply | LacReply, codec: EntryCodec) -> int:
     """The last add confirmed in an answer, from digest-protected parts only; EntryDigestError."""
     if isinstance(reply, ReadReply):
         return codec.decode(None, reply.body).credible_last_add_confirmed

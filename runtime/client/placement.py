@@ -36,6 +36,7 @@ from bkctl.runtime.placement.survey import BookieSurvey, names_of
 from bkctl.runtime.placement.view import DEFAULT_RACK, BookieSpace
 from bkctl.runtime.ports import Bookies, Clock
 from bkctl.storage.errors import BkctlError
+from bkctl.storage.words import listed
 
 logger = logging.getLogger(__name__)
 
@@ -259,9 +260,7 @@ def _origin(
 def _named_problems(problems: Sequence[RackProblem]) -> str:
     if not problems:
         return ""
-    named = [str(each) for each in problems[:_PROBLEMS_NAMED_MAX]]
-    more = [] if len(problems) == len(named) else [f"{len(problems) - len(named)} more bookies have such racks"]
-    return "; ".join(["", *named, *more])
+    return f"; {listed(problems, separator='; ', noun='bookie with such a rack')}"
 
 
 async def _ask_script(files: RackFiles, path: str, hosts: Sequence[str]) -> RackTable:

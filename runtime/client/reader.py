@@ -106,8 +106,8 @@ class LedgerReader:
             return metadata.last_entry_id if metadata.is_closed else await ask(metadata)
 
         asking = self._follow(answer, lambda metadata: (metadata.is_closed, metadata.last_segment), "its end")
-        told = await told_by_bookies(self.ledger_id, asking)
-        self._entries.last_add_confirmed = max(self._entries.last_add_confirmed, told)
+        reported = await reported_by_bookies(self.ledger_id, asking)
+        self._entries.last_add_confirmed = max(self._entries.last_add_confirmed, reported)
 
     async def read(self, first: int, last: int | None = None) -> list[Entry]:
         """Entries ``first`` to ``last``, both included; ``last`` None: to ``last_add_confirmed``.
@@ -236,7 +236,7 @@ def _in_flight_max(config: ClientConfig, largest_bytes: int) -> int:
     return max(1, min(config.reads_in_flight_max, config.read_bytes_in_flight_max // largest_bytes))
 
 
-async def told_by_bookies(ledger_id: int, asking: Awaitable[int]) -> int:
+async def reported_by_bookies(ledger_id: int, asking: Awaitable[int]) -> int:
     """The last add confirmed of an open ledger, from ``asking`` its bookies; LedgerReadError if that fails."""
     try:
         return await asking

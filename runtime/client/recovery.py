@@ -78,7 +78,7 @@ class LedgerRecovery:
         an AnswersMissingError if that is the reason; LedgerPasswordError if a bookie rejects the key,
         LedgerNotFoundError, ConflictError and MetadataError.
         """
-        snapshot = await self._mark()
+        snapshot = await self._set_in_recovery()
         if snapshot.is_closed:
             return self._copy.current  # closed by another process: nothing to fence
         try:
@@ -107,7 +107,7 @@ class LedgerRecovery:
         missing = {each: _reason(each, answer) for each, answer in failed.items() if each in blocking}
         return AnswersMissingError(self._ledger_id, message, missing=missing, fenced=fenced)
 
-    async def _mark(self) -> LedgerMetadata:
+    async def _set_in_recovery(self) -> LedgerMetadata:
         return await self._update(lambda metadata: metadata.state is LedgerState.OPEN, to_in_recovery)
 
     async def _find_end(self, snapshot: LedgerMetadata) -> tuple[int, int, tuple[Segment, ...]]:
@@ -311,7 +311,7 @@ def blocking_members(metadata: LedgerMetadata, answered: Collection[str]) -> fro
     ensemble = metadata.last_segment.ensemble
     for index, bookie_id in enumerate(ensemble):
         if bookie_id in answered:
-            coverage.mark_known(index)
+            coverage.note_known(index)
     return frozenset(ensemble[index] for index in coverage.missing)
 
 

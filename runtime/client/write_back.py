@@ -98,10 +98,10 @@ class WriteBack:
         while self._change is not None:
             await asyncio.wait([self._change])
         self._unsuitable |= barred
-        self._failed |= self._named(barred)
+        self._failed |= self._in_ensemble(barred)
         self._change = asyncio.get_running_loop().create_task(self._change_ensemble())
         await asyncio.wait([self._change])
-        left = self._named(barred)
+        left = self._in_ensemble(barred)
         self._without_successor |= left
         if isinstance(self._error, NotEnoughBookiesError) or not self._reaches_ack_quorum_without(
             self._without_successor
@@ -117,7 +117,7 @@ class WriteBack:
             self.corrupt_left.setdefault(bookie_id, []).append(entry_id)
         return list(left)
 
-    def _named(self, bookie_ids: Collection[str]) -> dict[int, str]:
+    def _in_ensemble(self, bookie_ids: Collection[str]) -> dict[int, str]:
         """These bookies in the present ensemble, by index."""
         return {index: each for index, each in enumerate(self._pipeline.ensemble) if each in bookie_ids}
 

@@ -14,6 +14,7 @@ from bkctl.runtime.client.writer import LedgerWriter
 from bkctl.runtime.errors import LedgerReadError
 from bkctl.runtime.ledger.metadata import DigestType
 from bkctl.runtime.ports import Clock
+from bkctl.storage.words import counted
 
 CUSTOM_METADATA = {"application": b"bkctl write-test"}
 """Identifies test ledgers."""
@@ -169,7 +170,9 @@ async def _read_back(client: LedgerClient, writer: LedgerWriter, config: WriteTe
         expected_id += 1
     if expected_id != config.entry_count:
         raise LedgerReadError(
-            writer.ledger_id, f"{config.entry_count} entries were acknowledged, but {expected_id} were read back"
+            writer.ledger_id,
+            f"{counted(config.entry_count, 'entry was', 'entries were')} acknowledged, but {expected_id:,} were read "
+            "back",
         )
     return expected_id
 

@@ -91,7 +91,7 @@ class QuorumCoverage:
         self._write_sets = [write_set(first, ensemble_size, write_quorum_size) for first in range(ensemble_size)]
         self._unknown = set(range(ensemble_size))
 
-    def mark_known(self, index: int) -> None:
+    def note_known(self, index: int) -> None:
         """Record that a bookie answered OK, no such entry or no such ledger. Other errors and timeouts do not count."""
         self._unknown.discard(index)
 

@@ -103,17 +103,17 @@ def _processes_with(inodes: set[str]) -> set[int]:
 
 
 def _has_open(pid: str, names: set[str]) -> bool:
-    folder = f"/proc/{pid}/fd"
-    for entry in _entries(folder):
+    directory = f"/proc/{pid}/fd"
+    for entry in _entries(directory):
         with contextlib.suppress(OSError):  # closed meanwhile
-            if os.readlink(f"{folder}/{entry}") in names:
+            if os.readlink(f"{directory}/{entry}") in names:
                 return True
     return False
 
 
-def _entries(folder: str) -> list[str]:
+def _entries(directory: str) -> list[str]:
     try:
-        return os.listdir(folder)
+        return os.listdir(directory)
     except OSError:  # no /proc, or a process of another user
         return []
 

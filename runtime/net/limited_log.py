@@ -38,17 +38,17 @@ class LimitedLog:
         for timer in self._timers.values():
             timer.cancel()
         for cause in list(self._left_out_count):
-            self._tell(cause)
+            self._log_suppressed(cause)
 
     def _begin_interval(self, cause: str) -> None:
         self._left_out_count[cause] = 0
         self._timers[cause] = asyncio.get_running_loop().call_later(self._interval_s, self._end_interval, cause)
 
     def _end_interval(self, cause: str) -> None:
-        if self._tell(cause):
+        if self._log_suppressed(cause):
             self._begin_interval(cause)
 
-    def _tell(self, cause: str) -> bool:
+    def _log_suppressed(self, cause: str) -> bool:
         del self._timers[cause]
         count = self._left_out_count.pop(cause)
         if count:

@@ -82,16 +82,16 @@ class StandstillWatch:
 
     def __init__(self) -> None:
         self._since: Standing | None = None
-        self._look_count = 0
+        self._stalled_count = 0
 
-    def look(self, now: Standing | None) -> int:
+    def stalled_checks(self, now: Standing | None) -> int:
         """Number of consecutive checks without progress. ``now`` is None if the peer owes nothing."""
         since = self._since
         if now is None or since is None or now[:2] != since[:2] or now.piece_bytes - since.piece_bytes >= READ_BYTES:
-            self._since, self._look_count = now, 0
+            self._since, self._stalled_count = now, 0
         else:
-            self._look_count += 1
-        return self._look_count
+            self._stalled_count += 1
+        return self._stalled_count
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,7 +238,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def check_progress(self) -> None:
         """Close the connection if its peer is stalled. Called ``SWEEPS_PER_STALL`` times per ``stall_s_max``."""
         standing = self._standing()
-        if self._standstill.look(standing) >= SWEEPS_PER_STALL and standing is not None:
+        if self._standstill.stalled_checks(standing) >= SWEEPS_PER_STALL and standing is not None:
             self._shared.log.report(f"connection from {self.peer} closed", f"the peer {standing.debt}")
             self.abort()
 

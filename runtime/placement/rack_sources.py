@@ -14,6 +14,7 @@ import msgspec
 from bkctl.runtime.errors import ConfigurationError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import parse_host_and_port
 from bkctl.runtime.placement.view import DEFAULT_RACK
+from bkctl.storage.words import counted
 
 SCRIPT_ARGUMENTS_MAX = 100
 """Most hosts in one call of a rack script, as in Java."""
@@ -145,6 +146,6 @@ def rack_problems(tables: Sequence[RackTable], names_of: Mapping[str, Sequence[s
     for bookie_id, rack in racks.items():
         if rack.count("/") != usual:
             form = {1: "/RACK", 2: "/REGION/RACK"}.get(usual, f"a path of {usual} parts")
-            others = "1 other bookie has" if depths[usual] == 1 else f"{depths[usual]} other bookies have"
+            others = counted(depths[usual], "other bookie has", "other bookies have")
             problems[bookie_id] = f'the rack "{rack}", which Java refuses: {others} the form {form}, use one form'
     return tuple(RackProblem(*each) for each in sorted(problems.items()))

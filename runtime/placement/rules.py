@@ -14,6 +14,7 @@ import msgspec
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.placement.isolation import IsolationDemand, admitted_bookies
 from bkctl.runtime.placement.view import ClusterView, is_default_rack, region_of
+from bkctl.storage.words import counted
 
 
 class PlacementRule(enum.Enum):
@@ -162,5 +163,4 @@ def too_narrow(spread: Spread, members: Sequence[str], wanted: int) -> BrokenRul
     """Describe a write quorum that spans too few racks or regions."""
     count = len(places_of(spread, members))
     names = ", ".join(dict.fromkeys(members))
-    plural = "" if count == 1 else "s"
-    return BrokenRule(spread.rule, f"{names}: {count} {spread.unit}{plural} instead of {wanted}")
+    return BrokenRule(spread.rule, f"{names}: {counted(count, spread.unit)} instead of {wanted}")

@@ -22,7 +22,7 @@ _PARTS_MAX = 1024
 """IOV_MAX of Linux: maximum parts per ``pwritev``."""
 
 _FILE_MODE = 0o600
-_FOLDER_MODE = 0o700
+_DIRECTORY_MODE = 0o700
 
 _DEAD_OWNER_S = 10.0
 """How long to wait for a lock whose owner has ended. On a busy machine, a child that it was starting takes seconds."""
@@ -258,11 +258,11 @@ class OsFileSystem:
     def make_directories(self, path: str) -> None:
         """Create a directory and its parents for their owner alone, durable on return; existing ones are fine."""
         parts = os.path.abspath(path).split(os.sep)[1:]
-        for parent, folder in itertools.pairwise(itertools.accumulate(parts, os.path.join, initial=os.sep)):
-            if os.path.isdir(folder):
+        for parent, directory in itertools.pairwise(itertools.accumulate(parts, os.path.join, initial=os.sep)):
+            if os.path.isdir(directory):
                 continue
             with contextlib.suppress(FileExistsError):
-                os.mkdir(folder, _FOLDER_MODE)
+                os.mkdir(directory, _DIRECTORY_MODE)
             self.sync_directory(parent)
         if not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)

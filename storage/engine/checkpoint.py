@@ -20,7 +20,7 @@ from bkctl.storage.index.location_index import LOCATION_BYTES, encode_keys, enco
 from bkctl.storage.step_sizes import StepSizes
 
 
-class CheckpointJob(msgspec.Struct, frozen=True):
+class DirectoryCheckpoint(msgspec.Struct, frozen=True):
     """What one checkpoint of a directory makes durable."""
 
     memtable: Memtable
@@ -31,14 +31,14 @@ class CheckpointJob(msgspec.Struct, frozen=True):
     deletions: Mapping[LedgerId, EntryId]
     """These, and those that earlier checkpoints began to delete; for each the first entry whose row may be left."""
 
-    def without(self, deleted: tuple[LedgerId, ...]) -> CheckpointJob:
+    def without(self, deleted: tuple[LedgerId, ...]) -> DirectoryCheckpoint:
         """The job with further deleted ledgers, whose entries ``memtable`` no longer has."""
         # From entry 0 on, because the failed attempt may have written rows of any of them.
         deletions = {**self.deletions, **dict.fromkeys(deleted, 0)}
         ledgers = tuple(sorted({*self.deleted_ledgers, *deleted}))
         gone = set(deleted)
         rows = {ledger_id: row for ledger_id, row in self.row_changes.items() if ledger_id not in gone}
-        return CheckpointJob(self.memtable, rows, ledgers, deletions)
+        return DirectoryCheckpoint(self.memtable, rows, ledgers, deletions)
 
 
 class CheckpointDone(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class CheckpointWriter:
         self._steps = steps
         self._measures = measures
 
-    def write(self, job: CheckpointJob, pause: Callable[[], None] = go_on) -> CheckpointDone:
+    def write(self, job: DirectoryCheckpoint, pause: Callable[[], None] = go_on) -> CheckpointDone:
         """Make a job durable; calls ``pause`` between its parts.
 
         Raises StorageError or OSError with nothing lost: the whole job can be written again, unless the error is an
@@ -90,7 +90,7 @@ class CheckpointWriter:
         entry_count = sum(len(locations) for _, locations in batches) // LOCATION_BYTES
         return CheckpointDone(entry_count, body_bytes, deletions_left)
 
-    def _delete(self, job: CheckpointJob, pause: Callable[[], None]) -> dict[LedgerId, EntryId]:
+    def _delete(self, job: DirectoryCheckpoint, pause: Callable[[], None]) -> dict[LedgerId, EntryId]:
         """Delete all rows of ledgers that exist again, and a bounded number of others; returns what is left."""
         # The row goes first, because a ledger row with half of its entries would wrongly deny the others. A marker
         # replaces it until the deletion has ended, so that a restart continues the deletion.

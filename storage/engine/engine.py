@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 
 from bkctl.storage.config import EngineConfig
-from bkctl.storage.engine.checkpoint import CheckpointDone, CheckpointJob, CheckpointWriter, go_on
+from bkctl.storage.engine.checkpoint import CheckpointDone, CheckpointWriter, DirectoryCheckpoint, go_on
 from bkctl.storage.engine.directory_files import DirectoryFiles
 from bkctl.storage.engine.measures import EngineMeasures
 from bkctl.storage.engine.memtable import Memtable, body_bytes_max, too_large
@@ -49,7 +49,7 @@ class LedgerDirectoryEngine:
         self._half_bytes = config.memtable_bytes_max // 2
         self.body_bytes_max = body_bytes_max(config)
         self._active = Memtable(self._half_bytes)
-        self._job: CheckpointJob | None = None
+        self._job: DirectoryCheckpoint | None = None
         self._is_job_running = self._was_full = False
         self._read_cache = ReadCache(config.read_cache_bytes_max)
         self._read_generation = 0
@@ -360,7 +360,7 @@ class LedgerDirectoryEngine:
         """Freeze what the next checkpoint writes, as if one had failed; frees the other half of the write cache."""
         self.abort_checkpoint(self.begin_checkpoint())
 
-    def begin_checkpoint(self) -> CheckpointJob:
+    def begin_checkpoint(self) -> DirectoryCheckpoint:
         """Freeze what the checkpoint writes.
 
         After a failed checkpoint this returns the same job and nothing newer (H2), but without ledgers deleted since
@@ -371,14 +371,14 @@ class LedgerDirectoryEngine:
         deleted, self._deleted = tuple(sorted(self._deleted)), set()
         if self._job is None:
             deletions = {**self._deletions, **dict.fromkeys(deleted, 0)}
-            self._job = CheckpointJob(self._active, self._ledgers.take_changes(), deleted, deletions)
+            self._job = DirectoryCheckpoint(self._active, self._ledgers.take_changes(), deleted, deletions)
             self._active = Memtable(self._half_bytes)
             self._was_full = False
         elif deleted:
             self._job = self._job.without(deleted)
         return self._job
 
-    def end_checkpoint(self, job: CheckpointJob, done: CheckpointDone) -> None:
+    def end_checkpoint(self, job: DirectoryCheckpoint, done: CheckpointDone) -> None:
         """Drop what ``write_checkpoint`` made durable, according to its result."""
         assert job is self._job, "a checkpoint of its own"
         assert self._is_job_running, "begin_checkpoint comes first"
@@ -390,7 +390,7 @@ class LedgerDirectoryEngine:
         self._read_generation += 1
         self.write_cache_generation += 1
 
-    def abort_checkpoint(self, job: CheckpointJob) -> None:
+    def abort_checkpoint(self, job: DirectoryCheckpoint) -> None:
         """Keep what ``write_checkpoint`` could not make durable for the next attempt."""
         assert job is self._job, "a checkpoint of its own"
         assert self._is_job_running, "begin_checkpoint comes first"
@@ -401,7 +401,7 @@ class LedgerDirectoryEngine:
 
     # Lane side
 
-    def write_checkpoint(self, job: CheckpointJob, pause: Callable[[], None] = go_on) -> CheckpointDone:
+    def write_checkpoint(self, job: DirectoryCheckpoint, pause: Callable[[], None] = go_on) -> CheckpointDone:
         """Make a job durable (rules: ``CheckpointWriter.write``)."""
         return self._checkpoints.write(job, pause)
 

@@ -16,7 +16,7 @@ import msgspec
 from bkctl.storage.advice import REORDERED_ADVICE
 from bkctl.storage.config import StorageConfig
 from bkctl.storage.disk_room import DiskRoom, is_out_of_room
-from bkctl.storage.engine.checkpoint import CheckpointDone, CheckpointJob, go_on
+from bkctl.storage.engine.checkpoint import CheckpointDone, DirectoryCheckpoint, go_on
 from bkctl.storage.engine.engine import LedgerDirectoryEngine
 from bkctl.storage.engine.replay import JournalReplay, ReplayFlush, ReplayReport
 from bkctl.storage.errors import AdoptionRefusedError, MisplacedLedgerError, StorageError
@@ -39,7 +39,7 @@ class StorageCheckpoint(msgspec.Struct):
 
     marks: tuple[LogMark, ...]
     """One for each journal: everything before it is in the jobs or already durable."""
-    jobs: tuple[CheckpointJob, ...]
+    jobs: tuple[DirectoryCheckpoint, ...]
     """One for each ledger directory."""
     done: list[CheckpointDone] = []
     """Results of the directories written so far, in order."""
@@ -105,12 +105,12 @@ class LedgerStorage:
                 undo.callback(_release, held)
             _require_no_change_of_index(filesystem, config)
             engines: list[LedgerDirectoryEngine] = []
-            for ledger_folder, index_folder in config.engine_folders:
+            for ledger_directory, index_directory in config.engine_directories:
                 engine = LedgerDirectoryEngine.open(
                     filesystem,
                     open_index,
-                    ledger_folder,
-                    index_folder,
+                    ledger_directory,
+                    index_directory,
                     config.engine,
                     steps,
                     now_ns,

@@ -60,23 +60,23 @@ def rehearse_replay(
     ``require_going``: called between batches; an exception from it ends the rehearsal. ``are_marks_forgotten``: whether
     the start drops the marks of journals without files.
     """
-    folders = [current_directory(directory) for directory in config.journal_directories]
-    journals = [index for index, folder in enumerate(folders) if fs.exists(folder)]
+    current_directories = [current_directory(directory) for directory in config.journal_directories]
+    journals = [index for index, current in enumerate(current_directories) if fs.exists(current)]
     if are_marks_forgotten:
-        journals = [index for index in journals if list_journals(fs, folders[index])]
-    ledger_folders, index_folders = zip(*config.engine_folders, strict=True)
+        journals = [index for index in journals if list_journals(fs, current_directories[index])]
+    ledger_directories, index_directories = zip(*config.engine_directories, strict=True)
     limit_bytes = body_bytes_max(config.engine)
     engines: list[_Rehearsal] = []
 
     def engine_of(ledger_id: LedgerId) -> _Rehearsal:
         if not engines:
-            engines.extend(_Rehearsal(_rows(fs, open_index, each), limit_bytes) for each in index_folders)
+            engines.extend(_Rehearsal(_rows(fs, open_index, each), limit_bytes) for each in index_directories)
         return engines[ledger_id % len(engines)]
 
     replay = JournalReplay(
         fs,
         engine_of,
-        len(folders),
+        len(current_directories),
         config.engine.entry_log.entry_bytes_max,
         lambda _engine, _body: True,
         lambda _engine: None,
@@ -84,14 +84,16 @@ def rehearse_replay(
         steps.replay_batch_bytes,
     )
     for index in journals:
-        catalog = read_catalog(fs, folders[index])
-        start = find_replay_start(fs, ledger_folders, index, len(folders), is_cataloged=bool(catalog.journals))
-        replay.replay(folders[index], index, start, catalog)
+        catalog = read_catalog(fs, current_directories[index])
+        start = find_replay_start(
+            fs, ledger_directories, index, len(current_directories), is_cataloged=bool(catalog.journals)
+        )
+        replay.replay(current_directories[index], index, start, catalog)
     return replay.report
 
 
-def _rows(fs: FileSystem, open_index: OpenIndexStore, index_folder: str) -> LedgerIndex:
-    path = os.path.join(index_folder, LEDGERS_DATABASE)
+def _rows(fs: FileSystem, open_index: OpenIndexStore, index_directory: str) -> LedgerIndex:
+    path = os.path.join(index_directory, LEDGERS_DATABASE)
     if fs.exists(seal_file_name(rebuilt_path(path))) or not is_sealed_index_present(fs, path):
         raise RehearsalImpossibleError(f"the start first creates {path}")
     try:

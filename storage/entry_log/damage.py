@@ -7,19 +7,19 @@ unfinished log: everything acknowledged there is also in the journal.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from bkctl.storage.entry_log.format import HEADER_BYTES, EntryLogHeader, FrameStart, StrayRecord
 from bkctl.storage.ids import LedgerId
+from bkctl.storage.words import listed
 
 if TYPE_CHECKING:
     from bkctl.storage.entry_log.scan import Gap
 
 
-_LEDGERS_TOLD_MAX: Final = 10
 _SURPLUS: Final = "it has entries that its ledgers map does not list"
 
 
@@ -107,12 +107,6 @@ def _judge_by_map(findings: LogFindings) -> LogDamage | None:
     # The id in misread bytes need not be an existing ledger, so it does not count as missing entries.
     seen = f" (damaged bytes read as entries of {listed(misread)})" if misread else ""
     return LogDamage(reason + seen, lacking, misread)
-
-
-def listed(ledger_ids: Collection[LedgerId]) -> str:
-    """The first few of some ids, for messages."""
-    more = ", ..." if len(ledger_ids) > _LEDGERS_TOLD_MAX else ""
-    return ", ".join(map(str, list(ledger_ids)[:_LEDGERS_TOLD_MAX])) + more
 
 
 def _is_torn_by_crash(findings: LogFindings) -> bool:

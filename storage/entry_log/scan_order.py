@@ -20,7 +20,7 @@ from bkctl.storage.ids import EntryLogId
 from bkctl.storage.ports import FileSystem
 
 
-class LogFolder(msgspec.Struct, frozen=True):
+class LogDirectory(msgspec.Struct, frozen=True):
     """The logs of a ledger directory, and what an interrupted compaction left (storage section 4.9)."""
 
     log_ids: tuple[EntryLogId, ...]
@@ -33,7 +33,7 @@ class LogFolder(msgspec.Struct, frozen=True):
     """Names to be deleted once the index exists: replaced logs, and the files that mark them as replaced."""
 
 
-def read_log_folder(filesystem: FileSystem, directory: str) -> LogFolder:
+def read_log_directory(filesystem: FileSystem, directory: str) -> LogDirectory:
     """Look at a ledger directory (its ``current``); OSError."""
     names = filesystem.list_directory(directory)
     log_ids = {log_id for name in names if (log_id := parse_entry_log_file_name(name)) is not None}
@@ -42,7 +42,7 @@ def read_log_folder(filesystem: FileSystem, directory: str) -> LogFolder:
     sources = {source for _, (_, source) in finished} - {log_id for _, (log_id, _) in finished}
     claimed = {log_id for name in names if (log_id := parse_claimed_entry_log_id(name)) is not None}
     counted = (log_ids | {log_id for _, (log_id, _) in finished}) - sources
-    return LogFolder(
+    return LogDirectory(
         tuple(from_oldest(counted, claimed)),
         tuple(name for name in names if _is_unfinished(name)),
         links_due,
@@ -63,19 +63,19 @@ def from_oldest(log_ids: Iterable[EntryLogId], claimed: Iterable[EntryLogId]) ->
     return sorted(log_ids, key=lambda log_id: (log_id < oldest, log_id))
 
 
-def finish_links(filesystem: FileSystem, directory: str, folder: LogFolder) -> None:
+def finish_links(filesystem: FileSystem, directory: str, logs: LogDirectory) -> None:
     """Delete unfinished compacted logs, and give finished replacements their final names; OSError. Repeatable."""
-    for name in folder.unfinished:
+    for name in logs.unfinished:
         filesystem.remove(os.path.join(directory, name))
-    for name, target in folder.links_due:
+    for name, target in logs.links_due:
         filesystem.link(os.path.join(directory, name), os.path.join(directory, target))
-    if folder.unfinished or folder.links_due:
+    if logs.unfinished or logs.links_due:
         filesystem.sync_directory(directory)
 
 
-def remove_replaced(filesystem: FileSystem, directory: str, folder: LogFolder) -> None:
+def remove_replaced(filesystem: FileSystem, directory: str, logs: LogDirectory) -> None:
     """Delete the replaced logs, now that the index references their replacements; OSError. Repeatable."""
-    for name in folder.replaced:
+    for name in logs.replaced:
         filesystem.remove(os.path.join(directory, name))
         filesystem.sync_directory(directory)
 

@@ -129,7 +129,7 @@ class EntryLogWriter:
         with self._failing_for_good():
             while self._rolled:
                 self._rolled[0].file.sync()
-                self._let_go(self._rolled.pop(0))
+                self._drop(self._rolled.pop(0))
             if self._active is not None:
                 self._active.file.sync()
                 self._active.synced_position = self._active.position
@@ -175,17 +175,17 @@ class EntryLogWriter:
         """
         self._close_begun()
         if self._next is not None:
-            self._let_go(self._next)
+            self._drop(self._next)
             self._next = None
 
-    def _let_go(self, log: _OpenLog) -> None:
+    def _drop(self, log: _OpenLog) -> None:
         log.file.close()
         self._unfinished_log_ids.discard(log.log_id)
 
     def _close_begun(self) -> None:
         for log in (*self._rolled, self._active):
             if log is not None:
-                self._let_go(log)
+                self._drop(log)
         self._rolled.clear()
         self._active = None
 
@@ -266,7 +266,7 @@ class EntryLogWriter:
         except OSError:
             with contextlib.suppress(OSError):
                 self._fs.remove(path)
-            self._let_go(log)
+            self._drop(log)
             raise
         return log
 

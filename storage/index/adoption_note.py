@@ -59,9 +59,11 @@ def find_change_under_way(fs: FileSystem, config: StorageConfig) -> ChangeUnderW
 
 def begin_note(fs: FileSystem, config: StorageConfig, aside: str) -> ChangeNote:
     """The note of a new change; ``aside`` gets a number if directories with that name exist already."""
-    folders = [current_directory(directory) for directory in config.all_directories]
+    current_directories = [current_directory(directory) for directory in config.all_directories]
     names = itertools.chain([aside], (f"{aside}.{number}" for number in itertools.count(2)))
-    free = next(name for name in names if not any(fs.exists(os.path.join(folder, name)) for folder in folders))
+    free = next(
+        name for name in names if not any(fs.exists(os.path.join(current, name)) for current in current_directories)
+    )
     return ChangeNote(free, _newest(fs, config))
 
 
@@ -98,17 +100,17 @@ def require_nothing_written_since(fs: FileSystem, config: StorageConfig, path: s
         )
 
 
-def move_aside(fs: FileSystem, folder: str, names: Sequence[str], aside: str) -> None:
+def move_aside(fs: FileSystem, directory: str, names: Sequence[str], aside: str) -> None:
     """Move these names in a ``current`` directory into its directory ``aside``; safe to repeat when interrupted."""
-    present = [name for name in names if fs.exists(os.path.join(folder, name))]
+    present = [name for name in names if fs.exists(os.path.join(directory, name))]
     if not present:
         return
-    target = os.path.join(folder, aside)
+    target = os.path.join(directory, aside)
     fs.make_directories(target)
     for name in present:
-        fs.rename(os.path.join(folder, name), os.path.join(target, name))
+        fs.rename(os.path.join(directory, name), os.path.join(target, name))
     fs.sync_directory(target)
-    fs.sync_directory(folder)
+    fs.sync_directory(directory)
 
 
 def _newest(fs: FileSystem, config: StorageConfig) -> tuple[str, ...]:
@@ -127,6 +129,6 @@ def advise_on_lost_index(fs: FileSystem, config: StorageConfig) -> str:
     change = find_change_under_way(fs, config)
     if change is not None:
         return change.advice
-    folders = map(current_directory, config.effective_index_directories)
-    is_java = any(find_java_index(fs, folder).names for folder in folders if fs.exists(folder))
+    directories = map(current_directory, config.effective_index_directories)
+    is_java = any(find_java_index(fs, directory).names for directory in directories if fs.exists(directory))
     return JAVA_INDEX_ADVICE if is_java else REBUILD_ADVICE

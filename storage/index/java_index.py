@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from bkctl.storage.filenames import JAVA_DATABASES, idx_path, is_idx_folder, parse_idx_file_name
+from bkctl.storage.filenames import JAVA_DATABASES, idx_path, is_idx_directory, parse_idx_file_name
 from bkctl.storage.ids import LedgerId
 from bkctl.storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN
 from bkctl.storage.ports import FileSystem
@@ -25,7 +25,7 @@ from bkctl.storage.ports import FileSystem
 class JavaIndex(NamedTuple):
     """Names in one index directory (its ``current``)."""
 
-    idx_folders: tuple[str, ...]
+    idx_directories: tuple[str, ...]
     """Top directories of the tree of ``.idx`` files; only those that contain such a file."""
     databases: tuple[str, ...]
     """RocksDB directories."""
@@ -33,30 +33,30 @@ class JavaIndex(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """All names that a Java bookie would read as its index."""
-        return (*self.idx_folders, *self.databases)
+        return (*self.idx_directories, *self.databases)
 
 
 def find_java_index(fs: FileSystem, directory: str) -> JavaIndex:
     """Java's files in an index directory (``current``), none if the directory does not exist; OSError."""
     names = _names_in(fs, directory)
-    idx_folders = (name for name in names if is_idx_folder(name) and any(_idx_names(fs, directory, name)))
-    return JavaIndex(tuple(idx_folders), tuple(name for name in JAVA_DATABASES if name in names))
+    idx_directories = (name for name in names if is_idx_directory(name) and any(_idx_names(fs, directory, name)))
+    return JavaIndex(tuple(idx_directories), tuple(name for name in JAVA_DATABASES if name in names))
 
 
 def list_idx_ledgers(fs: FileSystem, directory: str) -> list[LedgerId]:
     """Ledgers with an index file in a directory (``current``), ascending. OSError."""
-    folders = filter(is_idx_folder, fs.list_directory(directory))
-    return sorted(ledger_id for folder in folders for ledger_id in _idx_names(fs, directory, folder))
+    firsts = filter(is_idx_directory, fs.list_directory(directory))
+    return sorted(ledger_id for first in firsts for ledger_id in _idx_names(fs, directory, first))
 
 
-def _idx_names(fs: FileSystem, directory: str, folder: str) -> Iterator[LedgerId]:
-    for second in _names_in(fs, os.path.join(directory, folder)):
-        if not is_idx_folder(second):
+def _idx_names(fs: FileSystem, directory: str, first: str) -> Iterator[LedgerId]:
+    for second in _names_in(fs, os.path.join(directory, first)):
+        if not is_idx_directory(second):
             continue
-        for name in _names_in(fs, os.path.join(directory, folder, second)):
+        for name in _names_in(fs, os.path.join(directory, first, second)):
             ledger_id = parse_idx_file_name(name)
             # Java looks for a ledger only at this path.
-            if ledger_id is not None and idx_path(ledger_id) == os.path.join(folder, second, name):
+            if ledger_id is not None and idx_path(ledger_id) == os.path.join(first, second, name):
                 yield ledger_id
 
 

@@ -10,7 +10,6 @@ from typing import Final
 import msgspec
 
 from bkctl.storage.advice import ADOPTION_ADVICE, REBUILD_ADVICE, without_advice
-from bkctl.storage.disk_room import mebibytes
 from bkctl.storage.entry_log.format import HEADER_BYTES
 from bkctl.storage.entry_log.reader import list_entry_logs
 from bkctl.storage.errors import IndexDamagedError, IndexMissingError, NoRoomToStartError, StorageError
@@ -33,6 +32,7 @@ from bkctl.storage.index.seal import (
 )
 from bkctl.storage.index.swap import finish_swap, rebuilt_path
 from bkctl.storage.ports import FileSystem, OpenIndexStore
+from bkctl.storage.words import size
 
 
 def open_indexes(
@@ -103,7 +103,7 @@ def open_or_view_index(filesystem: FileSystem, open_index: OpenIndexStore, path:
         return view_sealed_index(filesystem, open_index, path)
     except ValueError as error:
         raise NoRoomToStartError(
-            f"{path}: {mebibytes(free_bytes)} MiB are free, but {mebibytes(needed_bytes)} MiB are needed to open "
+            f"{path}: {size(free_bytes)} are free, {size(needed_bytes - free_bytes)} more are needed to open "
             f"this index, which must be repaired ({error}): free disk space"
         ) from error
 

@@ -35,9 +35,9 @@ def rebuilt_path(path: str) -> str:
 def begin_rebuilt(filesystem: FileSystem, path: str) -> str:
     """An empty directory for a new database; deletes what an earlier rebuild left. OSError."""
     discard_rebuilt(filesystem, path)
-    folder = rebuilt_path(path)
-    filesystem.make_directories(folder)
-    return folder
+    directory = rebuilt_path(path)
+    filesystem.make_directories(directory)
+    return directory
 
 
 def discard_rebuilt(filesystem: FileSystem, path: str) -> None:
@@ -48,7 +48,7 @@ def discard_rebuilt(filesystem: FileSystem, path: str) -> None:
     """
     for tries_left in reversed(range(_DISCARD_TRIES_MAX)):
         try:
-            _remove_folder(filesystem, rebuilt_path(path))
+            _remove_directory(filesystem, rebuilt_path(path))
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.ENOENT) or not tries_left:
                 raise
@@ -58,9 +58,9 @@ def discard_rebuilt(filesystem: FileSystem, path: str) -> None:
 
 def commit_rebuilt(filesystem: FileSystem, open_index: OpenIndexStore, path: str) -> None:
     """Make the new database valid once it is complete and durable; ``finish_swap`` is next. StorageError, OSError."""
-    folder = rebuilt_path(path)
-    filesystem.sync_directory(folder)
-    seal_database(filesystem, open_index, folder)
+    directory = rebuilt_path(path)
+    filesystem.sync_directory(directory)
+    seal_database(filesystem, open_index, directory)
 
 
 def finish_swap(filesystem: FileSystem, path: str) -> bool:
@@ -69,31 +69,31 @@ def finish_swap(filesystem: FileSystem, path: str) -> bool:
     IndexDamagedError when the record of the new database is not valid; OSError.
     """
     parent = os.path.dirname(path)
-    folder, replaced = rebuilt_path(path), path + REPLACED_SUFFIX
-    record_path, new_record_path = seal_file_name(path), seal_file_name(folder)
+    directory, replaced = rebuilt_path(path), path + REPLACED_SUFFIX
+    record_path, new_record_path = seal_file_name(path), seal_file_name(directory)
     if not filesystem.exists(new_record_path):
         if filesystem.exists(path) and filesystem.exists(record_path):
-            _remove_folder(filesystem, replaced)
+            _remove_directory(filesystem, replaced)
         return False
     record = decode_seal_record(filesystem.read_file(new_record_path))
     if record is None or record.number == 0:
         raise IndexDamagedError(f"{new_record_path} is not a seal record; {REBUILD_ADVICE}")
-    if filesystem.exists(folder):
+    if filesystem.exists(directory):
         # Otherwise files kept of the old database would be restored into the new one.
         KeptFiles(filesystem, path).drop()
         if filesystem.exists(path):
-            _remove_folder(filesystem, replaced)
+            _remove_directory(filesystem, replaced)
             filesystem.rename(path, replaced)
             filesystem.sync_directory(parent)
-        filesystem.rename(folder, path)
+        filesystem.rename(directory, path)
         filesystem.sync_directory(parent)
     filesystem.rename(new_record_path, record_path)
     filesystem.sync_directory(parent)
-    _remove_folder(filesystem, replaced)
+    _remove_directory(filesystem, replaced)
     return True
 
 
-def _remove_folder(filesystem: FileSystem, path: str) -> None:
+def _remove_directory(filesystem: FileSystem, path: str) -> None:
     if filesystem.exists(path):
         remove_files(filesystem, path)
         filesystem.remove_directory(path)

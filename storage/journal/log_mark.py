@@ -172,8 +172,8 @@ def survey_marks(fs: FileSystem, config: StorageConfig) -> Iterator[JournalMarks
     ledger_directories = [current_directory(directory) for directory in config.ledger_directories]
     for index, directory in enumerate(config.journal_directories):
         files = tuple(
-            _look(fs, os.path.join(folder, name_of(index, journal_count)), index, is_record=is_record)
-            for folder in ledger_directories
+            _examine(fs, os.path.join(current, name_of(index, journal_count)), index, is_record=is_record)
+            for current in ledger_directories
             for name_of, is_record in ((last_mark_file_name, False), (mark_record_file_name, True))
         )
         start, trouble = None, None
@@ -187,7 +187,7 @@ def survey_marks(fs: FileSystem, config: StorageConfig) -> Iterator[JournalMarks
         yield JournalMarks(index, directory, files, start, trouble)
 
 
-def _look(fs: FileSystem, path: str, journal_index: int, *, is_record: bool) -> MarkFile:
+def _examine(fs: FileSystem, path: str, journal_index: int, *, is_record: bool) -> MarkFile:
     mark = None
     try:
         data = fs.read_file(path)

@@ -55,7 +55,7 @@ from bkctl.storage.index.journaled_rows import read_journaled_ledgers
 from bkctl.storage.index.ledger_index import NEEDS_INTEGRITY_CHECK
 from bkctl.storage.index.seal import open_sealed_index
 from bkctl.storage.journal.log_mark import NO_MARK, read_last_mark
-from bkctl.storage.offline.adoption_build import BuildReport, IndexBuild, LogPlaces, building_path, discard_build
+from bkctl.storage.offline.adoption_build import BuildReport, IndexBuild, LocatedLogs, building_path, discard_build
 from bkctl.storage.ports import Children, FileSystem, OpenIndexStore
 from bkctl.storage.rebuild.rebuild import IndexRebuild, plan_rebuild
 
@@ -92,7 +92,7 @@ def survey_adoption(fs: FileSystem, config: StorageConfig) -> AdoptionSurvey | N
     """
     config.require_paired_indexes()
     indexes = _java_indexes(fs, config)
-    has_idx = any(index.idx_folders for index in indexes.values())
+    has_idx = any(index.idx_directories for index in indexes.values())
     has_databases = any(index.databases for index in indexes.values())
     is_begun = read_note(fs, note_path(config)) is not None
     if not is_begun:
@@ -104,11 +104,11 @@ def survey_adoption(fs: FileSystem, config: StorageConfig) -> AdoptionSurvey | N
     ledger_count = None if has_databases else sum(1 for _ in idx_ledgers(fs, config))
     return AdoptionSurvey(
         storage=storage,
-        aside=tuple(os.path.join(folder, name) for folder, index in indexes.items() for name in index.names),
+        aside=tuple(os.path.join(directory, name) for directory, index in indexes.items() for name in index.names),
         ledger_count=ledger_count,
         log_count=len(logs.sizes_bytes),
         log_bytes=sum(logs.sizes_bytes.values()),
-        is_dirty=any(fs.exists(os.path.join(folder, DIRTY)) for folder in logs.directories),
+        is_dirty=any(fs.exists(os.path.join(directory, DIRTY)) for directory in logs.directories),
         is_begun=is_begun,
     )
 
@@ -151,12 +151,12 @@ def note_path(config: StorageConfig) -> str:
     return os.path.join(current_directory(config.ledger_directories[0]), ADOPTION)
 
 
-def index_folders(config: StorageConfig) -> list[str]:
+def index_directories(config: StorageConfig) -> list[str]:
     """The ``current`` directories of all index directories."""
     return [current_directory(each) for each in config.effective_index_directories]
 
 
-def locate_logs(fs: FileSystem, config: StorageConfig, *, is_unique: bool) -> LogPlaces:
+def locate_logs(fs: FileSystem, config: StorageConfig, *, is_unique: bool) -> LocatedLogs:
     """All entry logs with their sizes. AdoptionRefusedError if ``is_unique`` and two directories share a log id."""
     directories = [current_directory(each) for each in config.ledger_directories]
     positions: dict[EntryLogId, int] = {}
@@ -172,11 +172,11 @@ def locate_logs(fs: FileSystem, config: StorageConfig, *, is_unique: bool) -> Lo
                 )
             if fs.size(path) >= sizes_bytes.get(log_id, 0):
                 positions[log_id], sizes_bytes[log_id] = position, fs.size(path)
-    return LogPlaces(directories, positions, sizes_bytes)
+    return LocatedLogs(directories, positions, sizes_bytes)
 
 
 def _java_indexes(fs: FileSystem, config: StorageConfig) -> dict[str, JavaIndex]:
-    return {folder: find_java_index(fs, folder) for folder in index_folders(config)}
+    return {directory: find_java_index(fs, directory) for directory in index_directories(config)}
 
 
 def _require_one_kind(fs: FileSystem, config: StorageConfig, *, has_idx: bool, has_databases: bool) -> None:
@@ -185,7 +185,7 @@ def _require_one_kind(fs: FileSystem, config: StorageConfig, *, has_idx: bool, h
             "nothing was changed: there are .idx files and RocksDB directories: a conversion from one to the "
             "other was interrupted, and neither is complete; finish it with Java's own shell first"
         )
-    own = [path for folder in index_folders(config) for path in own_index_paths(folder) if fs.exists(path)]
+    own = [path for directory in index_directories(config) for path in own_index_paths(directory) if fs.exists(path)]
     if own and (has_idx or has_databases):
         raise AdoptionRefusedError(
             f"nothing was changed: {own[0]} exists in addition to the Java index, so this bookie has already run "
@@ -199,15 +199,15 @@ def _is_without_index(fs: FileSystem, config: StorageConfig) -> bool:
     Interleaved storage creates a ledger's index file at its first flush. Until a mark shows a flush, all entries are
     in the journals. AdoptionRefusedError if an index must have existed.
     """
-    folders = [current_directory(each) for each in config.ledger_directories]
-    own = [path for folder in index_folders(config) for path in own_index_paths(folder) if fs.exists(path)]
-    names = [name for folder in folders for name in fs.list_directory(folder)]
+    directories = [current_directory(each) for each in config.ledger_directories]
+    own = [path for directory in index_directories(config) for path in own_index_paths(directory) if fs.exists(path)]
+    names = [name for directory in directories for name in fs.list_directory(directory)]
     if own or not any(name.startswith(last_mark_file_name(0, 1)) for name in names):
         return False
     count = len(config.journal_directories)
     logs = locate_logs(fs, config, is_unique=False)
     if all(size_bytes <= HEADER_BYTES for size_bytes in logs.sizes_bytes.values()) or all(
-        read_last_mark(fs, folders, index, count) == NO_MARK for index in range(count)
+        read_last_mark(fs, directories, index, count) == NO_MARK for index in range(count)
     ):
         return True
     raise AdoptionRefusedError(
@@ -217,9 +217,9 @@ def _is_without_index(fs: FileSystem, config: StorageConfig) -> bool:
     )
 
 
-def own_index_paths(folder: str) -> list[str]:
+def own_index_paths(directory: str) -> list[str]:
     """Files of bkctl's index in a ``current`` directory."""
-    return [os.path.join(folder, name) for database in _DATABASES for name in (database, seal_file_name(database))]
+    return [os.path.join(directory, name) for database in _DATABASES for name in (database, seal_file_name(database))]
 
 
 def _built(
@@ -229,9 +229,9 @@ def _built(
     try:
         return _build(fs, open_index, config, on_progress)
     except BaseException:
-        for folder in index_folders(config):
+        for directory in index_directories(config):
             with contextlib.suppress(OSError):
-                discard_build(fs, folder)
+                discard_build(fs, directory)
         raise
 
 
@@ -251,10 +251,10 @@ def _build(
             write_mixed_logs(fs, directory, first.last_log_id)
     # The first directory comes last: its flags record whether anything in any directory was unreadable.
     for position in reversed(range(count)):
-        folder = index_folders(config)[position]
+        index_directory = index_directories(config)[position]
         # List the logs again: the previous build wrote logs with copies, and their ids are now in use.
         logs = locate_logs(fs, config, is_unique=True)
-        build = IndexBuild(fs, open_index, logs, position, folder, config.engine.entry_log, journaled, report)
+        build = IndexBuild(fs, open_index, logs, position, index_directory, config.engine.entry_log, journaled, report)
         try:
             for ledger_id, paths in idx_ledgers(fs, config):
                 if ledger_id % count == position:
@@ -264,7 +264,7 @@ def _build(
         finally:
             build.close()
         for database in _DATABASES:
-            open_sealed_index(fs, open_index, building_path(folder, database)).close()
+            open_sealed_index(fs, open_index, building_path(index_directory, database)).close()
     return report
 
 
@@ -279,9 +279,9 @@ def _rebuild(
     plans = plan_rebuild(fs, open_index, config, None)
     if not any(plan.databases for plan in plans):
         return BuildReport()
-    rebuilt = IndexRebuild(
-        fs, open_index, children, config, _StageProgress(on_progress), are_logs_vouched_for=True
-    ).run(plans)
+    rebuilt = IndexRebuild(fs, open_index, children, config, _StageProgress(on_progress), are_logs_complete=True).run(
+        plans
+    )
     report = BuildReport(
         ledger_count=sum(directory.ledger_count for directory in rebuilt.directories),
         entry_count=sum(directory.row_count for directory in rebuilt.directories),
@@ -316,20 +316,21 @@ class _StageProgress:
 def idx_ledgers(fs: FileSystem, config: StorageConfig) -> Iterator[tuple[LedgerId, Sequence[str]]]:
     """Every ledger that has index files, ascending, with the paths of these files."""
     lists: list[Iterable[tuple[LedgerId, str]]] = [
-        [(ledger_id, folder) for ledger_id in list_idx_ledgers(fs, folder)] for folder in index_folders(config)
+        [(ledger_id, directory) for ledger_id in list_idx_ledgers(fs, directory)]
+        for directory in index_directories(config)
     ]
     for ledger_id, found in itertools.groupby(heapq.merge(*lists), key=lambda each: each[0]):
-        yield ledger_id, [os.path.join(folder, idx_path(ledger_id)) for _, folder in found]
+        yield ledger_id, [os.path.join(directory, idx_path(ledger_id)) for _, directory in found]
 
 
 def _put_in_place(fs: FileSystem, config: StorageConfig, note: ChangeNote) -> None:
     # Java's index first: until ours is in place, neither implementation finds an index that it would use.
-    for folder, index in _java_indexes(fs, config).items():
-        move_aside(fs, folder, index.names, note.aside)
-    for folder in index_folders(config):
+    for directory, index in _java_indexes(fs, config).items():
+        move_aside(fs, directory, index.names, note.aside)
+    for directory in index_directories(config):
         for database in _DATABASES:
-            ready = building_path(folder, database)
+            ready = building_path(directory, database)
             for source, name in ((ready, database), (seal_file_name(ready), seal_file_name(database))):
                 if fs.exists(source):
-                    fs.rename(source, os.path.join(folder, name))
-        fs.sync_directory(folder)
+                    fs.rename(source, os.path.join(directory, name))
+        fs.sync_directory(directory)

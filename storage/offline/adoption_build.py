@@ -71,7 +71,7 @@ class BuildReport(msgspec.Struct):
             self.unreadable.append(Unreadable(path, reason))
 
 
-class LogPlaces(msgspec.Struct, frozen=True):
+class LocatedLogs(msgspec.Struct, frozen=True):
     """Directory of each entry log of a bookie with Interleaved storage, whose log ids are unique in all directories."""
 
     directories: Sequence[str]
@@ -131,7 +131,7 @@ class IndexBuild:
         self,
         fs: FileSystem,
         open_index: OpenIndexStore,
-        logs: LogPlaces,
+        logs: LocatedLogs,
         position: int,
         index_directory: str,
         config: EntryLogConfig,

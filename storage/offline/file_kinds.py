@@ -14,7 +14,7 @@ import msgspec
 from bkctl.storage import filenames
 
 
-class FolderRole(enum.StrEnum):
+class DirectoryRole(enum.StrEnum):
     """Role of a directory; a directory may have several."""
 
     JOURNAL = "journal"
@@ -63,16 +63,16 @@ _JAVA_DATABASE_COPY = re.compile(r"(ledgers|locations)\.(BACKUP|PREV|TEMP|backup
 _UNKNOWN = FileKind("unknown", "not a file of a bookie")
 
 
-def describe_file(roles: frozenset[FolderRole], name: str) -> FileKind:
+def describe_file(roles: frozenset[DirectoryRole], name: str) -> FileKind:
     """Describe the file or directory ``name`` in a ``current`` directory with these roles."""
     fixed = _FIXED.get(name)
     found = (fixed, _journal(roles, name), _entry_log(roles, name), _java_index(name), _aside(name), _mark(name))
     return next((kind for kind in found if kind is not None), None) or _leftover(name)
 
 
-def _journal(roles: frozenset[FolderRole], name: str) -> FileKind | None:
+def _journal(roles: frozenset[DirectoryRole], name: str) -> FileKind | None:
     if filenames.parse_journal_file_name(name) is not None:
-        is_here = FolderRole.JOURNAL in roles
+        is_here = DirectoryRole.JOURNAL in roles
         return FileKind("journal", "journal (write-ahead log)", None if is_here else "no journal directory: not read")
     if not name.endswith(".txn"):
         return None
@@ -81,9 +81,9 @@ def _journal(roles: frozenset[FolderRole], name: str) -> FileKind | None:
     )
 
 
-def _entry_log(roles: frozenset[FolderRole], name: str) -> FileKind | None:
+def _entry_log(roles: frozenset[DirectoryRole], name: str) -> FileKind | None:
     if filenames.parse_entry_log_file_name(name) is not None:
-        is_here = FolderRole.LEDGER in roles
+        is_here = DirectoryRole.LEDGER in roles
         return FileKind("entry log", "entries of many ledgers", None if is_here else "no ledger directory: not read")
     if filenames.parse_claimed_entry_log_id(name) is not None:
         return FileKind("compaction", "an unfinished compaction's entry log; the collector finishes or deletes it")

@@ -58,12 +58,12 @@ from bkctl.storage.index.ledger_index import LedgerRow
 from bkctl.storage.index.opening import DATABASES, inspect_index
 from bkctl.storage.journal.catalog import read_catalog
 from bkctl.storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
-from bkctl.storage.offline.adoption import index_folders
+from bkctl.storage.offline.adoption import index_directories
 from bkctl.storage.ports import FileSystem, OpenIndexStore
+from bkctl.storage.words import counted, listed
 
 _OWN_PREFIXES = ("ldb-", "bkctl.")
 _RECORD_COUNT_MAX = 3 * 4096
-_LEDGERS_TOLD_MAX = 10
 
 
 class HandBackReport(msgspec.Struct):
@@ -79,19 +79,19 @@ def needs_hand_back(fs: FileSystem, config: StorageConfig) -> bool:
     AdoptionRefusedError if an adoption is unfinished, a log is known to be damaged, or the bookie did not shut down
     cleanly. CorruptFileError, OSError.
     """
-    folders = [current_directory(each) for each in config.ledger_directories]
-    if fs.exists(os.path.join(folders[0], ADOPTION)):
+    directories = [current_directory(each) for each in config.ledger_directories]
+    if fs.exists(os.path.join(directories[0], ADOPTION)):
         raise AdoptionRefusedError("nothing was changed: an adoption is unfinished: finish it with bkctl storage adopt")
     if fs.exists(_note_path(config)):
         return True
-    dirty = next((path for folder in folders if fs.exists(path := os.path.join(folder, DIRTY))), None)
+    dirty = next((path for directory in directories if fs.exists(path := os.path.join(directory, DIRTY))), None)
     if dirty is not None:
         raise AdoptionRefusedError(f"nothing was changed: {dirty} exists, {UNCLEAN_ADVICE}")
-    for folder in folders:
-        damaged = [entry_log_file_name(log_id) for log_id in read_quarantine(fs, folder)]
+    for directory in directories:
+        damaged = [entry_log_file_name(log_id) for log_id in read_quarantine(fs, directory)]
         if damaged:
-            raise _damaged(folder, damaged)
-    return any(_own_names(fs, folder) for folder in index_folders(config))
+            raise _damaged(directory, damaged)
+    return any(_own_names(fs, directory) for directory in index_directories(config))
 
 
 def require_readable(fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig) -> None:
@@ -102,9 +102,9 @@ def require_readable(fs: FileSystem, open_index: OpenIndexStore, config: Storage
     """
     if read_note(fs, _note_path(config)) is not None:
         return
-    for folders in config.engine_folders:
+    for directories in config.engine_directories:
         for database in DATABASES:
-            state = inspect_index(fs, open_index, *folders, database)
+            state = inspect_index(fs, open_index, *directories, database)
             if state.is_lost:
                 raise state.as_error(advise_on_lost_index(fs, config))
     for directory in config.journal_directories:
@@ -130,22 +130,22 @@ def hand_back(
     path = _note_path(config)
     note = read_note(fs, path)
     if note is None:
-        _flush_and_tell(fs, open_index, config, now_ms, report, on_progress)
+        _flush_and_report(fs, open_index, config, now_ms, report, on_progress)
         note = begin_note(fs, config, OWN_INDEX_ASIDE)
         write_note(fs, path, note)
-    elif any(_own_names(fs, folder) for folder in index_folders(config)):
+    elif any(_own_names(fs, directory) for directory in index_directories(config)):
         require_nothing_written_since(fs, config, path, note)
     # The databases first: without them our bookie refuses to start on the remaining files.
-    for folder in dict.fromkeys((*index_folders(config), *_all_folders(config))):
-        move_aside(fs, folder, _own_names(fs, folder), note.aside)
-    for folder in index_folders(config):
+    for directory in dict.fromkeys((*index_directories(config), *_all_directories(config))):
+        move_aside(fs, directory, _own_names(fs, directory), note.aside)
+    for directory in index_directories(config):
         for database in JAVA_DATABASES:
-            fs.make_directories(os.path.join(folder, database))
+            fs.make_directories(os.path.join(directory, database))
     remove_note(fs, path)
     return report
 
 
-def _flush_and_tell(
+def _flush_and_report(
     fs: FileSystem,
     open_index: OpenIndexStore,
     config: StorageConfig,
@@ -210,9 +210,7 @@ def _records(ledger_id: int, row: LedgerRow) -> list[bytes]:
 def _require_nothing_unknown(storage: LedgerStorage) -> None:
     limbo = [str(ledger_id) for ledger_id, row in _rows(storage) if row.is_limbo]
     if limbo or storage.engines[0].read_flags():
-        what = (
-            f"{len(limbo)} ledgers may miss entries here ({', '.join(limbo[:_LEDGERS_TOLD_MAX])} ...)" if limbo else ""
-        )
+        what = f"{counted(len(limbo), 'ledger')} may miss entries here ({listed(limbo)})" if limbo else ""
         raise AdoptionRefusedError(
             f"nothing was changed: {what or 'an integrity check is due'}; Java would report missing entries as "
             "nonexistent: start the bookie and wait until its integrity check is complete, or remove it with "
@@ -223,21 +221,23 @@ def _require_nothing_unknown(storage: LedgerStorage) -> None:
 def _require_whole_logs(fs: FileSystem, config: StorageConfig, on_progress: Callable[[int, int], None]) -> None:
     """Read all logs that Java's rebuild will read, because it skips damage without reporting it."""
     logs = [
-        (folder, log_id)
-        for folder in map(current_directory, config.ledger_directories)
-        for log_id in list_entry_logs(fs, folder)
+        (directory, log_id)
+        for directory in map(current_directory, config.ledger_directories)
+        for log_id in list_entry_logs(fs, directory)
     ]
-    for done_count, (folder, log_id) in enumerate(logs):
+    for done_count, (directory, log_id) in enumerate(logs):
         on_progress(done_count, len(logs))
         entry_bytes_max = config.engine.entry_log.entry_bytes_max
-        found = examine_log(fs, folder, log_id, entry_bytes_max, functools.partial(on_progress, done_count, len(logs)))
+        found = examine_log(
+            fs, directory, log_id, entry_bytes_max, functools.partial(on_progress, done_count, len(logs))
+        )
         if found.damage is not None:
-            raise _damaged(folder, [f"{entry_log_file_name(log_id)}: {found.damage.reason}"])
+            raise _damaged(directory, [f"{entry_log_file_name(log_id)}: {found.damage.reason}"])
 
 
-def _damaged(folder: str, logs: Sequence[str]) -> AdoptionRefusedError:
+def _damaged(directory: str, logs: Sequence[str]) -> AdoptionRefusedError:
     return AdoptionRefusedError(
-        f"nothing was changed: entry logs in {folder} are damaged ({', '.join(logs)}), and after Java's index "
+        f"nothing was changed: entry logs in {directory} are damaged ({', '.join(logs)}), and after Java's index "
         "rebuild their unreadable entries would be reported as nonexistent; remove the bookie with bkctl "
         "decommission"
     )
@@ -245,14 +245,14 @@ def _damaged(folder: str, logs: Sequence[str]) -> AdoptionRefusedError:
 
 def own_paths(fs: FileSystem, config: StorageConfig) -> list[str]:
     """Paths that a hand-back moves aside; OSError."""
-    folders = dict.fromkeys((*index_folders(config), *_all_folders(config)))
-    return [os.path.join(folder, name) for folder in folders for name in _own_names(fs, folder)]
+    directories = dict.fromkeys((*index_directories(config), *_all_directories(config)))
+    return [os.path.join(directory, name) for directory in directories for name in _own_names(fs, directory)]
 
 
-def _own_names(fs: FileSystem, folder: str) -> list[str]:
+def _own_names(fs: FileSystem, directory: str) -> list[str]:
     """Names of our files in a ``current`` directory, except the lock, notes and files already moved aside."""
     kept = (LOCK, HANDING_BACK, ADOPTION, MIXED_LOGS)
-    names = fs.list_directory(folder) if fs.exists(folder) else []  # an index directory may be new
+    names = fs.list_directory(directory) if fs.exists(directory) else []  # an index directory may be new
     return [
         name
         for name in names
@@ -266,5 +266,5 @@ def _note_path(config: StorageConfig) -> str:
     return os.path.join(current_directory(config.ledger_directories[0]), HANDING_BACK)
 
 
-def _all_folders(config: StorageConfig) -> list[str]:
+def _all_directories(config: StorageConfig) -> list[str]:
     return [current_directory(each) for each in (*config.journal_directories, *config.ledger_directories)]

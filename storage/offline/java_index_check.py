@@ -16,9 +16,10 @@ from bkctl.storage.filenames import JAVA_DATABASES
 from bkctl.storage.ids import EntryId, LedgerId, unpack_location
 from bkctl.storage.index.adoption_note import find_change_under_way
 from bkctl.storage.index.java_index import find_java_index
-from bkctl.storage.offline.adoption import idx_ledgers, index_folders, locate_logs, own_index_paths
+from bkctl.storage.offline.adoption import idx_ledgers, index_directories, locate_logs, own_index_paths
 from bkctl.storage.offline.adoption_build import read_idx_header, read_idx_locations
 from bkctl.storage.ports import FileSystem
+from bkctl.storage.words import counted
 
 _ROCKSDB_FILE: Final = "CURRENT"
 """Every RocksDB directory has it."""
@@ -39,20 +40,20 @@ def java_index_paths(fs: FileSystem, config: StorageConfig) -> dict[str, tuple[s
     Empty if bkctl wrote to any of them, if a change from one kind of index to the other was begun, or if a RocksDB
     directory is missing or empty. OSError.
     """
-    folders = index_folders(config)
+    directories = index_directories(config)
     if find_change_under_way(fs, config) is not None:
         return {}
-    if any(fs.exists(path) for folder in folders for path in own_index_paths(folder)):
+    if any(fs.exists(path) for directory in directories for path in own_index_paths(directory)):
         return {}
-    found = {folder: find_java_index(fs, folder) for folder in folders}
-    if not all(_are_made(fs, folder, index.databases) for folder, index in found.items()):
+    found = {directory: find_java_index(fs, directory) for directory in directories}
+    if not all(_are_made(fs, directory, index.databases) for directory, index in found.items()):
         return {}
-    return {folder: index.names for folder, index in found.items() if index.names}
+    return {directory: index.names for directory, index in found.items() if index.names}
 
 
-def _are_made(fs: FileSystem, folder: str, databases: tuple[str, ...]) -> bool:
+def _are_made(fs: FileSystem, directory: str, databases: tuple[str, ...]) -> bool:
     """Whether these RocksDB directories are none, or complete; a hand-back leaves empty ones, which Java must fill."""
-    return not databases or all(fs.exists(os.path.join(folder, name, _ROCKSDB_FILE)) for name in JAVA_DATABASES)
+    return not databases or all(fs.exists(os.path.join(directory, name, _ROCKSDB_FILE)) for name in JAVA_DATABASES)
 
 
 def find_idx_problems(
@@ -72,5 +73,5 @@ def find_idx_problems(
                 continue
             if wrong:
                 entry_id, reason = wrong[0]
-                more = f", and {len(wrong) - 1} more entries" if len(wrong) > 1 else ""
+                more = f", and {counted(len(wrong) - 1, 'more entry')}" if len(wrong) > 1 else ""
                 yield IdxProblem(path, f"entry {entry_id} cannot be read: {reason}{more}", ledger_id, entry_id)

@@ -99,16 +99,16 @@ def survey_limbo(fs: FileSystem, open_index: OpenIndexStore, config: StorageConf
         raise AdoptionRefusedError(change.advice)
     directories: list[LimboDirectory] = []
     flags = 0
-    for position, (ledger_folder, index_folder) in enumerate(config.engine_folders):
-        if not _is_sound(fs, open_index, config, ledger_folder, index_folder):
+    for position, (ledger_directory, index_directory) in enumerate(config.engine_directories):
+        if not _is_sound(fs, open_index, config, ledger_directory, index_directory):
             continue
-        with viewing_index(fs, open_index, index_folder, LEDGERS_DATABASE) as rows, advising_repair():
+        with viewing_index(fs, open_index, index_directory, LEDGERS_DATABASE) as rows, advising_repair():
             ledgers = LedgerIndex.load(rows)
             flags = ledgers.read_flags() if position == 0 else flags
-        with viewing_index(fs, open_index, index_folder, LOCATIONS_DATABASE) as rows, advising_repair():
+        with viewing_index(fs, open_index, index_directory, LOCATIONS_DATABASE) as rows, advising_repair():
             limbo = tuple(_limbo_ledgers(ledgers, LocationIndex(rows)))
         certain = frozenset(ledgers).difference(each.ledger_id for each in limbo)
-        directories.append(LimboDirectory(ledger_folder, index_folder, limbo, certain))
+        directories.append(LimboDirectory(ledger_directory, index_directory, limbo, certain))
     dirty_paths = (os.path.join(current_directory(each), DIRTY) for each in config.ledger_directories)
     return LimboSurvey(
         tuple(directories),
@@ -129,25 +129,27 @@ def find_doubtful_logs(
 
     ``on_progress``: finished and total logs. StorageError, OSError.
     """
-    folder = directory.ledger_directory
+    ledger_directory = directory.ledger_directory
     wanted = frozenset(ledger_ids)
-    log_ids = list_entry_logs(fs, folder)
+    log_ids = list_entry_logs(fs, ledger_directory)
     found: list[DoubtfulLog] = []
     for done_count, log_id in enumerate(log_ids):
         show = functools.partial(on_progress, done_count, len(log_ids))
         show()
-        damage = examine_log(fs, folder, log_id, entry_bytes_max, show).damage
+        damage = examine_log(fs, ledger_directory, log_id, entry_bytes_max, show).damage
         if damage is not None:
             concerned = wanted if damage.ledger_ids is None else wanted.intersection(damage.affected_ids)
-            found += _doubtful(folder, log_id, damage.reason, concerned)
-    quarantined = read_quarantine(fs, folder)
+            found += _doubtful(ledger_directory, log_id, damage.reason, concerned)
+    quarantined = read_quarantine(fs, ledger_directory)
     # Treat quarantined logs as missing: rows that reference them count as shortfalls.
-    sizes_bytes = {log_id: size for log_id, size in log_sizes_bytes(fs, folder).items() if log_id not in quarantined}
+    sizes_bytes = {
+        log_id: size for log_id, size in log_sizes_bytes(fs, ledger_directory).items() if log_id not in quarantined
+    }
     with viewing_index(fs, open_index, directory.index_directory, LOCATIONS_DATABASE) as rows, advising_repair():
         show = functools.partial(on_progress, len(log_ids), len(log_ids))
         show()
         for log in find_shortfalls(rows, wanted, sizes_bytes, show):
-            found += _doubtful(folder, log.log_id, quarantined.get(log.log_id, log.reason), log.ledger_ids)
+            found += _doubtful(ledger_directory, log.log_id, quarantined.get(log.log_id, log.reason), log.ledger_ids)
     return found
 
 
@@ -164,12 +166,12 @@ def end_limbo(
 
 
 def _is_sound(
-    fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig, ledger_folder: str, index_folder: str
+    fs: FileSystem, open_index: OpenIndexStore, config: StorageConfig, ledger_directory: str, index_directory: str
 ) -> bool:
     """Whether both databases exist; False if the directory was never written to."""
     conditions = []
     for database in DATABASES:
-        state = inspect_index(fs, open_index, ledger_folder, index_folder, database)
+        state = inspect_index(fs, open_index, ledger_directory, index_directory, database)
         if state.is_lost:
             raise state.as_error(advise_on_lost_index(fs, config))
         conditions.append(state.condition)
@@ -185,6 +187,6 @@ def _limbo_ledgers(ledgers: LedgerIndex, locations: LocationIndex) -> Iterator[L
             yield LimboLedger(ledger_id, row.is_fenced, first, None if last is None else last[0])
 
 
-def _doubtful(folder: str, log_id: EntryLogId, reason: str, ledger_ids: Iterable[LedgerId]) -> Iterator[DoubtfulLog]:
+def _doubtful(directory: str, log_id: EntryLogId, reason: str, ledger_ids: Iterable[LedgerId]) -> Iterator[DoubtfulLog]:
     if concerned := tuple(sorted(ledger_ids)):
-        yield DoubtfulLog(os.path.join(folder, entry_log_file_name(log_id)), reason, concerned)
+        yield DoubtfulLog(os.path.join(directory, entry_log_file_name(log_id)), reason, concerned)

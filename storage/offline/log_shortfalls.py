@@ -14,7 +14,6 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from bkctl.storage.entry_log.damage import listed
 from bkctl.storage.entry_log.reader import list_entry_logs
 from bkctl.storage.filenames import entry_log_file_name
 from bkctl.storage.ids import EntryLogId, LedgerId
@@ -22,6 +21,7 @@ from bkctl.storage.index.location_index import KEY_BYTES, KEY_END, LOCATION_BYTE
 from bkctl.storage.index.rows import STORED_ROW
 from bkctl.storage.index.seal import SealedIndex
 from bkctl.storage.ports import FileSystem
+from bkctl.storage.words import counted, listed
 
 PIECE_ROW_COUNT: Final = 100_000
 """Rows per piece."""
@@ -45,9 +45,8 @@ class LogShortfall(msgspec.Struct, frozen=True):
     @property
     def reason(self) -> str:
         """Description for a message, one sentence."""
-        entries = "1 entry" if self.entry_count == 1 else f"{self.entry_count} entries"
-        ledgers = "1 ledger" if len(self.ledger_ids) == 1 else f"{len(self.ledger_ids)} ledgers"
-        what = f"{entries} of {ledgers} ({listed(self.ledger_ids)})"
+        what = f"{counted(self.entry_count, 'entry')} of {counted(len(self.ledger_ids), 'ledger')}"
+        what += f" ({listed(self.ledger_ids)})"
         was, lay = ("was", "lies") if self.entry_count == 1 else ("were", "lie")
         return f"there is no such log: {what} {was} in it" if self.is_missing else f"{what} {lay} beyond its end"
 

@@ -18,7 +18,7 @@ from bkctl.storage.advice import LOST_DATA_ADVICE, REBUILD_ADVICE, without_advic
 from bkctl.storage.config import StorageConfig
 from bkctl.storage.disk_room import lacks_room
 from bkctl.storage.engine.collected_ledgers import COLLECTED_ADVICE, CollectedLedgers
-from bkctl.storage.entry_log.damage import LogDamage, listed
+from bkctl.storage.entry_log.damage import LogDamage
 from bkctl.storage.entry_log.examination import examine_log
 from bkctl.storage.entry_log.log_lists import read_mixed_logs, read_quarantine
 from bkctl.storage.entry_log.reader import list_entry_logs
@@ -49,6 +49,7 @@ from bkctl.storage.offline.java_index_check import find_idx_problems, java_index
 from bkctl.storage.offline.log_shortfalls import UNMEASURED, LocationRows, LogShortfalls, log_sizes_bytes
 from bkctl.storage.offline.probe_child import PROBLEM_COUNT_MAX, Probed, ProbeRows
 from bkctl.storage.ports import Children, FileSystem, OpenIndexStore
+from bkctl.storage.words import counted, listed
 
 PROBE_MODULE: Final = "bkctl.storage.offline.probe_child"
 _PROGRESS_RECORD_COUNT: Final = 4096
@@ -119,28 +120,28 @@ class StorageCheck:
         # With .idx files, Java writes a ledger to the logs of any directory.
         is_mixed = any(name not in JAVA_DATABASES for names in java.values() for name in names)
         for position, directory in enumerate(self._config.ledger_directories):
-            folder = current_directory(directory)
-            yield from _guarded("entry logs", folder, self._of_logs(position, folder, is_mixed=is_mixed))
-            yield from _guarded("fences", folder, self._of_collected(folder))
+            current = current_directory(directory)
+            yield from _guarded("entry logs", current, self._of_logs(position, current, is_mixed=is_mixed))
+            yield from _guarded("fences", current, self._of_collected(current))
         if java:
             yield from _guarded("index", current_directory(self._config.ledger_directories[0]), self._of_java(java))
             return
         try:
-            engines = self._config.engine_folders
+            engines = self._config.engine_directories
         except UnpairedIndexError:
             reason = "index directories are not as many as ledger directories, and none has the index of a Java bookie"
             fix = "list as many index directories as ledger directories, or none"
             yield StorageFinding("index", self._config.index_directories[0], reason, fix=fix)
             return
-        for folders in engines:
-            yield from self._of_indexes(*folders)
+        for directories in engines:
+            yield from self._of_indexes(*directories)
 
     def _of_java(self, indexes: dict[str, tuple[str, ...]]) -> Iterator[StorageFinding]:
         is_paired = len(self._config.effective_index_directories) == len(self._config.ledger_directories)
         more = "; bkctl storage adopt would take it over" if is_paired else ""
-        for folder, names in indexes.items():
+        for directory, names in indexes.items():
             reason = f"the index of a Java bookie ({', '.join(names)}){more}"
-            yield StorageFinding("index", folder, reason, is_problem=False)
+            yield StorageFinding("index", directory, reason, is_problem=False)
         for found in find_idx_problems(self._fs, self._config, self._on_progress):
             yield StorageFinding(
                 *("index", found.path, found.reason, None, _IDX_ADVICE),
@@ -149,25 +150,25 @@ class StorageCheck:
             )
 
     def _of_journals(self, marks: JournalMarks) -> Iterator[StorageFinding]:
-        folder = current_directory(marks.directory)
+        directory = current_directory(marks.directory)
         start = marks.replay_start or NO_MARK
         catalog = NO_CATALOG
         try:
-            catalog = read_catalog(self._fs, folder)
-            journals_to_replay(self._fs, folder, start, catalog)
+            catalog = read_catalog(self._fs, directory)
+            journals_to_replay(self._fs, directory, start, catalog)
         except StorageError as error:
-            yield StorageFinding("journals", folder, without_advice(error), fix=LOST_DATA_ADVICE)
+            yield StorageFinding("journals", directory, without_advice(error), fix=LOST_DATA_ADVICE)
         except OSError as error:
-            yield _unreadable("journals", folder, error)
-        journal_ids = list_journals(self._fs, folder)
+            yield _unreadable("journals", directory, error)
+        journal_ids = list_journals(self._fs, directory)
         for journal_id in journal_ids:
             is_newest = journal_id == journal_ids[-1]
-            yield from self._of_journal(marks, folder, journal_id, start, catalog, is_newest=is_newest)
+            yield from self._of_journal(marks, directory, journal_id, start, catalog, is_newest=is_newest)
 
     def _of_journal(
         self,
         marks: JournalMarks,
-        folder: str,
+        directory: str,
         journal_id: JournalId,
         start: LogMark,
         catalog: JournalCatalog,
@@ -176,7 +177,7 @@ class StorageCheck:
     ) -> Iterator[StorageFinding]:
         """Findings of a file. The file of the mark is read twice, up to the mark and from it on, as replay reads it:
         damage before the mark hides nothing after it."""
-        path = os.path.join(folder, journal_file_name(journal_id))
+        path = os.path.join(directory, journal_file_name(journal_id))
         self._on_progress(path)
         self.counts.journal_count += 1
         is_split = journal_id == start.journal_id and start.offset > 0
@@ -228,30 +229,30 @@ class StorageCheck:
                 yield StorageFinding("journals", scan.path, reason, record.offset, is_problem=False)
         return True
 
-    def _of_logs(self, position: int, folder: str, *, is_mixed: bool) -> Iterator[StorageFinding]:
+    def _of_logs(self, position: int, directory: str, *, is_mixed: bool) -> Iterator[StorageFinding]:
         quarantined: dict[EntryLogId, str] = {}
         try:
-            quarantined = read_quarantine(self._fs, folder)
+            quarantined = read_quarantine(self._fs, directory)
         except CorruptFileError as error:
             yield StorageFinding(
                 "entry logs", error.path, error.reason, fix="delete it: the logs are then checked again"
             )
         except OSError as error:
-            yield _unreadable("entry logs", folder, error)
+            yield _unreadable("entry logs", directory, error)
         count = len(self._config.ledger_directories)
         mixed = None
         try:
-            mixed = read_mixed_logs(self._fs, folder)
+            mixed = read_mixed_logs(self._fs, directory)
         except CorruptFileError as error:
             yield StorageFinding("entry logs", error.path, error.reason, fix="see docs/guide/adopt-a-java-bookie.md")
         except OSError as error:
-            yield _unreadable("entry logs", folder, error)
-        for log_id in list_entry_logs(self._fs, folder):
-            path = os.path.join(folder, entry_log_file_name(log_id))
+            yield _unreadable("entry logs", directory, error)
+        for log_id in list_entry_logs(self._fs, directory):
+            path = os.path.join(directory, entry_log_file_name(log_id))
             self._on_progress(path)
             found = examine_log(
                 self._fs,
-                folder,
+                directory,
                 log_id,
                 self._config.engine.entry_log.entry_bytes_max,
                 lambda path=path: self._on_progress(path),  # type: ignore[misc]
@@ -272,39 +273,39 @@ class StorageCheck:
                 reason = f"it has entries of ledgers that belong elsewhere ({listed(elsewhere)})"
                 yield StorageFinding("entry logs", path, reason, fix=_ELSEWHERE_ADVICE)
 
-    def _of_collected(self, folder: str) -> Iterator[StorageFinding]:
+    def _of_collected(self, directory: str) -> Iterator[StorageFinding]:
         try:
-            CollectedLedgers.open(self._fs, folder)
+            CollectedLedgers.open(self._fs, directory)
         except CorruptFileError as error:
             yield StorageFinding("fences", error.path, error.reason, error.offset, COLLECTED_ADVICE)
 
-    def _of_indexes(self, ledger_folder: str, index_folder: str) -> Iterator[StorageFinding]:
+    def _of_indexes(self, ledger_directory: str, index_directory: str) -> Iterator[StorageFinding]:
         sound: set[str] = set()
         for database in DATABASES:
-            path = os.path.join(index_folder, database)
+            path = os.path.join(index_directory, database)
             self._on_progress(path)
-            yield from _guarded("index", path, self._of_index(ledger_folder, index_folder, database, sound))
+            yield from _guarded("index", path, self._of_index(ledger_directory, index_directory, database, sound))
         if LOCATIONS_DATABASE in sound:
             owners = None
             if LEDGERS_DATABASE in sound:
-                with viewing_index(self._fs, self._open_index, index_folder, LEDGERS_DATABASE) as rows:
+                with viewing_index(self._fs, self._open_index, index_directory, LEDGERS_DATABASE) as rows:
                     owners = set(LedgerIndex.load(rows))
                 self.counts.ledger_count += len(owners)
-            with viewing_index(self._fs, self._open_index, index_folder, LOCATIONS_DATABASE) as rows:
-                yield from self._of_locations(ledger_folder, rows.path, LocationRows(rows, owners))
+            with viewing_index(self._fs, self._open_index, index_directory, LOCATIONS_DATABASE) as rows:
+                yield from self._of_locations(ledger_directory, rows.path, LocationRows(rows, owners))
 
     def _of_index(
-        self, ledger_folder: str, index_folder: str, database: str, sound: set[str]
+        self, ledger_directory: str, index_directory: str, database: str, sound: set[str]
     ) -> Iterator[StorageFinding]:
         """Findings in a database. Adds the database to ``sound`` if there are none."""
-        state = inspect_index(self._fs, self._open_index, ledger_folder, index_folder, database)
+        state = inspect_index(self._fs, self._open_index, ledger_directory, index_directory, database)
         if state.condition is IndexCondition.SOUND:
             sound.add(database)
         elif state.condition is not IndexCondition.NEW:
-            path = os.path.join(index_folder, database)
+            path = os.path.join(index_directory, database)
             yield StorageFinding("index", path, state.detail, fix=advise_on_lost_index(self._fs, self._config))
 
-    def _of_locations(self, ledger_folder: str, path: str, rows: LocationRows) -> Iterator[StorageFinding]:
+    def _of_locations(self, ledger_directory: str, path: str, rows: LocationRows) -> Iterator[StorageFinding]:
         """Locations whose log is missing or too short or, in a deep check, does not contain the entry."""
         damages: list[IndexDamagedError] = []
 
@@ -318,27 +319,27 @@ class StorageCheck:
 
         # The only trace of a missing log are the rows that reference it.
         if self._children is None:
-            shortfalls = LogShortfalls(log_sizes_bytes(self._fs, ledger_folder))
+            shortfalls = LogShortfalls(log_sizes_bytes(self._fs, ledger_directory))
             for piece in pieces():
                 shortfalls.take(piece)
         else:
-            shortfalls = LogShortfalls(dict.fromkeys(list_entry_logs(self._fs, ledger_folder), UNMEASURED))
-            yield from self._of_entries(self._children, ledger_folder, path, map(shortfalls.take, pieces()))
+            shortfalls = LogShortfalls(dict.fromkeys(list_entry_logs(self._fs, ledger_directory), UNMEASURED))
+            yield from self._of_entries(self._children, ledger_directory, path, map(shortfalls.take, pieces()))
             yield from _of_rows(path, rows)
         self.counts.location_count += rows.count
         for log in shortfalls.found():
-            log_path = os.path.join(ledger_folder, entry_log_file_name(log.log_id))
+            log_path = os.path.join(ledger_directory, entry_log_file_name(log.log_id))
             yield StorageFinding("entry logs", log_path, log.reason, fix=f"see {_RUNBOOK}")
         for error in damages:
             yield StorageFinding("index", path, without_advice(error), fix=REBUILD_ADVICE)
 
     def _of_entries(
-        self, children: Children, ledger_folder: str, path: str, pieces: Iterator[bytes]
+        self, children: Children, ledger_directory: str, path: str, pieces: Iterator[bytes]
     ) -> Iterator[StorageFinding]:
         """Entries that are not at their indexed locations: at most PROBLEM_COUNT_MAX, then the number of others."""
-        folder = os.path.abspath(ledger_folder)
+        directory = os.path.abspath(ledger_directory)
         bytes_max = self._config.engine.entry_log.entry_bytes_max
-        tasks = (ProbeRows(directory=folder, rows=piece, entry_bytes_max=bytes_max) for piece in pieces)
+        tasks = (ProbeRows(directory=directory, rows=piece, entry_bytes_max=bytes_max) for piece in pieces)
         reported_count = count = 0
         with children.pool(PROBE_MODULE, os.path.dirname(path), children.core_count) as pool:
             for _, probed in pool.run(tasks, Probed, lambda _: self._on_progress(path)):
@@ -347,7 +348,7 @@ class StorageCheck:
                     reported_count += 1
                     yield StorageFinding(
                         "locations",
-                        os.path.join(ledger_folder, problem.log),
+                        os.path.join(ledger_directory, problem.log),
                         problem.reason,
                         problem.offset,
                         _KEEP_INDEX_ADVICE,
@@ -355,7 +356,7 @@ class StorageCheck:
                         entry_id=problem.entry_id,
                     )
         if count > reported_count:
-            reason = f"{count - reported_count} more entries are not where the index says"
+            reason = f"{counted(count - reported_count, 'more entry is', 'more entries are')} not where the index says"
             yield StorageFinding("locations", path, reason, fix=_KEEP_INDEX_ADVICE)
 
 
@@ -416,10 +417,11 @@ def _of_rows(path: str, rows: LocationRows) -> Iterator[StorageFinding]:
     for row in rows.invalid:
         yield StorageFinding("locations", path, f"{row} is not a location", fix=_KEEP_INDEX_ADVICE)
     if rows.invalid_count > len(rows.invalid):
-        reason = f"{rows.invalid_count - len(rows.invalid)} more rows are not locations"
+        more = counted(rows.invalid_count - len(rows.invalid), "more row is", "more rows are")
+        reason = f"{more} not a location"
         yield StorageFinding("locations", path, reason, fix=_KEEP_INDEX_ADVICE)
     if rows.leftover_count:
-        reason = f"{rows.leftover_count} locations of deleted ledgers, which a crash left"
+        reason = f"{counted(rows.leftover_count, 'location')} of deleted ledgers, which a crash left"
         yield StorageFinding("locations", path, reason, is_problem=False)
 
 

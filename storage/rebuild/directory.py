@@ -21,7 +21,7 @@ from bkctl.storage.config import StorageConfig
 from bkctl.storage.disk_room import DiskRoom
 from bkctl.storage.entry_log.damage import LogDamage
 from bkctl.storage.entry_log.log_lists import read_mixed_logs
-from bkctl.storage.entry_log.scan_order import LogFolder
+from bkctl.storage.entry_log.scan_order import LogDirectory
 from bkctl.storage.errors import IndexDamagedError, MisplacedLedgerError
 from bkctl.storage.filenames import entry_log_file_name, parse_entry_log_file_name
 from bkctl.storage.ids import LedgerId
@@ -123,12 +123,14 @@ class LocationRebuild:
         self._pool = pool
         self._watch = watch
 
-    def scan(self, folder: LogFolder, *, keeps_rows: bool, run_row_count: int = RUN_ROW_COUNT) -> ScannedDirectory:
+    def scan(
+        self, directory: LogDirectory, *, keeps_rows: bool, run_row_count: int = RUN_ROW_COUNT
+    ) -> ScannedDirectory:
         """Read all logs. If ``keeps_rows`` is False, collect only ledgers and damage, without writing runs.
 
         MisplacedLedgerError if an undamaged log has a ledger of another directory; StorageError, OSError.
         """
-        names = [entry_log_file_name(log_id) for log_id in folder.log_ids]
+        names = [entry_log_file_name(log_id) for log_id in directory.log_ids]
         sizes = [self._filesystem.size(os.path.join(self._directory, name)) for name in names]
         self._watch.begin(READING_LOGS, sum(sizes))
         tasks = [
@@ -142,7 +144,7 @@ class LocationRebuild:
                 keeps_rows=keeps_rows,
                 run_row_count=run_row_count,
             )
-            for rank, log_id in enumerate(folder.log_ids)
+            for rank, log_id in enumerate(directory.log_ids)
         ]
         # The largest logs first, so that all children finish at about the same time.
         tasks.sort(key=lambda task: sizes[task.rank], reverse=True)

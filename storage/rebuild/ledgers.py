@@ -76,7 +76,7 @@ def new_rows(
 
 
 def write_ledgers(
-    open_index: OpenIndexStore, folder: str, rows: Mapping[LedgerId, LedgerRow], flags: int, watch: RebuildWatch
+    open_index: OpenIndexStore, directory: str, rows: Mapping[LedgerId, LedgerRow], flags: int, watch: RebuildWatch
 ) -> None:
     """Write these rows (ascending by id) to a new ledgers database in an empty directory, and verify it.
 
@@ -86,14 +86,14 @@ def write_ledgers(
     if flags:
         encoded.append(flags_row(flags))
     watch.begin("writing ledger rows", len(encoded))
-    store = open_index(folder, create=True, strict=True)
+    store = open_index(directory, create=True, strict=True)
     try:
         items = iter(encoded)
         while batch := list(itertools.islice(items, _BATCH_ROW_COUNT_MAX)):
             store.write(batch)
             watch.advance(len(batch))
         if list(store.scan(b"", b"\xff" * 9)) != encoded:
-            raise IndexDamagedError(f"{folder}: the new index differs from what was written; try again")
+            raise IndexDamagedError(f"{directory}: the new index differs from what was written; try again")
     finally:
         store.close()
 

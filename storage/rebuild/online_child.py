@@ -8,7 +8,7 @@ rebuild deletes this directory, so a child that outlives its bookie for a moment
 from __future__ import annotations
 
 from bkctl.storage.entry_log.reader import list_entry_logs
-from bkctl.storage.entry_log.scan_order import LogFolder, from_oldest
+from bkctl.storage.entry_log.scan_order import LogDirectory, from_oldest
 from bkctl.storage.filenames import parse_claimed_entry_log_id
 from bkctl.storage.ports import ChildContext, ChildHandlers
 from bkctl.storage.rebuild.directory import LocationRebuild
@@ -31,12 +31,12 @@ def build_locations(task: BuildLocations, context: ChildContext) -> BuiltLocatio
     claimed = {log_id for name in names if (log_id := parse_claimed_entry_log_id(name)) is not None}
     # The collector handles leftovers of a compaction. If two logs have the same entry, the newer log wins.
     log_ids = from_oldest(list_entry_logs(filesystem, task.ledger_directory), claimed)
-    folder = LogFolder(tuple(log_ids), (), (), ())
+    directory = LogDirectory(tuple(log_ids), (), (), ())
     with children.pool(CHILD_MODULE, here, children.core_count) as pool:
         rebuild = LocationRebuild(
             filesystem, task.config, task.position, task.ledger_directory, here, pool, _Reports(context)
         )
-        scanned = rebuild.scan(folder, keeps_rows=True)
+        scanned = rebuild.scan(directory, keeps_rows=True)
         row_count = rebuild.load(context.open_index, scanned.runs, task.known_ledgers)
     damaged_ledgers = sorted(scanned.affected(task.known_ledgers))
     damages = tuple((log.path, log.damage.reason) for log in scanned.damaged)

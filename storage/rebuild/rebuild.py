@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from bkctl.storage.config import StorageConfig
-from bkctl.storage.entry_log.scan_order import LogFolder, finish_links, read_log_folder, remove_replaced
+from bkctl.storage.entry_log.scan_order import LogDirectory, finish_links, read_log_directory, remove_replaced
 from bkctl.storage.errors import IndexDamagedError
 from bkctl.storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, VERSION, current_directory
 from bkctl.storage.ids import LedgerId
@@ -50,7 +50,7 @@ class DirectoryPlan(msgspec.Struct, frozen=True):
     """States of both databases, by name."""
     databases: tuple[str, ...]
     """Databases to rebuild."""
-    logs: LogFolder
+    logs: LogDirectory
     log_bytes: int
 
     is_version_lost: bool = False
@@ -111,14 +111,14 @@ def plan_rebuild(
     IndexDamagedError if the locations are to be rebuilt while the ledger rows, which this requires, are damaged.
     """
     plans = []
-    for position, (ledger_directory, index_directory) in enumerate(config.engine_folders):
+    for position, (ledger_directory, index_directory) in enumerate(config.engine_directories):
         states = {
             name: inspect_index(filesystem, open_index, ledger_directory, index_directory, name) for name in DATABASES
         }
         databases = tuple(name for name in DATABASES if _is_due(states[name], name, chosen))
         if LOCATIONS_DATABASE in databases and LEDGERS_DATABASE not in databases:
             _require_ledger_rows(states[LEDGERS_DATABASE])
-        logs = read_log_folder(filesystem, ledger_directory)
+        logs = read_log_directory(filesystem, ledger_directory)
         names = filesystem.list_directory(ledger_directory)
         sizes = (filesystem.size(os.path.join(ledger_directory, name)) for name in names if name.endswith(".log"))
         is_version_lost = VERSION in names and not filesystem.exists(os.path.join(index_directory, VERSION))
@@ -141,10 +141,10 @@ class IndexRebuild:
         config: StorageConfig,
         watch: RebuildWatch,
         *,
-        are_logs_vouched_for: bool = False,
+        are_logs_complete: bool = False,
     ) -> None:
-        """``are_logs_vouched_for``: a bookie used exactly these logs until it was stopped, so none can be missing."""
-        self._are_logs_vouched_for = are_logs_vouched_for
+        """``are_logs_complete``: no log is missing, because a bookie used exactly these until it was stopped."""
+        self._are_logs_complete = are_logs_complete
         self._filesystem = filesystem
         self._open_index = open_index
         self._children = children
@@ -162,7 +162,7 @@ class IndexRebuild:
             under_way = [self._build(plan, journaled) for plan in due]
             needs_check = any(each.doubted.limbo or _has_lost_rows(each.plan) for each in under_way)
             self._write_ledgers(under_way, needs_check=needs_check)
-            self._tell_kept_indexes(plans, under_way, needs_check=needs_check)
+            self._flag_kept_indexes(plans, under_way, needs_check=needs_check)
             for plan in due:
                 self._restore_version(plan)
         except BaseException:
@@ -182,21 +182,21 @@ class IndexRebuild:
         if plan is None:
             return None
         directories = [current_directory(directory) for directory in self._config.journal_directories]
-        folder = begin_rebuilt(self._filesystem, plan.path(LEDGERS_DATABASE))
-        with self._children.pool(CHILD_MODULE, folder, self._children.core_count) as pool:
+        rebuilt = begin_rebuilt(self._filesystem, plan.path(LEDGERS_DATABASE))
+        with self._children.pool(CHILD_MODULE, rebuilt, self._children.core_count) as pool:
             return read_journals(self._filesystem, directories, pool, self._watch)
 
     def _build(self, plan: DirectoryPlan, journaled: ReadJournals | None) -> _UnderWay:
         """Build the locations of a directory on disk, and its ledger rows in memory."""
         finish_links(self._filesystem, plan.ledger_directory, plan.logs)
         # Empties the directories of all databases to build; the last one is the working directory.
-        folder = [begin_rebuilt(self._filesystem, plan.path(database)) for database in plan.databases][-1]
+        directory = [begin_rebuilt(self._filesystem, plan.path(database)) for database in plan.databases][-1]
         is_sound = plan.states[LEDGERS_DATABASE].condition is IndexCondition.SOUND
         rows = self._read_rows(plan) if is_sound else {}
         child_count = min(self._children.core_count, 1 + plan.log_bytes // _BYTES_PER_CHILD)
-        with self._children.pool(CHILD_MODULE, folder, child_count) as pool:
+        with self._children.pool(CHILD_MODULE, directory, child_count) as pool:
             rebuild = LocationRebuild(
-                self._filesystem, self._config, plan.position, plan.ledger_directory, folder, pool, self._watch
+                self._filesystem, self._config, plan.position, plan.ledger_directory, directory, pool, self._watch
             )
             scanned = rebuild.scan(plan.logs, keeps_rows=LOCATIONS_DATABASE in plan.databases)
             is_wanted = LOCATIONS_DATABASE in plan.databases
@@ -207,7 +207,7 @@ class IndexRebuild:
             doubted = DoubtedLedgers.after_scan(
                 everything,
                 scanned.affected(everything),
-                are_negatives_proven=not is_wanted or self._are_logs_vouched_for,
+                are_negatives_proven=not is_wanted or self._are_logs_complete,
             )
             if journaled is not None and LEDGERS_DATABASE in plan.databases:
                 rows = new_rows(everything, journaled.ledgers, rows, doubted)
@@ -229,10 +229,10 @@ class IndexRebuild:
         for each in under_way:
             if LEDGERS_DATABASE in each.plan.databases:
                 flags = NEEDS_INTEGRITY_CHECK if needs_check and each.plan.position == 0 else 0
-                folder = begin_rebuilt(self._filesystem, each.plan.path(LEDGERS_DATABASE))
-                write_ledgers(self._open_index, folder, each.rows, flags, self._watch)
+                directory = begin_rebuilt(self._filesystem, each.plan.path(LEDGERS_DATABASE))
+                write_ledgers(self._open_index, directory, each.rows, flags, self._watch)
 
-    def _tell_kept_indexes(
+    def _flag_kept_indexes(
         self, plans: Sequence[DirectoryPlan], under_way: Sequence[_UnderWay], *, needs_check: bool
     ) -> None:
         """In kept ledgers databases, put incomplete ledgers in limbo and set the check flag, durably."""

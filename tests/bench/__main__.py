@@ -36,7 +36,9 @@ ROWS = (
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="rounds; the first one only warms up and is not counted")
-    parser.add_argument("--directory", default=".cache", help="folder on the disk to measure (a subfolder is used)")
+    parser.add_argument(
+        "--directory", default=".cache", help="directory on the disk to measure (a subdirectory is used)"
+    )
     parser.add_argument("--json", action="store_true", help="all rounds as JSON on stdout")
     return parser.parse_args()
 

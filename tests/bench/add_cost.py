@@ -1,10 +1,11 @@
 """``python -m tests.bench.add_cost --against REV``: CPU time of the bookie for each add, next to another commit.
 
-The other commit is checked out into a temporary folder (git worktree). Both bookies run at the same time, each with its
-own ZooKeeper, and take turns: other load on the machine meets both. The client is one raw connection that keeps so many
-adds of 1 KiB in flight; the journal is on. What counts is CPU time per add, from the CPU clock of the process: adds per
-second depend on what else the machine does. The table shows medians of the rounds; a ratio is the median of the ratios
-of the two turns of a round, so that many short rounds (``--rounds 40 --adds 5000``) tell a few percent apart.
+The other commit is checked out into a temporary directory (git worktree). Both bookies run at the same time, each with
+its own ZooKeeper, and take turns: other load on the machine meets both. The client is one raw connection that keeps so
+many adds of 1 KiB in flight; the journal is on. What counts is CPU time per add, from the CPU clock of the process:
+adds per second depend on what else the machine does. The table shows medians of the rounds; a ratio is the median of
+the ratios of the two turns of a round, so that many short rounds (``--rounds 40 --adds 5000``) tell a few percent
+apart.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def environment(name: str, value: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def checked_out(revision: str, directory: str) -> Iterator[str]:
-    """A folder with the files of a commit."""
+    """A directory with the files of a commit."""
     tree = os.path.join(directory, "tree")
     subprocess.run(["git", "-C", ROOT, "worktree", "add", "--quiet", "--detach", tree, revision], check=True)
     try:
@@ -179,7 +180,9 @@ def main() -> None:
     parser.add_argument("--against", metavar="REV", required=True, help="commit to compare with")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--adds", type=int, default=60_000, help="adds in each turn")
-    parser.add_argument("--directory", default=".cache", help="folder on the disk to measure (a subfolder is used)")
+    parser.add_argument(
+        "--directory", default=".cache", help="directory on the disk to measure (a subdirectory is used)"
+    )
     parser.add_argument("--json", action="store_true", help="all turns as JSON on stdout")
     arguments = parser.parse_args()
     os.makedirs(arguments.directory, exist_ok=True)

@@ -166,7 +166,9 @@ def main() -> None:
     parser.add_argument("--adds", type=int, default=150_000, help="adds in each turn")
     parser.add_argument("--connections", type=int, default=1000, help="idle connections to the admin port")
     parser.add_argument("--garbage", action="store_true", help="delete the ledger of each turn")
-    parser.add_argument("--directory", default=".cache", help="folder on the disk to measure (a subfolder is used)")
+    parser.add_argument(
+        "--directory", default=".cache", help="directory on the disk to measure (a subdirectory is used)"
+    )
     parser.add_argument("--json", action="store_true", help="all pairs as JSON on stdout")
     arguments = parser.parse_args()
     os.makedirs(arguments.directory, exist_ok=True)

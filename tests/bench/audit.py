@@ -45,9 +45,9 @@ def show(name: str, runs: list[Run], ledgers: int) -> None:
     sys.stdout.flush()
 
 
-def measure_snapshot(folder: Path, arguments: argparse.Namespace) -> None:
+def measure_snapshot(directory: Path, arguments: argparse.Namespace) -> None:
     """From one file."""
-    path = folder / "snapshot.1"
+    path = directory / "snapshot.1"
     cluster = SampleCluster(ledgers=arguments.ledgers)
     with open(path, "wb") as file:
         write_snapshot(file, cluster_nodes(cluster), cluster.sessions)
@@ -58,16 +58,16 @@ def measure_snapshot(folder: Path, arguments: argparse.Namespace) -> None:
         show(name, runs, arguments.ledgers)
 
 
-async def measure_live(folder: Path, arguments: argparse.Namespace) -> None:
+async def measure_live(directory: Path, arguments: argparse.Namespace) -> None:
     """From two servers: one with the ledgers, one with almost none."""
     os.environ["_JAVA_OPTIONS"] = JVM_OPTIONS
     sizes = {"large": arguments.ledgers, "tiny": _TINY_LEDGERS}
     for name, ledgers in sizes.items():
         cluster = SampleCluster(ledgers=ledgers, session_timeout_ms=_SESSION_TIMEOUT_MS)
-        await asyncio.to_thread(write_for_server, folder / name, cluster)
+        await asyncio.to_thread(write_for_server, directory / name, cluster)
     async with (
-        await EmbeddedZooKeeper.start(str(folder / "large")) as large,
-        await EmbeddedZooKeeper.start(str(folder / "tiny")) as tiny,
+        await EmbeddedZooKeeper.start(str(directory / "large")) as large,
+        await EmbeddedZooKeeper.start(str(directory / "tiny")) as tiny,
     ):
         del os.environ["_JAVA_OPTIONS"]
         bare = ["tests.bench.bare_reads", large.connect_string, "/ledgers"]
@@ -95,17 +95,17 @@ def main() -> None:
     parser.add_argument("--ledgers", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--cores", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--directory", default=".cache", help="folder for the files (a subfolder is used)")
+    parser.add_argument("--directory", default=".cache", help="directory for the files (a subdirectory is used)")
     arguments = parser.parse_args()
     os.makedirs(arguments.directory, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.directory)).absolute()
+    directory = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.directory)).absolute()
     try:
         if arguments.what == "snapshot":
-            measure_snapshot(folder, arguments)
+            measure_snapshot(directory, arguments)
         else:
-            asyncio.run(measure_live(folder, arguments))
+            asyncio.run(measure_live(directory, arguments))
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(directory)
 
 
 if __name__ == "__main__":

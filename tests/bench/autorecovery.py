@@ -93,9 +93,9 @@ class Recovery:
 
     def by_bkctl(self) -> Round:
         """One round."""
-        folder = Path(self._cluster.directory)
+        directory = Path(self._cluster.directory)
         uri = self._cluster.metadata_uri
-        daemons = [RecoveryDaemon(uri, folder / f"daemon-{number}") for number in range(self._daemons)]
+        daemons = [RecoveryDaemon(uri, directory / f"daemon-{number}") for number in range(self._daemons)]
         try:
             for each in daemons:
                 each.start()
@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--entry-bytes", type=int, default=1024, help="size of an entry; the total stays 256 MiB")
     parser.add_argument("--only", choices=(JAVA, BKCTL), action="append", help="this side")
     parser.add_argument("--no-warm-up", dest="warm_up", action="store_false", help="count the first round too")
-    parser.add_argument("--directory", default=".cache", help="folder for the data (a subfolder is used)")
+    parser.add_argument("--directory", default=".cache", help="directory for the data (a subdirectory is used)")
     arguments = parser.parse_args()
     if not is_built():
         sys.exit("the Java side is not built: make interop")

@@ -196,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--against", metavar="REV", help="commit to compare with")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each turn")
-    parser.add_argument("--directory", default=".cache", help="folder on the disk to use (a subfolder is made)")
+    parser.add_argument("--directory", default=".cache", help="directory on the disk to use (a subdirectory is made)")
     parser.add_argument("--flood", choices=FLOODS, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

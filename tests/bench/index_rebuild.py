@@ -36,7 +36,7 @@ JVM_FLAGS = ("-Xmx2g", "-XX:MaxDirectMemorySize=2g", "-XX:TieredStopAtLevel=4")
 _JAVA_TIME = re.compile(r"Rebuilding index is done \{totalTime=(\d+):(\d+):([\d.]+)\}")
 _LEDGER_ENTRY_COUNT = 50
 _JAVA_INDEX = "java-index"
-"""A folder of its own: our rebuild refuses to work beside an index of Java."""
+"""A directory of its own: our rebuild refuses to work beside an index of Java."""
 """Entries of one ledger in one checkpoint."""
 
 
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--logs", type=int, default=6)
     parser.add_argument("--varied", action="store_true", help="bodies of different lengths")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--directory", default=".cache", help="folder for the logs (a subfolder is used)")
+    parser.add_argument("--directory", default=".cache", help="directory for the logs (a subdirectory is used)")
     arguments = parser.parse_args()
     if not is_built():
         parser.error("Java's side is missing: make interop builds it")

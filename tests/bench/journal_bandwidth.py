@@ -81,9 +81,9 @@ class BareFile:
 def measure(directory: str, group_bytes: int) -> Measured:
     """One round: both write about 64 MiB, taking turns."""
     config = JournalConfig()
-    folder = tempfile.mkdtemp(dir=directory)
-    writer = JournalWriter.open(OsFileSystem(), folder, config, now_ms=time.time_ns() // 1_000_000)
-    bare = BareFile(os.path.join(folder, "bare"), config.preallocation_bytes)
+    own_directory = tempfile.mkdtemp(dir=directory)
+    writer = JournalWriter.open(OsFileSystem(), own_directory, config, now_ms=time.time_ns() // 1_000_000)
+    bare = BareFile(os.path.join(own_directory, "bare"), config.preallocation_bytes)
     record_count = group_bytes // ENTRY_BYTES
     record_bytes = (group_bytes - GROUP_END_BYTES) // record_count - LENGTH_BYTES
     journal_ns: list[int] = []
@@ -104,7 +104,7 @@ def measure(directory: str, group_bytes: int) -> Measured:
     finally:
         writer.close()
         bare.close()
-        shutil.rmtree(folder)
+        shutil.rmtree(own_directory)
     return Measured(group_bytes, statistics.median(journal_ns) / 1000, statistics.median(bare_ns) / 1000)
 
 
@@ -140,7 +140,9 @@ def main() -> None:
     """Measure, and print a table or JSON."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.journal_bandwidth", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="rounds for each group size")
-    parser.add_argument("--directory", default=".cache", help="folder on the disk to measure (a subfolder is used)")
+    parser.add_argument(
+        "--directory", default=".cache", help="directory on the disk to measure (a subdirectory is used)"
+    )
     parser.add_argument("--json", action="store_true", help="all rounds as JSON on stdout")
     arguments = parser.parse_args()
     os.makedirs(arguments.directory, exist_ok=True)

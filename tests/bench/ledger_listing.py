@@ -144,7 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.ledger_listing", description=__doc__)
     parser.add_argument("--ledgers", type=int, default=200_000, help="how many; below 214,749 for the sparse tree")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--directory", default=".cache", help="folder for ZooKeeper's data (a subfolder is used)")
+    parser.add_argument("--directory", default=".cache", help="directory for ZooKeeper's data (a subdirectory is used)")
     parser.add_argument("--rate", default="0", help="operations a second for bkctl; 0: no limit, as kazoo has none")
     arguments = parser.parse_args()
     os.makedirs(arguments.directory, exist_ok=True)

@@ -1,6 +1,7 @@
 """What is measured: adds to one bookie, and the two things that bound them, the disk's sync and a loopback round trip.
 
-All measure in the same process and on the same folder, one after another, so that the numbers may stand side by side.
+All measure in the same process and on the same directory, one after another, so that the numbers may stand side by
+side.
 """
 
 from __future__ import annotations

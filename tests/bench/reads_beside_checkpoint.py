@@ -27,13 +27,13 @@ import uvloop
 
 from bkctl.runtime.bookie.boot.process import SWITCH_INTERVAL_S
 from bkctl.runtime.bookie.serving.checkpoints import CHECKPOINT_LANE, CheckpointPace
-from bkctl.runtime.bookie.serving.reads import READS_LANE, ReadBatcher, new_job
+from bkctl.runtime.bookie.serving.reads import READS_LANE, ReadBatcher, new_read
 from bkctl.runtime.net.loop import LaneWorkers
 from bkctl.runtime.protocol.status import Status
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.adapters.index_store import WRITE_BUFFER_BYTES, open_plyvel
 from bkctl.storage.config import EngineConfig
-from bkctl.storage.engine.checkpoint import CheckpointDone, CheckpointJob
+from bkctl.storage.engine.checkpoint import CheckpointDone, DirectoryCheckpoint
 from bkctl.storage.engine.engine import LedgerDirectoryEngine
 from bkctl.storage.engine.memtable import ENTRY_OVERHEAD_BYTES
 from bkctl.storage.engine.replay import checkpoint_now
@@ -104,7 +104,7 @@ class Workload:
                 return count
             ledger_id = self._random.randrange(LEDGER_COUNT)
             entry_id = self._random.randrange(1, stored_entry_count)
-            outcome = await self._reads.read(new_job(self.engine, ledger_id, entry_id, needs_last_entry=False))
+            outcome = await self._reads.read(new_read(self.engine, ledger_id, entry_id, needs_last_entry=False))
             assert outcome.status is Status.OK
         raise AssertionError("count never ends")
 
@@ -131,7 +131,7 @@ class Workload:
         asyncio.get_running_loop().call_later(seconds, stop.set)
         return await self.read_until(stop, stored_entry_count)
 
-    def _write(self, job: CheckpointJob) -> CheckpointDone:
+    def _write(self, job: DirectoryCheckpoint) -> CheckpointDone:
         pace = CheckpointPace(time.monotonic, time.sleep)
         pace.begin()
         return self.engine.write_checkpoint(job, pace.pause)
@@ -186,7 +186,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of each checkpoint")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--idle-s", type=float, default=5.0, help="how long the reads are measured alone, twice")
-    parser.add_argument("--directory", default=".cache", help="folder on the disk to measure (a subfolder is used)")
+    parser.add_argument(
+        "--directory", default=".cache", help="directory on the disk to measure (a subdirectory is used)"
+    )
     arguments = parser.parse_args()
     os.makedirs(arguments.directory, exist_ok=True)
     directory = tempfile.mkdtemp(prefix="bench-", dir=arguments.directory)

@@ -293,7 +293,9 @@ def main() -> None:
     parser.add_argument("--only", choices=DATA_SETS, action="append", help="this data set; may be repeated")
     parser.add_argument("--rate", help="for bkctl: see bkctl recover --rate; 0: no limit, as Java (default: bkctl's)")
     parser.add_argument("--hold", choices=DATA_SETS, help="prepare this data set and wait")
-    parser.add_argument("--directory", default=".cache", help="folder on the disk to measure (a subfolder is used)")
+    parser.add_argument(
+        "--directory", default=".cache", help="directory on the disk to measure (a subdirectory is used)"
+    )
     parser.add_argument("--json", action="store_true", help="all rounds as JSON on stdout")
     arguments = parser.parse_args()
     if not is_built():

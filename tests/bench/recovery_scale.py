@@ -78,8 +78,8 @@ def resident_mebibytes(pid: int) -> float:
 class ClearedMarks:
     """Reads ZooKeeper's log: which marks were deleted, and how many writes there were."""
 
-    def __init__(self, folder: Path) -> None:
-        self._log = ZooKeeperLog(folder)
+    def __init__(self, directory: Path) -> None:
+        self._log = ZooKeeperLog(directory)
         self._directory = Paths(ROOT).under_replicated_ledgers
         self.count = 0
         self.writes = 0
@@ -98,10 +98,10 @@ class ClearedMarks:
         return self.count
 
 
-def clear_marks(cluster: Cluster, folder: Path, log_folder: Path, count: int, rate: str) -> None:
+def clear_marks(cluster: Cluster, directory: Path, log_directory: Path, count: int, rate: str) -> None:
     """Let a worker clear all marks, and print how it went."""
-    cleared = ClearedMarks(log_folder)
-    daemon = RecoveryDaemon(cluster.metadata_uri, folder, "--role", "worker", **{RATE_VARIABLE: rate})
+    cleared = ClearedMarks(log_directory)
+    daemon = RecoveryDaemon(cluster.metadata_uri, directory, "--role", "worker", **{RATE_VARIABLE: rate})
     daemon.start()
     begin = first = time.perf_counter()
     memory: list[float] = []
@@ -131,12 +131,12 @@ def clear_marks(cluster: Cluster, folder: Path, log_folder: Path, count: int, ra
     )
 
 
-def scan(cluster: Cluster, folder: Path, zookeeper: KazooClient, rounds: int, rate: str) -> None:
+def scan(cluster: Cluster, directory: Path, zookeeper: KazooClient, rounds: int, rate: str) -> None:
     """Compare passes of the auditor with runs of the command."""
     passes, listings, counts = [], [], []
     for number in range(rounds + 1):  # the first auditor also has to count copies and to check the placement
         daemon = RecoveryDaemon(
-            cluster.metadata_uri, folder / f"{number}", "--role", "auditor", **{RATE_VARIABLE: rate}
+            cluster.metadata_uri, directory / f"{number}", "--role", "auditor", **{RATE_VARIABLE: rate}
         )
         daemon.start()
         try:
@@ -191,7 +191,7 @@ def _seconds_of(cluster: Cluster, *arguments: str) -> float:
     return time.perf_counter() - begin
 
 
-def _measure(arguments: argparse.Namespace, cluster: Cluster, folder: Path, hosts: str) -> None:
+def _measure(arguments: argparse.Namespace, cluster: Cluster, directory: Path, hosts: str) -> None:
     cluster.up(3)
     live = [each.id for each in cluster.bookies]
     data = [closed_ledger((*live[:2], DEAD) if arguments.mode == "marks" else live)]
@@ -201,23 +201,23 @@ def _measure(arguments: argparse.Namespace, cluster: Cluster, folder: Path, host
     assert loader.exitcode == 0
     if arguments.mode == "marks":
         asyncio.run(mark_all(hosts, arguments.ledgers))
-        clear_marks(cluster, folder / "daemon", folder / "zookeeper" / "data", arguments.ledgers, arguments.rate)
+        clear_marks(cluster, directory / "daemon", directory / "zookeeper" / "data", arguments.ledgers, arguments.rate)
         return
     client = KazooClient(hosts, timeout=30)
     client.start()
     try:
-        scan(cluster, folder / "daemons", client, arguments.rounds, arguments.rate)
+        scan(cluster, directory / "daemons", client, arguments.rounds, arguments.rate)
     finally:
         client.stop()
         client.close()
 
 
-async def _run(arguments: argparse.Namespace, folder: Path) -> None:
+async def _run(arguments: argparse.Namespace, directory: Path) -> None:
     os.environ["_JAVA_OPTIONS"] = JVM_OPTIONS
-    server = await EmbeddedZooKeeper.start(str(folder / "zookeeper"))
-    cluster = Cluster(str(folder), f"zk+hierarchical://{server.connect_string}{ROOT}")
+    server = await EmbeddedZooKeeper.start(str(directory / "zookeeper"))
+    cluster = Cluster(str(directory), f"zk+hierarchical://{server.connect_string}{ROOT}")
     try:
-        await asyncio.to_thread(_measure, arguments, cluster, folder, server.connect_string)
+        await asyncio.to_thread(_measure, arguments, cluster, directory, server.connect_string)
     finally:
         await asyncio.to_thread(cluster.stop)
         await server.stop()
@@ -230,15 +230,15 @@ def main() -> None:
     parser.add_argument("--ledgers", type=int, help="100,000 marks or 200,000 ledgers by default")
     parser.add_argument("--rounds", type=int, default=2, help="passes over the ledgers")
     parser.add_argument("--rate", default="5000", help="limit of requests to ZooKeeper per second, on both sides")
-    parser.add_argument("--directory", default=".cache", help="folder for the data (a subfolder is used)")
+    parser.add_argument("--directory", default=".cache", help="directory for the data (a subdirectory is used)")
     arguments = parser.parse_args()
     arguments.ledgers = arguments.ledgers or (100_000 if arguments.mode == "marks" else 200_000)
     os.makedirs(arguments.directory, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=os.path.abspath(arguments.directory)))
+    directory = Path(tempfile.mkdtemp(prefix="bench-", dir=os.path.abspath(arguments.directory)))
     try:
-        asyncio.run(_run(arguments, folder))
+        asyncio.run(_run(arguments, directory))
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(directory)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 bkctl's writer makes a journal with entries of several ledgers. Each round gives a copy of it to a bkctl storage and to
 a Java bookie (4.18.0, DbLedgerStorage, same write cache and journal settings), one after the other. Both start with
-empty ledger folders, so every entry goes to an entry log and the index. The time runs from the first record to the end
-of the flush after the last one, when the mark has moved: for bkctl the duration of ``replay``; for Java the duration of
-the replay that it logs, and the time from there to its line that the journal is read. Needs ``make interop``.
+empty ledger directories, so every entry goes to an entry log and the index. The time runs from the first record to the
+end of the flush after the last one, when the mark has moved: for bkctl the duration of ``replay``; for Java the
+duration of the replay that it logs, and the time from there to its line that the journal is read. Needs ``make
+interop``.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 def storage_config(directory: str) -> StorageConfig:
-    """Folders below ``directory``, with the write cache that the Java bookie is given."""
+    """Directories below ``directory``, with the write cache that the Java bookie is given."""
     return StorageConfig(
         journal_directories=(os.path.join(directory, "journal"),),
         ledger_directories=(os.path.join(directory, "ledgers"),),
@@ -77,7 +78,7 @@ def storage_config(directory: str) -> StorageConfig:
 
 
 def write_journal(directory: str, entry_count: int, entry_bytes: int) -> None:
-    """A journal as a killed bkctl bookie leaves it: nothing of it is in the ledger folders."""
+    """A journal as a killed bkctl bookie leaves it: nothing of it is in the ledger directories."""
     storage = open_storage(directory)
     storage.replay()
     journal = storage.journals[0]
@@ -90,7 +91,7 @@ def write_journal(directory: str, entry_count: int, entry_bytes: int) -> None:
 
 
 def open_storage(directory: str) -> LedgerStorage:
-    """A bkctl storage over the folders of ``directory``."""
+    """A bkctl storage over the directories of ``directory``."""
     return LedgerStorage.open(OsFileSystem(), open_plyvel, storage_config(directory), _FIRST_ID)
 
 
@@ -132,7 +133,7 @@ class JavaReplayer:
             ledgerStorageClass="org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
             dbStorage_writeCacheMaxSizeMb=str(CACHE_MEBIBYTES),
         )
-        # The first start stamps the folders; only a bookie that has been here before takes a journal that is there.
+        # The first start stamps the directories; only a bookie that has been here before takes a journal that is there.
         with self._running(conf_path, log_path):
             pass
         journal = current_directory(os.path.join(directory, "journal"))
@@ -236,7 +237,9 @@ def main() -> None:
         default=ENTRY_BYTES,
         help=f"size of an entry, {ENTRY_BYTES_MIN} bytes of header included",
     )
-    parser.add_argument("--directory", default=".cache", help="folder on the disk to measure (a subfolder is used)")
+    parser.add_argument(
+        "--directory", default=".cache", help="directory on the disk to measure (a subdirectory is used)"
+    )
     parser.add_argument("--json", action="store_true", help="all rounds as JSON on stdout")
     arguments = parser.parse_args()
     if arguments.entry_bytes < ENTRY_BYTES_MIN:

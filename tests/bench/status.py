@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--ledgers", type=int, default=100_000)
     parser.add_argument("--marks", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--directory", default=".cache", help="folder for the data (a subfolder is used)")
+    parser.add_argument("--directory", default=".cache", help="directory for the data (a subdirectory is used)")
     arguments = parser.parse_args()
     os.makedirs(arguments.directory, exist_ok=True)
     directory = tempfile.mkdtemp(prefix="bench-", dir=os.path.abspath(arguments.directory))

@@ -15,7 +15,7 @@ RunMain = Callable[..., BkctlResult]
 
 @pytest.fixture
 def run_main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> RunMain:
-    """``run_main("bookie", "list", BKCTL_OUTPUT="csv")`` in an empty folder."""
+    """``run_main("bookie", "list", BKCTL_OUTPUT="csv")`` in an empty directory."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str, **environment: str) -> BkctlResult:

@@ -174,7 +174,7 @@ def test_set_without_key_or_value_is_refused(text: str) -> None:
         resolve(BookieFlags(overrides=(text,)))
 
 
-def test_a_cluster_without_folders_is_refused() -> None:
+def test_a_cluster_without_directories_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="no journal directories specified: use --journal-dir"):
         resolve(BKCTL_METADATA_URI="zk://a/ledgers")
     with pytest.raises(ConfigurationError, match="no ledger directories specified: use --ledger-dir"):
@@ -307,8 +307,8 @@ def test_the_log_is_set_by_flag_environment_java_file_or_toml(tmp_path: Path) ->
     conf = write(tmp_path, "bk.conf", CONF + "logFile=conf.log\nlogLevel=warning\n")
     assert resolve().log == LogSettings(log_file=None, log_level=LogLevel.INFO)
     own = GlobalFlags(config=toml, metadata_uri="zk://a/ledgers")
-    folders = BookieFlags(journal_directories=("j",), ledger_directories=("l",))
-    assert resolve(folders, own).log == LogSettings(log_file="toml.log", log_level=LogLevel.ERROR)
+    directories = BookieFlags(journal_directories=("j",), ledger_directories=("l",))
+    assert resolve(directories, own).log == LogSettings(log_file="toml.log", log_level=LogLevel.ERROR)
     roots = GlobalFlags(config=toml, conf=conf)
     assert resolve(None, roots).log == LogSettings(log_file="conf.log", log_level=LogLevel.WARNING)
     assert resolve(None, roots, BKCTL_LOG_FILE="env.log").log.log_file == "env.log"
@@ -323,9 +323,9 @@ def test_the_log_is_set_by_flag_environment_java_file_or_toml(tmp_path: Path) ->
 @pytest.mark.parametrize("level", ['"loud"', "[]", "1"])
 def test_an_unknown_log_level_is_refused(tmp_path: Path, level: str) -> None:
     toml = write(tmp_path, "c.toml", f"[bookie]\nlog_level = {level}\n")
-    folders = BookieFlags(journal_directories=("j",), ledger_directories=("l",))
+    directories = BookieFlags(journal_directories=("j",), ledger_directories=("l",))
     with pytest.raises(ConfigurationError, match=r"bookie\.log_level = .*: give one of debug, info, warning, error"):
-        resolve(folders, GlobalFlags(config=toml, metadata_uri="zk://a/ledgers"))
+        resolve(directories, GlobalFlags(config=toml, metadata_uri="zk://a/ledgers"))
 
 
 def test_directories_are_absolute_and_without_stray_slashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,12 +132,12 @@ def words_for(name: str) -> list[str]:
         is_option = parameter.param_type_name == "option"
         if parameter.required or (not is_option and parameter.metavar == "LEDGER"):
             words += [*parameter.opts[:is_option], by_metavar.get(parameter.metavar, "1")]
-    folders = ["--journal-dir", "/nowhere/j", "--ledger-dir", "/nowhere/l"]
+    directories = ["--journal-dir", "/nowhere/j", "--ledger-dir", "/nowhere/l"]
     more = {
         "autorecovery maintenance start": [BOOKIE],
         "cluster init": ["--if-not-exists"],
-        "bookie format": [*folders, "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true"],
-        "bookie init": [*folders, "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true"],
+        "bookie format": [*directories, "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true"],
+        "bookie init": [*directories, "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true"],
         "bookie index rebuild": [BOOKIE, "--online"],
         "bookie sanity": [BOOKIE],
         "recover ledger": ["0"],
@@ -404,7 +404,7 @@ def test_no_command_prints_a_secret_in_any_output_form(
         assert [secret for secret in secrets if secret in told] == [], f"bkctl {name}: {told}"
         shown_ledgers += name.startswith("ledger show") and result.exit_code == 0
     assert shown_ledgers == 1
-    for folder, _, files in os.walk(tmp_path):
+    for directory, _, files in os.walk(tmp_path):
         for file in files:
-            text = Path(folder, file).read_text(errors="replace")
+            text = Path(directory, file).read_text(errors="replace")
             assert [secret for secret in secrets if secret in text] == [], file

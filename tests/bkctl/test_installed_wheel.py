@@ -31,13 +31,13 @@ _READS_ALL: Final = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_se
 class InstalledBkctl:
     """A virtual environment with the wheel. If the tests run as root, its commands run as nobody."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.home = folder / "home"
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.home = directory / "home"
         self.home.mkdir(mode=0o555)
-        self.data = folder / "data"
+        self.data = directory / "data"
         self.data.mkdir()
-        source = folder / "source"
+        source = directory / "source"
         source.mkdir()
         for name in FLOORS:
             ignore = shutil.ignore_patterns("__pycache__")
@@ -45,14 +45,14 @@ class InstalledBkctl:
         for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(Path(ROOT) / name, source)
         pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-        _run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(folder), str(source))
-        _run(sys.executable, "-m", "venv", "--without-pip", str(folder / "venv"))
-        self.python = str(folder / "venv" / "bin" / "python")
-        (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
+        _run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(directory), str(source))
+        _run(sys.executable, "-m", "venv", "--without-pip", str(directory / "venv"))
+        self.python = str(directory / "venv" / "bin" / "python")
+        (packages,) = (directory / "venv" / "lib").glob("python*/site-packages")
         for name in OTHERS:
             (packages / name).mkdir()
             (packages / name / "__init__.py").write_text(f"OWNER = 'another {name}'\n")
-        (wheel,) = folder.glob("*.whl")
+        (wheel,) = directory.glob("*.whl")
         _run(*pip, "--python", self.python, "install", "--no-deps", "--no-index", str(wheel))
         (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
         self.packages = packages
@@ -88,7 +88,7 @@ class InstalledBkctl:
     @property
     def command(self) -> str:
         """Path of the installed script."""
-        return str(self.folder / "venv" / "bin" / "bkctl")
+        return str(self.directory / "venv" / "bin" / "bkctl")
 
 
 def _run(*command: str) -> None:
@@ -98,10 +98,10 @@ def _run(*command: str) -> None:
 
 @pytest.fixture(scope="module")
 def installed() -> Iterator[InstalledBkctl]:
-    """Not below pytest's own folder, which only its user may enter."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o755)
-        yield InstalledBkctl(Path(folder))
+    """Not below pytest's own directory, which only its user may enter."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o755)
+        yield InstalledBkctl(Path(directory))
 
 
 def test_it_works_without_a_writable_home(installed: InstalledBkctl, start_cluster: Callable[[int], Cluster]) -> None:

@@ -58,8 +58,8 @@ def test_include_is_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "more.conf").write_text("bookiePort=4000\nbookieId=other\n")
     conf = read(tmp_path, "bookieId=mine\ninclude=more.conf\n")
     assert conf.text("bookiePort") == "4000"
-    assert conf.place("bookiePort") == f"{tmp_path}/more.conf:1 (bookiePort)"
-    assert conf.place("bookieId") == f"{tmp_path}/bk_server.conf:1 (bookieId)"
+    assert conf.source("bookiePort") == f"{tmp_path}/more.conf:1 (bookiePort)"
+    assert conf.source("bookieId") == f"{tmp_path}/bk_server.conf:1 (bookieId)"
     assert conf.text("bookieId") == "mine"
 
 

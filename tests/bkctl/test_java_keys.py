@@ -25,7 +25,7 @@ from bkctl.java_keys import (
 )
 from bkctl.settings import Sources, TomlFile, java_metadata_uri, resolve_settings
 
-FOLDERS = {"journalDirectories": ["/j"], "ledgerDirectories": ["/l"]}
+DIRECTORIES = {"journalDirectories": ["/j"], "ledgerDirectories": ["/l"]}
 
 
 class WatchedValues(Mapping[str, list[str]]):
@@ -69,7 +69,7 @@ def test_the_keys_that_are_used_are_those_that_the_settings_ask_for() -> None:
     uri = {"metadataServiceUri": ["zk://h/ledgers"]}
     legacy = {"zkServers": ["h:2181"]}
     old_journal = {"journalDirectory": ["/j"], "ledgerDirectories": ["/l"]}
-    asked = keys_asked_for({**FOLDERS, **uri}) | keys_asked_for({**old_journal, **legacy})
+    asked = keys_asked_for({**DIRECTORIES, **uri}) | keys_asked_for({**old_journal, **legacy})
     assert asked == USED
 
 

@@ -1,4 +1,4 @@
-"""Settings of the safety model: read-only switch, pinned cluster, state folder, what stands for an answer."""
+"""Settings of the safety model: read-only switch, pinned cluster, state directory, what stands for an answer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_switch_in_the_environment(toml: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "folder"),
+    ("environment", "directory"),
     [
         ({"BKCTL_STATE_DIR": "/s", "XDG_STATE_HOME": "/x", "HOME": "/h"}, "/s"),
         ({"XDG_STATE_HOME": "/x", "HOME": "/h"}, "/x/bkctl"),
@@ -71,8 +71,8 @@ def test_the_switch_in_the_environment(toml: str) -> None:
         ({}, ""),
     ],
 )
-def test_the_state_folder(environment: dict[str, str], folder: str) -> None:
-    assert settings_of(GlobalFlags(), **environment).state_directory == folder
+def test_the_state_directory(environment: dict[str, str], directory: str) -> None:
+    assert settings_of(GlobalFlags(), **environment).state_directory == directory
 
 
 def test_flags_of_planned_commands() -> None:

@@ -31,14 +31,14 @@ TIMES = {"seconds": 0, "judged_at": 0}
 
 class Stage(NamedTuple):
     server: EmbeddedZooKeeper
-    folder: Path
+    directory: Path
 
     @property
     def uri(self) -> str:
         return f"zk://{self.server.connect_string}/ledgers"
 
     def config(self, outage_max_s: float) -> str:
-        path = self.folder / "config.toml"
+        path = self.directory / "config.toml"
         path.write_text(
             f"[zookeeper]\noperation_timeout_s = 2\nsession_timeout_ms = 4000\n"
             f"[replication]\nmetadata_outage_max_s = {outage_max_s}\n"

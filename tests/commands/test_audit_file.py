@@ -55,17 +55,17 @@ async def fill(store: ZooKeeperStore, uri: MetadataUri) -> None:
 
 
 @asynccontextmanager
-async def zookeeper_with_a_snapshot(folder: Path) -> AsyncIterator[tuple[str, Path]]:
+async def zookeeper_with_a_snapshot(directory: Path) -> AsyncIterator[tuple[str, Path]]:
     """The metadata URI of a cluster, and the file that its ZooKeeper wrote when it started with all of it."""
-    async with await EmbeddedZooKeeper.start(str(folder)) as first:
+    async with await EmbeddedZooKeeper.start(str(directory)) as first:
         uri = f"zk+hierarchical://{first.connect_string}{ROOT}"
         outlasting = ZooKeeperConfig(session_timeout_ms=60_000)  # the restart of ZooKeeper on a busy machine
         async with await ZooKeeperStore.connect(first.connect_string, outlasting) as store:
             await fill(store, parse_metadata_uri(uri))
             await first.stop()
-            async with await EmbeddedZooKeeper.start(str(folder), port=first.port):
+            async with await EmbeddedZooKeeper.start(str(directory), port=first.port):
                 assert (await RegistrationClient(store, ROOT).snapshot()).read_only == (BOOKIES[4],)
-                written = folder.glob("data/version-2/snapshot.*")
+                written = directory.glob("data/version-2/snapshot.*")
                 yield uri, max(written, key=lambda path: int(path.suffix[1:], 16))
 
 
@@ -94,7 +94,7 @@ async def test_a_snapshot_gives_the_report_of_the_live_cluster(tmp_path: Path) -
             report_of, "--spark", "--cores", "1", "--from", f"file://{path}", "--metadata-uri", uri
         )
     offline = await asyncio.to_thread(report_of, "--from", str(path), "--ledgers-root", ROOT)
-    folder = await asyncio.to_thread(report_of, "--from", str(path.parent.parent), "--ledgers-root", ROOT)
+    directory = await asyncio.to_thread(report_of, "--from", str(path.parent.parent), "--ledgers-root", ROOT)
     packed = tmp_path / "packed"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     unpacked = await asyncio.to_thread(report_of, "--from", str(packed), "--ledgers-root", ROOT)
@@ -108,7 +108,7 @@ async def test_a_snapshot_gives_the_report_of_the_live_cluster(tmp_path: Path) -
     assert without_lookups(from_backup) == live
     assert by_spark == with_uri
     assert offline == live
-    assert folder == live
+    assert directory == live
     assert unpacked == live
     assert refused.exit_code == 13
     assert "is a backup, which has no registrations of bookies: use --metadata-uri" in refused.stderr
@@ -129,40 +129,43 @@ async def test_the_file_of_another_cluster_is_refused(tmp_path: Path, metadata_u
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     """Of a ZooKeeper that was killed while it wrote a snapshot."""
-    folder = tmp_path / "version-2"
-    folder.mkdir()
-    with (folder / "snapshot.1").open("wb") as output:
+    directory = tmp_path / "version-2"
+    directory.mkdir()
+    with (directory / "snapshot.1").open("wb") as output:
         write_snapshot(output, cluster_nodes(SampleCluster(ledgers=10, lost_bookies=0)))
-    (folder / "snapshot.2").write_bytes((folder / "snapshot.1").read_bytes()[:-1])
-    return folder
+    (directory / "snapshot.2").write_bytes((directory / "snapshot.1").read_bytes()[:-1])
+    return directory
 
 
-def test_an_older_snapshot_is_never_read_silently(folder: Path, tmp_path: Path) -> None:
+def test_an_older_snapshot_is_never_read_silently(directory: Path, tmp_path: Path) -> None:
     """The exit code, the report and its page say so. All bookies are up: the older snapshot itself has no finding."""
-    whole = gzip.compress((folder / "snapshot.1").read_bytes())
-    (folder / "snapshot.3.gz").write_bytes(whole[:-20])
+    whole = gzip.compress((directory / "snapshot.1").read_bytes())
+    (directory / "snapshot.3.gz").write_bytes(whole[:-20])
     out = str(tmp_path / "report")
-    done = run_bkctl("audit", "--from", str(folder.parent), "--out", out, "-o", "json")
+    done = run_bkctl("audit", "--from", str(directory.parent), "--out", out, "-o", "json")
     assert done.exit_code == 10, done
-    assert (done.json()["ledgers_from"], done.json()["skipped_snapshots"]) == (f"snapshot {folder / 'snapshot.1'}", 2)
+    assert (done.json()["ledgers_from"], done.json()["skipped_snapshots"]) == (
+        f"snapshot {directory / 'snapshot.1'}",
+        2,
+    )
     first, second, third = done.stderr.splitlines()
-    assert first.startswith(f"warning: {folder / 'snapshot.3.gz'} is damaged after ")
+    assert first.startswith(f"warning: {directory / 'snapshot.3.gz'} is damaged after ")
     assert first.endswith(": reading an older snapshot")
-    assert second == f"warning: {folder / 'snapshot.2'} is not complete: reading an older snapshot"
+    assert second == f"warning: {directory / 'snapshot.2'} is not complete: reading an older snapshot"
     assert third == (
-        f"warning: 2 newer snapshots could not be read, and the report is of snapshot {folder / 'snapshot.1'}: so the "
-        "exit code is that of a finding"
+        f"warning: 2 newer snapshots could not be read, and the report is of snapshot {directory / 'snapshot.1'}: so "
+        "the exit code is that of a finding"
     )
     assert run_bkctl("audit", "show", out).exit_code == 10
     assert "damaged or\n  incomplete: 2." in Path(out, "report.html").read_text()
 
-    (folder / "snapshot.3.gz").write_bytes(whole)
-    newest = run_bkctl("audit", "--from", str(folder.parent), "-o", "json")
+    (directory / "snapshot.3.gz").write_bytes(whole)
+    newest = run_bkctl("audit", "--from", str(directory.parent), "-o", "json")
     assert (newest.exit_code, newest.stderr) == (0, ""), newest
-    (folder / "snapshot.3.gz").write_bytes(whole[:-20])
-    refused = run_bkctl("audit", "--from", str(folder / "snapshot.3.gz"))
+    (directory / "snapshot.3.gz").write_bytes(whole[:-20])
+    refused = run_bkctl("audit", "--from", str(directory / "snapshot.3.gz"))
     assert (refused.exit_code, refused.stdout) == (12, ""), refused
 
 
@@ -226,15 +229,15 @@ async def test_ledgers_of_the_file_and_those_of_now_are_counted_separately(tmp_p
     assert from_backup["file_written"][:16] in times, "a backup has the time at which it was made"
 
 
-def test_a_wrong_root_is_refused_by_the_name_of_the_file(folder: Path) -> None:
-    packed = folder / "snapshot.3.gz"
-    packed.write_bytes(gzip.compress((folder / "snapshot.1").read_bytes()))
-    done = run_bkctl("audit", "--from", str(folder), "--ledgers-root", "/other")
+def test_a_wrong_root_is_refused_by_the_name_of_the_file(directory: Path) -> None:
+    packed = directory / "snapshot.3.gz"
+    packed.write_bytes(gzip.compress((directory / "snapshot.1").read_bytes()))
+    done = run_bkctl("audit", "--from", str(directory), "--ledgers-root", "/other")
     assert done.exit_code == 4, done
     assert f"there is no BookKeeper cluster at /other in {packed}: use" in done.stderr
 
 
-def test_a_killed_audit_leaves_its_unpacked_copy_only_until_the_next_one(folder: Path, tmp_path: Path) -> None:
+def test_a_killed_audit_leaves_its_unpacked_copy_only_until_the_next_one(directory: Path, tmp_path: Path) -> None:
     """The copy of an audit that is still running stays."""
     large, temporary = tmp_path / "large", tmp_path / "temporary"
     temporary.mkdir()
@@ -245,7 +248,7 @@ def test_a_killed_audit_leaves_its_unpacked_copy_only_until_the_next_one(folder:
     environment = bkctl_environment(TMPDIR=str(temporary))
 
     def copies() -> set[str]:
-        return set(glob.glob(f"{temporary}/*/*.snapshot"))  # Path.glob fails when a folder is deleted meanwhile
+        return set(glob.glob(f"{temporary}/*/*.snapshot"))  # Path.glob fails when a directory is deleted meanwhile
 
     def begin() -> subprocess.Popen[bytes]:
         known = copies()
@@ -264,7 +267,7 @@ def test_a_killed_audit_leaves_its_unpacked_copy_only_until_the_next_one(folder:
         os.kill(running.pid, signal.SIGSTOP)
         (kept,) = temporary.iterdir()
         assert kept != left
-        assert run_bkctl("audit", "--from", str(folder), TMPDIR=str(temporary)).exit_code == 10
+        assert run_bkctl("audit", "--from", str(directory), TMPDIR=str(temporary)).exit_code == 10
         assert list(temporary.iterdir()) == [kept]
     finally:
         running.kill()

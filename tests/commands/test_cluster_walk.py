@@ -142,15 +142,15 @@ def test_a_spark_audit_that_is_stopped_leaves_nothing(
     start_cluster: Callable[[int], Cluster], tmp_path: Path, number: signal.Signals, exit_code: int
 ) -> None:
     cluster = start_cluster(1)
-    folder = tmp_path / "spark"
-    folder.mkdir()
-    environment = bkctl_environment(BKCTL_METADATA_URI=cluster.metadata_uri, TMPDIR=str(folder))
+    directory = tmp_path / "spark"
+    directory.mkdir()
+    environment = bkctl_environment(BKCTL_METADATA_URI=cluster.metadata_uri, TMPDIR=str(directory))
     command = bkctl_command("audit", "--spark", "--cores", "1", "--out", str(tmp_path / "out"))
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stderr is not None
         assert process.stderr.readline() == "starting Spark on this machine\n"
-        wait_for(lambda: processes_below(folder) != [])  # the Java that starts: the worst moment
+        wait_for(lambda: processes_below(directory) != [])  # the Java that starts: the worst moment
         process.send_signal(number)
         _, talk = process.communicate(timeout=DEADLINE_S)
     finally:
@@ -158,8 +158,8 @@ def test_a_spark_audit_that_is_stopped_leaves_nothing(
         process.wait()
     assert (process.returncode, talk) == (exit_code, "error: interrupted\n")
     assert not (tmp_path / "out").exists()
-    wait_for(lambda: processes_below(folder) == [])
-    assert list(folder.glob("bkctl-*")) == []
+    wait_for(lambda: processes_below(directory) == [])
+    assert list(directory.glob("bkctl-*")) == []
 
 
 def test_wrong_input_has_its_own_exit_code_and_changes_nothing(cluster: Cluster) -> None:

@@ -16,8 +16,9 @@ import yaml
 from bkctl.commands.config import ColorMode, OutputForm, Settings
 from bkctl.commands.console import Console
 from bkctl.commands.errors import InvalidArgumentError
-from bkctl.commands.rendering import Column, Lines, Row, Table, size
+from bkctl.commands.rendering import Column, Lines, Row, Table
 from bkctl.runtime.errors import RefusedError
+from bkctl.storage.words import size
 
 THINGS = Table(
     "ThingList",

@@ -20,11 +20,11 @@ BOOKIE_ID = "traced"
 
 
 @contextlib.asynccontextmanager
-async def one_more_bookie(cluster: Cluster, folder: Path) -> AsyncIterator[tuple[BookieUnderTest, RunningBookie]]:
+async def one_more_bookie(cluster: Cluster, directory: Path) -> AsyncIterator[tuple[BookieUnderTest, RunningBookie]]:
     """A bookie that is a child of this process, in a cluster whose other bookies are not."""
-    folder.mkdir()
+    directory.mkdir()
     async with await ZooKeeperStore.connect(parse_metadata_uri(cluster.metadata_uri).servers) as store:
-        bookie = BookieUnderTest(folder, cluster.metadata_uri, store)
+        bookie = BookieUnderTest(directory, cluster.metadata_uri, store)
         async with bookie.running() as (process, _):
             yield bookie, process
 

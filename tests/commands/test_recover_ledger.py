@@ -14,7 +14,6 @@ import pytest
 from kazoo.client import KazooClient
 
 from bkctl.commands.recover_ledger import plan_of_rest, work_of_repair
-from bkctl.commands.rendering import counted
 from bkctl.runtime.metadata.bookies.service_info import BookieServiceInfo, decode_service_info, encode_service_info
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.replication.judge.bad_copies import BadCopies, InPlacePlan, LedgerInPlace, left_copies
@@ -23,6 +22,7 @@ from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.plan.job_file import JobFile
 from bkctl.storage.adapters.sqlite import SqliteDatabase, memory_database
+from bkctl.storage.words import counted
 from tests.commands.test_cluster_walk import HEADER_AND_DIGEST_BYTES, succeed
 from tests.commands.test_recovery_job import count_of
 from tests.processes import COMMAND_TIMEOUT_S, BookieProcess, Cluster, run_bkctl, start_bkctl

@@ -150,25 +150,25 @@ def test_a_continued_job_reports_ledgers_that_it_did_not_plan(operator: Operator
 
 def test_a_job_file_stays_only_while_it_is_of_use(operator: Operator) -> None:
     """A run that moves all ledgers of its bookies finishes earlier jobs for them; others stay for 30 days."""
-    (folder := operator.state / "jobs").mkdir(parents=True)
-    write_job(operator, folder / "killed.sqlite", DEAD)
-    write_job(operator, folder / "wider.sqlite", DEAD, "b6:3181")
-    write_job(operator, folder / "elsewhere.sqlite", DEAD, instance_id="another cluster")
-    (folder / "garbage.sqlite").write_text("hello\n")
-    (folder / "empty.sqlite").write_text("")
-    write_job(operator, folder / "old.sqlite", "b6:3181")
+    (directory := operator.state / "jobs").mkdir(parents=True)
+    write_job(operator, directory / "killed.sqlite", DEAD)
+    write_job(operator, directory / "wider.sqlite", DEAD, "b6:3181")
+    write_job(operator, directory / "elsewhere.sqlite", DEAD, instance_id="another cluster")
+    (directory / "garbage.sqlite").write_text("hello\n")
+    (directory / "empty.sqlite").write_text("")
+    write_job(operator, directory / "old.sqlite", "b6:3181")
     here = {"root": operator.root, "instance_id": operator.instance_id(), "bookie_ids": [DEAD]}
     for name in ("json killed.jsonl", "json old.jsonl"):  # of an older bkctl
-        (folder / name).write_text(json.dumps(json.loads(OLD_START) | here) + "\n{}\n")
-        (folder / f"{name}.rates").write_text("")
-    (folder / "json garbage.jsonl").write_text("hello\n")
-    (folder / "json empty.jsonl").write_text("")
+        (directory / name).write_text(json.dumps(json.loads(OLD_START) | here) + "\n{}\n")
+        (directory / f"{name}.rates").write_text("")
+    (directory / "json garbage.jsonl").write_text("hello\n")
+    (directory / "json empty.jsonl").write_text("")
     days_ago = {"old.sqlite": 31, "elsewhere.sqlite": 29, "json old.jsonl": 31}
     for name, days in days_ago.items():
-        os.utime(folder / name, (time.time() - days * 86_400,) * 2)
+        os.utime(directory / name, (time.time() - days * 86_400,) * 2)
 
     def jobs() -> list[str]:
-        return sorted(path.stem for path in folder.iterdir() if path.suffix in {".jsonl", ".sqlite"})
+        return sorted(path.stem for path in directory.iterdir() if path.suffix in {".jsonl", ".sqlite"})
 
     others = ["elsewhere", "empty", "garbage", "json empty", "json garbage"]
     operator.succeed("recover", DEAD, "--dry-run")
@@ -182,7 +182,7 @@ def test_a_job_file_stays_only_while_it_is_of_use(operator: Operator) -> None:
     operator.on_store(delete_open)
     operator.succeed("recover", DEAD, "--yes")
     assert jobs() == [*others, "wider"]
-    assert {path.name for path in folder.iterdir() if path.suffix == ".rates"} == {
+    assert {path.name for path in directory.iterdir() if path.suffix == ".rates"} == {
         f"{name}.sqlite.rates" for name in ("elsewhere", "wider")
     }
     operator.succeed("decommission", "b9:3181", DEAD, "b6:3181", "--if-exists", "--yes")

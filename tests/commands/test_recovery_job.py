@@ -21,7 +21,6 @@ from bkctl.commands.context import BookieFlags, BookieSettings, CommandContext, 
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.outages import continuing_command
 from bkctl.commands.recovery_job import RatesFile, delete_finished_jobs, parse_rates
-from bkctl.commands.rendering import counted
 from bkctl.commands.replication_access import policy_of
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConfigurationError
@@ -30,6 +29,7 @@ from bkctl.runtime.replication.config import OpenLedgers, PlacementMode, Replica
 from bkctl.runtime.replication.plan.job_file import JobFile
 from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.storage.adapters.sqlite import SqliteDatabase, create_database
+from bkctl.storage.words import counted
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, start_bkctl
 from tests.runtime.replication.test_job_file import START
 

@@ -30,7 +30,7 @@ from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.run.decommission import DecommissionReport
 from bkctl.runtime.replication.run.drain import OpenLedger
-from bkctl.runtime.replication.run.report import RecoveryTally
+from bkctl.runtime.replication.run.recovery_report import RecoveryTally
 from tests.commands.cluster.conftest import Operator, wait_until
 from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, TerminalSession, run_bkctl
 

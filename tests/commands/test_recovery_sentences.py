@@ -17,7 +17,6 @@ from bkctl.commands.recovery_rendering import (
     plan_row,
     plan_summary,
 )
-from bkctl.commands.rendering import duration
 from bkctl.commands.replication_access import ReplicationAccess
 from bkctl.commands.session import Session
 from bkctl.runtime.ledger.metadata import LedgerState
@@ -30,7 +29,7 @@ from bkctl.runtime.replication.judge.targets import TargetForecast
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
 from bkctl.runtime.replication.policy import DEFAULT_POLICY, CopyPace, Policy
 from bkctl.runtime.replication.run.decommission import DecommissionPlan, DecommissionReport
-from bkctl.runtime.replication.run.report import RecoveryTally
+from bkctl.runtime.replication.run.recovery_report import RecoveryTally
 from tests.runtime.replication.samples import ledger
 
 DEAD = frozenset({"b1"})
@@ -242,11 +241,6 @@ def test_a_row_says_why_a_ledger_cannot_be_moved() -> None:
     assert str(plan_row(by_rule)["problem"]).startswith("every target breaks a placement rule: racks per write quorum")
     assert plan_row(by_rule, BEST_EFFORT)["problem"] is None
     assert plan_row(movable(1))["problem"] is None
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min")])
-def test_time_spans(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_a_large_plan_says_what_its_time_would_be() -> None:

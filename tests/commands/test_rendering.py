@@ -6,21 +6,16 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bkctl.commands.rendering import (
-    counted,
-    decimal,
     envelope,
     flat,
     in_memory,
     json_parts,
-    percent,
     plain,
-    size,
     to_csv_line,
     to_json,
     to_json_line,
@@ -28,11 +23,6 @@ from bkctl.commands.rendering import (
 )
 
 VALUE = {"id": "9223372036854775806", "none": None, "list": ["a", "ü"], "truth": True, "number": 1.5, "in": {"x": "0"}}
-
-
-def test_counted_nouns() -> None:
-    assert (counted(0, "ledger"), counted(1, "ledger"), counted(2, "ledger")) == ("0 ledgers", "1 ledger", "2 ledgers")
-    assert (counted(1, "entry", "entries"), counted(5, "entry", "entries")) == ("1 entry", "5 entries")
 
 
 def test_json_and_yaml_carry_the_same_values() -> None:
@@ -50,18 +40,8 @@ def test_csv_quotes_and_writes_none_as_nothing() -> None:
     assert to_csv_line(['a"b', "c,d", None, True, ["x", "y"], 3]) == '"a""b","c,d",,true,x y,3'
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 << 30, "5.0 GiB"), (2**70, "1048576.0 PiB"), (None, "-")],
-)
-def test_sizes(value: int | None, text: str) -> None:
-    assert size(value) == text
-
-
 def test_other_values() -> None:
     assert [plain(value) for value in (None, True, False, [], ["a", 1], "x")] == ["-", "yes", "no", "-", "a,1", "x"]
-    assert [percent(value) for value in (0.5, 1, None)] == ["50.0 %", "100.0 %", "-"]
-    assert [decimal(value) for value in (1234.5678, 2.0, 0, None)] == ["1,234.568", "2", "0", "-"]
 
 
 def test_every_structured_result_starts_alike() -> None:

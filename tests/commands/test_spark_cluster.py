@@ -69,7 +69,7 @@ async def protected_uri(metadata_uri: str, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 def variables(cluster: SparkCluster) -> dict[str, str]:
-    config = cluster.folder / "config.toml"
+    config = cluster.directory / "config.toml"
     config.write_text('[zookeeper]\ndigest = "env:ZOOKEEPER_USER"\n')
     return cluster.variables | {"BKCTL_CONFIG": str(config), "ZOOKEEPER_USER": f"bkctl:{SECRET}"}
 
@@ -173,10 +173,10 @@ def test_a_notebook_reads_write_sets_and_shows_no_secret(
     code = NOTEBOOK.format(ship=blocks[1], secrets=blocks[2], query=query)
     code = code.replace("zk+hierarchical://127.0.0.1:2181/ledgers", protected_uri).replace('"/tmp"', "sys.argv[2]")
     before = set(os.listdir(event_logs))
-    folder = cluster.folder / "notebook"
-    folder.mkdir()
+    directory = cluster.directory / "notebook"
+    directory.mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", code, cluster.url, str(folder)],
+        [sys.executable, "-c", code, cluster.url, str(directory)],
         env=bkctl_environment(**variables(cluster)),
         capture_output=True,
         text=True,

@@ -66,7 +66,7 @@ CSV_CALLS = (
 class Invocations:
     """A cluster of three bookies with one of them stopped, and a call of every command that can be made there."""
 
-    def __init__(self, cluster: DevCluster, folder: Path) -> None:
+    def __init__(self, cluster: DevCluster, directory: Path) -> None:
         self.cluster = cluster
         *_, stopped = cluster.bookies
         live = cluster.bookies[0].id
@@ -79,7 +79,7 @@ class Invocations:
         )
         journal = next(name for name in os.listdir(f"{stopped.directory}/journal/current") if name.endswith(".txn"))
         own = f"{stopped.directory}/ledgers/current/0.log"
-        report = str(folder / "report")
+        report = str(directory / "report")
         cluster.run("audit", "--out", report)
         self.calls: dict[str, tuple[str, ...]] = {
             "audit run": (),
@@ -99,9 +99,9 @@ class Invocations:
             "bookie info": (),
             "bookie drain": (live, "-n"),
             "bookie undrain": (live,),
-            "bookie format": ("--bookie-id", "new:1", "--port", "0", *self._new_directories(folder), "-n"),
+            "bookie format": ("--bookie-id", "new:1", "--port", "0", *self._new_directories(directory), "-n"),
             "bookie index rebuild": (live, "--online", "-n"),
-            "bookie init": ("--bookie-id", "new:1", "--port", "0", *self._new_directories(folder), "-n"),
+            "bookie init": ("--bookie-id", "new:1", "--port", "0", *self._new_directories(directory), "-n"),
             "bookie list": (),
             "bookie sanity": (live,),
             "bookie show": (live,),
@@ -119,7 +119,7 @@ class Invocations:
             "bookie stop": (live, "-n"),
             "autorecovery start": ("-n",),
             "bookie start": (*bookie, "-n"),
-            "cluster backup": (str(folder / "backup"),),
+            "cluster backup": (str(directory / "backup"),),
             "cluster health-check disable": ("-n",),
             "cluster health-check enable": ("-n",),
             "cluster health-check status": (),
@@ -134,7 +134,7 @@ class Invocations:
             "cookie verify": bookie,
             "decommission": (stopped.id, "-n"),
             "dev cluster status": ("--dir", cluster.directory),
-            "dev cluster up": ("--dir", str(folder / "another"), "-n"),
+            "dev cluster up": ("--dir", str(directory / "another"), "-n"),
             "ledger close": ("0",),
             "ledger delete": ("0", "-n"),
             "ledger explain": ("0",),
@@ -163,9 +163,9 @@ class Invocations:
         }
 
     @staticmethod
-    def _new_directories(folder: Path) -> tuple[str, ...]:
-        os.makedirs(folder / "new", exist_ok=True)
-        words = ("--journal-dir", str(folder / "new"), "--ledger-dir", str(folder / "new"))
+    def _new_directories(directory: Path) -> tuple[str, ...]:
+        os.makedirs(directory / "new", exist_ok=True)
+        words = ("--journal-dir", str(directory / "new"), "--ledger-dir", str(directory / "new"))
         return (*words, "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true")
 
     def run(self, names: Collection[str], form: str) -> dict[str, BkctlResult]:
@@ -183,8 +183,8 @@ class Invocations:
 
 @pytest.fixture(scope="module")
 def invocations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Invocations]:
-    folder = tmp_path_factory.mktemp("structured")
-    cluster = DevCluster(str(folder / "cluster"))
+    directory = tmp_path_factory.mktemp("structured")
+    cluster = DevCluster(str(directory / "cluster"))
     try:
         cluster.up(3)
         for _ in range(2):
@@ -197,7 +197,7 @@ def invocations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Invocation
         while is_alive(stopped.pid):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        yield Invocations(cluster, folder)
+        yield Invocations(cluster, directory)
     finally:
         cluster.stop()
 

@@ -1,4 +1,5 @@
-"""Every byte of a data folder flipped, zeroed, and cut off with all behind it, one at a time; what a bookie then says.
+"""Every byte of a data directory flipped, zeroed, and cut off with all behind it, one at a time; what a bookie then
+says.
 
 Allowed is: all that was acknowledged is there; or the boot, or the read of an entry, is refused with an error that
 names the file. Not allowed is a denied entry, a lost fence, an entry that nobody wrote, or an exception of any other
@@ -18,10 +19,10 @@ from typing import NamedTuple
 from bkctl.storage.engine.engine import LedgerDirectoryEngine
 from bkctl.storage.engine.ledger_storage import LedgerStorage
 from bkctl.storage.errors import StorageError
-from tests.corruption.data_folder import LEDGER_IDS, Acknowledged, State, boot, make
+from tests.corruption.data_directory import LEDGER_IDS, Acknowledged, State, boot, make
 
 _NOT_DATA = frozenset({"LOCK", "LOG", "LOG.old", "bkctl.lock"})
-"""Claims on folders, and LevelDB's talk: no byte of them is ever read back."""
+"""Claims on directories, and LevelDB's talk: no byte of them is ever read back."""
 
 
 _IDS_BYTES = 16
@@ -50,22 +51,22 @@ class Damage(NamedTuple):
 
 
 class Damaged:
-    """A data folder, to be copied and damaged.
+    """A data directory, to be copied and damaged.
 
     A copy has hard links to the files that no bookie changes in place, because there are thousands of copies.
     """
 
     def __init__(self, state: State) -> None:
-        self._folder = tempfile.TemporaryDirectory(dir=_fast_folder())
-        self._original = os.path.join(self._folder.name, "original")
-        self._copy = os.path.join(self._folder.name, "copy")
+        self._directory = tempfile.TemporaryDirectory(dir=_fast_directory())
+        self._original = os.path.join(self._directory.name, "original")
+        self._copy = os.path.join(self._directory.name, "copy")
         self._acknowledged = make(self._original, state)
-        self._folders, self._files = _read_tree(self._original)
+        self._directories, self._files = _read_tree(self._original)
 
     def close(self) -> None:
-        """Delete the folder; AssertionError if a bookie changed a linked file in place."""
+        """Delete the directory; AssertionError if a bookie changed a linked file in place."""
         _, files = _read_tree(self._original)
-        self._folder.cleanup()
+        self._directory.cleanup()
         assert files == self._files
 
     def damages(self) -> Iterator[Damage]:
@@ -82,8 +83,8 @@ class Damaged:
     def wrongs(self, damage: Damage) -> list[str]:
         """What is not allowed, after a damage."""
         shutil.rmtree(self._copy, ignore_errors=True)
-        for folder in self._folders:
-            os.mkdir(os.path.join(self._copy, folder))
+        for directory in self._directories:
+            os.mkdir(os.path.join(self._copy, directory))
         for path, data in self._files.items():
             copy = os.path.join(self._copy, path)
             if path == damage.path:
@@ -157,16 +158,16 @@ def _strangers(engine: LedgerDirectoryEngine, ledger_id: int, acknowledged: Ackn
 
 
 def _read_tree(root: str) -> tuple[list[str], dict[str, bytes]]:
-    """Folders below ``root``, itself first, and the contents of each file, both by their path below it."""
-    folders, contents = [], {}
-    for folder, subfolders, names in os.walk(root):
-        subfolders.sort()
-        below = os.path.relpath(folder, root)
-        folders.append("" if below == "." else below)
+    """Directories below ``root``, itself first, and the contents of each file, both by their path below it."""
+    directories, contents = [], {}
+    for directory, subdirectories, names in os.walk(root):
+        subdirectories.sort()
+        below = os.path.relpath(directory, root)
+        directories.append("" if below == "." else below)
         for name in sorted(names):
-            with open(os.path.join(folder, name), "rb") as file:
-                contents[os.path.join(folders[-1], name)] = file.read()
-    return folders, contents
+            with open(os.path.join(directory, name), "rb") as file:
+                contents[os.path.join(directories[-1], name)] = file.read()
+    return directories, contents
 
 
 def _write(path: str, data: bytes) -> None:
@@ -174,5 +175,5 @@ def _write(path: str, data: bytes) -> None:
         file.write(data)
 
 
-def _fast_folder() -> str | None:
+def _fast_directory() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

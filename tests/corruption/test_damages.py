@@ -1,11 +1,11 @@
-"""Every byte of the data folder of a bookie, damaged in turn."""
+"""Every byte of the data directory of a bookie, damaged in turn."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.corruption.battery import find_wrongs
-from tests.corruption.data_folder import State
+from tests.corruption.data_directory import State
 
 STRIDE = 20
 PARTS = [range(1), range(1, 7), range(7, 13), range(13, STRIDE)]

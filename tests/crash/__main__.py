@@ -32,8 +32,8 @@ def main() -> int:
     modes = list(Mode) if arguments.mode is None else [Mode(arguments.mode)]
     red_count = cut_count = 0
     for seed in range(first_seed, first_seed + arguments.seeds):
-        with tempfile.TemporaryDirectory() as folder:
-            changes = trace_workload(folder, seed, without=arguments.without)
+        with tempfile.TemporaryDirectory() as directory:
+            changes = trace_workload(directory, seed, without=arguments.without)
         for mode in modes:
             if arguments.cut is not None:
                 results = iter([cut_once(changes, Cut(seed, mode, arguments.cut, arguments.outcome))])

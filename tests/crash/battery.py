@@ -52,22 +52,24 @@ def why_not_traceable() -> str | None:
     return None if probe.returncode == 0 else "this process may not trace others"
 
 
-def trace_workload(folder: str, seed: int, *, step_count: int = STEP_COUNT, without: str | None = None) -> list[Change]:
-    """Run a workload below ``folder`` under strace; its changes and notes."""
-    root, notes, log = (os.path.join(folder, name) for name in ("root", "notes", "strace.log"))
+def trace_workload(
+    directory: str, seed: int, *, step_count: int = STEP_COUNT, without: str | None = None
+) -> list[Change]:
+    """Run a workload below ``directory`` under strace; its changes and notes."""
+    root, notes, log = (os.path.join(directory, name) for name in ("root", "notes", "strace.log"))
     os.mkdir(root)
     command = [sys.executable, "-P", "-m", "tests.crash.workload", root, notes]
     command += ["--seed", str(seed), "--steps", str(step_count)]
     if without is not None:
         command += ["--without", without]
     tracer = ["strace", "-f", "-xx", "-s", "10000000", "-e", f"trace={TRACED}", "-o", log]
-    subprocess.run([*tracer, *command], check=True, timeout=300, cwd=_project_folder(), env=_environment())
+    subprocess.run([*tracer, *command], check=True, timeout=300, cwd=_project_directory(), env=_environment())
     return read_trace(log, root)
 
 
-def cached_trace(folder: str, seed: int, *, without: str | None = None) -> list[Change]:
-    """As ``trace_workload``; processes that give the same ``folder`` trace each workload only once."""
-    path = os.path.join(folder, f"{without}-{seed}.trace")
+def cached_trace(directory: str, seed: int, *, without: str | None = None) -> list[Change]:
+    """As ``trace_workload``; processes that give the same ``directory`` trace each workload only once."""
+    path = os.path.join(directory, f"{without}-{seed}.trace")
     with open(path, "a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
@@ -105,8 +107,8 @@ def losses_after(disk: ModelDisk, changes: list[Change], cut: Cut) -> list[str]:
     """What is wrong after the outcome of a cut that is drawn from the disk as it stands there."""
     tree = disk.survivors(random.Random(f"outcome {cut.seed} {cut.change_count} {cut.outcome}"))
     expected = Expectation(change.text for change in changes[: cut.change_count] if isinstance(change, Note))
-    with tempfile.TemporaryDirectory(dir=_fast_folder()) as folder:
-        root = os.path.join(folder, "root")
+    with tempfile.TemporaryDirectory(dir=_fast_directory()) as directory:
+        root = os.path.join(directory, "root")
         write_tree(root, tree)
         config = config_of(root, cut.seed)
         losses = find_losses(config, expected)
@@ -115,16 +117,16 @@ def losses_after(disk: ModelDisk, changes: list[Change], cut: Cut) -> list[str]:
         return losses
 
 
-def _project_folder() -> str:
+def _project_directory() -> str:
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def _environment() -> dict[str, str]:
     # The child runs with -P, so it finds the tests only if told where they are; and its run must repeat exactly.
-    path = os.pathsep.join(filter(None, (_project_folder(), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (_project_directory(), os.environ.get("PYTHONPATH"))))
     return {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}
 
 
-def _fast_folder() -> str | None:
-    """A folder in memory, if there is one: the model disk decides what is durable, not this one."""
+def _fast_directory() -> str | None:
+    """A directory in memory, if there is one: the model disk decides what is durable, not this one."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -55,7 +55,7 @@ def _without_syncs_of(patch: pytest.MonkeyPatch, suffix: str) -> None:
         patch.setattr(OsFile, name, sync_others)
 
 
-def _without_folder_syncs_of(patch: pytest.MonkeyPatch, part: str) -> None:
+def _without_directory_syncs_of(patch: pytest.MonkeyPatch, part: str) -> None:
     original = OsFileSystem.sync_directory
 
     def sync_others(self: OsFileSystem, path: str) -> None:
@@ -80,7 +80,7 @@ def _whole_sectors_in_a_write(patch: pytest.MonkeyPatch) -> None:
 @_in(WRITING)
 def _journal_name_sync(patch: pytest.MonkeyPatch) -> None:
     """The name of a new journal is left to the kernel."""
-    _without_folder_syncs_of(patch, "/journal-")
+    _without_directory_syncs_of(patch, "/journal-")
 
 
 @_in(WRITING)
@@ -93,7 +93,7 @@ def _entry_log_sync(patch: pytest.MonkeyPatch) -> None:
 def _entry_log_name_sync(patch: pytest.MonkeyPatch) -> None:
     """The index names entries in a log whose name is left to the kernel."""
     original = OsFileSystem.sync_directory
-    patch.setattr(OsFileSystem, "write_file_atomically", _replaced_without_folder_sync)
+    patch.setattr(OsFileSystem, "write_file_atomically", _replaced_without_directory_sync)
 
     def sync_others(self: OsFileSystem, path: str) -> None:
         if not path.endswith("current") or "/ledgers-" not in path:
@@ -102,7 +102,7 @@ def _entry_log_name_sync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OsFileSystem, "sync_directory", sync_others)
 
 
-def _replaced_without_folder_sync(_: OsFileSystem, path: str, data: bytes) -> None:
+def _replaced_without_directory_sync(_: OsFileSystem, path: str, data: bytes) -> None:
     file = OsFileSystem().open(path, writable=True) if OsFileSystem().exists(path) else OsFileSystem().create(path)
     file.truncate(0)
     file.pwrite(data, 0)
@@ -113,7 +113,7 @@ def _replaced_without_folder_sync(_: OsFileSystem, path: str, data: bytes) -> No
 @_in(WRITING)
 def _index_name_sync(patch: pytest.MonkeyPatch) -> None:
     """Names of new files of the index database are left to the kernel."""
-    _without_folder_syncs_of(patch, "/ldb-")
+    _without_directory_syncs_of(patch, "/ldb-")
 
 
 @_in(WRITING)

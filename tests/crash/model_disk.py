@@ -4,7 +4,7 @@ Two rules of what survives, the choice among the outcomes drawn from a seed:
 
 - ``ORDERED``, as ext4 keeps metadata: of the changes of names a first part survives, at least up to what a sync has
   committed. A sync of a file commits the names that were made before the file last changed its name or length.
-- ``STRICT``, what POSIX promises: each change of a name survives or not, on its own, until its folder is synced.
+- ``STRICT``, what POSIX promises: each change of a name survives or not, on its own, until its directory is synced.
 
 In both, of what was written to a file and not synced, each sector survives or not, on its own. What did not survive
 reads as what was there before, or as zeros where nothing was.
@@ -22,12 +22,12 @@ from tests.crash.trace import (
     Change,
     Create,
     Link,
-    MakeFolder,
+    MakeDirectory,
     Note,
     Remove,
     Rename,
+    SyncDirectory,
     SyncFile,
-    SyncFolder,
     Truncate,
     Write,
 )
@@ -35,7 +35,7 @@ from tests.crash.trace import (
 SECTOR_BYTES = 512
 
 _ROOT = -1
-"""Number of the root folder; folders count down from here, files up from 0."""
+"""Number of the root directory; directories count down from here, files up from 0."""
 
 
 class Mode(enum.Enum):
@@ -69,9 +69,9 @@ class _File:
 
 
 class _Entry(NamedTuple):
-    """A name in a folder, and what it stands for from now on; None: nothing."""
+    """A name in a directory, and what it stands for from now on; None: nothing."""
 
-    folder: int
+    directory: int
     name: str
     node: int | None
 
@@ -91,7 +91,7 @@ class ModelDisk:
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
         self._files: dict[int, _File] = {}
-        self._folders: dict[int, dict[str, int]] = {_ROOT: {}}
+        self._directories: dict[int, dict[str, int]] = {_ROOT: {}}
         """Names as the running program sees them."""
         self._name_changes: list[_NameChange] = []
         self._committed = -1
@@ -105,21 +105,21 @@ class ModelDisk:
                 self._files[file].sync(began)
                 # The journal of the file system commits in order: with this file's name and length all earlier names.
                 self._commit(min(self._files[file].last_metadata_change, began - 1))
-            case SyncFolder(path, began):
-                self._sync_folder(self._node(path), began)
+            case SyncDirectory(path, began):
+                self._sync_directory(self._node(path), began)
             case Note():
                 pass
             case _:
                 self._change_names(number, change)
 
     def survivors(self, chance: random.Random) -> dict[str, bytes | None]:
-        """Path and contents of each file, None for folders, parents first, after a power failure now."""
-        folders: dict[int, dict[str, int]] = {_ROOT: {}}
+        """Path and contents of each file, None for directories, parents first, after a power failure now."""
+        directories: dict[int, dict[str, int]] = {_ROOT: {}}
         for name_change in self._surviving_name_changes(chance):
-            _change(folders, name_change.entries)
+            _change(directories, name_change.entries)
         contents: dict[int, bytes] = {}
         tree: dict[str, bytes | None] = {}
-        for path, node in _walk(folders, _ROOT, ""):
+        for path, node in _walk(directories, _ROOT, ""):
             if node < 0:
                 tree[path] = None
                 continue
@@ -128,11 +128,11 @@ class ModelDisk:
             tree[path] = contents[node]
         return tree
 
-    def _sync_folder(self, folder: int, began: int) -> None:
+    def _sync_directory(self, directory: int, began: int) -> None:
         touching = [
             item
             for item in self._name_changes
-            if item.number < began and any(entry.folder == folder for entry in item.entries)
+            if item.number < began and any(entry.directory == directory for entry in item.entries)
         ]
         for item in touching:
             item.is_durable = True
@@ -142,20 +142,20 @@ class ModelDisk:
     def _commit(self, number: int) -> None:
         self._committed = max(self._committed, number)
 
-    def _change_names(self, number: int, change: Create | MakeFolder | Rename | Link | Remove) -> None:
+    def _change_names(self, number: int, change: Create | MakeDirectory | Rename | Link | Remove) -> None:
         entries = self._entries(change)
         self._name_changes.append(_NameChange(number, entries))
         for entry in entries:
             if entry.node is not None and entry.node >= 0:
                 self._files.setdefault(entry.node, _File()).last_metadata_change = number
-        _change(self._folders, entries)
+        _change(self._directories, entries)
 
-    def _entries(self, change: Create | MakeFolder | Rename | Link | Remove) -> tuple[_Entry, ...]:
+    def _entries(self, change: Create | MakeDirectory | Rename | Link | Remove) -> tuple[_Entry, ...]:
         match change:
             case Create(path, file):
                 return (_Entry(*self._place(path), file),)
-            case MakeFolder(path):
-                return (_Entry(*self._place(path), -1 - len(self._folders)),)
+            case MakeDirectory(path):
+                return (_Entry(*self._place(path), -1 - len(self._directories)),)
             case Rename(source, target):
                 moved = _Entry(*self._place(target), self._node(source))
                 return _Entry(*self._place(source), None), moved
@@ -165,13 +165,13 @@ class ModelDisk:
                 return (_Entry(*self._place(path), None),)
 
     def _place(self, path: str) -> tuple[int, str]:
-        folder, name = os.path.split(path)
-        return self._node(folder), name
+        directory, name = os.path.split(path)
+        return self._node(directory), name
 
     def _node(self, path: str) -> int:
         node = _ROOT
         for name in path.split(os.sep) if path else ():
-            node = self._folders[node][name]
+            node = self._directories[node][name]
         return node
 
     def _surviving_name_changes(self, chance: random.Random) -> list[_NameChange]:
@@ -195,7 +195,7 @@ class ModelDisk:
 
 
 def write_tree(root: str, tree: dict[str, bytes | None]) -> None:
-    """Put what survived into the folder ``root``."""
+    """Put what survived into the directory ``root``."""
     os.makedirs(root, exist_ok=True)
     for path, contents in tree.items():
         full = os.path.join(root, path)
@@ -230,20 +230,20 @@ def _write_sectors(contents: bytearray, write: Write, share: float, chance: rand
         contents.extend(bytes(end - len(contents)))
 
 
-def _change(folders: dict[int, dict[str, int]], entries: Sequence[_Entry]) -> None:
-    for folder, name, node in entries:
-        names = folders.setdefault(folder, {})
+def _change(directories: dict[int, dict[str, int]], entries: Sequence[_Entry]) -> None:
+    for directory, name, node in entries:
+        names = directories.setdefault(directory, {})
         if node is None:
             names.pop(name, None)
             continue
         names[name] = node
         if node < 0:
-            folders.setdefault(node, {})
+            directories.setdefault(node, {})
 
 
-def _walk(folders: dict[int, dict[str, int]], folder: int, prefix: str) -> Iterator[tuple[str, int]]:
-    for name, node in sorted(folders.get(folder, {}).items()):
+def _walk(directories: dict[int, dict[str, int]], directory: int, prefix: str) -> Iterator[tuple[str, int]]:
+    for name, node in sorted(directories.get(directory, {}).items()):
         path = os.path.join(prefix, name)
         yield path, node
         if node < 0:
-            yield from _walk(folders, node, path)
+            yield from _walk(directories, node, path)

@@ -52,19 +52,19 @@ def _traceable() -> None:
 
 
 @pytest.fixture
-def trace_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+def trace_directory(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Traces of workloads, shared by all workers of a run."""
     base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "traces"
-    folder.mkdir(exist_ok=True)
-    return str(folder)
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "traces"
+    directory.mkdir(exist_ok=True)
+    return str(directory)
 
 
-def results(trace_folder: str, guard: str, without: str | None) -> Iterator[CutResult]:
+def results(trace_directory: str, guard: str, without: str | None) -> Iterator[CutResult]:
     """Cuts of one workload after the other."""
     first = SEED_FIRST_OF_GUARD.get(guard, SEEDS[0])
     for seed in (*range(first, SEEDS.stop), *range(SEEDS.start, first)):
-        changes = cached_trace(trace_folder, seed, without=without)
+        changes = cached_trace(trace_directory, seed, without=without)
         for mode in reversed(Mode):
             yield from cut_many(changes, seed, mode, CUT_COUNT)
 
@@ -81,13 +81,13 @@ def is_seen(guard: str, cuts: Iterator[CutResult]) -> bool:
 
 
 @pytest.mark.parametrize("guard", shared_out(WRITING))
-def test_without_a_guard_of_the_writing_side_something_is_lost(trace_folder: str, guard: str) -> None:
-    assert is_seen(guard, results(trace_folder, guard, guard))
+def test_without_a_guard_of_the_writing_side_something_is_lost(trace_directory: str, guard: str) -> None:
+    assert is_seen(guard, results(trace_directory, guard, guard))
 
 
 @pytest.mark.parametrize("guard", shared_out(BOOTING))
 def test_without_a_guard_of_the_boot_something_is_lost(
-    trace_folder: str, guard: str, monkeypatch: pytest.MonkeyPatch
+    trace_directory: str, guard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     BOOTING[guard](monkeypatch)
-    assert is_seen(guard, results(trace_folder, guard, WRITING_AND_BOOTING.get(guard)))
+    assert is_seen(guard, results(trace_directory, guard, WRITING_AND_BOOTING.get(guard)))

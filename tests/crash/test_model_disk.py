@@ -3,7 +3,18 @@ from __future__ import annotations
 import random
 
 from tests.crash.model_disk import Mode, ModelDisk
-from tests.crash.trace import Change, Create, Link, MakeFolder, Remove, Rename, SyncFile, SyncFolder, Truncate, Write
+from tests.crash.trace import (
+    Change,
+    Create,
+    Link,
+    MakeDirectory,
+    Remove,
+    Rename,
+    SyncDirectory,
+    SyncFile,
+    Truncate,
+    Write,
+)
 
 Tree = dict[str, bytes | None]
 
@@ -17,7 +28,7 @@ def outcomes(mode: Mode, *changes: Change) -> list[Tree]:
 
 
 def contents(mode: Mode, *changes: Change) -> set[bytes | None]:
-    return {tree["f"] for tree in outcomes(mode, Create("f", 0), SyncFolder("", 1), *changes)}
+    return {tree["f"] for tree in outcomes(mode, Create("f", 0), SyncDirectory("", 1), *changes)}
 
 
 def test_what_was_not_synced_is_lost_or_there_or_torn() -> None:
@@ -63,29 +74,29 @@ def test_strict_names_survive_each_on_its_own() -> None:
 
 def test_a_rename_survives_as_a_whole() -> None:
     for mode in Mode:
-        found = outcomes(mode, Create("a", 0), SyncFolder("", 1), Rename("a", "b"))
+        found = outcomes(mode, Create("a", 0), SyncDirectory("", 1), Rename("a", "b"))
         assert {frozenset(tree) for tree in found} == {frozenset("a"), frozenset("b")}
 
 
-def test_a_renamed_folder_takes_its_files_along() -> None:
+def test_a_renamed_directory_takes_its_files_along() -> None:
     changes = (
-        MakeFolder("d"),
-        SyncFolder("", 1),
+        MakeDirectory("d"),
+        SyncDirectory("", 1),
         Create("d/a", 0),
-        SyncFolder("d", 3),
+        SyncDirectory("d", 3),
         Rename("d", "e"),
-        SyncFolder("", 5),
+        SyncDirectory("", 5),
     )
     for mode in Mode:
         assert outcomes(mode, *changes) == [{"e": None, "e/a": b""}]
 
 
 def test_a_file_with_two_names_is_one_file() -> None:
-    changes = (Create("a", 0), Link("a", "b"), Remove("a"), Write(0, 0, b"x"), SyncFile(0, 4), SyncFolder("", 5))
+    changes = (Create("a", 0), Link("a", "b"), Remove("a"), Write(0, 0, b"x"), SyncFile(0, 4), SyncDirectory("", 5))
     for mode in Mode:
         assert outcomes(mode, *changes) == [{"b": b"x"}]
 
 
-def test_files_in_a_folder_whose_name_was_lost_are_lost() -> None:
-    changes = (MakeFolder("d"), Create("d/a", 0), SyncFolder("d", 2))
+def test_files_in_a_directory_whose_name_was_lost_are_lost() -> None:
+    changes = (MakeDirectory("d"), Create("d/a", 0), SyncDirectory("d", 2))
     assert {frozenset(tree) for tree in outcomes(Mode.STRICT, *changes)} == {frozenset(), frozenset({"d", "d/a"})}

@@ -13,12 +13,12 @@ from tests.crash.trace import (
     TRACED,
     Create,
     Link,
-    MakeFolder,
+    MakeDirectory,
     Note,
     Remove,
     Rename,
+    SyncDirectory,
     SyncFile,
-    SyncFolder,
     TraceReader,
     Truncate,
     Write,
@@ -35,8 +35,8 @@ os.pwritev(a, [b"p", b"q"], 20)
 os.ftruncate(a, 10); os.fdatasync(a); os.close(a)
 b = os.open(root + "/d/a", os.O_WRONLY | os.O_APPEND); os.write(b, b"end"); os.close(b)
 os.rename(root + "/d/a", root + "/d/b"); os.link(root + "/d/b", root + "/c"); os.unlink(root + "/d/b")
-for folder in (root, root + "/d"):
-    d = os.open(folder, os.O_RDONLY | os.O_DIRECTORY); os.fsync(d); os.close(d)
+for directory in (root, root + "/d"):
+    d = os.open(directory, os.O_RDONLY | os.O_DIRECTORY); os.fsync(d); os.close(d)
 n = os.open(notes, os.O_WRONLY | os.O_CREAT); os.write(n, b"done 1\ndone 2\n")
 open(root + "/c", "wb").close()
 """
@@ -54,7 +54,7 @@ def test_a_trace_tells_every_change(tmp_path: Path) -> None:
     )
     changes = read_trace(str(log), str(root))
     assert changes == [
-        MakeFolder("d"),
+        MakeDirectory("d"),
         Create("d/a", 0),
         Write(0, 0, b"one"),
         Write(0, 3, b"two\x00\xff"),
@@ -66,8 +66,8 @@ def test_a_trace_tells_every_change(tmp_path: Path) -> None:
         Rename("d/a", "d/b"),
         Link("d/b", "c"),
         Remove("d/b"),
-        SyncFolder("", 12),
-        SyncFolder("d", 13),
+        SyncDirectory("", 12),
+        SyncDirectory("d", 13),
         Note("done 1"),
         Note("done 2"),
         Truncate(0, 0),

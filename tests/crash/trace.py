@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 NOTES_NAME = "notes"
-"""File name of what the program says of itself; kept outside the traced folder."""
+"""File name of what the program says of itself; kept outside the traced directory."""
 
 TRACED = (
     "openat,open,creat,close,dup,dup2,dup3,write,pwrite64,pwritev,pwritev2,writev,fsync,fdatasync,sync_file_range,"
@@ -34,8 +34,8 @@ class Create(NamedTuple):
     file: int
 
 
-class MakeFolder(NamedTuple):
-    """A folder came into being."""
+class MakeDirectory(NamedTuple):
+    """A directory came into being."""
 
     path: str
 
@@ -83,8 +83,8 @@ class SyncFile(NamedTuple):
     """How many changes had begun when the call did."""
 
 
-class SyncFolder(NamedTuple):
-    """The names in a folder, as of when this began, are durable."""
+class SyncDirectory(NamedTuple):
+    """The names in a directory, as of when this began, are durable."""
 
     path: str
     began: int
@@ -96,7 +96,7 @@ class Note(NamedTuple):
     text: str
 
 
-Change = Create | MakeFolder | Write | Truncate | Rename | Link | Remove | SyncFile | SyncFolder | Note
+Change = Create | MakeDirectory | Write | Truncate | Rename | Link | Remove | SyncFile | SyncDirectory | Note
 
 
 class _Call(NamedTuple):
@@ -116,7 +116,7 @@ class _Open:
 
 
 class TraceReader:
-    """Changes below ``root``, an empty folder at first; files are numbered in the order of their creation."""
+    """Changes below ``root``, an empty directory at first; files are numbered in the order of their creation."""
 
     def __init__(self, root: str) -> None:
         self._root = os.path.join(root, "")
@@ -228,7 +228,7 @@ class TraceReader:
         if opened is None:
             return
         if opened.file < 0:
-            self._changes.append(SyncFolder(opened.path, call.began))
+            self._changes.append(SyncDirectory(opened.path, call.began))
         else:
             self._changes.append(SyncFile(opened.file, call.began))
 
@@ -240,7 +240,7 @@ class TraceReader:
         source = paths[0]
         match call.name:
             case "mkdir" | "mkdirat":
-                self._changes.append(MakeFolder(source))
+                self._changes.append(MakeDirectory(source))
             case "rename" | "renameat" | "renameat2":
                 target = _require(paths[1])
                 moved = {path for path in self._names if path == source or path.startswith(source + os.sep)}

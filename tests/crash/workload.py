@@ -225,7 +225,7 @@ def _failing(_: EntryLogWriter) -> None:
 
 
 def main() -> None:
-    """Run one workload; the notes go to the file ``notes``, which is outside of the folder."""
+    """Run one workload; the notes go to the file ``notes``, which is outside of the directory."""
     parser = argparse.ArgumentParser()
     parser.add_argument("root")
     parser.add_argument("notes")

@@ -21,7 +21,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of this folder; without the jars it is skipped, with the way to get them."""
+    """Mark every test of this directory; without the jars it is skipped, with the way to get them."""
     for item in items:
         if str(item.path).startswith(HERE + os.sep):
             item.add_marker(pytest.mark.interop)

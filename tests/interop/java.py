@@ -149,7 +149,7 @@ class JavaClient(JavaProgram):
 
 
 def write_server_conf(path: str, metadata_uri: str, directory: str, port: int = 3181, **settings: str) -> None:
-    """Write a bk_server.conf for a Java bookie, or for the Java shell, whose folders are below ``directory``."""
+    """Write a bk_server.conf for a Java bookie, or for the Java shell, whose directories are below ``directory``."""
     values = {
         "metadataServiceUri": metadata_uri,
         "bookiePort": str(port),

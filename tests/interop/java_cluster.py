@@ -133,12 +133,12 @@ class JavaCluster:
         self._start(bookie_id)
         self.wait_until(lambda: bookie_id in self.registered("writable"))
 
-    def folder(self, bookie_id: str) -> str:
+    def directory_of(self, bookie_id: str) -> str:
         """The directory with the bookie's ``journal`` and ``ledgers``."""
         return os.path.join(self.directory, f"bookie-{bookie_id.rpartition(':')[2]}")
 
     def _start(self, bookie_id: str) -> None:
-        name = self.folder(bookie_id)
+        name = self.directory_of(bookie_id)
         self._bookies[bookie_id] = JavaBookie(
             f"{name}.conf", f"{name}.log", jvm_flags=self._jvm_flags, release=self._release
         )

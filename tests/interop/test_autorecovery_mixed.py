@@ -38,14 +38,14 @@ OLD = "4.14"
 class MixedCluster:
     """Java bookies and a Java client of one release, and the witnesses."""
 
-    def __init__(self, cluster: JavaCluster, client: JavaClient, znodes: KazooClient, log_folder: Path) -> None:
+    def __init__(self, cluster: JavaCluster, client: JavaClient, znodes: KazooClient, log_directory: Path) -> None:
         self.cluster = cluster
         self.znodes = znodes
         self._client = client
         self._uri = parse_metadata_uri(cluster.metadata_uri)
         self.paths = Paths(self._uri.root)
-        self.log = ZooKeeperLog(log_folder)
-        self.repairs = RepairWatch(log_folder, self._uri.root)
+        self.log = ZooKeeperLog(log_directory)
+        self.repairs = RepairWatch(log_directory, self._uri.root)
 
     def write(self) -> WrittenLedgers:
         """New ledgers on four bookies."""
@@ -94,7 +94,7 @@ def clusters(
     """One cluster of each release that is asked for."""
     known: dict[str, MixedCluster] = {}
     ends: list[Callable[[], object]] = []
-    log_folder = Path(os.readlink(f"/proc/{zookeeper.pid}/cwd")) / "data"
+    log_directory = Path(os.readlink(f"/proc/{zookeeper.pid}/cwd")) / "data"
 
     def cluster_of(release: str) -> MixedCluster:
         if release not in known:
@@ -107,7 +107,7 @@ def clusters(
             ends.append(client.stop)
             delay = cluster.run("autorecovery", "delay", "set", "0")
             assert delay.exit_code == 0, delay.stderr
-            known[release] = MixedCluster(cluster, client, znodes, log_folder)
+            known[release] = MixedCluster(cluster, client, znodes, log_directory)
         return known[release]
 
     yield cluster_of

@@ -11,25 +11,25 @@ import pytest
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.offline.format_directories import begin_format, delete_data
 from tests.interop.java import ANSWER_TIMEOUT_S, JavaBookie
-from tests.interop.test_storage_bookies import DATABASES, SORTED, SharedFolders
+from tests.interop.test_storage_bookies import DATABASES, SORTED, SharedDirectories
 from tests.processes import BkctlResult, run_bkctl
 
 
 @pytest.fixture
-def shared(tmp_path: Path, metadata_uri: str) -> SharedFolders:
-    return SharedFolders(tmp_path, metadata_uri)
+def shared(tmp_path: Path, metadata_uri: str) -> SharedDirectories:
+    return SharedDirectories(tmp_path, metadata_uri)
 
 
-def bookie(shared: SharedFolders, *words: str) -> BkctlResult:
+def bookie(shared: SharedDirectories, *words: str) -> BkctlResult:
     return run_bkctl("bookie", *words, "--conf", shared.conf, BKCTL_STATE_DIR=str(shared.root / "state"))
 
 
-def directories(shared: SharedFolders) -> list[str]:
-    return [path for letter in "jli" for path in shared.folders(letter).split(",")]
+def directories(shared: SharedDirectories) -> list[str]:
+    return [path for letter in "jli" for path in shared.directories(letter).split(",")]
 
 
 @pytest.mark.parametrize("storage", [DATABASES, SORTED])
-def test_a_java_bookie_is_tested_shown_and_formatted(shared: SharedFolders, storage: str) -> None:
+def test_a_java_bookie_is_tested_shown_and_formatted(shared: SharedDirectories, storage: str) -> None:
     with shared.java(storage):
         tested = bookie(shared, "sanity", "-o", "json")
         assert tested.exit_code == 0, tested.stderr
@@ -38,7 +38,7 @@ def test_a_java_bookie_is_tested_shown_and_formatted(shared: SharedFolders, stor
         assert shown.exit_code == 0, shown.stderr
         body = shown.json()
         assert (body["state"], body["reachable"], body["cookie_problem"]) == ("writable", True, None)
-        assert body["ledger_directories"] == shared.folders("l").split(",")
+        assert body["ledger_directories"] == shared.directories("l").split(",")
         assert body["free_bytes"] > 0
         shared.write()
         running = bookie(shared, "format", "--confirm", "shared", "--accept-data-loss")
@@ -59,7 +59,7 @@ def test_a_java_bookie_is_tested_shown_and_formatted(shared: SharedFolders, stor
         shared.require_all()
 
 
-def test_a_java_bookie_does_not_start_on_a_format_that_was_interrupted(shared: SharedFolders) -> None:
+def test_a_java_bookie_does_not_start_on_a_format_that_was_interrupted(shared: SharedDirectories) -> None:
     with shared.java(DATABASES):
         shared.write()
     begin_format(OsFileSystem(), directories(shared))

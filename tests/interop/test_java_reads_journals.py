@@ -29,10 +29,10 @@ def entry(entry_id: int) -> bytes:
 
 @pytest.mark.parametrize("version", [4, 5, 6])
 def test_java_reads_every_record(tmp_path: Path, version: int) -> None:
-    folder = current_directory(str(tmp_path / "journal"))
-    os.makedirs(folder)
+    directory = current_directory(str(tmp_path / "journal"))
+    os.makedirs(directory)
     config = JournalConfig(format_version=version, preallocation_bytes=1 << 16)
-    writer = JournalWriter.open(OsFileSystem(), folder, config, now_ms=0x19A2B3C4D5D)
+    writer = JournalWriter.open(OsFileSystem(), directory, config, now_ms=0x19A2B3C4D5D)
     writer.write_group([encode_ledger_key_record(7, b"k" * 20)])
     for number in range(0, 2 * GROUP_COUNT, 2):
         writer.write_group([entry(number), entry(number + 1)])
@@ -49,9 +49,9 @@ def test_java_reads_every_record(tmp_path: Path, version: int) -> None:
 
 
 def test_java_reads_our_mark(tmp_path: Path) -> None:
-    folder = current_directory(str(tmp_path / "ledgers"))
-    os.makedirs(folder)
-    assert write_last_mark(OsFileSystem(), [folder], LogMark(0x19A2B3C4D5E, 4096), 0, 1) == []
+    directory = current_directory(str(tmp_path / "ledgers"))
+    os.makedirs(directory)
+    assert write_last_mark(OsFileSystem(), [directory], LogMark(0x19A2B3C4D5E, 4096), 0, 1) == []
     os.makedirs(current_directory(str(tmp_path / "journal")))
     conf_path = str(tmp_path / "conf")
     write_server_conf(conf_path, UNUSED_URI, str(tmp_path))

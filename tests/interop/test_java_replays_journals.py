@@ -34,10 +34,10 @@ def entry(ledger_id: int, entry_id: int) -> bytes:
     return struct.pack(">qqqq", ledger_id, entry_id, entry_id - 1, 0) + b"x" * (13 * entry_id)
 
 
-def write_journal(folder: str, version: int) -> None:
+def write_journal(directory: str, version: int) -> None:
     """Behind those that a Java bookie has begun there: ledger 7, fenced, and ledger 8."""
     config = JournalConfig(format_version=version, preallocation_bytes=1 << 16, size_bytes_max=40_000)
-    writer = JournalWriter.open(OsFileSystem(), folder, config, now_ms=0)
+    writer = JournalWriter.open(OsFileSystem(), directory, config, now_ms=0)
     writer.write_group([encode_ledger_key_record(ledger_id, KEY) for ledger_id in (7, 8)])
     for number in range(COUNT):
         writer.write_group([entry(7, number), entry(8, number)][: 1 + number % 2])
@@ -61,7 +61,7 @@ async def test_a_java_bookie_serves_what_our_journal_holds(
     async with await ZooKeeperStore.connect(parse_metadata_uri(uri).servers) as store:
         registrations = RegistrationClient(store, parse_metadata_uri(uri).root)
         journal = current_directory(str(tmp_path / "journal"))
-        bookie = JavaBookie(conf_path, log_path)  # stamps the folders
+        bookie = JavaBookie(conf_path, log_path)  # stamps the directories
         try:
             await _registered(bookie, registrations)
         finally:

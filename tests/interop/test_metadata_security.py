@@ -37,20 +37,20 @@ LOGIN = "org.apache.zookeeper.server.auth.DigestLoginModule required"
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """Users of DIGEST-MD5."""
-    folder = tmp_path_factory.mktemp("secured")
-    (folder / "jaas.conf").write_text(f'Server {{ {LOGIN} user_bkctl="{PASSWORD}"; }};\n')
-    with secured_server(folder, SASL_PROVIDER, {"java.security.auth.login.config": "./jaas.conf"}) as server:
+    directory = tmp_path_factory.mktemp("secured")
+    (directory / "jaas.conf").write_text(f'Server {{ {LOGIN} user_bkctl="{PASSWORD}"; }};\n')
+    with secured_server(directory, SASL_PROVIDER, {"java.security.auth.login.config": "./jaas.conf"}) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def java_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaProgram]:
     """Java that logs in as the same user as we; its ZooKeeper client refuses DIGEST-MD5 in its default FIPS mode."""
-    folder = tmp_path_factory.mktemp("java-user")
-    jaas = folder / "jaas.conf"
+    directory = tmp_path_factory.mktemp("java-user")
+    jaas = directory / "jaas.conf"
     jaas.write_text(f'Client {{ {LOGIN} username="bkctl" password="{PASSWORD}"; }};\n')
     program = JavaProgram(
-        str(folder / "log"),
+        str(directory / "log"),
         "bkctl.interop.MetadataPeer",
         jvm_flags=(f"-Djava.security.auth.login.config={jaas}", "-Dzookeeper.fips-mode=false"),
     )

@@ -266,8 +266,8 @@ async def test_cookie_commands(
 ) -> None:
     await init_by_java(java, LedgerTree.HIERARCHICAL)
     await bkctl(twin, "cluster", "init")
-    folders = ["--journal-dir", "/j1", "--journal-dir", "/j2", "--ledger-dir", "/l1", "--ledger-dir", "/l2"]
-    folders += ["--index-dir", "/i1", "--index-dir", "/i2"]
+    directories = ["--journal-dir", "/j1", "--journal-dir", "/j2", "--ledger-dir", "/l1", "--ledger-dir", "/l2"]
+    directories += ["--index-dir", "/i1", "--index-dir", "/i2"]
     by_java, by_bkctl, java_changed, bkctl_changed = (str(tmp_path / name) for name in "abcd")
     for each, java_file, bkctl_file in ((java, "at java", by_bkctl), (twin, by_java, "at twin")):
         # Each side writes a cookie for the other's command, and both write the same.
@@ -276,11 +276,11 @@ async def test_cookie_commands(
             *("cookie_generate", "-j", "/j1,/j2", "-l", "/l1,/l2", "-ix", "/i1,/i2", "-o", files[0], WRITABLE)
         )
         assert generated.exit_code == 0, generated.text
-        await bkctl(each, "cookie", "generate", WRITABLE, *folders, "--output-file", files[1])
+        await bkctl(each, "cookie", "generate", WRITABLE, *directories, "--output-file", files[1])
         assert Path(files[0]).read_bytes() == Path(files[1]).read_bytes()
-    folders[1] = "/j9"
+    directories[1] = "/j9"
     for each, file in ((java, java_changed), (twin, bkctl_changed)):
-        await bkctl(each, "cookie", "generate", WRITABLE, *folders, "--output-file", file)
+        await bkctl(each, "cookie", "generate", WRITABLE, *directories, "--output-file", file)
 
     pairs = [
         (["cookie_create", "-cf", by_bkctl], ["create", "--file", by_java, "--yes"]),

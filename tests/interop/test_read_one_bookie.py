@@ -35,10 +35,10 @@ def write(cluster: JavaCluster) -> int:
     return asyncio.run(do())
 
 
-def break_last_records(folder: Path) -> int:
+def break_last_records(directory: Path) -> int:
     """Change the ledger id inside the records of all entries 9, which a Java bookie then cannot read."""
     found = 0
-    for log in (folder / "ledgers" / "current").glob("*.log"):
+    for log in (directory / "ledgers" / "current").glob("*.log"):
         data = bytearray(log.read_bytes())
         for ledger_id in (0, 1):
             position = data.find(struct.pack(">qq", ledger_id, 9), 1024)
@@ -62,7 +62,7 @@ def test_what_a_java_bookie_has_is_read_although_it_cannot_read_its_last_entry(
         absent = cluster.run("ledger", "read", "0", "10", "--from-bookie", bookie_id)
         assert (absent.exit_code, "it does not have entry 10 of ledger 0" in absent.stderr) == (4, True)
         cluster.stop(bookie_id)
-        assert break_last_records(Path(cluster.folder(bookie_id))) == 2
+        assert break_last_records(Path(cluster.directory_of(bookie_id))) == 2
         cluster.restart(bookie_id)
 
         for ledger_id in ("0", "1"):

@@ -47,23 +47,23 @@ def ledgers(
         client.stop()
 
 
-def empty(folder: Path) -> None:
+def empty(directory: Path) -> None:
     """Delete everything but the cookies."""
     for kind in ("journal", "ledgers"):
-        for path in (folder / kind / "current").iterdir():
+        for path in (directory / kind / "current").iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
             elif path.name != "VERSION":
                 path.unlink()
 
 
-def spoil(folder: Path, ledger_id: int) -> int:
+def spoil(directory: Path, ledger_id: int) -> int:
     """Change the payload of every second entry of a ledger in the entry logs; returns their number.
 
     The good ones before them are on the disk next to them, so that Java's read-ahead reaches the old records.
     """
     found = 0
-    for log in (folder / "ledgers" / "current").glob("*.log"):
+    for log in (directory / "ledgers" / "current").glob("*.log"):
         data = bytearray(log.read_bytes())
         for entry_id in range(ENTRY_COUNT):
             position = data.find(struct.pack(">qq", ledger_id, entry_id), 1024)
@@ -85,7 +85,7 @@ def test_an_emptied_bookie_gets_its_entries_back_in_place(cluster: JavaCluster, 
     metadata = shown(cluster, ledgers.ids)
     victim = cluster.running[0]
     cluster.stop(victim)
-    empty(Path(cluster.folder(victim)))
+    empty(Path(cluster.directory_of(victim)))
     cluster.restart(victim)
     ids = [str(each) for each in ledgers.ids]
     verified = cluster.run("ledger", "verify", *ids, "-o", "json")
@@ -109,7 +109,7 @@ async def test_corrupt_copies_are_marked_and_their_stripe_moves_to_another_booki
 ) -> None:
     victim, ledger_id = cluster.running[0], ledgers.ids[4]
     cluster.stop(victim)
-    spoilt = spoil(Path(cluster.folder(victim)), ledger_id)
+    spoilt = spoil(Path(cluster.directory_of(victim)), ledger_id)
     assert spoilt
     cluster.restart(victim)
     async with await LedgerClient.connect(cluster.metadata_uri) as client:

@@ -1,4 +1,5 @@
-"""One bookie's folders under both programs: Java's tools on our files, each bookie on what the other has written."""
+"""One bookie's directories under both programs: Java's tools on our files, each bookie on what the other has
+written."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ ENTRY_COUNT = 60
 LEDGER_COUNT = 6
 
 
-class SharedFolders:
-    """The folders of the bookie ``shared``, two of each kind, and the two programs that may run on them."""
+class SharedDirectories:
+    """The directories of the bookie ``shared``, two of each kind, and the two programs that may run on them."""
 
     def __init__(self, root: Path, metadata_uri: str) -> None:
         self.root = root
@@ -38,20 +39,20 @@ class SharedFolders:
         assert result.exit_code == 0, result.stderr
         self.configure(SORTED)
 
-    def folders(self, letter: str) -> str:
+    def directories(self, letter: str) -> str:
         return ",".join(str(self.root / f"{letter}{number}") for number in range(2))
 
     def configure(self, storage: str) -> None:
         """Write the bk_server.conf that both programs read."""
-        settings = {"journalDirectories": self.folders("j"), "ledgerDirectories": self.folders("l")}
-        settings |= {"indexDirectories": self.folders("i"), "ledgerStorageClass": storage, "bookieId": "shared"}
+        settings = {"journalDirectories": self.directories("j"), "ledgerDirectories": self.directories("l")}
+        settings |= {"indexDirectories": self.directories("i"), "ledgerStorageClass": storage, "bookieId": "shared"}
         settings |= {"journalMaxSizeMB": "1", "journalPreAllocSizeMB": "1", "logSizeLimit": "65536"}
         settings |= {"flushInterval": "500", "dbStorage_writeCacheMaxSizeMb": "16"}
         settings |= {"dbStorage_readAheadCacheMaxSizeMb": "16", "diskUsageThreshold": "0.99"}
         settings |= {"diskUsageWarnThreshold": "0.98"}
         write_server_conf(self.conf, self.uri, str(self.root), free_port(), **settings)
         for letter in "jli":
-            for path in self.folders(letter).split(","):
+            for path in self.directories(letter).split(","):
                 os.makedirs(path, exist_ok=True)
 
     def storage(self, *words: str) -> BkctlResult:
@@ -134,23 +135,23 @@ class SharedFolders:
         asyncio.run(read())
 
     def require_same_journals(self, number: int) -> None:
-        """Java's readjournal finds in a folder what we find there."""
-        folder = self.root / f"j{number}"
-        self._name_one("journalDirectories", folder)
-        names = sorted(path.name for path in (folder / "current").glob("*.txn"))
+        """Java's readjournal finds in a directory what we find there."""
+        directory = self.root / f"j{number}"
+        self._name_one("journalDirectories", directory)
+        names = sorted(path.name for path in (directory / "current").glob("*.txn"))
         told = "".join(run_shell(self.one_conf, "readjournal", name).stderr for name in names)
-        ours = self.succeed("journal", "scan", "--entries", "--directory", str(folder), "-o", "json").json()["items"]
+        ours = self.succeed("journal", "scan", "--entries", "--directory", str(directory), "-o", "json").json()["items"]
         assert ours
         assert {(item["ledger_id"], item["entry_id"]) for item in ours} == _entries(told)
 
     def require_same_logs(self, number: int) -> None:
-        """Java's readlog and readlogmetadata find in a folder's logs what we find there."""
-        folder = self.root / f"l{number}"
-        self._name_one("ledgerDirectories", folder)
-        logs = sorted(path.name for path in (folder / "current").glob("*.log") if path.stat().st_size > 1024)
+        """Java's readlog and readlogmetadata find in a directory's logs what we find there."""
+        directory = self.root / f"l{number}"
+        self._name_one("ledgerDirectories", directory)
+        logs = sorted(path.name for path in (directory / "current").glob("*.log") if path.stat().st_size > 1024)
         assert logs
         for name in logs:
-            options = (name, "--directory", str(folder), "-o", "json")
+            options = (name, "--directory", str(directory), "-o", "json")
             ours = self.succeed("entrylog", "scan", *options).json()["items"]
             told = run_shell(self.one_conf, "readlog", name).stderr
             assert {(item["ledger_id"], item["entry_id"]) for item in ours} == _entries(told)
@@ -158,9 +159,9 @@ class SharedFolders:
             for item in self.succeed("entrylog", "ledgers", *options).json()["items"]:
                 assert re.search(rf"\b{item['ledger_id']}\b.*\b{item['bytes']}\b", told), told
 
-    def _name_one(self, key: str, folder: Path) -> None:
+    def _name_one(self, key: str, directory: Path) -> None:
         self.one_conf = str(self.root / "one.conf")
-        write_server_conf(self.one_conf, self.uri, str(self.root), 3181, **{key: str(folder)})
+        write_server_conf(self.one_conf, self.uri, str(self.root), 3181, **{key: str(directory)})
 
 
 def _entries(text: str) -> set[tuple[str, str]]:
@@ -170,12 +171,12 @@ def _entries(text: str) -> set[tuple[str, str]]:
 
 
 @pytest.fixture
-def shared(tmp_path: Path, metadata_uri: str) -> SharedFolders:
-    return SharedFolders(tmp_path, metadata_uri)
+def shared(tmp_path: Path, metadata_uri: str) -> SharedDirectories:
+    return SharedDirectories(tmp_path, metadata_uri)
 
 
 @pytest.mark.parametrize("storage", [SORTED, INTERLEAVED])
-def test_there_and_back(shared: SharedFolders, storage: str) -> None:
+def test_there_and_back(shared: SharedDirectories, storage: str) -> None:
     """Java writes .idx files; we adopt, serve and write; Java rebuilds, serves and writes."""
     with shared.java(storage):
         shared.write()
@@ -199,7 +200,7 @@ def test_there_and_back(shared: SharedFolders, storage: str) -> None:
         shared.require_all()
 
 
-def test_there_and_back_with_databases(shared: SharedFolders) -> None:
+def test_there_and_back_with_databases(shared: SharedDirectories) -> None:
     """Of DbLedgerStorage the logs and journals are enough; and what was handed back is adopted once more."""
     with shared.java(DATABASES):
         shared.write()
@@ -219,7 +220,7 @@ def test_there_and_back_with_databases(shared: SharedFolders) -> None:
         shared.require_all()
 
 
-def test_java_tools_read_our_files(shared: SharedFolders) -> None:
+def test_java_tools_read_our_files(shared: SharedDirectories) -> None:
     shared.configure(DATABASES)
     with shared.bkctl():
         shared.write()
@@ -229,6 +230,6 @@ def test_java_tools_read_our_files(shared: SharedFolders) -> None:
     listed = shared.shell("listfilesondisc", "-txn", "-log", "-idx")
     for number in range(2):
         shared.require_same_journals(number)
-        folder = shared.root / f"l{number}" / "current"
-        assert f"{folder}/0.log" in listed
+        directory = shared.root / f"l{number}" / "current"
+        assert f"{directory}/0.log" in listed
         shared.require_same_logs(number)

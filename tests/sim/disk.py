@@ -15,11 +15,11 @@ from tests.crash.trace import (
     Change,
     Create,
     Link,
-    MakeFolder,
+    MakeDirectory,
     Remove,
     Rename,
+    SyncDirectory,
     SyncFile,
-    SyncFolder,
     Truncate,
     Write,
 )
@@ -47,7 +47,7 @@ class _Inode:
 
 
 class MemoryDisk:
-    """Files and folders by absolute path.
+    """Files and directories by absolute path.
 
     ``unsynced_suffix``: syncs of files with such names do nothing. ``fails_at``: the change with this number fails.
     """
@@ -91,7 +91,7 @@ class MemoryDisk:
     def create(self, path: str) -> MemoryFile:
         if path in self._names:
             raise _error(errno.EEXIST, path)
-        self._require_folder(os.path.dirname(path))
+        self._require_directory(os.path.dirname(path))
         inode = _Inode(self._inode_count)
         self.change(Create(_relative(path), inode.number))
         self._inode_count += 1
@@ -116,7 +116,7 @@ class MemoryDisk:
         return len(self._inode(path).data)
 
     def list_directory(self, path: str) -> list[str]:
-        self._require_folder(path)
+        self._require_directory(path)
         return sorted(os.path.basename(name) for name in self._names if os.path.dirname(name) == path != name)
 
     def exists(self, path: str) -> bool:
@@ -124,18 +124,18 @@ class MemoryDisk:
 
     def make_directories(self, path: str) -> None:
         if path in self._names:
-            self._require_folder(path)
+            self._require_directory(path)
             return
         parent = os.path.dirname(path)
         self.make_directories(parent)
-        self.change(MakeFolder(_relative(path)))
+        self.change(MakeDirectory(_relative(path)))
         self._names[path] = None
         self.sync_directory(parent)
 
     def rename(self, source: str, target: str) -> None:
         if source not in self._names:
             raise _error(errno.ENOENT, source)
-        self._require_folder(os.path.dirname(target))
+        self._require_directory(os.path.dirname(target))
         if source == target or self._names[source] is self._names.get(target, self):
             return  # two names of one file: POSIX keeps both
         self.change(Rename(_relative(source), _relative(target)))
@@ -146,7 +146,7 @@ class MemoryDisk:
 
     def link(self, source: str, target: str) -> None:
         inode = self._inode(source)
-        self._require_folder(os.path.dirname(target))
+        self._require_directory(os.path.dirname(target))
         if target in self._names:
             raise _error(errno.EEXIST, target)
         self.change(Link(_relative(source), _relative(target)))
@@ -164,8 +164,8 @@ class MemoryDisk:
         del self._names[path]
 
     def sync_directory(self, path: str) -> None:
-        self._require_folder(path)
-        self.change(SyncFolder(_relative(path), self._change_count))
+        self._require_directory(path)
+        self.change(SyncDirectory(_relative(path), self._change_count))
 
     def space(self, path: str) -> DiskSpace:
         self.exists(path)
@@ -181,7 +181,7 @@ class MemoryDisk:
 
     @property
     def locked(self) -> frozenset[str]:
-        """Folders that are locked now."""
+        """Directories that are locked now."""
         return frozenset(self._locked)
 
     def _inode(self, path: str) -> _Inode:
@@ -190,7 +190,7 @@ class MemoryDisk:
             raise _error(errno.EISDIR if path in self._names else errno.ENOENT, path)
         return inode
 
-    def _require_folder(self, path: str) -> None:
+    def _require_directory(self, path: str) -> None:
         if self._names.get(path, self) is not None:
             raise _error(errno.ENOTDIR if path in self._names else errno.ENOENT, path)
 
@@ -250,7 +250,7 @@ class MemoryFile:
 
 
 class MemoryLock:
-    """A folder that is locked."""
+    """A directory that is locked."""
 
     def __init__(self, locked: set[str], path: str) -> None:
         self._locked = locked

@@ -26,7 +26,7 @@ from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
 from bkctl.runtime.replication.judge.fragments import segment_entries
 from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.run.recovery import BookieRecovery
-from bkctl.runtime.replication.run.report import RecoveryReport
+from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.storage.adapters.sqlite import memory_database
 from bkctl.storage.errors import BkctlError
 from tests.runtime.client.world import credentials, payload

@@ -17,7 +17,7 @@ from tests.crash.model_disk import Mode
 from tests.sim.disk import LosesAll, MemoryDisk
 from tests.sim.index_store import opening_on
 
-NAMES = [f"{folder}/{name}" for folder in ("a", "a/b", "c") for name in ("x", "y")]
+NAMES = [f"{directory}/{name}" for directory in ("a", "a/b", "c") for name in ("x", "y")]
 
 
 def history(disk: FileSystem, root: str, seed: int) -> list[object]:
@@ -54,9 +54,9 @@ def history(disk: FileSystem, root: str, seed: int) -> list[object]:
             answers.append(chance.choice(calls)())
         except OSError as error:
             answers.append(error.errno)
-    for folder in ("a", "a/b", "c"):
-        if disk.exists(os.path.join(root, folder)):
-            answers.append(disk.list_directory(os.path.join(root, folder)))
+    for directory in ("a", "a/b", "c"):
+        if disk.exists(os.path.join(root, directory)):
+            answers.append(disk.list_directory(os.path.join(root, directory)))
     return answers
 
 
@@ -67,14 +67,14 @@ def test_a_disk_in_memory_answers_as_a_real_one(tmp_path: Path, seed: int) -> No
     assert history(memory, "/root", seed) == history(OsFileSystem(), str(tmp_path), seed)
 
 
-def test_a_folder_has_one_owner() -> None:
+def test_a_directory_has_one_owner() -> None:
     disk = MemoryDisk(Mode.ORDERED)
-    disk.make_directories("/folder")
-    lock = disk.lock_directory("/folder")
+    disk.make_directories("/directory")
+    lock = disk.lock_directory("/directory")
     with pytest.raises(DirectoryLockedError):
-        disk.lock_directory("/folder")
+        disk.lock_directory("/directory")
     lock.release()
-    disk.lock_directory("/folder").release()
+    disk.lock_directory("/directory").release()
 
 
 def use(store: IndexStore, seed: int) -> list[object]:

@@ -32,7 +32,7 @@ CONFIG = StorageConfig(
     journal=JournalConfig(preallocation_bytes=16 * 1024),
     engine=EngineConfig(memtable_bytes_max=256 * 1024, entry_log=EntryLogConfig(is_next_log_prepared=False)),
 )
-FOLDER = current_directory(CONFIG.ledger_directories[0])
+DIRECTORY = current_directory(CONFIG.ledger_directories[0])
 COUNT = 30
 
 
@@ -64,8 +64,8 @@ def test_a_deep_check_looks_up_every_location(disk: MemoryDisk) -> None:
 
 
 def test_a_deep_check_finds_a_location_without_its_entry(disk: MemoryDisk) -> None:
-    log_id = list_entry_logs(disk, FOLDER)[0]
-    file = disk.open(os.path.join(FOLDER, entry_log_file_name(log_id)), writable=True)
+    log_id = list_entry_logs(disk, DIRECTORY)[0]
+    file = disk.open(os.path.join(DIRECTORY, entry_log_file_name(log_id)), writable=True)
     file.pwrite(bytes(8), 1028)
     file.close()
     found, _ = check(disk)
@@ -80,10 +80,10 @@ def test_a_storage_check_reads_everything(disk: MemoryDisk) -> None:
 
 def test_scans_read_all_logs(disk: MemoryDisk) -> None:
     children = InProcessChildren(disk, opening_on(disk))
-    log_ids = list_entry_logs(disk, FOLDER)
-    with children.pool(CHILD_MODULE, FOLDER, 1) as pool:
-        measured = list(pool.stream(MeasureLogs(directory=FOLDER, log_ids=log_ids), ScanMessage))
-        scanned = [list(pool.stream(ScanEntries(directory=FOLDER, log_id=each), ScanMessage)) for each in log_ids]
+    log_ids = list_entry_logs(disk, DIRECTORY)
+    with children.pool(CHILD_MODULE, DIRECTORY, 1) as pool:
+        measured = list(pool.stream(MeasureLogs(directory=DIRECTORY, log_ids=log_ids), ScanMessage))
+        scanned = [list(pool.stream(ScanEntries(directory=DIRECTORY, log_id=each), ScanMessage)) for each in log_ids]
     assert [type(each) for each in measured] == [MeasuredLog] * len(log_ids)
     assert {ledger_id for each in measured for ledger_id in each.ledger_bytes} == {1, 2}
     assert all(isinstance(messages[-1], ScanEnd) for messages in scanned)

@@ -15,7 +15,7 @@ from bkctl.runtime.metadata.store import NodeWrite
 from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
-from bkctl.runtime.replication.run.report import FencedLedger
+from bkctl.runtime.replication.run.recovery_report import FencedLedger
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import RepairCluster, simulate
 from tests.test_repository import our_modules, read

@@ -17,7 +17,7 @@ import pytest
 from bkctl.commands.audit.orphans import clock_warnings
 from bkctl.runtime.ledger.changes import new_ledger, to_closed
 from bkctl.runtime.ledger.metadata import DigestType
-from bkctl.runtime.metadata.pulsar.references import PulsarPlace
+from bkctl.runtime.metadata.pulsar.references import PulsarStore
 from bkctl.runtime.replication.judge.orphans import KeptReason, OrphanTerms
 from bkctl.runtime.replication.survey.orphan_search import OrphanSearch, SearchView, find_orphans
 from tests.runtime.metadata.pulsar.pulsar_bytes import cursor, schema, topic
@@ -225,7 +225,7 @@ class Broker:
 
 async def search(cluster: LedgerCluster, *, ahead_s: int = 0) -> OrphanSearch:
     """``ahead_s``: of the clock of this machine."""
-    place = PulsarPlace(cluster.store, "", "the cluster")
+    place = PulsarStore(cluster.store, "", "the cluster")
     now_ms = cluster.ports.clock.now_ms()
     return await find_orphans(
         cluster.ports,

@@ -1,4 +1,4 @@
-"""A whole bookie, from its boot on empty folders to the boot after a power failure, on adapters in memory."""
+"""A whole bookie, from its boot on empty directories to the boot after a power failure, on adapters in memory."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ Afterwards every entry of every ledger is read from each bookie that the metadat
 be there, and no ledger may reference the bookie, except open ones that the command was asked to skip. ZooKeeper's
 transaction log must show that each repair by a daemon held the lock of its ledger.
 
-A failing round prints its seed and keeps the folder with all data and logs.
+A failing round prints its seed and keeps the directory with all data and logs.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ def main() -> None:
     parser.add_argument("--autorecovery", action="store_true", help="two daemons instead of commands")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31), help="as a failing run printed it")
-    parser.add_argument("--directory", default=".cache", help="where the data is (a subfolder is used)")
+    parser.add_argument("--directory", default=".cache", help="where the data is (a subdirectory is used)")
     arguments = parser.parse_args()
     os.makedirs(arguments.directory, exist_ok=True)
-    folder = tempfile.mkdtemp(prefix="soak-", dir=os.path.abspath(arguments.directory))
+    directory = tempfile.mkdtemp(prefix="soak-", dir=os.path.abspath(arguments.directory))
     begin, number = time.monotonic(), 0
-    _say(f"seed {arguments.seed}; the data and logs are in {folder}")
+    _say(f"seed {arguments.seed}; the data and logs are in {directory}")
     try:
         kind: type[SoakGround] = RecoverySoak if arguments.autorecovery else Soak
-        with kind(Path(folder), arguments.seed, _say) as soak:
+        with kind(Path(directory), arguments.seed, _say) as soak:
             for number in range(1, arguments.rounds + 1):
                 soak.run_round(number)
     except (RoundError, AssertionError, BkctlError) as error:
-        sys.exit(f"round {number} failed: {error}\nseed {arguments.seed}; the data and logs are in {folder}")
-    shutil.rmtree(folder)
+        sys.exit(f"round {number} failed: {error}\nseed {arguments.seed}; the data and logs are in {directory}")
+    shutil.rmtree(directory)
     for name, count in sorted(soak.counts.items()):
         _say(f"{count:5} {name}")
     _say(f"{arguments.rounds} rounds passed in {time.monotonic() - begin:.0f} s (seed {arguments.seed})")

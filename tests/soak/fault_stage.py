@@ -98,19 +98,19 @@ class Bookies(Cluster):
 class Stage:
     """Bookies, and what can be done to the first of them. Use as a context manager: it ends and unmounts everything."""
 
-    def __init__(self, folder: Path, metadata_uri: str, ensemble: Ensemble | None = None) -> None:
-        folder.mkdir(parents=True)
-        self.folder = folder
+    def __init__(self, directory: Path, metadata_uri: str, ensemble: Ensemble | None = None) -> None:
+        directory.mkdir(parents=True)
+        self.directory = directory
         self.ensemble = ensemble
-        self.bookies = Bookies(str(folder / "bookies"), metadata_uri)
+        self.bookies = Bookies(str(directory / "bookies"), metadata_uri)
         self._orphans = OrphanKiller()
         self._tracer: subprocess.Popen[bytes] | None = None
         self._sockets: list[socket.socket] = []
         self._mounts: list[Path] = []
-        self._clock = folder / "clock"
+        self._clock = directory / "clock"
         self._offset_s = 0
         self._client_clock = pytest.MonkeyPatch()
-        self._image = folder / "disk.img"
+        self._image = directory / "disk.img"
         self._own_disk: Sequence[str] = ()
 
     def __enter__(self) -> Stage:
@@ -132,7 +132,7 @@ class Stage:
         ``is_for_all``: the prefix is that of all bookies, not of the victim alone.
         """
         for each in disks:
-            source, target = self.folder / f"disk-{each}", Path(self.bookies.directory) / "bookie-1" / each
+            source, target = self.directory / f"disk-{each}", Path(self.bookies.directory) / "bookie-1" / each
             source.mkdir()
             target.mkdir(parents=True)
             _run("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(source))
@@ -169,7 +169,7 @@ class Stage:
         self.bookies.kill_bookie(self.victim.id)
         self.end_fault()
         for each in ("journal", "ledgers"):
-            source = self.folder / f"disk-{each}"
+            source = self.directory / f"disk-{each}"
             if source in self._mounts:
                 _run("mount", "-o", "remount,rw", str(source))
                 (source / "ballast").unlink(missing_ok=True)
@@ -189,18 +189,18 @@ class Stage:
         for each in files.split():
             for path in self._paths(each):
                 command += ["-P", path]
-        log = self.folder / "strace.log"
-        with (self.folder / "strace.err").open("wb") as said:
+        log = self.directory / "strace.log"
+        with (self.directory / "strace.err").open("wb") as said:
             self._tracer = subprocess.Popen([*command, "-o", str(log), "-p", str(self.victim.pid)], stderr=said)
         self._orphans.watch(self._tracer.pid)
-        while b"attached" not in (self.folder / "strace.err").read_bytes():
-            assert self._tracer.poll() is None, (self.folder / "strace.err").read_text()
+        while b"attached" not in (self.directory / "strace.err").read_bytes():
+            assert self._tracer.poll() is None, (self.directory / "strace.err").read_text()
             time.sleep(0.02)
 
     @property
     def injected(self) -> int:
         """System calls that were made to fail, or to wait."""
-        log = (self.folder / "strace.log").read_text(encoding="utf-8")
+        log = (self.directory / "strace.log").read_text(encoding="utf-8")
         return log.count("(INJECTED)") + log.count("(DELAYED)")
 
     def limit(self, kind: int, value: int) -> None:
@@ -219,7 +219,7 @@ class Stage:
         _run("umount", "--lazy", str(self._disk(disk)))
 
     def own_disk(self, part: str) -> Sequence[str]:
-        """The prefix of a bookie whose folder ``part`` (empty: all) is an ext4 file system, for ``fail_disk``."""
+        """The prefix of a bookie whose directory ``part`` (empty: all) is an ext4 file system, for ``fail_disk``."""
         path = self._disk(part)
         path.mkdir(parents=True)
         if shutil.which("mkfs.ext4") is None:
@@ -300,7 +300,7 @@ class Stage:
         return Path(self.bookies.directory) / "bookie-1" / name
 
     def _bind(self, name: str) -> None:
-        _run("mount", "--bind", str(self.folder / f"disk-{name}"), str(self._disk(name)))
+        _run("mount", "--bind", str(self.directory / f"disk-{name}"), str(self._disk(name)))
         self._mounts.append(self._disk(name))
 
     def _wait_until_disk_is_free(self) -> None:
@@ -321,8 +321,8 @@ class Stage:
             return [str(current / f"{number:x}.log") for number in range(NEXT_LOGS)]
         if word == "index":
             return [
-                str(current / folder / name)
-                for folder in ("ldb-ledgers", "ldb-locations")
+                str(current / directory / name)
+                for directory in ("ldb-ledgers", "ldb-locations")
                 for name in (
                     *(f"{number:06}.{kind}" for number in range(NEXT_TABLES) for kind in ("log", "ldb")),
                     *(f"MANIFEST-{number:06}" for number in range(NEXT_TABLES)),

@@ -114,17 +114,17 @@ async def _what_it_did(load: Load, stage: Stage) -> str:
 
 
 class Faults:
-    """ZooKeeper for all kinds, and a folder. Use as a context manager."""
+    """ZooKeeper for all kinds, and a directory. Use as a context manager."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._stack = contextlib.ExitStack()
         self._uri = ""
 
     def __enter__(self) -> Faults:
         port = free_port()
         where = {"clientPortAddress": LOOPBACK, "clientPort": str(port)}
-        server = ZooKeeperServer(self._folder / "zookeeper", where, {}, port)
+        server = ZooKeeperServer(self._directory / "zookeeper", where, {}, port)
         orphans = self._stack.enter_context(OrphanKiller())
         server.start()
         self._stack.callback(server.kill)
@@ -143,15 +143,15 @@ class Faults:
 
     @contextlib.contextmanager
     def _stage(self, number: int, kind: Kind) -> Iterator[Stage]:
-        folder = self._folder / f"kind-{number}"
+        directory = self._directory / f"kind-{number}"
         with contextlib.ExitStack() as stack:
             ensemble, uri = None, f"{self._uri}/kind-{number}"
             if kind.needs_ensemble:
-                ensemble = stack.enter_context(Ensemble(self._folder / "ensemble"))
+                ensemble = stack.enter_context(Ensemble(self._directory / "ensemble"))
                 uri = ensemble.metadata_uri(f"/kind-{number}")
                 made = run_bkctl("cluster", "init", "--if-not-exists", "-u", uri, "--timeout", "60s")
                 assert made.exit_code == 0, made.stderr
-            yield stack.enter_context(Stage(folder, uri, ensemble))
+            yield stack.enter_context(Stage(directory, uri, ensemble))
 
 
 def _say(line: str) -> None:
@@ -163,14 +163,14 @@ def main() -> None:
     """Run kinds and print a table; exit code 1 if an entry is lost or a fault did not happen."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak.faults", description=__doc__)
     parser.add_argument("--only", default="", help="kinds whose name has this")
-    parser.add_argument("--directory", default=".cache", help="where the data is (a subfolder is used)")
+    parser.add_argument("--directory", default=".cache", help="where the data is (a subdirectory is used)")
     arguments = parser.parse_args()
     os.makedirs(arguments.directory, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="faults-", dir=os.path.abspath(arguments.directory)))
+    directory = Path(tempfile.mkdtemp(prefix="faults-", dir=os.path.abspath(arguments.directory)))
     _say("| fault | the bookie | acknowledged by it | by all three | confirmed to writers | lost |")
     _say("|---|---|---|---|---|---|")
     total, bad = [0, 0, 0, 0], []
-    with Faults(folder) as faults:
+    with Faults(directory) as faults:
         for number, kind in enumerate(KINDS):
             if arguments.only not in kind.name:
                 continue
@@ -190,8 +190,8 @@ def main() -> None:
                 bad.append(f"{kind.name}: {found.lost[:5] or 'the fault did not happen'}")
     _say(f"| all | | {' | '.join(f'{each:,}' for each in total)} |")
     if bad:
-        sys.exit("\n".join([*bad, f"the data and logs are in {folder}"]))
-    shutil.rmtree(folder)
+        sys.exit("\n".join([*bad, f"the data and logs are in {directory}"]))
+    shutil.rmtree(directory)
 
 
 if __name__ == "__main__":

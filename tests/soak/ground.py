@@ -39,16 +39,16 @@ class RoundError(Exception):
 class SoakGround:
     """One cluster for all rounds. Use as a context manager: it ends every process."""
 
-    def __init__(self, folder: Path, seed: int, say: Callable[[str], None]) -> None:
+    def __init__(self, directory: Path, seed: int, say: Callable[[str], None]) -> None:
         self.seed = seed
         self.counts: Counter[str] = Counter()
         self._say = say
         port = free_port()
         self._zookeeper = ZooKeeperServer(
-            folder / "zookeeper", {"clientPortAddress": LOOPBACK, "clientPort": str(port)}, {}, port
+            directory / "zookeeper", {"clientPortAddress": LOOPBACK, "clientPort": str(port)}, {}, port
         )
         self._uri = f"zk+hierarchical://{LOOPBACK}:{port}/ledgers"
-        self._cluster = Cluster(str(folder / "bookies"), self._uri, SESSION_MS)
+        self._cluster = Cluster(str(directory / "bookies"), self._uri, SESSION_MS)
         self._book = Book(self._uri, self.counts)
         self._orphans = OrphanKiller()
         self._sessions_settled_s = 0.0

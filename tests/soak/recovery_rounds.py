@@ -41,19 +41,19 @@ _VOTER = re.compile(rb"-(\d+)\"")
 class RecoverySoak(SoakGround):
     """Two autorecovery daemons, each auditor and worker, without a recovery delay."""
 
-    def __init__(self, folder: Path, seed: int, say: Callable[[str], None]) -> None:
-        super().__init__(folder, seed, say)
+    def __init__(self, directory: Path, seed: int, say: Callable[[str], None]) -> None:
+        super().__init__(directory, seed, say)
         settings = SETTINGS | {
             "BKCTL_AUTORECOVERY_FAILED_LEDGER_PAUSE_FIRST_S": "1",
             "BKCTL_AUTORECOVERY_FAILED_LEDGER_PAUSE_MAX_S": "4",
         }
         self._daemons = [
-            RecoveryDaemon(self._uri, folder / f"daemon-{number}", **settings) for number in range(DAEMONS)
+            RecoveryDaemon(self._uri, directory / f"daemon-{number}", **settings) for number in range(DAEMONS)
         ]
         root = parse_metadata_uri(self._uri).root
         self._paths = Paths(root)
         self._notes_path = notes_path(root)
-        self._repairs = RepairWatch(folder / "zookeeper" / "data", root)
+        self._repairs = RepairWatch(directory / "zookeeper" / "data", root)
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -141,7 +141,7 @@ class RecoverySoak(SoakGround):
 
     def _left(self, victim: str) -> Sequence[str]:
         """What is not yet as it must be at the end of a round."""
-        left = [f"the daemon in {each.folder} has ended" for each in self._daemons if not each.is_running]
+        left = [f"the daemon in {each.directory} has ended" for each in self._daemons if not each.is_running]
         if count := self._book.count_referencing(victim):
             left.append(f"{count} ledgers reference {victim}")
         left += [path for path in self._book.nodes_below(self._paths.under_replicated_ledgers) if "urL" in path]
@@ -154,5 +154,5 @@ class RecoverySoak(SoakGround):
         self._repairs.read()
         self.counts["repairs of ledgers"] = self._repairs.repairs.total()
         problems = list(self._repairs.problems)
-        problems += [f"a traceback in {each.folder}" for each in self._daemons if "Traceback" in each.log]
+        problems += [f"a traceback in {each.directory}" for each in self._daemons if "Traceback" in each.log]
         return problems

@@ -41,11 +41,11 @@ KILL_COMMAND = "kill command"
 class Soak(SoakGround):
     """Commands that move the ledgers of a bookie away."""
 
-    def __init__(self, folder: Path, seed: int, say: Callable[[str], None]) -> None:
-        super().__init__(folder, seed, say)
-        self._log_path = folder / "commands.log"
-        self._jobs = folder / "state" / "jobs"
-        self._variables = {**SETTINGS, "BKCTL_METADATA_URI": self._uri, "BKCTL_STATE_DIR": str(folder / "state")}
+    def __init__(self, directory: Path, seed: int, say: Callable[[str], None]) -> None:
+        super().__init__(directory, seed, say)
+        self._log_path = directory / "commands.log"
+        self._jobs = directory / "state" / "jobs"
+        self._variables = {**SETTINGS, "BKCTL_METADATA_URI": self._uri, "BKCTL_STATE_DIR": str(directory / "state")}
         self._policy = ""
 
     def run_round(self, number: int) -> None:

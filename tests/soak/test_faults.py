@@ -33,11 +33,11 @@ NO_CHECKPOINTS = ("flushInterval=3600000",)
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
-    folder = tmp_path_factory.mktemp("faults")
-    strace(folder)
-    with small_disk(folder / "probe"):
+    directory = tmp_path_factory.mktemp("faults")
+    strace(directory)
+    with small_disk(directory / "probe"):
         """Skips where a file system cannot be mounted."""
-    with Faults(folder) as started:
+    with Faults(directory) as started:
         yield started
 
 

@@ -17,7 +17,7 @@ from bkctl.runtime.placement.rack_sources import RackTable
 from bkctl.runtime.placement.rules import PlacementRules
 from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, Loss
-from bkctl.spark_reports.place import SparkPlace
+from bkctl.spark_reports.deployment import SparkDeployment
 from bkctl.spark_reports.session import spark_session
 from tests.runtime.replication.samples import random_ledger
 
@@ -42,7 +42,7 @@ UNREADABLE_IDS = (77, 20_000)
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     log_path = str(tmp_path_factory.mktemp("spark") / "spark.log")
-    with spark_session(SparkPlace(cores=2), log_path=log_path) as session:
+    with spark_session(SparkDeployment(cores=2), log_path=log_path) as session:
         yield session
 
 

@@ -27,12 +27,12 @@ from bkctl.runtime.placement.rack_sources import RackTable
 from bkctl.runtime.placement.rules import PlacementRules
 from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
-from bkctl.runtime.replication.cluster_audit.report import AuditReport
+from bkctl.runtime.replication.cluster_audit.tables import AuditReport
+from bkctl.spark_reports.audit import audit_in_session, audit_plainly
 from bkctl.spark_reports.cluster_sources import register_sources
 from bkctl.spark_reports.errors import SparkReportError
 from bkctl.spark_reports.hadoop_files import HadoopPath, fetch_file
 from bkctl.spark_reports.live import LiveLookup
-from bkctl.spark_reports.report import audit_in_session, audit_plainly
 from bkctl.spark_reports.write_set_source import WriteSetSource
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from tests.runtime.replication.samples import ledger

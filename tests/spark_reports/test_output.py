@@ -1,4 +1,4 @@
-"""The folder of a report: never another report's, and whole or not there."""
+"""The directory of a report: never another report's, and whole or not there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_report_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_told_with_the_folder(tmp_path: Path) -> None:
+def test_a_full_disk_is_told_with_the_directory(tmp_path: Path) -> None:
     directory = tmp_path / "report"
     with (
         pytest.raises(SparkReportError, match="report: cannot write the report: No space left on device"),
@@ -36,21 +36,21 @@ def test_a_full_disk_is_told_with_the_folder(tmp_path: Path) -> None:
     assert not directory.exists()
 
 
-def test_a_folder_that_was_there_stays(tmp_path: Path) -> None:
+def test_a_directory_that_was_there_stays(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         fail_in(tmp_path)
     assert tmp_path.exists()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_directory_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / DATASETS[0]).mkdir()
     with pytest.raises(RefusedError, match="is not empty"), new_report(str(tmp_path)):
         pass
     assert (tmp_path / DATASETS[0]).exists()
 
 
-def test_two_reports_in_one_folder_do_not_mix(tmp_path: Path) -> None:
+def test_two_reports_in_one_directory_do_not_mix(tmp_path: Path) -> None:
     with new_report(str(tmp_path)):
         with pytest.raises(RefusedError, match="another report is being written"), new_report(str(tmp_path)):
             pass

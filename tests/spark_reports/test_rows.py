@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from bkctl.runtime.replication.cluster_audit.report import TABLES
+from bkctl.runtime.replication.cluster_audit.tables import TABLES
 from bkctl.runtime.replication.judge.verdict import replication_of, write_set_rows
 from bkctl.spark_reports.output import WRITE_SETS
 from bkctl.spark_reports.rows import REPLICATION_SCHEMA, ROWS_PER_GROUP, WriteSetFile

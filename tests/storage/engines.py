@@ -51,7 +51,7 @@ def open_engine(
     config: EngineConfig = SMALL,
     steps: StepSizes = USUAL_STEPS,
 ) -> LedgerDirectoryEngine:
-    """The engine of one folder for logs and indexes, as the storage opens it."""
+    """The engine of one directory for logs and indexes, as the storage opens it."""
     os.makedirs(root, exist_ok=True)
     return LedgerDirectoryEngine.open(filesystem or TracedDisk(), open_index, str(root), str(root), config, steps)
 
@@ -100,7 +100,7 @@ def opening_watched(around: Callable[[str], None]) -> OpenIndexStore:
 
 
 class PhotographedDisk(TracedDisk):
-    """Copies a folder before every change of it while ``photograph_into`` is set: what a crash there leaves."""
+    """Copies a directory before every change of it while ``photograph_into`` is set: what a crash there leaves."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()

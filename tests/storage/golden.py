@@ -19,7 +19,7 @@ REPLAY_CASES: list[dict[str, Any]] = json.loads((GOLDEN / "replay.json").read_te
 
 
 def paths(kind: str) -> list[str]:
-    """Names, below the golden folder, of all files of a kind."""
+    """Names, below the golden directory, of all files of a kind."""
     return [path for path, description in FILES.items() if description["kind"] == kind]
 
 
@@ -30,7 +30,7 @@ def content(path: str) -> bytes:
 
 
 def unpack(image: str, target: Path) -> None:
-    """Write all listed files of an image (``db-4.18.0/crash``) to a folder, with the folders of the image."""
+    """Write all listed files of an image (``db-4.18.0/crash``) to a directory, with the directories of the image."""
     for path in FILES:
         if path.startswith(image + "/"):
             file = target / path.removeprefix(image + "/").removesuffix(".gz")

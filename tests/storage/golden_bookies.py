@@ -1,4 +1,5 @@
-"""Whole folders of Java's bookies as ours may have written them: their logs and journals, our index with their rows."""
+"""Whole directories of Java's bookies as ours may have written them: their logs and journals, our index with their
+rows."""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ from tests.storage.golden import GOLDEN, unpack
 IMAGES = sorted(str(path.parent.relative_to(GOLDEN)) for path in GOLDEN.glob("*/*/index.json"))
 """Those of DbLedgerStorage, whose index rows are known."""
 
-_LEDGER_FOLDERS = {"ledgers": "ledgers", "i0": "l0", "i1": "l1"}
-"""Ledger folder that an index folder of the golden sets belongs to."""
+_LEDGER_DIRECTORIES = {"ledgers": "ledgers", "i0": "l0", "i1": "l1"}
+"""Ledger directory that an index directory of the golden sets belongs to."""
 
 
 def ledger_directories(image: str) -> list[tuple[str, dict[str, str], dict[str, str]]]:
-    """Ledger folder, ledger rows and location rows of each ledger directory of an image; rows as hexadecimal."""
+    """Ledger directory, ledger rows and location rows of each ledger directory of an image; rows as hexadecimal."""
     rows = json.loads((GOLDEN / image / "index.json").read_text())
     return [
-        (_LEDGER_FOLDERS[name], rows[f"{name}/ledgers"], rows[f"{name}/locations"])
+        (_LEDGER_DIRECTORIES[name], rows[f"{name}/ledgers"], rows[f"{name}/locations"])
         for name in sorted({path.split("/")[0] for path in rows})
     ]
 
@@ -39,10 +40,10 @@ def adopt(image: str, root: Path) -> StorageConfig:
     for source, directory in zip(journals, config.journal_directories, strict=True):
         os.makedirs(directory)
         source.rename(current_directory(directory))
-    for (folder, *databases), directory in zip(directories, config.ledger_directories, strict=True):
+    for (name, *databases), directory in zip(directories, config.ledger_directories, strict=True):
         os.makedirs(directory)
         current = current_directory(directory)
-        (root / "java" / folder).rename(current)
+        (root / "java" / name).rename(current)
         for database, rows in zip((LEDGERS_DATABASE, LOCATIONS_DATABASE), databases, strict=True):
             _fill(current, database, rows)
     return config

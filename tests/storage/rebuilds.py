@@ -57,15 +57,15 @@ def store_entries(config: StorageConfig, ledger_ids: range, rounds: int = 3, ent
 
 
 def database(config: StorageConfig, name: str, position: int = 0) -> Path:
-    """Folder of a database."""
+    """Directory of a database."""
     return Path(config.ledger_directories[position]) / "current" / name
 
 
 def lose(config: StorageConfig, name: str, position: int = 0) -> None:
     """Delete a database and its seal."""
-    folder = database(config, name, position)
-    shutil.rmtree(folder)
-    Path(seal_file_name(str(folder))).unlink()
+    directory = database(config, name, position)
+    shutil.rmtree(directory)
+    Path(seal_file_name(str(directory))).unlink()
 
 
 def rows_of(config: StorageConfig, name: str, position: int = 0) -> Rows:
@@ -84,7 +84,7 @@ def rebuild(
     open_index: OpenIndexStore = open_plyvel,
     is_in_process: bool = False,
 ) -> RebuildReport:
-    """Plan and run, with the folders locked. ``is_in_process``: without child processes, for very many rebuilds."""
+    """Plan and run, with the directories locked. ``is_in_process``: without child processes, for very many rebuilds."""
     filesystem = filesystem or OsFileSystem()
     children = InProcessChildren(filesystem, open_index) if is_in_process else ChildProcesses()
     locks = lock_directories(filesystem, config)

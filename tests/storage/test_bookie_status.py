@@ -47,27 +47,27 @@ def test_other_lines(line: bytes, status: BookieStatus | None) -> None:
     assert decode_bookie_status(line) == status
 
 
-def test_the_newest_of_all_folders_counts(tmp_path: Path) -> None:
-    folders = [str(tmp_path / name) for name in ("a", "b", "c")]
-    for folder in folders:
-        Path(folder).mkdir()
+def test_the_newest_of_all_directories_counts(tmp_path: Path) -> None:
+    directories = [str(tmp_path / name) for name in ("a", "b", "c")]
+    for directory in directories:
+        Path(directory).mkdir()
     disk = OsFileSystem()
-    assert read_bookie_status(disk, folders) is None
-    assert write_bookie_status(disk, folders, BookieStatus(True, 5, True)) is None
-    assert write_bookie_status(disk, folders[1:2], BookieStatus(False, 6, True)) is None
+    assert read_bookie_status(disk, directories) is None
+    assert write_bookie_status(disk, directories, BookieStatus(True, 5, True)) is None
+    assert write_bookie_status(disk, directories[1:2], BookieStatus(False, 6, True)) is None
     (tmp_path / "c" / "BOOKIE_STATUS").write_bytes(b"1,READ_ON")
-    assert read_bookie_status(disk, folders) == BookieStatus(False, 6, True)
+    assert read_bookie_status(disk, directories) == BookieStatus(False, 6, True)
 
 
-def test_a_status_is_never_half_written_and_one_full_folder_keeps_no_other_from_it(tmp_path: Path) -> None:
+def test_a_status_is_never_half_written_and_one_full_directory_keeps_no_other_from_it(tmp_path: Path) -> None:
     """H14: a status rewritten in place is gone when the disk is full, just when it matters."""
-    folders = [str(tmp_path / name) for name in ("a", "b")]
-    for folder in folders:
-        Path(folder).mkdir()
+    directories = [str(tmp_path / name) for name in ("a", "b")]
+    for directory in directories:
+        Path(directory).mkdir()
     disk = OsFileSystem()
-    assert write_bookie_status(disk, folders, BookieStatus(False, 5, False)) is None
+    assert write_bookie_status(disk, directories, BookieStatus(False, 5, False)) is None
     (tmp_path / "a" / "BOOKIE_STATUS.tmp").symlink_to("/dev/full")
-    error = write_bookie_status(disk, folders, BookieStatus(True, 6, False))
+    error = write_bookie_status(disk, directories, BookieStatus(True, 6, False))
     assert error is not None
     assert (tmp_path / "a" / "BOOKIE_STATUS").read_bytes() == b"1,READ_WRITE,5,false\n"
-    assert read_bookie_status(disk, folders) == BookieStatus(True, 6, False)
+    assert read_bookie_status(disk, directories) == BookieStatus(True, 6, False)

@@ -12,16 +12,16 @@ DISK = OsFileSystem()
 
 
 @pytest.fixture
-def folders(tmp_path: Path) -> list[str]:
+def directories(tmp_path: Path) -> list[str]:
     paths = [tmp_path / "a", tmp_path / "b"]
     for path in paths:
         path.mkdir()
     return list(map(str, paths))
 
 
-def test_without_marks_the_end_was_clean(folders: list[str]) -> None:
-    assert read_dirty_marks(DISK, folders, "boot") == DirtyMarks(False, False)
-    remove_dirty_marks(DISK, folders)
+def test_without_marks_the_end_was_clean(directories: list[str]) -> None:
+    assert read_dirty_marks(DISK, directories, "boot") == DirtyMarks(False, False)
+    remove_dirty_marks(DISK, directories)
 
 
 @pytest.mark.parametrize(
@@ -35,31 +35,31 @@ def test_without_marks_the_end_was_clean(folders: list[str]) -> None:
         (CrashRisk.CRASH, "boot", True),
     ],
 )
-def test_one_mark_is_enough(folders: list[str], risk: CrashRisk, boot_now: str, at_risk: bool) -> None:
-    leave_dirty_marks(DISK, folders, risk, "boot")
-    assert os.listdir(folders[0]) == ["DIRTY"]
-    os.remove(os.path.join(folders[0], "DIRTY"))
-    assert read_dirty_marks(DISK, folders, boot_now) == DirtyMarks(True, at_risk)
-    remove_dirty_marks(DISK, folders)
-    assert read_dirty_marks(DISK, folders, boot_now) == DirtyMarks(False, False)
+def test_one_mark_is_enough(directories: list[str], risk: CrashRisk, boot_now: str, at_risk: bool) -> None:
+    leave_dirty_marks(DISK, directories, risk, "boot")
+    assert os.listdir(directories[0]) == ["DIRTY"]
+    os.remove(os.path.join(directories[0], "DIRTY"))
+    assert read_dirty_marks(DISK, directories, boot_now) == DirtyMarks(True, at_risk)
+    remove_dirty_marks(DISK, directories)
+    assert read_dirty_marks(DISK, directories, boot_now) == DirtyMarks(False, False)
 
 
-def test_where_the_run_of_the_machine_is_not_known_unsynced_entries_are_at_risk(folders: list[str]) -> None:
-    leave_dirty_marks(DISK, folders, CrashRisk.POWER_CUT, "")
-    assert read_dirty_marks(DISK, folders, "") == DirtyMarks(True, True)
+def test_where_the_run_of_the_machine_is_not_known_unsynced_entries_are_at_risk(directories: list[str]) -> None:
+    leave_dirty_marks(DISK, directories, CrashRisk.POWER_CUT, "")
+    assert read_dirty_marks(DISK, directories, "") == DirtyMarks(True, True)
 
 
-def test_the_mark_of_java_is_empty_and_says_nothing_of_entries(folders: list[str]) -> None:
-    leave_dirty_marks(DISK, folders, CrashRisk.NONE, "boot")
-    assert (Path(folders[1]) / "DIRTY").read_bytes() == b""
+def test_the_mark_of_java_is_empty_and_says_nothing_of_entries(directories: list[str]) -> None:
+    leave_dirty_marks(DISK, directories, CrashRisk.NONE, "boot")
+    assert (Path(directories[1]) / "DIRTY").read_bytes() == b""
 
 
 @pytest.mark.parametrize("content", [b"entr", b"entries are lost if the machine stops\nbo", b"\xff"])
-def test_a_mark_that_cannot_be_understood_counts_as_the_worst(folders: list[str], content: bytes) -> None:
-    (Path(folders[0]) / "DIRTY").write_bytes(content)
-    assert read_dirty_marks(DISK, folders, "boot") == DirtyMarks(True, True)
+def test_a_mark_that_cannot_be_understood_counts_as_the_worst(directories: list[str], content: bytes) -> None:
+    (Path(directories[0]) / "DIRTY").write_bytes(content)
+    assert read_dirty_marks(DISK, directories, "boot") == DirtyMarks(True, True)
 
 
-def test_a_mark_that_cannot_be_read_counts_as_the_worst(folders: list[str]) -> None:
-    os.mkdir(os.path.join(folders[0], "DIRTY"))
-    assert read_dirty_marks(DISK, folders, "boot") == DirtyMarks(True, True)
+def test_a_mark_that_cannot_be_read_counts_as_the_worst(directories: list[str]) -> None:
+    os.mkdir(os.path.join(directories[0], "DIRTY"))
+    assert read_dirty_marks(DISK, directories, "boot") == DirtyMarks(True, True)

@@ -49,22 +49,22 @@ def test_no_damaged_byte_and_no_cut_file_is_accepted() -> None:
 
 
 def test_the_newest_copy_counts(tmp_path: Path) -> None:
-    fs, folders = OsFileSystem(), [str(tmp_path / name) for name in ("a", "b", "c")]
-    for folder in folders:
-        Path(folder).mkdir()
-    assert read_metadata_seen(fs, folders) is None
+    fs, directories = OsFileSystem(), [str(tmp_path / name) for name in ("a", "b", "c")]
+    for directory in directories:
+        Path(directory).mkdir()
+    assert read_metadata_seen(fs, directories) is None
     newer = MetadataSeen(bookie_id="b1:3181", written=5)
-    assert write_metadata_seen(fs, folders, SEEN) == []
-    assert write_metadata_seen(fs, [*folders[:1], str(tmp_path / "missing")], newer) != []
-    assert read_metadata_seen(fs, folders) == newer
+    assert write_metadata_seen(fs, directories, SEEN) == []
+    assert write_metadata_seen(fs, [*directories[:1], str(tmp_path / "missing")], newer) != []
+    assert read_metadata_seen(fs, directories) == newer
     (tmp_path / "a" / METADATA_SEEN).write_bytes(b"x")
-    assert read_metadata_seen(fs, folders) == SEEN, "a damaged copy is overruled by a whole one"
-    for folder in folders:
-        Path(folder, METADATA_SEEN).unlink()
-        Path(folder, METADATA_SEEN).mkdir()
+    assert read_metadata_seen(fs, directories) == SEEN, "a damaged copy is overruled by a whole one"
+    for directory in directories:
+        Path(directory, METADATA_SEEN).unlink()
+        Path(directory, METADATA_SEEN).mkdir()
     with pytest.raises(OSError, match="directory"):
-        read_metadata_seen(fs, folders)
-    Path(folders[2], METADATA_SEEN).rmdir()
-    Path(folders[2], METADATA_SEEN).write_bytes(b"x")
+        read_metadata_seen(fs, directories)
+    Path(directories[2], METADATA_SEEN).rmdir()
+    Path(directories[2], METADATA_SEEN).write_bytes(b"x")
     with pytest.raises(CorruptFileError, match="confirm"):
-        read_metadata_seen(fs, folders)
+        read_metadata_seen(fs, directories)

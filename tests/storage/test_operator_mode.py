@@ -45,17 +45,17 @@ def test_no_damaged_byte_and_no_cut_file_is_accepted() -> None:
 
 
 def test_the_newest_copy_counts(tmp_path: Path) -> None:
-    fs, folders = OsFileSystem(), [str(tmp_path / name) for name in ("a", "b", "c")]
-    for folder in folders:
-        Path(folder).mkdir()
-    assert read_operator_mode(fs, folders) is None
+    fs, directories = OsFileSystem(), [str(tmp_path / name) for name in ("a", "b", "c")]
+    for directory in directories:
+        Path(directory).mkdir()
+    assert read_operator_mode(fs, directories) is None
     newer = OperatorMode(is_read_only=False, since_ms=9, written_ms=9)
-    assert write_operator_mode(fs, folders, MODE) == []
-    assert write_operator_mode(fs, [*folders[:1], str(tmp_path / "missing")], newer) != []
-    assert read_operator_mode(fs, folders) == newer
+    assert write_operator_mode(fs, directories, MODE) == []
+    assert write_operator_mode(fs, [*directories[:1], str(tmp_path / "missing")], newer) != []
+    assert read_operator_mode(fs, directories) == newer
     (tmp_path / "a" / OPERATOR_MODE).write_bytes(b"x")
-    assert read_operator_mode(fs, folders) == MODE, "a damaged copy is overruled by a whole one"
-    for folder in folders:
-        Path(folder, OPERATOR_MODE).write_bytes(b"x")
+    assert read_operator_mode(fs, directories) == MODE, "a damaged copy is overruled by a whole one"
+    for directory in directories:
+        Path(directory, OPERATOR_MODE).write_bytes(b"x")
     with pytest.raises(CorruptFileError, match="delete it"):
-        read_operator_mode(fs, folders)
+        read_operator_mode(fs, directories)

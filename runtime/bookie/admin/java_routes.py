@@ -66,9 +66,12 @@ class JavaRoutes:
 
     def _read_marks(self) -> dict[str, str]:
         storage, found = self._view.config.storage, {}
-        folders, count = list(map(current_directory, storage.ledger_directories)), len(storage.journal_directories)
+        current_directories, count = (
+            list(map(current_directory, storage.ledger_directories)),
+            len(storage.journal_directories),
+        )
         for index in range(count):
-            mark = read_last_mark(self._view.ports.file_system, folders, index, count)
+            mark = read_last_mark(self._view.ports.file_system, current_directories, index, count)
             name = f"LastLogMark: Journal Id - {mark.journal_id}({mark.journal_id:x}.txn)"
             found[name] = f"Pos - {mark.offset}"
         return found

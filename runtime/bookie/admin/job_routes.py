@@ -80,7 +80,7 @@ class JobRoutes:
             raise not_running(view)
         config = view.config.storage
         directories: list[dict[str, Any]] = []
-        for (ledgers, indexes), engine in zip(config.engine_folders, view.storage.engines, strict=True):
+        for (ledgers, indexes), engine in zip(config.engine_directories, view.storage.engines, strict=True):
             sizes = await view.ports.workers.run(DISKS_LANE, log_files, view.ports.file_system, ledgers)
             directories.append(
                 {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from bkctl.runtime.bookie.cookies.folders import read_folder
+from bkctl.runtime.bookie.cookies.directories import read_directory
 from bkctl.runtime.config import BookieConfig
 from bkctl.runtime.errors import ConfigurationError, PortInUseError
 from bkctl.runtime.ports import Host
@@ -25,7 +25,7 @@ def port_error(error: OSError, config: BookieConfig, file_system: FileSystem, ho
 def _is_new(config: BookieConfig, file_system: FileSystem) -> bool:
     """Whether all directories are empty; an unreadable file may be a cookie."""
     for path in config.storage.all_directories:
-        folder = read_folder(file_system, path)
-        if folder.cookie is not None or folder.damage or folder.trouble or folder.has_files:
+        directory = read_directory(file_system, path)
+        if directory.cookie is not None or directory.damage or directory.trouble or directory.has_files:
             return False
     return True

@@ -108,12 +108,12 @@ async def run_bookie(
             logger.info("the start of the bookie was stopped")
             raise
 
-        def take_over(config: BookieConfig | None) -> None:
+        def apply_settings(config: BookieConfig | None) -> None:
             reports.note_reload(is_failed=config is None)
             if config is not None:
                 server.reload(config)
 
-        on_serving(take_over)
+        on_serving(apply_settings)
         reports.report()
         gc.collect()
         gc.freeze()  # objects made at boot live as long as the process: exclude them from collection

@@ -23,7 +23,7 @@ import msgspec
 from bkctl.runtime.admin.jobs import Jobs
 from bkctl.runtime.admin.tcp_ports import require_token_file
 from bkctl.runtime.bookie.admin.interface import AdminInterface, published_address, read_admin_secret
-from bkctl.runtime.bookie.boot.folder_claim import FolderClaim, release
+from bkctl.runtime.bookie.boot.directory_claim import DirectoryClaim, release
 from bkctl.runtime.bookie.boot.open_files import connections_warning, fit_open_files
 from bkctl.runtime.bookie.boot.port_error import port_error
 from bkctl.runtime.bookie.boot.stages import Stages
@@ -85,7 +85,7 @@ class BookieServer:
         self._ports = ports
         self._identity = resolve_identity(config, ports.host)
         self._machine_boot = read_machine_boot(ports.file_system)
-        self._ledger_folders = [filenames.current_directory(path) for path in config.storage.ledger_directories]
+        self._ledger_directories = [filenames.current_directory(path) for path in config.storage.ledger_directories]
         self._room = DiskRoom(
             ports.file_system,
             (*config.storage.ledger_directories, *config.storage.index_directories),
@@ -229,13 +229,13 @@ class BookieServer:
         self, metadata: BookieMetadata, admin: AdminInterface
     ) -> tuple[BookieNames, StorageBoot, LedgerStorage]:
         run, workers = self._stages.run, self._ports.workers
-        claim = FolderClaim(self._ports, metadata)
+        claim = DirectoryClaim(self._ports, metadata)
         names = await run("check the cookies", claim.check(self.bookie_id, self.port))
         self.view.instance_id = names.instance_id
         locks = await run("lock the directories", claim.lock(), release)
         check = await run("check the cookies again", claim.check_again(names))
         cookie = await run("write VERSION files", claim.stamp(names, check, self._machine_boot))
-        marks = read_dirty_marks(self._ports.file_system, self._ledger_folders, self._machine_boot)
+        marks = read_dirty_marks(self._ports.file_system, self._ledger_directories, self._machine_boot)
         # The directories are locked, so no other process has a socket.
         await run("open the admin socket", admin.open_socket(), lambda _: admin.close())
         boot = StorageBoot(self._ports, self._config.storage, marks, self._room)
@@ -270,11 +270,11 @@ class BookieServer:
         if not self._failed.done():
             with _failing_bookie("the final flush failed; the next start replays the journal: "):
                 await path.checkpoints.flush()
-                remove_dirty_marks(self._ports.file_system, self._ledger_folders)
+                remove_dirty_marks(self._ports.file_system, self._ledger_directories)
 
     async def _leave_dirty_marks(self) -> None:
         risk = crash_risk(self._config.storage.journal)
-        leave_dirty_marks(self._ports.file_system, self._ledger_folders, risk, self._machine_boot)
+        leave_dirty_marks(self._ports.file_system, self._ledger_directories, risk, self._machine_boot)
 
     async def _serve(self, listener: BookieListener, path: RequestPath) -> BookieListener:
         listener.serve(path.handler)
@@ -301,7 +301,7 @@ class BookieServer:
     def _new_mode_files(self) -> ModeFiles:
         return ModeFiles(
             self._ports.file_system,
-            self._ledger_folders,
+            self._ledger_directories,
             self._modes,
             self._ports.workers,
             self._ports.clock,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from bkctl.runtime.admin.tcp_ports import admin_port_error, require_token_file, scrape_port_error
 from bkctl.runtime.bookie.admin.interface import read_admin_secret
-from bkctl.runtime.bookie.boot.folder_claim import FolderClaim
+from bkctl.runtime.bookie.boot.directory_claim import DirectoryClaim
 from bkctl.runtime.bookie.boot.port_error import port_error
 from bkctl.runtime.bookie.boot.storage_boot import ReplayStoppedError
 from bkctl.runtime.bookie.cookies.check import CookieDecision
@@ -32,7 +32,6 @@ from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.storage.advice import with_path
 from bkctl.storage.dirty_marks import read_dirty_marks, read_machine_boot
-from bkctl.storage.disk_room import mebibytes
 from bkctl.storage.engine.replay_rehearsal import RehearsalImpossibleError, rehearse_replay
 from bkctl.storage.errors import (
     AdoptionRefusedError,
@@ -44,6 +43,7 @@ from bkctl.storage.errors import (
 from bkctl.storage.filenames import LOCK, current_directory
 from bkctl.storage.index.adoption_note import find_change_under_way
 from bkctl.storage.index.opening import require_indexes
+from bkctl.storage.words import counted, size
 
 
 class CheckResult(enum.StrEnum):
@@ -73,7 +73,7 @@ class Finding(NamedTuple):
     is_warning: bool = False
 
 
-async def look(name: str, check: Awaitable[Finding]) -> StartCheck:
+async def run_check(name: str, check: Awaitable[Finding]) -> StartCheck:
     """Do one check."""
     try:
         finding = await check
@@ -101,12 +101,12 @@ class StartChecks:
 
     async def run(self) -> list[StartCheck]:
         """Do all checks that are possible."""
-        done = [await look("port", self._port())]
+        done = [await run_check("port", self._port())]
         if self._config.admin.is_http_enabled:
-            done.append(await look("admin port", self._admin_port()))
-            done.append(await look("admin token", self._admin_token()))
+            done.append(await run_check("admin port", self._admin_port()))
+            done.append(await run_check("admin token", self._admin_token()))
         elif self._config.admin.has_scrape_port:
-            done.append(await look("scrape port", self._scrape_port()))
+            done.append(await run_check("scrape port", self._scrape_port()))
         uri = parse_metadata_uri(self._config.metadata_uri)
         try:
             store = await self._ports.connect_metadata(uri.servers, self._config.zookeeper)
@@ -119,18 +119,18 @@ class StartChecks:
                 done += await self._of_cluster(store)
             finally:
                 await store.close()
-        return [*done, *await self._of_storage(), await look("disks", self._disks())]
+        return [*done, *await self._of_storage(), await run_check("disks", self._disks())]
 
     async def _of_storage(self) -> list[StartCheck]:
-        locks = await look("locks", self._locks())
+        locks = await run_check("locks", self._locks())
         if locks.result is CheckResult.FAILED:
             is_in_use = isinstance(locks.error, DirectoryLockedError)
             reason = f"the directories {'are in use' if is_in_use else 'cannot be locked'}"
             return [locks, *(StartCheck(name, CheckResult.NOT_CHECKED, reason) for name in ("index", "journals"))]
-        index = await look("index", self._index())
+        index = await run_check("index", self._index())
         if index.result is CheckResult.FAILED:
             return [locks, index, StartCheck("journals", CheckResult.NOT_CHECKED, "no index")]
-        journals = await look("journals", self._journals())
+        journals = await run_check("journals", self._journals())
         if isinstance(journals.error, RehearsalImpossibleError):
             journals = StartCheck("journals", CheckResult.NOT_CHECKED, journals.detail)
         return [locks, index, journals]
@@ -173,18 +173,18 @@ class StartChecks:
     async def _of_cluster(self, store: MetadataStore) -> list[StartCheck]:
         uri = parse_metadata_uri(self._config.metadata_uri)
         metadata = BookieMetadata(store, uri, self._config, LiveSettings(self._config))
-        cluster = await look("cluster", self._cluster(metadata))
+        cluster = await run_check("cluster", self._cluster(metadata))
         if cluster.result is CheckResult.FAILED:
             return [cluster, StartCheck("cookies", CheckResult.NOT_CHECKED, "no cluster")]
-        cookies = await look("cookies", self._cookies(metadata))
-        return [cluster, cookies, await look("registration", self._registration(metadata))]
+        cookies = await run_check("cookies", self._cookies(metadata))
+        return [cluster, cookies, await run_check("registration", self._registration(metadata))]
 
     async def _cluster(self, metadata: BookieMetadata) -> Finding:
         info = await read_cluster_info(metadata.store, metadata.uri.root, self._config.zookeeper.layout)
         return Finding(f"{info.root}, instance id {info.instance_id}")
 
     async def _cookies(self, metadata: BookieMetadata) -> Finding:
-        claim = FolderClaim(self._ports, metadata)
+        claim = DirectoryClaim(self._ports, metadata)
         names = await claim.check(self._bookie_id, self._config.port)
         decision = (await claim.check_again(names)).decision
         self._is_refill_due = decision is CookieDecision.REFILL
@@ -215,15 +215,15 @@ class StartChecks:
         change = find_change_under_way(file_system, storage)
         if change is not None:
             raise AdoptionRefusedError(change.advice)
-        present = [pair for pair in storage.engine_folders if all(map(file_system.exists, pair))]
-        for ledger_folder, index_folder in present:
-            require_indexes(file_system, self._ports.open_index, ledger_folder, index_folder)
+        present = [pair for pair in storage.engine_directories if all(map(file_system.exists, pair))]
+        for ledger_directory, index_directory in present:
+            require_indexes(file_system, self._ports.open_index, ledger_directory, index_directory)
         return Finding("no directory has data" if not present else "present and complete")
 
     async def _journals(self) -> Finding:
         file_system, storage = self._ports.file_system, self._config.storage
-        ledger_folders = list(map(current_directory, storage.ledger_directories))
-        marks = read_dirty_marks(file_system, ledger_folders, read_machine_boot(file_system))
+        ledger_directories = list(map(current_directory, storage.ledger_directories))
+        marks = read_dirty_marks(file_system, ledger_directories, read_machine_boot(file_system))
         is_stopping = False
 
         def require_going() -> None:
@@ -243,7 +243,7 @@ class StartChecks:
         if not report.file_count:
             return Finding("nothing to replay")
         dropped = [f"; {each.path}: {each.dropped_bytes} bytes were never synced" for each in report.dropped_tails]
-        text = f"{report.entry_count} entries in {report.file_count} files can be replayed"
+        text = f"{counted(report.entry_count, 'entry')} in {counted(report.file_count, 'file')} can be replayed"
         return Finding(text + "".join(dropped), is_warning=bool(dropped))
 
     async def _disks(self) -> Finding:
@@ -257,7 +257,7 @@ class StartChecks:
         verdict = judge((DiskState.WRITABLE,) * len(disks.all), disks, config, room_bytes)
         shown = verdict.full or disks.all
         free_bytes = {each.directory: each.usable_bytes for each in shown}
-        text = "; ".join(f"{path}: {mebibytes(size_bytes)} MiB free" for path, size_bytes in free_bytes.items())
+        text = "; ".join(f"{path}: {size(size_bytes)} free" for path, size_bytes in free_bytes.items())
         if not verdict.is_read_only:
             return Finding(text)
         if not config.is_read_only_mode_enabled:

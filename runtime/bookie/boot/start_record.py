@@ -10,6 +10,7 @@ from bkctl.runtime.bookie.disks.monitor import DISKS_LANE
 from bkctl.runtime.bookie.view import BookieView
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.storage.ports import FileSystem
+from bkctl.storage.words import size
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,6 @@ def _free_bytes(file_system: FileSystem, paths: Sequence[str]) -> dict[str, int 
 def _directory_text(kind: str, paths: Sequence[str], free: Mapping[str, int | None]) -> str:
     def text(path: str) -> str:
         usable_bytes = free[path]
-        return f"{path} ({'unknown' if usable_bytes is None else f'{usable_bytes // 2**20} MiB'} free)"
+        return f"{path} ({'unknown' if usable_bytes is None else size(usable_bytes)} free)"
 
     return f"{kind} {', '.join(map(text, paths))}"

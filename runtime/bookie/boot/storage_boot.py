@@ -11,7 +11,7 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from bkctl.runtime.bookie.cookies.folders import record_places
+from bkctl.runtime.bookie.cookies.directories import record_places
 from bkctl.runtime.bookie.integrity.preboot_check import needs_preboot_check, note_open_ledgers, read_integrity_flag
 from bkctl.runtime.bookie.ports import BookiePorts
 from bkctl.runtime.bookie.serving.checkpoints import CHECKPOINT_LANE

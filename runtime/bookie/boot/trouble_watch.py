@@ -21,7 +21,7 @@ from bkctl.runtime.ports import Workers
 
 logger = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S: Final = 1.0
+CHECK_INTERVAL_S: Final = 1.0
 HANG_S: Final = 30.0
 """How long work on a disk may make no progress until it counts as hanging."""
 LOG_AFTER_S: Final = 30.0
@@ -84,10 +84,10 @@ class TroubleWatch:
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            self.look()
-            await self._view.ports.clock.sleep(LOOK_INTERVAL_S)
+            self.check()
+            await self._view.ports.clock.sleep(CHECK_INTERVAL_S)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Note what is wrong now."""
         view, clock = self._view, self._view.ports.clock
         now_ns, now_ms, before = clock.monotonic_ns(), clock.now_ms(), view.troubles

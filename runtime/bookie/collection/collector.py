@@ -24,7 +24,12 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
-from bkctl.runtime.bookie.collection.compaction import CompactionThrottle, DirectoryTools, LogScanner, finish_jobs
+from bkctl.runtime.bookie.collection.compaction import (
+    CompactionThrottle,
+    DirectoryTools,
+    LogScanner,
+    await_cancelled_work,
+)
 from bkctl.runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
 from bkctl.runtime.bookie.collection.forward_proof import ForwardProof
 from bkctl.runtime.bookie.collection.ledgers import ClusterGuard, LedgerCollector, LocalLedgers, OverreplicatedCollector
@@ -236,7 +241,7 @@ class GarbageCollector:
         self._cut_offs_count += 1  # before ``force`` sees that a compaction has ended
         if any(await asyncio.gather(*(compaction.cut_off() for compaction in self._compactions))):
             self._is_requested = True
-        await finish_jobs(self._workers)
+        await await_cancelled_work(self._workers)
 
     async def _run_round(self, forced: frozenset[CompactionKind] | None) -> None:
         failed_count = 0
@@ -342,10 +347,12 @@ async def assemble_garbage_collector(
     budgeted = BudgetedStore(store, budget)
     metrics = GarbageCollectionMetrics()
     local = LocalLedgers(path.storage, workers, path.handles.forget)
-    folders = [engine.ledger_directory for engine in path.storage.engines]
+    ledger_directories = [engine.ledger_directory for engine in path.storage.engines]
     own_id = names.known_as[0]
     local_ids = local.snapshot_with_collected
-    proof = ForwardProof(store, uri.root, own_id, ports.file_system, folders, workers, ports.clock, metrics, local_ids)
+    proof = ForwardProof(
+        store, uri.root, own_id, ports.file_system, ledger_directories, workers, ports.clock, metrics, local_ids
+    )
     await proof.begin()
     guard = ClusterGuard(store, uri.root, own_id, names.instance_id, proof)
     batch_count_max = _BATCH_COUNT_MAX if rate is None else max(1, min(_BATCH_COUNT_MAX, int(rate)))

@@ -161,7 +161,7 @@ class Compactor:
         try:
             yield
         except asyncio.CancelledError:
-            await finish_jobs(self._workers)
+            await await_cancelled_work(self._workers)
             raise
         finally:
             self._in_hand.difference_update(log_ids)
@@ -320,7 +320,7 @@ class Compactor:
         return ledger_id in self._engine.rows.limbo_ids
 
 
-async def finish_jobs(workers: Workers) -> None:
+async def await_cancelled_work(workers: Workers) -> None:
     """Return when the jobs have ended whose callers were cancelled."""
     for lane in (COMPACTION_LANE, CHECKPOINT_LANE):
         await workers.run(lane, _nothing)

@@ -72,7 +72,8 @@ def find_older(seen: MetadataSeen | None, note: CollectionNote | None, own_id: s
 
 
 class ForwardProof:
-    """The proof of one bookie. ``folders``: ``current`` of its ledger directories; ``local_ids``: of its ledgers."""
+    """The proof of one bookie. ``directories``: ``current`` of its ledger directories; ``local_ids``: of its
+    ledgers."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class ForwardProof:
         root: str,
         bookie_id: str,
         file_system: FileSystem,
-        folders: Sequence[str],
+        directories: Sequence[str],
         workers: Workers,
         clock: Clock,
         metrics: GarbageCollectionMetrics,
@@ -91,7 +92,7 @@ class ForwardProof:
         self._bookie_id = bookie_id
         self._notes = RecoveryNotes(store, root).collection
         self._file_system = file_system
-        self._folders = folders
+        self._directories = directories
         self._workers = workers
         self._clock = clock
         self._metrics = metrics
@@ -109,7 +110,9 @@ class ForwardProof:
         A bookie without ledgers and without memory is new, whatever an earlier bookie of this id has left in the store.
         """
         try:
-            self._seen = await self._workers.run(COMPACTION_LANE, read_metadata_seen, self._file_system, self._folders)
+            self._seen = await self._workers.run(
+                COMPACTION_LANE, read_metadata_seen, self._file_system, self._directories
+            )
         except (CorruptFileError, OSError) as error:
             self._damage = f"it is unknown how far the metadata was before: {with_path(error)}"
         try:
@@ -163,7 +166,7 @@ class ForwardProof:
                 suspect=-1,
             )
             errors = await self._write(msgspec.structs.replace(accepted, step=0 if note is None else note.value.step))
-            if len(errors) == len(self._folders):
+            if len(errors) == len(self._directories):
                 self._seen = before
                 raise errors[0]
             await self._put_note(accepted.step)
@@ -208,10 +211,10 @@ class ForwardProof:
 
     async def _require(self) -> Versioned[CollectionNote] | None:
         """The note; MetadataError if the metadata is older than it was."""
-        note, reason = await self._look()
+        note, reason = await self._check_age()
         if reason is not None:
             await self._store.sync(self._root)  # a new session may have read from a server that lags behind
-            note, reason = await self._look()
+            note, reason = await self._check_age()
         if reason is None:
             self.stopped = None
             self._metrics.deletion_stopped = 0
@@ -224,7 +227,7 @@ class ForwardProof:
             "the present metadata does not have"
         )
 
-    async def _look(self) -> tuple[Versioned[CollectionNote] | None, str | None]:
+    async def _check_age(self) -> tuple[Versioned[CollectionNote] | None, str | None]:
         """The note, and why the metadata is older than it was."""
         note, seen = await self._find_note(), self._seen
         if seen is not None and not self._has_notes:
@@ -277,7 +280,9 @@ class ForwardProof:
 
     async def _write(self, seen: MetadataSeen) -> list[OSError]:
         self._seen = seen = msgspec.structs.replace(seen, written=seen.written + 1)
-        errors = await self._workers.run(COMPACTION_LANE, write_metadata_seen, self._file_system, self._folders, seen)
+        errors = await self._workers.run(
+            COMPACTION_LANE, write_metadata_seen, self._file_system, self._directories, seen
+        )
         for error in errors:
             logger.warning("cannot remember in every directory how far the metadata was: %s", with_path(error))
         return errors

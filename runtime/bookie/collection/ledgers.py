@@ -41,7 +41,7 @@ _ATTEMPTS_MAX: Final = 3
 _READS_IN_FLIGHT_MAX: Final = 64
 
 
-class TouchMark(NamedTuple):
+class LedgerUse(NamedTuple):
     """State of a local ledger at one moment. If it is the same later, no client has used the ledger in between."""
 
     has_row: bool
@@ -70,7 +70,7 @@ class LocalLedgers:
         collected = itertools.chain.from_iterable(engine.collected.ids() for engine in self._storage.engines)
         return sorted({*self.snapshot(), *collected})
 
-    def mark(self, ledger_id: LedgerId) -> TouchMark | None:
+    def mark(self, ledger_id: LedgerId) -> LedgerUse | None:
         """Mark a ledger before reading its metadata; None if it has neither a row nor a fence here."""
         engine = self._storage.engine_of(ledger_id)
         has_row = ledger_id in engine.rows
@@ -78,13 +78,13 @@ class LocalLedgers:
             return None
         memtable_bytes = engine.memtable_bytes if engine.last_cached(ledger_id) is not None else None
         pending_row = engine.rows.pending(ledger_id) if has_row else None
-        return TouchMark(has_row, pending_row, engine.write_cache_generation, memtable_bytes)
+        return LedgerUse(has_row, pending_row, engine.write_cache_generation, memtable_bytes)
 
     def is_limbo(self, ledger_id: LedgerId) -> bool:
         """Whether a ledger is in limbo."""
         return ledger_id in self._storage.engine_of(ledger_id).rows.limbo_ids
 
-    def delete(self, marks: Mapping[LedgerId, TouchMark]) -> set[LedgerId]:
+    def delete(self, marks: Mapping[LedgerId, LedgerUse]) -> set[LedgerId]:
         """Delete the ledgers that no client has used since their marks were taken. Returns the deleted ones.
 
         The metadata store and the bookie's clients are not synchronized: a ledger created right after it was found
@@ -113,7 +113,7 @@ class LocalLedgers:
             if here or collected.is_rewrite_due:
                 collected.replace(await self._workers.run(COMPACTION_LANE, collected.rewrite, here))
 
-    def _is_untouched(self, ledger_id: LedgerId, mark: TouchMark) -> bool:
+    def _is_untouched(self, ledger_id: LedgerId, mark: LedgerUse) -> bool:
         now = self.mark(ledger_id)
         # Identity, not equality: the row may have been deleted and created again.
         return now is not None and now == mark and now.pending_row is mark.pending_row

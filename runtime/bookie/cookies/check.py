@@ -13,16 +13,16 @@ from typing import ParamSpec, Protocol, TypeVar
 
 import msgspec
 
-from bkctl.runtime.bookie.cookies.doctor import diagnose, diagnose_loss
-from bkctl.runtime.bookie.cookies.evidence import Cause, CookieFinding, Evidence, is_expansion
-from bkctl.runtime.bookie.cookies.folders import (
-    FolderState,
+from bkctl.runtime.bookie.cookies.directories import (
+    DirectoryState,
     look_for_ledgers,
     place_of,
-    read_folder,
+    read_directory,
     spelled_as,
     write_version,
 )
+from bkctl.runtime.bookie.cookies.doctor import diagnose, diagnose_loss
+from bkctl.runtime.bookie.cookies.evidence import Cause, CookieFinding, Evidence, is_expansion
 from bkctl.runtime.errors import ConfigurationError, CookieError, MetadataFormatError, NoNodeError, RegistrationError
 from bkctl.runtime.ledger.metadata import is_valid_bookie_id
 from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore, encode_cookie
@@ -62,7 +62,7 @@ class CookieCheck(msgspec.Struct, frozen=True):
         """Whether the decision is valid only if no ledger references the bookie: ``require_no_ledgers``."""
         if self.decision is CookieDecision.REFILL:
             return False
-        return self.decision is CookieDecision.STAMP or bool(self.evidence.bare_folders)
+        return self.decision is CookieDecision.STAMP or bool(self.evidence.bare_directories)
 
 
 def expected_cookie(config: StorageConfig, bookie_id: str, instance_id: str | None) -> Cookie:
@@ -203,27 +203,27 @@ class CookieCheckService:
 
     async def gather(self, expected: Cookie, former_ids: Collection[str] = ()) -> tuple[Evidence, int | None]:
         """Evidence without registrations and ledgers; version of the stored cookie. MetadataUnavailableError."""
-        folders = tuple(map(self._read_folder, self._config.all_directories))
+        directories = tuple(map(self._read_directory, self._config.all_directories))
         stored, damage, version = await self._find(expected.bookie_id)
-        named = {folder.cookie.bookie_id for folder in folders if folder.cookie is not None}
+        named = {directory.cookie.bookie_id for directory in directories if directory.cookie is not None}
         evidence = Evidence(
             expected=expected,
             stored=spelled_as(self._config, stored),
             stored_damage=damage,
-            folders=folders,
+            directories=directories,
             other_cookies=await self._others({*named, *former_ids} - {expected.bookie_id}),
             former_ids=former_ids,
-            places={folder.path: place_of(self._config, folder.path) for folder in folders},
+            places={directory.path: place_of(self._config, directory.path) for directory in directories},
             is_expansion_allowed=self._is_expansion_allowed,
         )
         if _depends_on_ledgers(evidence):
             # Reads whole journals, so only if the result matters.
-            folders = await self._run_blocking(self._look, folders)
-            evidence = msgspec.structs.replace(evidence, folders=folders)
+            directories = await self._run_blocking(self._with_traces, directories)
+            evidence = msgspec.structs.replace(evidence, directories=directories)
         return evidence, version
 
-    def _read_folder(self, path: str) -> FolderState:
-        state = read_folder(self._file_system, path)
+    def _read_directory(self, path: str) -> DirectoryState:
+        state = read_directory(self._file_system, path)
         return msgspec.structs.replace(state, cookie=spelled_as(self._config, state.cookie))
 
     async def _find(self, bookie_id: str) -> tuple[Cookie | None, str | None, int | None]:
@@ -245,9 +245,10 @@ class CookieCheckService:
                 found[bookie_id] = cookie
         return found
 
-    def _look(self, folders: tuple[FolderState, ...]) -> tuple[FolderState, ...]:
+    def _with_traces(self, directories: tuple[DirectoryState, ...]) -> tuple[DirectoryState, ...]:
         return tuple(
-            look_for_ledgers(self._file_system, folder) if folder.trouble is None else folder for folder in folders
+            look_for_ledgers(self._file_system, directory) if directory.trouble is None else directory
+            for directory in directories
         )
 
     async def stamp_emptied(self, cookie: Cookie, stored_version: int | None) -> None:
@@ -283,4 +284,4 @@ class CookieCheckService:
 
 def _depends_on_ledgers(evidence: Evidence) -> bool:
     """Whether settings, cookies or places differ, so that it matters whether directories have ledger data."""
-    return any(map(evidence.expected.differences, evidence.known_cookies)) or bool(evidence.misplaced_folders)
+    return any(map(evidence.expected.differences, evidence.known_cookies)) or bool(evidence.misplaced_directories)

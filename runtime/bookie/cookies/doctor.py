@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from bkctl.runtime.bookie.cookies.directory_rules import DIRECTORY_RULES, bare_directory, emptied_index
 from bkctl.runtime.bookie.cookies.evidence import Cause, CookieFinding, Evidence, Remedy, from_config, verify_again
-from bkctl.runtime.bookie.cookies.folder_rules import FOLDER_RULES, bare_folder, emptied_index
 from bkctl.runtime.metadata.bookies.cookies import Cookie
 
 
@@ -33,7 +33,7 @@ def diagnose_loss(evidence: Evidence) -> CookieFinding | None:
     """
     if evidence.emptied_index is not None:
         return emptied_index(evidence, evidence.emptied_index)
-    empty = {folder.path for folder in evidence.folders if not folder.has_files}
+    empty = {directory.path for directory in evidence.directories if not directory.has_files}
     for ledger_path, index_path in evidence.expected.index_pairs:
         if ledger_path in empty and index_path not in empty:
             return CookieFinding(
@@ -43,20 +43,22 @@ def diagnose_loss(evidence: Evidence) -> CookieFinding | None:
                 verify_again(),
             )
     filled = tuple(
-        msgspec.structs.replace(folder, cookie=evidence.expected, has_files=True) if folder.path in empty else folder
-        for folder in evidence.folders
+        msgspec.structs.replace(directory, cookie=evidence.expected, has_files=True)
+        if directory.path in empty
+        else directory
+        for directory in evidence.directories
     )
-    is_wiped = len(empty) == len(evidence.folders)
+    is_wiped = len(empty) == len(evidence.directories)
     stored = evidence.expected if is_wiped and not evidence.has_stored else evidence.stored
-    return diagnose(msgspec.structs.replace(evidence, folders=filled, stored=stored, ledgers_naming={}))
+    return diagnose(msgspec.structs.replace(evidence, directories=filled, stored=stored, ledgers_naming={}))
 
 
-def _unusable_folder(evidence: Evidence) -> CookieFinding | None:
-    for folder in evidence.folders:
-        if folder.trouble is not None:
+def _unusable_directory(evidence: Evidence) -> CookieFinding | None:
+    for directory in evidence.directories:
+        if directory.trouble is not None:
             return CookieFinding(
-                Cause.UNUSABLE_FOLDER,
-                f"cannot use {folder.path}: {folder.trouble}",
+                Cause.UNUSABLE_DIRECTORY,
+                f"cannot use {directory.path}: {directory.trouble}",
                 verify_again(),
             )
     return None
@@ -64,9 +66,9 @@ def _unusable_folder(evidence: Evidence) -> CookieFinding | None:
 
 def _migration(evidence: Evidence) -> CookieFinding | None:
     """An interrupted change of the bookie id; its records in the directories are removed last."""
-    for folder in evidence.folders:
-        if folder.migration is not None:
-            old, new = folder.migration
+    for directory in evidence.directories:
+        if directory.migration is not None:
+            old, new = directory.migration
             return CookieFinding(
                 Cause.MIGRATION_CUT_OFF,
                 f"interrupted migration: the cookie of bookie {old} was being moved to {new}",
@@ -93,9 +95,9 @@ def _instance(evidence: Evidence) -> CookieFinding | None:
     """The cluster differs from that of the directories or of the stored cookie."""
     own = evidence.expected.instance_id or None
     foreign = [
-        (folder.path, folder.cookie.instance_id or None)
-        for folder in evidence.folders
-        if folder.cookie is not None and (folder.cookie.instance_id or None) != own
+        (directory.path, directory.cookie.instance_id or None)
+        for directory in evidence.directories
+        if directory.cookie is not None and (directory.cookie.instance_id or None) != own
     ]
     stored = None if evidence.stored is None else evidence.stored.instance_id or None
     remedy = Remedy(("cluster", "instance-id"), has_settings=False)
@@ -127,16 +129,20 @@ def _instance(evidence: Evidence) -> CookieFinding | None:
 def _other_id_on_disk(evidence: Evidence) -> CookieFinding | None:
     """VERSION files have another bookie id than the settings."""
     own = evidence.bookie_id
-    others = [folder for folder in evidence.folders if folder.cookie is not None and folder.cookie.bookie_id != own]
+    others = [
+        directory
+        for directory in evidence.directories
+        if directory.cookie is not None and directory.cookie.bookie_id != own
+    ]
     if not others:
         return None
     first = others[0].cookie
     assert first is not None
-    is_whole = len(others) == len(evidence.folders) and all(folder.cookie == first for folder in others)
+    is_whole = len(others) == len(evidence.directories) and all(directory.cookie == first for directory in others)
     if is_whole and not evidence.has_stored and _is_renamed(evidence.expected, first):
         return _new_address(evidence, first.bookie_id)
     return CookieFinding(
-        Cause.FOLDER_OF_ANOTHER,
+        Cause.DIRECTORY_OF_ANOTHER,
         f"{others[0].path} belongs to bookie {first.bookie_id}, not to {own}: the wrong disk is mounted there, "
         "or a directory of another bookie is configured",
         Remedy(("cookie", "show", first.bookie_id)) if first.bookie_id in evidence.other_cookies else verify_again(),
@@ -178,7 +184,8 @@ def _damaged_cookie(evidence: Evidence) -> CookieFinding | None:
     if evidence.stored_damage is None:
         return None
     is_whole = all(
-        folder.cookie is not None and not evidence.expected.differences(folder.cookie) for folder in evidence.folders
+        directory.cookie is not None and not evidence.expected.differences(directory.cookie)
+        for directory in evidence.directories
     )
     remedy = from_config("update", evidence) if is_whole else Remedy(("cookie", "show", evidence.bookie_id, "--raw"))
     return CookieFinding(
@@ -189,7 +196,7 @@ def _damaged_cookie(evidence: Evidence) -> CookieFinding | None:
 
 
 def _damaged_version(evidence: Evidence) -> CookieFinding | None:
-    damaged = next((folder for folder in evidence.folders if folder.damage is not None), None)
+    damaged = next((directory for directory in evidence.directories if directory.damage is not None), None)
     if damaged is None:
         return None
     return CookieFinding(
@@ -205,14 +212,14 @@ def _is_renamed(expected: Cookie, other: Cookie) -> bool:
 
 
 _RULES: tuple[Callable[[Evidence], CookieFinding | None], ...] = (
-    _unusable_folder,
+    _unusable_directory,
     _migration,
     _two_bookies,
     _instance,
     _other_id_on_disk,
     _former_id,
-    bare_folder,
+    bare_directory,
     _damaged_cookie,
     _damaged_version,
-    *FOLDER_RULES,
+    *DIRECTORY_RULES,
 )

@@ -7,25 +7,25 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from bkctl.runtime.bookie.cookies.folders import FolderState
+from bkctl.runtime.bookie.cookies.directories import DirectoryState
 from bkctl.runtime.metadata.bookies.cookies import Cookie
 
 
 class Cause(enum.Enum):
     """Why directories, settings and cluster do not match."""
 
-    UNUSABLE_FOLDER = "unusable directory"
+    UNUSABLE_DIRECTORY = "unusable directory"
     TWO_BOOKIES = "two bookies with one id"
     WRONG_CLUSTER = "wrong cluster"
     NEW_INSTANCE = "different instance"
     NEW_ADDRESS = "new address"
     ADDRESS_OF_ANOTHER = "address of another bookie"
     MIGRATION_CUT_OFF = "interrupted migration"
-    FOLDER_OF_ANOTHER = "directory of another bookie"
-    FOLDERS_CHANGED = "number or order of directories changed"
+    DIRECTORY_OF_ANOTHER = "directory of another bookie"
+    DIRECTORIES_CHANGED = "number or order of directories changed"
     SWAPPED_VOLUMES = "swapped volumes"
-    MOVED_FOLDER = "moved directory"
-    INDEX_FOLDERS_UNNAMED = "cookie of layout 4 without index directories"
+    MOVED_DIRECTORY = "moved directory"
+    INDEX_DIRECTORIES_UNNAMED = "cookie of layout 4 without index directories"
     DAMAGED_VERSION = "damaged VERSION file"
     OUTDATED_VERSION = "outdated VERSION file"
     LOST_VERSION = "missing VERSION file"
@@ -69,7 +69,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     expected: Cookie
     stored: Cookie | None
-    folders: tuple[FolderState, ...]
+    directories: tuple[DirectoryState, ...]
     stored_damage: str | None = None
     other_cookies: Mapping[str, Cookie] = {}
     former_ids: Collection[str] = ()
@@ -91,7 +91,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cookies_on_disk(self) -> tuple[Cookie, ...]:
         """The readable VERSION files."""
-        return tuple(folder.cookie for folder in self.folders if folder.cookie is not None)
+        return tuple(directory.cookie for directory in self.directories if directory.cookie is not None)
 
     @property
     def known_cookies(self) -> tuple[Cookie, ...]:
@@ -101,10 +101,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_ledgers(self) -> bool:
         """Whether any directory has data of a ledger, or this was not checked."""
-        return any(folder.has_files and folder.has_ledgers is not False for folder in self.folders)
+        return any(directory.has_files and directory.has_ledgers is not False for directory in self.directories)
 
     @property
-    def bare_folders(self) -> tuple[FolderState, ...]:
+    def bare_directories(self) -> tuple[DirectoryState, ...]:
         """Directories with only a VERSION file: a start was interrupted after the stamp, or the disk was emptied.
 
         A start leaves files in every directory, and only a bookie that started can be chosen for a ledger, so the
@@ -112,36 +112,40 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         be rebuilt, or is reported missing when the storage is opened; a Java bookie that was killed early has none.
         """
         return tuple(
-            folder
-            for folder in self.folders
-            if folder.is_stamped and not folder.has_files and not self.is_index_alone(folder)
+            directory
+            for directory in self.directories
+            if directory.is_stamped and not directory.has_files and not self.is_index_alone(directory)
         )
 
-    def is_index_alone(self, folder: FolderState) -> bool:
+    def is_index_alone(self, directory: DirectoryState) -> bool:
         """Whether a directory is only for indexes, and each of their ledger directories has files."""
         settings = self.expected
-        if folder.path in {*settings.journal_directories, *settings.ledger_directories}:
+        if directory.path in {*settings.journal_directories, *settings.ledger_directories}:
             return False
-        filled = {each.path for each in self.folders if each.has_files}
+        filled = {each.path for each in self.directories if each.has_files}
         return all(
-            ledger_path in filled for ledger_path, index_path in settings.index_pairs if index_path == folder.path
+            ledger_path in filled for ledger_path, index_path in settings.index_pairs if index_path == directory.path
         )
 
     @property
-    def emptied_index(self) -> FolderState | None:
+    def emptied_index(self) -> DirectoryState | None:
         """The first index directory without VERSION file and data whose ledger directory has files."""
         return next(
-            (each for each in self.folders if not each.is_stamped and not each.has_files and self.is_index_alone(each)),
+            (
+                each
+                for each in self.directories
+                if not each.is_stamped and not each.has_files and self.is_index_alone(each)
+            ),
             None,
         )
 
     @property
-    def misplaced_folders(self) -> tuple[FolderState, ...]:
+    def misplaced_directories(self) -> tuple[DirectoryState, ...]:
         """Directories that had another position in the settings when the bookie last booted."""
         return tuple(
-            folder
-            for folder in self.folders
-            if folder.place is not None and folder.place != self.places.get(folder.path, folder.place)
+            directory
+            for directory in self.directories
+            if directory.place is not None and directory.place != self.places.get(directory.path, directory.place)
         )
 
     def is_named(self, bookie_id: str) -> bool:
@@ -163,8 +167,10 @@ def is_expansion(evidence: Evidence) -> bool:
         return False
     paths = {path for cookie in before for path in (*cookie.ledger_directories, *cookie.effective_index_directories)}
     paths |= {path for cookie in before for path in cookie.journal_directories}
-    lacking = [folder for folder in evidence.folders if not folder.is_stamped]
-    return all(folder.path not in paths and not folder.has_files and folder.trouble is None for folder in lacking)
+    lacking = [directory for directory in evidence.directories if not directory.is_stamped]
+    return all(
+        directory.path not in paths and not directory.has_files and directory.trouble is None for directory in lacking
+    )
 
 
 def verify_again() -> Remedy:

@@ -20,12 +20,13 @@ logger = logging.getLogger(__name__)
 
 
 class ModeFiles:
-    """The files of one bookie. ``folders``: ``current`` of its ledger directories; ``is_kept``: write BOOKIE_STATUS."""
+    """The files of one bookie. ``directories``: ``current`` of its ledger directories; ``is_kept``: write
+    BOOKIE_STATUS."""
 
     def __init__(
         self,
         file_system: FileSystem,
-        folders: Sequence[str],
+        directories: Sequence[str],
         modes: BookieModes,
         workers: Workers,
         clock: Clock,
@@ -33,7 +34,7 @@ class ModeFiles:
         is_kept: bool,
     ) -> None:
         self._file_system = file_system
-        self._folders = folders
+        self._directories = directories
         self._modes = modes
         self._workers = workers
         self._clock = clock
@@ -44,16 +45,16 @@ class ModeFiles:
 
         CorruptFileError, OSError.
         """
-        status = read_bookie_status(self._file_system, self._folders) if self._is_kept else None
-        order = latest_order(read_operator_mode(self._file_system, self._folders), status)
+        status = read_bookie_status(self._file_system, self._directories) if self._is_kept else None
+        order = latest_order(read_operator_mode(self._file_system, self._directories), status)
         if order is not None:
             self._modes.follow_order(order)
         return status is not None and status.is_read_only and not status.is_manual
 
     async def store_order(self, order: OperatorMode) -> None:
         """Write what an operator set. OSError if no directory could keep it."""
-        errors = await self._workers.run(DISKS_LANE, write_operator_mode, self._file_system, self._folders, order)
-        if len(errors) == len(self._folders):
+        errors = await self._workers.run(DISKS_LANE, write_operator_mode, self._file_system, self._directories, order)
+        if len(errors) == len(self._directories):
             raise errors[0]
         for error in errors:
             logger.warning("cannot write the mode of the bookie to every directory: %s", with_path(error))
@@ -63,7 +64,7 @@ class ModeFiles:
         if not self._is_kept:
             return
         status = self._modes.status(self._clock.now_ms())
-        error = await self._workers.run(DISKS_LANE, write_bookie_status, self._file_system, self._folders, status)
+        error = await self._workers.run(DISKS_LANE, write_bookie_status, self._file_system, self._directories, status)
         if error is not None:
             logger.warning("cannot write the mode of the bookie to every directory: %s", with_path(error))
 

@@ -21,6 +21,7 @@ from bkctl.storage.bookie_status import BookieStatus
 from bkctl.storage.disk_room import file_limit_advice
 from bkctl.storage.errors import JournalFullError, NoWritableDiskError, StorageError
 from bkctl.storage.operator_mode import OperatorMode
+from bkctl.storage.words import percent, size
 
 logger = logging.getLogger(__name__)
 
@@ -266,4 +267,4 @@ class BookieModes:
 
 
 def _used(sample: DiskSample) -> str:
-    return f"{sample.directory}: {sample.used_fraction:.1%} used, {sample.usable_bytes / 2**20:.1f} MiB free"
+    return f"{sample.directory}: {percent(sample.used_fraction)} used, {size(sample.usable_bytes)} free"

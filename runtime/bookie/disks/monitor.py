@@ -10,13 +10,14 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from bkctl.runtime.bookie.disks.rules import BookieDisks, DiskSample, DiskState, DiskVerdict, judge, next_look_s
+from bkctl.runtime.bookie.disks.rules import BookieDisks, DiskSample, DiskState, DiskVerdict, judge, next_check_s
 from bkctl.runtime.config import DiskConfig
 from bkctl.runtime.ports import BookieInfo, Clock, Workers
 from bkctl.storage.config import StorageConfig
 from bkctl.storage.errors import DiskUnusableError
 from bkctl.storage.filenames import current_directory
 from bkctl.storage.ports import DiskSpace, FileSystem
+from bkctl.storage.words import percent, size
 
 logger = logging.getLogger(__name__)
 
@@ -73,13 +74,13 @@ class DiskMonitor:
         self._states = verdict.states
         for change in dict.fromkeys(verdict.changes):
             logger.warning(
-                "%s %s: %.1f %% used, %d MiB free",
+                "%s %s: %s used, %s free",
                 change.sample.directory,
                 _STATE_WORDS[change.after],
-                100 * change.sample.used_fraction,
-                change.sample.usable_bytes // 2**20,
+                percent(change.sample.used_fraction),
+                size(change.sample.usable_bytes),
             )
-        self._interval_s = next_look_s(disks, verdict.states, self._config)
+        self._interval_s = next_check_s(disks, verdict.states, self._config)
         self.samples, self.verdict = disks, verdict
         self._on_verdict(verdict)
         return verdict

@@ -136,7 +136,7 @@ def judge(before: tuple[DiskState, ...], disks: BookieDisks, config: DiskConfig,
     )
 
 
-def next_look_s(disks: BookieDisks, states: tuple[DiskState, ...], config: DiskConfig) -> float:
+def next_check_s(disks: BookieDisks, states: tuple[DiskState, ...], config: DiskConfig) -> float:
     """Time to the next check: before the fastest writer could reach the limit, within bounds.
 
     A disk over the limit accepts no more ordinary adds, so the normal interval is enough for it.

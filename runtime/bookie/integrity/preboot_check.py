@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-from bkctl.runtime.bookie.integrity.rules import LedgerMark, ledger_mark
+from bkctl.runtime.bookie.integrity.rules import LedgerNeeds, needs_of
 from bkctl.runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
@@ -52,7 +52,7 @@ async def note_open_ledgers(
         if read_count % _PROGRESS_STEP == 0:
             logger.info("integrity check: checked %d ledgers", read_count)
         # Unreadable metadata may reference any bookie.
-        mark = ledger_mark(found.value, bookie_id) if isinstance(found, Versioned) else LedgerMark(True, True)
+        mark = needs_of(found.value, bookie_id) if isinstance(found, Versioned) else LedgerNeeds(True, True)
         if mark.needs_row:
             here_count += 1
             limbo_count += mark.needs_limbo

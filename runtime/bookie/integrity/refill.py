@@ -84,7 +84,7 @@ class LedgerRefill:
     async def run(self, ledger_id: int, metadata: LedgerMetadata) -> RefillOutcome:
         """Fetch the entries that are missing by this metadata. Exceptions are failures of this bookie."""
         engine = self._tools.storage.engine_of(ledger_id)
-        job = _Job(ledger_id, engine, credentials_of(ledger_id, metadata))
+        job = _LedgerRefill(ledger_id, engine, credentials_of(ledger_id, metadata))
         for stripe in own_stripes(metadata, self._tools.bookie_id):
             for first in range(stripe.first_entry_id, stripe.last_entry_id + 1, WINDOW_ENTRY_COUNT):
                 missing = await self._missing(job, stripe, first, first + WINDOW_ENTRY_COUNT - 1)
@@ -94,7 +94,7 @@ class LedgerRefill:
                     return job.outcome()
         return job.outcome()
 
-    async def _missing(self, job: _Job, stripe: OwnStripe, first: int, last: int) -> list[int]:
+    async def _missing(self, job: _LedgerRefill, stripe: OwnStripe, first: int, last: int) -> list[int]:
         """Entries of the stripe within these bounds that are neither on disk nor in a write cache."""
         while True:
             generation = job.engine.read_generation
@@ -111,13 +111,13 @@ class LedgerRefill:
                 return missing
             # A checkpoint ended in the meantime and may have moved entries from the cache to the disk: compare again.
 
-    async def _fetch_all(self, job: _Job, stripe: OwnStripe, missing: list[int]) -> None:
+    async def _fetch_all(self, job: _LedgerRefill, stripe: OwnStripe, missing: list[int]) -> None:
         entry_ids = iter(missing)
         async with asyncio.TaskGroup() as group:
             for _ in range(min(FETCHES_IN_FLIGHT, len(missing))):
                 group.create_task(self._fetch_some(job, stripe, entry_ids))
 
-    async def _fetch_some(self, job: _Job, stripe: OwnStripe, entry_ids: Iterator[int]) -> None:
+    async def _fetch_some(self, job: _LedgerRefill, stripe: OwnStripe, entry_ids: Iterator[int]) -> None:
         for entry_id in entry_ids:
             if job.entries_lacking >= FAILURES_MAX:
                 return
@@ -130,7 +130,7 @@ class LedgerRefill:
             else:
                 job.entries_fetched += 1
 
-    async def _fetch(self, job: _Job, stripe: OwnStripe, entry_id: int) -> tuple[bytes | None, str]:
+    async def _fetch(self, job: _LedgerRefill, stripe: OwnStripe, entry_id: int) -> tuple[bytes | None, str]:
         """A copy with a valid digest, or why there is none."""
         reasons = []
         for bookie_id in self._ports.suspects.last(stripe.peers(entry_id)):
@@ -148,7 +148,7 @@ class LedgerRefill:
                 return reply.body, ""
         return None, "; ".join(reasons) or "the metadata gives no other bookie with a copy"
 
-    async def _store(self, job: _Job, entry_id: int, body: bytes) -> str:
+    async def _store(self, job: _LedgerRefill, entry_id: int, body: bytes) -> str:
         """Put a copy into the write cache; returns the reason if that is impossible, otherwise an empty string."""
         while True:
             if not self._tools.allows_add(job.ledger_id):
@@ -167,7 +167,7 @@ class LedgerRefill:
                 return ""
 
 
-class _Job:
+class _LedgerRefill:
     """One ledger under repair."""
 
     def __init__(self, ledger_id: int, engine: LedgerDirectoryEngine, credentials: LedgerCredentials) -> None:

@@ -32,6 +32,7 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.rate_limit import RateLimit
 from bkctl.storage.errors import BkctlError
+from bkctl.storage.words import counted
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +117,8 @@ class IntegrityService:
                 if not pending:
                     break
                 first = pending[0]
-                reason = f"{len(pending)} ledgers still miss entries, first ledger {first}: {self._failures[first]}"
+                miss = counted(len(pending), "ledger still misses", "ledgers still miss")
+                reason = f"{miss} entries, first ledger {first}: {self._failures[first]}"
             progress.ledgers_failed = len(pending or ())
             logger.warning("integrity check: %s; next attempt in %.0f s", reason, delay_s)
             await self._ports.clock.sleep(delay_s)

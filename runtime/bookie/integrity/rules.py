@@ -10,7 +10,7 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import QuorumCoverage, is_in_write_set, write_set
 
 
-class LedgerMark(msgspec.Struct, frozen=True):
+class LedgerNeeds(msgspec.Struct, frozen=True):
     """What to record for a ledger before the bookie may serve again after a loss.
 
     ``needs_row``: the bookie must know the ledger. ``needs_limbo``: its end is open and may have been stored here, so a
@@ -43,10 +43,10 @@ class OwnStripe(msgspec.Struct, frozen=True):
         return [self.ensemble[index] for index in indexes if index != self.index]
 
 
-def ledger_mark(metadata: LedgerMetadata, bookie_id: str) -> LedgerMark:
+def needs_of(metadata: LedgerMetadata, bookie_id: str) -> LedgerNeeds:
     """What the pre-boot check records. Only the last segment is at risk, because a recovery reads no other."""
     is_at_risk = not metadata.is_closed and bookie_id in metadata.last_segment.ensemble
-    return LedgerMark(bookie_id in metadata.bookies(), is_at_risk)
+    return LedgerNeeds(bookie_id in metadata.bookies(), is_at_risk)
 
 
 def needs_recovery(metadata: LedgerMetadata, bookie_id: str) -> bool:
@@ -54,7 +54,7 @@ def needs_recovery(metadata: LedgerMetadata, bookie_id: str) -> bool:
 
     If the writer has replaced this bookie in the last segment in the meantime, the ledger is left alone.
     """
-    return ledger_mark(metadata, bookie_id).needs_limbo
+    return needs_of(metadata, bookie_id).needs_limbo
 
 
 def is_end_in_doubt(metadata: LedgerMetadata, doubting: Collection[str]) -> bool:
@@ -65,7 +65,7 @@ def is_end_in_doubt(metadata: LedgerMetadata, doubting: Collection[str]) -> bool
     coverage = QuorumCoverage(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
     for index, bookie_id in enumerate(metadata.last_segment.ensemble):
         if bookie_id not in doubting:
-            coverage.mark_known(index)
+            coverage.note_known(index)
     return not coverage.is_covered
 
 

@@ -56,7 +56,7 @@ class AddPath:
         self._throttle_ns = int(throttle_s * 1e9)
         self.request_checkpoint = request_checkpoint
         self._waiting: dict[int, deque[tuple[int, Responder, AddRun]]] = {}
-        """Single adds, by place (``LedgerHandles.place_of``); no queue is empty."""
+        """Single adds, by place (``LedgerHandles.route_of``); no queue is empty."""
         self._timer: TimerHandle | None = None
 
     def add(self, connection: Responder, run: AddRun) -> None:
@@ -103,7 +103,7 @@ class AddPath:
 
     def _is_waiting(self, run: AddRun) -> bool:
         """Whether other adds already wait for the directories of this run."""
-        return bool(self._waiting) and self._handles.place_of(run.ledger_id) in self._waiting
+        return bool(self._waiting) and self._handles.route_of(run.ledger_id) in self._waiting
 
     def _store(self, connection: Responder, run: AddRun) -> bool:
         """Whether the run was stored or rejected; False if nothing was done.
@@ -123,7 +123,7 @@ class AddPath:
                 # No writer may continue from an unknown end (storage section 9.2).
                 connection.answer(run, Status.UNKNOWN_LEDGER_STATE)
                 return True
-            if not handle.journal.has_room_for(run):
+            if not handle.group_commit.has_room_for(run):
                 return False
             if len(run.bodies) == 1:
                 handle.engine.add(ledger_id, run.entry_ids[0], run.bodies[0])
@@ -143,11 +143,11 @@ class AddPath:
             logger.error("ledger %d: cannot read its row: %s", ledger_id, error)
             connection.answer(run, Status.IO_ERROR)
         else:
-            handle.journal.append(connection, run)
+            handle.group_commit.append(connection, run)
         return True
 
     def _wait(self, connection: Responder, add: AddRun) -> None:
-        queue = self._waiting.setdefault(self._handles.place_of(add.ledger_id), deque())
+        queue = self._waiting.setdefault(self._handles.route_of(add.ledger_id), deque())
         queue.append((self._clock.monotonic_ns() + self._throttle_ns, connection, add))
         if self._timer is None:
             self._timer = self._clock.call_later(self._throttle_ns / 1e9, self._refuse_overdue)

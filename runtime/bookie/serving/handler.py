@@ -23,11 +23,11 @@ from bkctl.runtime.bookie.serving.ledger_handles import LedgerHandles
 from bkctl.runtime.bookie.serving.reads import (
     READS_LANE,
     URGENT_READS_LANE,
+    EntryRead,
     ReadBatcher,
-    ReadJob,
     ReadOutcome,
     list_entries,
-    new_job,
+    new_read,
 )
 from bkctl.runtime.bookie.serving.row_reads import RowReads
 from bkctl.runtime.metadata.bookies.registration import BookieMode
@@ -172,7 +172,7 @@ class BookieRequestHandler:
 
         is_last = entry_id == INVALID_ENTRY_ID
         needs_last_entry = is_last or (max_lac is None and not may_lack)
-        job = new_job(engine, ledger_id, entry_id, needs_last_entry=needs_last_entry)
+        job = new_read(engine, ledger_id, entry_id, needs_last_entry=needs_last_entry)
         (self._urgent_reads if call.is_high_priority else self._reads).submit(job, finish)
 
     def _read_lac(self, connection: Responder, call: ReadLacCall) -> None:
@@ -182,7 +182,7 @@ class BookieRequestHandler:
         if ledger_id not in engine.rows:
             connection.answer(call, _no_such_ledger(engine))
             return
-        job = new_job(engine, ledger_id, INVALID_ENTRY_ID, needs_last_entry=True)
+        job = new_read(engine, ledger_id, INVALID_ENTRY_ID, needs_last_entry=True)
         cached = engine.last_cached(ledger_id)
         may_lack = _may_lack_entries(engine, ledger_id)
 
@@ -211,7 +211,7 @@ class BookieRequestHandler:
             connection.answer(call, Status.BAD_REQUEST)
         elif self._modes.mode is BookieMode.READ_ONLY:
             connection.answer(call, Status.READ_ONLY)
-        elif not self._handles.journal_of(ledger_id).holds_explicit_lacs:
+        elif not self._handles.group_commit_of(ledger_id).holds_explicit_lacs:
             # Java answers OK but loses the LAC in a crash (storage section 3.6).
             connection.answer(call, Status.BAD_VERSION)
         else:
@@ -261,7 +261,7 @@ class BookieRequestHandler:
         if body is not None:
             return Status.OK, body
         cached = engine.last_cached(ledger_id) if is_last else None
-        job = new_job(engine, ledger_id, entry_id, needs_last_entry=is_last)
+        job = new_read(engine, ledger_id, entry_id, needs_last_entry=is_last)
         may_lack = _may_lack_entries(engine, ledger_id)
         return _join(job, cached, await self._urgent_reads.read(job), may_lack)
 
@@ -269,7 +269,7 @@ class BookieRequestHandler:
         try:
             handle = self._handles.open(call.ledger_id, call.master_key)
             self._handles.set_explicit_lac(handle, call.body)
-            await handle.journal.append_and_wait(encode_explicit_lac_record(call.ledger_id, call.body))
+            await handle.group_commit.append_and_wait(encode_explicit_lac_record(call.ledger_id, call.body))
         except MasterKeyMismatchError:
             connection.answer(call, Status.UNAUTHORIZED)
         except MemtableFullError:
@@ -287,7 +287,7 @@ class BookieRequestHandler:
     async def _force_ledger(self, connection: Responder, call: ForceLedgerCall) -> None:
         """Answer when everything journaled for the ledger so far is durable (wire 5.8)."""
         try:
-            await self._handles.journal_of(call.ledger_id).barrier()
+            await self._handles.group_commit_of(call.ledger_id).barrier()
         except StorageError:
             connection.answer(call, Status.IO_ERROR)
         else:
@@ -319,7 +319,7 @@ class BookieRequestHandler:
 
 
 def _join(
-    job: ReadJob, cached: tuple[int, bytes] | None, outcome: ReadOutcome, may_lack_entries: bool
+    job: EntryRead, cached: tuple[int, bytes] | None, outcome: ReadOutcome, may_lack_entries: bool
 ) -> tuple[Status, bytes | None]:
     """Combine the result from the disk with ``cached``, the last entry that was in the cache.
 

@@ -23,13 +23,15 @@ _HANDLES_MAX = 100_000
 class LedgerHandle:
     """A ledger that this process has write access to; opened once per process."""
 
-    __slots__ = ("engine", "journal", "ledger_id", "master_key")
+    __slots__ = ("engine", "group_commit", "ledger_id", "master_key")
 
-    def __init__(self, ledger_id: int, master_key: bytes, engine: LedgerDirectoryEngine, journal: GroupCommit) -> None:
+    def __init__(
+        self, ledger_id: int, master_key: bytes, engine: LedgerDirectoryEngine, group_commit: GroupCommit
+    ) -> None:
         self.ledger_id = ledger_id
         self.master_key = master_key
         self.engine = engine
-        self.journal = journal
+        self.group_commit = group_commit
 
     @property
     def row(self) -> LedgerRow:
@@ -52,17 +54,17 @@ class LedgerHandles:
         self._storage = storage
         self._journals = journals
         self._handles_max = handles_max
-        self._place_count = math.lcm(len(storage.engines), len(journals))
+        self._route_count = math.lcm(len(storage.engines), len(journals))
         self._handles: OrderedDict[int, LedgerHandle] = OrderedDict()
         self._fences_in_flight: dict[int, asyncio.Future[None]] = {}
 
-    def journal_of(self, ledger_id: int) -> GroupCommit:
+    def group_commit_of(self, ledger_id: int) -> GroupCommit:
         """The journal for all records of a ledger; a single one keeps them in order."""
         return self._journals[ledger_id % len(self._journals)]
 
-    def place_of(self, ledger_id: int) -> int:
+    def route_of(self, ledger_id: int) -> int:
         """A number shared by the ledgers that have both ledger directory and journal in common."""
-        return ledger_id % self._place_count
+        return ledger_id % self._route_count
 
     def open(self, ledger_id: int, master_key: bytes, *, is_plain_add: bool = False) -> LedgerHandle:
         """Handle of a ledger, creating the ledger if it is unknown; MasterKeyMismatchError, DeletionPendingError.
@@ -88,7 +90,7 @@ class LedgerHandles:
         assert row is not None, "set_master_key creates the row"
         if row.master_key != master_key:
             raise MasterKeyMismatchError(f"ledger {ledger_id} has a master key, but the request has none")
-        journal = self.journal_of(ledger_id)
+        journal = self.group_commit_of(ledger_id)
         journal.append_silently(encode_ledger_key_record(ledger_id, row.master_key))
         handle = LedgerHandle(ledger_id, row.master_key, engine, journal)
         if len(self._handles) >= self._handles_max:
@@ -121,8 +123,8 @@ class LedgerHandles:
         if not is_forced and not engine.rows.has_room and (row is None or not row.is_fenced):
             raise _no_room(ledger_id)
         if not engine.set_fenced(ledger_id):
-            return self.journal_of(ledger_id).confirmation()
-        durable = self.journal_of(ledger_id).append_and_wait(encode_fence_record(ledger_id))
+            return self.group_commit_of(ledger_id).confirmation()
+        durable = self.group_commit_of(ledger_id).append_and_wait(encode_fence_record(ledger_id))
         self._fences_in_flight[ledger_id] = durable
         durable.add_done_callback(lambda _: self._fences_in_flight.pop(ledger_id, None))
         return durable

@@ -59,7 +59,7 @@ class ReadOutcome(NamedTuple):
     """What could not be read, and why."""
 
 
-class ReadJob(NamedTuple):
+class EntryRead(NamedTuple):
     """One read from an engine. Entry id -1 asks for the last entry only."""
 
     engine: LedgerDirectoryEngine
@@ -72,10 +72,10 @@ class ReadJob(NamedTuple):
     """Whether to read ahead."""
 
 
-def new_job(engine: LedgerDirectoryEngine, ledger_id: int, entry_id: int, *, needs_last_entry: bool) -> ReadJob:
+def new_read(engine: LedgerDirectoryEngine, ledger_id: int, entry_id: int, *, needs_last_entry: bool) -> EntryRead:
     """A read with the current state of the engine."""
     is_sequential = engine.is_sequential_read(ledger_id, entry_id)
-    return ReadJob(engine, ledger_id, entry_id, needs_last_entry, engine.read_generation, is_sequential)
+    return EntryRead(engine, ledger_id, entry_id, needs_last_entry, engine.read_generation, is_sequential)
 
 
 ReadDone: TypeAlias = Callable[[ReadOutcome], None]
@@ -88,18 +88,18 @@ class ReadBatcher:
         self._workers = workers
         self._lane = lane
         self._log = LimitedLog(logger, _LOG_INTERVAL_S, "errors", logging.ERROR)
-        self._jobs: list[ReadJob] = []
+        self._jobs: list[EntryRead] = []
         self._callbacks: list[ReadDone] = []
         self._batches: set[asyncio.Task[None]] = set()
 
-    def submit(self, job: ReadJob, done: ReadDone) -> None:
+    def submit(self, job: EntryRead, done: ReadDone) -> None:
         """Queue a read; ``done`` is always called with the outcome, on the loop."""
         if not self._jobs:
             asyncio.get_running_loop().call_soon(self._start_batch)
         self._jobs.append(job)
         self._callbacks.append(done)
 
-    def read(self, job: ReadJob) -> asyncio.Future[ReadOutcome]:
+    def read(self, job: EntryRead) -> asyncio.Future[ReadOutcome]:
         """Like ``submit``, for a caller that awaits."""
         future: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
 
@@ -120,7 +120,7 @@ class ReadBatcher:
         self._batches.add(batch)
         batch.add_done_callback(self._batches.discard)
 
-    async def _run_batch(self, jobs: list[ReadJob], callbacks: list[ReadDone]) -> None:
+    async def _run_batch(self, jobs: list[EntryRead], callbacks: list[ReadDone]) -> None:
         for start in range(0, len(jobs), _JOBS_PER_TURN_MAX):
             turn = slice(start, start + _JOBS_PER_TURN_MAX)
             try:
@@ -141,11 +141,11 @@ class ReadBatcher:
                 done(outcome)
 
 
-def _failed(job: ReadJob) -> ReadOutcome:
+def _failed(job: EntryRead) -> ReadOutcome:
     return ReadOutcome(Status.IO_ERROR, None, None, ReadWatch(job.engine.measures.now_ns))
 
 
-def _note(job: ReadJob, outcome: ReadOutcome) -> None:
+def _note(job: EntryRead, outcome: ReadOutcome) -> None:
     """Count a read in the measures of its ledger directory. On the loop, because two lanes read."""
     measures, watch = job.engine.measures, outcome.watch
     if job.needs_last_entry:
@@ -162,7 +162,7 @@ def _note(job: ReadJob, outcome: ReadOutcome) -> None:
         measures.read_ahead_ns += elapsed_ns
 
 
-def read_all(jobs: list[ReadJob]) -> list[ReadOutcome]:
+def read_all(jobs: list[EntryRead]) -> list[ReadOutcome]:
     """Answer a batch of reads from index and entry logs; runs in a lane. Errors are part of the outcomes."""
     turn = _Turn(jobs[0].engine.read_ahead_bytes_max)
     return [turn.answer(job) for job in jobs]
@@ -176,7 +176,7 @@ class _Turn:
         self._ahead_bytes_left = ahead_bytes_max
         self._former = (INVALID_ENTRY_ID, INVALID_ENTRY_ID)
 
-    def answer(self, job: ReadJob) -> ReadOutcome:
+    def answer(self, job: EntryRead) -> ReadOutcome:
         """Execute one read."""
         watch = ReadWatch(job.engine.measures.now_ns)
         last_entry = None
@@ -202,7 +202,7 @@ class _Turn:
             return ReadOutcome(Status.NO_SUCH_ENTRY, None, last_entry, watch, is_end_known, errors=errors)
         return ReadOutcome(Status.OK, bodies[0], last_entry, watch, is_end_known, tuple(bodies[1:]), errors)
 
-    def _read(self, job: ReadJob, watch: ReadWatch) -> list[bytes]:
+    def _read(self, job: EntryRead, watch: ReadWatch) -> list[bytes]:
         """The body and those read ahead; empty if the entry certainly does not exist."""
         engine, ledger_id, entry_id = job.engine, job.ledger_id, job.entry_id
         is_sequential = job.is_sequential or self._former == (ledger_id, entry_id - 1)

@@ -23,8 +23,8 @@ from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes, not
 from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore, children_of
 from bkctl.runtime.metadata.tree import delete_tree
+from bkctl.storage.words import counted, listed
 
-_NAMES_SHOWN_MAX = 5
 _LAST_TO_GO = (COOKIES, HEALTH_CHECK_DISABLED, UNDER_REPLICATION, LAYOUT, INSTANCE_ID)
 """Order of deletion: after a kill in between, the next run still finds the cluster's identity and can continue."""
 
@@ -140,7 +140,7 @@ async def nuke_cluster(store: MetadataStore, root: str, tree: LedgerTree, *, bef
 
 def unknown_children_error(root: str, names: list[str]) -> RefusedError:
     """The error that says why nuke deletes nothing."""
-    shown = _shown([f"{root}/{name}" for name in names])
+    shown = listed([f"{root}/{name}" for name in names])
     return RefusedError(
         f"nothing was changed: {shown} does not belong to BookKeeper: remove it first if it is not needed"
     )
@@ -154,11 +154,6 @@ async def _replace(store: MetadataStore, path: str, data: bytes, before_each: Ca
     await store.create(path, data)
 
 
-def _shown(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMES_SHOWN_MAX} more" if len(names) > _NAMES_SHOWN_MAX else ""
-    return ", ".join(names[:_NAMES_SHOWN_MAX]) + more
-
-
 def _counted(names: list[str], noun: str) -> str:
-    shown = _shown(names)
-    return f"{noun} {shown} is" if len(names) == 1 else f"{len(names)} {noun}s ({shown}) are"
+    shown = listed(names)
+    return f"{noun} {shown} is" if len(names) == 1 else f"{counted(len(names), noun)} ({shown}) are"

@@ -51,6 +51,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import CollectionNote, Re
 from bkctl.runtime.metadata.store import NODE_BYTES_MAX, CreateNode, MetadataStore, Node, NodeStat, find_node
 from bkctl.runtime.metadata.tree import WINDOW
 from bkctl.runtime.ports import Clock
+from bkctl.storage.words import counted
 
 _FAULTS_KEPT_MAX = 10
 _YIELD_EVERY_NODES = 256
@@ -154,7 +155,9 @@ async def read_archive(
                 on_progress(nodes_count)
     assert reader.end is not None
     if reader.end.ledgers != ledgers_count:
-        raise MetadataFormatError(f"backup {reader.path} is damaged: it should have {reader.end.ledgers} ledgers")
+        raise MetadataFormatError(
+            f"backup {reader.path} is damaged: it should have {counted(reader.end.ledgers, 'ledger')}"
+        )
     return ArchiveSummary(
         header=reader.header,
         tree=tree,
@@ -179,7 +182,7 @@ async def look_at_target(store: MetadataStore, root: str, archive: ArchiveSummar
     if node is None:
         return RestoreTarget(root, is_fresh=True)
     if node.data.startswith(RESTORE_MARK):
-        if node.data != _mark(archive):
+        if node.data != _restore_mark(archive):
             raise ConflictError(
                 f"nothing was changed: a restore of another backup into {root} is unfinished: finish that one "
                 "first, or remove what it restored with bkctl cluster nuke"
@@ -264,7 +267,7 @@ class ClusterRestore:
         return any(stat is not None for stat in found)
 
     async def _begin(self) -> None:
-        root, mark = self._target.root, _mark(self._archive)
+        root, mark = self._target.root, _restore_mark(self._archive)
         self._before_each()
         try:
             await self._store.create(root, mark, make_parents=True)
@@ -403,7 +406,7 @@ def find_obstacle(present: LedgerMetadata, archived: LedgerMetadata) -> str | No
     return find_regression(present, archived, "the backup")
 
 
-def _mark(archive: ArchiveSummary) -> bytes:
+def _restore_mark(archive: ArchiveSummary) -> bytes:
     return RESTORE_MARK + archive.sha256.encode()
 
 

@@ -42,7 +42,7 @@ __all__ = ["BookieMode", "BookieRegistration", "RegistrationClient", "Registrati
 logger = logging.getLogger(__name__)
 
 _RETRY_DELAY_S = 1.0
-_TOLD_MAX = 100
+_WARNED_MAX = 100
 _UNREGISTER_TIMEOUT_S = 1.0
 """How long a stopping bookie waits for ZooKeeper: the end of the session removes its registration anyway."""
 _SILENT = "ZooKeeper does not respond"
@@ -76,7 +76,7 @@ class RegistrationClient:
     def __init__(self, store: MetadataStore, root: str) -> None:
         self._store = store
         self._paths = Paths(root)
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     async def writable(self, on_change: Callable[[], None] | None = None) -> list[str]:
         """Ids of the writable bookies, sorted; ClusterNotFoundError."""
@@ -170,8 +170,8 @@ class RegistrationClient:
         """One stray node must not break a listing, as it does in Java (metadata section 9.4)."""
         if is_valid_bookie_id(name):
             return True
-        if path not in self._told and len(self._told) < _TOLD_MAX:
-            self._told.add(path)
+        if path not in self._warned and len(self._warned) < _WARNED_MAX:
+            self._warned.add(path)
             logger.warning("%s is not a bookie id; ignored, but it makes Java clients hang: remove it", path)
         return False
 

@@ -21,6 +21,7 @@ from bkctl.runtime.metadata.doctor.rules import sentence, shown
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.format import decode_vote, parse_vote_name
 from bkctl.runtime.metadata.store import Node
+from bkctl.storage.words import counted
 
 _PATHS_KEPT_MAX = 10
 
@@ -88,7 +89,7 @@ def compare(root: str, snapshot: Snapshot) -> Iterator[MetadataFinding]:
     cookies: dict[str, Cookie] = {}
     yield from _absences(paths, snapshot)
     yield from _cookie_faults(paths, snapshot, cookies)
-    yield from _shared_folders(paths, snapshot, cookies)
+    yield from _shared_directories(paths, snapshot, cookies)
     yield from _registration_faults(paths, snapshot)
     yield from _election_faults(paths, snapshot)
 
@@ -135,20 +136,20 @@ def _cookie_faults(paths: Paths, snapshot: Snapshot, cookies: dict[str, Cookie])
             yield finding("cookie-of-another-instance", path, problem)
 
 
-def _shared_folders(paths: Paths, snapshot: Snapshot, cookies: Mapping[str, Cookie]) -> Iterator[MetadataFinding]:
+def _shared_directories(paths: Paths, snapshot: Snapshot, cookies: Mapping[str, Cookie]) -> Iterator[MetadataFinding]:
     owners: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
     for name, cookie in sorted(cookies.items()):
         host = host_of(name, snapshot)
         if host is not None:
-            folders = cookie.journal_directories + cookie.ledger_directories + cookie.effective_index_directories
-            for folder in dict.fromkeys(folders):
-                owners[host, folder].append(name)
+            directories = cookie.journal_directories + cookie.ledger_directories + cookie.effective_index_directories
+            for directory in dict.fromkeys(directories):
+                owners[host, directory].append(name)
     told: set[tuple[str, str]] = set()
-    for (host, folder), names in owners.items():
+    for (host, directory), names in owners.items():
         for pair in itertools.pairwise(names):
             if pair not in told:
                 told.add(pair)
-                problem = f"The cookie of {pair[0]} also has directory {folder} of host {host}."
+                problem = f"The cookie of {pair[0]} also has directory {directory} of host {host}."
                 yield finding("cookies-share-folders", paths.cookie(pair[1]), problem)
 
 
@@ -195,7 +196,7 @@ def _down_bookies(paths: Paths, snapshot: Snapshot, registered: Set[str]) -> Ite
             yield finding("bookie-down", paths.cookie(name), f"Bookie {name} is not registered.")
             continue
         count = reference.ledgers_count
-        named = "1 ledger references it" if count == 1 else f"{count} ledgers reference it"
+        named = f"{counted(count, 'ledger references', 'ledgers reference')} it"
         path = paths.cookie(name) if name in cookies else reference.first_paths[0]
         has_lost_cookie = snapshot.cookies is not None and name not in cookies
         if has_lost_cookie:

@@ -10,11 +10,10 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata, is_valid_bookie_id
 from bkctl.runtime.ledger.metadata_format import MissingEndError, NewerFormatError, decode_unsound_metadata
 from bkctl.runtime.metadata.doctor.catalogue import MetadataFinding, finding
 from bkctl.storage.ids import INVALID_ENTRY_ID
+from bkctl.storage.words import listed
 
 Fault = tuple[str, str]
 """Id of the rule, and the sentence that describes the problem."""
-
-_NAMED_MAX = 5
 
 
 def examine_ledger(path: str, ledger_id: int, data: bytes) -> Iterator[MetadataFinding]:
@@ -80,7 +79,7 @@ def _ensemble_faults(metadata: LedgerMetadata) -> Iterator[Fault]:
     for segment in metadata.segments:
         invalid.update(dict.fromkeys(each for each in segment.ensemble if not is_valid_bookie_id(each)))
     if invalid:
-        names = ", ".join(repr(each[:100]) for each in itertools.islice(invalid, _NAMED_MAX))
+        names = listed([repr(each[:100]) for each in invalid])
         yield "invalid-bookie-in-ledger", f"It has invalid bookie ids: {names}."
 
 

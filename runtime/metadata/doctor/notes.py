@@ -20,6 +20,7 @@ from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote, NoteDirectory, RecoveryNotes, notes_path
 from bkctl.runtime.metadata.store import MetadataStore, Versioned, children_of
 from bkctl.storage.ids import LEDGER_ID_MAX
+from bkctl.storage.words import duration
 
 _LEDGER_ID = re.compile(r"0|[1-9]\d{0,18}", re.ASCII)
 
@@ -86,8 +87,8 @@ async def _of_bookies(cluster: NotedCluster, directory: NoteDirectory[Any]) -> A
         if cluster.bookies is not None and key not in cluster.bookies:
             yield finding("note-without-bookie", path, f"There is no bookie {key}.", key)
         elif isinstance(note.value, MaintenanceNote) and note.value.end_ms < cluster.now_ms:
-            minutes = (cluster.now_ms - note.value.end_ms) // 60_000
-            problem = f"The maintenance of bookie {key} should have ended {minutes} minutes ago."
+            late = duration((cluster.now_ms - note.value.end_ms) / 1000)
+            problem = f"The maintenance of bookie {key} should have ended {late} ago."
             yield finding("maintenance-overdue", path, problem, key)
 
 

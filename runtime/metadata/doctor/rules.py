@@ -30,6 +30,7 @@ from bkctl.runtime.metadata.replication.format import (
 )
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, parse_delay
 from bkctl.runtime.metadata.store import Node
+from bkctl.storage.words import counted, duration
 
 DISABLED_LONG_MS = 24 * 60 * 60 * 1000
 """If replication is off for longer, the operator has probably forgotten it."""
@@ -253,8 +254,7 @@ def _examine_switch(path: str, place: Place, node: Node, around: Surroundings) -
 def _examine_disabled(path: str, _: Place, node: Node, around: Surroundings) -> Iterator[MetadataFinding]:
     age_ms = around.now_ms - node.stat.ctime_ms
     rule_id = "replication-disabled-long" if age_ms > DISABLED_LONG_MS else "replication-disabled"
-    hours = max(0, age_ms) // 3_600_000
-    yield finding(rule_id, path, f"Autorecovery was disabled {hours} hours ago.")
+    yield finding(rule_id, path, f"Autorecovery was disabled {duration(max(0, age_ms) / 1000)} ago.")
 
 
 def _examine_delay(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
@@ -275,7 +275,7 @@ def _examine_check_time(path: str, _: Place, node: Node, __: Surroundings) -> It
     ahead_ms = (time_ms or 0) - node.stat.mtime_ms
     if ahead_ms > CHECK_AHEAD_MS:
         yield finding(
-            "check-time-in-future", path, f"It is {ahead_ms // 3600000} hours later than when it was written."
+            "check-time-in-future", path, f"It is {duration(ahead_ms / 1000)} later than when it was written."
         )
 
 
@@ -326,7 +326,7 @@ _RULES: dict[Kind, Rules] = {
 
 def _children(node: Node) -> str:
     count = node.stat.children_count
-    return f"; it has {count} {'child' if count == 1 else 'children'}" if count else ""
+    return f"; it has {counted(count, 'child', 'children')}" if count else ""
 
 
 def shown(data: bytes) -> str:

@@ -28,7 +28,7 @@ _NODES_PER_PROGRESS = 1000
 _UNKNOWN_KIND = "it is not known what this node is"
 
 
-class PulsarPlace(msgspec.Struct, frozen=True):
+class PulsarStore(msgspec.Struct, frozen=True):
     """Where a Pulsar cluster keeps its metadata: a session and a chroot, empty or like ``/pulsar``."""
 
     store: MetadataStore
@@ -84,7 +84,7 @@ class PulsarReferences(msgspec.Struct):
 
 
 async def read_references(
-    place: PulsarPlace, references: PulsarReferences, on_progress: Callable[[int], None] = lambda _: None
+    place: PulsarStore, references: PulsarReferences, on_progress: Callable[[int], None] = lambda _: None
 ) -> None:
     """Add everything that the nodes of a cluster say to ``references``.
 

@@ -38,10 +38,10 @@ class AuditRequest:
         """Call back after each request from now on. Several in quick succession may count as one."""
         last: tuple[int, int] | None = (-1, -1)  # not read yet
 
-        def look(node: Node | None) -> None:
+        def on_change(node: Node | None) -> None:
             nonlocal last
             before, last = last, (node.stat.ctime_ms, node.stat.version) if node is not None else None
             if node is not None and before not in {(-1, -1), last}:
                 callback()
 
-        return self._store.watch_node(self.path, look)
+        return self._store.watch_node(self.path, on_change)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-_TOLD_MAX = 100
+_WARNED_MAX = 100
 
 
 class UnderReplicationTree:
@@ -85,14 +85,14 @@ class ForeignNames:
 
     def __init__(self, report: Callable[[str], None] = logger.warning) -> None:
         self._report = report
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def skip(self, path: str, what: str) -> None:
         """Report that ``path`` is skipped because it is not ``what`` (with its article)."""
-        if path in self._told or len(self._told) >= _TOLD_MAX:
+        if path in self._warned or len(self._warned) >= _WARNED_MAX:
             return
-        self._told.add(path)
-        ending = "; further ones are not reported" if len(self._told) == _TOLD_MAX else ""
+        self._warned.add(path)
+        ending = "; further ones are not reported" if len(self._warned) == _WARNED_MAX else ""
         self._report(f"{path} is not {what}: ignored{ending}")
 
     def parsed(self, directory: str, names: Iterable[str], parse: Callable[[str], T | None], what: str) -> dict[str, T]:

@@ -158,7 +158,7 @@ class ReplicationSwitches:
         """
         last: tuple[int, int] | None = (-1, -1)  # no node yet
 
-        def look(node: Node | None) -> None:
+        def on_change(node: Node | None) -> None:
             nonlocal last
             identity = (node.stat.ctime_ms, node.stat.version) if node is not None else None
             if identity == last:
@@ -174,7 +174,7 @@ class ReplicationSwitches:
             else:
                 callback(RecoveryDelay(seconds, node.stat.version))
 
-        return self._store.watch_node(self._paths.lost_bookie_recovery_delay, look)
+        return self._store.watch_node(self._paths.lost_bookie_recovery_delay, on_change)
 
     def _parse_delay(self, data: bytes) -> int:
         seconds = parse_delay(data)

@@ -173,7 +173,7 @@ class ZooKeeperStore:
         if self._is_closed:
             return
         if (was_connected := self._is_connected) != (state == KazooState.CONNECTED):
-            self._tell_connection(is_lost=was_connected)
+            self._notify_connection(is_lost=was_connected)
         self._is_connected = self.measures.is_connected = state == KazooState.CONNECTED
         if state == KazooState.CONNECTED:
             self._session_id = session_id
@@ -228,7 +228,7 @@ class ZooKeeperStore:
             if not answer.done():
                 answer.set_exception(error)
 
-    def _tell_connection(self, *, is_lost: bool) -> None:
+    def _notify_connection(self, *, is_lost: bool) -> None:
         if is_lost:
             logger.warning("lost the connection to ZooKeeper at %s, reconnecting", self._servers)
         elif self._session_id or self._sessions_lost_count:

@@ -21,7 +21,7 @@ import msgspec
 
 from bkctl.runtime.client.ensemble_change import Replacements
 from bkctl.runtime.client.entry_read import EntryReader
-from bkctl.runtime.client.last_entry import told_by
+from bkctl.runtime.client.last_entry import reported_lac
 from bkctl.runtime.client.metadata_update import LedgerRecord, LocalCopy, update_record
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
 from bkctl.runtime.errors import (
@@ -204,7 +204,7 @@ class LossClose:
         except BookieIOError as error:
             told = await self._last_listed(bookie_id, ledger_id, key, error)
         with contextlib.suppress(BookieError, EntryDigestError):  # a bookie may have no explicit one
-            confirmed = max(confirmed, told_by(await bookies.read_lac(bookie_id, ledger_id), credentials.codec))
+            confirmed = max(confirmed, reported_lac(await bookies.read_lac(bookie_id, ledger_id), credentials.codec))
         return confirmed, told
 
     async def _last_listed(self, bookie_id: str, ledger_id: int, key: bytes | None, error: BookieIOError) -> int:

@@ -10,7 +10,14 @@ from functools import lru_cache
 
 from bkctl.runtime.ledger.owner import owner_group
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies
-from bkctl.runtime.replication.cluster_audit.report import (
+from bkctl.runtime.replication.cluster_audit.shape import (
+    LedgerShape,
+    ShapeKey,
+    outcomes,
+    shape_key,
+    standing_of,
+)
+from bkctl.runtime.replication.cluster_audit.tables import (
     NO_OWNER,
     BookieReplication,
     ListedLedger,
@@ -22,7 +29,6 @@ from bkctl.runtime.replication.cluster_audit.report import (
     UnderReplicatedLedger,
     UnreadableLedger,
 )
-from bkctl.runtime.replication.cluster_audit.shape import LedgerShape, ShapeKey, outcomes, shape_key, standing_of
 from bkctl.runtime.replication.cluster_audit.totals import AuditTotals, loss_key
 from bkctl.runtime.replication.judge.verdict import (
     UNDER_REPLICATED_STATES,

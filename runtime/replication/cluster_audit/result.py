@@ -9,7 +9,7 @@ import msgspec
 
 from bkctl.runtime.replication.cluster_audit.counter import AGES, UNKNOWN_AGE
 from bkctl.runtime.replication.cluster_audit.facts import ZOOKEEPER, AuditFacts, KnownBookies
-from bkctl.runtime.replication.cluster_audit.report import (
+from bkctl.runtime.replication.cluster_audit.tables import (
     AuditReport,
     AuditSummary,
     BookieReplication,

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from bkctl.runtime.replication.cluster_audit.report import (
+from bkctl.runtime.replication.cluster_audit.tables import (
     EXAMPLES_MAX,
     FINDINGS_MAX,
     OTHER_OWNERS,

@@ -9,6 +9,7 @@ import msgspec
 from bkctl.runtime.client.recovery import blocking_members
 from bkctl.runtime.errors import AnswersMissingError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.storage.words import enumerated
 
 
 class CloseFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +46,7 @@ def why_not_closable(ledger_id: int, metadata: LedgerMetadata, live_bookies: Col
     if not missing:
         return None
     return CloseFailure(
-        reason=f"entries may exist that only {joined(missing)} can have (not registered); it was left as it is",
+        reason=f"entries may exist that only {enumerated(missing)} can have (not registered); it was left as it is",
         missing=tuple(missing),
         next_step=what_helps(ledger_id, metadata, missing, live_bookies, "registered"),
         last_resort=last_resort(ledger_id, metadata, live_bookies),
@@ -57,7 +58,7 @@ def why_not_closed(
 ) -> CloseFailure:
     """Why a recovery failed, and what helps. ``live_bookies``: those that are registered, if that is known. Pure."""
     missing = sorted(error.missing)
-    named = joined([f"{each} ({error.missing[each]})" for each in missing])
+    named = enumerated([f"{each} ({error.missing[each]})" for each in missing])
     condition = "able to give a valid answer"
     if error.entry_id is None:
         reason = f"entries may exist that only {named} can have"
@@ -67,7 +68,7 @@ def why_not_closed(
         is_one_enough = len(missing) <= metadata.ack_quorum_size
         next_step = _next_step(ledger_id, missing, condition, is_one_enough=is_one_enough)
     if error.fenced:
-        state = f"it stays in recovery, fenced on {joined(error.fenced)}: a live writer fails at its next add there"
+        state = f"it stays in recovery, fenced on {enumerated(error.fenced)}: a live writer fails at its next add there"
     else:
         state = "it stays in recovery, but no bookie has fenced it: a live writer may still add entries"
     is_lost = live_bookies is not None and not set(missing) <= set(live_bookies)
@@ -90,11 +91,5 @@ def what_helps(
 
 def _next_step(ledger_id: int, bookie_ids: Sequence[str], condition: str, *, is_one_enough: bool) -> str:
     verb = "is" if is_one_enough or len(bookie_ids) == 1 else "are"
-    who = joined(bookie_ids, "or" if is_one_enough else "and")
+    who = enumerated(bookie_ids, "or" if is_one_enough else "and")
     return f"once {who} {verb} {condition}, run bkctl ledger close {ledger_id} again"
-
-
-def joined(names: Sequence[str], word: str = "and") -> str:
-    """Names as part of a sentence: ``b1, b2 and b3``."""
-    *first, last = names
-    return f"{', '.join(first)} {word} {last}" if first else last

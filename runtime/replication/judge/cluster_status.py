@@ -15,14 +15,8 @@ from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
-from bkctl.runtime.replication.judge.status_finding import (
-    StatusFinding,
-    Urgency,
-    age,
-    age_text,
-    first_names,
-    these_bookies,
-)
+from bkctl.runtime.replication.judge.status_finding import StatusFinding, Urgency, age, these_bookies
+from bkctl.storage.words import SHOWN_MAX, counted, duration, listed, percent
 
 DISK_WARNING_FRACTION = 0.90
 DISK_CRITICAL_FRACTION = 0.95
@@ -34,7 +28,6 @@ MARK_AGE_WARNING_MS = 3_600_000
 LOCK_AGE_WARNING_MS = 6 * 3_600_000
 FULL_CHECK_AGE_MS = 15 * 86_400_000
 """Java's auditor checks all ledgers every week by default: after this, at least one check is missing."""
-_NAMED_MAX = 5
 
 
 class BookieLook(msgspec.Struct, frozen=True):
@@ -274,16 +267,14 @@ def _down_findings(status: ClusterLook) -> Iterator[StatusFinding]:
     fix = f"bkctl recover {left[0]} --dry-run" if len(left) == 1 else "bkctl bookie list --state down"
     is_repaired = not _is_nothing_repaired(status) or not left
     if resting:
-        sentence += f"; in maintenance: {first_names(resting)}"
+        sentence += f"; in maintenance: {listed(resting)}"
         fix = fix if left else "bkctl autorecovery maintenance list"
     if moved:
-        sentence += f"; a command is moving the ledgers of {first_names(moved)}"
+        sentence += f"; a command is moving the ledgers of {listed(moved)}"
         fix = "bkctl audit"
     if not is_repaired:
-        sentence += (
-            f"; nothing repairs ledgers that still reference {first_names(left)}{_doubt(status.references, left)}"
-        )
-        fix = f"bkctl recover failed-bookie {' '.join(left[:_NAMED_MAX])}"
+        sentence += f"; nothing repairs ledgers that still reference {listed(left)}{_doubt(status.references, left)}"
+        fix = f"bkctl recover failed-bookie {' '.join(left[:SHOWN_MAX])}"
     several = len(down) + len(_silent(status.bookies or ())) > 1
     severity = Urgency.CRITICAL if several or not is_repaired else Urgency.WARNING
     if resting and not moved and not left:
@@ -302,8 +293,8 @@ def _unreferenced_findings(status: ClusterLook) -> Iterator[StatusFinding]:
         assert status.references is not None
         sentence = (
             f"{these_bookies(status.unreferenced, 'is', 'are')} not registered, and none of the "
-            f"{status.references.ledgers:,} ledgers references {'it' if len(status.unreferenced) == 1 else 'them'}: "
-            "what will not come back needs no cookie"
+            f"{counted(status.references.ledgers, 'ledger')} references "
+            f"{'it' if len(status.unreferenced) == 1 else 'them'}: what will not come back needs no cookie"
         )
         fix = f"bkctl cookie delete {status.unreferenced[0]} --dry-run"
         yield StatusFinding(Urgency.NOTICE, "bookies_unreferenced", sentence, fix)
@@ -349,7 +340,7 @@ def _disk_findings(bookies: tuple[BookieLook, ...] | None) -> Iterator[StatusFin
     ):
         full = [bookie_id for bookie_id, fraction in used.items() if limit <= fraction < end]
         if full:
-            sentence = f"disks of {these_bookies(full, 'is', 'are')} at least {limit:.0%} full"
+            sentence = f"disks of {these_bookies(full, 'is', 'are')} at least {percent(limit)} full"
             yield StatusFinding(severity, "disks", sentence, "bkctl bookie info")
 
 
@@ -388,7 +379,7 @@ def _replication_findings(status: ClusterLook) -> Iterator[StatusFinding]:
 
 
 def _delay_finding(status: ClusterLook, delay_s: int) -> StatusFinding:
-    sentence = f"ledgers of a lost bookie are replicated only after {age_text(delay_s)}"
+    sentence = f"ledgers of a lost bookie are replicated only after {duration(delay_s)}"
     cause = next((each for each in status.maintenance if each.note and each.note.set_delay_s == delay_s), None)
     if cause is None:
         return StatusFinding(Urgency.WARNING, "recovery_delay", sentence, "bkctl autorecovery delay set 0")

@@ -10,14 +10,8 @@ from collections.abc import Iterator
 import msgspec
 
 from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
-from bkctl.runtime.replication.judge.status_finding import (
-    StatusFinding,
-    Urgency,
-    age,
-    age_text,
-    first_names,
-    these_bookies,
-)
+from bkctl.runtime.replication.judge.status_finding import StatusFinding, Urgency, age, these_bookies
+from bkctl.storage.words import counted, duration, listed
 
 STATUS_COMMAND = "bkctl autorecovery status"
 NO_PROGRESS_WARNING_S = 3600
@@ -63,18 +57,17 @@ def _loss_findings(look: RecoveryLook) -> Iterator[StatusFinding]:
     if not count:
         return
     first = [key for key, _ in look.losses.first]
-    names = f": {', '.join(first[:5])}{' ...' if count > 5 else ''}" if first else ""
-    ledgers = "1 ledger has" if count == 1 else f"{count:,} ledgers have"
-    sentence = f"{ledgers} entries that no registered bookie has{names}"
+    names = f": {listed(first, total=count)}" if first else ""
+    sentence = f"{counted(count, 'ledger has', 'ledgers have')} entries that no registered bookie has{names}"
     command = f"bkctl ledger explain {first[0]}" if len(first) == 1 else STATUS_COMMAND
     yield StatusFinding(Urgency.CRITICAL, "lost_entries", sentence, command)
 
 
 def _return_findings(look: RecoveryLook) -> Iterator[StatusFinding]:
     for bookie_id, ledger_ids in look.returned:
-        ledgers = "ledger" if len(ledger_ids) == 1 else f"{len(ledger_ids):,} ledgers:"
+        ledgers = "ledger" if len(ledger_ids) == 1 else f"{counted(len(ledger_ids), 'ledger')}:"
         sentence = (
-            f"bookie {bookie_id} is back, which was given up when {ledgers} {first_names(list(map(str, ledger_ids)))} "
+            f"bookie {bookie_id} is back, which was given up when {ledgers} {listed(ledger_ids)} "
             f"{'was' if len(ledger_ids) == 1 else 'were'} closed: it may have entries that the others do not have"
         )
         yield StatusFinding(
@@ -100,7 +93,7 @@ def _deadline_findings(look: RecoveryLook, now_ms: int) -> Iterator[StatusFindin
     pending = [(bookie_id, note) for bookie_id, note in look.deadlines if note.due_ms > now_ms]
     names = [bookie_id for bookie_id, _ in pending if bookie_id not in excused]
     if names:
-        wait = age_text(min(note.due_ms - now_ms for bookie_id, note in pending if bookie_id in names) / 1000)
+        wait = duration(min(note.due_ms - now_ms for bookie_id, note in pending if bookie_id in names) / 1000)
         sentence = f"{these_bookies(names, 'is', 'are')} gone; the ledgers will be marked in {wait}"
         yield StatusFinding(Urgency.NOTICE, "deadlines", sentence, STATUS_COMMAND)
 
@@ -108,7 +101,7 @@ def _deadline_findings(look: RecoveryLook, now_ms: int) -> Iterator[StatusFindin
 def _daemon_findings(look: RecoveryLook, now_ms: int) -> Iterator[StatusFinding]:
     silent = [each for each in look.daemons if now_ms - each.written_ms > SILENCE_WARNING_MS]
     if silent:
-        names = first_names([f"{each.host} (process {each.pid})" for each in silent])
+        names = listed([f"{each.host} (process {each.pid})" for each in silent])
         wait = age(now_ms, min(each.written_ms for each in silent))
         sentence = f"daemons have not reported for up to {wait} and may hang: {names}"
         yield StatusFinding(Urgency.WARNING, "daemon_silent", sentence, STATUS_COMMAND)
@@ -131,10 +124,10 @@ def _worker_findings(look: RecoveryLook, waiting: WaitingMarks | None, now_ms: i
     idle_s = idle_seconds(look, waiting, now_ms)
     if idle_s is None:
         if not waiting.has_locks and now_ms - waiting.oldest_ms > NO_WORKER_AGE_MS:
-            sentence = "ledgers are marked, but no daemon is a worker: " + first_names(
+            sentence = "ledgers are marked, but no daemon is a worker: " + listed(
                 [f"{each.host} (role {each.role})" for each in look.daemons]
             )
             yield StatusFinding(Urgency.WARNING, "no_worker", sentence, STATUS_COMMAND)
     elif idle_s > NO_PROGRESS_WARNING_S:
-        sentence = f"ledgers are marked, but no worker has finished one for {age_text(idle_s)}"
+        sentence = f"ledgers are marked, but no worker has finished one for {duration(idle_s)}"
         yield StatusFinding(Urgency.WARNING, "no_progress", sentence, "bkctl autorecovery pending")

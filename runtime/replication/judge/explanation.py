@@ -20,14 +20,14 @@ from bkctl.runtime.placement.choice import PlacementNeed, Refusal, refusals
 from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.placement.rules import BrokenRule, PlacementRules, judge_ensemble
 from bkctl.runtime.placement.survey import BookieSurvey
-from bkctl.runtime.replication.judge.closability import joined, last_resort, what_helps
+from bkctl.runtime.replication.judge.closability import last_resort, what_helps
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment
 from bkctl.runtime.replication.judge.targets import stripe_bytes
 from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
 from bkctl.storage.ids import INVALID_ENTRY_ID
+from bkctl.storage.words import SHOWN_MAX, counted, enumerated
 
-_NAMED_MAX = 5
 BAD_COPIES = frozenset({CopyState.MISSING, CopyState.CORRUPT, CopyState.FAILED, CopyState.DIFFERENT})
 """A bookie that answers, but not with a good copy."""
 
@@ -240,12 +240,12 @@ def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
     if metadata.state is LedgerState.IN_RECOVERY:
         yield "it is in recovery: a recovery is running, or was started and not finished"
     if missing_answers:
-        named = joined([f"{bookie_id} ({reason})" for bookie_id, reason in missing_answers.items()])
+        named = enumerated([f"{bookie_id} ({reason})" for bookie_id, reason in missing_answers.items()])
         yield f"it cannot be closed now: entries may exist that only {named} can have"
     for bookie_id in sorted(metadata.bookies() - live):
         count = sum(bookie_id in segment.ensemble for segment in facts.segments)
         state = "counts as gone" if bookie_id in facts.ignored else "is not registered"
-        yield f"bookie {bookie_id} {state}; it is in {count} of {_segments(len(facts.segments))}"
+        yield f"bookie {bookie_id} {state}; it is in {count} of {counted(len(facts.segments), 'segment')}"
     for bookie_id, answer in facts.answers.items():
         if answer.problem is not None:
             yield f"bookie {bookie_id} is registered but gives no valid answer: {answer.problem}"
@@ -255,8 +255,8 @@ def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
         if row.replication is ReplicationState.UNAVAILABLE:
             start = row.write_set.segment_first_entry_id
             yield (
-                f"no live bookie of the ensemble has the entries of {joined(row.missing_bookies)} in the segment from "
-                f"entry {start}"
+                f"no live bookie of the ensemble has the entries of {enumerated(row.missing_bookies)} in the segment "
+                f"from entry {start}"
             )
     yield from _placement_problems(facts)
     mark = facts.autorecovery.mark
@@ -289,7 +289,7 @@ def _next_steps(
             yield last_resort(ledger_id, metadata, facts.registrations.live)
     elif last_lost:
         yield (
-            f"a live writer replaces {joined(last_lost)} at its next add; if there is none, a recovery closes the "
+            f"a live writer replaces {enumerated(last_lost)} at its next add; if there is none, a recovery closes the "
             f"ledger after a while and copies its last segment; bkctl ledger close {ledger_id} closes it now"
         )
     elif metadata.state is LedgerState.IN_RECOVERY:
@@ -327,7 +327,8 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
             (movable if possible else stuck).append(segment)
             refused += [] if possible else found
         if movable:
-            yield f"{command} would copy its entries of {_named_segments(movable)} to {_some(sorted(targets), 'or')}"
+            them = enumerated(sorted(targets), "or", SHOWN_MAX)
+            yield f"{command} would copy its entries of {_named_segments(movable)} to {them}"
         if without_copy:
             yield f"{command} would leave {_named_segments(without_copy)}: no live copy is known of some of the entries"
         if stuck:
@@ -355,7 +356,8 @@ def _outside(facts: LedgerFacts) -> Iterator[str]:
     members = set[str]().union(*(_members(facts, each) for each in segments))
     silent = {each for each in members if each not in facts.answers or facts.answers[each].is_silent}
     if silent:
-        yield f"start {_some(sorted(silent))} if their disks still exist: entries without a live copy may be there"
+        them = enumerated(sorted(silent), shown_max=SHOWN_MAX)
+        yield f"start {them} if their disks still exist: entries without a live copy may be there"
     for each in finders:
         yield (
             f"bookie {each.bookie_id}, outside of the ensemble, has {len(each.found)} of the {len(each.asked)} entries "
@@ -366,7 +368,7 @@ def _outside(facts: LedgerFacts) -> Iterator[str]:
         yield f"none of the {len(answered)} live bookies outside of the ensemble that answered has any of them"
     if not asked:
         yield "there is no live bookie outside of the ensemble that could have them"
-    for each in [each for each in facts.outside if each.problem is not None][:_NAMED_MAX]:
+    for each in [each for each in facts.outside if each.problem is not None][:SHOWN_MAX]:
         yield f"bookie {each.bookie_id}, outside of the ensemble, did not answer: {each.problem}"
     unasked = [each for each in segments if not asked.intersection(each.without_copy)]
     if asked and unasked:
@@ -404,15 +406,6 @@ def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
         yield f"the auditor {state.auditor} has not marked it yet; bkctl autorecovery trigger starts a check"
 
 
-def _segments(count: int) -> str:
-    return "1 segment" if count == 1 else f"{count} segments"
-
-
 def _named_segments(segments: list[SegmentFacts]) -> str:
     starts = [str(each.entries.first_entry_id) for each in segments]
-    return f"{_segments(len(starts))} (from entry {_some(starts)})"
-
-
-def _some(names: list[str], word: str = "and") -> str:
-    more = [f"{len(names) - _NAMED_MAX} more"] if len(names) > _NAMED_MAX else []
-    return joined([*names[:_NAMED_MAX], *more], word)
+    return f"{counted(len(starts), 'segment')} (from entry {enumerated(starts, shown_max=SHOWN_MAX)})"

@@ -15,6 +15,7 @@ import msgspec
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import is_in_write_set
 from bkctl.storage.ids import INVALID_ENTRY_ID
+from bkctl.storage.words import listed
 
 
 class EntryRange(msgspec.Struct, frozen=True, gc=False):
@@ -114,10 +115,7 @@ def batches(entry_ids: Iterator[int], count_max: Callable[[], int]) -> Iterator[
 
 def format_ranges(ranges: Sequence[EntryRange], count_max: int = 5) -> str:
     """Ranges as text like ``0-4, 7``: at most ``count_max`` ranges, then the number of others."""
-    shown = [str(entries) for entries in ranges[:count_max]]
-    if len(ranges) > count_max:
-        shown.append(f"and {len(ranges) - count_max} more ranges")
-    return ", ".join(shown)
+    return listed(ranges, count_max, noun="range")
 
 
 class Fragment(msgspec.Struct, frozen=True):

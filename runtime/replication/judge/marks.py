@@ -19,7 +19,6 @@ from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.marks import ListedMark
 from bkctl.runtime.replication.judge.fragments import format_ranges
 from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
-from bkctl.runtime.replication.judge.status_finding import first_names
 from bkctl.runtime.replication.judge.verdict import (
     LedgerVerdict,
     ReplicationState,
@@ -27,6 +26,7 @@ from bkctl.runtime.replication.judge.verdict import (
     judge_ledger,
     write_set_rows,
 )
+from bkctl.storage.words import listed
 
 
 class MarkFinding(enum.Enum):
@@ -125,7 +125,7 @@ def _missing_copies(
     missing = sorted({bookie_id for row in incomplete for bookie_id in row.missing_bookies})
     if verdict.replication is ReplicationState.UNAVAILABLE:
         return MarkVerdict(
-            MarkFinding.NO_LIVE_COPY, f"all bookies that store some of its entries are down: {first_names(missing)}"
+            MarkFinding.NO_LIVE_COPY, f"all bookies that store some of its entries are down: {listed(missing)}"
         )
     quorums = metadata.write_quorum_size, metadata.ack_quorum_size
     last_first = metadata.last_segment.first_entry_id
@@ -138,7 +138,7 @@ def _missing_copies(
         return MarkVerdict(
             MarkFinding.NOT_CLOSABLE,
             f"closing it needs answers of {answers_min} bookies of each write set of its last segment; down: "
-            f"{first_names(missing)}",
+            f"{listed(missing)}",
         )
     for segment in metadata.segments:
         rows = [row for row in incomplete if row.write_set.segment_first_entry_id == segment.first_entry_id]
@@ -150,7 +150,7 @@ def _missing_copies(
                 f"the segment from entry {segment.first_entry_id} needs {needed} writable bookies outside its "
                 f"ensemble; there are {targets}",
             )
-    return MarkVerdict(MarkFinding.WAITING, f"down: {first_names(missing)}")
+    return MarkVerdict(MarkFinding.WAITING, f"down: {listed(missing)}")
 
 
 def _bad_copies(check: LedgerCheck | None) -> MarkVerdict | None:
@@ -162,7 +162,7 @@ def _bad_copies(check: LedgerCheck | None) -> MarkVerdict | None:
     if check.problem is not None:
         return MarkVerdict(MarkFinding.COPIES_UNKNOWN, check.problem)
     bad = check.copies_expected - check.copies_good
-    bookies = first_names(sorted({defect.bookie_id for defect in check.defects}))
+    bookies = listed(sorted({defect.bookie_id for defect in check.defects}))
     return MarkVerdict(MarkFinding.WAITING, f"{bad} of {check.copies_expected} copies are missing or bad, on {bookies}")
 
 
@@ -174,7 +174,7 @@ def _unknown_copies(mark: ListedMark, metadata: LedgerMetadata, check: LedgerChe
     unreadable = "the mark cannot be read, and " if mark.mark is None else ""
     return MarkVerdict(
         MarkFinding.COPIES_UNKNOWN,
-        f"{unreadable}these bookies are up, but may lack entries: {first_names(doubtful)}; --deep reads their copies",
+        f"{unreadable}these bookies are up, but may lack entries: {listed(doubtful)}; --deep reads their copies",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-_NAMED_MAX = 5
+from bkctl.storage.words import counted, duration, listed
 
 
 class Urgency(enum.IntEnum):
@@ -28,27 +28,13 @@ class StatusFinding(msgspec.Struct, frozen=True):
     command: str
 
 
-def age_text(seconds: float) -> str:
-    """Seconds as the largest unit that fits."""
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= length:
-            return f"{int(seconds // length)}{unit}"
-    return f"{int(seconds)}s"
-
-
 def age(now_ms: int, since_ms: int) -> str:
     """Time since then; 0 when the clocks disagree."""
-    return age_text(max(0, now_ms - since_ms) / 1000)
-
-
-def first_names(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
-    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
-    return ", ".join(names[:_NAMED_MAX]) + more
+    return duration(max(0, now_ms - since_ms) / 1000)
 
 
 def these_bookies(bookie_ids: Sequence[str], singular: str, plural: str) -> str:
     """Bookies with their verb, like "bookie b1:3181 is"."""
     if len(bookie_ids) == 1:
         return f"bookie {bookie_ids[0]} {singular}"
-    return f"{len(bookie_ids)} bookies ({first_names(bookie_ids)}) {plural}"
+    return f"{counted(len(bookie_ids), 'bookie')} ({listed(bookie_ids)}) {plural}"

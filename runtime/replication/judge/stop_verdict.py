@@ -24,6 +24,7 @@ from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.placement.view import BookieSpace
 from bkctl.runtime.replication.judge.fragments import fragments_naming
 from bkctl.runtime.replication.judge.verdict import WriteSetRow, bytes_on, write_set_rows
+from bkctl.storage.words import counted
 
 LEDGER_IDS_MAX = 100
 """Ledgers that an objection names."""
@@ -268,8 +269,8 @@ class StopCheck:
                     left = len(self._after.writable)
                     self._note(
                         StopReason.NEW_LEDGERS,
-                        f"{name} (used by {count} of {self._scanned} ledgers) needs {size} writable "
-                        f"bookies, {left} would be left{self._full_note()}",
+                        f"{name} (used by {count:,} of {counted(self._scanned, 'ledger')}) needs {size} "
+                        f"writable bookies, {left} would be left{self._full_note()}",
                     )
             elif isinstance(now, Choice) and not now.broken:
                 choice = found.best if isinstance(found, NoChoice) else found
@@ -286,7 +287,9 @@ class StopCheck:
         if ledgers:
             self._note(StopReason.MARKS, f"{ledgers} marked: wait until they are repaired (bkctl autorecovery pending)")
         if deleted:
-            self._note(StopReason.STALE_MARKS, f"{deleted} marks: bkctl autorecovery repair-marks clears them")
+            self._note(
+                StopReason.STALE_MARKS, f"{counted(deleted, 'mark')}: bkctl autorecovery repair-marks clears them"
+            )
 
     def _judge_cluster(self) -> None:
         cluster = self._cluster

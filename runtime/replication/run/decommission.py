@@ -32,8 +32,9 @@ from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPla
 from bkctl.runtime.replication.run.bookie_mode import ModeWatch
 from bkctl.runtime.replication.run.drain import Drain, DrainHooks, DrainResult, OpenLedger
 from bkctl.runtime.replication.run.recovery import BookieRecovery
-from bkctl.runtime.replication.run.report import RecoveryReport
+from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.runtime.replication.survey.loss_proof import named_reasons
+from bkctl.storage.words import counted
 
 _NAMED_MEANWHILE = ", because of a write while its cookie was deleted: the cookie was written again; repeat the command"
 _REGISTERED_AGAIN = (
@@ -307,7 +308,7 @@ def _report(plan: DecommissionPlan, moved: DrainResult, found: RecoveryPlan) -> 
     remaining = tuple(sorted((named - accepted) | unreadable.keys()))
     count, refusal = len(remaining), None
     if remaining:
-        ledgers = "1 ledger still references" if count == 1 else f"{count} ledgers still reference"
+        ledgers = counted(count, "ledger still references", "ledgers still reference")
         still_open = len({each.ledger_id for each in moved.open_ledgers}.intersection(remaining))
         of_them = "it waits for its writer" if count == 1 else f"{still_open} of them wait for their writers"
         waits = f"; {of_them}" if still_open else ""

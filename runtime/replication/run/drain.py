@@ -26,7 +26,7 @@ from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
 from bkctl.runtime.replication.run.bookie_mode import ModeWatch
 from bkctl.runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
 from bkctl.runtime.replication.run.recovery import BookieRecovery
-from bkctl.runtime.replication.run.report import RecoveryReport
+from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 
 PASSES_MAX = 3
 """Maximum passes that find new work: a ledger created during the first one may reference a bookie too."""

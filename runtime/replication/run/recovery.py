@@ -23,7 +23,7 @@ from bkctl.runtime.replication.plan.store import OpenDatabase
 from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.run.engine import Engine
 from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryJob, RecoveryProgress
-from bkctl.runtime.replication.run.report import RecoveryReport, RecoveryTally
+from bkctl.runtime.replication.run.recovery_report import RecoveryReport, RecoveryTally
 from bkctl.runtime.replication.survey.loss_proof import LossProof
 from bkctl.runtime.replication.turn.task import LedgerTask
 

@@ -27,6 +27,7 @@ from bkctl.runtime.replication.copy.window import Lease
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import Fragment, fragments_naming, stripe
 from bkctl.storage.ids import INVALID_ENTRY_ID
+from bkctl.storage.words import listed
 
 _CLOSABLE = "it can be closed, so it can be moved"
 
@@ -171,10 +172,9 @@ def _sentence(entry_id: int, copy: Copy) -> str:
     return f"bookie {copy.bookie_id} may have entry {entry_id}: {copy.reason}"
 
 
-def named_reasons(reasons: Sequence[tuple[int, str]], count_max: int = 5) -> str:
+def named_reasons(reasons: Sequence[tuple[int, str]]) -> str:
     """The first ledgers with their reasons, and the number of others."""
-    named = "; ".join(f"ledger {ledger_id}: {reason}" for ledger_id, reason in reasons[:count_max])
-    return named if len(reasons) <= count_max else f"{named}; and {len(reasons) - count_max} more"
+    return listed([f"ledger {ledger_id}: {reason}" for ledger_id, reason in reasons], separator="; ")
 
 
 class LastLook(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ from bkctl.runtime.metadata.ledgers.ledgers import WINDOW
 from bkctl.runtime.metadata.ledgers.stored_ledgers import read_stored, scan_stored
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.pulsar.format import decode_cursor_entry
-from bkctl.runtime.metadata.pulsar.references import PulsarPlace, PulsarReferences, read_references
+from bkctl.runtime.metadata.pulsar.references import PulsarReferences, PulsarStore, read_references
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.replication.judge.orphans import (
     KeptReason,
@@ -97,7 +97,7 @@ class _Screened(msgspec.Struct):
 async def find_orphans(
     ports: ClientPorts,
     store: MetadataStore,
-    places: Sequence[PulsarPlace],
+    places: Sequence[PulsarStore],
     terms: OrphanTerms,
     *,
     settle_s: float,
@@ -148,7 +148,7 @@ async def find_orphans(
 async def _read_twice(
     ports: ClientPorts,
     store: MetadataStore,
-    places: Sequence[PulsarPlace],
+    places: Sequence[PulsarStore],
     found: _Screened,
     settle_s: float,
     view: SearchView,

@@ -43,8 +43,8 @@ from bkctl.runtime.replication.judge.cluster_status import (
     RepairLocks,
     RootStatus,
 )
-from bkctl.runtime.replication.judge.status_finding import first_names
 from bkctl.storage.errors import BkctlError
+from bkctl.storage.words import listed
 
 T = TypeVar("T")
 
@@ -276,4 +276,4 @@ def _auditor_of(recovery: RecoveryLook) -> AuditorStatus:
 
 
 def _operation_text(holder: OperationHolder, bookie_ids: Sequence[str]) -> str:
-    return f"{holder}, on bookie {first_names(bookie_ids)}" if bookie_ids else str(holder)
+    return f"{holder}, on bookie {listed(bookie_ids)}" if bookie_ids else str(holder)

@@ -216,7 +216,7 @@ async def test_pending_on_a_terminal(stage: Stage) -> None:
     assert code == 0
     heading, row = [line.split() for line in output.strip().splitlines() if "LEDGER" in line or A in line]
     assert heading == ["LEDGER", "MISSING", "AGE", "COPIES", "BYTES", "REASON", "WORKER", "OWNER", "PROBLEM"]
-    assert [*row[:3], row[5]] == ["1", A, "2h", "deleted"]
+    assert [*row[:4], row[6]] == ["1", A, "2", "h", "deleted"]
 
 
 async def test_running(stage: Stage) -> None:

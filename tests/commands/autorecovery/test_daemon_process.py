@@ -31,9 +31,9 @@ WAIT_S = 60.0
 class Daemon:
     """A daemon with its log, and the notes of its cluster."""
 
-    def __init__(self, folder: Path, metadata_uri: str, *arguments: str, **variables: str) -> None:
-        self._log_path = folder / "daemon.log"
-        variables = {"BKCTL_METADATA_URI": metadata_uri, "XDG_RUNTIME_DIR": str(folder), **variables}
+    def __init__(self, directory: Path, metadata_uri: str, *arguments: str, **variables: str) -> None:
+        self._log_path = directory / "daemon.log"
+        variables = {"BKCTL_METADATA_URI": metadata_uri, "XDG_RUNTIME_DIR": str(directory), **variables}
         with self._log_path.open("ab") as log:
             self.process = start_bkctl("autorecovery", "start", *arguments, stderr=log, variables=variables)
         self.uri = parse_metadata_uri(metadata_uri)

@@ -32,15 +32,15 @@ SETTINGS = {
 class TwoRacks:
     """Three bookies in one rack, one in the other, and what ZooKeeper and the commands say of them."""
 
-    def __init__(self, cluster: Cluster, znodes: KazooClient, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, znodes: KazooClient, directory: Path) -> None:
         *others, lonely = [bookie.id for bookie in cluster.bookies]
-        table = folder / "racks.txt"
+        table = directory / "racks.txt"
         table.write_text("".join(f"{each} /r1\n" for each in others) + f"{lonely} /r2\n")
         self.cluster, self.znodes, self.lonely = cluster, znodes, lonely
         self._table = str(table)
         self.paths = Paths(parse_metadata_uri(cluster.metadata_uri).root)
         racks = {"BKCTL_CLIENT_PLACEMENT_RACK_TABLE_FILE": self._table}
-        self.daemon = RecoveryDaemon(cluster.metadata_uri, folder / "daemon", **SETTINGS, **racks)
+        self.daemon = RecoveryDaemon(cluster.metadata_uri, directory / "daemon", **SETTINGS, **racks)
         self.ids: list[int] = []
 
     def run(self, *arguments: str) -> BkctlResult:

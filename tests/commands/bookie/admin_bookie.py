@@ -52,7 +52,7 @@ class AdminBookie(NamedTuple):
 @contextlib.contextmanager
 def running_bookie(
     metadata_uri: str,
-    folder: Path,
+    directory: Path,
     *settings: str,
     has_token: bool = True,
     variables: Mapping[str, str] | None = None,
@@ -60,8 +60,8 @@ def running_bookie(
     """A new bookie that serves; killed at the end of the block. ``variables`` are added to its environment."""
     made = run_bkctl("cluster", "init", "--if-not-exists", BKCTL_METADATA_URI=metadata_uri)
     assert made.exit_code == 0, made.stderr
-    folder.mkdir(parents=True, exist_ok=True)
-    port, http_port, token = free_port(), free_port(), folder / "token"
+    directory.mkdir(parents=True, exist_ok=True)
+    port, http_port, token = free_port(), free_port(), directory / "token"
     token.touch(0o600)
     token.write_text(f"{TOKEN}\n")
     given = [
@@ -72,13 +72,13 @@ def running_bookie(
     words = (
         *("bookie", "start", "--metadata-uri", metadata_uri, "--port", str(port)),
         *("--bookie-id", f"{LOOPBACK}:{port}", "--advertised-address", LOOPBACK),
-        *("--journal-dir", str(folder / "journal"), "--ledger-dir", str(folder / "ledgers")),
+        *("--journal-dir", str(directory / "journal"), "--ledger-dir", str(directory / "ledgers")),
         *(word for each in given for word in ("--set", each)),
     )
-    bookie_id, log = f"{LOOPBACK}:{port}", folder / "bookie.log"
+    bookie_id, log = f"{LOOPBACK}:{port}", directory / "bookie.log"
     with _started(words, log, variables) as process:
         wait_said(log, f"listening on port {port}", process)
-        yield AdminBookie(bookie_id, metadata_uri, folder / "ledgers", log, http_port, words, process)
+        yield AdminBookie(bookie_id, metadata_uri, directory / "ledgers", log, http_port, words, process)
 
 
 @contextlib.contextmanager

@@ -52,8 +52,8 @@ def test_the_bookie_of_the_settings(bookie: AdminBookie, tmp_path: Path) -> None
 
 
 def test_a_socket_with_a_short_name(metadata_uri: str, tmp_path: Path) -> None:
-    folder = tmp_path / ("long" * 30)
-    with running_bookie(metadata_uri, folder) as bookie:
+    directory = tmp_path / ("long" * 30)
+    with running_bookie(metadata_uri, directory) as bookie:
         assert (bookie.directory / "bkctl.admin.sock").is_symlink()
         assert bookie.run("state", "-o", "name").stdout == f"{bookie.bookie_id}\n"
         found = run_bkctl("bookie", "state", bookie.bookie_id, "-o", "json").json()

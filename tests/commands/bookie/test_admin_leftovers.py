@@ -40,10 +40,10 @@ def test_a_kill_leaves_a_socket_that_no_check_minds_and_a_mode_that_counts(metad
     order = read_operator_mode(OsFileSystem(), [str(tmp_path / "ledgers" / "current")])
     assert order is not None
     assert (order.is_read_only, order.reason) == (True, "maintenance")
-    folders = ("--journal-dir", str(tmp_path / "journal"), "--ledger-dir", str(tmp_path / "ledgers"))
-    check = run_bkctl("storage", "check", *folders, "-o", "json")
+    directories = ("--journal-dir", str(tmp_path / "journal"), "--ledger-dir", str(tmp_path / "ledgers"))
+    check = run_bkctl("storage", "check", *directories, "-o", "json")
     assert (check.exit_code, check.json()["items"]) == (0, []), check.stderr
-    files = run_bkctl("storage", "files", *folders, "-o", "json")
+    files = run_bkctl("storage", "files", *directories, "-o", "json")
     assert files.exit_code == 0, files.stderr
     unknown = [item for item in files.json()["items"] if item["kind"] == "unknown"]
     assert unknown == []

@@ -15,8 +15,8 @@ from tests.processes import LOOPBACK, bkctl_command, bkctl_environment, free_por
 pytestmark = pytest.mark.cluster
 
 
-def wrong_modes(folder: Path) -> Iterator[str]:
-    for path in folder.rglob("*"):
+def wrong_modes(directory: Path) -> Iterator[str]:
+    for path in directory.rglob("*"):
         mode = stat.S_IMODE(path.lstat().st_mode)
         if not path.is_symlink() and mode != (0o700 if path.is_dir() else 0o600):
             yield f"{path}: {mode:o}"

@@ -77,7 +77,7 @@ def test_data_and_cookie_are_deleted_and_a_new_bookie_starts(host: StoppedBookie
 
 def test_a_saved_plan_is_carried_out(host: StoppedBookie) -> None:
     host.boot(1)
-    plan = str(host.folder / "state-plan")
+    plan = str(host.directory / "state-plan")
     assert host.format("--plan-out", plan).exit_code == 0
     changed = host.format("--delete-cookie", "--apply", plan, "--confirm", ID)
     assert (changed.exit_code, "the saved plan no longer fits" in changed.stderr) == (5, True)
@@ -100,7 +100,7 @@ def test_a_bookie_that_runs_is_not_formatted(host: StoppedBookie) -> None:
     # The same ID on another machine: the directories here are not locked.
     with host.running():
         names = host.journals, host.ledgers
-        host.name_folders("j9", "l8 l9")
+        host.name_directories("j9", "l8 l9")
         for path in (*host.journals, *host.ledgers):
             os.mkdir(path)
         other = host.format("--confirm", ID)
@@ -176,12 +176,12 @@ def test_directories_of_another_bookie_are_never_deleted(host: StoppedBookie) ->
     text = host.refused("--accept-data-loss")
     assert "belongs to bookie bookie-1, not to bookie-2" in text
     host.id = ID
-    host.name_folders("j", "l2 l1")
+    host.name_directories("j", "l2 l1")
     assert "list all directories as before" in host.refused("--accept-data-loss")
-    host.name_folders("j", "l1")
+    host.name_directories("j", "l1")
     assert "list all directories as before" in host.refused("--accept-data-loss")
-    host.name_folders("j", "l1 l2")
-    os.rename(host.ledgers[1], host.folder / "away")
+    host.name_directories("j", "l1 l2")
+    os.rename(host.ledgers[1], host.directory / "away")
     assert f"{host.ledgers[1]} is missing" in host.refused("--accept-data-loss")
 
 

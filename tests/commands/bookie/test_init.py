@@ -29,8 +29,8 @@ NOT_LOCKED = {"index": "not checked", "journals": "not checked"}
 class NewBookie(BookieHost):
     """A bookie with a port of its own, which nothing uses."""
 
-    def __init__(self, folder: Path, metadata_uri: str) -> None:
-        super().__init__(folder, metadata_uri)
+    def __init__(self, directory: Path, metadata_uri: str) -> None:
+        super().__init__(directory, metadata_uri)
         self.port = free_port()
 
     def init(self, *arguments: str, **variables: str) -> BkctlResult:
@@ -98,10 +98,10 @@ def test_init_refuses_what_is_there(host: NewBookie) -> None:
     host.plant(None)
     for name in ("j", "l1", "l2"):
         host.version(name).unlink()
-    (host.folder / "l2" / "current" / "0.log").write_bytes(b"data")
+    (host.directory / "l2" / "current" / "0.log").write_bytes(b"data")
     foreign = host.init()
     assert (foreign.exit_code, "without a cookie" in foreign.stderr or "VERSION" in foreign.stderr) == (3, True)
-    (host.folder / "l2" / "current" / "0.log").unlink()
+    (host.directory / "l2" / "current" / "0.log").unlink()
     host.name_in_ledgers(7)
     named = host.init()
     assert (named.exit_code, "1 ledger" in named.stderr) == (3, True), named.stderr
@@ -141,7 +141,7 @@ def test_each_check_says_why_the_bookie_would_not_start(host: NewBookie) -> None
     stored = host.stored()
     assert stored is not None
     host.version("l2").write_bytes(stored)
-    (host.folder / "l1" / "current" / "ldb-locations.seal").unlink()
+    (host.directory / "l1" / "current" / "ldb-locations.seal").unlink()
     checks = host.check(12)
     assert results(checks) == {"index": "failed", "journals": "not checked"}
     assert "ldb-locations" in checks["index"]["detail"]
@@ -150,7 +150,7 @@ def test_each_check_says_why_the_bookie_would_not_start(host: NewBookie) -> None
 def test_a_start_that_would_fail_fails_the_check_and_the_other_way_round(host: NewBookie) -> None:
     """Damage of the index is seen by both, and by neither when it is repaired."""
     host.boot(1, 2)
-    seal = host.folder / "l2" / "current" / "ldb-ledgers.seal"
+    seal = host.directory / "l2" / "current" / "ldb-ledgers.seal"
     whole = seal.read_bytes()
     seal.write_bytes(b"junk")
     assert results(host.check(12)) == {"index": "failed", "journals": "not checked"}
@@ -169,7 +169,7 @@ def journaled(host: NewBookie) -> Path:
     with contextlib.closing(storage):
         storage.replay()
         storage.journal_of(2).write_group([encode_fence_record(2)])
-    return max((host.folder / "j" / "current").glob("*.txn"), key=lambda path: int(path.stem, 16))
+    return max((host.directory / "j" / "current").glob("*.txn"), key=lambda path: int(path.stem, 16))
 
 
 @pytest.mark.parametrize("damage", ["header", "record"])
@@ -218,7 +218,7 @@ def test_no_cluster_and_no_metadata(host: NewBookie) -> None:
 
 
 def test_a_file_in_place_of_a_directory(host: NewBookie) -> None:
-    (host.folder / "l1").write_bytes(b"")
+    (host.directory / "l1").write_bytes(b"")
     checks = host.check(3)
     assert checks["directories"]["result"] == "failed"
 
@@ -270,7 +270,7 @@ def test_a_used_bookie_on_a_full_disk_would_start_as_read_only(tmp_path: Path, m
 
 
 def test_the_table_does_not_repeat_the_error(host: NewBookie) -> None:
-    (host.folder / "l1").write_bytes(b"")
+    (host.directory / "l1").write_bytes(b"")
     result = host.init("--check", "-o", "table")
     assert "see the error below" in result.stdout
     assert (result.stdout + result.stderr).count(result.stderr.removeprefix("error: ").strip()) == 1
@@ -278,7 +278,7 @@ def test_the_table_does_not_repeat_the_error(host: NewBookie) -> None:
 
 def test_a_lock_that_cannot_be_opened_is_not_in_use(host: NewBookie) -> None:
     host.boot(1)
-    lock = host.folder / "l1" / "current" / "bkctl.lock"
+    lock = host.directory / "l1" / "current" / "bkctl.lock"
     lock.unlink()
     lock.mkdir()
     checks = host.check(1)

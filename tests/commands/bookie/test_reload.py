@@ -113,10 +113,10 @@ def test_a_reload_before_the_bookie_serves_does_not_end_it(tmp_path: Path) -> No
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(DEADLINE_S)
         uri = f"zk://127.0.0.1:{silent.getsockname()[1]}/ledgers"
-        folders = ("--journal-dir", str(tmp_path / "j"), "--ledger-dir", str(tmp_path / "l"))
+        directories = ("--journal-dir", str(tmp_path / "j"), "--ledger-dir", str(tmp_path / "l"))
         address = ("--port", "0", "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true")
         process = start_bkctl(
-            "bookie", "start", "-u", uri, "--timeout", "300s", "--log-file", str(log), *address, *folders
+            "bookie", "start", "-u", uri, "--timeout", "300s", "--log-file", str(log), *address, *directories
         )
         try:
             silent.accept()[0].close()

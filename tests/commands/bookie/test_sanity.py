@@ -27,9 +27,9 @@ def ledgers(cluster: Cluster) -> str:
     return result.stdout
 
 
-def settings_of(bookie: BookieProcess, cluster: Cluster, folder: Path) -> str:
+def settings_of(bookie: BookieProcess, cluster: Cluster, directory: Path) -> str:
     """A bk_server.conf of the bookie."""
-    path = folder / "bk_server.conf"
+    path = directory / "bk_server.conf"
     path.write_text(
         f"metadataServiceUri={cluster.metadata_uri}\nbookiePort={bookie.port}\nallowLoopback=true\n"
         f"advertisedAddress=127.0.0.1\njournalDirectories={bookie.directory}/journal\n"

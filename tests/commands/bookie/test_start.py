@@ -22,12 +22,12 @@ EMBEDDED = "nothing is configured: using an embedded ZooKeeper and ./bkctl-data"
 
 
 class RunningBookie:
-    """A ``bookie start`` in a folder, with its stderr in a file."""
+    """A ``bookie start`` in a directory, with its stderr in a file."""
 
-    def __init__(self, folder: Path, *arguments: str, **variables: str) -> None:
-        self._log = folder / "stderr.txt"
+    def __init__(self, directory: Path, *arguments: str, **variables: str) -> None:
+        self._log = directory / "stderr.txt"
         with self._log.open("wb") as log:
-            self._process = start_bkctl("bookie", "start", *arguments, cwd=folder, stderr=log, variables=variables)
+            self._process = start_bkctl("bookie", "start", *arguments, cwd=directory, stderr=log, variables=variables)
 
     @property
     def pid(self) -> int:
@@ -56,11 +56,11 @@ class RunningBookie:
 def start(tmp_path: Path) -> Iterator[Callable[..., RunningBookie]]:
     running: list[RunningBookie] = []
 
-    def start_in_folder(*arguments: str, **variables: str) -> RunningBookie:
+    def start_in_directory(*arguments: str, **variables: str) -> RunningBookie:
         running.append(RunningBookie(tmp_path, *arguments, **variables))
         return running[-1]
 
-    yield start_in_folder
+    yield start_in_directory
     for bookie in running:
         bookie.end(signal.SIGTERM)
 
@@ -92,9 +92,9 @@ def test_sigterm_stops_a_start_that_waits_for_zookeeper(start: Callable[..., Run
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(DEADLINE_S)
         uri = f"zk://127.0.0.1:{silent.getsockname()[1]}/ledgers"
-        folders = ("--journal-dir", str(tmp_path / "j"), "--ledger-dir", str(tmp_path / "l"))
+        directories = ("--journal-dir", str(tmp_path / "j"), "--ledger-dir", str(tmp_path / "l"))
         address = ("--port", "0", "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true")
-        bookie = start("-u", uri, "--timeout", "300s", *address, *folders)
+        bookie = start("-u", uri, "--timeout", "300s", *address, *directories)
         silent.accept()[0].close()
         assert bookie.end(signal.SIGTERM) == 0, bookie.talk
     assert "the start of the bookie was stopped" in bookie.talk
@@ -118,7 +118,7 @@ def test_sigterm_stops_a_start_that_brings_its_own_zookeeper(
     assert again.end(signal.SIGTERM) == 0
 
 
-def test_folders_of_another_cluster_are_refused(start: Callable[..., RunningBookie], tmp_path: Path) -> None:
+def test_directories_of_another_cluster_are_refused(start: Callable[..., RunningBookie], tmp_path: Path) -> None:
     bookie = start("--port", str(free_port()))
     bookie.wait_serving()
     assert bookie.end() == 0
@@ -151,13 +151,13 @@ def test_a_damaged_note_of_the_embedded_cluster_is_refused(tmp_path: Path, data:
     assert note.read_bytes() == data
 
 
-def configured(zookeeper: EmbeddedZooKeeper, folder: Path, port: int, root: str) -> str:
+def configured(zookeeper: EmbeddedZooKeeper, directory: Path, port: int, root: str) -> str:
     """A bk_server.conf as an operator has it."""
-    path = folder / "bk_server.conf"
+    path = directory / "bk_server.conf"
     path.write_text(
         f"metadataServiceUri=zk+hierarchical://{zookeeper.connect_string}{root}\nbookiePort={port}\n"
         "advertisedAddress=127.0.0.1\nallowLoopback=true\n"
-        f"journalDirectories={folder}/j1,{folder}/j2\nledgerDirectories={folder}/l1,{folder}/l2\n"
+        f"journalDirectories={directory}/j1,{directory}/j2\nledgerDirectories={directory}/l1,{directory}/l2\n"
         "ledgerStorageClass=org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage\n"
     )
     return str(path)

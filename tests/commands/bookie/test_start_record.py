@@ -17,9 +17,9 @@ pytestmark = pytest.mark.cluster
 DEADLINE_S = 60.0
 
 
-def start_and_stop(folder: Path, *arguments: str) -> str:
+def start_and_stop(directory: Path, *arguments: str) -> str:
     """The log of a bookie that was stopped once it served."""
-    log = folder / "stderr"
+    log = directory / "stderr"
     with log.open("wb") as stderr:
         process = start_bkctl("bookie", "start", *arguments, stderr=stderr)
     try:
@@ -91,9 +91,9 @@ def test_a_start_is_described_once(metadata_uri: str, tmp_path: Path) -> None:
 
 def test_a_bookie_with_nothing_to_compare_says_nothing_about_java(metadata_uri: str, tmp_path: Path) -> None:
     assert run_bkctl("cluster", "init", "-u", metadata_uri).exit_code == 0
-    folders = ("--journal-dir", str(tmp_path / "j"), "--ledger-dir", str(tmp_path / "l"))
+    directories = ("--journal-dir", str(tmp_path / "j"), "--ledger-dir", str(tmp_path / "l"))
     index = ("--index-dir", str(tmp_path / "i"), "--set", "allowLoopback=true", "--advertised-address", "127.0.0.1")
-    text = start_and_stop(tmp_path, "-u", metadata_uri, "--port", "0", *folders, *index)
+    text = start_and_stop(tmp_path, "-u", metadata_uri, "--port", "0", *directories, *index)
     [start] = [line for line in text.splitlines() if "listening on port" in line]
     assert "writable; ZooKeeper " in start
     assert "admin interface on its socket only" in start

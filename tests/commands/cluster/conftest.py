@@ -1,4 +1,4 @@
-"""A cluster's metadata in the shared ZooKeeper, its operator's state folder, and bkctl on both."""
+"""A cluster's metadata in the shared ZooKeeper, its operator's state directory, and bkctl on both."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ class Operator:
 
     def backups(self) -> list[str]:
         """Automatic backups, the oldest first."""
-        folder = self.state / "backups"
-        return sorted(str(folder / name) for name in os.listdir(folder)) if folder.exists() else []
+        backups = self.state / "backups"
+        return sorted(str(backups / name) for name in os.listdir(backups)) if backups.exists() else []
 
 
 @pytest.fixture

@@ -302,7 +302,7 @@ def test_a_backup_never_replaces_a_file(operator: Operator, tmp_path: Path) -> N
     path.write_text("precious")
     result = operator.run("cluster", "backup", str(path))
     assert (result.exit_code, path.read_text()) == (5, "precious")
-    assert operator.run("cluster", "backup", str(tmp_path / "no" / "folder")).exit_code == 1
+    assert operator.run("cluster", "backup", str(tmp_path / "no" / "directory")).exit_code == 1
 
 
 def test_what_restore_refuses(operator: Operator, tmp_path: Path) -> None:

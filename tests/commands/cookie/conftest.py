@@ -1,4 +1,4 @@
-"""A real bookie in real folders on the shared ZooKeeper, which the commands under test find stopped or running."""
+"""A real bookie in real directories on the shared ZooKeeper, which the commands under test find stopped or running."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def answer(verb: str, subject: str) -> list[str]:
 
 
 class BookieHost:
-    """The bookie ``bookie-1`` with folders j, l1 and l2; ``arguments`` are its settings as options."""
+    """The bookie ``bookie-1`` with directories j, l1 and l2; ``arguments`` are its settings as options."""
 
-    def __init__(self, folder: Path, metadata_uri: str) -> None:
-        self.folder = folder
-        self.operator = Operator(folder, metadata_uri)
+    def __init__(self, directory: Path, metadata_uri: str) -> None:
+        self.directory = directory
+        self.operator = Operator(directory, metadata_uri)
         self.root = self.operator.root
         self.operator.succeed("cluster", "init")
         self.id = ID
         self.is_loopback_allowed = True
-        self.name_folders("j", "l1 l2")
+        self.name_directories("j", "l1 l2")
 
-    def name_folders(self, journals: str, ledgers: str, index: str = "") -> None:
+    def name_directories(self, journals: str, ledgers: str, index: str = "") -> None:
         """Lists of the settings, as words."""
-        self.journals = tuple(str(self.folder / name) for name in journals.split())
-        self.ledgers = tuple(str(self.folder / name) for name in ledgers.split())
-        self.index = tuple(str(self.folder / name) for name in index.split())
+        self.journals = tuple(str(self.directory / name) for name in journals.split())
+        self.ledgers = tuple(str(self.directory / name) for name in ledgers.split())
+        self.index = tuple(str(self.directory / name) for name in index.split())
 
     @property
     def arguments(self) -> list[str]:
@@ -79,8 +79,8 @@ class BookieHost:
     def tree(self) -> dict[str, bytes]:
         """All files of the bookie, and all nodes of the cluster."""
         files = {}
-        for path in sorted(self.folder.rglob("*")):
-            name = str(path.relative_to(self.folder))
+        for path in sorted(self.directory.rglob("*")):
+            name = str(path.relative_to(self.directory))
             if path.is_file() and not name.startswith(("state", "config.toml")) and path.name != "bkctl.lock":
                 files[name] = path.read_bytes() if path.suffix != ".txn" else b""
         nodes = {f"node{path}": repr(node).encode() for path, node in self.operator.tree().items()}
@@ -166,13 +166,13 @@ class BookieHost:
         self.operator.on_store(plant)
 
     def version(self, name: str) -> Path:
-        """VERSION file of a folder."""
-        return self.folder / name / "current" / "VERSION"
+        """VERSION file of a directory."""
+        return self.directory / name / "current" / "VERSION"
 
     @contextlib.contextmanager
     def running(self) -> Iterator[BkctlProcess]:
         """The bookie as a process of its own, shut down cleanly at the end; it makes no checkpoint while it runs."""
-        said = self.folder / "state.log"
+        said = self.directory / "state.log"
         with said.open("ab") as log:
             start = log.tell()
             process = start_bkctl(

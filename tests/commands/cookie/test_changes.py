@@ -18,7 +18,7 @@ NO_BOOKIE_IDS = ("a/b", "a,b", "READONLY", "")
 
 
 def cookie_file(host: BookieHost, *more: str) -> str:
-    path = host.folder / "state-cookie"
+    path = host.directory / "state-cookie"
     path.unlink(missing_ok=True)
     result = host.cookie("generate", "--output-file", str(path), *more)
     assert result.exit_code == 0, result.stderr
@@ -75,7 +75,7 @@ def test_nothing_changes_while_ledgers_name_the_bookie(host: BookieHost) -> None
     for name in ("delete", "update", "migrate away"):
         result = host.operator.run("cookie", *commands[name], *answer(commands[name][0], subject(name)))
         assert result.exit_code == 3, f"{name}: {result}"
-    host.name_folders("j", "l1 l2 l3")
+    host.name_directories("j", "l1 l2 l3")
     result = host.cookie("expand", "--yes")
     assert result.exit_code == 3
     assert f"bkctl decommission {ID}" in result.stderr
@@ -140,9 +140,9 @@ def test_the_id_is_typed(host: BookieHost) -> None:
 
 def test_update_shows_the_difference_and_checks_the_version(host: BookieHost) -> None:
     host.boot()
-    host.name_folders("j", "m1 m2")
+    host.name_directories("j", "m1 m2")
     file = cookie_file(host)
-    plan = str(host.folder / "state-plan")
+    plan = str(host.directory / "state-plan")
     shown = host.operator.succeed("cookie", "update", ID, "--file", file, "--plan-out", plan).json()
     [item] = shown["items"]
     assert {row["field"] for row in item["fields"]} == {"ledgerDirs", "indexDirs"}
@@ -190,7 +190,7 @@ def test_a_cookie_that_no_bookie_could_start_with_is_not_stored(host: BookieHost
 
 
 def test_generate_create_start(host: BookieHost) -> None:
-    """A cookie made before the first start is that of an emptied disk: the folders must carry it too."""
+    """A cookie made before the first start is that of an emptied disk: the directories must carry it too."""
     file = cookie_file(host)
     again = host.cookie("generate", "--output-file", file)
     assert (again.exit_code, again.stderr) == (5, f"error: {file} already exists: specify a new file\n")
@@ -229,9 +229,9 @@ def test_cookies_of_java(host: BookieHost) -> None:
 
 def test_expand_an_empty_bookie(host: BookieHost) -> None:
     host.boot()
-    host.name_folders("j", "l1 l2 l3")
+    host.name_directories("j", "l1 l2 l3")
     assert host.cookie("expand", "--yes").exit_code == 3, "the new directory is to be there: a missing disk is none"
-    (host.folder / "l3").mkdir()
+    (host.directory / "l3").mkdir()
     found = host.verify()
     assert str(found["command"]).startswith("bkctl cookie expand")
     result = host.run_printed(found["command"], "--yes")
@@ -245,8 +245,8 @@ def test_expand_an_empty_bookie(host: BookieHost) -> None:
         plan = host.cookie(*verb, "--dry-run").json()
         assert (plan["kind"], plan["items"]) == ("Plan", [])
     host.boot(4, 5, 6)
-    host.name_folders("j", "l1 l2 l3 l4")
-    (host.folder / "l4").mkdir()
+    host.name_directories("j", "l1 l2 l3 l4")
+    (host.directory / "l4").mkdir()
     before = host.tree()
     refused = host.cookie("expand", "--yes")
     assert refused.exit_code == 3
@@ -257,8 +257,8 @@ def test_expand_an_empty_bookie(host: BookieHost) -> None:
 
 def test_a_version_file_that_cannot_be_written(host: BookieHost) -> None:
     host.boot(4)
-    (host.folder / "l2").rename(host.folder / "moved")
-    host.name_folders("j", "l1 moved")
+    (host.directory / "l2").rename(host.directory / "moved")
+    host.name_directories("j", "l1 moved")
     obstacle = host.version("moved").with_name("VERSION.tmp")
     obstacle.mkdir()
     result = host.cookie("update", ID, "--from-config", "--confirm", ID)
@@ -270,8 +270,8 @@ def test_a_version_file_that_cannot_be_written(host: BookieHost) -> None:
     host.boot(4)
 
 
-def test_a_relative_folder_is_the_same_as_its_absolute_path(host: BookieHost) -> None:
-    relative = os.path.relpath(host.folder / "l1")
+def test_a_relative_directory_is_the_same_as_its_absolute_path(host: BookieHost) -> None:
+    relative = os.path.relpath(host.directory / "l1")
     assert relative.startswith("..")
     host.ledgers = (relative,)
     host.boot(4)

@@ -29,7 +29,7 @@ def test_a_bookie_gets_another_id(host: BookieHost) -> None:
     new = old.replace(ID.encode(), NEW_ID.encode())
     assert host.stored(NEW_ID) == new
     assert [host.version(name).read_bytes() for name in ("j", "l1", "l2")] == [new] * 3
-    assert not list(host.folder.rglob("bkctl.migration"))
+    assert not list(host.directory.rglob("bkctl.migration"))
     again = host.operator.succeed(*migrate(host))
     assert "nothing to do" in again.stderr
     assert again.json() == result.json() | {"folders": 0}
@@ -55,7 +55,7 @@ def test_ledgers_must_follow(host: BookieHost) -> None:
 
 
 def test_half_way_through_a_change_the_doctor_sends_nobody_back(host: BookieHost) -> None:
-    """Ledgers name the old id still: no folders are given an id that ledgers name, so the new one is kept."""
+    """Ledgers name the old id still: no directories are given an id that ledgers name, so the new one is kept."""
     host.boot(4)
     host.name_in_ledgers(4)
     host.operator.succeed(*migrate(host, "--ledgers-follow", "--confirm", ID))
@@ -92,9 +92,9 @@ def test_an_id_that_is_taken(host: BookieHost) -> None:
     assert refused.exit_code == 3
     assert "has a cookie already" in refused.stderr
     host.plant(None, NEW_ID)
-    host.name_folders("j", "l2 l1")
+    host.name_directories("j", "l2 l1")
     assert host.operator.run(*migrate(host, "--confirm", ID)).exit_code == 3
-    host.name_folders("j", "l1 l2")
+    host.name_directories("j", "l1 l2")
     assert host.operator.run(*migrate(host, old="nobody"), "--confirm", "nobody").exit_code == 3
     assert {name: data for name, data in host.tree().items() if name.startswith(("j/", "l"))} == {
         name: data for name, data in before.items() if name.startswith(("j/", "l"))
@@ -138,7 +138,7 @@ def test_killed_at_every_step(host: BookieHost, call: tuple[str, int]) -> None:
         timeout=120,
     )
     assert killed.returncode != 0
-    is_over = not list(host.folder.rglob("bkctl.migration"))
+    is_over = not list(host.directory.rglob("bkctl.migration"))
     for bookie_id in (ID, NEW_ID):
         host.id = bookie_id
         found = host.verify()

@@ -1,4 +1,4 @@
-"""The cookie doctor on real folders: the cause, the command, and that the command mends it."""
+"""The cookie doctor on real directories: the cause, the command, and that the command mends it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def formatted(host: BookieHost) -> None:
 
 
 def moved(host: BookieHost) -> None:
-    (host.folder / "l2").rename(host.folder / "moved")
-    host.name_folders("j", "l1 moved")
+    (host.directory / "l2").rename(host.directory / "moved")
+    host.name_directories("j", "l1 moved")
 
 
 def linked(host: BookieHost) -> None:
-    (host.folder / "link").symlink_to(host.folder / "l2")
-    host.name_folders("j", "l1 link")
+    (host.directory / "link").symlink_to(host.directory / "l2")
+    host.name_directories("j", "l1 link")
 
 
 def trailing_slash(host: BookieHost) -> None:
@@ -39,8 +39,8 @@ def trailing_slash(host: BookieHost) -> None:
 
 
 def emptied(host: BookieHost, name: str = "l2") -> None:
-    shutil.rmtree(host.folder / name)
-    (host.folder / name).mkdir()
+    shutil.rmtree(host.directory / name)
+    (host.directory / name).mkdir()
 
 
 def emptied_but_for_version(host: BookieHost, *names: str) -> None:
@@ -58,12 +58,12 @@ def all_emptied_and_cookie_deleted(host: BookieHost) -> None:
     host.plant(None)
 
 
-def other_folders(host: BookieHost) -> None:
-    host.name_folders("k", "m1 m2")
+def other_directories(host: BookieHost) -> None:
+    host.name_directories("k", "m1 m2")
 
 
 def cookies_swapped_too(host: BookieHost) -> None:
-    host.name_folders("j", "l2 l1")
+    host.name_directories("j", "l2 l1")
     data = host.cookie("generate").stdout.encode()
     host.plant(data)
     for name in ("j", "l1", "l2"):
@@ -71,14 +71,14 @@ def cookies_swapped_too(host: BookieHost) -> None:
 
 
 def swap_mounts(host: BookieHost, *new_names: str) -> None:
-    (host.folder / "l1").rename(host.folder / "aside")
-    (host.folder / "l2").rename(host.folder / (new_names or ("l1", "l2"))[0])
-    (host.folder / "aside").rename(host.folder / (new_names or ("l1", "l2"))[1])
+    (host.directory / "l1").rename(host.directory / "aside")
+    (host.directory / "l2").rename(host.directory / (new_names or ("l1", "l2"))[0])
+    (host.directory / "aside").rename(host.directory / (new_names or ("l1", "l2"))[1])
 
 
 def renamed_and_crossed(host: BookieHost) -> None:
     swap_mounts(host, "n1", "n2")
-    host.name_folders("j", "n1 n2")
+    host.name_directories("j", "n1 n2")
 
 
 class Case(NamedTuple):
@@ -122,21 +122,21 @@ CASES = {
     ),
     "emptied and forgotten": Case(all_emptied_and_cookie_deleted, "empty directory", f"decommission {ID}"),
     "missing disk": Case(
-        lambda host: (host.folder / "l2").rename(host.folder / "elsewhere"), "missing disk", "cookie verify"
+        lambda host: (host.directory / "l2").rename(host.directory / "elsewhere"), "missing disk", "cookie verify"
     ),
     "swapped": Case(
-        lambda host: host.name_folders("j", "l2 l1"), "number or order of directories changed", "bookie start"
+        lambda host: host.name_directories("j", "l2 l1"), "number or order of directories changed", "bookie start"
     ),
     "swapped, and cookies with them": Case(cookies_swapped_too, "swapped volumes", "cookie verify"),
     "swapped mounts": Case(swap_mounts, "swapped volumes", "cookie verify"),
     "renamed and crossed": Case(renamed_and_crossed, "swapped volumes", "cookie verify"),
-    "a ledger folder as journal": Case(
-        lambda host: host.name_folders("l1", "l1 l2"), "number or order of directories changed", "bookie start"
+    "a ledger directory as journal": Case(
+        lambda host: host.name_directories("l1", "l1 l2"), "number or order of directories changed", "bookie start"
     ),
     "one more": Case(
-        lambda host: host.name_folders("j", "l1 l2 l3"), "number or order of directories changed", "bookie start"
+        lambda host: host.name_directories("j", "l1 l2 l3"), "number or order of directories changed", "bookie start"
     ),
-    "two bookies": Case(other_folders, "two bookies with one id", "bookie start --bookie-id"),
+    "two bookies": Case(other_directories, "two bookies with one id", "bookie start --bookie-id"),
     "different instance": Case(instance_replaced, "different instance", "cluster instance-id"),
     "wrong cluster": Case(formatted, "wrong cluster", "cluster instance-id"),
 }
@@ -184,9 +184,9 @@ def test_an_address_that_the_start_refuses_is_a_finding(host: BookieHost) -> Non
 
 
 @pytest.mark.parametrize("is_loss_accepted", [False, True])
-def test_an_emptied_index_folder(host: BookieHost, is_loss_accepted: bool) -> None:
-    """The ledger folders hold all that it is made from: nothing need leave the cluster, or come from others."""
-    host.name_folders("j", "l1 l2", "i1 i2")
+def test_an_emptied_index_directory(host: BookieHost, is_loss_accepted: bool) -> None:
+    """The ledger directories hold all that it is made from: nothing need leave the cluster, or come from others."""
+    host.name_directories("j", "l1 l2", "i1 i2")
     host.boot(4, 5)
     host.name_in_ledgers(4, 5)
     emptied(host, "i1")
@@ -203,12 +203,12 @@ def test_an_emptied_index_folder(host: BookieHost, is_loss_accepted: bool) -> No
     host.boot(4, 5)
 
 
-def test_an_index_folder_that_is_not_there(host: BookieHost) -> None:
-    host.name_folders("j", "l1 l2", "i1 i2")
+def test_an_index_directory_that_is_not_there(host: BookieHost) -> None:
+    host.name_directories("j", "l1 l2", "i1 i2")
     host.boot(4, 5)
-    (host.folder / "i2").rename(host.folder / "elsewhere")
+    (host.directory / "i2").rename(host.directory / "elsewhere")
     sentence = str(host.verify()["sentence"])
-    assert sentence.startswith(f"missing disk: {host.folder / 'i2'} does not exist")
+    assert sentence.startswith(f"missing disk: {host.directory / 'i2'} does not exist")
     assert sentence.endswith(
         "Only if the index is lost permanently: create the directory, and run `bkctl storage index rebuild`"
     )
@@ -244,10 +244,10 @@ def test_volumes_that_are_mounted_back(host: BookieHost) -> None:
     host.boot(4, 5)
 
 
-def test_index_folders_that_the_bookie_never_had(host: BookieHost) -> None:
+def test_index_directories_that_the_bookie_never_had(host: BookieHost) -> None:
     host.boot(4, 5)
     ledgers = host.ledgers
-    host.name_folders("j", "l1 l2", "i1 i2")
+    host.name_directories("j", "l1 l2", "i1 i2")
     command = str(host.verify()["command"])
     assert command.startswith("bkctl bookie start ")
     assert "--index-dir" not in command
@@ -262,7 +262,7 @@ def test_ledgers_that_name_the_id_on_disk(host: BookieHost) -> None:
 
 
 @pytest.mark.parametrize(("is_known", "command"), [(True, "cookie show bookie-9"), (False, "cookie verify")])
-def test_a_folder_of_another_bookie(host: BookieHost, is_known: bool, command: str) -> None:
+def test_a_directory_of_another_bookie(host: BookieHost, is_known: bool, command: str) -> None:
     host.boot(4)
     data = host.version("l1").read_bytes().replace(b"bookie-1", b"bookie-9")
     host.version("l1").write_bytes(data)
@@ -306,7 +306,7 @@ def test_a_disk_with_its_version_file_alone_is_blessed_by_nothing_while_ledgers_
     assert (result.exit_code, "is empty, but ledgers reference bookie" in result.stderr) == (3, True), result.stderr
 
 
-def test_folders_of_a_decommissioned_bookie(host: BookieHost) -> None:
+def test_directories_of_a_decommissioned_bookie(host: BookieHost) -> None:
     """Its sentence says to empty them, and so does its command."""
     host.boot(4, 5)
     host.plant(None)
@@ -320,20 +320,20 @@ def test_folders_of_a_decommissioned_bookie(host: BookieHost) -> None:
     host.boot(6)
 
 
-def test_empty_folders_of_a_bookie_that_no_ledger_names(host: BookieHost) -> None:
+def test_empty_directories_of_a_bookie_that_no_ledger_names(host: BookieHost) -> None:
     """A start that was cut off behind the stamp; and a bookie named by ledgers that never got an entry of them."""
     host.boot()
     emptied_but_for_version(host, "j", "l1", "l2")
     assert host.verify()["is_healthy"]
-    host.name_folders("j", "l1 l2")
+    host.name_directories("j", "l1 l2")
     host.boot()
     host.name_in_ledgers(4, 5)
     assert host.verify()["is_healthy"]
     host.boot()
 
 
-def test_no_folder_of_a_stopped_bookie_looks_emptied(host: BookieHost) -> None:
-    host.name_folders("j1 j2", "l1 l2", "i1 i2")
+def test_no_directory_of_a_stopped_bookie_looks_emptied(host: BookieHost) -> None:
+    host.name_directories("j1 j2", "l1 l2", "i1 i2")
     host.boot()
     host.name_in_ledgers(4, 6)
     found = host.verify()
@@ -344,7 +344,7 @@ def test_no_folder_of_a_stopped_bookie_looks_emptied(host: BookieHost) -> None:
 
 
 def test_an_index_of_layout_4(host: BookieHost) -> None:
-    host.name_folders("j", "l1 l2", "i1 i2")
+    host.name_directories("j", "l1 l2", "i1 i2")
     host.boot(4, 5)
     host.name_in_ledgers(4, 5)
     data = host.stored()
@@ -361,11 +361,11 @@ def test_an_index_of_layout_4(host: BookieHost) -> None:
 
 
 def test_every_version_file_is_damaged(host: BookieHost) -> None:
-    """As of a bookie with one folder for everything, even one that never noted its place."""
-    host.name_folders("all", "all")
+    """As of a bookie with one directory for everything, even one that never noted its place."""
+    host.name_directories("all", "all")
     host.boot(4)
     host.name_in_ledgers(4)
-    (host.folder / "all" / "current" / "bkctl.place").unlink()
+    (host.directory / "all" / "current" / "bkctl.place").unlink()
     host.version("all").write_bytes(b"")
     found = host.verify()
     assert found["cause"] == "damaged VERSION file"
@@ -378,7 +378,7 @@ def test_new_healthy_and_running(host: BookieHost) -> None:
     with host.running():
         found = host.verify()
         assert (found["is_healthy"], found["is_registered"], found["is_new"]) == (True, True, False)
-        host.name_folders("k", "m1 m2")
+        host.name_directories("k", "m1 m2")
         assert host.verify()["cause"] == "two bookies with one id"
 
 
@@ -395,20 +395,20 @@ def test_what_is_shown(host: BookieHost) -> None:
 
 def test_settings_from_a_java_file(host: BookieHost) -> None:
     host.boot(4)
-    conf = host.folder / "state.conf"
+    conf = host.directory / "state.conf"
     conf.write_text(
         f"bookieId={ID}\nadvertisedAddress=127.0.0.1\nallowLoopback=true\njournalDirectories={host.journals[0]}\n"
         f"ledgerDirectories={','.join(host.ledgers)}\n"
     )
     result = host.operator.run("cookie", "verify", "--conf", str(conf), "-o", "json")
     assert result.exit_code == 0, result.stderr
-    (host.folder / "l2").rename(host.folder / "elsewhere")
+    (host.directory / "l2").rename(host.directory / "elsewhere")
     found = host.operator.run("cookie", "verify", "--conf", str(conf), "-o", "json").json()
     assert str(found["command"]) == f"bkctl cookie verify --conf {conf}"
 
 
 def test_ledger_directories_that_share_an_index_directory(host: BookieHost) -> None:
     """As Java's InterleavedLedgerStorage accepts them."""
-    host.name_folders("j", "l1 l2 l3 l4", "i")
+    host.name_directories("j", "l1 l2 l3 l4", "i")
     body = host.verify()
     assert (body["is_healthy"], body["is_new"]) == (True, True)

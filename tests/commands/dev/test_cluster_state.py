@@ -1,4 +1,4 @@
-"""The state file of a development cluster, and which folders may hold one."""
+"""The state file of a development cluster, and which directories may hold one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_state_survives_the_disk(tmp_path: Path) -> None:
     assert STATE.metadata_uri == "zk+hierarchical://127.0.0.1:4000/ledgers"
 
 
-def test_bookies_go_by_id_or_folder_name() -> None:
+def test_bookies_go_by_id_or_directory_name() -> None:
     assert STATE.bookie("b").port == 4002
     assert STATE.bookie("bookie-1").id == "127.0.0.1:4001"
     with pytest.raises(BookieNotFoundError, match=r"no bookie 'x' .* \(known: 127\.0\.0\.1:4001, b\)"):
@@ -48,19 +48,19 @@ def test_a_file_that_is_no_state_is_refused(tmp_path: Path, data: bytes) -> None
 
 
 @pytest.mark.parametrize("name", ["../../home", "/home", "", ".", "zookeeper", "bookie-1/.."])
-def test_a_state_that_names_other_folders_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_state_that_names_other_directories_is_refused(tmp_path: Path, name: str) -> None:
     write_state(str(tmp_path), ClusterState(4000, (BookieRecord(name, "127.0.0.1:4001", 4001),)))
     with pytest.raises(RefusedError, match="is not the directory of a bookie"):
         read_state(str(tmp_path))
 
 
-def test_a_folder_that_no_cookie_can_name_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+def test_a_directory_that_no_cookie_can_name_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be written in a cookie"):
         cluster(tmp_path / "a,b").plan(1, None)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_with_other_things_are_refused(tmp_path: Path) -> None:
+def test_directories_with_other_things_are_refused(tmp_path: Path) -> None:
     require_unused(str(tmp_path))
     require_unused(str(tmp_path / "absent"))
     (tmp_path / "thesis.tex").write_text("")

@@ -21,10 +21,10 @@ pytestmark = pytest.mark.cluster
 
 
 def test_a_zookeeper_that_did_not_serve_yet_is_known(tmp_path: Path) -> None:
-    folder = tmp_path / "cluster"
-    zookeeper = folder / "zookeeper"
+    directory = tmp_path / "cluster"
+    zookeeper = directory / "zookeeper"
     process = subprocess.Popen(
-        bkctl_command("dev", "cluster", "up", "--bookies", "1", "--dir", str(folder)),
+        bkctl_command("dev", "cluster", "up", "--bookies", "1", "--dir", str(directory)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -38,15 +38,15 @@ def test_a_zookeeper_that_did_not_serve_yet_is_known(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         assert processes_below(zookeeper)
-        status = run_bkctl("dev", "cluster", "status", "--dir", str(folder)).json()
+        status = run_bkctl("dev", "cluster", "status", "--dir", str(directory)).json()
         assert status["zookeeper"]["state"] == "running"
-        up_again = run_bkctl("dev", "cluster", "up", "--dir", str(folder))
+        up_again = run_bkctl("dev", "cluster", "up", "--dir", str(directory))
         assert up_again.exit_code == 0, up_again.stderr
         assert up_again.json()["zookeeper"]["pid"] == status["zookeeper"]["pid"]
-        assert run_bkctl("dev", "cluster", "down", "--dir", str(folder)).exit_code == 0
-        assert processes_below(folder) == []
+        assert run_bkctl("dev", "cluster", "down", "--dir", str(directory)).exit_code == 0
+        assert processes_below(directory) == []
     finally:
         process.kill()
         process.wait()
-        for pid in processes_below(folder):
+        for pid in processes_below(directory):
             kill_and_wait(pid)

@@ -195,7 +195,7 @@ async def test_killed_in_the_middle_everything_deleted_is_in_the_trash(stage: Le
 async def test_nothing_is_deleted_when_the_trash_cannot_be_written(stage: LedgerStage) -> None:
     await stage.plant(1, CLOSED)
     before = await stage.contents()
-    (stage.directory / "state").write_text("a file where a folder should be")
+    (stage.directory / "state").write_text("a file where a directory should be")
     refused = await stage.run("delete", "1", "--confirm", "1")
     assert refused.exit_code == 3
     assert "undo data" in refused.stderr

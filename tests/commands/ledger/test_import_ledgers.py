@@ -67,21 +67,21 @@ async def test_a_whole_set_goes_out_and_comes_back_byte_by_byte(stage: LedgerSta
 async def test_native_bytes(stage: LedgerStage) -> None:
     await stage.plant(1, OLD_FORMAT)
     await stage.plant(2, CLOSED)
-    folder = stage.directory / "dumps"
-    assert (await stage.run("export", "1", "0x2", "--native", "--to", str(folder))).exit_code == 0
-    assert {file.name: file.read_bytes() for file in folder.iterdir()} == {
+    directory = stage.directory / "dumps"
+    assert (await stage.run("export", "1", "0x2", "--native", "--to", str(directory))).exit_code == 0
+    assert {file.name: file.read_bytes() for file in directory.iterdir()} == {
         "1.ledger": encode_ledger_metadata(OLD_FORMAT),
         "2.ledger": encode_ledger_metadata(CLOSED),
     }
-    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
+    assert {stat.S_IMODE(file.stat().st_mode) for file in directory.iterdir()} == {0o600}
     shown = await stage.run("show", "1", "--raw")
     assert shown.stdout == (await stage.run("export", "1", "--native")).stdout
     assert shown.stdout == encode_ledger_metadata(OLD_FORMAT).decode()
     assert (await stage.run("export", "1", "2", "--native")).exit_code == 2
-    refused = await stage.run("import", str(folder / "1.ledger"), "--create-only", "--yes")
+    refused = await stage.run("import", str(directory / "1.ledger"), "--create-only", "--yes")
     assert (refused.exit_code, "--ledger" in refused.stderr) == (3, True)
-    assert (await stage.run("import", str(folder / "1.ledger"), "--ledger", "5", "--create-only")).exit_code == 3
-    await stage.succeed("import", str(folder / "1.ledger"), "--ledger", "5", "--create-only", "--yes")
+    assert (await stage.run("import", str(directory / "1.ledger"), "--ledger", "5", "--create-only")).exit_code == 3
+    await stage.succeed("import", str(directory / "1.ledger"), "--ledger", "5", "--create-only", "--yes")
     assert (await stage.contents())[5] == (encode_ledger_metadata(OLD_FORMAT), 0)
 
 

@@ -183,10 +183,10 @@ async def test_wrong_ids(stage: LedgerStage, bookies: list[str]) -> None:
 
 async def test_a_flip_takes_both_ids_from_the_settings(stage: LedgerStage, bookies: list[str]) -> None:
     conf = stage.directory / "bk_server.conf"
-    folders = f"journalDirectories={stage.directory}/j\nledgerDirectories={stage.directory}/l\n"
+    directories = f"journalDirectories={stage.directory}/j\nledgerDirectories={stage.directory}/l\n"
     port = bookies[0].rpartition(":")[2]
     name = socket.gethostbyaddr("127.0.0.1")[0]
-    conf.write_text(f"{folders}bookiePort={port}\nallowLoopback=true\nlisteningInterface=lo\n")
+    conf.write_text(f"{directories}bookiePort={port}\nallowLoopback=true\nlisteningInterface=lo\n")
     ledger_id = await write(stage, 3)
     before = await rename(stage, ledger_id, bookies[0], f"{name}:{port}")
     done = await stage.succeed("rewrite-bookie", "--flip", "ip", "--conf", str(conf), "--confirm", bookies[0])
@@ -194,7 +194,7 @@ async def test_a_flip_takes_both_ids_from_the_settings(stage: LedgerStage, booki
     assert (await metadata(stage))[ledger_id].segments == before.segments
     back = await stage.run("rewrite-bookie", "--flip", "hostname", "--conf", str(conf))
     assert (back.exit_code, f"{bookies[0]} is registered" in back.stderr) == (3, True)
-    conf.write_text(f"{folders}bookieId=chosen\n")
+    conf.write_text(f"{directories}bookieId=chosen\n")
     fixed = await stage.run("rewrite-bookie", "--flip", "ip", "--conf", str(conf))
     assert (fixed.exit_code, "use --from and --to" in fixed.stderr) == (3, True)
     for arguments in (["--flip", "ip", "--from", OLD], ["--from", OLD], [], ["--flip", "dns"]):
@@ -231,7 +231,7 @@ async def test_cookies_decide_where_an_open_end_may_have_no_entry(stage: LedgerS
 
 @contextlib.asynccontextmanager
 async def old_cookie(stage: LedgerStage, new: str, before: bytes, after: bytes) -> AsyncIterator[None]:
-    """The old id's cookie beside the new one's: the same folders, but for what is replaced."""
+    """The old id's cookie beside the new one's: the same directories, but for what is replaced."""
     paths = Paths(stage.ledgers.root)
     cookie = (await stage.store.get(paths.cookie(new))).data.replace(new.encode(), OLD.encode())
     await stage.store.create(paths.cookie(OLD), cookie.replace(before, after) if before else cookie)
@@ -384,7 +384,7 @@ async def test_nothing_is_written_when_the_undo_file_cannot_be(stage: LedgerStag
     await written(stage, new, 2)
     before = await stage.contents()
     stage.state.mkdir()
-    (stage.state / "trash").write_text("a file where a folder should be")
+    (stage.state / "trash").write_text("a file where a directory should be")
     refused = await stage.run(*rewrite(OLD, new, "--confirm", new))
     assert refused.exit_code == 3, refused
     assert await stage.contents() == before

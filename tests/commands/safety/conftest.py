@@ -16,7 +16,7 @@ from bkctl.commands.effect import Effect
 
 
 class Stage:
-    """A context, its state folder, and what was written."""
+    """A context, its state directory, and what was written."""
 
     def __init__(self, directory: Path, **settings: Any) -> None:
         self.directory = directory
@@ -35,5 +35,5 @@ def _no_bookie(flags: BookieFlags) -> BookieSettings:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Callable[..., Stage]:
-    """``stage(is_dry_run=True)``; all stages of a test share a state folder."""
+    """``stage(is_dry_run=True)``; all stages of a test share a state directory."""
     return lambda **settings: Stage(tmp_path / "state", **settings)

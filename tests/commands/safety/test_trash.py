@@ -33,8 +33,8 @@ def test_what_is_kept_can_be_read_back(stage: Callable[..., Stage]) -> None:
     assert base64.b64decode(lines[0]["data"]) == NODE.data
     assert path.endswith("-abc.jsonl")
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-    for folder in (os.path.dirname(path), str(stage().directory)):
-        assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    for directory in (os.path.dirname(path), str(stage().directory)):
+        assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
 
 
 def test_nothing_thrown_away_leaves_no_file(stage: Callable[..., Stage]) -> None:
@@ -44,15 +44,15 @@ def test_nothing_thrown_away_leaves_no_file(stage: Callable[..., Stage]) -> None
 
 
 def test_old_files_go_and_others_stay(stage: Callable[..., Stage]) -> None:
-    folder = stage().directory / "trash"
-    folder.mkdir(parents=True)
+    directory = stage().directory / "trash"
+    directory.mkdir(parents=True)
     names = ["20010101T000000Z-ab12.jsonl", "99990101T000000Z-ab12.jsonl", "20010101-mine.jsonl", "notes"]
     for name in names:
-        (folder / name).write_text("x")
+        (directory / name).write_text("x")
     with Trash(stage().settings, "c", "abc") as trash:
         trash.keep("set", "/a", NODE)
         assert trash.path is not None
-        assert sorted(os.listdir(folder)) == sorted([*names[1:], os.path.basename(trash.path)])
+        assert sorted(os.listdir(directory)) == sorted([*names[1:], os.path.basename(trash.path)])
 
 
 def test_what_cannot_be_kept_must_not_be_changed(tmp_path: Path, stage: Callable[..., Stage]) -> None:
@@ -66,8 +66,8 @@ def test_what_cannot_be_kept_must_not_be_changed(tmp_path: Path, stage: Callable
 
 
 def test_a_full_disk(stage: Callable[..., Stage]) -> None:
-    folder = stage().directory / "trash"
-    folder.mkdir(parents=True)
+    directory = stage().directory / "trash"
+    directory.mkdir(parents=True)
     with Trash(stage().settings, "c", "abc") as trash:
         trash.keep("set", "/a", NODE)
         assert trash._descriptor is not None

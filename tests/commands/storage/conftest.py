@@ -1,4 +1,4 @@
-"""A stopped bookie's folders, written by a real storage, and bkctl run on them."""
+"""A stopped bookie's directories, written by a real storage, and bkctl run on them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bkctl.runtime.bookie.cookies.folders import record_places, write_version
+from bkctl.runtime.bookie.cookies.directories import record_places, write_version
 from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.adapters.index_store import open_plyvel
@@ -21,8 +21,8 @@ from tests.storage.engines import KEY, NOW_MS, SMALL, checkpoint, entry
 PREALLOCATION_BYTES = 64 * 1024
 
 
-class Folders:
-    """Folders of a bookie that has no cluster: ``j0``, ``l0`` and so on below ``root``."""
+class Directories:
+    """Directories of a bookie that has no cluster: ``j0``, ``l0`` and so on below ``root``."""
 
     def __init__(self, root: Path, *, journals: int = 1, ledgers: int = 1, indexes: int = 0) -> None:
         self.root = root
@@ -44,7 +44,7 @@ class Folders:
         return [word for option, paths in lists for path in paths for word in (option, path)]
 
     def run(self, *words: str) -> BkctlResult:
-        """``bkctl storage WORDS`` with the folders as options."""
+        """``bkctl storage WORDS`` with the directories as options."""
         return run_bkctl("storage", *words, *self.arguments, BKCTL_STATE_DIR=str(self.root / "state"))
 
     def succeed(self, *words: str) -> BkctlResult:
@@ -54,7 +54,7 @@ class Folders:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[LedgerStorage]:
-        """The storage of the folders, booted as a bookie boots it."""
+        """The storage of the directories, booted as a bookie boots it."""
         storage = LedgerStorage.open(OsFileSystem(), open_plyvel, self.config, NOW_MS)
         try:
             storage.replay()
@@ -98,6 +98,6 @@ def journaled_add(storage: LedgerStorage, ledger_id: int, entry_ids: range) -> N
 
 
 @pytest.fixture
-def folders(tmp_path: Path) -> Folders:
-    """One journal, one ledger folder, nothing in them yet."""
-    return Folders(tmp_path)
+def directories(tmp_path: Path) -> Directories:
+    """One journal, one ledger directory, nothing in them yet."""
+    return Directories(tmp_path)

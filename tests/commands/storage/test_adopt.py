@@ -1,4 +1,4 @@
-"""bkctl storage adopt on the golden folders of Java bookies."""
+"""bkctl storage adopt on the golden directories of Java bookies."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import pytest
 from bkctl.storage.errors import IndexMissingError
 from bkctl.storage.filenames import idx_path
 from tests.commands.cluster.conftest import wait_until
-from tests.commands.storage.conftest import Folders
+from tests.commands.storage.conftest import Directories
 from tests.processes import BkctlResult, bkctl_command, bkctl_environment, run_bkctl
-from tests.storage.java_folders import JavaFolders, boot, booted, java_folders, require_all
+from tests.storage.java_directories import JavaDirectories, boot, booted, java_directories, require_all
 
 
 @pytest.fixture
-def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JavaFolders:
-    """Folders named as their VERSION files name them: data/journal and data/ledgers."""
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JavaDirectories:
+    """Directories named as their VERSION files name them: data/journal and data/ledgers."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BKCTL_STATE_DIR", str(tmp_path / "state"))
-    return java_folders("interleaved-4.18.0/crash", Path("data"))
+    return java_directories("interleaved-4.18.0/crash", Path("data"))
 
 
-def run(java: JavaFolders, *words: str, verb: str = "adopt", form: str = "json") -> BkctlResult:
+def run(java: JavaDirectories, *words: str, verb: str = "adopt", form: str = "json") -> BkctlResult:
     config = java.config
     lists = (
         ("--journal-dir", config.journal_directories),
@@ -38,7 +38,7 @@ def run(java: JavaFolders, *words: str, verb: str = "adopt", form: str = "json")
     return run_bkctl("storage", verb, *words, *options, "-o", form)
 
 
-def test_plan_adoption_and_a_second_run(java: JavaFolders) -> None:
+def test_plan_adoption_and_a_second_run(java: JavaDirectories) -> None:
     before = java.tree()
     plan = run(java, "--dry-run").json()
     assert (plan["subject"], plan["tier"], plan["instance_id"]) == (
@@ -69,21 +69,21 @@ def test_plan_adoption_and_a_second_run(java: JavaFolders) -> None:
         require_all(storage, java.entries())
 
 
-def test_what_is_unreadable_is_told(java: JavaFolders) -> None:
+def test_what_is_unreadable_is_told(java: JavaDirectories) -> None:
     (java.indexes[0] / "1.log").unlink()
     result = run(java, "--yes")
     assert result.exit_code == 9
     assert "1.log is missing" in result.json()["unreadable_items"][0]["reason"]
 
 
-def test_csv_lists_what_is_unreadable(java: JavaFolders) -> None:
+def test_csv_lists_what_is_unreadable(java: JavaDirectories) -> None:
     (java.indexes[0] / "1.log").unlink()
     rows = list(csv.DictReader(run(java, "--yes", form="csv").stdout.splitlines()))
     assert rows
     assert "1.log is missing" in rows[0]["reason"]
 
 
-def test_folders_in_another_order_than_their_version_files_say(java: JavaFolders) -> None:
+def test_directories_in_another_order_than_their_version_files_say(java: JavaDirectories) -> None:
     Path("data/more/current").mkdir(parents=True)
     config = java.config
     result = run_bkctl(
@@ -97,7 +97,7 @@ def test_folders_in_another_order_than_their_version_files_say(java: JavaFolders
     assert (result.exit_code, "no readable VERSION file" in result.stderr) == (3, True)
 
 
-def test_a_bookie_that_runs(java: JavaFolders) -> None:
+def test_a_bookie_that_runs(java: JavaDirectories) -> None:
     """A Java bookie has its journal open, and takes no lock that we know."""
     script = "import sys; file = open(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
     journal = next(Path("data/journal/current").glob("*.txn"))
@@ -116,15 +116,15 @@ def test_a_bookie_that_runs(java: JavaFolders) -> None:
     assert run(java, "--yes").exit_code == 0
 
 
-def test_a_bookie_of_ours_that_runs(folders: Folders) -> None:
-    folders.fill()
-    with folders.opened():
-        result = folders.run("adopt", "--yes")
+def test_a_bookie_of_ours_that_runs(directories: Directories) -> None:
+    directories.fill()
+    with directories.opened():
+        result = directories.run("adopt", "--yes")
     assert result.exit_code == 5
     assert "stop the bookie first" in result.stderr
 
 
-def test_ctrl_c_leaves_the_folders_to_java(java: JavaFolders) -> None:
+def test_ctrl_c_leaves_the_directories_to_java(java: JavaDirectories) -> None:
     locations = struct.pack(">1000q", *range(1028, 2028))
     current = java.indexes[0]
     template = (current / "0" / "6" / "6.idx").read_bytes()[:1024]
@@ -148,14 +148,14 @@ def test_ctrl_c_leaves_the_folders_to_java(java: JavaFolders) -> None:
     assert (again.exit_code, again.json()["ledgers"]) == (0, 805)
 
 
-def test_a_rebuild_beside_an_index_of_java_is_refused(java: JavaFolders) -> None:
+def test_a_rebuild_beside_an_index_of_java_is_refused(java: JavaDirectories) -> None:
     result = run(java, "rebuild", "--yes", verb="index")
     assert (result.exit_code, "bkctl storage adopt" in result.stderr) == (3, True), result.stderr
     with pytest.raises(IndexMissingError, match="bkctl storage adopt"):
         boot(java.config)
 
 
-def test_folders_of_a_bkctl_bookie(folders: Folders) -> None:
-    folders.fill()
-    result = folders.run("adopt", "--yes")
+def test_directories_of_a_bkctl_bookie(directories: Directories) -> None:
+    directories.fill()
+    result = directories.run("adopt", "--yes")
     assert (result.exit_code, "no readable VERSION file" in result.stderr) == (3, True)

@@ -11,85 +11,85 @@ from typing import Any
 import plyvel
 import pytest
 
-from bkctl.runtime.bookie.cookies.folders import version_path, write_version
+from bkctl.runtime.bookie.cookies.directories import version_path, write_version
 from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.entry_log.format import HEADER_BYTES
 from bkctl.storage.filenames import LOCATIONS_DATABASE
-from tests.commands.storage.conftest import Folders
+from tests.commands.storage.conftest import Directories
 from tests.processes import run_bkctl
 from tests.storage.rebuilds import database, lose, store_entries
 
 
-def test_sound_folders(folders: Folders) -> None:
-    folders.fill()
-    folders.stamp()
-    result = folders.succeed("check", "-o", "json")
+def test_sound_directories(directories: Directories) -> None:
+    directories.fill()
+    directories.stamp()
+    result = directories.succeed("check", "-o", "json")
     assert result.json()["items"] == []
     assert "with 12 entries" in result.stderr
-    with folders.opened():
-        running = [folders.run("check"), folders.run("check", "--deep")]
+    with directories.opened():
+        running = [directories.run("check"), directories.run("check", "--deep")]
     assert [(each.exit_code, "stop the bookie first" in each.stderr) for each in running] == [(5, True)] * 2
 
 
 @pytest.mark.parametrize("spelling", ["{}/", "./{}", "{root}//{}"])
 def test_the_spelling_of_directories_is_no_finding(
-    folders: Folders, monkeypatch: pytest.MonkeyPatch, spelling: str
+    directories: Directories, monkeypatch: pytest.MonkeyPatch, spelling: str
 ) -> None:
     """Neither in the options nor in the cookie, which keeps what a Java bookie wrote."""
-    folders.fill()
-    folders.stamp()
-    monkeypatch.chdir(folders.root)
-    spelled = {name: spelling.format(name, root=folders.root) for name in ("j0", "l0")}
+    directories.fill()
+    directories.stamp()
+    monkeypatch.chdir(directories.root)
+    spelled = {name: spelling.format(name, root=directories.root) for name in ("j0", "l0")}
     arguments = ("check", "--journal-dir", spelled["j0"], "--ledger-dir", spelled["l0"], "-o", "json")
     result = run_bkctl("storage", *arguments)
     assert (result.exit_code, result.json()["items"]) == (0, []), result.stderr
 
     cookie = Cookie(bookie_id="b", journal_directories=(spelled["j0"],), ledger_directories=(spelled["l0"],))
-    for path in folders.config.all_directories:
+    for path in directories.config.all_directories:
         write_version(OsFileSystem(), path, encode_cookie(cookie))
-    assert folders.succeed("check", "-o", "json").json()["items"] == []
-    assert Path(version_path(folders.config.ledger_directories[0])).read_bytes() == encode_cookie(cookie)
+    assert directories.succeed("check", "-o", "json").json()["items"] == []
+    assert Path(version_path(directories.config.ledger_directories[0])).read_bytes() == encode_cookie(cookie)
 
 
-def test_a_field_that_is_not_there_is_told_before_the_work(folders: Folders) -> None:
-    folders.fill()
-    index = Path(folders.config.ledger_directories[0]) / "current" / "ldb-ledgers"
+def test_a_field_that_is_not_there_is_told_before_the_work(directories: Directories) -> None:
+    directories.fill()
+    index = Path(directories.config.ledger_directories[0]) / "current" / "ldb-ledgers"
     before = os.listdir(index)
-    result = folders.run("check", "--sort", "nope", "-o", "json")
+    result = directories.run("check", "--sort", "nope", "-o", "json")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "this listing has the fields severity" in result.stderr
     assert os.listdir(index) == before, "it was not opened yet"
 
 
 def test_findings_with_the_fix(tmp_path: Path) -> None:
-    folders = Folders(tmp_path, ledgers=2)
-    folders.fill()
-    folders.stamp()
+    directories = Directories(tmp_path, ledgers=2)
+    directories.fill()
+    directories.stamp()
     (tmp_path / "l1" / "current" / "VERSION").unlink()
     (tmp_path / "l0" / "current" / "foo.log").touch()
     (tmp_path / "l0" / "current" / "ldb-ledgers.seal").write_bytes(b"junk")
-    result = folders.run("check", "-o", "json")
+    result = directories.run("check", "-o", "json")
     assert result.exit_code == 10
     items = {item["check"]: item for item in result.json()["items"]}
     assert "cookie verify" in items["VERSION"]["fix"]
     assert (items["names"]["severity"], items["names"]["fix"]) == ("note", None)
     assert "index rebuild" in items["index"]["fix"]
-    table = folders.run("check", "-o", "table")
+    table = directories.run("check", "-o", "table")
     assert table.exit_code == 10
     assert "FIX" in table.stdout
-    Folders(tmp_path).stamp("bookie-2")
-    items = {item["path"]: item for item in folders.run("check", "-o", "json").json()["items"]}
+    Directories(tmp_path).stamp("bookie-2")
+    items = {item["path"]: item for item in directories.run("check", "-o", "json").json()["items"]}
     assert "it lists the directories" in items[str(tmp_path / "l0" / "current" / "VERSION")]["finding"]
 
 
-def test_a_lost_log_is_told_with_what_was_in_it(folders: Folders) -> None:
+def test_a_lost_log_is_told_with_what_was_in_it(directories: Directories) -> None:
     """Rows of the index name it, and nothing else does: every other file is whole."""
-    folders.fill()
-    folders.stamp()
-    log = Path(folders.config.ledger_directories[0]) / "current" / "0.log"
+    directories.fill()
+    directories.stamp()
+    log = Path(directories.config.ledger_directories[0]) / "current" / "0.log"
     log.unlink()
-    result = folders.run("check", "-o", "json")
+    result = directories.run("check", "-o", "json")
     assert result.exit_code == 10
     (found,) = result.json()["items"]
     assert (found["severity"], found["check"], found["path"]) == ("problem", "entry logs", str(log))
@@ -97,43 +97,43 @@ def test_a_lost_log_is_told_with_what_was_in_it(folders: Folders) -> None:
     assert "docs/runbooks/lost-entries.md" in found["fix"]
 
 
-def deep_findings(folders: Folders) -> list[dict[str, Any]]:
+def deep_findings(directories: Directories) -> list[dict[str, Any]]:
     """Problems that the deep check adds to those of the files, in order."""
-    result = folders.run("check", "--deep", "-o", "json")
+    result = directories.run("check", "--deep", "-o", "json")
     assert result.exit_code == 10, result.stderr
-    shallow = folders.run("check", "-o", "json").json()["items"]
+    shallow = directories.run("check", "-o", "json").json()["items"]
     return [each for each in result.json()["items"] if each not in shallow]
 
 
-def log_of(folders: Folders) -> Path:
-    return Path(folders.config.ledger_directories[0]) / "current" / "0.log"
+def log_of(directories: Directories) -> Path:
+    return Path(directories.config.ledger_directories[0]) / "current" / "0.log"
 
 
-def put(folders: Folders, key: bytes, value: bytes) -> None:
+def put(directories: Directories, key: bytes, value: bytes) -> None:
     """A row that no bookie writes."""
-    opened = plyvel.DB(str(database(folders.config, LOCATIONS_DATABASE)))
+    opened = plyvel.DB(str(database(directories.config, LOCATIONS_DATABASE)))
     opened.put(key, value)
     opened.close()
 
 
 @pytest.fixture
-def filled(folders: Folders) -> Folders:
+def filled(directories: Directories) -> Directories:
     """Twelve entries in one log, and VERSION files: nothing is wrong."""
-    folders.fill()
-    folders.stamp()
-    return folders
+    directories.fill()
+    directories.stamp()
+    return directories
 
 
-def test_a_deep_check_of_sound_folders(tmp_path: Path) -> None:
-    folders = Folders(tmp_path, ledgers=2)
-    store_entries(folders.config, range(6))
-    folders.stamp()
-    result = folders.succeed("check", "--deep", "-o", "json")
+def test_a_deep_check_of_sound_directories(tmp_path: Path) -> None:
+    directories = Directories(tmp_path, ledgers=2)
+    store_entries(directories.config, range(6))
+    directories.stamp()
+    result = directories.succeed("check", "--deep", "-o", "json")
     assert result.json()["items"] == []
     assert f"{6 * 60} locations of 6 ledgers" in result.stderr
 
 
-def test_csv_has_a_line_for_each_finding(filled: Folders) -> None:
+def test_csv_has_a_line_for_each_finding(filled: Directories) -> None:
     header = "severity,check,path,ledger_id,entry_id,offset,finding,fix"
     assert filled.succeed("check", "--deep", "-o", "csv").stdout.splitlines() == [header]
     with log_of(filled).open("r+b") as stream:
@@ -145,14 +145,14 @@ def test_csv_has_a_line_for_each_finding(filled: Folders) -> None:
     assert "docs/runbooks/lost-entries.md" in lines[0]["fix"]
 
 
-def test_rows_of_deleted_ledgers_are_no_problem(filled: Folders) -> None:
+def test_rows_of_deleted_ledgers_are_no_problem(filled: Directories) -> None:
     put(filled, struct.pack(">qq", 77, 0), struct.pack(">q", 1 << 32 | 5000))
     assert filled.succeed("check", "-o", "json").json()["items"] == []
     (found,) = filled.succeed("check", "--deep", "-o", "json").json()["items"]
     assert (found["severity"], found["finding"]) == ("note", "1 locations of deleted ledgers, which a crash left")
 
 
-def test_a_deep_check_of_a_lost_index(filled: Folders) -> None:
+def test_a_deep_check_of_a_lost_index(filled: Directories) -> None:
     lose(filled.config, LOCATIONS_DATABASE)
     result = filled.run("check", "--deep", "-o", "json")
     (found,) = result.json()["items"]
@@ -162,7 +162,7 @@ def test_a_deep_check_of_a_lost_index(filled: Folders) -> None:
     assert "bkctl storage index rebuild" in found["fix"]
 
 
-def test_a_deep_check_of_a_lost_log(filled: Folders) -> None:
+def test_a_deep_check_of_a_lost_log(filled: Directories) -> None:
     log_of(filled).unlink()
     result = filled.run("check", "--deep", "-o", "json")
     (found,) = result.json()["items"]
@@ -179,7 +179,7 @@ def test_a_deep_check_of_a_lost_log(filled: Folders) -> None:
     }
 
 
-def test_a_lost_log_beside_damage_that_is_seen_entry_by_entry(filled: Folders) -> None:
+def test_a_lost_log_beside_damage_that_is_seen_entry_by_entry(filled: Directories) -> None:
     put(filled, struct.pack(">qq", 2, 50), struct.pack(">q", 5 << 32 | 1028))
     with log_of(filled).open("r+b") as stream:
         stream.seek(HEADER_BYTES)
@@ -193,7 +193,7 @@ def test_a_lost_log_beside_damage_that_is_seen_entry_by_entry(filled: Folders) -
     assert "lost-entries.md" in damaged["fix"]
 
 
-def test_a_deep_check_of_a_cut_log(filled: Folders) -> None:
+def test_a_deep_check_of_a_cut_log(filled: Directories) -> None:
     with log_of(filled).open("r+b") as stream:
         stream.truncate(log_of(filled).stat().st_size - 45)
     assert [each["finding"] for each in deep_findings(filled)] == [
@@ -202,7 +202,7 @@ def test_a_deep_check_of_a_cut_log(filled: Folders) -> None:
     ]
 
 
-def test_another_entry_at_the_place(filled: Folders) -> None:
+def test_another_entry_at_the_place(filled: Directories) -> None:
     """A new index would deny it, so none is advised."""
     with log_of(filled).open("r+b") as stream:
         stream.seek(HEADER_BYTES + 4)
@@ -214,7 +214,7 @@ def test_another_entry_at_the_place(filled: Folders) -> None:
     assert "index rebuild" not in found["fix"]
 
 
-def test_a_size_word_that_cannot_be(filled: Folders) -> None:
+def test_a_size_word_that_cannot_be(filled: Directories) -> None:
     with log_of(filled).open("r+b") as stream:
         stream.seek(HEADER_BYTES)
         stream.write(struct.pack(">i", 3))
@@ -232,14 +232,14 @@ def test_a_size_word_that_cannot_be(filled: Folders) -> None:
         (HEADER_BYTES + 4, "found 1:0 instead"),
     ],
 )
-def test_locations_that_are_wrong(filled: Folders, location: int, reason: str) -> None:
+def test_locations_that_are_wrong(filled: Directories, location: int, reason: str) -> None:
     put(filled, struct.pack(">qq", 2, 50), struct.pack(">q", location))
     (found,) = deep_findings(filled)
     assert (found["check"], found["ledger_id"], found["entry_id"]) == ("locations", "2", "50")
     assert reason in found["finding"]
 
 
-def test_rows_that_are_no_locations(filled: Folders) -> None:
+def test_rows_that_are_no_locations(filled: Directories) -> None:
     put(filled, b"\0short", b"x")
     (found,) = deep_findings(filled)
     assert "is not a location" in found["finding"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bkctl.storage.entry_log.format import HEADER_BYTES
-from tests.commands.storage.conftest import Folders
+from tests.commands.storage.conftest import Directories
 from tests.processes import run_bkctl
 from tests.storage.engines import entry
 from tests.storage.golden import FILES, content
@@ -65,36 +65,38 @@ def test_ledgers_of_a_log_of_java(golden: tuple[Path, dict[str, object]]) -> Non
     assert {item["ledger_id"]: item["bytes"] for item in items} == counted
 
 
-def test_a_torn_end_is_told(folders: Folders) -> None:
-    folders.fill()
-    current = Path(folders.config.ledger_directories[0]) / "current"
+def test_a_torn_end_is_told(directories: Directories) -> None:
+    directories.fill()
+    current = Path(directories.config.ledger_directories[0]) / "current"
     with (current / "0.log").open("ab") as file:
         file.write(struct.pack(">i", 100) + entry(1, 3)[:16])
-    result = folders.succeed("entrylog", "scan", "0", "-o", "json")
+    result = directories.succeed("entrylog", "scan", "0", "-o", "json")
     assert result.json()["items"][-1] == {"type": "dropped", "size_bytes": 20}
     assert "20 bytes at its end" in result.stderr
-    rest = folders.succeed("entrylog", "scan", "0x0", "--from", "1100", "--to", "1200", "-o", "json").json()["items"]
+    rest = directories.succeed("entrylog", "scan", "0x0", "--from", "1100", "--to", "1200", "-o", "json").json()[
+        "items"
+    ]
     assert rest
     assert all(1100 <= item["offset"] < 1200 for item in rest if item["type"] == "entry")
 
 
-def test_a_record_with_a_negative_ledger_id(folders: Folders) -> None:
-    folders.fill()
-    log = Path(folders.config.ledger_directories[0]) / "current" / "0.log"
+def test_a_record_with_a_negative_ledger_id(directories: Directories) -> None:
+    directories.fill()
+    log = Path(directories.config.ledger_directories[0]) / "current" / "0.log"
     with log.open("r+b") as file:
         file.seek(HEADER_BYTES + 4)
         ledger_id, entry_id = struct.unpack(">qq", file.read(16))
         file.seek(HEADER_BYTES + 4)
         file.write(struct.pack(">q", ledger_id - 2**63))
     broken = str(ledger_id - 2**63)
-    items = folders.succeed("entrylog", "scan", "0", "-o", "json").json()["items"]
+    items = directories.succeed("entrylog", "scan", "0", "-o", "json").json()["items"]
     assert (items[0]["type"], items[0]["offset"], items[0]["ledger_id"]) == ("stray", HEADER_BYTES, broken)
     assert {each["type"] for each in items[1:]} == {"entry"}
-    one = folders.succeed("entrylog", "scan", "0", "--ledger", broken, "-o", "json").json()["items"]
+    one = directories.succeed("entrylog", "scan", "0", "--ledger", broken, "-o", "json").json()["items"]
     assert one == items[:1]
-    shown = folders.succeed("entrylog", "show", "0", "--ledger", broken, "-o", "json").json()["items"]
+    shown = directories.succeed("entrylog", "show", "0", "--ledger", broken, "-o", "json").json()["items"]
     assert [(each["ledger_id"], each["entry_id"]) for each in shown] == [(broken, str(entry_id))]
-    checked = folders.run("check", "-o", "json")
+    checked = directories.run("check", "-o", "json")
     assert checked.exit_code == 10
     [found] = [each for each in checked.json()["items"] if each["check"] == "entry logs"]
     assert (found["path"], found["offset"]) == (str(log), HEADER_BYTES)
@@ -115,13 +117,13 @@ def test_a_range_where_no_entry_can_be_is_a_usage_error(golden: tuple[Path, dict
     assert run_bkctl("storage", "entrylog", "scan", str(path), "--from", str(size)).exit_code == 0
 
 
-def test_names_and_folders(tmp_path: Path) -> None:
-    folders = Folders(tmp_path, ledgers=2)
-    folders.fill()
-    result = folders.run("entrylog", "scan", "0.log")
+def test_names_and_directories(tmp_path: Path) -> None:
+    directories = Directories(tmp_path, ledgers=2)
+    directories.fill()
+    result = directories.run("entrylog", "scan", "0.log")
     assert result.exit_code == 2
     assert "choose one with --directory" in result.stderr
-    chosen = folders.succeed("entrylog", "scan", "0.log", "--directory", str(tmp_path / "l1"), "-o", "json")
+    chosen = directories.succeed("entrylog", "scan", "0.log", "--directory", str(tmp_path / "l1"), "-o", "json")
     assert {item["ledger_id"] for item in chosen.json()["items"]} == {"1", "3"}
     (tmp_path / "8.log").mkdir()
     (tmp_path / "l0" / "current" / "7b.log").symlink_to("nowhere")
@@ -137,5 +139,5 @@ def test_names_and_folders(tmp_path: Path) -> None:
         (("show", "0", "--directory", str(tmp_path / "l0"), "--entry", "3"), 2, "--entry needs --ledger"),
         (("show", "0", "--directory", str(tmp_path / "l0"), "--ledger", "9"), 4, "has no entry of ledger 9"),
     ):
-        failed = folders.run("entrylog", *words)
+        failed = directories.run("entrylog", *words)
         assert (failed.exit_code, said in failed.stderr) == (code, True), failed

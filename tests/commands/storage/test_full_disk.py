@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bkctl.storage.filenames import LEDGERS_DATABASE
-from tests.commands.storage.conftest import Folders
+from tests.commands.storage.conftest import Directories
 from tests.processes import BkctlResult, run_bkctl
 from tests.runtime.bookie.small_disk import SmallDisk, small_disk
 from tests.storage.engines import checkpoint
@@ -22,10 +22,10 @@ TORN = struct.pack("<IHB", 0, 4, 1) + bytes(4)
 
 
 class FullDisk:
-    """A stopped bookie's folders on a disk that somebody else has filled since."""
+    """A stopped bookie's directories on a disk that somebody else has filled since."""
 
-    def __init__(self, folders: Folders, disk: SmallDisk) -> None:
-        self.folders = folders
+    def __init__(self, directories: Directories, disk: SmallDisk) -> None:
+        self.directories = directories
         self._disk = disk
 
     def fill(self) -> None:
@@ -38,20 +38,20 @@ class FullDisk:
     def run(self, *words: str) -> BkctlResult:
         """The audit trail is on another disk."""
         state = self._disk.path.parent / "state"
-        return run_bkctl("storage", *words, *self.folders.arguments, BKCTL_STATE_DIR=str(state))
+        return run_bkctl("storage", *words, *self.directories.arguments, BKCTL_STATE_DIR=str(state))
 
     @property
     def ledger_rows(self) -> Path:
-        return Path(self.folders.config.ledger_directories[0]) / "current" / LEDGERS_DATABASE
+        return Path(self.directories.config.ledger_directories[0]) / "current" / LEDGERS_DATABASE
 
 
 @pytest.fixture(params=[True, False], ids=["stopped", "killed"])
 def full_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FullDisk]:
     """Stopped in order, or with all of it in the journal alone."""
     with small_disk(tmp_path / "disk") as disk:
-        full = FullDisk(Folders(disk.path), disk)
-        full.folders.fill(is_flushed=request.param)
-        full.folders.stamp()
+        full = FullDisk(Directories(disk.path), disk)
+        full.directories.fill(is_flushed=request.param)
+        full.directories.stamp()
         yield full
 
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_written_is_no_damage(full_disk: FullDisk, words: tuple[s
 
 
 def test_the_end_of_a_limbo_is_not_written(full_disk: FullDisk) -> None:
-    with full_disk.folders.opened() as storage:
+    with full_disk.directories.opened() as storage:
         storage.engine_of(2).set_limbo(2)
         checkpoint(storage)
     listed = full_disk.run("limbo", "list", "-o", "json")

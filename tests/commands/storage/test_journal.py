@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.storage.conftest import PREALLOCATION_BYTES, Folders
+from tests.commands.storage.conftest import PREALLOCATION_BYTES, Directories
 from tests.processes import BkctlResult, run_bkctl
 from tests.storage.engines import KEY, checkpoint, entry
 from tests.storage.golden import FILES, content
@@ -29,10 +29,10 @@ def test_scan_of_a_journal_of_java(tmp_path: Path, name: str) -> None:
     assert rest == items[1:]
 
 
-def test_all_files_of_all_folders(tmp_path: Path) -> None:
-    folders = Folders(tmp_path, journals=2)
-    folders.fill()
-    result = folders.succeed("journal", "scan", "-o", "json")
+def test_all_files_of_all_directories(tmp_path: Path) -> None:
+    directories = Directories(tmp_path, journals=2)
+    directories.fill()
+    result = directories.succeed("journal", "scan", "-o", "json")
     items = result.json()["items"]
     assert len({item["path"] for item in items}) == 2
     assert sorted({(item["ledger_id"], item["type"]) for item in items}) == [
@@ -41,40 +41,40 @@ def test_all_files_of_all_folders(tmp_path: Path) -> None:
     ]
     assert KEY.hex() not in result.stdout
     assert KEY.decode() not in result.stdout
-    entries = folders.succeed("journal", "scan", "--entries", "--ledger", "3", "-o", "csv").stdout.splitlines()[1:]
+    entries = directories.succeed("journal", "scan", "--entries", "--ledger", "3", "-o", "csv").stdout.splitlines()[1:]
     assert [line.split(",")[4] for line in entries] == ["0", "1", "2"]
-    odd = folders.succeed("journal", "scan", "--directory", str(tmp_path / "j1"), "-o", "json").json()["items"]
+    odd = directories.succeed("journal", "scan", "--directory", str(tmp_path / "j1"), "-o", "json").json()["items"]
     assert {item["ledger_id"] for item in odd} == {"1", "3"}
 
 
-def test_what_was_torn_or_damaged_is_told(folders: Folders) -> None:
-    folders.fill(is_flushed=False)
-    current = Path(folders.config.journal_directories[0]) / "current"
+def test_what_was_torn_or_damaged_is_told(directories: Directories) -> None:
+    directories.fill(is_flushed=False)
+    current = Path(directories.config.journal_directories[0]) / "current"
     newest = max(current.glob("*.txn"), key=lambda path: int(path.stem, 16))
     whole = newest.read_bytes()
     assert len(whole) == PREALLOCATION_BYTES
     newest.write_bytes(whole[:540] + bytes(len(whole) - 540))
-    result = folders.run("journal", "scan", newest.name, "-o", "json")
+    result = directories.run("journal", "scan", newest.name, "-o", "json")
     items = result.json()["items"]
     assert items[-1]["type"] in {"dropped", "damaged"}
     newest.write_bytes(whole[:512] + b"\xff\xff\x00\x00" + whole[516:])
-    result = folders.run("journal", "scan", "-o", "json")
+    result = directories.run("journal", "scan", "-o", "json")
     assert result.exit_code == 12
     assert result.json()["items"][-1]["type"] == "damaged"
     assert str(newest) in result.stderr
     assert "at offset 512" in result.stderr
 
 
-def test_refusals(folders: Folders) -> None:
-    folders.fill()
+def test_refusals(directories: Directories) -> None:
+    directories.fill()
     for words, code, said in (
         (("scan", "7"), 4, "no journal 7.txn"),
         (("scan", "--from", "512"), 2, "--from needs a journal file"),
         (("scan", "foo.txn"), 2, "'foo.txn' is not a journal"),
     ):
-        failed = folders.run("journal", *words)
+        failed = directories.run("journal", *words)
         assert (failed.exit_code, said in failed.stderr) == (code, True), failed
-    assert not (Path(folders.config.journal_directories[0]) / "current" / "7.txn").exists()
+    assert not (Path(directories.config.journal_directories[0]) / "current" / "7.txn").exists()
 
 
 @pytest.mark.parametrize("name", JOURNALS)
@@ -104,19 +104,19 @@ def test_a_start_where_no_record_can_be_is_a_usage_error(tmp_path: Path, name: s
     assert scan(first).stdout == whole
 
 
-def test_what_cannot_be_read_does_not_end_the_listing(folders: Folders) -> None:
-    folders.fill()
-    current = Path(folders.config.journal_directories[0]) / "current"
-    records = folders.succeed("journal", "scan", "-o", "json").json()["items"]
+def test_what_cannot_be_read_does_not_end_the_listing(directories: Directories) -> None:
+    directories.fill()
+    current = Path(directories.config.journal_directories[0]) / "current"
+    records = directories.succeed("journal", "scan", "-o", "json").json()["items"]
     (current / "1.txn").mkdir()
-    result = folders.run("journal", "scan", "-o", "json")
+    result = directories.run("journal", "scan", "-o", "json")
     first, *rest = result.json()["items"]
     assert (first["type"], first["note"], first["path"]) == ("unreadable", "Is a directory", str(current / "1.txn"))
     assert rest == records
     assert (result.exit_code, result.stderr) == (1, f"error: {current / '1.txn'}: Is a directory\n")
     (current / "1.txn").rmdir()
     (current / "bkctl.journals").write_bytes(b"junk")
-    result = folders.run("journal", "scan", "-o", "json")
+    result = directories.run("journal", "scan", "-o", "json")
     assert (result.exit_code, "is not a catalog of journals" in result.stderr) == (12, True)
     assert result.json()["items"] == records
 
@@ -134,40 +134,40 @@ def test_a_start_behind_damage_is_believed(tmp_path: Path) -> None:
 
 
 def test_replay_brings_back_what_the_mark_leaves_out(tmp_path: Path) -> None:
-    folders = Folders(tmp_path, journals=2, ledgers=2)
-    folders.fill()
+    directories = Directories(tmp_path, journals=2, ledgers=2)
+    directories.fill()
     first = {path.parent.parent.name: path for path in tmp_path.glob("j*/current/*.txn")}
-    with folders.opened() as storage:
+    with directories.opened() as storage:
         storage.engine_of(2).delete_ledger(2)
         checkpoint(storage)
-    marks = folders.succeed("mark", "-o", "json").json()["items"]
+    marks = directories.succeed("mark", "-o", "json").json()["items"]
     options = ("--from", first["j0"].name, "--directory", str(tmp_path / "j0"), "-o", "json")
-    plan = folders.succeed("journal", "replay", *options, "--dry-run").json()
-    by_path = folders.succeed("journal", "replay", "--from", str(first["j0"]), "--dry-run", "-o", "json").json()
+    plan = directories.succeed("journal", "replay", *options, "--dry-run").json()
+    by_path = directories.succeed("journal", "replay", "--from", str(first["j0"]), "--dry-run", "-o", "json").json()
     assert by_path == plan
     assert plan["items"][0]["path"] == str(first["j0"])
-    assert folders.run("journal", "replay", *options).exit_code == 3, "nobody is there to ask"
+    assert directories.run("journal", "replay", *options).exit_code == 3, "nobody is there to ask"
     for _ in range(2):
-        result = folders.succeed("journal", "replay", *options, "--yes").json()
+        result = directories.succeed("journal", "replay", *options, "--yes").json()
         assert (result["entries"], result["dropped_bytes"]) == (6, 0), (
             "ledgers 2 and 4; the other journal has nothing new"
         )
-    with folders.opened() as storage:
+    with directories.opened() as storage:
         assert storage.engine_of(2).stored.list_entries(2) == [0, 1, 2]
         assert storage.engine_of(2).stored.read(2, 1) == entry(2, 1)
-    later = folders.succeed("mark", "-o", "json").json()["items"]
+    later = directories.succeed("mark", "-o", "json").json()["items"]
     for before, after in zip(marks, later, strict=True):
         assert (int(before["journal_id"]), before["offset"]) <= (int(after["journal_id"]), after["offset"])
 
 
-def test_replay_refuses(folders: Folders) -> None:
-    folders.fill()
-    with folders.opened():
-        running = folders.run("journal", "replay", "--from", "1", "--yes")
+def test_replay_refuses(directories: Directories) -> None:
+    directories.fill()
+    with directories.opened():
+        running = directories.run("journal", "replay", "--from", "1", "--yes")
     assert (running.exit_code, "stop the bookie first" in running.stderr) == (5, True)
-    elsewhere = folders.root / "1.txn"
+    elsewhere = directories.root / "1.txn"
     elsewhere.touch()
-    other = folders.run("journal", "replay", "--from", str(elsewhere), "--yes")
+    other = directories.run("journal", "replay", "--from", str(elsewhere), "--yes")
     assert (other.exit_code, "is not in any of the bookie's directories" in other.stderr) == (2, True)
-    missing = folders.run("journal", "replay", "--from", "1", "--yes")
+    missing = directories.run("journal", "replay", "--from", "1", "--yes")
     assert (missing.exit_code, "no journal 1.txn" in missing.stderr) == (4, True)

@@ -7,25 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.storage.conftest import Folders
+from tests.commands.storage.conftest import Directories
 from tests.processes import run_bkctl
-from tests.storage.java_folders import java_folders
+from tests.storage.java_directories import java_directories
 
 
 @pytest.fixture
-def unpaired(tmp_path: Path) -> Folders:
+def unpaired(tmp_path: Path) -> Directories:
     """A stopped Java bookie; its logs are in the first of four ledger directories."""
-    java = java_folders("interleaved-4.18.0/replayed", tmp_path / "java")
-    folders = Folders(tmp_path, ledgers=4, indexes=1)
-    for directory in (*folders.config.ledger_directories[1:], *folders.config.index_directories):
+    java = java_directories("interleaved-4.18.0/replayed", tmp_path / "java")
+    directories = Directories(tmp_path, ledgers=4, indexes=1)
+    for directory in (*directories.config.ledger_directories[1:], *directories.config.index_directories):
         Path(directory, "current").mkdir(parents=True)
     shutil.move(java.config.journal_directories[0], tmp_path / "j0")
     shutil.move(java.config.ledger_directories[0], tmp_path / "l0")
     for path in (tmp_path / "l0" / "current").iterdir():
         if path.is_dir():
             shutil.move(path, tmp_path / "i0" / "current" / path.name)
-    folders.stamp()
-    return folders
+    directories.stamp()
+    return directories
 
 
 @pytest.mark.parametrize(
@@ -33,11 +33,11 @@ def unpaired(tmp_path: Path) -> Folders:
     [["files"], ["mark"], ["journal", "scan"], ["entrylog", "show", "0"], ["entrylog", "scan", "0"], ["check"]],
     ids=" ".join,
 )
-def test_commands_that_need_no_index(unpaired: Folders, words: list[str]) -> None:
+def test_commands_that_need_no_index(unpaired: Directories, words: list[str]) -> None:
     assert unpaired.succeed(*words, "-o", "json").json()["kind"]
 
 
-def test_the_check_reads_the_index_files_of_java(unpaired: Folders, tmp_path: Path) -> None:
+def test_the_check_reads_the_index_files_of_java(unpaired: Directories, tmp_path: Path) -> None:
     [file] = list((tmp_path / "i0").rglob("1.idx"))
     file.write_bytes(b"junk")
     result = unpaired.run("check", "-o", "json")
@@ -59,7 +59,7 @@ def test_the_check_reads_the_index_files_of_java(unpaired: Folders, tmp_path: Pa
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_refusals_name_the_setup(unpaired: Folders, words: list[str], exit_code: int) -> None:
+def test_refusals_name_the_setup(unpaired: Directories, words: list[str], exit_code: int) -> None:
     result = run_bkctl(*words, *unpaired.arguments, BKCTL_STATE_DIR=str(unpaired.root / "state"))
     assert "ledger directories: 4, index directories: 1. Java's InterleavedLedgerStorage" in result.stderr
     assert result.exit_code == exit_code

@@ -35,18 +35,18 @@ _PATIENT = ClientConfig(add_timeout_s=60, read_timeout_s=60)
 
 
 class BookieUnderTest:
-    """A bookie process with its folders, started under a prefix command, reached over its socket."""
+    """A bookie process with its directories, started under a prefix command, reached over its socket."""
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         metadata_uri: str,
         store: ZooKeeperStore,
         *settings: str,
         bookie_id: str = "traced",
         **environment: str,
     ) -> None:
-        self._folder = folder
+        self._directory = directory
         self._bookie_id = bookie_id
         self.port = free_port()
         self._uri = metadata_uri
@@ -78,18 +78,23 @@ class BookieUnderTest:
 
     def said(self) -> str:
         """What the last process started has logged."""
-        return (self._folder / "bookie.log").read_text()[self._log_start :]
+        return (self._directory / "bookie.log").read_text()[self._log_start :]
 
     def _arguments(self) -> list[str]:
         arguments = ("--metadata-uri", self._uri, "--port", str(self.port), "--bookie-id", self._bookie_id)
-        folders = ("--journal-dir", str(self._folder / "journal"), "--ledger-dir", str(self._folder / "ledgers"))
+        directories = (
+            "--journal-dir",
+            str(self._directory / "journal"),
+            "--ledger-dir",
+            str(self._directory / "ledgers"),
+        )
         keys = ("allowLoopback=true", f"zkTimeout={_ZOOKEEPER_TIMEOUT_MS}", "journalPreAllocSizeMB=1")
         settings = ("--advertised-address", "127.0.0.1", *(word for key in keys for word in ("--set", key)))
-        return ["bookie", "start", *arguments, *folders, *settings, *self._settings]
+        return ["bookie", "start", *arguments, *directories, *settings, *self._settings]
 
     def _spawn(self, prefix: Sequence[str]) -> RunningBookie:
         """A new interpreter only under a prefix: a fork costs a quarter of the CPU time."""
-        with (self._folder / "bookie.log").open("ab") as log:
+        with (self._directory / "bookie.log").open("ab") as log:
             self._log_start = log.tell()
             if not prefix:
                 return start_bkctl(*self._arguments(), stdout=log, stderr=log, variables=self._environment)

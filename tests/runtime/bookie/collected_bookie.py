@@ -149,13 +149,13 @@ class CollectedBookie:
 @contextlib.asynccontextmanager
 async def collected_bookie(
     metadata_uri: str,
-    folder: Path,
+    directory: Path,
     gc: GarbageCollectionConfig = NEVER_BY_ITSELF,
     *,
     ledger_directories: int = 1,
     children: Children | None = None,
 ) -> AsyncIterator[CollectedBookie]:
-    """Boot; leaving the block stops in order. May be entered again for the same folder: a restart.
+    """Boot; leaving the block stops in order. May be entered again for the same directory: a restart.
 
     ``children`` None: logs are scanned in this process, because a bookie starts a process for each scan.
     """
@@ -169,8 +169,8 @@ async def collected_bookie(
         flush_interval_s=3600,
         garbage_collection=gc,
         storage=StorageConfig(
-            journal_directories=(str(folder / "journal"),),
-            ledger_directories=tuple(str(folder / f"ledgers-{index}") for index in range(ledger_directories)),
+            journal_directories=(str(directory / "journal"),),
+            ledger_directories=tuple(str(directory / f"ledgers-{index}") for index in range(ledger_directories)),
             journal=JournalConfig(preallocation_bytes=1024 * 1024),
             engine=EngineConfig(memtable_bytes_max=1024 * 1024, entry_log=EntryLogConfig(size_bytes_max=LOG_BYTES_MAX)),
         ),

@@ -70,16 +70,16 @@ class Committing:
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         config: JournalConfig,
         on_disk_room: Callable[[JournalFullError | None], None] | None = None,
     ) -> None:
-        self.folder = folder
+        self.directory = directory
         self.disk = GatedDisk()
         self.answers = Answers()
         self.room: list[JournalFullError | None] = []
         self.workers = LaneWorkers()
-        self.writer = JournalWriter.open(self.disk, str(folder), config, now_ms=0)
+        self.writer = JournalWriter.open(self.disk, str(directory), config, now_ms=0)
         self.journal = GroupCommit(
             self.writer,
             self.workers,
@@ -105,17 +105,17 @@ class Committing:
         """Entry ids on disk, in order."""
         return [
             record.entry_id
-            for journal_id in list_journals(TracedDisk(), str(self.folder))
-            for record in JournalScan(TracedDisk(), str(self.folder / f"{journal_id:x}.txn"), is_newest=True)
+            for journal_id in list_journals(TracedDisk(), str(self.directory))
+            for record in JournalScan(TracedDisk(), str(self.directory / f"{journal_id:x}.txn"), is_newest=True)
             if record.kind is JournalRecordKind.ENTRY
         ]
 
 
 @contextlib.asynccontextmanager
 async def committing(
-    folder: Path, on_disk_room: Callable[[JournalFullError | None], None] | None = None, **settings: Any
+    directory: Path, on_disk_room: Callable[[JournalFullError | None], None] | None = None, **settings: Any
 ) -> AsyncIterator[Committing]:
-    running = Committing(folder, JournalConfig(preallocation_bytes=1 << 16, **settings), on_disk_room)
+    running = Committing(directory, JournalConfig(preallocation_bytes=1 << 16, **settings), on_disk_room)
     try:
         yield running
     finally:

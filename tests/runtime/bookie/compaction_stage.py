@@ -70,13 +70,14 @@ def delete(engine: LedgerDirectoryEngine, ledger_ids: Iterable[int]) -> None:
     checkpoint_now(engine)
 
 
-def make_mixed(folder: Path) -> Path:
-    """Logs in ``folder`` that the ledgers KEPT, which are in use, share with deleted ones, GONE; each had ENTRIES."""
-    engine = open_engine(folder, config=SMALL_LOGS)
+def make_mixed(directory: Path) -> Path:
+    """Logs in ``directory`` that the ledgers KEPT, which are in use, share with deleted ones, GONE; each had
+    ENTRIES."""
+    engine = open_engine(directory, config=SMALL_LOGS)
     fill(engine, [*KEPT, *GONE], ENTRIES)
     delete(engine, GONE)
     engine.close()
-    return folder
+    return directory
 
 
 def require_stored(

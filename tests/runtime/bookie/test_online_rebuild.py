@@ -95,7 +95,7 @@ class HeldDisk(OsFileSystem):
 
 
 class SlowBegin(HeldDisk):
-    """Waits when the folder of the new index has been made."""
+    """Waits when the directory of the new index has been made."""
 
     def make_directories(self, path: str) -> None:
         super().make_directories(path)
@@ -160,13 +160,13 @@ async def require_entries(peer: Peer, *, is_rebuilt: bool) -> None:
 
 
 async def test_the_same_rows_in_a_new_database_that_goes_on_serving(config: BookieConfig) -> None:
-    folder = Path(config.storage.ledger_directories[0]) / "current" / LOCATIONS_DATABASE
+    directory = Path(config.storage.ledger_directories[0]) / "current" / LOCATIONS_DATABASE
     async with booted(config) as running:
-        inode = folder.stat().st_ino
+        inode = directory.stat().st_ino
         report = await running.rebuild.run(StepProgress())
         assert report.is_complete
         assert [each.row_count for each in report.directories] == [len(LEDGERS) * len(ENTRIES)]
-        assert folder.stat().st_ino != inode
+        assert directory.stat().st_ino != inode
         await require_entries(running.peer, is_rebuilt=True)
         await running.rebuild.run(StepProgress())
         await require_entries(running.peer, is_rebuilt=True)
@@ -280,14 +280,14 @@ async def test_a_writable_bookie_is_registered_as_read_only_first_and_as_writabl
     bookie_config: BookieConfig, store: ZooKeeperStore
 ) -> None:
     registrations = RegistrationClient(store, parse_metadata_uri(bookie_config.metadata_uri).root)
-    folder = Path(bookie_config.storage.ledger_directories[0]) / "current"
+    directory = Path(bookie_config.storage.ledger_directories[0]) / "current"
     disks = msgspec.structs.replace(bookie_config.disks, is_status_kept=True)
     async with booted(msgspec.structs.replace(bookie_config, disks=disks)) as running:
         assert await running.peer.add(1, 0) is Status.OK
         task, disk = await running.begin_held()
         assert await running.peer.add(1, 1) is Status.READ_ONLY
         assert running.server.bookie_id in await registrations.read_only()
-        status = read_bookie_status(OsFileSystem(), [str(folder)])
+        status = read_bookie_status(OsFileSystem(), [str(directory)])
         assert status is not None
         assert not status.is_read_only, "a kill now must not leave the bookie read-only"
         disk.may_go_on.set()
@@ -378,9 +378,9 @@ async def test_a_cancel_between_two_directories_tells_which_has_the_new_index(
 
 
 async def test_a_cancel_during_the_exchange_waits_for_it(config: BookieConfig) -> None:
-    folder = Path(config.storage.ledger_directories[0]) / "current" / LOCATIONS_DATABASE
+    directory = Path(config.storage.ledger_directories[0]) / "current" / LOCATIONS_DATABASE
     async with booted(config) as running:
-        inode = folder.stat().st_ino
+        inode = directory.stat().st_ino
         disk = running.rebuild._filesystem = SlowExchange()
         task = await running.begin()
         assert await asyncio.to_thread(disk.has_begun.wait, 60)
@@ -390,7 +390,7 @@ async def test_a_cancel_during_the_exchange_waits_for_it(config: BookieConfig) -
         disk.may_go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert folder.stat().st_ino != inode
+        assert directory.stat().st_ino != inode
         await require_entries(running.peer, is_rebuilt=True)
 
 
@@ -523,7 +523,7 @@ def damage(log: Path) -> None:
 
 
 def moved(config: StorageConfig, root: Path, target: Path) -> StorageConfig:
-    """The same folders below another root."""
+    """The same directories below another root."""
     return msgspec.structs.replace(
         config,
         journal_directories=tuple(path.replace(str(root), str(target)) for path in config.journal_directories),
@@ -532,7 +532,7 @@ def moved(config: StorageConfig, root: Path, target: Path) -> StorageConfig:
 
 
 def require_stored(config: StorageConfig) -> None:
-    """A boot on these folders finds every entry and the fence; or it asks for a rebuild, which finds them."""
+    """A boot on these directories finds every entry and the fence; or it asks for a rebuild, which finds them."""
     try:
         storage: LedgerStorage = open_storage(config)
     except (IndexMissingError, IndexDamagedError):

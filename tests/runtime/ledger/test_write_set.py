@@ -87,16 +87,16 @@ def test_every_sequence_of_three_events_against_plain_sets() -> None:
 def covered(sizes: tuple[int, int, int], known: set[int]) -> bool:
     coverage = QuorumCoverage(*sizes)
     for index in known:
-        coverage.mark_known(index)
+        coverage.note_known(index)
     return coverage.is_covered
 
 
 def test_what_is_missing_is_in_the_write_quorums_that_are_not_covered() -> None:
     coverage = QuorumCoverage(5, 2, 2)
     for index in (1, 2):
-        coverage.mark_known(index)
+        coverage.note_known(index)
     assert coverage.missing == {3, 4, 0}
-    coverage.mark_known(4)
+    coverage.note_known(4)
     assert coverage.missing == set()
     assert coverage.is_covered
 

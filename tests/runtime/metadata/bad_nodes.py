@@ -56,12 +56,12 @@ class BadNode(NamedTuple):
     ephemeral: frozenset[str] = frozenset()
 
 
-def cookie(bookie_id: str, folder: str, instance_id: str | None = INSTANCE_ID) -> bytes:
+def cookie(bookie_id: str, directory: str, instance_id: str | None = INSTANCE_ID) -> bytes:
     return encode_cookie(
         Cookie(
             bookie_id=bookie_id,
-            journal_directories=(f"{folder}/journal",),
-            ledger_directories=(f"{folder}/ledgers",),
+            journal_directories=(f"{directory}/journal",),
+            ledger_directories=(f"{directory}/ledgers",),
             instance_id=instance_id,
         )
     )
@@ -228,7 +228,10 @@ BAD_NODES = (
     ),
     _bad("cookie of another bookie", "cookie-names-another-bookie", f"cookies/{BOOKIES[1]}", cookie("x:1", "/data")),
     _bad(
-        "two cookies on one folder", "cookies-share-folders", "cookies/10.0.0.1:3999", cookie("10.0.0.1:3999", "/data")
+        "two cookies on one directory",
+        "cookies-share-folders",
+        "cookies/10.0.0.1:3999",
+        cookie("10.0.0.1:3999", "/data"),
     ),
     # the root
     _bad("no LAYOUT", "layout-missing", "LAYOUT", MISSING),

@@ -22,8 +22,8 @@ def force_counters(data_directory: Path, counters: Mapping[str, int]) -> None:
     The server was started since anything was changed: a start writes a snapshot, whose name is the number of the last
     transaction. Those that follow must leave no gap.
     """
-    folder = data_directory / "data" / "version-2"
-    last_zxid = max(int(file.suffix[1:], 16) for file in folder.glob("snapshot.*"))
+    directory = data_directory / "data" / "version-2"
+    last_zxid = max(int(file.suffix[1:], 16) for file in directory.glob("snapshot.*"))
     zxid = last_zxid + 1
     records = []
     for path, count in counters.items():
@@ -31,7 +31,7 @@ def force_counters(data_directory: Path, counters: Mapping[str, int]) -> None:
         created = child + struct.pack(">i", 0) + struct.pack(">i", 1) + _EVERYBODY + struct.pack(">?i", False, count)
         records += [_record(zxid, _CREATE, created), _record(zxid + 1, _DELETE, child)]
         zxid += 2
-    log = folder / f"log.{last_zxid + 1:x}"
+    log = directory / f"log.{last_zxid + 1:x}"
     log.write_bytes(_HEADER + b"".join(records))
 
 

@@ -12,5 +12,5 @@ import uvloop
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run every test of this folder once per loop."""
+    """Run every test of this directory once per loop."""
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

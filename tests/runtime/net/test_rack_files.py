@@ -10,8 +10,8 @@ from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.net.rack_files import OsRackFiles
 
 
-def script(folder: Path, body: str) -> str:
-    path = folder / "rack-of"
+def script(directory: Path, body: str) -> str:
+    path = directory / "rack-of"
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)
     return str(path)

@@ -22,4 +22,4 @@ def test_looks_without_progress_are_counted() -> None:
         (None, 0),
         (Standing("answers", 1, 10), 0),
     ]
-    assert [watch.look(standing) for standing, _ in looks] == [count for _, count in looks]
+    assert [watch.stalled_checks(standing) for standing, _ in looks] == [count for _, count in looks]

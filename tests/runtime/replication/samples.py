@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
-from bkctl.runtime.replication.run.report import RecoveryReport
+from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 
 
 def ledger(

@@ -26,7 +26,7 @@ from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
 from bkctl.runtime.replication.run.drain import DrainHooks
 from bkctl.runtime.replication.run.recovery import BookieRecovery
-from bkctl.runtime.replication.run.report import RecoveryReport
+from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.storage.adapters.sqlite import temporary_database
 from tests.runtime.client.scripted_bookie import ScriptedBookie

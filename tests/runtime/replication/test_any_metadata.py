@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bkctl.runtime.bookie.integrity.rules import is_end_in_doubt, ledger_mark, needs_recovery, own_stripes
+from bkctl.runtime.bookie.integrity.rules import is_end_in_doubt, needs_of, needs_recovery, own_stripes
 from bkctl.runtime.ledger.changes import find_regression
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
@@ -53,7 +53,7 @@ def test_a_recovery_is_planned(metadata: LedgerMetadata, failed: str, live: froz
 
 @given(any_metadata(), st.sampled_from(BOOKIES), BOOKIE_SETS)
 def test_a_bookie_knows_its_part(metadata: LedgerMetadata, bookie_id: str, doubting: frozenset[str]) -> None:
-    mark = ledger_mark(metadata, bookie_id)
+    mark = needs_of(metadata, bookie_id)
     assert mark.needs_limbo == needs_recovery(metadata, bookie_id)
     assert is_end_in_doubt(metadata, doubting) in {True, False}
     for stripe in own_stripes(metadata, bookie_id):

@@ -239,10 +239,10 @@ def test_sentences_name_what_a_person_needs() -> None:
         "7 bookies (b0:3181, b1:3181, b2:3181, b3:3181, b4:3181 and 2 more) are not registered"
     )
     assert sentences["marks"].startswith(
-        "2,113 to 10,000 ledgers are marked as under-replicated; the oldest mark is 3h"
+        "2,113 to 10,000 ledgers are marked as under-replicated; the oldest mark is 3 h"
     )
     assert sentences["autorecovery_disabled"] == (
-        "autorecovery has been disabled by ann for 2h (kernel update); it was to be enabled by 2023-01-01T00:00:00Z"
+        "autorecovery has been disabled by ann for 2 h (kernel update); it was to be enabled by 2023-01-01T00:00:00Z"
     )
 
 

@@ -100,7 +100,7 @@ def test_beyond_its_limit_it_only_counts() -> None:
 def test_ranges_for_people() -> None:
     ranges = [EntryRange(0, 4), EntryRange(7, 7), EntryRange(9, 10)]
     assert format_ranges(ranges) == "0-4, 7, 9-10"
-    assert format_ranges(ranges, 1) == "0-4, and 2 more ranges"
+    assert format_ranges(ranges, 1) == "0-4 and 2 more ranges"
 
 
 @pytest.mark.parametrize("seed", range(50))

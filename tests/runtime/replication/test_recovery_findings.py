@@ -67,26 +67,26 @@ FAULTS: list[tuple[str, Urgency, str, dict[str, Any]]] = [
     (
         "too_many_gone",
         Urgency.CRITICAL,
-        "3 of 4 bookies are gone, more than 50%: no ledger is marked",
-        {"daemons": daemon(alarm="3 of 4 bookies are gone, more than 50%: no ledger is marked until some are back")},
+        "3 of 4 bookies are gone, more than 50.0 %: no ledger is marked",
+        {"daemons": daemon(alarm="3 of 4 bookies are gone, more than 50.0 %: no ledger is marked until some are back")},
     ),
     ("lost_entries", Urgency.CRITICAL, "20,000 ledgers have entries", {"losses": NotedLosses(20_000)}),
     (
         "maintenance_overdue",
         Urgency.WARNING,
-        "the maintenance of bookie b1:3181 is overdue by 1m",
+        "the maintenance of bookie b1:3181 is overdue by 60 s",
         {"maintenance": maintenance(NOW_MS - 60_000)},
     ),
     (
         "deadlines",
         Urgency.NOTICE,
-        "bookie b1:3181 is gone; the ledgers will be marked in 4m",
+        "bookie b1:3181 is gone; the ledgers will be marked in 4 min",
         {"deadlines": (("b1:3181", AWAY),)},
     ),
     (
         "daemon_silent",
         Urgency.WARNING,
-        "have not reported for up to 1h and may hang: host-1 (process 7)",
+        "have not reported for up to 60 min and may hang: host-1 (process 7)",
         {"daemons": daemon(written_ms=NOW_MS - HOUR_MS)},
     ),
     (
@@ -100,7 +100,7 @@ FAULTS: list[tuple[str, Urgency, str, dict[str, Any]]] = [
     (
         "no_progress",
         Urgency.WARNING,
-        "no worker has finished one for 2h",
+        "no worker has finished one for 2 h",
         {"daemons": daemon(worker=msgspec.structs.replace(WORKER, finished_ms=NOW_MS - 2 * HOUR_MS))},
     ),
     ("no_worker", Urgency.WARNING, "no daemon is a worker: host-1 (role auditor)", {"daemons": (AUDITOR,)}),

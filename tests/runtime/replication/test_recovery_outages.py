@@ -26,7 +26,7 @@ from bkctl.runtime.replication.run.decommission import Decommission
 from bkctl.runtime.replication.run.drain import DrainHooks
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from bkctl.runtime.replication.run.recovery import BookieRecovery
-from bkctl.runtime.replication.run.report import RecoveryReport
+from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.storage.adapters.sqlite import temporary_database
 from tests.runtime.client.world import Client, World, segments
 from tests.runtime.metadata.conftest import expire, session_of

@@ -31,9 +31,9 @@ def children(request: pytest.FixtureRequest) -> Children:
 def test_each_task_is_answered_and_progress_reported(children: Children, tmp_path: Path) -> None:
     tasks = []
     for number in range(5):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        path = write_journal(folder, [key_record(number)])
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        path = write_journal(directory, [key_record(number)])
         tasks.append(ReadJournal(path=str(path), is_newest=True, cataloged=None))
     reported: list[int] = []
     with children.pool(CHILD_MODULE, str(tmp_path), 2) as pool:
@@ -44,7 +44,7 @@ def test_each_task_is_answered_and_progress_reported(children: Children, tmp_pat
     assert sum(reported) == sum(FS.size(task.path) for task in tasks)
 
 
-def test_a_task_writes_in_the_working_folder(children: Children, tmp_path: Path) -> None:
+def test_a_task_writes_in_the_working_directory(children: Children, tmp_path: Path) -> None:
     write_log(tmp_path, 6)
     work = tmp_path / "work"
     work.mkdir()

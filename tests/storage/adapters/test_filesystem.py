@@ -172,7 +172,7 @@ def test_names(fs: FileSystem, file: File, tmp_path: Path) -> None:
         fs.link(second, second)
 
 
-def test_folders(fs: FileSystem, file: File, tmp_path: Path) -> None:
+def test_directories(fs: FileSystem, file: File, tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b" / "c"
     fs.make_directories(str(deep))
     fs.make_directories(str(deep))
@@ -183,7 +183,7 @@ def test_folders(fs: FileSystem, file: File, tmp_path: Path) -> None:
         fs.make_directories(file.path)
 
 
-def test_new_folders_are_durable_in_their_parents(tmp_path: Path) -> None:
+def test_new_directories_are_durable_in_their_parents(tmp_path: Path) -> None:
     disk = TracedDisk()
     disk.make_directories(str(tmp_path / "a" / "b"))
     assert disk.take_calls() == [("sync directory", tmp_path.name), ("sync directory", "a")]
@@ -191,7 +191,7 @@ def test_new_folders_are_durable_in_their_parents(tmp_path: Path) -> None:
     assert disk.take_calls() == []
 
 
-def test_relative_folders(fs: FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_directories(fs: FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     fs.make_directories("data/current")
     fs.write_file_atomically("VERSION", b"5\n")
@@ -206,7 +206,7 @@ def test_space_is_that_of_the_file_system(fs: FileSystem, tmp_path: Path) -> Non
     assert fs.space(str(tmp_path / "same")).filesystem_id == space.filesystem_id
 
 
-def test_a_folder_has_one_owner(fs: FileSystem, tmp_path: Path) -> None:
+def test_a_directory_has_one_owner(fs: FileSystem, tmp_path: Path) -> None:
     lock = fs.lock_directory(str(tmp_path))
     with pytest.raises(DirectoryLockedError, match=f"in use by process {os.getpid()}"):
         fs.lock_directory(str(tmp_path))
@@ -260,7 +260,7 @@ def test_a_child_that_was_being_started_holds_up_nobody_for_long(fs: FileSystem,
         fs.lock_directory(str(tmp_path)).release()
 
 
-def test_an_owner_who_cannot_be_told_holds_the_folder_all_the_same(fs: FileSystem, tmp_path: Path) -> None:
+def test_an_owner_who_cannot_be_told_holds_the_directory_all_the_same(fs: FileSystem, tmp_path: Path) -> None:
     lock = fs.lock_directory(str(tmp_path))
     (tmp_path / LOCK).write_text("99999999999999999999\n")
     with pytest.raises(DirectoryLockedError):
@@ -269,17 +269,17 @@ def test_an_owner_who_cannot_be_told_holds_the_folder_all_the_same(fs: FileSyste
 
 
 def test_errors_of_open_files_name_the_file(fs: FileSystem, tmp_path: Path) -> None:
-    full, folder = tmp_path / "full", tmp_path / "folder"
+    full, directory = tmp_path / "full", tmp_path / "directory"
     full.symlink_to("/dev/full")
-    folder.mkdir()
-    writer, reader = fs.open(str(full), writable=True), fs.open(str(folder))
+    directory.mkdir()
+    writer, reader = fs.open(str(full), writable=True), fs.open(str(directory))
     failing: list[tuple[Callable[[], object], Path, str]] = [
         (lambda: writer.pwrite(b"x", 0), full, "No space left"),
         (lambda: writer.pwritev([b"x", b"y"], 0), full, "No space left"),
         (writer.sync, full, "Invalid argument"),
         (writer.sync_data, full, "Invalid argument"),
         (lambda: writer.truncate(1), full, "Invalid argument"),
-        (lambda: reader.pread(1, 0), folder, "Is a directory"),
+        (lambda: reader.pread(1, 0), directory, "Is a directory"),
     ]
     for call, path, reason in failing:
         with pytest.raises(OSError, match=reason) as raised:

@@ -39,13 +39,13 @@ def key(number: int) -> bytes:
     return number.to_bytes(8, "big")
 
 
-def damaged_table(folder: Path) -> None:
+def damaged_table(directory: Path) -> None:
     """Turn a database of many rows into one whose table has a flipped byte, about the middle."""
-    store = open_plyvel(str(folder), create=True, strict=True)
+    store = open_plyvel(str(directory), create=True, strict=True)
     store.write((key(number), b"x" * 8) for number in range(ROW_COUNT))
     store.close()
-    open_plyvel(str(folder), create=False, strict=True).close()  # Moves the rows from the log into a table.
-    table = max(folder.glob("*.ldb"), key=lambda path: path.stat().st_size)
+    open_plyvel(str(directory), create=False, strict=True).close()  # Moves the rows from the log into a table.
+    table = max(directory.glob("*.ldb"), key=lambda path: path.stat().st_size)
     flip(table, table.stat().st_size // 2)
 
 
@@ -55,8 +55,8 @@ def flip(path: Path, offset: int) -> None:
     path.write_bytes(data)
 
 
-def log_of(folder: Path) -> Path:
-    return max(folder.glob("*.log"))
+def log_of(directory: Path) -> Path:
+    return max(directory.glob("*.log"))
 
 
 def test_put_get_delete(store: PlyvelIndexStore) -> None:
@@ -157,31 +157,31 @@ def test_a_damaged_block_is_never_absence(tmp_path: Path) -> None:
 
 
 def test_strict_refuses_a_damaged_log_and_the_other_open_drops_it(tmp_path: Path) -> None:
-    folder = tmp_path / "db"
-    store = open_plyvel(str(folder), create=True, strict=True)
+    directory = tmp_path / "db"
+    store = open_plyvel(str(directory), create=True, strict=True)
     store.write([(b"a", b"1" * 100)])
     store.write([(b"b", b"2" * 100)])
     store.close()
-    flip(log_of(folder), log_of(folder).stat().st_size - 10)
+    flip(log_of(directory), log_of(directory).stat().st_size - 10)
     with pytest.raises(IndexDamagedError):
-        open_plyvel(str(folder), create=False, strict=True)
-    open_plyvel(str(folder), create=False, strict=False).close()
-    after = open_plyvel(str(folder), create=False, strict=True)
+        open_plyvel(str(directory), create=False, strict=True)
+    open_plyvel(str(directory), create=False, strict=False).close()
+    after = open_plyvel(str(directory), create=False, strict=True)
     assert (after.get(b"a"), after.get(b"b")) == (b"1" * 100, None)
     after.close()
 
 
 def test_load_neither_switches_the_log_nor_compresses(tmp_path: Path) -> None:
     """LevelDB's default write buffer of 4 MiB makes writers wait for tables; a fresh log would show the switch."""
-    folder = tmp_path / "db"
-    store = open_plyvel(str(folder), create=True, strict=True)
-    log = log_of(folder)
+    directory = tmp_path / "db"
+    store = open_plyvel(str(directory), create=True, strict=True)
+    log = log_of(directory)
     for first in range(0, 8 * 1024, 1024):
         store.write((key(number), bytes(1024)) for number in range(first, first + 1024))
-    assert log_of(folder) == log
+    assert log_of(directory) == log
     store.close()
-    open_plyvel(str(folder), create=False, strict=True).close()
-    assert sum(path.stat().st_size for path in folder.glob("*.ldb")) > 8 * 1024 * 1024
+    open_plyvel(str(directory), create=False, strict=True).close()
+    assert sum(path.stat().st_size for path in directory.glob("*.ldb")) > 8 * 1024 * 1024
 
 
 WRITES_ONE_BATCH = """

@@ -203,13 +203,13 @@ def root(tmp_path: Path) -> Iterator[Path]:
     if not os.path.isdir("/dev/shm"):
         yield tmp_path
         return
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        yield Path(folder)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        yield Path(directory)
 
 
-def kinds_of_operations(folder: Path) -> list[str]:
+def kinds_of_operations(directory: Path) -> list[str]:
     """Of a checkpoint, in their order."""
-    world = World(folder)
+    world = World(directory)
     world.failing.arm(0, is_after=False)
     checkpoint(world.bookie.storage)
     world.bookie.storage.close()

@@ -776,13 +776,13 @@ def test_a_damaged_index_stops_the_boot_and_closes_the_other(tmp_path: Path) -> 
 
 def test_a_damaged_row_stops_the_boot_and_closes_both(tmp_path: Path) -> None:
     stored_engine(tmp_path / "live")
-    folder = str(tmp_path / "live" / LEDGERS_DATABASE)
-    store = open_plyvel(folder, create=False, strict=True)
+    directory = str(tmp_path / "live" / LEDGERS_DATABASE)
+    store = open_plyvel(directory, create=False, strict=True)
     store.write([(bytes(7), b"")])
     store.close()
     with pytest.raises(IndexDamagedError):
         open_engine(tmp_path / "live")
-    store = open_plyvel(folder, create=False, strict=True)
+    store = open_plyvel(directory, create=False, strict=True)
     store.write([], [bytes(7)])
     store.close()
     open_engine(tmp_path / "live").close()

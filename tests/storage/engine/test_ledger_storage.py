@@ -75,9 +75,9 @@ def body_of(storage: LedgerStorage, ledger_id: int, entry_id: int) -> bytes | No
 
 
 def marks_of(config: StorageConfig) -> list[LogMark]:
-    folders = [current_directory(directory) for directory in config.ledger_directories]
+    directories = [current_directory(directory) for directory in config.ledger_directories]
     count = len(config.journal_directories)
-    return [read_last_mark(TracedDisk(), folders, index, count) for index in range(count)]
+    return [read_last_mark(TracedDisk(), directories, index, count) for index in range(count)]
 
 
 def restarted(bookie: Bookie, config: StorageConfig) -> LedgerStorage:
@@ -135,13 +135,13 @@ def test_index_directories_of_their_own(tmp_path: Path) -> None:
     assert body_of(restarted(bookie, config), 5, 1) == entry(5, 1)
 
 
-@pytest.mark.parametrize("folder", ["journal-0", "ledgers-1"])
-def test_a_directory_in_use_is_refused_and_the_others_are_free_again(tmp_path: Path, folder: str) -> None:
+@pytest.mark.parametrize("directory", ["journal-0", "ledgers-1"])
+def test_a_directory_in_use_is_refused_and_the_others_are_free_again(tmp_path: Path, directory: str) -> None:
     config = config_below(tmp_path, ledgers=2)
-    current = tmp_path / folder / "current"
+    current = tmp_path / directory / "current"
     current.mkdir(parents=True)
     owner = TracedDisk().lock_directory(str(current))
-    with pytest.raises(DirectoryLockedError, match=folder):
+    with pytest.raises(DirectoryLockedError, match=directory):
         open_storage(config)
     owner.release()
     storage = open_storage(config)
@@ -356,7 +356,8 @@ def check_the_work(storage: LedgerStorage, moment: str) -> None:
 
 @pytest.mark.parametrize(("journals", "ledgers"), [(1, 1), (2, 2)])
 def test_a_crash_between_any_two_steps_of_a_checkpoint(tmp_path: Path, journals: int, ledgers: int) -> None:
-    """At each step of the second checkpoint the folder is copied; every copy boots with all that was acknowledged."""
+    """At each step of the second checkpoint the directory is copied; every copy boots with all that was
+    acknowledged."""
     live = tmp_path / "live"
     disk = PhotographedDisk(live)
     config = config_below(live, journals=journals, ledgers=ledgers)

@@ -64,7 +64,7 @@ def test_entries_move_and_their_logs_go(tmp_path: Path) -> None:
 
 
 class WatchedDisk(FailingOnceDisk):
-    """Lets another lane look once: when a log was just created, or when the folder is about to be listed."""
+    """Lets another lane look once: when a log was just created, or when the directory is about to be listed."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -45,12 +45,12 @@ def write_journal(
     root: Path, *groups: Sequence[bytes], journal_id: int = FIRST, index: int = 0, tail: bytes = b""
 ) -> Path:
     """A journal file as a killed bookie leaves it."""
-    folder = Path(current_directory(str(root / f"journal-{index}")))
-    folder.mkdir(parents=True, exist_ok=True)
+    directory = Path(current_directory(str(root / f"journal-{index}")))
+    directory.mkdir(parents=True, exist_ok=True)
     data = encode_file_header()
     for group in groups:
         data += group_bytes(list(group), len(data))
-    path = folder / journal_file_name(journal_id)
+    path = directory / journal_file_name(journal_id)
     path.write_bytes(data + tail)
     return path
 
@@ -497,11 +497,11 @@ def test_entries_before_the_first_key_or_fence_of_their_ledger_are_skipped(
     skipped_count = first if place else first - 1
     assert storage.replay().skipped_count == skipped_count
     assert storage.engine_of(5).stored.list_entries(5) == list(range(skipped_count, 600))
-    folder = storage.engine_of(5).ledger_directory
+    directory = storage.engine_of(5).ledger_directory
     logged = [
         (each.ledger_id, each.entry_id)
-        for log_id in list_entry_logs(TracedDisk(), folder)
-        for each in EntryLogScan(TracedDisk(), folder, log_id)
+        for log_id in list_entry_logs(TracedDisk(), directory)
+        for each in EntryLogScan(TracedDisk(), directory, log_id)
     ]
     assert sorted(logged) == [
         *((5, number) for number in range(skipped_count, 600)),

@@ -184,7 +184,7 @@ def test_more_than_the_write_cache_takes_stops_the_boot_with_the_way_out(tmp_pat
     storage.close()
     sentence = str(raised.value)
     assert sentence.startswith(f"{tmp_path / 'ledgers-0'}: ")
-    assert "MiB are free" in sentence
+    assert " more are needed" in sentence
     found = re.search(r"--set dbStorage_writeCacheMaxSizeMb=([0-9]+)$", sentence)
     assert found is not None
     enough = msgspec.structs.replace(SMALL, memtable_bytes_max=int(found[1]) * 2**20)
@@ -256,7 +256,7 @@ def test_a_checkpoint_before_the_first_group_covers_what_was_replayed(tmp_path: 
 
 
 def test_no_journal_begins_before_its_mark_is_recorded(tmp_path: Path) -> None:
-    """On Java's folders: a catalog without a mark record would say that one is lost."""
+    """On Java's directories: a catalog without a mark record would say that one is lost."""
     write_journal(tmp_path, [key_record(5), entry(5, 0, BODY)])
     disk = FullDisk(lambda name: name == "bkctl.mark")
     storage = open_storage(config_below(tmp_path), filesystem=disk)

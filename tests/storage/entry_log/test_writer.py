@@ -341,7 +341,7 @@ def test_large_appends_are_synced_on_the_way(tmp_path: Path) -> None:
         writer.append(entries(3000))
 
 
-def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_listed_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EntryLogError, match="next entry log id"):
         EntryLogWriter.open(FS, str(tmp_path / "absent"), SMALL)
 

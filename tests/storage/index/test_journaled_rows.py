@@ -17,7 +17,7 @@ from bkctl.storage.index.journaled_rows import (
 from bkctl.storage.index.ledger_index import LedgerRow
 from bkctl.storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
 from tests.storage.engines import KEY, checkpoint, config_below, entry, explicit_lac
-from tests.storage.java_folders import EXPLICIT_LACS, FENCED, boot, java_folders
+from tests.storage.java_directories import EXPLICIT_LACS, FENCED, boot, java_directories
 
 FS = OsFileSystem()
 
@@ -34,13 +34,13 @@ FIRST_ENTRY = entry(1, 0)
 
 @pytest.mark.parametrize("image", ["db-4.18.0/replayed", "db-4.14.7/crash", "db-multidir-4.18.0/crash"])
 def test_journals_of_java(tmp_path: Path, image: str) -> None:
-    folders = java_folders(image, tmp_path)
-    found = read_journaled_ledgers(FS, folders.config)
+    directories = java_directories(image, tmp_path)
+    found = read_journaled_ledgers(FS, directories.config)
     assert found.unreadable == []
     assert {ledger_id for ledger_id, row in found.ledgers.items() if row.is_fenced} == FENCED
     assert {each: row.explicit_lac for each, row in found.ledgers.items() if row.explicit_lac} == EXPLICIT_LACS
-    assert {each: row.master_key for each, row in found.ledgers.items() if row.master_key} == folders.keys()
-    assert set(found.ledgers) >= {ledger_id for ledger_id, _ in folders.entries()}
+    assert {each: row.master_key for each, row in found.ledgers.items() if row.master_key} == directories.keys()
+    assert set(found.ledgers) >= {ledger_id for ledger_id, _ in directories.entries()}
 
 
 @pytest.fixture

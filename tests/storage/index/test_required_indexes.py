@@ -17,49 +17,49 @@ from bkctl.storage.index.swap import begin_rebuilt, commit_rebuilt
 DISK = OsFileSystem()
 
 
-def opened(folder: Path) -> type[StorageError] | None:
+def opened(directory: Path) -> type[StorageError] | None:
     """The error of opening the indexes."""
     try:
-        for index in open_indexes(DISK, open_plyvel, str(folder), str(folder)):
+        for index in open_indexes(DISK, open_plyvel, str(directory), str(directory)):
             index.close()
     except StorageError as error:
         return type(error)
     return None
 
 
-def required(folder: Path) -> type[StorageError] | None:
+def required(directory: Path) -> type[StorageError] | None:
     """The error of the check; nothing may change."""
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     try:
-        require_indexes(DISK, open_plyvel, str(folder), str(folder))
+        require_indexes(DISK, open_plyvel, str(directory), str(directory))
     except StorageError as error:
         return type(error)
     finally:
-        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+        assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
     return None
 
 
-def lose_database(folder: Path) -> None:
-    shutil.rmtree(folder / "ldb-locations")
+def lose_database(directory: Path) -> None:
+    shutil.rmtree(directory / "ldb-locations")
 
 
-def lose_all_with_history(folder: Path) -> None:
+def lose_all_with_history(directory: Path) -> None:
     for name in ("ldb-locations", "ldb-ledgers"):
-        shutil.rmtree(folder / name)
-        (folder / f"{name}.seal").unlink()
-    (folder / "lastMark").write_bytes(bytes(16))
+        shutil.rmtree(directory / name)
+        (directory / f"{name}.seal").unlink()
+    (directory / "lastMark").write_bytes(bytes(16))
 
 
-def lose_seal(folder: Path) -> None:
-    (folder / "ldb-ledgers.seal").unlink()
+def lose_seal(directory: Path) -> None:
+    (directory / "ldb-ledgers.seal").unlink()
 
 
-def damage_seal(folder: Path) -> None:
-    (folder / "ldb-ledgers.seal").write_bytes(b"junk")
+def damage_seal(directory: Path) -> None:
+    (directory / "ldb-ledgers.seal").write_bytes(b"junk")
 
 
-def begin_swap(folder: Path) -> None:
-    path = str(folder / "ldb-locations")
+def begin_swap(directory: Path) -> None:
+    path = str(directory / "ldb-locations")
     open_plyvel(begin_rebuilt(DISK, path), create=True, strict=True).close()
     commit_rebuilt(DISK, open_plyvel, path)
     shutil.rmtree(path)

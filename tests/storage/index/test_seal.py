@@ -26,29 +26,29 @@ from tests.storage.traced_disk import TracedDisk
 
 
 class Database:
-    """A sealed database below a folder of its own, and its files."""
+    """A sealed database below a directory of its own, and its files."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.folder = root / "db"
+        self.directory = root / "db"
         self.record_path = root / "db.seal"
         self.disk = TracedDisk()
 
     def create(self, open_index: OpenIndexStore = open_plyvel) -> SealedIndex:
         self.root.mkdir(exist_ok=True)
-        return create_sealed_index(self.disk, open_index, str(self.folder))
+        return create_sealed_index(self.disk, open_index, str(self.directory))
 
     def open(self) -> SealedIndex:
-        return open_sealed_index(self.disk, open_plyvel, str(self.folder))
+        return open_sealed_index(self.disk, open_plyvel, str(self.directory))
 
     def is_present(self) -> bool:
-        return is_sealed_index_present(self.disk, str(self.folder))
+        return is_sealed_index_present(self.disk, str(self.directory))
 
     def record(self) -> SealRecord | None:
         return decode_seal_record(self.record_path.read_bytes())
 
     def seal_rows(self) -> list[int]:
-        store = open_plyvel(str(self.folder), create=False, strict=True)
+        store = open_plyvel(str(self.directory), create=False, strict=True)
         rows = [int.from_bytes(key[-8:], "big") for key, _ in store.scan(b"\xffseal", b"\xffseam")]
         store.close()
         return rows
@@ -99,7 +99,7 @@ def test_an_unbroken_run_opens_and_is_cut_to_its_end(database: Database) -> None
 
 def test_a_lost_batch_that_was_recorded_is_refused(database: Database) -> None:
     filled(database, recorded=3)
-    flip(log_of(database.folder), log_of(database.folder).stat().st_size - 10)
+    flip(log_of(database.directory), log_of(database.directory).stat().st_size - 10)
     with pytest.raises(IndexDamagedError, match=f"batch 4 .*{REBUILD_ADVICE}"):
         database.open()
     # Refusing must not wear off: the second boot has no better reason to believe the index.
@@ -109,7 +109,7 @@ def test_a_lost_batch_that_was_recorded_is_refused(database: Database) -> None:
 
 def test_a_lost_batch_in_the_middle_is_refused(database: Database) -> None:
     filled(database, recorded=1)
-    store = open_plyvel(str(database.folder), create=False, strict=True)
+    store = open_plyvel(str(database.directory), create=False, strict=True)
     store.write([], [next(store.scan(b"\xffseal", b"\xffseam"))[0]])
     store.close()
     with pytest.raises(IndexDamagedError, match="batch 1 "):
@@ -119,7 +119,7 @@ def test_a_lost_batch_in_the_middle_is_refused(database: Database) -> None:
 def test_a_lost_log_file_is_refused(database: Database) -> None:
     """LevelDB itself opens without its log and says nothing."""
     filled(database, recorded=3)
-    log_of(database.folder).unlink()
+    log_of(database.directory).unlink()
     with pytest.raises(IndexDamagedError):
         database.open()
 
@@ -132,7 +132,7 @@ def test_a_lost_batch_is_refused_after_the_floor_moved(database: Database) -> No
     shutil.copytree(database.root, database.root.with_name("copy"))
     index.close()
     copy = Database(database.root.with_name("copy"))
-    log_of(copy.folder).unlink()
+    log_of(copy.directory).unlink()
     with pytest.raises(IndexDamagedError):
         copy.open()
 
@@ -140,7 +140,7 @@ def test_a_lost_batch_is_refused_after_the_floor_moved(database: Database) -> No
 def test_a_batch_that_was_not_recorded_may_be_lost(database: Database) -> None:
     """A crash leaves such an end; the strict open refuses it, the one without strictness drops it."""
     filled(database, recorded=3, unrecorded=1)
-    flip(log_of(database.folder), log_of(database.folder).stat().st_size - 10)
+    flip(log_of(database.directory), log_of(database.directory).stat().st_size - 10)
     index = database.open()
     assert rows(index) == 3
     index.write([(b"row 3", b"")])
@@ -151,7 +151,7 @@ def test_a_batch_that_was_not_recorded_may_be_lost(database: Database) -> None:
 
 def test_batches_behind_a_gap_that_was_not_recorded_do_not_stop_later_opens(database: Database) -> None:
     filled(database, recorded=1, unrecorded=3)
-    store = open_plyvel(str(database.folder), create=False, strict=True)
+    store = open_plyvel(str(database.directory), create=False, strict=True)
     store.write([], [key for key, _ in store.scan(b"\xffseal", b"\xffseam") if key.endswith(b"\x04")])
     store.close()
     index = database.open()
@@ -163,7 +163,7 @@ def test_batches_behind_a_gap_that_was_not_recorded_do_not_stop_later_opens(data
 
 def test_missing_database_is_refused(database: Database) -> None:
     filled(database, recorded=1)
-    shutil.rmtree(database.folder)
+    shutil.rmtree(database.directory)
     assert database.is_present()
     with pytest.raises(IndexMissingError, match=REBUILD_ADVICE):
         database.open()
@@ -208,7 +208,7 @@ def test_a_crash_in_the_creation_is_mended_by_the_next(tmp_path: Path) -> None:
     assert unfinished >= 5
 
 
-def test_folder_is_synced_before_the_record_moves(database: Database) -> None:
+def test_directory_is_synced_before_the_record_moves(database: Database) -> None:
     index = database.create()
     index.write([])
     database.disk.take_calls()

@@ -11,7 +11,7 @@ from bkctl.storage.index.swap import begin_rebuilt, discard_rebuilt
 
 
 class Haunted(OsFileSystem):
-    """A child that outlived its parent is busy in the folder: it makes a file, and takes one away."""
+    """A child that outlived its parent is busy in the directory: it makes a file, and takes one away."""
 
     def __init__(self, made_count: int) -> None:
         super().__init__()
@@ -32,21 +32,21 @@ class Haunted(OsFileSystem):
         super().remove_directory(path)
 
 
-def test_a_child_that_outlived_its_parent_does_not_keep_the_folder(tmp_path: Path) -> None:
+def test_a_child_that_outlived_its_parent_does_not_keep_the_directory(tmp_path: Path) -> None:
     path = tmp_path / "ldb-locations"
     disk = Haunted(made_count=3)
-    folder = Path(begin_rebuilt(disk, str(path)))
-    (folder / "run-9").write_bytes(b"rows")
-    assert Path(begin_rebuilt(disk, str(path))) == folder
+    directory = Path(begin_rebuilt(disk, str(path)))
+    (directory / "run-9").write_bytes(b"rows")
+    assert Path(begin_rebuilt(disk, str(path))) == directory
     assert disk.made_count == 0
-    assert list(folder.iterdir()) == []
+    assert list(directory.iterdir()) == []
     discard_rebuilt(disk, str(path))
-    assert not folder.exists()
+    assert not directory.exists()
 
 
-def test_a_folder_that_cannot_be_emptied_is_an_error(tmp_path: Path) -> None:
-    folder = tmp_path / "ldb-locations.rebuilt"
-    (folder / "inner").mkdir(parents=True)
+def test_a_directory_that_cannot_be_emptied_is_an_error(tmp_path: Path) -> None:
+    directory = tmp_path / "ldb-locations.rebuilt"
+    (directory / "inner").mkdir(parents=True)
     with pytest.raises(IsADirectoryError):
         discard_rebuilt(OsFileSystem(), str(tmp_path / "ldb-locations"))
 

@@ -34,41 +34,41 @@ def key(number: int) -> bytes:
     return number.to_bytes(8, "big")
 
 
-def seen_twice(store: PlyvelIndexStore, folder: Path) -> tuple[IndexView, PlyvelIndexStore]:
+def seen_twice(store: PlyvelIndexStore, directory: Path) -> tuple[IndexView, PlyvelIndexStore]:
     """The view of a database, and LevelDB again on a copy of it.
 
     LevelDB is closed before: what was written last is in the log, as after a kill, and no compaction takes files away
     while they are copied.
     """
     store.close()
-    copy = folder.with_name("copy")
-    shutil.copytree(folder, copy)
+    copy = directory.with_name("copy")
+    shutil.copytree(directory, copy)
     disk = TracedDisk()
-    view = open_view(disk, str(folder))
+    view = open_view(disk, str(directory))
     assert disk.calls == []
     return view, open_plyvel(str(copy), create=False, strict=True)
 
 
-def reopened(store: PlyvelIndexStore, folder: Path) -> PlyvelIndexStore:
+def reopened(store: PlyvelIndexStore, directory: Path) -> PlyvelIndexStore:
     """The log becomes a table of level 0."""
     store.close()
-    return open_plyvel(str(folder), create=False, strict=True)
+    return open_plyvel(str(directory), create=False, strict=True)
 
 
 @settings(max_examples=60)
 @given(steps=STEPS)
 def test_it_reads_what_leveldb_reads(tmp_path_factory: pytest.TempPathFactory, steps: list[Step]) -> None:
     """Rows in the log, in overlapping tables and in levels, written again and deleted."""
-    folder = tmp_path_factory.mktemp("index") / "db"
-    store = open_plyvel(str(folder), create=True, strict=True)
+    directory = tmp_path_factory.mktemp("index") / "db"
+    store = open_plyvel(str(directory), create=True, strict=True)
     for step, puts, deletes in steps:
         if step == "write":
             store.write(puts.items(), deletes)
         elif step == "open":
-            store = reopened(store, folder)
+            store = reopened(store, directory)
         else:
             store._database.compact_range()
-    view, store = seen_twice(store, folder)
+    view, store = seen_twice(store, directory)
     assert list(view.scan(b"", b"\xff")) == list(store.scan(b"", b"\xff"))
     assert [view.get(each) for each in KEYS] == [store.get(each) for each in KEYS]
     for each in (*KEYS, b"", b"051", b"\xff"):
@@ -80,8 +80,8 @@ def test_it_reads_what_leveldb_reads(tmp_path_factory: pytest.TempPathFactory, s
 
 def test_many_rows(tmp_path: Path) -> None:
     """Tables of many blocks in several levels, with rows deleted and written again, and a log of several blocks."""
-    folder = tmp_path / "db"
-    store = open_plyvel(str(folder), create=True, strict=True)
+    directory = tmp_path / "db"
+    store = open_plyvel(str(directory), create=True, strict=True)
     chosen = random.Random(1)
     count = 40_000
     for part in range(6):
@@ -90,11 +90,11 @@ def test_many_rows(tmp_path: Path) -> None:
         gone = chosen.sample(range(count), 3000)
         store.write((), map(key, gone))
         if part < 5:
-            store = reopened(store, folder)
+            store = reopened(store, directory)
         if part in {2, 3}:
             store._database.compact_range()
     store.write((), map(key, range(10_000, 15_000)))
-    view, store = seen_twice(store, folder)
+    view, store = seen_twice(store, directory)
     assert list(view.scan(b"", b"\xff")) == list(store.scan(b"", b"\xff"))
     for number in (*chosen.sample(range(count), 500), 14_999, 15_000):
         assert view.get(key(number)) == store.get(key(number))
@@ -236,7 +236,7 @@ def test_a_write_that_cannot_open_it_may_come_again(sealed: Sealed) -> None:
 
 
 def test_an_opening_that_was_cut_off_is_looked_behind(sealed: Sealed) -> None:
-    """What was kept is the database: the folder itself may be half changed."""
+    """What was kept is the database: the directory itself may be half changed."""
     os.rename(sealed.path, sealed.path + ".kept")
     os.mkdir(sealed.path)
     index = sealed.view()
@@ -296,7 +296,7 @@ def test_what_must_be_mended_needs_the_room(tmp_path: Path) -> None:
     log.write_bytes(log.read_bytes() + bytes(100))
     before = contents(tmp_path)
     with pytest.raises(
-        NoRoomToStartError, match=f"^{current / LOCATIONS_DATABASE}: 0.0 MiB are free, but 0.3 MiB are needed"
+        NoRoomToStartError, match=f"^{current / LOCATIONS_DATABASE}: 0 B are free, [0-9.]+ KiB more are needed"
     ):
         open_storage(config_below(tmp_path), filesystem=SmallDisk(0))
     assert contents(tmp_path) == before

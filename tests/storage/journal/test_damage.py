@@ -199,13 +199,13 @@ class Torn:
     """A journal file whose last group was being written: nobody was told of it."""
 
     def __init__(
-        self, folder: Path, sizes: list[int], last_sizes: list[int], step_bytes: int, *, has_checksums: bool = True
+        self, directory: Path, sizes: list[int], last_sizes: list[int], step_bytes: int, *, has_checksums: bool = True
     ) -> None:
         """``has_checksums`` False: as a bkctl wrote it that had none yet."""
         self.has_checksums = has_checksums
         self.config = JournalConfig(preallocation_bytes=step_bytes)
-        writer = JournalWriter.open(FS, str(folder), self.config, now_ms=0)
-        self.path = folder / "1.txn"
+        writer = JournalWriter.open(FS, str(directory), self.config, now_ms=0)
+        self.path = directory / "1.txn"
         self.synced = [entry(LEDGER_ID, number, b"x" * size) for number, size in enumerate(sizes)]
         for record in self.synced:
             writer.write_group([record])
@@ -239,9 +239,9 @@ class Torn:
 def test_every_way_to_tear_a_group_boots_with_all_before_it(tmp_path: Path, *, has_checksums: bool) -> None:
     """All subsets of the sectors of a group whose words and padding lie across their borders in many ways."""
     for shift in range(24):
-        folder = tmp_path / str(shift)
-        folder.mkdir()
-        torn = Torn(folder, [700, 40], [430 + shift, 440, 3, 1000], 64 * 1024, has_checksums=has_checksums)
+        directory = tmp_path / str(shift)
+        directory.mkdir()
+        torn = Torn(directory, [700, 40], [430 + shift, 440, 3, 1000], 64 * 1024, has_checksums=has_checksums)
         count = (torn.group_end - torn.group_start) // SECTOR_BYTES
         assert count >= 4
         for missing in range(2**count):
@@ -364,7 +364,7 @@ def test_without_a_catalog_the_journals_are_read_as_those_of_java(crashed: Crash
     assert crashed.found() == list(crashed.acknowledged_entry_ids)
 
 
-# A Java bookie in the same folders
+# A Java bookie in the same directories
 
 
 def test_what_a_java_bookie_moved_the_mark_past_is_replayed(crashed: Crashed) -> None:

@@ -50,11 +50,11 @@ def entry(entry_id: int, size: int) -> bytes:
     return struct.pack(">qqqq", 1, entry_id, entry_id - 1, 0).ljust(size, b"x")
 
 
-def write(disk: FailingDisk, folder: Path, *, is_retried: bool) -> list[bytes]:
+def write(disk: FailingDisk, directory: Path, *, is_retried: bool) -> list[bytes]:
     """Write all groups, or up to the failure; what was acknowledged."""
     acknowledged: list[bytes] = []
     try:
-        writer = JournalWriter.open(disk, str(folder), CONFIG, now_ms=0)
+        writer = JournalWriter.open(disk, str(directory), CONFIG, now_ms=0)
     except JournalError:
         return acknowledged
     for entry_id, size in enumerate(SIZES):
@@ -76,16 +76,16 @@ def write(disk: FailingDisk, folder: Path, *, is_retried: bool) -> list[bytes]:
     return acknowledged
 
 
-def read(folder: Path) -> list[bytes]:
+def read(directory: Path) -> list[bytes]:
     """What replay finds, by the catalog; a file whose creation failed holds nothing."""
     disk = TracedDisk()
-    catalog = read_catalog(disk, str(folder))
+    catalog = read_catalog(disk, str(directory))
     found: list[bytes] = []
-    journal_ids = journals_to_replay(disk, str(folder), LogMark(0, 0), catalog)
+    journal_ids = journals_to_replay(disk, str(directory), LogMark(0, 0), catalog)
     for journal_id in journal_ids:
         scan = JournalScan(
             disk,
-            str(folder / f"{journal_id:x}.txn"),
+            str(directory / f"{journal_id:x}.txn"),
             is_newest=journal_id == journal_ids[-1],
             cataloged=catalog.find(journal_id),
         )
@@ -94,22 +94,22 @@ def read(folder: Path) -> list[bytes]:
 
 
 def call_count(tmp_path: Path) -> int:
-    folder = tmp_path / "whole"
-    folder.mkdir()
+    directory = tmp_path / "whole"
+    directory.mkdir()
     disk = FailingDisk(1 << 30, errno.EIO)
-    assert len(write(disk, folder, is_retried=False)) == len(SIZES)
-    assert len(read_catalog(disk, str(folder)).journals) == 3
+    assert len(write(disk, directory, is_retried=False)) == len(SIZES)
+    assert len(read_catalog(disk, str(directory)).journals) == 3
     return len([call for call in disk.calls if call[0] not in ADVICE])
 
 
 def test_a_call_that_fails_loses_nothing_acknowledged(tmp_path: Path) -> None:
     records = [entry(entry_id, size) for entry_id, size in enumerate(SIZES)]
     for number in range(call_count(tmp_path)):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+        directory = tmp_path / str(number)
+        directory.mkdir()
         disk = FailingDisk(number, errno.EIO)
-        acknowledged = write(disk, folder, is_retried=False)
-        found = read(folder)
+        acknowledged = write(disk, directory, is_retried=False)
+        found = read(directory)
         assert acknowledged == records[: len(acknowledged)]
         assert found[: len(acknowledged)] == acknowledged, disk.failed
         assert found == records[: len(found)], disk.failed
@@ -122,11 +122,11 @@ def test_no_room_for_a_write_is_waited_for_a_failed_sync_is_final(tmp_path: Path
     records = [entry(entry_id, size) for entry_id, size in enumerate(SIZES)]
     ends: set[tuple[str, bool]] = set()
     for number in range(call_count(tmp_path)):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+        directory = tmp_path / str(number)
+        directory.mkdir()
         disk = FailingDisk(number, error_number)
-        acknowledged = write(disk, folder, is_retried=True)
-        assert read(folder)[: len(acknowledged)] == acknowledged, disk.failed
+        acknowledged = write(disk, directory, is_retried=True)
+        assert read(directory)[: len(acknowledged)] == acknowledged, disk.failed
         assert disk.failed is not None
         if disk.failed != ("sync", "1.txn") and acknowledged:
             ends.add((disk.failed[0], acknowledged == records))
@@ -209,18 +209,18 @@ def test_a_process_that_ends_within_a_long_group_leaves_a_torn_tail(tmp_path: Pa
     group = [entry(number, size) for number, size in enumerate(sizes, 1)]
     write_counts = []
     for count in range(8):
-        folder = tmp_path / str(count)
-        folder.mkdir()
+        directory = tmp_path / str(count)
+        directory.mkdir()
         disk = EndingDisk()
-        writer = JournalWriter.open(disk, str(folder), JournalConfig(), now_ms=0)
+        writer = JournalWriter.open(disk, str(directory), JournalConfig(), now_ms=0)
         writer.write_group([first])
         disk.left = count
         try:
             writer.write_group(group)
         except EndedError:
             write_counts.append(count)
-            assert read(folder)[:1] == [first]
+            assert read(directory)[:1] == [first]
         else:
-            assert read(folder) == [first, *group]
+            assert read(directory) == [first, *group]
         writer.close()
     assert len(write_counts) >= 3

@@ -30,10 +30,10 @@ def entry(entry_id: int, payload: bytes) -> bytes:
 class Written:
     """A file of three groups, as a killed bookie leaves it."""
 
-    def __init__(self, folder: Path, last: list[bytes]) -> None:
+    def __init__(self, directory: Path, last: list[bytes]) -> None:
         config = JournalConfig(preallocation_bytes=64 * 1024)
-        writer = JournalWriter.open(FS, str(folder), config, now_ms=0)
-        self.path = folder / "1.txn"
+        writer = JournalWriter.open(FS, str(directory), config, now_ms=0)
+        self.path = directory / "1.txn"
         self.groups = [[entry(0, b"a" * 700)], [entry(1, b"b" * 300), entry(2, b"c" * 900)], last]
         self.marks = [writer.durable_position, *(writer.write_group(group) for group in self.groups)]
         writer.close()

@@ -39,9 +39,9 @@ def test_what_an_offset_is_inside_of(tmp_path: Path, offset: int, around: tuple[
         file.close()
 
 
-def item(folder: Path, data: bytes, *, version: int = 6) -> JournalItem:
+def item(directory: Path, data: bytes, *, version: int = 6) -> JournalItem:
     """The item at offset 3 of a file."""
-    path = folder / "journal"
+    path = directory / "journal"
     path.write_bytes(b"abc" + data)
     file = OsFileSystem().open(str(path))
     try:

@@ -81,7 +81,7 @@ def test_a_mark_never_goes_back(directories: list[str]) -> None:
 
 
 class FullDirectory(TracedDisk):
-    """Every write into one folder fails for want of room."""
+    """Every write into one directory fails for want of room."""
 
     def __init__(self, directory: str) -> None:
         super().__init__()

@@ -285,14 +285,14 @@ def test_h5_what_waits_for_no_sync_is_synced_before_the_next_file_begins(tmp_pat
 def test_what_was_synced_leaves_the_page_cache_but_for_its_last_part(tmp_path: Path) -> None:
     for is_dropped, expected in ((True, 2), (False, 0)):
         disk = TracedDisk()
-        folder = tmp_path / str(is_dropped)
-        folder.mkdir()
+        directory = tmp_path / str(is_dropped)
+        directory.mkdir()
         config = JournalConfig(is_dropped_from_page_cache=is_dropped)
-        writer = JournalWriter.open(disk, str(folder), config, now_ms=0)
+        writer = JournalWriter.open(disk, str(directory), config, now_ms=0)
         for number in range(9):
             writer.write_group([entry(number, MEBIBYTE)])
         assert disk.take_calls().count(("drop", "1.txn")) == expected
-        assert payloads(folder / "1.txn") == [entry(number, MEBIBYTE) for number in range(9)]
+        assert payloads(directory / "1.txn") == [entry(number, MEBIBYTE) for number in range(9)]
         writer.close()
 
 

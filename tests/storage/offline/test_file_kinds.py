@@ -1,10 +1,10 @@
-"""Names in a bookie's folders."""
+"""Names in a bookie's directories."""
 
 from __future__ import annotations
 
 import pytest
 
-from bkctl.storage.offline.file_kinds import FolderRole, describe_file
+from bkctl.storage.offline.file_kinds import DirectoryRole, describe_file
 from tests.storage.golden import FILES
 
 KINDS = {
@@ -16,7 +16,7 @@ KINDS = {
     "unclean-shutdown marker": "marker",
     "index file": "java index",
 }
-EVERYTHING = frozenset(FolderRole)
+EVERYTHING = frozenset(DirectoryRole)
 
 
 @pytest.mark.parametrize("path", [path for path, each in FILES.items() if each["kind"] in KINDS])
@@ -59,6 +59,6 @@ def test_names(name: str, kind: str, has_trouble: bool) -> None:
     assert (found.kind, found.trouble is not None) == (kind, has_trouble)
 
 
-def test_files_in_the_wrong_folder() -> None:
-    assert describe_file(frozenset({FolderRole.LEDGER}), "1.txn").trouble is not None
-    assert describe_file(frozenset({FolderRole.JOURNAL}), "1.log").trouble is not None
+def test_files_in_the_wrong_directory() -> None:
+    assert describe_file(frozenset({DirectoryRole.LEDGER}), "1.txn").trouble is not None
+    assert describe_file(frozenset({DirectoryRole.JOURNAL}), "1.log").trouble is not None

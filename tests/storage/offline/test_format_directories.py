@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bkctl.runtime.bookie.cookies.folders import read_folder
+from bkctl.runtime.bookie.cookies.directories import read_directory
 from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.offline.format_directories import begin_format, delete_data, end_format
@@ -47,8 +47,8 @@ class CutDisk(OsFileSystem):
         super().remove_directory(path)
 
 
-def fill(folder: Path) -> list[str]:
-    directories = [str(folder / name) for name in ("j", "l1", "l2", "none")]
+def fill(root: Path) -> list[str]:
+    directories = [str(root / name) for name in ("j", "l1", "l2", "none")]
     cookie = Cookie(bookie_id="b1", journal_directories=(directories[0],), ledger_directories=tuple(directories[1:3]))
     for directory in directories[:3]:
         for name in FILES:
@@ -86,8 +86,8 @@ def test_nothing_stays_but_the_directories(tmp_path: Path) -> None:
 
 def test_every_cut_leaves_all_data_or_a_directory_that_refuses_a_start(tmp_path: Path) -> None:
     for number in itertools.count():
-        folder = tmp_path / str(number)
-        directories = fill(folder)
+        root = tmp_path / str(number)
+        directories = fill(root)
         whole = sorted(files_in(directories))
         try:
             format_all(CutDisk(number), directories)
@@ -96,7 +96,7 @@ def test_every_cut_leaves_all_data_or_a_directory_that_refuses_a_start(tmp_path:
         else:
             assert number > 3 * len(FILES)
             return
-        states = [read_folder(OsFileSystem(), directory) for directory in directories]
+        states = [read_directory(OsFileSystem(), directory) for directory in directories]
         left = sorted(files_in(directories))
         refusing = [state for state in states if state.is_formatting and state.trouble is not None]
         if number == 0:
@@ -116,7 +116,7 @@ def test_links_are_deleted_and_not_followed(tmp_path: Path) -> None:
     kept.mkdir()
     (kept / "file").write_bytes(b"")
     os.mkdir(f"{last}/current")
-    os.symlink(kept, f"{last}/current/folder")
+    os.symlink(kept, f"{last}/current/directory")
     os.symlink(kept / "file", f"{last}/current/file")
     os.symlink("nowhere", f"{last}/current/dead")
     format_all(OsFileSystem(), [last])

@@ -36,7 +36,7 @@ def decoded(rows: dict[str, str]) -> list[tuple[int, int, EntryLocation]]:
 
 
 def adopted(image: str, root: Path) -> Path:
-    """Ledger folder of an image that has one."""
+    """Ledger directory of an image that has one."""
     return Path(current_directory(adopt(image, root).ledger_directories[0]))
 
 
@@ -47,21 +47,21 @@ def newest_copy(ledger_id: int, entry_id: int) -> str:
 @pytest.mark.parametrize("image", IMAGES)
 def test_every_row_of_java_names_the_entry_it_says(tmp_path: Path, image: str) -> None:
     unpack(image, tmp_path)
-    for position, (folder, ledgers, locations) in enumerate(ledger_directories(image)):
-        reader = EntryLogReader(FS, str(tmp_path / folder), EntryLogConfig())
+    for position, (directory, ledgers, locations) in enumerate(ledger_directories(image)):
+        reader = EntryLogReader(FS, str(tmp_path / directory), EntryLogConfig())
         for ledger_id, entry_id, location in decoded(locations):
             body = reader.read(location, ledger_id, entry_id)
             copies = ENTRIES[f"{ledger_id}:{entry_id}"]
             assert hashlib.sha1(body).hexdigest() in (copies[-1:] if "/replayed" in image else copies)
         assert all(int(key, 16) % len(ledger_directories(image)) == position for key in ledgers if key[0] == "0")
-        assert {e.ledger_id for log_id in list_entry_logs(FS, str(tmp_path / folder)) for e in reader.scan(log_id)} <= {
-            int(key, 16) for key in ledgers
-        }
+        assert {
+            e.ledger_id for log_id in list_entry_logs(FS, str(tmp_path / directory)) for e in reader.scan(log_id)
+        } <= {int(key, 16) for key in ledgers}
         reader.close()
 
 
 @pytest.mark.parametrize("image", [image for image in IMAGES if "/clean" not in image])
-def test_a_bookie_on_folders_of_java_serves_all_that_was_acknowledged(tmp_path: Path, image: str) -> None:
+def test_a_bookie_on_directories_of_java_serves_all_that_was_acknowledged(tmp_path: Path, image: str) -> None:
     """Killed or stopped, one ledger directory or two, each an engine of its own; behind a replay and a restart."""
     config = adopt(image, tmp_path)
     expected = {key: copies[-1] for key, copies in ENTRIES.items() if image.startswith("db-4.18.0") or key[0] != "4"}
@@ -124,14 +124,14 @@ LAST_SIZE_WORD = 1164
 
 
 def cut(size_bytes: int) -> Callable[[Path], object]:
-    return lambda folder: os.truncate(folder / LAST_LOG, size_bytes)
+    return lambda directory: os.truncate(directory / LAST_LOG, size_bytes)
 
 
 def patch(offset: int, data: bytes) -> Callable[[Path], object]:
-    def apply(folder: Path) -> None:
-        content = bytearray((folder / LAST_LOG).read_bytes())
+    def apply(directory: Path) -> None:
+        content = bytearray((directory / LAST_LOG).read_bytes())
         content[offset : offset + len(data)] = data
-        (folder / LAST_LOG).write_bytes(content)
+        (directory / LAST_LOG).write_bytes(content)
 
     return apply
 
@@ -141,8 +141,8 @@ def size_word(size_bytes: int) -> Callable[[Path], object]:
 
 
 def remove(*names: str) -> Callable[[Path], object]:
-    def apply(folder: Path) -> None:
-        for path in [path for name in names for path in folder.glob(name)]:
+    def apply(directory: Path) -> None:
+        for path in [path for name in names for path in directory.glob(name)]:
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -169,8 +169,8 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "ledgers_dir_lost": remove(LEDGERS_DATABASE),
     "lastId_lost": remove("lastId"),
     "all_logs_lost": remove("*.log"),
-    "nonhex_log": lambda folder: (folder / "foo.log").write_bytes(b"x"),
-    "compacting_leftover": lambda folder: (folder / "9.log.compacting").write_bytes(b"x"),
+    "nonhex_log": lambda directory: (directory / "foo.log").write_bytes(b"x"),
+    "compacting_leftover": lambda directory: (directory / "9.log.compacting").write_bytes(b"x"),
 }
 
 
@@ -181,14 +181,14 @@ def test_all_damages_are_here() -> None:
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_an_error_and_never_a_denial(tmp_path: Path, damage: str) -> None:
     """H9, H15, H20: what Java denies, dies of, or cannot know. It serves what it cannot tell from good; so do we."""
-    folder = adopted("db-4.18.0/replayed", tmp_path)
-    DAMAGES[damage](folder)
+    directory = adopted("db-4.18.0/replayed", tmp_path)
+    DAMAGES[damage](directory)
     java = DAMAGE_CASES[damage]["v3 1:8"]
     if java in {"ENOENTRY", "ENOLEDGER"}:  # H15: an index made anew would deny everything
         with pytest.raises(IndexMissingError):
-            open_engine(folder, filesystem=FS)
+            open_engine(directory, filesystem=FS)
         return
-    engine = open_engine(folder, filesystem=FS)
+    engine = open_engine(directory, filesystem=FS)
     if java == "EOK":
         assert engine.stored.read(1, 8) is not None
         assert engine.stored.find_last(1) is not None

@@ -1,4 +1,4 @@
-"""Folders handed back to Java: all of it is in files that Java reads; cut off at every change of the disk."""
+"""Directories handed back to Java: all of it is in files that Java reads; cut off at every change of the disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.storage.engines import (
     explicit_lac,
     opening_watched,
 )
-from tests.storage.java_folders import UnsyncedDisk, boot, copy_in_memory
+from tests.storage.java_directories import UnsyncedDisk, boot, copy_in_memory
 
 FS = OsFileSystem()
 ENTRIES = {1: range(5), 2: range(3), 3: range(4), 6: range(2)}
@@ -104,7 +104,7 @@ def test_marks_stand_behind_all_entries(tmp_path: Path) -> None:
     assert mark[0] == newest - 1
 
 
-def test_a_second_time_another_folder_is_taken(tmp_path: Path) -> None:
+def test_a_second_time_another_directory_is_taken(tmp_path: Path) -> None:
     config = config_below(tmp_path)
     fill(config)
     current = tmp_path / "ledgers-0" / "current"

@@ -1,4 +1,4 @@
-"""What the check of a stopped bookie finds: nothing in sound folders, and each harm by its file."""
+"""What the check of a stopped bookie finds: nothing in sound directories, and each harm by its file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bkctl.storage.journal.format import encode_ledger_key_record
 from bkctl.storage.journal.log_mark import survey_marks
 from bkctl.storage.offline.storage_check import StorageCheck, StorageFinding
 from tests.storage.engines import KEY, checkpoint, config_below, entry
-from tests.storage.java_folders import boot, java_folders
+from tests.storage.java_directories import boot, java_directories
 
 
 def check(config: StorageConfig) -> list[StorageFinding]:
@@ -35,7 +35,7 @@ def check(config: StorageConfig) -> list[StorageFinding]:
 
 @pytest.fixture
 def config(tmp_path: Path) -> StorageConfig:
-    """Two folders of each kind; several logs, rolled ones and one that never was; entries behind the mark."""
+    """Two directories of each kind; several logs, rolled ones and one that never was; entries behind the mark."""
     config = config_below(tmp_path, journals=2, ledgers=2)
     for generation in range(2):
         storage = boot(config)
@@ -52,12 +52,12 @@ def config(tmp_path: Path) -> StorageConfig:
     return config
 
 
-def newest(folder: Path, suffix: str) -> Path:
-    return max(folder.glob(f"*{suffix}"), key=lambda path: int(path.stem, 16))
+def newest(directory: Path, suffix: str) -> Path:
+    return max(directory.glob(f"*{suffix}"), key=lambda path: int(path.stem, 16))
 
 
-def newest_with_entries(folder: Path) -> Path:
-    logs = [path for path in folder.glob("*.log") if path.stat().st_size > HEADER_BYTES]
+def newest_with_entries(directory: Path) -> Path:
+    logs = [path for path in directory.glob("*.log") if path.stat().st_size > HEADER_BYTES]
     return max(logs, key=lambda path: int(path.stem, 16))
 
 
@@ -67,13 +67,13 @@ def zeroed(path: Path, start: int, size: int) -> None:
     path.write_bytes(data)
 
 
-def folder_in_place_of(path: Path) -> None:
+def directory_in_place_of(path: Path) -> None:
     path.unlink()
     path.mkdir()
 
 
 class Harm(NamedTuple):
-    """Something done to a folder, and what must be said of it."""
+    """Something done to a directory, and what must be said of it."""
 
     act: Callable[[Path], object]
     check: str
@@ -136,13 +136,13 @@ HARMS = {
         lambda root: (root / "ledgers-0/current/bkctl.mixed-logs").mkdir(), "entry logs", "Is a directory"
     ),
     "catalog that cannot be read": Harm(
-        lambda root: folder_in_place_of(root / "journal-0/current/bkctl.journals"), "journals", "Is a directory"
+        lambda root: directory_in_place_of(root / "journal-0/current/bkctl.journals"), "journals", "Is a directory"
     ),
     "mark that cannot be read": Harm(
-        lambda root: folder_in_place_of(root / "ledgers-1/current/bkctl.mark.0"), "marks", "Is a directory"
+        lambda root: directory_in_place_of(root / "ledgers-1/current/bkctl.mark.0"), "marks", "Is a directory"
     ),
     "seal that cannot be read": Harm(
-        lambda root: folder_in_place_of(root / "ledgers-0/current/ldb-ledgers.seal"), "index", "Is a directory"
+        lambda root: directory_in_place_of(root / "ledgers-0/current/ldb-ledgers.seal"), "index", "Is a directory"
     ),
     "fences damaged": Harm(
         lambda root: (root / "ledgers-0/current/bkctl.collected").write_bytes(b"junk"),
@@ -160,7 +160,7 @@ HARMS = {
 }
 
 
-def test_sound_folders(config: StorageConfig) -> None:
+def test_sound_directories(config: StorageConfig) -> None:
     assert check(config) == []
 
 
@@ -252,20 +252,20 @@ def test_what_a_damaged_index_names_is_not_asked(config: StorageConfig, tmp_path
 @pytest.mark.parametrize("image", ["interleaved-4.18.0/replayed", "sorted-4.18.0/crash", "db-4.18.0/clean"])
 def test_the_index_of_java_is_a_note(tmp_path: Path, image: str) -> None:
     """It is what a healthy Java bookie has."""
-    folders = java_folders(image, tmp_path)
-    [found] = check(folders.config)
-    assert (found.check, found.path, found.is_problem) == ("index", str(folders.indexes[0]), False)
+    directories = java_directories(image, tmp_path)
+    [found] = check(directories.config)
+    assert (found.check, found.path, found.is_problem) == ("index", str(directories.indexes[0]), False)
     assert "bkctl storage adopt" in found.reason
 
 
 def test_broken_index_files_of_java(tmp_path: Path) -> None:
-    folders = java_folders("interleaved-4.18.0/replayed", tmp_path)
-    first, second = sorted(folders.indexes[0].rglob("*.idx"))[:2]
+    directories = java_directories("interleaved-4.18.0/replayed", tmp_path)
+    first, second = sorted(directories.indexes[0].rglob("*.idx"))[:2]
     os.truncate(first, 100)
     with second.open("r+b") as stream:
         stream.seek(IDX_HEADER_BYTES)
         stream.write(struct.pack(">q", 77 << 32 | 1028))
-    problems = [each for each in check(folders.config) if each.is_problem]
+    problems = [each for each in check(directories.config) if each.is_problem]
     assert [(each.path, each.ledger_id, each.entry_id) for each in problems] == [
         (str(first), int(first.stem, 16), None),
         (str(second), int(second.stem, 16), 0),
@@ -281,12 +281,12 @@ def test_index_directories_that_are_not_paired(config: StorageConfig, tmp_path: 
     [found] = check(unpaired)
     assert (found.check, found.is_problem) == ("index", True)
     assert "not as many as ledger directories" in found.reason
-    folders = java_folders("interleaved-4.18.0/replayed", tmp_path / "java")
+    directories = java_directories("interleaved-4.18.0/replayed", tmp_path / "java")
     (tmp_path / "l2").mkdir()
-    ledgers = (*folders.config.ledger_directories, str(tmp_path / "l2"))
+    ledgers = (*directories.config.ledger_directories, str(tmp_path / "l2"))
     (tmp_path / "l2" / "current").mkdir()
     java = msgspec.structs.replace(
-        folders.config, ledger_directories=ledgers, index_directories=folders.config.ledger_directories
+        directories.config, ledger_directories=ledgers, index_directories=directories.config.ledger_directories
     )
     assert [each.is_problem for each in check(java)] == [False]
 
@@ -302,7 +302,7 @@ def test_a_record_of_another_journal_is_a_finding(config: StorageConfig, tmp_pat
     assert "a record of ledger 3, which belongs to another journal" in found.reason
 
 
-def test_folders_of_journals_in_the_wrong_order(config: StorageConfig) -> None:
+def test_directories_of_journals_in_the_wrong_order(config: StorageConfig) -> None:
     swapped = msgspec.structs.replace(config, journal_directories=config.journal_directories[::-1])
     reasons = [finding.reason for finding in check(swapped) if finding.check == "journals"]
     assert any("which belongs to another journal" in reason for reason in reasons)

@@ -23,7 +23,7 @@ LEDGERS = range(4)
 
 
 class EveryChangePhotographed(PhotographedDisk):
-    """Also before names are changed, and folders made or deleted."""
+    """Also before names are changed, and directories made or deleted."""
 
     def rename(self, source: str, target: str) -> None:
         self.note("rename", target)
@@ -38,7 +38,7 @@ class EveryChangePhotographed(PhotographedDisk):
         super().make_directories(path)
 
     def remove_directory(self, path: str) -> None:
-        self.note("remove folder", path)
+        self.note("remove directory", path)
         super().remove_directory(path)
 
 
@@ -58,7 +58,7 @@ def keep_all(config: StorageConfig) -> None:
 
 
 def photographs(tmp_path: Path, before: Callable[[StorageConfig], None], chosen: tuple[str, ...] | None) -> list[Path]:
-    """Copies of a bookie's folders before every change that a rebuild makes, each state once."""
+    """Copies of a bookie's directories before every change that a rebuild makes, each state once."""
     root = tmp_path / "bookie"
     config = config_below(root)
     store_entries(config, LEDGERS, rounds=2)
@@ -77,7 +77,7 @@ def content(root: Path) -> tuple[tuple[str, bytes], ...]:
 
 
 def refusal_of(config: StorageConfig) -> str | None:
-    """Why a boot refuses these folders, as it tells the user; None if it does not."""
+    """Why a boot refuses these directories, as it tells the user; None if it does not."""
     try:
         open_storage(config).close()
     except (IndexMissingError, IndexDamagedError) as refusal:
@@ -167,12 +167,12 @@ def test_a_swap_that_was_begun_is_finished_by_the_next_rebuild_too(tmp_path: Pat
     config = config_below(tmp_path / "bookie")
     store_entries(config, LEDGERS, rounds=2)
     before = rows_of(config, LOCATIONS_DATABASE)
-    folder = database(config, LOCATIONS_DATABASE)
+    directory = database(config, LOCATIONS_DATABASE)
     # As a kill leaves it behind the record: the new database counts, the old one is still in its place.
-    shutil.copytree(folder, f"{folder}.rebuilt")
-    shutil.copy(f"{folder}.seal", f"{folder}.rebuilt.seal")
-    shutil.rmtree(folder)
-    folder.mkdir()
+    shutil.copytree(directory, f"{directory}.rebuilt")
+    shutil.copy(f"{directory}.seal", f"{directory}.rebuilt.seal")
+    shutil.rmtree(directory)
+    directory.mkdir()
     assert rebuild(config).directories == ()
     assert rows_of(config, LOCATIONS_DATABASE) == before
     assert not leftovers(config)

@@ -56,9 +56,9 @@ def config(tmp_path: Path) -> StorageConfig:
 
 def logs(config: StorageConfig) -> list[Path]:
     """The entry logs that hold something, by number."""
-    folder = Path(config.ledger_directories[0]) / "current"
+    directory = Path(config.ledger_directories[0]) / "current"
     # Without the next one, which is made beforehand.
-    filled = (path for path in folder.glob("*.log") if path.stat().st_size > HEADER_BYTES)
+    filled = (path for path in directory.glob("*.log") if path.stat().st_size > HEADER_BYTES)
     return sorted(filled, key=lambda path: int(path.stem, 16))
 
 
@@ -276,7 +276,7 @@ def test_many_small_runs_ranges_and_tables(config: StorageConfig, monkeypatch: p
     monkeypatch.setattr(
         rebuild_directory.LocationRebuild,
         "scan",
-        lambda self, folder, keeps_rows: scan(self, folder, keeps_rows=keeps_rows, run_row_count=50),
+        lambda self, directory, keeps_rows: scan(self, directory, keeps_rows=keeps_rows, run_row_count=50),
     )
     monkeypatch.setattr(
         rebuild_directory.LocationRebuild,
@@ -292,15 +292,15 @@ def test_many_small_runs_ranges_and_tables(config: StorageConfig, monkeypatch: p
 
 def test_what_a_compaction_left_is_finished_or_deleted(config: StorageConfig) -> None:
     before = rows_of(config, LOCATIONS_DATABASE)
-    source, folder = logs(config)[0], logs(config)[0].parent
-    replacement = folder / entry_log_file_name(0x99)
+    source, directory = logs(config)[0], logs(config)[0].parent
+    replacement = directory / entry_log_file_name(0x99)
     replacement.write_bytes(source.read_bytes())
-    replacement.rename(folder / compacted_file_name(0x99, 0))
-    (folder / compacting_file_name(0x9A)).write_bytes(encode_header() + b"half")
+    replacement.rename(directory / compacted_file_name(0x99, 0))
+    (directory / compacting_file_name(0x9A)).write_bytes(encode_header() + b"half")
     lose(config, LOCATIONS_DATABASE)
     rebuild(config)
     assert not source.exists()
-    assert not list(folder.glob("*.compact*"))
+    assert not list(directory.glob("*.compact*"))
     assert replacement.exists()
     after = rows_of(config, LOCATIONS_DATABASE)
     # Only what was in the source has moved; copies of entry 7 in later logs stay the newest.
@@ -364,7 +364,7 @@ def test_the_map_of_a_finished_log_tells_which_ledgers_lack_something(config: St
 
 
 def test_a_log_that_cannot_be_read_is_reported(config: StorageConfig) -> None:
-    # A folder in the place of a log fails at every read, as a bad disk does.
+    # A directory in the place of a log fails at every read, as a bad disk does.
     (logs(config)[0].parent / entry_log_file_name(0x77)).mkdir()
     for name in BOTH:
         lose(config, name)
@@ -434,7 +434,7 @@ def test_an_index_without_its_seal_is_damaged(config: StorageConfig) -> None:
     assert plan.states[LOCATIONS_DATABASE].condition is IndexCondition.DAMAGED
 
 
-def test_new_folders_need_no_rebuild(tmp_path: Path) -> None:
+def test_new_directories_need_no_rebuild(tmp_path: Path) -> None:
     config = config_below(tmp_path)
     for directory in (*config.journal_directories, *config.ledger_directories):
         os.makedirs(os.path.join(directory, "current"))

@@ -86,7 +86,7 @@ async def test_a_rebuild_is_a_job_with_progress_and_result(bookie_config: Bookie
 
 
 async def test_cancel(bookie_config: BookieConfig) -> None:
-    folder = Path(bookie_config.storage.ledger_directories[0])
+    directory = Path(bookie_config.storage.ledger_directories[0])
     async with booted(bookie_config) as admin:
         assert await admin.peer.add(1, 0) is Status.OK
         job = await admin.ask("POST", REBUILD, 202)
@@ -95,7 +95,7 @@ async def test_cancel(bookie_config: BookieConfig) -> None:
         assert admin.server.view.modes.mode is BookieMode.WRITABLE
         assert await admin.peer.read(1, 0) == admin.peer.body(1, 0)
         assert await admin.peer.add(1, 1) is Status.OK
-        assert not list(folder.rglob("*.rebuilt"))
+        assert not list(directory.rglob("*.rebuilt"))
         for path in ("jobs/99", "jobs/x", f"jobs/{'9' * 30}"):
             assert (await admin.ask("DELETE", path, 404))["problem"] == "not found"
 

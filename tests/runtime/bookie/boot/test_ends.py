@@ -32,9 +32,9 @@ from tests.runtime.bookie.serving.test_durability import JOURNAL_FAILED_EXIT_COD
 from tests.runtime.bookie.test_measures import bookie
 
 
-def block_removal(folder: Path) -> None:
+def block_removal(directory: Path) -> None:
     """The files of the admin sockets cannot be removed, as on a disk that has become read-only."""
-    sockets = list(folder.rglob("*.sock"))
+    sockets = list(directory.rglob("*.sock"))
     assert sockets
     for path in sockets:
         path.unlink()

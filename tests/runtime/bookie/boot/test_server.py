@@ -188,14 +188,16 @@ async def test_a_client_that_asks_for_disk_space_makes_the_event_loop_wait_for_n
         assert threading.get_ident() not in disk.askers
 
 
-async def test_two_bookies_cannot_share_folders(boot: Boot, bookie_config: BookieConfig) -> None:
+async def test_two_bookies_cannot_share_directories(boot: Boot, bookie_config: BookieConfig) -> None:
     async with boot(bookie_config):
         with pytest.raises(DirectoryLockedError):
             async with boot(bookie_config):
                 pass
 
 
-async def test_folders_of_another_bookie_are_refused_and_left_alone(boot: Boot, bookie_config: BookieConfig) -> None:
+async def test_directories_of_another_bookie_are_refused_and_left_alone(
+    boot: Boot, bookie_config: BookieConfig
+) -> None:
     async with boot(bookie_config) as peer:
         await peer.add(7, 0)
     directory = Path(bookie_config.storage.ledger_directories[0]) / "current"
@@ -206,7 +208,7 @@ async def test_folders_of_another_bookie_are_refused_and_left_alone(boot: Boot, 
     assert {path.name: path.stat().st_mtime_ns for path in directory.iterdir()} == before
 
 
-async def test_an_emptied_folder_is_refused(boot: Boot, bookie_config: BookieConfig) -> None:
+async def test_an_emptied_directory_is_refused(boot: Boot, bookie_config: BookieConfig) -> None:
     async with boot(bookie_config) as peer:
         await peer.add(7, 0)
     shutil.rmtree(bookie_config.storage.ledger_directories[0])

@@ -27,9 +27,9 @@ PAYLOAD = bytes(100_000)
 FILE_SYSTEM = OsFileSystem()
 
 
-def journaled(folder: Path) -> StorageConfig:
+def journaled(directory: Path) -> StorageConfig:
     """Settings of a storage whose entries are in the journal alone."""
-    config = config_below(folder, engine=EngineConfig(memtable_bytes_max=64 * 1024 * 1024))
+    config = config_below(directory, engine=EngineConfig(memtable_bytes_max=64 * 1024 * 1024))
     storage = LedgerStorage.open(FILE_SYSTEM, open_plyvel, config, NOW_MS)
     storage.replay()
     storage.journals[0].write_group([encode_ledger_key_record(1, KEY)])

@@ -40,17 +40,17 @@ PASSWORD = b"secret"
 class Trio:
     """Three bookie processes, each of which can be killed and started again."""
 
-    def __init__(self, folder: Path, metadata_uri: str, store: ZooKeeperStore) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path, metadata_uri: str, store: ZooKeeperStore) -> None:
+        self._directory = directory
         self._stacks: dict[str, contextlib.AsyncExitStack] = {}
         self._processes: dict[str, RunningBookie] = {}
         self.peers: dict[str, Peer] = {}
         self._bookies: dict[str, BookieUnderTest] = {}
         for bookie_id in BOOKIES:
-            (folder / bookie_id).mkdir()
+            (directory / bookie_id).mkdir()
             settings = [word for pair in SETTINGS for word in ("--set", pair)]
             self._bookies[bookie_id] = BookieUnderTest(
-                folder / bookie_id, metadata_uri, store, *settings, bookie_id=bookie_id
+                directory / bookie_id, metadata_uri, store, *settings, bookie_id=bookie_id
             )
 
     async def start(self, bookie_id: str) -> None:
@@ -73,17 +73,17 @@ class Trio:
             await self.kill(bookie_id)
 
     def current(self, bookie_id: str) -> Path:
-        return self._folder / bookie_id / "ledgers" / "current"
+        return self._directory / bookie_id / "ledgers" / "current"
 
     async def rebuild_index(self, bookie_id: str) -> None:
         """All of the index of a stopped bookie is lost, and made again from its logs and journals."""
         for database in (LEDGERS_DATABASE, LOCATIONS_DATABASE):
             shutil.rmtree(self.current(bookie_id) / database)
             (self.current(bookie_id) / seal_file_name(database)).unlink()
-        folder = self._folder / bookie_id
-        folders = ("--journal-dir", str(folder / "journal"), "--ledger-dir", str(folder / "ledgers"))
-        rebuild = functools.partial(run_bkctl, BKCTL_STATE_DIR=str(self._folder / "state"))
-        result = await asyncio.to_thread(rebuild, "storage", "index", "rebuild", "--yes", *folders)
+        directory = self._directory / bookie_id
+        directories = ("--journal-dir", str(directory / "journal"), "--ledger-dir", str(directory / "ledgers"))
+        rebuild = functools.partial(run_bkctl, BKCTL_STATE_DIR=str(self._directory / "state"))
+        result = await asyncio.to_thread(rebuild, "storage", "index", "rebuild", "--yes", *directories)
         assert result.exit_code == 0, result.stderr
 
 

@@ -102,26 +102,26 @@ async def test_of_two_copies_in_one_log_the_newer_is_copied(tmp_path: Path, conf
 async def test_a_newer_copy_at_the_same_offset_of_another_log_is_another_one(
     tmp_path: Path, config: GarbageCollectionConfig
 ) -> None:
-    folder = tmp_path / "current"
+    directory = tmp_path / "current"
     for generation in range(2):  # each process begins a log
-        async with staged(folder, config=config) as stage:
+        async with staged(directory, config=config) as stage:
             add(stage.engine, 1, [0], generation=generation)
             checkpoint_now(stage.engine)
             add(stage.engine, 2, [generation])
             checkpoint_now(stage.engine)
-    async with staged(folder, config=config) as stage:
-        assert held_by(folder) == {"0.log": [(1, 0), (2, 0)], "1.log": [(1, 0), (2, 1)]}
+    async with staged(directory, config=config) as stage:
+        assert held_by(directory) == {"0.log": [(1, 0), (2, 0)], "1.log": [(1, 0), (2, 1)]}
         delete(stage.engine, [2])
         await stage.round()
         require_stored(stage.engine, [1], [0], generation=1)
         assert stage.metrics.copied_entries_count == 1
 
 
-def held_by(folder: Path) -> dict[str, list[tuple[int, int]]]:
+def held_by(directory: Path) -> dict[str, list[tuple[int, int]]]:
     """Keys of the entries in each log that has any, in file order."""
-    names = {log_id: entry_log_file_name(log_id) for log_id in list_entry_logs(OsFileSystem(), str(folder))}
+    names = {log_id: entry_log_file_name(log_id) for log_id in list_entry_logs(OsFileSystem(), str(directory))}
     return {
-        name: [(each.ledger_id, each.entry_id) for each in EntryLogScan(OsFileSystem(), str(folder), log_id)]
+        name: [(each.ledger_id, each.entry_id) for each in EntryLogScan(OsFileSystem(), str(directory), log_id)]
         for log_id, name in names.items()
     }
 
@@ -221,7 +221,7 @@ async def test_the_active_log_is_never_taken(tmp_path: Path) -> None:
 async def test_a_crash_at_any_moment_loses_nothing_and_the_next_round_ends_it(
     tmp_path: Path, config: GarbageCollectionConfig
 ) -> None:
-    """A copy of the folder before every change of it is what a crash there leaves."""
+    """A copy of the directory before every change of it is what a crash there leaves."""
     root = tmp_path / "current"
     disk = PhotographedDisk(root)
     async with staged(root, disk=disk, config=config) as stage:

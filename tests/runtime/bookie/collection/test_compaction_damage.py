@@ -196,14 +196,14 @@ async def test_an_entry_without_a_row_proves_nothing_while_its_ledger_is_in_limb
 
 async def test_a_log_in_which_a_read_found_damage_is_quarantined_though_all_of_it_is_in_use(tmp_path: Path) -> None:
     """Compaction would never come to it, and nobody but the reader would know."""
-    folder = tmp_path / "current"
-    engine = open_engine(folder, config=SMALL_LOGS)
+    directory = tmp_path / "current"
+    engine = open_engine(directory, config=SMALL_LOGS)
     fill(engine, KEPT, ENTRIES)
     engine.close()
-    log = folder / "0.log"
+    log = directory / "0.log"
     offset = frame_offset(log, 2, 1)
     patch(log, offset + 12, struct.pack(">q", 99))
-    async with staged(folder) as stage:
+    async with staged(directory) as stage:
         await stage.round()
         assert stage.collector.quarantined_count == 0
         for _ in range(2):
@@ -211,18 +211,18 @@ async def test_a_log_in_which_a_read_found_damage_is_quarantined_though_all_of_i
                 stage.engine.stored.read(2, 1)
         await stage.round()
         assert stage.collector.quarantined_count == 1
-    assert read_quarantine(TracedDisk(), str(folder))[0] == f"entry 2:1 at offset {offset + 4}: found 2:99 instead"
+    assert read_quarantine(TracedDisk(), str(directory))[0] == f"entry 2:1 at offset {offset + 4}: found 2:99 instead"
     patch(log, offset + 12, struct.pack(">q", 1))
-    async with staged(folder) as stage:
+    async with staged(directory) as stage:
         require_stored(stage.engine, KEPT, ENTRIES)
 
 
 async def test_damage_in_the_active_log_is_told_when_the_log_is_finished(tmp_path: Path) -> None:
-    folder = tmp_path / "current"
-    open_engine(folder, config=SMALL_LOGS).close()
-    async with staged(folder) as stage:
+    directory = tmp_path / "current"
+    open_engine(directory, config=SMALL_LOGS).close()
+    async with staged(directory) as stage:
         fill(stage.engine, [1], [0])
-        patch(folder / "0.log", 1024 + 4, struct.pack(">q", 77))
+        patch(directory / "0.log", 1024 + 4, struct.pack(">q", 77))
         with pytest.raises(EntryDamagedError):
             stage.engine.stored.find_last(1)
         await stage.round()
@@ -247,8 +247,8 @@ async def test_what_a_disk_refuses_to_read_is_no_damage_of_the_log(mixed: Path) 
         assert stage.collector.quarantined_count == 0
 
 
-def forget_row(folder: Path, ledger_id: int, entry_id: int) -> None:
-    database = plyvel.DB(str(folder / LOCATIONS_DATABASE))
+def forget_row(directory: Path, ledger_id: int, entry_id: int) -> None:
+    database = plyvel.DB(str(directory / LOCATIONS_DATABASE))
     database.delete(struct.pack(">qq", ledger_id, entry_id))
     database.close()
 

@@ -39,7 +39,7 @@ NEW_IDS = pytest.mark.parametrize("new_entry_id", [77_777, 0, 4, 9], ids=["none"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     """Two logs: 0.log is to be compacted, and agrees with its own map; all in 1.log is in use."""
     root = tmp_path / "current"
     engine = open_engine(root, config=SMALL_LOGS)
@@ -96,46 +96,46 @@ async def require_found_again(root: Path, whole: bytes) -> None:
 @MODES
 @NEW_IDS
 async def test_a_log_in_which_an_entry_has_another_id_is_quarantined(
-    folder: Path, config: GarbageCollectionConfig, new_entry_id: int
+    directory: Path, config: GarbageCollectionConfig, new_entry_id: int
 ) -> None:
-    log = folder / "0.log"
+    log = directory / "0.log"
     whole = log.read_bytes()
     change_entry_id(log, new_entry_id)
-    require_map_agrees(folder)
+    require_map_agrees(directory)
     damaged = log.read_bytes()
     for _ in range(2):
-        async with staged(folder, config=config) as stage:
+        async with staged(directory, config=config) as stage:
             await stage.round()
             assert log.read_bytes() == damaged
             assert stage.collector.quarantined_count == 1
             require_all_but_the_lost(stage)
             with pytest.raises(EntryDamagedError, match=f"found 2:{new_entry_id} instead"):
                 stage.engine.stored.read(*LOST)
-    assert "ledger 2 entry 1" in read_quarantine(TracedDisk(), str(folder))[0]
-    await require_found_again(folder, whole)
+    assert "ledger 2 entry 1" in read_quarantine(TracedDisk(), str(directory))[0]
+    await require_found_again(directory, whole)
 
 
 @MODES
 @NEW_IDS
 async def test_it_is_kept_while_a_repair_is_due_too(
-    folder: Path, config: GarbageCollectionConfig, new_entry_id: int
+    directory: Path, config: GarbageCollectionConfig, new_entry_id: int
 ) -> None:
-    change_entry_id(folder / "0.log", new_entry_id)
-    async with staged(folder, config=config) as stage:
+    change_entry_id(directory / "0.log", new_entry_id)
+    async with staged(directory, config=config) as stage:
         await stage.round(is_repair_due=True)
         assert stage.collector.quarantined_count == 1
-        assert (folder / "0.log").exists()
+        assert (directory / "0.log").exists()
         require_all_but_the_lost(stage)
 
 
 @MODES
-async def test_it_matters_no_more_when_the_ledger_is_gone(folder: Path, config: GarbageCollectionConfig) -> None:
-    change_entry_id(folder / "0.log", 77_777)
-    async with staged(folder, config=config) as stage:
+async def test_it_matters_no_more_when_the_ledger_is_gone(directory: Path, config: GarbageCollectionConfig) -> None:
+    change_entry_id(directory / "0.log", 77_777)
+    async with staged(directory, config=config) as stage:
         delete(stage.engine, [LOST[0]])
         assert await stage.round() == 0
         assert stage.collector.quarantined_count == 0
-        assert not (folder / "0.log").exists()
+        assert not (directory / "0.log").exists()
         require_stored(stage.engine, [3], range(8))
 
 
@@ -150,43 +150,43 @@ KILLED_BEFORE = {
 @pytest.mark.parametrize("before", list(KILLED_BEFORE)[:3])
 @NEW_IDS
 async def test_a_compaction_that_is_resumed_does_not_delete_it_either(
-    folder: Path, before: str, new_entry_id: int
+    directory: Path, before: str, new_entry_id: int
 ) -> None:
     """Its copy lacks the entry, as the scan of the source did."""
-    log = folder / "0.log"
+    log = directory / "0.log"
     whole = log.read_bytes()
     change_entry_id(log, new_entry_id)
-    await kill_compaction(folder, *KILLED_BEFORE[before])
-    assert leftovers(folder)
-    async with staged(folder) as stage:
+    await kill_compaction(directory, *KILLED_BEFORE[before])
+    assert leftovers(directory)
+    async with staged(directory) as stage:
         await stage.round()
         assert stage.collector.quarantined_count == 1
         assert log.exists()
         require_all_but_the_lost(stage)
-    await require_found_again(folder, whole)
+    await require_found_again(directory, whole)
 
 
 @pytest.mark.parametrize("before", KILLED_BEFORE)
 @NEW_IDS
 async def test_damage_of_the_source_after_the_copying_loses_nothing(
-    folder: Path, before: str, new_entry_id: int
+    directory: Path, before: str, new_entry_id: int
 ) -> None:
-    await kill_compaction(folder, *KILLED_BEFORE[before])
-    change_entry_id(folder / "0.log", new_entry_id)
-    async with staged(folder) as stage:
+    await kill_compaction(directory, *KILLED_BEFORE[before])
+    change_entry_id(directory / "0.log", new_entry_id)
+    async with staged(directory) as stage:
         assert await stage.round() == 0
         assert stage.collector.quarantined_count == 0
-        assert not (folder / "0.log").exists()
+        assert not (directory / "0.log").exists()
         require_all(stage)
 
 
 @NEW_IDS
-async def test_damage_of_the_copy_before_the_index_names_it_loses_nothing(folder: Path, new_entry_id: int) -> None:
+async def test_damage_of_the_copy_before_the_index_names_it_loses_nothing(directory: Path, new_entry_id: int) -> None:
     """Even where the wrong copy of an entry comes in another message than the right one."""
-    await kill_compaction(folder, *KILLED_BEFORE["the new log has a name"])
-    (finished,) = leftovers(folder)
-    change_entry_id(folder / finished, new_entry_id)
-    async with staged(folder, scan_rows_max=1) as stage:
+    await kill_compaction(directory, *KILLED_BEFORE["the new log has a name"])
+    (finished,) = leftovers(directory)
+    change_entry_id(directory / finished, new_entry_id)
+    async with staged(directory, scan_rows_max=1) as stage:
         await stage.round()
         require_all(stage)
         await stage.round()

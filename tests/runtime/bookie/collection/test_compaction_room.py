@@ -25,8 +25,8 @@ class DiskOf100Bytes(OsFileSystem):
 class Claims:
     """Claims in the order in which they were let in."""
 
-    def __init__(self, folder: Path, workers: LaneWorkers) -> None:
-        self.room = CompactionRoom(DiskRoom(DiskOf100Bytes(), [str(folder)], 0), workers)
+    def __init__(self, directory: Path, workers: LaneWorkers) -> None:
+        self.room = CompactionRoom(DiskRoom(DiskOf100Bytes(), [str(directory)], 0), workers)
         self.running: list[int] = []
         self._ends: dict[int, asyncio.Event] = {}
 

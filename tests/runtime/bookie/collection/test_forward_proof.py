@@ -59,12 +59,12 @@ def test_the_rule(seen: MetadataSeen | None, note: CollectionNote | None, zxid: 
 def again(world: World, store: MetadataStore | None = None) -> ForwardProof:
     """The proof of the same bookie after a restart."""
     return ForwardProof(
-        *(store or world.store, world.root, OWN_ID, OsFileSystem(), folders(world)),
+        *(store or world.store, world.root, OWN_ID, OsFileSystem(), directories(world)),
         *(world.workers, LoopClock(), world.metrics, lambda: sorted(world.local_ids())),
     )
 
 
-def folders(world: World) -> list[str]:
+def directories(world: World) -> list[str]:
     return [engine.ledger_directory for engine in world.storage.engines]
 
 
@@ -140,7 +140,7 @@ async def test_a_server_that_lags_behind_is_asked_again_before_an_id_counts_as_n
     assert await _absent(ledgers, 11)
     await proof.require_given(ledgers, [11], 9)
     assert (proof.stopped, lagging.is_behind) == (None, False)
-    seen = read_metadata_seen(OsFileSystem(), folders(world))
+    seen = read_metadata_seen(OsFileSystem(), directories(world))
     assert seen is not None
     assert seen.suspect == -1
 
@@ -190,22 +190,22 @@ async def test_the_newer_metadata_ends_the_stop_by_itself(world: World) -> None:
 
 async def test_a_damaged_record_stops_the_deletion(world: World) -> None:
     world.store_locally(50)
-    for folder in folders(world):
-        Path(folder, METADATA_SEEN).write_bytes(b"x")
+    for directory in directories(world):
+        Path(directory, METADATA_SEEN).write_bytes(b"x")
     restarted = again(world)
     await restarted.begin()
     assert restarted.stopped is not None
     assert "bkctl.metadata" in restarted.stopped.reason
     await restarted.confirm()
-    seen = read_metadata_seen(OsFileSystem(), folders(world))
+    seen = read_metadata_seen(OsFileSystem(), directories(world))
     assert seen is not None
     assert seen.chosen == 50
     assert 0 < seen.zxid <= world.store.zxid
 
 
 async def test_a_new_bookie_does_not_inherit_the_stop_of_a_former_one(world: World) -> None:
-    for folder in folders(world):
-        Path(folder, METADATA_SEEN).unlink()
+    for directory in directories(world):
+        Path(directory, METADATA_SEEN).unlink()
     await RecoveryNotes(world.store, world.root).collection.put(OWN_ID, RESTORED)
     restarted = again(world)
     await restarted.begin()
@@ -228,8 +228,8 @@ async def test_a_bookie_that_may_keep_no_note_collects(world: World, zookeeper: 
 
 
 async def test_a_new_bookie_that_loses_zookeeper_at_its_start_is_not_stopped_by_that(world: World) -> None:
-    for folder in folders(world):
-        Path(folder, METADATA_SEEN).unlink()
+    for directory in directories(world):
+        Path(directory, METADATA_SEEN).unlink()
     await RecoveryNotes(world.store, world.root).collection.remove(OWN_ID)
     await again(world, LostAtNote(world.store)).begin()
     restarted = again(world)

@@ -85,13 +85,13 @@ class World:
         await CookieStore(self._store, self.root).create(cookie)
         self.workers = LaneWorkers()
         local = LocalLedgers(self.storage, self.workers, self.forgotten.append)
-        folders = [engine.ledger_directory for engine in self.storage.engines]
+        directories = [engine.ledger_directory for engine in self.storage.engines]
         self.proof = ForwardProof(
             self._store,
             self.root,
             OWN_ID,
             OsFileSystem(),
-            folders,
+            directories,
             self.workers,
             LoopClock(),
             self.metrics,
@@ -485,13 +485,13 @@ async def test_a_fence_is_recorded_before_its_copy_goes_and_until_the_ledger_is_
 async def test_a_copy_whose_fence_cannot_be_recorded_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.store_locally(21, 22)
     await world.create(21, 22, metadata=to_closed(FOREIGN, 0, 10))
-    folder = Path(world.storage.engine_of(21).ledger_directory)
-    (folder / COLLECTED).mkdir()  # in the way
+    directory = Path(world.storage.engine_of(21).ledger_directory)
+    (directory / COLLECTED).mkdir()  # in the way
     assert await world.overreplicated.collect(world.ledgers) == 1
     assert world.local_ids() == {21}
     assert fences(world) == [22]
     assert await world.collect() == 0, "the file still cannot be replaced, and the round goes on"
-    (folder / COLLECTED).rmdir()
+    (directory / COLLECTED).rmdir()
     assert await world.collect() == 0
     assert await world.overreplicated.collect(world.ledgers) == 1
     assert world.local_ids() == set()

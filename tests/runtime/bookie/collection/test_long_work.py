@@ -43,10 +43,10 @@ def slowly(*, is_transactional: bool = False) -> GarbageCollectionConfig:
     )
 
 
-def finished_logs(folder: Path, directory: int) -> set[str]:
+def finished_logs(root: Path, directory: int) -> set[str]:
     """Logs with entries in them, without the one that is written to."""
     names = []
-    for entry in os.scandir(folder / f"ledgers-{directory}" / "current"):
+    for entry in os.scandir(root / f"ledgers-{directory}" / "current"):
         with contextlib.suppress(FileNotFoundError):  # it has just been deleted
             if entry.name.endswith(".log") and entry.stat().st_size > 1024:
                 names.append(entry.name)
@@ -69,10 +69,10 @@ async def rounds(bookie: CollectedBookie, count: int) -> None:
 
 @contextlib.asynccontextmanager
 async def compacting(
-    metadata_uri: str, folder: Path, config: GarbageCollectionConfig, children: Children | None = None
+    metadata_uri: str, directory: Path, config: GarbageCollectionConfig, children: Children | None = None
 ) -> AsyncIterator[tuple[CollectedBookie, asyncio.Task[None]]]:
     """A bookie that is in the middle of the first log of directory 0, and the task that has forced it."""
-    running = collected_bookie(metadata_uri, folder, config, ledger_directories=DIRECTORIES, children=children)
+    running = collected_bookie(metadata_uri, directory, config, ledger_directories=DIRECTORIES, children=children)
     async with running as bookie:
         await bookie.write(LEDGERS)
         await bookie.delete_metadata(GONE)

@@ -48,10 +48,10 @@ def status(cluster: Cluster, bookie_id: str) -> dict[str, object]:
     return answer
 
 
-def put(folder: Path, aside: Path) -> None:
-    """Replace a folder by a copy of another."""
-    shutil.rmtree(folder)
-    shutil.copytree(aside, folder)
+def put(directory: Path, aside: Path) -> None:
+    """Replace a directory by a copy of another."""
+    shutil.rmtree(directory)
+    shutil.copytree(aside, directory)
 
 
 @pytest.mark.battery

@@ -1,4 +1,4 @@
-"""Every case of the boot-time check (metadata section 7.3), with real folders and a real ZooKeeper."""
+"""Every case of the boot-time check (metadata section 7.3), with real directories and a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from bkctl.runtime.bookie.cookies.check import CookieCheckService, CookieDecision, expected_cookie
-from bkctl.runtime.bookie.cookies.folders import record_places
+from bkctl.runtime.bookie.cookies.directories import record_places
 from bkctl.runtime.errors import BadVersionError, ConfigurationError, CookieError, NodeExistsError
 from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore, encode_cookie
 from bkctl.runtime.metadata.uri import parse_metadata_uri
@@ -23,15 +23,17 @@ OWN, FOREIGN, OTHER_CLUSTER = "own", "foreign", "other cluster"
 
 
 class Stage:
-    """Folders j, l1 and l2 of the bookie b1:3181, and its cookie in the cluster."""
+    """Directories j, l1 and l2 of the bookie b1:3181, and its cookie in the cluster."""
 
-    def __init__(self, folder: Path, store: ZooKeeperStore, root: str, *, is_expansion_allowed: bool = False) -> None:
-        self.folder = folder
+    def __init__(
+        self, directory: Path, store: ZooKeeperStore, root: str, *, is_expansion_allowed: bool = False
+    ) -> None:
+        self.directory = directory
         self.store = store
         self.root = root
         self.config = StorageConfig(
-            journal_directories=(str(folder / "j"),),
-            ledger_directories=(str(folder / "l1"), str(folder / "l2")),
+            journal_directories=(str(directory / "j"),),
+            ledger_directories=(str(directory / "l1"), str(directory / "l2")),
         )
         self.expected = expected_cookie(self.config, "b1:3181", "cluster-1")
         self.is_expansion_allowed = is_expansion_allowed
@@ -51,27 +53,27 @@ class Stage:
         return msgspec.structs.replace(self.expected, **changes)
 
     def fill(self, name: str, whose: str | None, *, has_data: bool) -> None:
-        """Whose VERSION file a folder has, and whether an entry log lies beside it."""
-        current = self.folder / name / "current"
+        """Whose VERSION file a directory has, and whether an entry log lies beside it."""
+        current = self.directory / name / "current"
         current.mkdir(parents=True, exist_ok=True)
         if whose is not None:
             (current / "VERSION").write_bytes(encode_cookie(self.cookie(whose)))
         if has_data:
             (current / "0.log").write_bytes(b"entries")
 
-    def name_folders(self, journals: str, ledgers: str, index: str = "") -> None:
+    def name_directories(self, journals: str, ledgers: str, index: str = "") -> None:
         """Other lists in the settings, as words."""
         self.config = StorageConfig(
-            journal_directories=tuple(str(self.folder / name) for name in journals.split()),
-            ledger_directories=tuple(str(self.folder / name) for name in ledgers.split()),
-            index_directories=tuple(str(self.folder / name) for name in index.split()),
+            journal_directories=tuple(str(self.directory / name) for name in journals.split()),
+            ledger_directories=tuple(str(self.directory / name) for name in ledgers.split()),
+            index_directories=tuple(str(self.directory / name) for name in index.split()),
         )
         self.expected = expected_cookie(self.config, "b1:3181", "cluster-1")
 
     def tree(self) -> dict[str, bytes | None]:
         return {
-            str(path.relative_to(self.folder)): path.read_bytes() if path.is_file() else None
-            for path in self.folder.rglob("*")
+            str(path.relative_to(self.directory)): path.read_bytes() if path.is_file() else None
+            for path in self.directory.rglob("*")
         }
 
     async def decision(self, *former_ids: str) -> CookieDecision:
@@ -93,7 +95,7 @@ def stage(tmp_path: Path, store: ZooKeeperStore, metadata_uri: str) -> Stage:
 
 
 @pytest.mark.parametrize(
-    ("stored", "folders", "outcome"),
+    ("stored", "directories", "outcome"),
     [
         # Rows of the table of step 5: stored cookie, then whose VERSION file and whether there is data, for j, l1, l2.
         (None, [(None, False), (None, False), (None, False)], CookieDecision.STAMP),
@@ -126,9 +128,9 @@ def stage(tmp_path: Path, store: ZooKeeperStore, metadata_uri: str) -> Stage:
     ],
 )
 async def test_the_table(
-    stage: Stage, stored: str | None, folders: list[tuple[str | None, bool]], outcome: CookieDecision | str
+    stage: Stage, stored: str | None, directories: list[tuple[str | None, bool]], outcome: CookieDecision | str
 ) -> None:
-    for name, (whose, has_data) in zip(("j", "l1", "l2"), folders, strict=True):
+    for name, (whose, has_data) in zip(("j", "l1", "l2"), directories, strict=True):
         stage.fill(name, whose, has_data=has_data)
     if stored is not None:
         await stage.cookies.create_node("b1:3181", encode_cookie(stage.cookie(stored)))
@@ -150,10 +152,10 @@ async def booted(stage: Stage, *, has_data: bool = True) -> None:
 
 
 @pytest.mark.parametrize("name", ["j", "l1", "l2"])
-async def test_a_folder_that_is_gone(stage: Stage, name: str) -> None:
+async def test_a_directory_that_is_gone(stage: Stage, name: str) -> None:
     await booted(stage)
-    (stage.folder / name).rename(stage.folder / "elsewhere")
-    assert f"missing disk: {stage.folder / name} does not exist" in await stage.refusal()
+    (stage.directory / name).rename(stage.directory / "elsewhere")
+    assert f"missing disk: {stage.directory / name} does not exist" in await stage.refusal()
 
 
 @pytest.mark.parametrize("journals", ["j", "j2 j"])
@@ -164,7 +166,7 @@ async def test_lists_changed_in_number_or_order(
 ) -> None:
     await booted(stage)
     stage.is_expansion_allowed = is_expansion_allowed
-    stage.name_folders(journals, ledgers)
+    stage.name_directories(journals, ledgers)
     assert "number or order of the directories" in await stage.refusal()
 
 
@@ -172,7 +174,7 @@ async def test_lists_changed_in_number_or_order(
 async def test_lists_changed_and_the_cookies_with_them(stage: Stage, ledgers: str) -> None:
     """What Java's ``updatecookie -e`` and hands can do: every cookie agrees, and the entries are on the wrong disk."""
     await booted(stage)
-    stage.name_folders("j", ledgers)
+    stage.name_directories("j", ledgers)
     for path in stage.config.all_directories:
         stage.fill(Path(path).name, OWN, has_data=False)
     await stage.cookies.write(stage.expected, 0)
@@ -184,9 +186,9 @@ async def test_lists_changed_and_the_cookies_with_them(stage: Stage, ledgers: st
 
 
 async def test_journals_in_another_order_whatever_the_cookies_say(stage: Stage) -> None:
-    stage.name_folders("j1 j2", "l1")
+    stage.name_directories("j1 j2", "l1")
     await booted(stage)
-    stage.name_folders("j2 j1", "l1")
+    stage.name_directories("j2 j1", "l1")
     for path in stage.config.all_directories:
         stage.fill(Path(path).name, OWN, has_data=False)
     await stage.cookies.write(stage.expected, 0)
@@ -195,7 +197,7 @@ async def test_journals_in_another_order_whatever_the_cookies_say(stage: Stage) 
 
 async def test_expansion_of_a_bookie_without_ledgers(stage: Stage) -> None:
     await booted(stage, has_data=False)
-    stage.name_folders("j", "l1 l2 l3")
+    stage.name_directories("j", "l1 l2 l3")
     assert "bkctl cookie verify" in await stage.refusal()
     stage.is_expansion_allowed = True
     check = await stage.service.check(stage.expected)
@@ -211,7 +213,7 @@ async def test_expansion_of_a_bookie_without_ledgers(stage: Stage) -> None:
 @pytest.mark.parametrize("stamped", [[], ["j"], ["j", "l1"], ["j", "l1", "l2"], ["j", "l1", "l2", "l3"]])
 async def test_an_expansion_that_was_cut_off_goes_on(stage: Stage, stamped: list[str]) -> None:
     await booted(stage, has_data=False)
-    stage.name_folders("j", "l1 l2 l3")
+    stage.name_directories("j", "l1 l2 l3")
     stage.is_expansion_allowed = True
     for name in stamped:
         stage.fill(name, OWN, has_data=False)
@@ -219,15 +221,17 @@ async def test_an_expansion_that_was_cut_off_goes_on(stage: Stage, stamped: list
 
 
 @pytest.mark.parametrize(("name", "content"), [("l1", None), ("l3", "0.log"), ("j", None)])
-async def test_no_expansion_over_a_lost_folder_or_strange_files(stage: Stage, name: str, content: str | None) -> None:
+async def test_no_expansion_over_a_lost_directory_or_strange_files(
+    stage: Stage, name: str, content: str | None
+) -> None:
     await booted(stage, has_data=False)
-    stage.name_folders("j", "l1 l2 l3")
+    stage.name_directories("j", "l1 l2 l3")
     stage.is_expansion_allowed = True
     if content is None:
-        (stage.folder / name / "current" / "VERSION").unlink()
+        (stage.directory / name / "current" / "VERSION").unlink()
     else:
-        (stage.folder / name / "current").mkdir(parents=True)
-        (stage.folder / name / "current" / content).write_bytes(b"x")
+        (stage.directory / name / "current").mkdir(parents=True)
+        (stage.directory / name / "current" / content).write_bytes(b"x")
     await stage.refusal()
 
 
@@ -271,61 +275,61 @@ async def test_candidate_ids(stage: Stage) -> None:
     ids=["layout 4", "layout 3"],
 )
 async def test_older_layouts_boot_and_are_not_rewritten(stage: Stage, how: Callable[[bytes], bytes], name: str) -> None:
-    names = {key.encode(): str(stage.folder / key).encode() for key in ("j", "l1", "l2")}
+    names = {key.encode(): str(stage.directory / key).encode() for key in ("j", "l1", "l2")}
     stage.expected = msgspec.structs.replace(stage.expected, instance_id=None)
     data = how(encode_cookie(stage.expected))
     data = data % names if name == "3" else data
-    for folder in ("j", "l1", "l2"):
-        stage.fill(folder, None, has_data=True)
-        (stage.folder / folder / "current" / "VERSION").write_bytes(data)
+    for directory in ("j", "l1", "l2"):
+        stage.fill(directory, None, has_data=True)
+        (stage.directory / directory / "current" / "VERSION").write_bytes(data)
     await stage.cookies.create_node("b1:3181", data)
     assert await stage.decision() is CookieDecision.BOOT
     assert (await stage.cookies.read_node("b1:3181")).data == data
 
 
-async def test_index_folders_that_a_cookie_of_layout_4_cannot_name(stage: Stage) -> None:
+async def test_index_directories_that_a_cookie_of_layout_4_cannot_name(stage: Stage) -> None:
     """The trap of an upgrade (metadata section 7.2)."""
     data = encode_cookie(stage.expected).replace(b"5\n", b"4\n")
-    for folder in ("j", "l1", "l2", "i1", "i2"):
-        stage.fill(folder, None, has_data=True)
-        (stage.folder / folder / "current" / "VERSION").write_bytes(data)
+    for directory in ("j", "l1", "l2", "i1", "i2"):
+        stage.fill(directory, None, has_data=True)
+        (stage.directory / directory / "current" / "VERSION").write_bytes(data)
     await stage.cookies.create_node("b1:3181", data)
-    stage.name_folders("j", "l1 l2", "i1 i2")
+    stage.name_directories("j", "l1 l2", "i1 i2")
     assert "has layout 4, which has no index directories" in await stage.refusal()
 
 
 @pytest.mark.parametrize("data", [b"", b"2\n", b"junk", b"5\nbookieHost: ", b"\xff\xfe"])
 async def test_damaged_cookies(stage: Stage, data: bytes) -> None:
     await booted(stage)
-    version = stage.folder / "l2" / "current" / "VERSION"
+    version = stage.directory / "l2" / "current" / "VERSION"
     good = version.read_bytes()
     version.write_bytes(data)
-    assert f"the VERSION file in {stage.folder / 'l2'} is damaged" in await stage.refusal()
+    assert f"the VERSION file in {stage.directory / 'l2'} is damaged" in await stage.refusal()
     version.write_bytes(good)
     await stage.cookies.write_node("b1:3181", data, 0)
     assert "the stored cookie of bookie b1:3181 is damaged" in await stage.refusal()
 
 
-async def test_layouts_before_3_and_folders_that_are_none(stage: Stage) -> None:
+async def test_layouts_before_3_and_directories_that_are_none(stage: Stage) -> None:
     for name in ("VERSION", "1.txn", "0.log", "x.idx"):
-        folder = stage.folder / f"with-{name}"
-        folder.mkdir()
-        (folder / name).write_bytes(b"")
-        stage.name_folders(folder.name, "l1")
+        directory = stage.directory / f"with-{name}"
+        directory.mkdir()
+        (directory / name).write_bytes(b"")
+        stage.name_directories(directory.name, "l1")
         assert "before 4.0" in await stage.refusal()
-    (stage.folder / "file").write_bytes(b"")
-    (stage.folder / "link").symlink_to(stage.folder / "nowhere")
+    (stage.directory / "file").write_bytes(b"")
+    (stage.directory / "link").symlink_to(stage.directory / "nowhere")
     for name, reason in (("file", "Not a directory"), ("link", "broken link")):
-        stage.name_folders(name, "l1")
+        stage.name_directories(name, "l1")
         assert reason in await stage.refusal()
 
 
 @pytest.mark.parametrize("spelling", ["l1/", "./l1", "l1//"])
 @pytest.mark.parametrize("is_in_cookie", [False, True])
-async def test_the_spelling_of_a_folder_does_not_matter(stage: Stage, spelling: str, is_in_cookie: bool) -> None:
+async def test_the_spelling_of_a_directory_does_not_matter(stage: Stage, spelling: str, is_in_cookie: bool) -> None:
     """The check leaves the cookies as they were written."""
     plain = stage.config
-    paths = (f"{stage.folder}/{spelling}", plain.ledger_directories[1])
+    paths = (f"{stage.directory}/{spelling}", plain.ledger_directories[1])
     spelled = msgspec.structs.replace(plain, ledger_directories=paths)
     first, second = (spelled, plain) if is_in_cookie else (plain, spelled)
     stage.config, stage.expected = first, expected_cookie(first, "b1:3181", "cluster-1")
@@ -334,18 +338,18 @@ async def test_the_spelling_of_a_folder_does_not_matter(stage: Stage, spelling: 
     assert await stage.decision() is CookieDecision.BOOT
 
 
-async def test_a_folder_under_another_name(stage: Stage) -> None:
+async def test_a_directory_under_another_name(stage: Stage) -> None:
     await booted(stage)
-    (stage.folder / "l2").rename(stage.folder / "moved")
-    stage.name_folders("j", "l1 moved")
+    (stage.directory / "l2").rename(stage.directory / "moved")
+    stage.name_directories("j", "l1 moved")
     assert "moved directory" in await stage.refusal()
-    (stage.folder / "moved").rename(stage.folder / "l2")
-    (stage.folder / "moved").symlink_to(stage.folder / "l2")
+    (stage.directory / "moved").rename(stage.directory / "l2")
+    (stage.directory / "moved").symlink_to(stage.directory / "l2")
     assert "moved directory" in await stage.refusal()
 
 
 @pytest.mark.parametrize("name", ["a,b", "a\tb", "a\nb", " a", "a\udcff"])
-def test_folders_that_no_cookie_can_name(name: str) -> None:
+def test_directories_that_no_cookie_can_name(name: str) -> None:
     config = StorageConfig(journal_directories=("/j",), ledger_directories=(name,))
     with pytest.raises(ConfigurationError, match="cannot be written in a cookie"):
         expected_cookie(config, "b1:3181", None)
@@ -355,14 +359,14 @@ def test_folders_that_no_cookie_can_name(name: str) -> None:
     ("filled", "bare"),
     [("j l1 l2", []), ("j l1", ["l2", "i2"]), ("j l1 l2 i1", []), ("", ["j", "l1", "l2", "i1", "i2"])],
 )
-async def test_an_index_folder_is_not_emptied_while_its_ledger_folder_holds_files(
+async def test_an_index_directory_is_not_emptied_while_its_ledger_directory_holds_files(
     stage: Stage, filled: str, bare: list[str]
 ) -> None:
     # A Java bookie that was killed before its first flush has entry logs and no index; a lost index is rebuilt.
-    stage.name_folders("j", "l1 l2", "i1 i2")
+    stage.name_directories("j", "l1 l2", "i1 i2")
     for name in ("j", "l1", "l2", "i1", "i2"):
         stage.fill(name, OWN, has_data=name in filled.split())
     await stage.cookies.create(stage.expected)
     check = await stage.service.check(stage.expected)
-    assert [Path(folder.path).name for folder in check.evidence.bare_folders] == bare
+    assert [Path(directory.path).name for directory in check.evidence.bare_directories] == bare
     assert check.depends_on_references == bool(bare)

@@ -10,7 +10,7 @@ from bkctl.runtime.bookie.disks.rules import (
     DiskState,
     DiskVerdict,
     judge,
-    next_look_s,
+    next_check_s,
     next_state,
 )
 from bkctl.runtime.config import DiskConfig
@@ -152,4 +152,4 @@ def test_room_for_writes_of_high_priority_follows_from_the_room_for_logs() -> No
 def test_the_next_look_comes_before_a_disk_can_be_full(missing_bytes: int, state: DiskState, seconds: float) -> None:
     total_bytes = 2**40
     one = DiskSample("d", total_bytes, round(total_bytes * 0.2) + missing_bytes)
-    assert next_look_s(BookieDisks((), (one,), (one,)), (state, state), CONFIG) == pytest.approx(seconds, rel=1e-3)
+    assert next_check_s(BookieDisks((), (one,), (one,)), (state, state), CONFIG) == pytest.approx(seconds, rel=1e-3)

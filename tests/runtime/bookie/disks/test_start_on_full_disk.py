@@ -35,14 +35,14 @@ TORN = b"\0\0\x04\0torn"
 class Stage:
     """A bookie whose journal holds entries that were never flushed; killed and started as a test wants it."""
 
-    def __init__(self, folder: Path, metadata_uri: str, store: ZooKeeperStore) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path, metadata_uri: str, store: ZooKeeperStore) -> None:
+        self.directory = directory
         self._metadata_uri = metadata_uri
         self._store = store
 
     def bookie(self, *keys: str) -> BookieUnderTest:
         words = (word for key in ("flushInterval=3600000", "diskCheckInterval=500", *keys) for word in ("--set", key))
-        return BookieUnderTest(self.folder, self._metadata_uri, self._store, *words)
+        return BookieUnderTest(self.directory, self._metadata_uri, self._store, *words)
 
     async def wait_mode(self, mode: BookieMode) -> None:
         await wait_mode(self.bookie().registrations, "traced", mode)
@@ -56,7 +56,7 @@ class Stage:
 
     def tear_journal(self) -> None:
         """The beginning of a group whose rest a power failure kept from the disk."""
-        path = max((self.folder / "journal" / "current").glob("*.txn"), key=lambda path: int(path.stem, 16))
+        path = max((self.directory / "journal" / "current").glob("*.txn"), key=lambda path: int(path.stem, 16))
         end = -(-len(path.read_bytes().rstrip(b"\0")) // 512) * 512
         with path.open("r+b") as file:
             file.seek(end)
@@ -151,7 +151,7 @@ async def test_with_more_in_the_journal_than_the_write_cache(ledger_disk: SmallD
     last_line = refused.said().splitlines()[-1]
     assert last_line.startswith(f"error: {ledger_disk.path}")
     found = re.search(
-        r"MiB are free, [0-9.]+ MiB are needed.* --set (dbStorage_writeCacheMaxSizeMb=[0-9]+)$", last_line
+        r"iB are free, [0-9.]+ [A-Z]iB more are needed.* --set (dbStorage_writeCacheMaxSizeMb=[0-9]+)$", last_line
     )
     assert found is not None
     async with stage.bookie(found[1]).running() as (_, peer):

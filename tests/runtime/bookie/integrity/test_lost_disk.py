@@ -1,4 +1,5 @@
-"""A folder of a bookie that was emptied: refused, unless the settings say that other bookies are to fill it again."""
+"""A directory of a bookie that was emptied: refused, unless the settings say that other bookies are to fill it
+again."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ import msgspec
 import pytest
 
 from bkctl.runtime.bookie.cookies.check import CookieDecision, decide
+from bkctl.runtime.bookie.cookies.directories import DirectoryState
 from bkctl.runtime.bookie.cookies.evidence import Evidence
-from bkctl.runtime.bookie.cookies.folders import FolderState
 from bkctl.runtime.errors import CookieError, NoSuchEntryError
 from bkctl.runtime.metadata.bookies.cookies import Cookie
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
@@ -44,7 +45,7 @@ async def fill(trio: Trio) -> None:
 
 
 @pytest.mark.parametrize("lost", [("ledgers",), ("journal",), ("journal", "ledgers")], ids=" and ".join)
-async def test_an_emptied_folder_is_filled_from_other_bookies(
+async def test_an_emptied_directory_is_filled_from_other_bookies(
     lost: tuple[str, ...], make_trio: MakeTrio, metadata_uri: str, store: ZooKeeperStore, tmp_path: Path
 ) -> None:
     async with make_trio("") as trio:
@@ -84,10 +85,10 @@ COOKIE = Cookie(
 )
 
 
-def folders(*empty: str, bare: tuple[str, ...] = ()) -> tuple[FolderState, ...]:
+def directories(*empty: str, bare: tuple[str, ...] = ()) -> tuple[DirectoryState, ...]:
     paths = (*COOKIE.journal_directories, *COOKIE.ledger_directories, *(COOKIE.index_directories or ()))
     return tuple(
-        FolderState(
+        DirectoryState(
             path=path,
             cookie=None if path in empty else COOKIE,
             has_files=path not in empty and path not in bare,
@@ -99,10 +100,10 @@ def folders(*empty: str, bare: tuple[str, ...] = ()) -> tuple[FolderState, ...]:
 
 def evidence(*empty: str, bare: tuple[str, ...] = (), ledgers: int = 0) -> Evidence:
     naming = {COOKIE.bookie_id: ledgers}
-    return Evidence(expected=COOKIE, stored=COOKIE, folders=folders(*empty, bare=bare), ledgers_naming=naming)
+    return Evidence(expected=COOKIE, stored=COOKIE, directories=directories(*empty, bare=bare), ledgers_naming=naming)
 
 
-def test_only_an_emptied_folder_is_accepted() -> None:
+def test_only_an_emptied_directory_is_accepted() -> None:
     assert decide(evidence(), is_loss_accepted=True) is CookieDecision.BOOT
     for empty in (("/j",), ("/l1", "/i1"), ("/j", "/l1", "/i1"), ("/j", "/l0", "/i0", "/l1", "/i1")):
         with pytest.raises(CookieError, match="empty directory"):
@@ -116,7 +117,7 @@ def test_only_an_emptied_folder_is_accepted() -> None:
 
 @pytest.mark.parametrize("empty", [("/i0",), ("/i0", "/i1"), ("/j", "/i0"), ("/l1", "/i1", "/i0")])
 def test_an_emptied_index_is_made_from_its_logs_and_not_filled_from_other_bookies(empty: tuple[str, ...]) -> None:
-    """The storage would refuse only after the folder was stamped, and a loss noted that is none."""
+    """The storage would refuse only after the directory was stamped, and a loss noted that is none."""
     with pytest.raises(CookieError, match=r"/i0 is empty.*`bkctl storage index rebuild`"):
         decide(evidence(*empty), is_loss_accepted=True)
 
@@ -135,10 +136,10 @@ def test_what_is_wrong_besides_is_not_covered_up() -> None:
         msgspec.structs.replace(lost, stored=None),
         msgspec.structs.replace(lost, stored=other),
         msgspec.structs.replace(
-            lost, folders=tuple(msgspec.structs.replace(f, cookie=f.cookie and other) for f in lost.folders)
+            lost, directories=tuple(msgspec.structs.replace(f, cookie=f.cookie and other) for f in lost.directories)
         ),
         msgspec.structs.replace(
-            lost, folders=tuple(msgspec.structs.replace(f, is_present=f.path != "/j") for f in lost.folders)
+            lost, directories=tuple(msgspec.structs.replace(f, is_present=f.path != "/j") for f in lost.directories)
         ),
     ):
         with pytest.raises(CookieError):

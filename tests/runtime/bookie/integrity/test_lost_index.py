@@ -25,7 +25,7 @@ Boot = Callable[[BookieConfig], AbstractAsyncContextManager[Peer]]
 
 @pytest.fixture
 async def config(bookie_config: BookieConfig, boot: Boot, tmp_path: Path) -> BookieConfig:
-    """Of a bookie with an index folder of its own, and entries 0 to 4 of ledger 7."""
+    """Of a bookie with an index directory of its own, and entries 0 to 4 of ledger 7."""
     storage = msgspec.structs.replace(bookie_config.storage, index_directories=(str(tmp_path / "index"),))
     config = msgspec.structs.replace(bookie_config, storage=storage)
     async with boot(config) as peer:
@@ -40,9 +40,9 @@ async def require_entries(peer: Peer) -> None:
 
 
 async def test_a_lost_database_stops_the_start_with_the_command(config: BookieConfig, boot: Boot) -> None:
-    folder = Path(config.storage.index_directories[0]) / "current" / LOCATIONS_DATABASE
-    shutil.rmtree(folder)
-    Path(seal_file_name(str(folder))).unlink()
+    directory = Path(config.storage.index_directories[0]) / "current" / LOCATIONS_DATABASE
+    shutil.rmtree(directory)
+    Path(seal_file_name(str(directory))).unlink()
     with pytest.raises(IndexMissingError, match="run `bkctl storage index rebuild`"):
         async with boot(config):
             pass
@@ -55,9 +55,9 @@ async def test_a_lost_database_stops_the_start_with_the_command(config: BookieCo
 
 
 async def test_a_replaced_index_disk(config: BookieConfig, boot: Boot) -> None:
-    folder = Path(config.storage.index_directories[0])
-    shutil.rmtree(folder)
-    folder.mkdir()
+    directory = Path(config.storage.index_directories[0])
+    shutil.rmtree(directory)
+    directory.mkdir()
     with pytest.raises(CookieError, match="empty directory"):
         async with boot(config):
             pass
@@ -73,9 +73,9 @@ async def test_after_a_loss_of_ledger_rows_the_next_boot_looks_at_every_ledger(
     config: BookieConfig, boot: Boot, caplog: pytest.LogCaptureFixture
 ) -> None:
     # A ledger that was fenced here and has no entry is in no log: only the metadata tell of it.
-    folder = Path(config.storage.index_directories[0]) / "current" / LEDGERS_DATABASE
-    shutil.rmtree(folder)
-    Path(seal_file_name(str(folder))).unlink()
+    directory = Path(config.storage.index_directories[0]) / "current" / LEDGERS_DATABASE
+    shutil.rmtree(directory)
+    Path(seal_file_name(str(directory))).unlink()
     rebuild(config.storage)
     async with boot(config) as peer:
         assert "missing entries are reported as unknown until restored" in caplog.text

@@ -28,8 +28,8 @@ async def test_a_log_that_is_gone_is_made_up_for_by_the_other_bookies(
     """docs/runbooks/lost-entries.md, with a closed and an open ledger in the log."""
 
     def storage(*words: str) -> BkctlResult:
-        folders = ("--journal-dir", str(tmp_path / "journal"), "--ledger-dir", str(tmp_path / "ledgers"))
-        return run_bkctl("storage", *words, *folders, BKCTL_STATE_DIR=str(tmp_path / "state"))
+        directories = ("--journal-dir", str(tmp_path / "journal"), "--ledger-dir", str(tmp_path / "ledgers"))
+        return run_bkctl("storage", *words, *directories, BKCTL_STATE_DIR=str(tmp_path / "state"))
 
     async with make_trio("") as trio:
         await fill(trio)

@@ -148,13 +148,13 @@ async def test_the_rows_of_many_ledgers_do_not_fill_the_memory(
     storage.close()
 
 
-def ledger_folders(config: BookieConfig) -> list[str]:
+def ledger_directories(config: BookieConfig) -> list[str]:
     return [f"{directory}/current" for directory in config.storage.ledger_directories]
 
 
 def note_risk(config: BookieConfig, risk: CrashRisk) -> None:
     """As a process leaves it that was killed."""
-    leave_dirty_marks(OsFileSystem(), ledger_folders(config), risk, "")
+    leave_dirty_marks(OsFileSystem(), ledger_directories(config), risk, "")
 
 
 async def test_a_bookie_does_it_before_it_can_be_asked(
@@ -220,14 +220,14 @@ async def test_a_listing_that_fails_ends_the_boot_and_nobody_is_registered_h11(
             async with boot(bookie_config):
                 pass
         assert await RegistrationClient(store, ledgers.root).snapshot() == Registrations((), ())
-        for folder in ledger_folders(bookie_config):
-            assert (Path(folder) / "DIRTY").exists(), "the next start has to do it still"
+        for directory in ledger_directories(bookie_config):
+            assert (Path(directory) / "DIRTY").exists(), "the next start has to do it still"
 
 
 async def test_the_mark_stays_when_the_last_flush_failed_h13(
     bookie_config: BookieConfig, boot: Boot, tmp_path: Path
 ) -> None:
-    current = Path(ledger_folders(bookie_config)[0])
+    current = Path(ledger_directories(bookie_config)[0])
 
     async def run() -> None:
         async with boot(bookie_config) as peer:

@@ -27,11 +27,11 @@ REPAIRED = "integrity check complete: restored"
 
 
 class Rebuilt:
-    """The three, in folders of their own."""
+    """The three, in directories of their own."""
 
-    def __init__(self, config: BookieConfig, folder: Path) -> None:
+    def __init__(self, config: BookieConfig, directory: Path) -> None:
         self._config = config
-        self._folder = folder
+        self._directory = directory
 
     @contextlib.asynccontextmanager
     async def running(self, *bookie_ids: str) -> AsyncIterator[None]:
@@ -40,8 +40,8 @@ class Rebuilt:
             for bookie_id in bookie_ids or BOOKIES:
                 storage = msgspec.structs.replace(
                     self._config.storage,
-                    journal_directories=(str(self._folder / bookie_id / "journal"),),
-                    ledger_directories=(str(self._folder / bookie_id / "ledgers"),),
+                    journal_directories=(str(self._directory / bookie_id / "journal"),),
+                    ledger_directories=(str(self._directory / bookie_id / "ledgers"),),
                 )
                 integrity = IntegrityConfig(retry_delay_s=0.2)
                 await stack.enter_async_context(
@@ -52,17 +52,17 @@ class Rebuilt:
             yield
 
     async def bkctl(self, bookie_id: str, *words: str) -> BkctlResult:
-        """``bkctl storage WORDS`` on the folders of a stopped one."""
-        folder = self._folder / bookie_id
-        folders = ("--journal-dir", str(folder / "journal"), "--ledger-dir", str(folder / "ledgers"))
+        """``bkctl storage WORDS`` on the directories of a stopped one."""
+        directory = self._directory / bookie_id
+        directories = ("--journal-dir", str(directory / "journal"), "--ledger-dir", str(directory / "ledgers"))
         result = await asyncio.to_thread(
-            run_bkctl, "storage", *words, *folders, "-o", "json", BKCTL_STATE_DIR=str(self._folder / "state")
+            run_bkctl, "storage", *words, *directories, "-o", "json", BKCTL_STATE_DIR=str(self._directory / "state")
         )
         assert result.exit_code == 0, result.stderr
         return result
 
     def current(self, bookie_id: str) -> Path:
-        return self._folder / bookie_id / "ledgers" / "current"
+        return self._directory / bookie_id / "ledgers" / "current"
 
     async def rebuild(self, *bookie_ids: str) -> None:
         """Their locations are lost, and rebuilt from the logs that are there."""

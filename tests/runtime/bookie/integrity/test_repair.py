@@ -52,12 +52,17 @@ class Trio:
     """The victim, which is a process, and two steady bookies in this one."""
 
     def __init__(
-        self, victim: BookieUnderTest, config: BookieConfig, folder: Path, store: ZooKeeperStore, ledgers: LedgerStore
+        self,
+        victim: BookieUnderTest,
+        config: BookieConfig,
+        directory: Path,
+        store: ZooKeeperStore,
+        ledgers: LedgerStore,
     ) -> None:
         self.victim = victim
         self.ledgers = ledgers
         self._config = config
-        self._folder = folder
+        self._directory = directory
         self._steady: dict[str, contextlib.AsyncExitStack] = {}
         registrations = RegistrationClient(store, ledgers.root)
 
@@ -67,8 +72,8 @@ class Trio:
     async def start(self, bookie_id: str, *, is_read_only: bool = False) -> BookieServer:
         storage = msgspec.structs.replace(
             self._config.storage,
-            journal_directories=(str(self._folder / bookie_id / "journal"),),
-            ledger_directories=(str(self._folder / bookie_id / "ledgers"),),
+            journal_directories=(str(self._directory / bookie_id / "journal"),),
+            ledger_directories=(str(self._directory / bookie_id / "ledgers"),),
         )
         config = msgspec.structs.replace(self._config, bookie_id=bookie_id, storage=storage, is_read_only=is_read_only)
         self._steady[bookie_id] = stack = contextlib.AsyncExitStack()
@@ -153,7 +158,7 @@ async def recovered(metadata_uri: str, ledger_id: int) -> tuple[int, list[bytes]
         return reader.last_add_confirmed, [entry.payload async for entry in reader]
 
 
-async def lose_the_second_copy(trio: Trio, ledger_id: int, *, forget: bool, folder: Path) -> None:
+async def lose_the_second_copy(trio: Trio, ledger_id: int, *, forget: bool, directory: Path) -> None:
     """Entry 10 is acknowledged by the victim and steady-1 alone, a quorum; then the victim is killed.
 
     ``forget``: with its DIRTY marks, so that the next start does not know of the crash.
@@ -164,7 +169,7 @@ async def lose_the_second_copy(trio: Trio, ledger_id: int, *, forget: bool, fold
         await trio.add(ledger_id, range(10, 11), VICTIM, "steady-1")
         process.kill()
         await asyncio.to_thread(process.wait)
-    marks = list(folder.glob("ledgers/**/DIRTY"))
+    marks = list(directory.glob("ledgers/**/DIRTY"))
     assert marks, "killed is unclean"
     if forget:
         for mark in marks:
@@ -173,7 +178,7 @@ async def lose_the_second_copy(trio: Trio, ledger_id: int, *, forget: bool, fold
 
 async def test_what_a_quorum_acknowledged_is_not_cut_off(trio: Trio, metadata_uri: str, tmp_path: Path) -> None:
     """The entry is left on one bookie that is down: a recovery must fail then, and find it later."""
-    await lose_the_second_copy(trio, 5, forget=False, folder=tmp_path)
+    await lose_the_second_copy(trio, 5, forget=False, directory=tmp_path)
     await trio.stop("steady-1")
     async with trio.victim.running() as (_, peer):
         with pytest.raises(UnknownLedgerStateError):
@@ -193,7 +198,7 @@ async def test_what_a_quorum_acknowledged_is_not_cut_off(trio: Trio, metadata_ur
 
 async def test_without_the_check_it_would_have_been(trio: Trio, metadata_uri: str, tmp_path: Path) -> None:
     """What the test above guards against: two bookies that deny the entry are enough to cut it off."""
-    await lose_the_second_copy(trio, 5, forget=True, folder=tmp_path)
+    await lose_the_second_copy(trio, 5, forget=True, directory=tmp_path)
     await trio.stop("steady-1")
     async with trio.victim.running() as (_, peer):
         with pytest.raises(NoSuchEntryError):

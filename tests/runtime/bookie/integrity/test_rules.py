@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from bkctl.runtime.bookie.integrity.rules import (
-    LedgerMark,
+    LedgerNeeds,
     is_end_in_doubt,
     last_known_entry_id,
-    ledger_mark,
+    needs_of,
     needs_recovery,
     own_stripes,
 )
@@ -39,7 +39,7 @@ def test_the_mark_of_every_kind_of_ledger(state: LedgerState, is_in_first: bool,
     last = (*OTHERS, ME) if is_in_last else (*OTHERS, "c")
     ledger = metadata((0, first), (5, last), state=state, last_entry_id=9)
     is_open = state is not LedgerState.CLOSED
-    assert ledger_mark(ledger, ME) == LedgerMark(is_in_first or is_in_last, is_open and is_in_last)
+    assert needs_of(ledger, ME) == LedgerNeeds(is_in_first or is_in_last, is_open and is_in_last)
     assert needs_recovery(ledger, ME) == (is_open and is_in_last), "a writer that went on without us is left alone"
 
 

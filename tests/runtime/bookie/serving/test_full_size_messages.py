@@ -34,14 +34,14 @@ async def pulsar_bookies(
     settings = ("allowLoopback=true", "zkTimeout=3000", f"nettyMaxFrameSizeBytes={PULSAR_FRAME_BYTES_MAX}")
     try:
         for bookie_id in BOOKIES:
-            folder = tmp_path / bookie_id
-            folder.mkdir()
-            with (folder / "log").open("wb") as log:
+            directory = tmp_path / bookie_id
+            directory.mkdir()
+            with (directory / "log").open("wb") as log:
                 # A port that the system chose could be given to a bookie of another test once this one is killed.
                 processes[bookie_id] = start_bkctl(
                     *("bookie", "start", "--metadata-uri", metadata_uri, "--bookie-id", bookie_id),
                     *("--port", str(free_port())),
-                    *("--journal-dir", str(folder / "journal"), "--ledger-dir", str(folder / "ledgers")),
+                    *("--journal-dir", str(directory / "journal"), "--ledger-dir", str(directory / "ledgers")),
                     *("--advertised-address", "127.0.0.1", *(word for key in settings for word in ("--set", key))),
                     stdout=log,
                     stderr=log,

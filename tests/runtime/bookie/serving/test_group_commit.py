@@ -201,9 +201,9 @@ async def test_a_long_queue_makes_adds_wait_and_loses_none(tmp_path: Path, limit
     """Back-pressure: nothing is stored or journaled for an add that the queue has no room for."""
     storage = open_storage(config_below(tmp_path, engine=EngineConfig()))
     storage.replay()
-    folder = tmp_path / "other"
-    folder.mkdir()
-    async with committing(folder, **limit) as running:
+    directory = tmp_path / "other"
+    directory.mkdir()
+    async with committing(directory, **limit) as running:
         gate = running.disk.close_gate("sync")
         handles = LedgerHandles(storage, [running.journal])
         adds = AddPath(handles, LoopClock(), 60, lambda: None)

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 
 from bkctl.runtime.bookie.serving import reads
-from bkctl.runtime.bookie.serving.reads import READS_LANE, ReadBatcher, ReadOutcome, new_job
+from bkctl.runtime.bookie.serving.reads import READS_LANE, ReadBatcher, ReadOutcome, new_read
 from bkctl.runtime.net.loop import LaneWorkers
 from bkctl.runtime.protocol.status import Status
 from bkctl.storage.adapters.filesystem import OsFileSystem
@@ -58,7 +58,7 @@ class Stage:
         self.reads = ReadBatcher(self.workers, READS_LANE)
 
     def read(self, entry_id: int) -> Awaitable[ReadOutcome]:
-        return self.reads.read(new_job(self.engine, 1, entry_id, needs_last_entry=False))
+        return self.reads.read(new_read(self.engine, 1, entry_id, needs_last_entry=False))
 
 
 @contextlib.asynccontextmanager
@@ -77,7 +77,7 @@ async def test_many_reads_of_one_tick_are_answered_in_turns(tmp_path: Path) -> N
             def done(outcome: ReadOutcome) -> None:
                 answered.append((entry_id, outcome.status, outcome.body, len(stage.workers.turns)))
 
-            stage.reads.submit(new_job(stage.engine, 1, entry_id, needs_last_entry=False), done)
+            stage.reads.submit(new_read(stage.engine, 1, entry_id, needs_last_entry=False), done)
 
         for entry_id in range(201):
             submit(entry_id)
@@ -100,9 +100,9 @@ async def test_errors_of_one_file_are_one_line_in_a_while(tmp_path: Path, caplog
     workers = LaneWorkers()
     reads = ReadBatcher(workers, READS_LANE)
     for entry_id in range(3, 103):
-        outcome = await reads.read(new_job(engine, 1, entry_id, needs_last_entry=False))
+        outcome = await reads.read(new_read(engine, 1, entry_id, needs_last_entry=False))
         assert outcome.status is Status.IO_ERROR
-    assert (await reads.read(new_job(engine, 1, -1, needs_last_entry=True))).status is Status.IO_ERROR
+    assert (await reads.read(new_read(engine, 1, -1, needs_last_entry=True))).status is Status.IO_ERROR
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(lines) == 1
     assert lines[0].startswith(f"cannot read ledger 1 entry 3: {tmp_path}/0.log: entry 1:3 at offset")

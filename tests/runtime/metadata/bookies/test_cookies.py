@@ -108,7 +108,7 @@ def test_differences(field: str, value: object, difference: FieldDifference) -> 
     assert COOKIE.differences(stored) == (difference,)
 
 
-def test_one_folder_whose_name_looks_like_a_list_is_not_that_list() -> None:
+def test_one_directory_whose_name_looks_like_a_list_is_not_that_list() -> None:
     one = msgspec.structs.replace(COOKIE, ledger_directories=("/data/l1,/data/l2",))
     assert [difference.field for difference in one.differences(COOKIE)] == ["ledgerDirs"]
 

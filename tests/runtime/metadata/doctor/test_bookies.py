@@ -69,7 +69,7 @@ def test_two_sessions_under_one_id_are_two_processes_and_one_session_changes_its
     }
 
 
-def test_folders_are_shared_on_one_host_alone() -> None:
+def test_directories_are_shared_on_one_host_alone() -> None:
     """The host is the one that a bookie publishes; ids of another form than host:port say nothing."""
     apart = {"a:1": cookie("a:1", "/data"), "b:1": cookie("b:1", "/data"), "c": cookie("c", "/data")}
     assert "cookies-share-folders" not in {rule for rule, _ in changed(cookies=with_cookies(apart))}
@@ -80,13 +80,13 @@ def test_folders_are_shared_on_one_host_alone() -> None:
     assert "cookies-share-folders" not in {rule for rule, _ in shared}
 
 
-def test_one_shared_index_folder_is_enough() -> None:
-    def with_index(bookie_id: str, folder: str) -> bytes:
+def test_one_shared_index_directory_is_enough() -> None:
+    def with_index(bookie_id: str, directory: str) -> bytes:
         return encode_cookie(
             Cookie(
                 bookie_id=bookie_id,
-                journal_directories=(f"{folder}/j",),
-                ledger_directories=(f"{folder}/l",),
+                journal_directories=(f"{directory}/j",),
+                ledger_directories=(f"{directory}/l",),
                 index_directories=("/index",),
                 instance_id=INSTANCE_ID,
             )

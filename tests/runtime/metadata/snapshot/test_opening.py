@@ -1,4 +1,5 @@
-"""What ``--from`` accepts: folders of ZooKeeper, compressed files of a real server, backups; and what it refuses."""
+"""What ``--from`` accepts: directories of ZooKeeper, compressed files of a real server, backups; and what it
+refuses."""
 
 from __future__ import annotations
 
@@ -78,22 +79,22 @@ def test_a_plain_snapshot_is_read_where_it_is(tmp_path: Path) -> None:
     )
 
 
-def test_of_a_folder_the_newest_complete_snapshot(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = tmp_path / "version-2"
-    folder.mkdir()
-    data = write(folder / "snapshot.ff")
-    (folder / "snapshot.9f").write_bytes(data)
-    (folder / "snapshot.100").write_bytes(data[:-1])
-    (folder / "log.200").write_bytes(data)
-    (folder / "snapshot.300.tmp").write_bytes(data)
+def test_of_a_directory_the_newest_complete_snapshot(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = tmp_path / "version-2"
+    directory.mkdir()
+    data = write(directory / "snapshot.ff")
+    (directory / "snapshot.9f").write_bytes(data)
+    (directory / "snapshot.100").write_bytes(data[:-1])
+    (directory / "log.200").write_bytes(data)
+    (directory / "snapshot.300.tmp").write_bytes(data)
     with caplog.at_level(logging.WARNING):
-        assert find_snapshot(tmp_path) == (f"{folder}/snapshot.ff", 1)
-    assert caplog.messages == [f"{folder}/snapshot.100 is not complete: reading an older snapshot"]
-    (folder / "snapshot.101.gz").write_bytes(gzip.compress(data))
-    assert find_snapshot(folder) == (f"{folder}/snapshot.101.gz", 0)
+        assert find_snapshot(tmp_path) == (f"{directory}/snapshot.ff", 1)
+    assert caplog.messages == [f"{directory}/snapshot.100 is not complete: reading an older snapshot"]
+    (directory / "snapshot.101.gz").write_bytes(gzip.compress(data))
+    assert find_snapshot(directory) == (f"{directory}/snapshot.101.gz", 0)
 
 
-def test_a_damaged_snapshot_is_skipped_in_a_folder_and_refused_by_its_own_name(
+def test_a_damaged_snapshot_is_skipped_in_a_directory_and_refused_by_its_own_name(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As a server does: truncated, or with another byte in the middle, also within a whole compressed file."""
@@ -116,7 +117,7 @@ def test_a_damaged_snapshot_is_skipped_in_a_folder_and_refused_by_its_own_name(
             find_snapshot(tmp_path / f"snapshot.{number}")
 
 
-def test_a_folder_without_snapshots(tmp_path: Path) -> None:
+def test_a_directory_without_snapshots(tmp_path: Path) -> None:
     (tmp_path / "snapshot.1").write_bytes(b"")
     with pytest.raises(FileNotFoundError, match="there is no complete snapshot file in it"):
         find_snapshot(tmp_path)

@@ -39,7 +39,7 @@ async def test_data_outlives_the_server(tmp_path: Path) -> None:
     assert "Starting server" in Path(server.log_path).read_text()
 
 
-async def test_one_server_per_folder_and_port(tmp_path: Path) -> None:
+async def test_one_server_per_directory_and_port(tmp_path: Path) -> None:
     async with await EmbeddedZooKeeper.start(str(tmp_path / "a")) as server:
         with pytest.raises(ConflictError, match="another ZooKeeper server runs in") as caught:
             await EmbeddedZooKeeper.start(str(tmp_path / "a"))
@@ -52,7 +52,7 @@ async def test_one_server_per_folder_and_port(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_cannot_start_says_where_to_look(tmp_path: Path) -> None:
-    (tmp_path / "data").write_text("no folder")
+    (tmp_path / "data").write_text("no directory")
     with pytest.raises(MetadataUnavailableError, match=r"exited immediately: see .*zookeeper\.log"):
         await EmbeddedZooKeeper.start(str(tmp_path))
 

@@ -77,19 +77,19 @@ class Bookie(NamedTuple):
 
 
 @contextlib.contextmanager
-def running_bookie(ensemble: Ensemble, folder: Path) -> Iterator[Bookie]:
+def running_bookie(ensemble: Ensemble, directory: Path) -> Iterator[Bookie]:
     """A bookie process, registered."""
-    bookie_id = f"bookie-{folder.name}"
-    (folder / "bkctl.toml").write_text(BOOKIE_SETTINGS)
-    with open(folder / "bookie.log", "wb") as log:
+    bookie_id = f"bookie-{directory.name}"
+    (directory / "bkctl.toml").write_text(BOOKIE_SETTINGS)
+    with open(directory / "bookie.log", "wb") as log:
         process = start_bkctl(
-            *("bookie", "start", "-u", ensemble.metadata_uri(ROOT), "--config", str(folder / "bkctl.toml")),
+            *("bookie", "start", "-u", ensemble.metadata_uri(ROOT), "--config", str(directory / "bkctl.toml")),
             *("--port", str(free_port()), "--bookie-id", bookie_id),
-            *("--journal-dir", str(folder / "journal"), "--ledger-dir", str(folder / "ledgers")),
+            *("--journal-dir", str(directory / "journal"), "--ledger-dir", str(directory / "ledgers")),
             stdout=log,
             stderr=log,
         )
-    bookie = Bookie(bookie_id, process, folder / "bookie.log")
+    bookie = Bookie(bookie_id, process, directory / "bookie.log")
     try:
         eventually(lambda: bookie_id in writable_bookies(ensemble).stdout, bookie)
         yield bookie

@@ -135,12 +135,12 @@ async def test_no_secret_in_the_log(
 @pytest.fixture(scope="module")
 def sasl_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """Users of DIGEST-MD5; who does not log in is anonymous."""
-    folder = tmp_path_factory.mktemp("sasl")
+    directory = tmp_path_factory.mktemp("sasl")
     users = f'user_bkctl="{PASSWORD}"'
-    (folder / "jaas.conf").write_text(
+    (directory / "jaas.conf").write_text(
         f"Server {{ org.apache.zookeeper.server.auth.DigestLoginModule required {users}; }};\n"
     )
-    with secured_server(folder, SASL_PROVIDER, {"java.security.auth.login.config": "./jaas.conf"}) as server:
+    with secured_server(directory, SASL_PROVIDER, {"java.security.auth.login.config": "./jaas.conf"}) as server:
         yield server
 
 
@@ -183,15 +183,15 @@ async def test_a_wrong_sasl_password(sasl_server: ZooKeeperServer, tmp_path: Pat
 
 async def test_a_sasl_session_outlives_its_connection(tmp_path: Path) -> None:
     """The password is presented again on every connection, and a server that dies is not one that refuses it."""
-    folder = tmp_path / "server"
-    folder.mkdir()
-    (folder / "jaas.conf").write_text(
+    directory = tmp_path / "server"
+    directory.mkdir()
+    (directory / "jaas.conf").write_text(
         f'Server {{ org.apache.zookeeper.server.auth.DigestLoginModule required user_bkctl="{PASSWORD}"; }};\n'
     )
     config = ZooKeeperConfig(
         sasl=sasl(tmp_path), has_secure_acl=True, session_timeout_ms=30_000, operation_timeout_s=30.0
     )
-    with secured_server(folder, SASL_PROVIDER, {"java.security.auth.login.config": "./jaas.conf"}) as server:
+    with secured_server(directory, SASL_PROVIDER, {"java.security.auth.login.config": "./jaas.conf"}) as server:
         async with await ZooKeeperStore.connect(server.address, config) as store:
             await store.create("/e", b"mine", is_ephemeral=True)
             session_id = store.session_id
@@ -247,8 +247,8 @@ async def test_kerberos_without_its_package(zookeeper: EmbeddedZooKeeper) -> Non
 class Certificates:
     """An authority, a server's and a client's certificate of it, and a client's of another authority."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         for authority in ("ca", "other-ca"):
             self._openssl(
                 "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
@@ -260,25 +260,25 @@ class Certificates:
         self._sign("stranger", "other-ca", "extendedKeyUsage=clientAuth")
         self._openssl("pkey", "-in", "client.key", "-aes256", "-passout", f"pass:{PASSWORD}", "-out", "locked.key")
         for name in ("server", "elsewhere"):
-            both = (folder / f"{name}.key").read_text() + (folder / f"{name}.pem").read_text()
-            (folder / f"{name}-store.pem").write_text(both)
+            both = (directory / f"{name}.key").read_text() + (directory / f"{name}.pem").read_text()
+            (directory / f"{name}-store.pem").write_text(both)
 
     def _sign(self, name: str, authority: str, extension: str) -> None:
         self._openssl(
             "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}",
             "-keyout", f"{name}.key", "-out", f"{name}.csr",
         )  # fmt: skip
-        (self.folder / f"{name}.ext").write_text(extension + "\n")
+        (self.directory / f"{name}.ext").write_text(extension + "\n")
         self._openssl(
             "x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem", "-CAkey", f"{authority}.key",
             "-CAcreateserial", "-days", "2", "-extfile", f"{name}.ext", "-out", f"{name}.pem",
         )  # fmt: skip
 
     def _openssl(self, *arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=self.folder, check=True, capture_output=True)
+        subprocess.run(["openssl", *arguments], cwd=self.directory, check=True, capture_output=True)
 
     def path(self, name: str) -> str:
-        return str(self.folder / name)
+        return str(self.directory / name)
 
     def client(self, name: str | None = "client", **changes: str | bool) -> ZooKeeperTlsConfig:
         """TLS with this client's certificate (None: without one)."""
@@ -405,7 +405,7 @@ async def test_a_tls_client_of_a_plain_server(zookeeper: EmbeddedZooKeeper, cert
 async def test_files_that_cannot_be_used(
     certificates: Certificates, changes: dict[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(certificates.folder)
+    monkeypatch.chdir(certificates.directory)
     with pytest.raises(ConfigurationError, match=sentence):
         await ZooKeeperStore.connect("127.0.0.1:1", ZooKeeperConfig(tls=certificates.client(**changes)))
 

@@ -11,7 +11,7 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.ledger.owner import owner_group, owner_of
 from bkctl.runtime.placement.view import DEFAULT_RACK
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
-from bkctl.runtime.replication.cluster_audit.report import (
+from bkctl.runtime.replication.cluster_audit.tables import (
     AuditReport,
     AuditSummary,
     BookieReplication,

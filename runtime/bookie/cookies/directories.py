@@ -49,7 +49,7 @@ _WITHOUT_LEDGERS = frozenset(
 _MARK = re.compile(r"(lastMark|bkctl\.mark)(\.[0-9]+)?")
 
 
-class FolderState(msgspec.Struct, frozen=True, kw_only=True):
+class DirectoryState(msgspec.Struct, frozen=True, kw_only=True):
     """Contents of a configured directory.
 
     ``cookie`` None: no VERSION file, or ``damage`` says why it is not a cookie. ``trouble``: why the directory cannot
@@ -77,7 +77,7 @@ class FolderState(msgspec.Struct, frozen=True, kw_only=True):
         return self.cookie is not None or self.damage is not None
 
 
-def named_folders(names: StorageConfig | Cookie) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+def named_directories(names: StorageConfig | Cookie) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Journal, ledger and index directories from settings or a cookie; without index directories, the last are those of
     the ledgers."""
     return names.journal_directories, names.ledger_directories, names.index_directories or names.ledger_directories
@@ -106,7 +106,7 @@ def spelled_as(config: StorageConfig, cookie: Cookie | None) -> Cookie | None:
 
 def place_of(config: StorageConfig, path: str) -> tuple[str, ...]:
     """Positions of a directory in the lists of journal, ledger and index directories, as lines of its place file."""
-    lists = zip(("journal", "ledger", "index"), named_folders(config), strict=True)
+    lists = zip(("journal", "ledger", "index"), named_directories(config), strict=True)
     return tuple(f"{role} {paths.index(path)} of {len(paths)}" for role, paths in lists if path in paths)
 
 
@@ -120,7 +120,7 @@ def record_places(file_system: FileSystem, config: StorageConfig) -> None:
             file_system.write_file_atomically(place_path(path), data)
 
 
-def read_folder(file_system: FileSystem, path: str) -> FolderState:
+def read_directory(file_system: FileSystem, path: str) -> DirectoryState:
     """State of a configured directory, without ``has_ledgers``."""
     try:
         names = file_system.list_directory(path)
@@ -128,25 +128,25 @@ def read_folder(file_system: FileSystem, path: str) -> FolderState:
             return _read_current(file_system, path, filenames.current_directory(path))
     except FileNotFoundError:
         if file_system.exists(path):
-            return FolderState(path=path, trouble="it is, or contains, a broken link")
-        return FolderState(path=path, is_present=False)
+            return DirectoryState(path=path, trouble="it is, or contains, a broken link")
+        return DirectoryState(path=path, is_present=False)
     except OSError as error:
-        return FolderState(path=path, trouble=error.strerror or str(error))
+        return DirectoryState(path=path, trouble=error.strerror or str(error))
     old = next((name for name in names if name == filenames.VERSION or name.endswith(_PRE_V3_NAMES)), None)
     trouble = None if old is None else f"it has the layout of a BookKeeper before 4.0 ({old})"
-    return FolderState(path=path, trouble=trouble)
+    return DirectoryState(path=path, trouble=trouble)
 
 
-def _read_current(file_system: FileSystem, path: str, current: str) -> FolderState:
+def _read_current(file_system: FileSystem, path: str, current: str) -> DirectoryState:
     names = file_system.list_directory(current)
     if filenames.FORMATTING in names:
         formatted, _ = _read_cookie(file_system, os.path.join(current, filenames.FORMATTING))
         trouble = "a format of it was interrupted: finish it with bkctl bookie format"
-        return FolderState(path=path, trouble=trouble, is_formatting=True, formatted=formatted)
+        return DirectoryState(path=path, trouble=trouble, is_formatting=True, formatted=formatted)
     cookie, damage = None, None
     if filenames.VERSION in names:
         cookie, damage = _read_cookie(file_system, version_path(path))
-    return FolderState(
+    return DirectoryState(
         path=path,
         cookie=cookie,
         damage=damage,
@@ -217,7 +217,7 @@ def _read_migration(file_system: FileSystem, current: str) -> tuple[str, str] | 
     return (lines[0], lines[1]) if lines is not None and len(lines) == 2 else None
 
 
-def look_for_ledgers(file_system: FileSystem, state: FolderState) -> FolderState:
+def look_for_ledgers(file_system: FileSystem, state: DirectoryState) -> DirectoryState:
     """The state with ``has_ledgers``: whether there is any data of a ledger, even only a fence. OSError.
 
     A bookie that has booted but was never asked to store anything has none. Unknown files, and files that only a Java
@@ -225,11 +225,11 @@ def look_for_ledgers(file_system: FileSystem, state: FolderState) -> FolderState
     """
     current = filenames.current_directory(state.path)
     names = file_system.list_directory(current) if state.has_files else []
-    has_ledgers = any(_tells_of_ledgers(file_system, os.path.join(current, name), name) for name in names)
+    has_ledgers = any(_proves_ledgers(file_system, os.path.join(current, name), name) for name in names)
     return msgspec.structs.replace(state, has_ledgers=has_ledgers)
 
 
-def _tells_of_ledgers(file_system: FileSystem, path: str, name: str) -> bool:
+def _proves_ledgers(file_system: FileSystem, path: str, name: str) -> bool:
     if name.endswith(filenames.TEMPORARY_SUFFIX) or _MARK.fullmatch(name):
         return False
     if filenames.parse_journal_file_name(name) is not None:

@@ -1,4 +1,4 @@
-"""Folders of a Java bookie from the golden files, and what must be read from them."""
+"""Directories of a Java bookie from the golden files, and what must be read from them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ EXPLICIT_LACS = {
 }
 
 
-class JavaFolders(NamedTuple):
-    """An image of the golden files as a bookie's folders below ``root``."""
+class JavaDirectories(NamedTuple):
+    """An image of the golden files as a bookie's directories below ``root``."""
 
     image: str
     root: Path
@@ -35,7 +35,7 @@ class JavaFolders(NamedTuple):
 
     @property
     def indexes(self) -> list[Path]:
-        """The ``current`` folder of each index directory."""
+        """The ``current`` directory of each index directory."""
         return [Path(path) / "current" for path in self.config.index_directories or self.config.ledger_directories]
 
     def entries(self) -> dict[tuple[int, int], str]:
@@ -67,8 +67,8 @@ class JavaFolders(NamedTuple):
         }
 
 
-def java_folders(image: str, root: Path) -> JavaFolders:
-    """Unpack an image (``db-4.18.0/crash``); RocksDB folders, which the golden files lack, are stood in for."""
+def java_directories(image: str, root: Path) -> JavaDirectories:
+    """Unpack an image (``db-4.18.0/crash``); RocksDB directories, which the golden files lack, are stood in for."""
     bare = root / "bare"
     unpack(image, bare)
     names = sorted(path.name for path in bare.iterdir() if path.is_dir())
@@ -82,13 +82,13 @@ def java_folders(image: str, root: Path) -> JavaFolders:
         index_directories=lists["i"],
         engine=EngineConfig(memtable_bytes_max=8 * 1024 * 1024),
     )
-    folders = JavaFolders(image, root, config)
+    directories = JavaDirectories(image, root, config)
     if image.startswith(("db-", "direct-")):
-        for index in folders.indexes:
+        for index in directories.indexes:
             for database in ("ledgers", "locations"):
                 (index / database).mkdir(parents=True)
                 (index / database / "CURRENT").write_text("MANIFEST-000005\n")
-    return folders
+    return directories
 
 
 class UnsyncedDisk(OsFileSystem):
@@ -102,11 +102,11 @@ class UnsyncedDisk(OsFileSystem):
 
 
 @contextlib.contextmanager
-def copy_in_memory(folder: Path) -> Iterator[Path]:
+def copy_in_memory(directory: Path) -> Iterator[Path]:
     """A copy of what a cut left, where syncs cost nothing: only what is done with it counts."""
     memory = "/dev/shm"
     with tempfile.TemporaryDirectory(dir=memory if os.path.isdir(memory) else None) as name:
-        yield Path(shutil.copytree(folder, Path(name) / "copy"))
+        yield Path(shutil.copytree(directory, Path(name) / "copy"))
 
 
 def boot(config: StorageConfig) -> LedgerStorage:

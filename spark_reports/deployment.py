@@ -28,7 +28,7 @@ class SparkSettings(Protocol):
         """One of them."""
 
 
-class SparkPlace(msgspec.Struct, frozen=True):
+class SparkDeployment(msgspec.Struct, frozen=True):
     """Where a report runs. ``master`` None: on this machine, or where spark-submit started this process.
 
     ``cores`` None: all that the master has. ``ledgers``: about how many are read; None: unknown.
@@ -69,26 +69,26 @@ class SparkPlace(msgspec.Struct, frozen=True):
         return [each for each in self.master.removeprefix(_STANDALONE).split(",") if each]
 
 
-def choose_place(
+def choose_deployment(
     master: str | None, cores: int | None, ledgers: int | None, environment: Mapping[str, str]
-) -> SparkPlace:
+) -> SparkDeployment:
     """Check the options against each other; ConfigurationError says which one has no effect."""
-    place = SparkPlace(master, cores, ledgers, is_submitted=_GATEWAY_VARIABLE in environment)
+    deployment = SparkDeployment(master, cores, ledgers, is_submitted=_GATEWAY_VARIABLE in environment)
     if master is not None and master.startswith(_CONNECT):
         raise ConfigurationError(
             f"{master} is a Spark Connect server, which takes no data source of bkctl: name a master"
         )
-    if place.is_submitted and (master is not None or cores is not None):
+    if deployment.is_submitted and (master is not None or cores is not None):
         raise ConfigurationError("spark-submit chooses the master and the cores: leave out --master and --cores")
     if master is not None and cores is not None:
-        if place.is_local:
+        if deployment.is_local:
             raise ConfigurationError(f"--cores has no effect with --master {master}: use --master 'local[{cores}]'")
-        if not place.standalone_addresses:
+        if not deployment.standalone_addresses:
             raise ConfigurationError(
                 f"--cores limits local and standalone Spark only, not {master}: set the number of executors in "
                 "spark-defaults.conf"
             )
-    return place
+    return deployment
 
 
 def is_growing(settings: SparkSettings) -> bool:
@@ -96,21 +96,21 @@ def is_growing(settings: SparkSettings) -> bool:
     return settings.get("spark.dynamicAllocation.enabled", "false") == "true"
 
 
-def start_settings(place: SparkPlace, directory: str, log_configuration_path: str) -> dict[str, str]:
+def start_settings(deployment: SparkDeployment, directory: str, log_configuration_path: str) -> dict[str, str]:
     """Settings that a new session starts with. ``directory``: for temporary files.
 
     On a cluster there are few of them: it has its own ``spark-defaults.conf``, which these would override.
     """
     settings = {"spark.ui.showConsoleProgress": "false"}
-    if not place.is_local:
-        return settings | ({"spark.cores.max": str(place.cores)} if place.cores is not None else {})
+    if not deployment.is_local:
+        return settings | ({"spark.cores.max": str(deployment.cores)} if deployment.cores is not None else {})
     java_options = [
         f"-Dlog4j2.configurationFile=file:{log_configuration_path}",
         f"-Djava.io.tmpdir={directory}",
         f"-Duser.home={directory}",
     ]
     # One compiler and one collector thread start soonest; they are the slowest ones for a job of minutes.
-    java_options.append("-XX:+UseParallelGC" if place.is_large else "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    java_options.append("-XX:+UseParallelGC" if deployment.is_large else "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     return settings | {
         "spark.authenticate": "true",  # any user of this machine can connect to its ports; Spark draws the secret
         "spark.driver.bindAddress": LOOPBACK,
@@ -122,13 +122,13 @@ def start_settings(place: SparkPlace, directory: str, log_configuration_path: st
     }
 
 
-def query_settings(place: SparkPlace, running_partitions: int) -> dict[str, str]:
+def query_settings(deployment: SparkDeployment, running_partitions: int) -> dict[str, str]:
     """Settings of queries, for all that the user has not set."""
-    is_large = "true" if place.is_large else "false"
+    is_large = "true" if deployment.is_large else "false"
     return {
         # Compiling the code of a query takes longer than a short job runs.
         "spark.sql.codegen.wholeStage": is_large,
-        "spark.sql.codegen.factoryMode": "FALLBACK" if place.is_large else "NO_CODEGEN",
+        "spark.sql.codegen.factoryMode": "FALLBACK" if deployment.is_large else "NO_CODEGEN",
         "spark.sql.adaptive.enabled": is_large,
         # A report has few rows after its aggregations: the default of 200 is all start-up cost.
         "spark.sql.shuffle.partitions": str(2 * running_partitions),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bkctl.storage.ports import DirectoryLock, FileSystem
 
 
-class FolderLocks:
+class DirectoryLocks:
     """The locks of all directories of a bookie."""
 
     def __init__(self, file_system: FileSystem, config: StorageConfig) -> None:
@@ -27,39 +27,39 @@ class FolderLocks:
 
     def hold(self) -> None:
         """Lock the directories that already have a lock file; DirectoryLockedError while a bookie runs, OSError."""
-        for folder in self._held:
-            if self._is_lockable(folder):
-                self._lock(folder)
+        for directory in self._held:
+            if self._is_lockable(directory):
+                self._lock(directory)
 
     def claim(self) -> None:
         """Create and lock the missing lock files, before a change; errors as for ``hold``.
 
         DirectoryLockedError also if another process has used one of them: data read earlier may have changed.
         """
-        for folder, lock in self._held.items():
+        for directory, lock in self._held.items():
             if lock is not None:
                 continue
-            if self._is_lockable(folder):
+            if self._is_lockable(directory):
                 raise DirectoryLockedError(
-                    f"nothing was changed: {folder} was in use by another process: run the command again"
+                    f"nothing was changed: {directory} was in use by another process: run the command again"
                 )
-            self._file_system.make_directories(folder)
-            self._lock(folder)
+            self._file_system.make_directories(directory)
+            self._lock(directory)
 
     def release(self) -> None:
         """Release all locks; can be repeated."""
-        for folder, lock in self._held.items():
+        for directory, lock in self._held.items():
             if lock is not None:
                 lock.release()
-                self._held[folder] = None
+                self._held[directory] = None
 
-    def _is_lockable(self, folder: str) -> bool:
+    def _is_lockable(self, directory: str) -> bool:
         from bkctl.storage.filenames import LOCK
 
-        return self._file_system.exists(os.path.join(folder, LOCK))
+        return self._file_system.exists(os.path.join(directory, LOCK))
 
-    def _lock(self, folder: str) -> None:
+    def _lock(self, directory: str) -> None:
         try:
-            self._held[folder] = self._file_system.lock_directory(folder)
+            self._held[directory] = self._file_system.lock_directory(directory)
         except DirectoryLockedError as error:
             raise DirectoryLockedError(f"nothing was changed: {error}: stop the bookie first") from error

@@ -17,9 +17,9 @@ from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
+from bkctl.spark_reports.audit import audit_in_session, audit_plainly
 from bkctl.spark_reports.errors import SparkReportError
 from bkctl.spark_reports.output import DATASETS
-from bkctl.spark_reports.report import audit_in_session, audit_plainly
 from tests.runtime.replication.cluster_audit.brute_force import report_by_brute_force
 from tests.runtime.replication.samples import ledger, random_ledger
 from tests.spark_reports.conftest import BOOKIES, FACTS, UNREADABLE_IDS
@@ -92,7 +92,7 @@ async def test_with_every_bookie_gone_all_that_stores_entries_is_unavailable(
     assert plain.summary.unavailable + plain.summary.empty + plain.summary.unreadable == 62
 
 
-async def test_a_folder_that_spark_cannot_write_is_told_in_one_sentence(
+async def test_a_directory_that_spark_cannot_write_is_told_in_one_sentence(
     spark: SparkSession, ledgers: LedgerStore, metadata_uri: str
 ) -> None:
     with pytest.raises(SparkReportError) as caught:

@@ -13,7 +13,7 @@ from bkctl.runtime.errors import RefusedError
 from bkctl.storage.adapters.filesystem import OsFileSystem
 
 
-def state_folder(settings: Settings, name: str = "") -> str:
+def state_directory(settings: Settings, name: str = "") -> str:
     """Path of a directory below the state directory, created if necessary; RefusedError when that fails."""
     if not settings.state_directory:
         raise RefusedError("nothing was changed: no directory for undo data: set BKCTL_STATE_DIR to a persistent one")

@@ -12,12 +12,12 @@ from functools import cache
 
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from jinja2.filters import do_filesizeformat
 from markupsafe import Markup
 
-from bkctl.runtime.replication.cluster_audit.report import TABLES, AuditReport, AuditSummary, BookieReplication
+from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport, AuditSummary, BookieReplication
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.spark_reports.charts import Bar, bar_chart, stacked_bar
+from bkctl.storage.words import duration, size
 
 TABLE_ROWS_MAX = 1000
 """Rows of one table on the page; a page of all of them would be too large for a browser."""
@@ -89,21 +89,16 @@ class PageChart(msgspec.Struct, frozen=True):
     svg: Markup
 
 
-def _file_age(summary: AuditSummary) -> str:
-    hours, rest_ms = divmod(max(0, summary.judged_at_ms - (summary.file_written_ms or 0)), 3_600_000)
-    return f"{hours} h {rest_ms // 60_000} min"
-
-
 def report_page(report: AuditReport) -> str:
     """The whole page."""
     summary = report.summary
     return _template().render(
         judged_at=_time(summary.judged_at_ms),
         file_written=None if summary.file_written_ms is None else _time(summary.file_written_ms),
-        file_age=_file_age(summary),
+        file_age=duration(max(0, summary.judged_at_ms - (summary.file_written_ms or 0)) / 1000),
         summary=summary,
-        payload=_size(summary.payload_bytes),
-        copies=_size(summary.copy_bytes),
+        payload=size(summary.payload_bytes),
+        copies=size(summary.copy_bytes),
         counts=_counts(summary),
         states=_states(summary),
         states_svg=stacked_bar(_states(summary), "Ledgers by the state of their worst write set"),
@@ -140,7 +135,7 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report_page.html")
+    return environment.get_template("audit_page.html")
 
 
 def _counts(summary: AuditSummary) -> list[PageCount]:
@@ -200,7 +195,7 @@ def _bookie_bar(bookie: BookieReplication) -> Bar:
 
 
 def _bytes_bar(label: str, value: int, kind: str = "neutral") -> Bar:
-    return Bar(label, value, _size(value), kind)
+    return Bar(label, value, size(value), kind)
 
 
 def _heading(field: str) -> str:
@@ -226,11 +221,7 @@ def _text(field: str, value: object) -> str:
         return str(value)
     if field.endswith("_ms"):
         return _time(value)
-    return _size(value) if field.endswith("_bytes") else f"{value:,}"
-
-
-def _size(value: int) -> str:
-    return do_filesizeformat(value, binary=True)
+    return size(value) if field.endswith("_bytes") else f"{value:,}"
 
 
 def _time(time_ms: int) -> str:

@@ -24,7 +24,7 @@ class Contradiction(NamedTuple):
     reason: str
 
 
-def require_agreeing_folders(own: OwnStorage) -> None:
+def require_agreeing_directories(own: OwnStorage) -> None:
     """RefusedError when a directory contradicts the settings. Call this in every command that changes something."""
     for path, reason in find_contradictions(own):
         raise RefusedError(f"nothing was changed: {path}: {reason}: {FIX}")
@@ -32,22 +32,22 @@ def require_agreeing_folders(own: OwnStorage) -> None:
 
 def find_contradictions(own: OwnStorage) -> Iterator[Contradiction]:
     """Contradictions that would stop the next start, at most one per directory; changes nothing."""
-    from bkctl.runtime.bookie.cookies.folders import (
-        named_folders,
+    from bkctl.runtime.bookie.cookies.directories import (
+        named_directories,
         place_of,
         place_path,
-        read_folder,
+        read_directory,
         spelled_as,
         version_path,
     )
 
-    wanted = named_folders(own.config)
+    wanted = named_directories(own.config)
     owner: tuple[str, str | None] | None = None
     for directory in own.config.all_directories:
-        state = read_folder(own.file_system, directory)
+        state = read_directory(own.file_system, directory)
         cookie = spelled_as(own.config, state.cookie)
         if cookie is not None:
-            found = named_folders(cookie)
+            found = named_directories(cookie)
             identity = cookie.bookie_id, cookie.instance_id or None
             owner = owner or identity
             if found != wanted:
@@ -55,7 +55,8 @@ def find_contradictions(own: OwnStorage) -> Iterator[Contradiction]:
                 yield Contradiction(version_path(directory), reason)
                 continue
             if identity != owner:
-                reason = f"it belongs to {_named(identity)}, but the directories before it belong to {_named(owner)}"
+                others = f"the directories before it belong to {_owner_text(owner)}"
+                reason = f"it belongs to {_owner_text(identity)}, but {others}"
                 yield Contradiction(version_path(directory), reason)
                 continue
         place = place_of(own.config, directory)
@@ -71,6 +72,6 @@ def _listed(lists: tuple[tuple[str, ...], ...]) -> str:
     return "; ".join(",".join(paths) for paths in lists)
 
 
-def _named(identity: tuple[str, str | None]) -> str:
+def _owner_text(identity: tuple[str, str | None]) -> str:
     bookie_id, instance_id = identity
     return f"bookie {bookie_id}" + (f" in the cluster instance {instance_id}" if instance_id else "")

@@ -9,9 +9,9 @@ import msgspec
 
 from bkctl.runtime.errors import MetadataFormatError
 from bkctl.runtime.new_file import write_whole
-from bkctl.runtime.replication.cluster_audit.report import TABLES, AuditReport
+from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport
+from bkctl.spark_reports.audit_page import report_page
 from bkctl.spark_reports.output import REPORT_JSON, REPORT_PAGE
-from bkctl.spark_reports.report_page import report_page
 
 
 class ReportFile(AuditReport, frozen=True, kw_only=True):

@@ -17,17 +17,17 @@ import msgspec
 from bkctl.runtime.config import ZooKeeperConfig
 from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
-from bkctl.runtime.replication.cluster_audit.report import AuditReport
 from bkctl.runtime.replication.cluster_audit.result import report_of
+from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.cluster_audit.totals import AuditTotals
 from bkctl.spark_reports.counting import FoundLedgers, count_ledgers
+from bkctl.spark_reports.deployment import SparkDeployment, is_growing
 from bkctl.spark_reports.errors import SparkReportError
 from bkctl.spark_reports.failures import failure_of
 from bkctl.spark_reports.hadoop_files import fetch_file
 from bkctl.spark_reports.job_progress import PartsProgress, watched_job
 from bkctl.spark_reports.live import LiveLookup
 from bkctl.spark_reports.output import finish_write_sets, new_report
-from bkctl.spark_reports.place import SparkPlace, is_growing
 from bkctl.spark_reports.secrets import take_secrets
 
 if TYPE_CHECKING:
@@ -68,13 +68,13 @@ def audit_with_spark(
     *,
     zookeeper: ZooKeeperConfig | None = None,
     out_directory: str | None = None,
-    place: SparkPlace,
+    deployment: SparkDeployment,
     on_starting: Callable[[], None] = lambda: None,
     on_waiting: Callable[[], None] = lambda: None,
     on_parts: PartsProgress | None = None,
     outage_max_s: float | None = None,
 ) -> AuditReport:
-    """Audit with Spark at ``place``; the executors read their own ledgers.
+    """Audit with Spark as ``deployment`` says; the executors read their own ledgers.
 
     Blocks for the whole job. ``on_starting`` is called when all arguments have been checked and Spark starts,
     ``on_waiting`` when a cluster gives no executor for a while, ``on_parts`` with the progress of the job.
@@ -87,7 +87,7 @@ def audit_with_spark(
 
     with (
         new_report(out_directory),
-        spark_session(place, on_starting=on_starting, on_waiting=on_waiting) as session,
+        spark_session(deployment, on_starting=on_starting, on_waiting=on_waiting) as session,
         prepare(session) as (cluster, facts),
     ):
         return audit_in_session(
@@ -100,7 +100,7 @@ def audit_with_spark(
             out_directory=out_directory,
             on_parts=on_parts,
             outage_max_s=outage_max_s,
-            ledgers=place.ledgers,
+            ledgers=deployment.ledgers,
         )
 
 
@@ -181,7 +181,7 @@ def audit_in_session(
 def _finish(totals: AuditTotals, facts: AuditFacts, out_directory: str | None) -> AuditReport:
     report = report_of(totals, facts)
     if out_directory is not None:
-        from bkctl.spark_reports.report_file import write_report_files  # noqa: PLC0415
+        from bkctl.spark_reports.audit_files import write_report_files  # noqa: PLC0415
         from bkctl.spark_reports.rows import write_report  # noqa: PLC0415
 
         write_report(out_directory, report)

@@ -1,4 +1,4 @@
-"""A small data folder of a bookie, and what was acknowledged in it.
+"""A small data directory of a bookie, and what was acknowledged in it.
 
 Two states, so that every kind of file is there: ``KILLED`` has entries that are in the journal alone and an index that
 is in LevelDB's log; ``RESTARTED`` was booted again, so that all is in entry logs and in tables.
@@ -39,7 +39,7 @@ class Acknowledged(msgspec.Struct):
 
 
 def config_of(root: str) -> StorageConfig:
-    """Settings under which the folder is small."""
+    """Settings under which the directory is small."""
     return StorageConfig(
         journal_directories=(os.path.join(root, "journal"),),
         ledger_directories=(os.path.join(root, "ledgers"),),
@@ -71,7 +71,7 @@ def checkpoint(storage: LedgerStorage) -> None:
 
 
 def make(root: str, state: State) -> Acknowledged:
-    """Make the folder."""
+    """Make the directory."""
     done = Acknowledged()
     storage = boot(root)
     _write(storage, done, range(3), with_key=True)

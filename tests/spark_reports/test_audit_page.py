@@ -14,12 +14,12 @@ from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.replication.cluster_audit.counter import AuditCounter
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
-from bkctl.runtime.replication.cluster_audit.report import AuditReport
 from bkctl.runtime.replication.cluster_audit.result import report_of
+from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.judge.verdict import judge_ledger, write_set_rows
+from bkctl.spark_reports.audit_files import read_report, write_report_files
+from bkctl.spark_reports.audit_page import TABLE_ROWS_MAX, page_table, report_page
 from bkctl.spark_reports.output import REPORT_JSON, REPORT_PAGE
-from bkctl.spark_reports.report_file import read_report, write_report_files
-from bkctl.spark_reports.report_page import TABLE_ROWS_MAX, page_table, report_page
 from tests.browser import Browser
 from tests.runtime.replication.samples import ledger
 

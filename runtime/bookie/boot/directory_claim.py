@@ -25,7 +25,7 @@ from bkctl.storage.filenames import current_directory
 from bkctl.storage.ports import DirectoryLock
 
 
-class FolderClaim:
+class DirectoryClaim:
     """The steps, in the order of the methods. They raise CookieError or ConfigurationError with the fix,
     DirectoryLockedError, MetadataError, OSError."""
 
@@ -69,8 +69,8 @@ class FolderClaim:
         """Write the cookie where it is missing; returns the stored cookie."""
         if check.decision is CookieDecision.REFILL:
             # Until the affected ledgers are recorded, every start must know of the loss.
-            folders = list(map(current_directory, self._config.storage.ledger_directories))
-            leave_dirty_marks(self._ports.file_system, folders, CrashRisk.CRASH, machine_boot)
+            directories = list(map(current_directory, self._config.storage.ledger_directories))
+            leave_dirty_marks(self._ports.file_system, directories, CrashRisk.CRASH, machine_boot)
             await self._service.stamp_emptied(names.cookie, check.stored_version)
         elif check.decision is not CookieDecision.BOOT:
             await self._service.stamp(names.cookie, check.stored_version)

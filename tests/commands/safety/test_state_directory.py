@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bkctl.commands.config import Settings
-from bkctl.commands.safety.state_folder import append_synced, state_folder
+from bkctl.commands.safety.state_directory import append_synced, state_directory
 from bkctl.runtime.errors import ConflictError, RefusedError
 from bkctl.runtime.new_file import whole_file, write_whole
 from bkctl.storage.adapters.filesystem import open_to_append
@@ -17,19 +17,19 @@ def mode_of(path: str | Path) -> int:
     return stat.S_IMODE(os.stat(path).st_mode)
 
 
-def test_folders_are_the_owners_alone(tmp_path: Path) -> None:
+def test_directories_are_the_owners_alone(tmp_path: Path) -> None:
     settings = Settings(state_directory=str(tmp_path / "a" / "b"))
-    assert state_folder(settings) == str(tmp_path / "a" / "b")
-    assert state_folder(settings, "trash") == str(tmp_path / "a" / "b" / "trash")
+    assert state_directory(settings) == str(tmp_path / "a" / "b")
+    assert state_directory(settings, "trash") == str(tmp_path / "a" / "b" / "trash")
     assert mode_of(tmp_path / "a" / "b") == mode_of(tmp_path / "a" / "b" / "trash") == 0o700
 
 
-def test_a_folder_that_cannot_be_is_a_refusal(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_is_a_refusal(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="set BKCTL_STATE_DIR"):
-        state_folder(Settings())
+        state_directory(Settings())
     (tmp_path / "file").write_text("")
     with pytest.raises(RefusedError, match=r"cannot create the directory .* \(Not a directory\)"):
-        state_folder(Settings(state_directory=str(tmp_path / "file" / "below")))
+        state_directory(Settings(state_directory=str(tmp_path / "file" / "below")))
 
 
 def test_lines_are_appended(tmp_path: Path) -> None:
@@ -48,11 +48,11 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     write_whole(str(path), b"second")
     assert path.read_bytes() == b"second"
     assert mode_of(path) == 0o600
-    (tmp_path / "folder").mkdir()
+    (tmp_path / "directory").mkdir()
     with pytest.raises(IsADirectoryError) as raised:
-        write_whole(str(tmp_path / "folder"), b"third")
-    assert raised.value.filename == str(tmp_path / "folder")
-    assert sorted(os.listdir(tmp_path)) == ["folder", "plan"]
+        write_whole(str(tmp_path / "directory"), b"third")
+    assert raised.value.filename == str(tmp_path / "directory")
+    assert sorted(os.listdir(tmp_path)) == ["directory", "plan"]
 
 
 def test_a_pipe_or_a_device_is_never_replaced_and_a_link_stays(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from bkctl.runtime.bookie.cookies.directories import DirectoryState
 from bkctl.runtime.bookie.cookies.evidence import (
     Cause,
     CookieFinding,
@@ -18,27 +19,27 @@ from bkctl.runtime.bookie.cookies.evidence import (
     remove_bookie,
     verify_again,
 )
-from bkctl.runtime.bookie.cookies.folders import FolderState
 from bkctl.runtime.metadata.bookies.cookies import LAYOUT_VERSION, Cookie
+from bkctl.storage.words import counted
 
 _LISTS = {"journalDir": "--journal-dir", "ledgerDirs": "--ledger-dir", "indexDirs": "--index-dir"}
 
 _INDEX_ADVICE = "run `bkctl storage index rebuild`"
 
 
-def bare_folder(evidence: Evidence) -> CookieFinding | None:
+def bare_directory(evidence: Evidence) -> CookieFinding | None:
     """Ledgers reference the bookie, but one of its directories has only a VERSION file, which was put back by hand.
 
     Comes before all findings that a new cookie would fix: that would hide the loss of the disk.
     """
     count = evidence.ledgers_naming.get(evidence.bookie_id, 0)
-    is_known = evidence.has_stored or any(folder.has_files for folder in evidence.folders)
-    if not count or not is_known or not evidence.bare_folders:
+    is_known = evidence.has_stored or any(directory.has_files for directory in evidence.directories)
+    if not count or not is_known or not evidence.bare_directories:
         return None
     return _emptied_volume(
         evidence,
-        f"{evidence.bare_folders[0].path} has only its VERSION file, although {_ledgers_name(count)} bookie "
-        f"{evidence.bookie_id}",
+        f"{evidence.bare_directories[0].path} has only its VERSION file, although "
+        f"{counted(count, 'ledger references', 'ledgers reference')} bookie {evidence.bookie_id}",
     )
 
 
@@ -50,38 +51,38 @@ def _changed_lists(evidence: Evidence) -> CookieFinding | None:
         return None
     if evidence.stored is None:
         is_moved = is_same_shape(expected, known)
-        return _moved_folder(evidence, known) if is_moved else _changed_shape(evidence, known)
+        return _moved_directory(evidence, known) if is_moved else _changed_shape(evidence, known)
     return _changed_since_stored(evidence, known)
 
 
 def _changed_since_stored(evidence: Evidence, known: Cookie) -> CookieFinding:
     own = evidence.bookie_id
     on_disk = evidence.cookies_on_disk
-    if _lacks_index_folders(evidence.expected, known):
+    if _lacks_index_directories(evidence.expected, known):
         finding = CookieFinding(
-            Cause.INDEX_FOLDERS_UNNAMED,
+            Cause.INDEX_DIRECTORIES_UNNAMED,
             f"the cookie of bookie {own} has layout {known.layout_version}, which has no index directories, but "
             "they are configured separately from the ledger directories (usual after an upgrade to 4.16)",
             from_config("update", evidence),
         )
-    elif not any(folder.is_stamped for folder in evidence.folders):
+    elif not any(directory.is_stamped for directory in evidence.directories):
         finding = _taken_id(evidence, known)
     elif is_expansion(evidence):
         finding = CookieFinding(
-            Cause.FOLDERS_CHANGED,
+            Cause.DIRECTORIES_CHANGED,
             f"more directories are configured than the cookie of bookie {own} has ({_lists(evidence, known)}); "
             "the bookie has no ledgers yet, so the cookie can be updated",
             Remedy(("cookie", "expand"), has_settings=True),
         )
-    elif len(on_disk) == len(evidence.folders) and not any(map(evidence.expected.differences, on_disk)):
+    elif len(on_disk) == len(evidence.directories) and not any(map(evidence.expected.differences, on_disk)):
         finding = CookieFinding(
             Cause.DIFFERENT_COOKIE,
             f"the stored cookie of bookie {own} has other directories than its VERSION files and settings "
             f"({_lists(evidence, known)})",
             from_config("update", evidence),
         )
-    elif is_same_shape(evidence.expected, known) and not evidence.misplaced_folders:
-        finding = _moved_folder(evidence, known)
+    elif is_same_shape(evidence.expected, known) and not evidence.misplaced_directories:
+        finding = _moved_directory(evidence, known)
     elif is_same_shape(evidence.expected, known) and (swapped := _swapped_volumes(evidence)) is not None:
         finding = swapped
     else:
@@ -89,7 +90,7 @@ def _changed_since_stored(evidence: Evidence, known: Cookie) -> CookieFinding:
     return finding
 
 
-def _lacks_index_folders(expected: Cookie, known: Cookie) -> bool:
+def _lacks_index_directories(expected: Cookie, known: Cookie) -> bool:
     """Common after an upgrade: without index directories, a cookie of layout 4 implies the ledger directories."""
     return (
         known.layout_version < LAYOUT_VERSION
@@ -98,20 +99,20 @@ def _lacks_index_folders(expected: Cookie, known: Cookie) -> bool:
     )
 
 
-def _moved_folder(evidence: Evidence, known: Cookie) -> CookieFinding:
+def _moved_directory(evidence: Evidence, known: Cookie) -> CookieFinding:
     expected = evidence.expected
-    lost = [folder for folder in evidence.folders if not folder.is_stamped]
+    lost = [directory for directory in evidence.directories if not directory.is_stamped]
     if lost or evidence.stored is None:
         at_fault = lost[0].path if lost else expected.bookie_id
         reason = f"and {at_fault} has no cookie" if lost else "and the cluster has no cookie for it"
         return CookieFinding(
-            Cause.MOVED_FOLDER,
+            Cause.MOVED_DIRECTORY,
             f"other directories are configured than the cookie of bookie {expected.bookie_id} has "
             f"({_lists(evidence, known)}), {reason}: configure the directories that it had",
             _old_lists(evidence, known),
         )
     return CookieFinding(
-        Cause.MOVED_FOLDER,
+        Cause.MOVED_DIRECTORY,
         f"moved directory: directories of bookie {expected.bookie_id} are configured under another name "
         f"({_lists(evidence, known)}); its VERSION files are in them",
         from_config("update", evidence),
@@ -129,7 +130,7 @@ def _taken_id(evidence: Evidence, known: Cookie) -> CookieFinding:
 
 def _changed_shape(evidence: Evidence, known: Cookie) -> CookieFinding:
     return CookieFinding(
-        Cause.FOLDERS_CHANGED,
+        Cause.DIRECTORIES_CHANGED,
         f"the number or order of the directories of bookie {evidence.bookie_id} changed "
         f"({_lists(evidence, known)}). They determine where each ledger is stored, so entries would be looked "
         "for on the wrong disk. Restore the old list; to use other disks, decommission the bookie and start it "
@@ -140,17 +141,17 @@ def _changed_shape(evidence: Evidence, known: Cookie) -> CookieFinding:
 
 def _changed_places(evidence: Evidence) -> CookieFinding | None:
     """The cookies match the settings, but directories had other positions when they were last used."""
-    if not evidence.misplaced_folders or not evidence.has_ledgers:
+    if not evidence.misplaced_directories or not evidence.has_ledgers:
         return None
     if (swapped := _swapped_volumes(evidence)) is not None:
         return swapped
-    folder = evidence.misplaced_folders[0]
+    directory = evidence.misplaced_directories[0]
     return CookieFinding(
-        Cause.FOLDERS_CHANGED,
+        Cause.DIRECTORIES_CHANGED,
         f"the number or order of the directories of bookie {evidence.bookie_id} changed, although its cookie "
-        f"matches: {folder.path} was {_words(folder.place)} and would be {_words(evidence.places[folder.path])}; "
-        "entries would be looked for on the wrong disk. Restore the old list; to use other disks, decommission "
-        "the bookie and start it again with empty directories",
+        f"matches: {directory.path} was {_words(directory.place)} and would be "
+        f"{_words(evidence.places[directory.path])}; entries would be looked for on the wrong disk. Restore the old "
+        "list; to use other disks, decommission the bookie and start it again with empty directories",
         Remedy(("bookie", "start", *_options_of_places(evidence)), has_settings=True, without=tuple(_LISTS.values())),
     )
 
@@ -160,14 +161,16 @@ def _swapped_volumes(evidence: Evidence) -> CookieFinding | None:
 
     Cookies that were rewritten for another order look the same and have the same fix.
     """
-    folders = evidence.misplaced_folders
+    directories = evidence.misplaced_directories
     places = evidence.places
-    if sorted(folder.place or () for folder in folders) != sorted(places[folder.path] for folder in folders):
+    if sorted(directory.place or () for directory in directories) != sorted(
+        places[directory.path] for directory in directories
+    ):
         return None
-    rightful = {places[folder.path]: folder.path for folder in folders}
+    rightful = {places[directory.path]: directory.path for directory in directories}
     changes = "; ".join(
-        f"the volume at {folder.path} was {_words(folder.place)}, the place of {rightful[folder.place or ()]}"
-        for folder in folders
+        f"the volume at {directory.path} was {_words(directory.place)}, the place of {rightful[directory.place or ()]}"
+        for directory in directories
     )
     return CookieFinding(
         Cause.SWAPPED_VOLUMES,
@@ -179,13 +182,15 @@ def _swapped_volumes(evidence: Evidence) -> CookieFinding | None:
 
 def _lacking_version(evidence: Evidence) -> CookieFinding | None:
     """A directory of a known bookie has no VERSION file."""
-    lacking = [folder for folder in evidence.folders if not folder.is_stamped]
+    lacking = [directory for directory in evidence.directories if not directory.is_stamped]
     if not lacking or is_expansion(evidence):
         return None
-    is_known = evidence.has_stored or any(folder.has_files for folder in evidence.folders if folder.is_stamped)
+    is_known = evidence.has_stored or any(
+        directory.has_files for directory in evidence.directories if directory.is_stamped
+    )
     if not is_known:
         return _new_bookie(evidence, lacking)
-    if (filled := next((folder for folder in lacking if folder.has_files), None)) is not None:
+    if (filled := next((directory for directory in lacking if directory.has_files), None)) is not None:
         if evidence.has_stored and filled.place is not None:
             return CookieFinding(
                 Cause.LOST_VERSION,
@@ -197,13 +202,13 @@ def _lacking_version(evidence: Evidence) -> CookieFinding | None:
             )
         return _foreign_files(filled)
     is_index = all(map(evidence.is_index_alone, lacking))
-    if (absent := next((folder for folder in lacking if not folder.is_present), None)) is not None:
+    if (absent := next((directory for directory in lacking if not directory.is_present), None)) is not None:
         return _missing_disk(evidence, absent, is_index=is_index)
     first = lacking[0]
     return emptied_index(evidence, first) if is_index else _emptied_volume(evidence, _is_empty(evidence, first))
 
 
-def _missing_disk(evidence: Evidence, folder: FolderState, *, is_index: bool) -> CookieFinding:
+def _missing_disk(evidence: Evidence, directory: DirectoryState, *, is_index: bool) -> CookieFinding:
     fix = (
         f"Only if the index is lost permanently: create the directory, and {_INDEX_ADVICE}"
         if is_index
@@ -211,26 +216,26 @@ def _missing_disk(evidence: Evidence, folder: FolderState, *, is_index: bool) ->
     )
     return CookieFinding(
         Cause.MISSING_DISK,
-        f"missing disk: {folder.path} does not exist, but bookie {evidence.bookie_id} stored data there: mount "
+        f"missing disk: {directory.path} does not exist, but bookie {evidence.bookie_id} stored data there: mount "
         f"its disk and check again. {fix}",
         verify_again(),
     )
 
 
-def emptied_index(evidence: Evidence, folder: FolderState) -> CookieFinding:
+def emptied_index(evidence: Evidence, directory: DirectoryState) -> CookieFinding:
     """An index directory is empty, but its ledger directory, from which an index can be rebuilt, is not."""
     return CookieFinding(
         Cause.EMPTIED_VOLUME,
-        f"empty directory: {_is_empty(evidence, folder)}: its disk is not mounted, or was wiped. It had only an "
+        f"empty directory: {_is_empty(evidence, directory)}: its disk is not mounted, or was wiped. It had only an "
         "index, which can be rebuilt from the ledger directories, and these are not empty: if it is lost, "
         f"{_INDEX_ADVICE}",
         Remedy(("storage", "index", "rebuild"), has_settings=True),
     )
 
 
-def _is_empty(evidence: Evidence, folder: FolderState) -> str:
+def _is_empty(evidence: Evidence, directory: DirectoryState) -> str:
     lost = "" if evidence.has_stored else ", and the cluster has no cookie for it either"
-    return f"{folder.path} is empty, but bookie {evidence.bookie_id} stored data there{lost}"
+    return f"{directory.path} is empty, but bookie {evidence.bookie_id} stored data there{lost}"
 
 
 def _emptied_volume(evidence: Evidence, what: str) -> CookieFinding:
@@ -244,13 +249,9 @@ def _emptied_volume(evidence: Evidence, what: str) -> CookieFinding:
     )
 
 
-def _ledgers_name(count: int) -> str:
-    return f"{count} ledger{'s reference' if count != 1 else ' references'}"
-
-
-def _new_bookie(evidence: Evidence, lacking: list[FolderState]) -> CookieFinding | None:
+def _new_bookie(evidence: Evidence, lacking: list[DirectoryState]) -> CookieFinding | None:
     """No cookie in any directory or in the cluster: a new bookie, unless ledgers reference it."""
-    filled = next((folder for folder in lacking if folder.has_files), None)
+    filled = next((directory for directory in lacking if directory.has_files), None)
     if filled is not None:
         return _foreign_files(filled)
     count = evidence.ledgers_naming.get(evidence.bookie_id, 0)
@@ -261,15 +262,16 @@ def _emptied_though_named(evidence: Evidence, count: int) -> CookieFinding:
     return CookieFinding(
         Cause.EMPTIED_VOLUME,
         f"empty directory: the directories are empty and the cluster has no cookie for {evidence.bookie_id}, but "
-        f"{_ledgers_name(count)} it: as a new bookie it would report entries as missing that it has acknowledged",
+        f"{counted(count, 'ledger references', 'ledgers reference')} it: as a new bookie it would report entries as "
+        "missing that it has acknowledged",
         remove_bookie(evidence),
     )
 
 
-def _foreign_files(folder: FolderState) -> CookieFinding:
+def _foreign_files(directory: DirectoryState) -> CookieFinding:
     return CookieFinding(
         Cause.FOREIGN_FILES,
-        f"{folder.path} has files but no cookie: configure an empty directory, or restore its VERSION file",
+        f"{directory.path} has files but no cookie: configure an empty directory, or restore its VERSION file",
         verify_again(),
     )
 
@@ -278,14 +280,14 @@ def _outdated_version(evidence: Evidence) -> CookieFinding | None:
     """The stored cookie matches the settings, but a VERSION file does not: a change of the cookie was interrupted."""
     if is_expansion(evidence):
         return None
-    for folder in evidence.folders:
-        if folder.cookie is not None and evidence.expected.differences(folder.cookie):
-            if not is_same_shape(evidence.expected, folder.cookie):
-                return _changed_shape(evidence, folder.cookie)
+    for directory in evidence.directories:
+        if directory.cookie is not None and evidence.expected.differences(directory.cookie):
+            if not is_same_shape(evidence.expected, directory.cookie):
+                return _changed_shape(evidence, directory.cookie)
             return CookieFinding(
                 Cause.OUTDATED_VERSION,
-                f"the VERSION file in {folder.path} has other directories than the stored cookie and the "
-                f"settings ({_lists(evidence, folder.cookie)}): a change of the cookie was interrupted",
+                f"the VERSION file in {directory.path} has other directories than the stored cookie and the "
+                f"settings ({_lists(evidence, directory.cookie)}): a change of the cookie was interrupted",
                 from_config("update", evidence),
             )
     return None
@@ -295,7 +297,7 @@ def _lost_cookie(evidence: Evidence) -> CookieFinding | None:
     own = evidence.bookie_id
     if evidence.has_stored:
         return None
-    if not any(folder.has_files for folder in evidence.folders):
+    if not any(directory.has_files for directory in evidence.directories):
         # A first start that was interrupted while stamping, unless ledgers reference the bookie.
         count = evidence.ledgers_naming.get(own, 0)
         return _emptied_though_named(evidence, count) if count else None
@@ -343,9 +345,9 @@ def _options_of_places(evidence: Evidence) -> Iterator[str]:
         if role == "index" and evidence.expected.index_directories is None:
             continue
         at = {
-            int(line.split()[1]): folder.path
-            for folder in evidence.folders
-            for line in folder.place or ()
+            int(line.split()[1]): directory.path
+            for directory in evidence.directories
+            for line in directory.place or ()
             if line.startswith(role)
         }
         for position in sorted(at):
@@ -386,4 +388,4 @@ def _normal(path: str) -> str:
     return os.path.normpath(path)
 
 
-FOLDER_RULES = (_changed_lists, _changed_places, _lacking_version, _outdated_version, _lost_cookie)
+DIRECTORY_RULES = (_changed_lists, _changed_places, _lacking_version, _outdated_version, _lost_cookie)

@@ -1,4 +1,4 @@
-"""Where the audit runs: options that have no effect are refused, and settings follow from place and size."""
+"""Where the audit runs: options that have no effect are refused, and settings follow from the place and the size."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 from pyspark import SparkConf
 
 from bkctl.runtime.errors import ConfigurationError
-from bkctl.spark_reports.place import (
+from bkctl.spark_reports.deployment import (
     LARGE_LEDGERS,
-    SparkPlace,
-    choose_place,
+    SparkDeployment,
+    choose_deployment,
     is_growing,
     query_settings,
     start_settings,
@@ -32,22 +32,22 @@ def test_options_without_effect_are_refused(
     master: str | None, cores: int | None, environment: dict[str, str], text: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=text):
-        choose_place(master, cores, None, environment)
+        choose_deployment(master, cores, None, environment)
 
 
 def test_places() -> None:
-    here = choose_place(None, 3, None, {})
+    here = choose_deployment(None, 3, None, {})
     assert (here.is_local, here.master_url, here.description) == (True, "local[3]", "on this machine")
-    assert choose_place("local[*]", None, None, {}).is_local
-    cluster = choose_place("spark://a:1,b:2", 4, None, {})
+    assert choose_deployment("local[*]", None, None, {}).is_local
+    cluster = choose_deployment("spark://a:1,b:2", 4, None, {})
     assert (cluster.is_local, cluster.standalone_addresses) == (False, ["a:1", "b:2"])
-    assert not choose_place("k8s://https://a:6443", None, None, {}).standalone_addresses
-    assert not choose_place(None, None, None, SUBMITTED).is_local
+    assert not choose_deployment("k8s://https://a:6443", None, None, {}).standalone_addresses
+    assert not choose_deployment(None, None, None, SUBMITTED).is_local
 
 
 def test_a_cluster_keeps_its_own_settings() -> None:
-    assert start_settings(SparkPlace("yarn"), "/tmp/x", "/tmp/x/log") == {"spark.ui.showConsoleProgress": "false"}
-    limited = start_settings(SparkPlace("spark://a:1", cores=4), "/tmp/x", "/tmp/x/log")
+    assert start_settings(SparkDeployment("yarn"), "/tmp/x", "/tmp/x/log") == {"spark.ui.showConsoleProgress": "false"}
+    limited = start_settings(SparkDeployment("spark://a:1", cores=4), "/tmp/x", "/tmp/x/log")
     assert limited["spark.cores.max"] == "4"
 
 
@@ -58,8 +58,8 @@ def test_a_cluster_that_grows_is_recognized() -> None:
 
 @pytest.mark.parametrize(("ledgers", "is_large"), [(None, False), (LARGE_LEDGERS - 1, False), (LARGE_LEDGERS, True)])
 def test_a_large_job_gets_compilers_and_a_parallel_collector(ledgers: int | None, is_large: bool) -> None:
-    place = SparkPlace(ledgers=ledgers)
-    java = start_settings(place, "/tmp/x", "/tmp/x/log")["spark.driver.extraJavaOptions"]
+    deployment = SparkDeployment(ledgers=ledgers)
+    java = start_settings(deployment, "/tmp/x", "/tmp/x/log")["spark.driver.extraJavaOptions"]
     assert ("UseParallelGC" in java, "TieredStopAtLevel" in java) == (is_large, not is_large)
-    query = query_settings(place, 2)
+    query = query_settings(deployment, 2)
     assert query["spark.sql.adaptive.enabled"] == query["spark.sql.codegen.wholeStage"] == str(is_large).lower()
