@@ -38,7 +38,8 @@ from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.bench.java_ledgers import BOOKIE_FLAGS, TOOL_FLAGS, DataSet, WrittenNodes
 from tests.interop.java import is_built
 from tests.interop.java_cluster import JavaCluster
-from tests.recovery_daemons import RecoveryDaemon, daemon_notes, wait_until
+from tests.recovery_daemons import RecoveryDaemon, daemon_notes
+from tests.until import wait_until
 
 BOOKIES = 4
 LEDGERS = 721
