@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
 from tests.orphans import OrphanKiller
+from tests.until import wait_until
 
 LOOPBACK = "127.0.0.1"
 COMMAND_TIMEOUT_S = 300.0
@@ -100,10 +101,7 @@ def kill_and_wait(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-    deadline = time.monotonic() + _END_TIMEOUT_S
-    while is_alive(pid):
-        assert time.monotonic() < deadline, f"process {pid} survives SIGKILL"
-        time.sleep(0.01)
+    wait_until(lambda: not is_alive(pid), f"process {pid} ends by SIGKILL")
 
 
 def processes_below(directory: Path) -> list[int]:

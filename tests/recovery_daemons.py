@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -83,11 +81,3 @@ def daemon_notes(zookeeper: KazooClient, metadata_uri: str) -> dict[int, DaemonN
     except NoNodeError:
         pass  # none yet, or one ended meanwhile
     return {each.pid: each for each in found}
-
-
-def wait_until(is_so: Callable[[], bool], what: str, max_s: float = WAIT_MAX_S) -> None:
-    """Return when it is so; AssertionError names ``what`` was waited for."""
-    deadline = time.monotonic() + max_s
-    while not is_so():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.05)

@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 import venv
 from collections.abc import Iterator, Mapping
@@ -23,8 +22,8 @@ import kazoo
 
 from tests.orphans import OrphanKiller
 from tests.processes import LOOPBACK, free_port
+from tests.until import wait_until
 
-START_TIMEOUT_S = 120.0
 """Far above any honest start: it only keeps a hung process from hanging the test run."""
 
 _MASTER = "org.apache.spark.deploy.master.Master"
@@ -84,11 +83,12 @@ class SparkCluster:
                 str(self.directory / f"work-{number}"),
             ]
             self._spawn(f"worker-{number}", _WORKER, *where, "--cores", "1", "--memory", "512m", self.url)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while self._workers_alive() < len(self._worker_page_ports):
-            assert time.monotonic() < deadline, self.logs
+
+        def have_registered() -> bool:
             assert all(process.poll() is None for process in self._processes), self.logs
-            time.sleep(0.1)
+            return self._workers_alive() == len(self._worker_page_ports)
+
+        wait_until(have_registered, "the workers register", tell=lambda: self.logs)
 
     def stop(self) -> None:
         """Kill the processes and the executors, which are in the groups of their workers."""

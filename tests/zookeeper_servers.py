@@ -10,15 +10,14 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from bkctl.runtime.metadata.zookeeper.embedded import find_java, find_zookeeper_jars
 from tests.processes import LOOPBACK, free_port
+from tests.until import wait_until
 
-START_TIMEOUT_S = 60.0
 """Far above any honest start: it only keeps a hung server from hanging the test run."""
 
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -113,19 +112,26 @@ class ZooKeeperServer:
 
     def wait_for_port(self) -> None:
         """Until somebody listens; all there is to see of a server that takes TLS only."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline and self.is_running:
+
+        def listens() -> bool:
+            assert self.is_running, self._end_of_log()
             with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, self.port), 2.0):
-                return
-            time.sleep(0.05)
-        raise AssertionError(f"ZooKeeper did not start:\n{(self.directory / 'server.log').read_text()[-3000:]}")
+                return True
+            return False
+
+        wait_until(listens, f"ZooKeeper listens on {self.address}", tell=self._end_of_log)
 
     def wait_for_mode(self, *modes: str) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while self.mode not in modes:
-            assert time.monotonic() < deadline, f"{self.address} is {self.mode or 'nothing'}, not {modes}"
-            assert self.is_running, (self.directory / "server.log").read_text()[-3000:]
-            time.sleep(0.05)
+        """Until it is one of these."""
+
+        def has_mode() -> bool:
+            assert self.is_running, self._end_of_log()
+            return self.mode in modes
+
+        wait_until(has_mode, f"{self.address} is one of {modes}", tell=lambda: self.mode)
+
+    def _end_of_log(self) -> str:
+        return (self.directory / "server.log").read_text()[-3000:]
 
 
 @contextlib.contextmanager

@@ -37,7 +37,8 @@ from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.bench.java_ledgers import BOOKIE_FLAGS, BOOKIE_SETTINGS, TOOL_FLAGS, DataSet, LedgerSets
 from tests.interop.java import is_built
 from tests.interop.java_cluster import JavaCluster
-from tests.recovery_daemons import RecoveryDaemon, daemon_notes, wait_until
+from tests.recovery_daemons import RecoveryDaemon, daemon_notes
+from tests.until import wait_until
 
 BOOKIES = 4
 LEDGERS = 721

@@ -38,7 +38,8 @@ from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
 from tests.bench.ledger_listing import JVM_OPTIONS, load
 from tests.processes import Cluster, bkctl_command, bkctl_environment
-from tests.recovery_daemons import RecoveryDaemon, daemon_notes, wait_until
+from tests.recovery_daemons import RecoveryDaemon, daemon_notes
+from tests.until import wait_until
 from tests.zookeeper_log import ZooKeeperLog
 
 ROOT = "/ledgers"
@@ -140,7 +141,7 @@ def scan(cluster: Cluster, directory: Path, zookeeper: KazooClient, rounds: int,
         )
         daemon.start()
         try:
-            wait_until(lambda: _are_checks_over(zookeeper, cluster), "the daily checks", PASSES_MAX_S)
+            wait_until(lambda: _are_checks_over(zookeeper, cluster), "the daily checks", deadline_s=PASSES_MAX_S)
             seconds = _first_pass_s(zookeeper, cluster, daemon)
         finally:
             daemon.stop()
@@ -172,7 +173,7 @@ def _first_pass_s(zookeeper: KazooClient, cluster: Cluster, daemon: RecoveryDaem
         lanes = note.lanes if note else ()
         return [each for each in lanes if each.name == "audit" and each.succeeded_ms and " ledgers" in each.result]
 
-    wait_until(lambda: bool(passes()), "the first pass of the auditor", PASSES_MAX_S)
+    wait_until(lambda: bool(passes()), "the first pass of the auditor", deadline_s=PASSES_MAX_S)
     [audit] = passes()
     sys.stderr.write(f"{audit.result}\n")
     assert audit.started_ms is not None

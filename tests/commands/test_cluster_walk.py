@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -28,19 +27,13 @@ from tests.processes import (
     run_bkctl,
     run_bkctl_on_terminal,
 )
+from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
 
 DEADLINE_S = 60.0
 HEADER_AND_DIGEST_BYTES = 36
 """In front of the payload in an entry's body, with the CRC32C digest; the ledger id comes first."""
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
 
 
 def succeed(cluster: Cluster, *arguments: str) -> BkctlResult:
@@ -108,7 +101,7 @@ def test_audit_counts_live_copies_the_same_with_and_without_spark(cluster: Clust
     assert (clean["ledgers"], clean["replicated"], clean["under_replicated"], clean["out"]) == (3, 3, 0, None)
     victim = cluster.bookies[2].id
     cluster.stop_bookie(victim)
-    wait_for(lambda: states(cluster)[victim] == "down")
+    wait_until(lambda: states(cluster)[victim] == "down")
 
     results = []
     for arguments in ((), ("--spark", "--cores", "1")):
@@ -150,7 +143,7 @@ def test_a_spark_audit_that_is_stopped_leaves_nothing(
     try:
         assert process.stderr is not None
         assert process.stderr.readline() == "starting Spark on this machine\n"
-        wait_for(lambda: processes_below(directory) != [])  # the Java that starts: the worst moment
+        wait_until(lambda: processes_below(directory) != [])  # the Java that starts: the worst moment
         process.send_signal(number)
         _, talk = process.communicate(timeout=DEADLINE_S)
     finally:
@@ -158,7 +151,7 @@ def test_a_spark_audit_that_is_stopped_leaves_nothing(
         process.wait()
     assert (process.returncode, talk) == (exit_code, "error: interrupted\n")
     assert not (tmp_path / "out").exists()
-    wait_for(lambda: processes_below(directory) == [])
+    wait_until(lambda: processes_below(directory) == [])
     assert list(directory.glob("bkctl-*")) == []
 
 
@@ -239,7 +232,7 @@ def test_damage_on_a_disk_is_told_from_a_bookie_that_is_down(cluster: Cluster) -
     log.write_bytes(data)
     cluster.up(3)
     cluster.stop_bookie(dead.id)
-    wait_for(lambda: states(cluster)[dead.id] == "down")
+    wait_until(lambda: states(cluster)[dead.id] == "down")
 
     result = cluster.run("ledger", "verify", "--all")
 
@@ -266,7 +259,7 @@ def test_a_question_is_left_at_once_and_nothing_was_changed(cluster: Cluster, co
     succeed(cluster, "ledger", "write-test", "--entries", "3", "-E", "3", "-W", "3")
     victim = cluster.bookies[0].id
     cluster.stop_bookie(victim)
-    wait_for(lambda: states(cluster)[victim] == "down")
+    wait_until(lambda: states(cluster)[victim] == "down")
     before = succeed(cluster, "ledger", "show", "0").stdout
     for exit_code, key, number in ((130, "\x03", None), (143, None, signal.SIGTERM), (130, None, signal.SIGINT)):
         with TerminalSession(*command, victim, BKCTL_METADATA_URI=cluster.metadata_uri) as session:
@@ -356,7 +349,7 @@ def test_interrupting_a_write_ends_with_130_and_leaves_what_was_acknowledged(clu
     command = bkctl_command("ledger", "write-test", "--rate", "100", "--entries", "100000")
     writer = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        wait_for(lambda: len(json.loads(cluster.run("ledger", "list", "--state", "open").stdout)["items"]) == 1)
+        wait_until(lambda: len(json.loads(cluster.run("ledger", "list", "--state", "open").stdout)["items"]) == 1)
         writer.send_signal(signal.SIGINT)
         stdout, stderr = writer.communicate(timeout=DEADLINE_S)
     finally:

@@ -20,7 +20,8 @@ from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
-from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, TerminalSession, is_alive, run_bkctl, start_bkctl
+from tests.processes import BkctlResult, Cluster, TerminalSession, is_alive, run_bkctl, start_bkctl
+from tests.until import until
 
 pytestmark = pytest.mark.cluster
 SIZES = ("-E", "2", "-W", "2", "-A", "2")
@@ -138,9 +139,11 @@ def test_a_drain_that_is_killed_is_repeated_and_can_be_undone(cluster: Cluster) 
     async def wait_for_read_only() -> None:
         async with await LedgerClient.connect(cluster.metadata_uri) as client:
             registrations: RegistrationClient = client.ports.registrations
-            async with asyncio.timeout(COMMAND_TIMEOUT_S):
-                while victim not in (await registrations.snapshot()).read_only:  # noqa: ASYNC110
-                    await asyncio.sleep(POLL_S)
+
+            async def is_read_only() -> bool:
+                return victim in (await registrations.snapshot()).read_only
+
+            await until(is_read_only)
 
     asyncio.run(wait_for_read_only())
     killed.kill()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -25,8 +24,9 @@ from bkctl.storage.adapters.sqlite import SqliteDatabase, memory_database
 from bkctl.storage.words import counted
 from tests.commands.test_cluster_walk import HEADER_AND_DIGEST_BYTES, succeed
 from tests.commands.test_recovery_job import count_of
-from tests.processes import COMMAND_TIMEOUT_S, BookieProcess, Cluster, run_bkctl, start_bkctl
+from tests.processes import BookieProcess, Cluster, run_bkctl, start_bkctl
 from tests.runtime.replication.test_job_file import START, done
+from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -192,11 +192,9 @@ def test_a_killed_repair_goes_on_with_resume_and_verifies_nothing_twice(cluster:
             stderr=output,
             variables=variables,
         )
-    deadline = time.monotonic() + COMMAND_TIMEOUT_S
-    while not any(count_of("done", str(path)) for path in jobs.glob("*.sqlite")):
-        assert killed.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
+    wait_until(
+        lambda: any(count_of("done", str(path)) for path in jobs.glob("*.sqlite")), process=killed, tell=log.read_text
+    )
     killed.kill()
     killed.wait()
     (job_file,) = jobs.glob("*.sqlite")

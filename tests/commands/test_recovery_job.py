@@ -7,7 +7,6 @@ import contextlib
 import io
 import os
 import sqlite3
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from bkctl.storage.adapters.sqlite import SqliteDatabase, create_database
 from bkctl.storage.words import counted
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, start_bkctl
 from tests.runtime.replication.test_job_file import START
+from tests.until import wait_until
 
 ENTRY_BYTES = 1024
 
@@ -67,13 +67,6 @@ class Scene:
         (name,) = (name for name in os.listdir(self.state / "jobs") if name.endswith(".sqlite"))
         return str(self.state / "jobs" / name)
 
-    def wait_until(self, holds: Callable[[], object], process: BkctlProcess) -> None:
-        deadline = time.monotonic() + COMMAND_TIMEOUT_S
-        while not holds():
-            assert process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.05)
-
     def require_all_recovered(self) -> None:
         assert self.cluster.run("ledger", "list", "--bookie", self.dead, "-o", "name").stdout == ""
         verified = self.cluster.run("ledger", "verify", "--all")
@@ -101,8 +94,8 @@ def test_a_killed_job_continues_within_a_long_copy(scene: Scene) -> None:
     scene.write(10, 10)
     scene.cluster.stop_bookie(scene.dead)
     killed = scene.start("--copy-rate", "2MiB/s")
-    scene.wait_until((scene.state / "jobs").exists, killed)
-    scene.wait_until(lambda: count_of("range", scene.job_file()), killed)
+    wait_until((scene.state / "jobs").exists, process=killed, tell=scene.log.read_text)
+    wait_until(lambda: count_of("range", scene.job_file()), process=killed, tell=scene.log.read_text)
     job_file = scene.job_file()
     refused = scene.cluster.run("recover", "failed-bookie", scene.dead, "--yes", "--resume", job_file)
     assert (refused.exit_code, "another process continues the job of" in refused.stderr) == (5, True), refused
@@ -128,12 +121,12 @@ def test_the_rates_of_a_running_job_can_be_changed(scene: Scene) -> None:
     scene.write(1, 20_000)
     scene.cluster.stop_bookie(scene.dead)
     process = scene.start("--copy-rate", "50KiB/s")  # it would take minutes
-    scene.wait_until((scene.state / "jobs").exists, process)
+    wait_until((scene.state / "jobs").exists, process=process, tell=scene.log.read_text)
     rates = Path(f"{scene.job_file()}.rates")
-    scene.wait_until(rates.exists, process)
+    wait_until(rates.exists, process=process, tell=scene.log.read_text)
     assert rates.read_text().endswith("copy-rate = 50KiB/s\ncopy-rate-per-bookie = none\n")
     rates.write_text("copy-rate = fast\n")
-    scene.wait_until(lambda: "'fast' is not a rate" in scene.log.read_text(), process)
+    wait_until(lambda: "'fast' is not a rate" in scene.log.read_text(), process=process, tell=scene.log.read_text)
     rates.write_text("copy-rate = none\n")
     assert "new byte rates: all copies none, each bookie none" in scene.end_of(process)
     scene.require_all_recovered()

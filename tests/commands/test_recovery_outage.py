@@ -18,6 +18,7 @@ from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, DevCluster, is_alive, kill_and_wait, start_bkctl
+from tests.until import wait_until
 
 LEDGERS = 16
 BOOKIE_SESSION_TIMEOUT_S = 10.0
@@ -46,10 +47,7 @@ class Scene:
     def _stop(pid: int) -> None:
         """In order, so that the registration ends at once."""
         os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + COMMAND_TIMEOUT_S
-        while is_alive(pid):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: not is_alive(pid))
 
     def referencing(self, bookie_id: str) -> list[int]:
         """Ledgers whose metadata names the bookie."""
@@ -72,10 +70,8 @@ class Scene:
             arguments = (*arguments, "--yes", "--rate", "8")
             process = start_bkctl(*arguments, stdout=log, stderr=log, variables=variables)
         try:
-            while (left := len(self.referencing(self.dead))) == self.planned:
-                assert process.poll() is None, self.said()
-                time.sleep(0.1)
-            assert left > 0, "it was too fast to be met in the middle"
+            wait_until(lambda: len(self.referencing(self.dead)) < self.planned, process=process, tell=self.said)
+            assert self.referencing(self.dead), "it was too fast to be met in the middle"
             yield process
         finally:
             process.kill()
@@ -84,23 +80,17 @@ class Scene:
     def said(self) -> str:
         return self.log.read_text()
 
-    def wait_for(self, text: str, process: BkctlProcess) -> None:
-        deadline = time.monotonic() + COMMAND_TIMEOUT_S
-        while text not in self.said():
-            assert process.poll() is None, self.said()
-            assert time.monotonic() < deadline, self.said()
-            time.sleep(0.05)
-
     def end_of(self, process: BkctlProcess) -> int:
         return process.wait(COMMAND_TIMEOUT_S)
 
     def wait_until_all_are_registered(self) -> None:
         """Bookies whose sessions ended in the outage register again by themselves, at their own pace."""
         living = {each.id for each in self.cluster.bookies} - {self.dead}
-        deadline = time.monotonic() + COMMAND_TIMEOUT_S
-        while living - set(self.cluster.run("bookie", "list", "--state", "writable", "-o", "name").stdout.split()):
-            assert time.monotonic() < deadline, self.cluster.run("bookie", "list").stdout
-            time.sleep(0.2)
+
+        def are_writable() -> bool:
+            return living <= set(self.cluster.run("bookie", "list", "--state", "writable", "-o", "name").stdout.split())
+
+        wait_until(are_writable, tell=lambda: self.cluster.run("bookie", "list").stdout)
 
     def require_all_recovered(self) -> None:
         assert self.referencing(self.dead) == []
@@ -133,7 +123,7 @@ def test_an_outage_longer_than_the_session_is_waited_out(dev_cluster: DevCluster
     scene = Scene(dev_cluster, tmp_path)
     with scene.begun("decommission", scene.dead) as process:
         with standing_still(dev_cluster.zookeeper_pid):
-            scene.wait_for(AWAY, process)
+            wait_until(lambda: AWAY in scene.said(), process=process, tell=scene.said)
             time.sleep(BOOKIE_SESSION_TIMEOUT_S)  # the length of the outage is the scenario
             assert process.poll() is None, scene.said()
         assert scene.end_of(process) == 0, scene.said()
@@ -147,7 +137,7 @@ def test_a_zookeeper_that_is_killed_and_started_again_is_waited_for(dev_cluster:
     scene, cluster = Scene(dev_cluster, tmp_path), dev_cluster
     with scene.begun("recover", "failed-bookie", scene.dead) as process:
         kill_and_wait(cluster.zookeeper_pid)
-        scene.wait_for(AWAY, process)
+        wait_until(lambda: AWAY in scene.said(), process=process, tell=scene.said)
         time.sleep(BOOKIE_SESSION_TIMEOUT_S)
         port = int(cluster.metadata_uri.partition("://")[2].partition("/")[0].rpartition(":")[2])
         server = asyncio.run(EmbeddedZooKeeper.start(str(Path(cluster.directory) / "zookeeper"), port=port))

@@ -31,8 +31,9 @@ from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerF
 from bkctl.runtime.replication.run.decommission import DecommissionReport
 from bkctl.runtime.replication.run.drain import OpenLedger
 from bkctl.runtime.replication.run.recovery_report import RecoveryTally
-from tests.commands.cluster.conftest import Operator, wait_until
+from tests.commands.cluster.conftest import Operator
 from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, TerminalSession, run_bkctl
+from tests.until import wait_until
 
 BOOKIE = "b1:3181"
 RECOVERIES = (("recover", "failed-bookie"), ("recover",), ("decommission",))

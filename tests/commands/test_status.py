@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable
 
 import pytest
@@ -24,7 +23,8 @@ from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
-from tests.processes import COMMAND_TIMEOUT_S, HALTED_SESSION_MS, BkctlResult, Cluster, TerminalSession, run_bkctl
+from tests.processes import HALTED_SESSION_MS, BkctlResult, Cluster, TerminalSession, run_bkctl
+from tests.until import wait_until
 
 ABSENT = "10.0.0.9:3181"
 
@@ -50,12 +50,15 @@ async def _clear(metadata_uri: str) -> None:
 
 def _look(cluster: Cluster, *arguments: str, shows: str = "") -> BkctlResult:
     """A look with this text whose time was enough to count everything: on a busy machine one may run out of it."""
-    deadline = time.monotonic() + COMMAND_TIMEOUT_S
-    while True:
+
+    def complete() -> BkctlResult | None:
         result = cluster.run("status", *arguments)
-        if shows in result.stdout and not any(sign in result.stdout for sign in ("at least ", "unknown: ")):
-            return result
-        assert time.monotonic() < deadline, result
+        is_complete = not any(sign in result.stdout for sign in ("at least ", "unknown: "))
+        return result if is_complete and shows in result.stdout else None
+
+    result = wait_until(complete)
+    assert result is not None
+    return result
 
 
 def _watch(cluster: Cluster, clear_one_mark: Callable[[], None]) -> None:

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import signal
-import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 from bkctl.app import build_app
 from tests.bkctl.test_main import leaves
 from tests.processes import BkctlResult, DevCluster, is_alive, run_bkctl
+from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -193,10 +193,7 @@ def invocations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Invocation
         assert cluster.run("autorecovery", "delay", "set", "5").exit_code == 0
         stopped = cluster.bookies[-1]
         os.kill(stopped.pid, signal.SIGTERM)
-        deadline = time.monotonic() + DEADLINE_S
-        while is_alive(stopped.pid):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: not is_alive(stopped.pid))
         yield Invocations(cluster, directory)
     finally:
         cluster.stop()

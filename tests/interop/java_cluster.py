@@ -6,12 +6,12 @@ import contextlib
 import os
 import shlex
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from tests.interop.java import ANSWER_TIMEOUT_S, NEWEST, JavaBookie, JavaProcess, write_server_conf
+from tests.interop.java import NEWEST, JavaBookie, JavaProcess, write_server_conf
 from tests.processes import LOOPBACK, BkctlResult, free_port, run_bkctl
+from tests.until import wait_until
 
 STORAGE = {
     "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
@@ -158,13 +158,14 @@ class JavaCluster:
         return self.run("bookie", "list", "--state", state, "-o", "name").stdout.split()
 
     def wait_until(self, is_so: Callable[[], bool]) -> None:
-        """Return when it is so; an error at once if a process has ended that should run."""
-        deadline = time.monotonic() + ANSWER_TIMEOUT_S
-        while not is_so():
+        """Return when it is so; AssertionError if a process has ended meanwhile."""
+
+        def is_so_while_all_run() -> bool:
             running = [self._bookies[bookie_id] for bookie_id in self.running]
             assert all(each.is_running for each in (*running, *self._workers)), f"see the logs in {self.directory}"
-            assert time.monotonic() < deadline, f"the Java bookies do not get there: see the logs in {self.directory}"
-            time.sleep(0.1)
+            return is_so()
+
+        wait_until(is_so_while_all_run, f"the Java bookies get there: see the logs in {self.directory}")
 
     def run(self, *arguments: str) -> BkctlResult:
         """Run a bkctl command against this cluster."""

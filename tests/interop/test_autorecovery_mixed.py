@@ -25,7 +25,8 @@ from tests.interop.copy_watch import WrittenLedgers
 from tests.interop.java import NEWEST, JavaClient
 from tests.interop.java_cluster import JavaCluster
 from tests.orphans import OrphanKiller
-from tests.recovery_daemons import RecoveryDaemon, daemon_notes, wait_until
+from tests.recovery_daemons import RecoveryDaemon, daemon_notes
+from tests.until import wait_until
 from tests.zookeeper_log import RepairWatch, ZooKeeperLog
 
 BOOKIES = 4

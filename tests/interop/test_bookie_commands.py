@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
 
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.offline.format_directories import begin_format, delete_data
-from tests.interop.java import ANSWER_TIMEOUT_S, JavaBookie
+from tests.interop.java import JavaBookie
 from tests.interop.test_storage_bookies import DATABASES, SORTED, SharedDirectories
 from tests.processes import BkctlResult, run_bkctl
+from tests.until import wait_until
 
 
 @pytest.fixture
@@ -66,9 +66,7 @@ def test_a_java_bookie_does_not_start_on_a_format_that_was_interrupted(shared: S
     delete_data(OsFileSystem(), directories(shared)[:3], lambda: None)
     java = JavaBookie(shared.conf, shared.log)
     try:
-        deadline = time.monotonic() + ANSWER_TIMEOUT_S
-        while java.is_running:
-            assert time.monotonic() < deadline
+        wait_until(lambda: not java.is_running)
     finally:
         java.stop()
     assert "InvalidCookieException" in Path(shared.log).read_text()

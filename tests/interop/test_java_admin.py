@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.interop.java import ANSWER_TIMEOUT_S, JavaBookie, write_server_conf
+from tests.interop.java import JavaBookie, write_server_conf
 from tests.processes import LOOPBACK, BkctlResult, free_port, run_bkctl
+from tests.until import wait_until
 
 
 class JavaAdminBookie(NamedTuple):
@@ -46,11 +46,12 @@ def java_bookie(metadata_uri: str, tmp_path: Path) -> Iterator[JavaAdminBookie]:
     java = JavaBookie(str(tmp_path / "bookie.conf"), str(tmp_path / "bookie.log"))
     bookie = JavaAdminBookie(f"{LOOPBACK}:{port}", metadata_uri, http_port)
     try:
-        deadline = time.monotonic() + ANSWER_TIMEOUT_S
-        while (result := bookie.run("ready")).exit_code != 0:
+
+        def is_ready() -> bool:
             assert java.is_running, (tmp_path / "bookie.log").read_text()
-            assert time.monotonic() < deadline, result.stderr
-            time.sleep(0.2)
+            return bookie.run("ready").exit_code == 0
+
+        wait_until(is_ready)
         yield bookie
     finally:
         java.stop()

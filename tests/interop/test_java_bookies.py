@@ -11,8 +11,9 @@ import pytest
 from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.interop.exchange import DIGESTS, PASSWORD, append_all, bkctl_creates, bkctl_reads, java_writes, payloads
-from tests.interop.java import ANSWER_TIMEOUT_S, FENCED_CODE, JavaBookie, JavaClient, JavaError, write_server_conf
+from tests.interop.java import FENCED_CODE, JavaBookie, JavaClient, JavaError, write_server_conf
 from tests.processes import free_port, run_bkctl
+from tests.until import until
 
 BOOKIE_COUNT = 3
 
@@ -39,13 +40,12 @@ def java_bookies_uri(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.Temp
 
 
 async def _wait_for_bookies(uri: str, bookies: list[JavaBookie]) -> None:
-    async with asyncio.timeout(ANSWER_TIMEOUT_S):
-        while True:
-            assert all(bookie.is_running for bookie in bookies), "a Java bookie ended: see its log"
-            listing = run_bkctl("bookie", "list", "--state", "writable", "--metadata-uri", uri, "-o", "name")
-            if len(listing.stdout.split()) == len(bookies):
-                return
-            await asyncio.sleep(0.2)
+    def are_writable() -> bool:
+        assert all(bookie.is_running for bookie in bookies), "a Java bookie ended: see its log"
+        listing = run_bkctl("bookie", "list", "--state", "writable", "--metadata-uri", uri, "-o", "name")
+        return len(listing.stdout.split()) == len(bookies)
+
+    await until(are_writable)
 
 
 @pytest.fixture(scope="module")

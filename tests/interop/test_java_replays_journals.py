@@ -22,8 +22,9 @@ from bkctl.storage.config import JournalConfig
 from bkctl.storage.filenames import current_directory, parse_journal_file_name
 from bkctl.storage.journal.format import encode_fence_record, encode_ledger_key_record
 from bkctl.storage.journal.writer import JournalWriter
-from tests.interop.java import ANSWER_TIMEOUT_S, JavaBookie, write_server_conf
+from tests.interop.java import JavaBookie, write_server_conf
 from tests.processes import free_port, run_bkctl
+from tests.until import until
 
 KEY = b"k" * 20
 COUNT = 120
@@ -66,9 +67,11 @@ async def test_a_java_bookie_serves_what_our_journal_holds(
             await _registered(bookie, registrations)
         finally:
             await asyncio.to_thread(bookie.stop)
-        async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            while await registrations.writable():  # noqa: ASYNC110  ZooKeeper is asked, it sends no event here
-                await asyncio.sleep(0.2)
+
+        async def is_gone() -> bool:
+            return not await registrations.writable()
+
+        await until(is_gone)
         write_journal(journal, version)
         written = [name for name in os.listdir(journal) if parse_journal_file_name(name) is not None]
         assert len(written) > 3, "the journal was to roll"
@@ -88,10 +91,11 @@ async def test_a_java_bookie_serves_what_our_journal_holds(
 
 
 async def _registered(bookie: JavaBookie, registrations: RegistrationClient) -> None:
-    async with asyncio.timeout(ANSWER_TIMEOUT_S):
-        while not await registrations.writable():
-            assert bookie.is_running, "the Java bookie ended: see its log"
-            await asyncio.sleep(0.2)
+    async def is_registered() -> bool:
+        assert bookie.is_running, "the Java bookie ended: see its log"
+        return bool(await registrations.writable())
+
+    await until(is_registered)
 
 
 async def _here(port: int) -> tuple[str, int]:

@@ -18,6 +18,7 @@ from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import NEW, bkctl, create_ledger, ids_of, init_by_java, new_metadata
 from tests.interop.test_metadata_shell import COOKIE, ENDPOINTS, READ_ONLY, WRITABLE
+from tests.until import until
 
 FORBIDDEN_LEDGER = "922/3372/0368/5477/L5807"
 HANGING_NODES = {
@@ -98,5 +99,8 @@ async def test_bkctl_survives_what_java_does_not(
     assert await java.list_ledgers() == [0, created]
     assert [mark["ledger_id"] for mark in (await java.call("marks"))["marks"]] == [0]
     await java.call("campaign", bookie_id=WRITABLE)
-    while not (await java.call("is_elected"))["is_elected"]:  # noqa: ASYNC110  another process
-        await asyncio.sleep(0.02)
+
+    async def is_elected() -> bool:
+        return bool((await java.call("is_elected"))["is_elected"])
+
+    await until(is_elected)

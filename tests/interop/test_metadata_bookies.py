@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -21,11 +21,12 @@ from bkctl.runtime.metadata.store import ANY_VERSION
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.host import canonical_host_name
 from bkctl.runtime.net.loop import LoopClock
-from tests.interop.java import ANSWER_TIMEOUT_S, JavaBookie, JavaClient, write_server_conf
+from tests.interop.java import JavaBookie, JavaClient, write_server_conf
 from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import bkctl
 from tests.interop.znodes import dump
 from tests.processes import free_port
+from tests.until import until
 
 ABSENT_LEDGER = 777
 
@@ -58,7 +59,7 @@ class Bookie:
             assert process.is_running, f"the bookie ended: see {self._log_path}"
             return await store.exists(path) is not None
 
-        await eventually(is_registered)
+        await until(is_registered)
 
     async def start_in_vain(self) -> None:
         """Start, and wait for the end that the bookie comes to."""
@@ -67,19 +68,12 @@ class Bookie:
         async def has_ended() -> bool:
             return not process.is_running
 
-        await eventually(has_ended)
+        await until(has_ended)
 
     async def stop(self) -> None:
         """Stop in order."""
         if self._process is not None:
             await asyncio.to_thread(self._process.stop)
-
-
-async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:
-    """Return when it is so."""
-    async with asyncio.timeout(ANSWER_TIMEOUT_S):
-        while not await is_so():  # noqa: ASYNC110  the other side is another process
-            await asyncio.sleep(0.05)
 
 
 @pytest.fixture
@@ -121,7 +115,7 @@ async def test_a_java_bookie_lives_in_our_cluster_and_in_what_we_restore(
     healthy = await bkctl(java, "metadata", "doctor", "-o", "json")
     assert healthy.json()["findings"] == [], "a running Java cluster is sound"
     await bookie.stop()
-    await eventually(lambda: _is_gone(store, Paths(root).writable_bookie(bookie.id)))
+    await until(lambda: _is_gone(store, Paths(root).writable_bookie(bookie.id)))
 
     backup = str(tmp_path / "backup")
     await bkctl(java, "cluster", "backup", backup)
@@ -160,7 +154,7 @@ async def _look_at_its_auditor_and_worker(java: JavaMetadata, bookie: Bookie, st
         times = ReplicationSwitches(store, root)
         return await times.check_time_ms(PeriodicCheck.ALL_LEDGERS) is not None
 
-    await eventually(has_audited)
+    await until(has_audited)
     assert (await bkctl(java, "autorecovery", "auditor", "-o", "name")).stdout.strip() == bookie.id
     status = (await bkctl(java, "autorecovery", "status", "-o", "json")).json()
     assert (status["enabled"], status["auditor"], status["lost_bookie_recovery_delay_s"]) == (True, bookie.id, 900)
@@ -172,10 +166,10 @@ async def _look_at_its_auditor_and_worker(java: JavaMetadata, bookie: Bookie, st
     marks = UnderReplicationMarks(store, root, LoopClock(1))
     await marks.mark(ABSENT_LEDGER, ["10.0.0.9:3181"])
     await marks.mark(ABSENT_LEDGER + 1, ["10.0.0.9:3181"])
-    await eventually(lambda: _is_unmarked(store, root, ABSENT_LEDGER + 1))
+    await until(lambda: _is_unmarked(store, root, ABSENT_LEDGER + 1))
     assert await read_mark(store, root, ABSENT_LEDGER) is not None
     await lock.release()
-    await eventually(lambda: _is_unmarked(store, root, ABSENT_LEDGER))
+    await until(lambda: _is_unmarked(store, root, ABSENT_LEDGER))
 
 
 async def _is_unmarked(store: ZooKeeperStore, root: str, ledger_id: int) -> bool:

@@ -16,6 +16,7 @@ from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import NEW, NO_SUCH_LEDGER_CODE, bkctl, ids_of, init_by_java, new_metadata, uri_of
 from tests.interop.test_metadata_shell import COOKIE, ENDPOINTS, READ_ONLY, WRITABLE
 from tests.interop.znodes import Znode, comparable, dump
+from tests.until import until
 
 IDS = {
     LedgerTree.FLAT: [50, 2**31],
@@ -72,8 +73,11 @@ async def test_looking_at_javas_cluster_changes_nothing(
     await java.call("campaign", bookie_id=READ_ONLY)
     await java.call("register", bookie_id=WRITABLE, endpoints=ENDPOINTS)
     await java.call("register", bookie_id=READ_ONLY, is_read_only=True, endpoints=ENDPOINTS)
-    while not (await java.call("is_elected"))["is_elected"]:  # noqa: ASYNC110  another process
-        await asyncio.sleep(0.02)
+
+    async def is_elected() -> bool:
+        return bool((await java.call("is_elected"))["is_elected"])
+
+    await until(is_elected)
     before = dump(znodes, root)
     await asyncio.gather(
         *(bkctl(java, *command.split(), *arguments) for command, arguments in LOOKS.items() if "doctor" not in command),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -28,6 +28,7 @@ from bkctl.runtime.net.loop import LoopClock
 from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import NEW, create_ledger, ids_of, init_by_java, new_metadata, uri_of
 from tests.runtime.metadata.replication_stage import holder_of, pick_any
+from tests.until import until
 
 DEADLINE_S = 60.0
 RANDOM = random.Random(1)
@@ -57,13 +58,6 @@ async def peer(java: JavaMetadata, store: ZooKeeperStore, root: str) -> Peer:
     locks = ReplicationLocks(store, root, canonical_host_name())
     work = ReplicationWork(store, root, marks, locks, lambda: None)
     return Peer(await open_ledger_store(store, root), marks, locks, work)
-
-
-async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:
-    """Return when it is so; both sides learn of each other by watches."""
-    async with asyncio.timeout(DEADLINE_S):
-        while not await is_so():  # noqa: ASYNC110  the other side is another process
-            await asyncio.sleep(0.02)
 
 
 # --- ledgers -------------------------------------------------------------------------------------------------------
@@ -293,7 +287,7 @@ async def test_a_lock_of_one_side_keeps_the_other_off(
             await picked.release()
         return picked is not None
 
-    await eventually(is_picked)
+    await until(is_picked)
 
 
 @pytest.mark.parametrize("ending", ["release", "finish", "close"])
@@ -313,7 +307,7 @@ async def test_a_lock_that_a_java_worker_without_session_deletes_is_known_to_be_
     async def is_known() -> bool:
         return not lock.is_held
 
-    await eventually(is_known)
+    await until(is_known)
     assert (await java.call("acquire", session="third", ledger_id=5))["acquired"]
     await lock.release()
     assert await store.exists(path) is not None, "the third one's lock is not ours to delete"
@@ -355,12 +349,12 @@ async def test_one_auditor_is_elected_and_succeeded_by_the_other_side(
         return bool((await java.call("is_elected", session=session))["is_elected"])
 
     await java.call("campaign", session="first", bookie_id="java-1:3181")
-    await eventually(lambda: is_java_elected("first"))
+    await until(lambda: is_java_elected("first"))
     election = AuditorElection(store, root, "bkctl-1:3181", lambda _: None)
     campaign = asyncio.create_task(election.campaign())
-    await eventually(lambda: _has_children(store, Paths(root).auditor_election, 2))
+    await until(lambda: _has_children(store, Paths(root).auditor_election, 2))
     await java.call("campaign", session="second", bookie_id="java-2:3181")
-    await eventually(lambda: _has_children(store, Paths(root).auditor_election, 3))
+    await until(lambda: _has_children(store, Paths(root).auditor_election, 3))
     assert await auditor() == "java-1:3181"
     assert not election.is_elected
     assert not await is_java_elected("second")
@@ -372,7 +366,7 @@ async def test_one_auditor_is_elected_and_succeeded_by_the_other_side(
     assert (await store.get(Paths(root).auditor_election)).data == b'bookieId: "bkctl-1:3181"\n'
 
     await election.resign()
-    await eventually(lambda: is_java_elected("second"))
+    await until(lambda: is_java_elected("second"))
     assert await auditor() == "java-2:3181"
 
 
@@ -391,12 +385,12 @@ async def test_of_candidates_that_come_at_once_one_wins(
         answers = [await java.call("is_elected", session=f"{i}") for i in range(3)]
         return [election.is_elected, *(bool(each["is_elected"]) for each in answers)].count(True)
 
-    await eventually(lambda: _has_children(store, Paths(root).auditor_election, 4))
+    await until(lambda: _has_children(store, Paths(root).auditor_election, 4))
 
     async def is_decided() -> bool:
         return await winners() > 0
 
-    await eventually(is_decided)
+    await until(is_decided)
     assert await winners() == 1
     campaign.cancel()
     await asyncio.gather(campaign, return_exceptions=True)

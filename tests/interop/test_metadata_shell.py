@@ -27,6 +27,7 @@ from tests.interop.java import JavaError
 from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import bkctl, init_by_java
 from tests.runtime.replication.samples import ledger
+from tests.until import until
 
 _CAPITAL = re.compile("[A-Z]")
 WRITABLE = "10.0.0.1:3181"
@@ -248,8 +249,11 @@ async def test_bkctl_reads_javas_marks_locks_votes_and_switches(
     await java.call("mark", ledger_ids=[2**63 - 2], missing=[])
     assert (await java.call("acquire", ledger_id=7))["acquired"]
     await java.call("campaign", session="auditor", bookie_id=READ_ONLY)
-    while not (await java.call("is_elected", session="auditor"))["is_elected"]:  # noqa: ASYNC110  another process
-        await asyncio.sleep(0.02)
+
+    async def is_elected() -> bool:
+        return bool((await java.call("is_elected", session="auditor"))["is_elected"])
+
+    await until(is_elected)
 
     rows = (await bkctl(java, "autorecovery", "pending", "-o", "json")).json()["items"]
     assert [(row["ledger_id"], row["missing_bookies"]) for row in rows] == [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import msgspec
@@ -29,6 +28,7 @@ from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import ENSEMBLE, NEW, bkctl, create_ledger, init_by_java, new_metadata, uri_of
 from tests.interop.test_metadata_shell import COOKIE, ENDPOINTS, READ_ONLY, WRITABLE, cookie, register
 from tests.interop.znodes import Znode, comparable, dump
+from tests.until import until
 
 A_TIME_MS = 1_700_000_000_123
 LABELS = {"application": "pulsar", "component": "managed-ledger", "empty": ""}
@@ -210,8 +210,11 @@ async def test_replication(
 
     election = AuditorElection(store, twin_root, WRITABLE, lambda _: None)
     await java.call("campaign", bookie_id=WRITABLE)
-    while not (await java.call("is_elected"))["is_elected"]:  # noqa: ASYNC110  another process
-        await asyncio.sleep(0.02)
+
+    async def is_elected() -> bool:
+        return bool((await java.call("is_elected"))["is_elected"])
+
+    await until(is_elected)
     await election.campaign()
     assert_same(znodes, root, twin_root)
 

@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from bkctl.runtime.client import LedgerClient
 from tests.interop.exchange import append_all, payloads
 from tests.interop.java import JavaBookie, run_shell, write_server_conf
 from tests.processes import BkctlResult, bkctl_command, bkctl_environment, free_port, run_bkctl
+from tests.until import wait_until
 
 DATABASES = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"
 SORTED = "org.apache.bookkeeper.bookie.SortedLedgerStorage"
@@ -76,7 +77,7 @@ class SharedDirectories:
         self.configure(storage)
         bookie = JavaBookie(self.conf, self.log)
         try:
-            asyncio.run(self._wait(lambda: bookie.is_running))
+            self._wait(lambda: bookie.is_running)
             yield
         finally:
             bookie.stop()
@@ -93,20 +94,19 @@ class SharedDirectories:
                 env=bkctl_environment(),
             )
         try:
-            asyncio.run(self._wait(lambda: process.poll() is None))
+            self._wait(lambda: process.poll() is None)
             yield
         finally:
             process.send_signal(signal.SIGKILL if is_killed else signal.SIGTERM)
             process.wait(60)
 
-    async def _wait(self, is_running: object) -> None:
-        async with asyncio.timeout(120):
-            while True:
-                assert is_running(), Path(self.log).read_text()[-4000:]  # type: ignore[operator]
-                listing = run_bkctl("bookie", "list", "--state", "writable", "--metadata-uri", self.uri, "-o", "name")
-                if listing.stdout.split() == ["shared"]:
-                    return
-                await asyncio.sleep(0.2)
+    def _wait(self, is_running: Callable[[], bool]) -> None:
+        def is_writable() -> bool:
+            assert is_running(), Path(self.log).read_text()[-4000:]
+            listing = run_bkctl("bookie", "list", "--state", "writable", "--metadata-uri", self.uri, "-o", "name")
+            return listing.stdout.split() == ["shared"]
+
+        wait_until(is_writable)
 
     def write(self) -> None:
         """Some more ledgers of this bookie alone."""

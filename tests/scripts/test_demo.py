@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.processes import COMMAND_TIMEOUT_S, processes_below
 from tests.test_repository import ROOT
+from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -47,11 +47,7 @@ def test_demo_runs_to_its_end(tmp_path: Path) -> None:
 def test_a_second_demo_is_refused_and_an_interrupted_one_ends_its_cluster(tmp_path: Path) -> None:
     demo = start_demo(tmp_path)
     try:
-        deadline = time.monotonic() + COMMAND_TIMEOUT_S
-        while not list(tmp_path.glob("cluster/bookie-*/process.json")):
-            assert demo.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: list(tmp_path.glob("cluster/bookie-*/process.json")), process=demo)
         remains = sorted(tmp_path.rglob("*.json"))
         second = start_demo(tmp_path)
         refusal, _ = second.communicate(timeout=COMMAND_TIMEOUT_S)

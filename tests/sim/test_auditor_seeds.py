@@ -24,7 +24,7 @@ from tests.sim.metadata_store import ModelLink, ModelMetadataStore
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
 from tests.sim.test_auditor import losses, marks
 
-SEEDS = 4
+SEEDS = 2
 SEEDS_OF_BATTERY = 40
 STEPS = 40
 DELAY_S = 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -116,7 +117,10 @@ def _count(node: Node | None) -> int:
     return int(node.data)
 
 
+@functools.cache
 def trace_of(seed: int) -> list[str]:
+    """Computed once in a process: several tests ask for the same."""
+
     async def run() -> list[str]:
         counting = Counting(seed)
         await counting.run()

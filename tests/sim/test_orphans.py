@@ -24,7 +24,7 @@ from tests.runtime.metadata.pulsar.pulsar_bytes import cursor, schema, topic
 from tests.sim.ledger_cluster import LedgerCluster, ledger_cluster
 from tests.sim.loop import run_simulated
 
-SEEDS = 6
+SEEDS = 2
 SEEDS_OF_BATTERY = 60
 AGE_S = 3600
 SETTLE_S = 120.0

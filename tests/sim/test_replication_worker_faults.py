@@ -86,7 +86,7 @@ async def bad_copies(cluster: RepairCluster, ids: list[int]) -> list[tuple[int, 
     return found
 
 
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.battery) for seed in range(6, 40))])
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.battery) for seed in range(3, 40))])
 def test_all_copies_are_there_in_the_end(seed: int) -> None:
     async def scenario(cluster: RepairCluster) -> None:
         source = random.Random(seed)

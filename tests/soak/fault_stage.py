@@ -30,6 +30,7 @@ from tests.processes import (
     bkctl_environment,
     start_bkctl,
 )
+from tests.until import wait_until
 from tests.zookeeper_servers import Ensemble
 
 DISK_BYTES = 64 * 1024 * 1024
@@ -193,9 +194,8 @@ class Stage:
         with (self.directory / "strace.err").open("wb") as said:
             self._tracer = subprocess.Popen([*command, "-o", str(log), "-p", str(self.victim.pid)], stderr=said)
         self._orphans.watch(self._tracer.pid)
-        while b"attached" not in (self.directory / "strace.err").read_bytes():
-            assert self._tracer.poll() is None, (self.directory / "strace.err").read_text()
-            time.sleep(0.02)
+        said_path = self.directory / "strace.err"
+        wait_until(lambda: b"attached" in said_path.read_bytes(), process=self._tracer, tell=said_path.read_text)
 
     @property
     def injected(self) -> int:
@@ -288,13 +288,11 @@ class Stage:
 
     def kill_leader(self) -> None:
         """Kill -9; it comes back once the other two have elected another."""
-        assert self.ensemble is not None
-        self.ensemble.leader.kill()
-        deadline = time.monotonic() + 60
-        while not any(each.mode == "leader" for each in self.ensemble.servers):
-            assert time.monotonic() < deadline, "no new leader"
-            time.sleep(0.1)
-        self.ensemble.start()
+        ensemble = self.ensemble
+        assert ensemble is not None
+        ensemble.leader.kill()
+        wait_until(lambda: any(each.mode == "leader" for each in ensemble.servers), "a new leader")
+        ensemble.start()
 
     def _disk(self, name: str) -> Path:
         return Path(self.bookies.directory) / "bookie-1" / name
@@ -305,10 +303,7 @@ class Stage:
 
     def _wait_until_disk_is_free(self) -> None:
         """The kernel unmounts it a moment after its process has ended."""
-        deadline = time.monotonic() + 60
-        while _run("losetup", "--associated", str(self._image)):
-            assert time.monotonic() < deadline, "the file system is still mounted"
-            time.sleep(0.02)
+        wait_until(lambda: not _run("losetup", "--associated", str(self._image)), "the file system is unmounted")
 
     def _paths(self, word: str) -> list[str]:
         """Files of the victim, those that will come next among them."""

@@ -28,6 +28,7 @@ from tests.processes import LOOPBACK, free_port, run_bkctl
 from tests.soak.fault_kinds import KINDS, Kind
 from tests.soak.fault_load import Load
 from tests.soak.fault_stage import NotPossibleHereError, Stage
+from tests.until import until
 from tests.zookeeper_servers import Ensemble, ZooKeeperServer
 
 LOAD_BEFORE = 200
@@ -82,9 +83,7 @@ async def run_kind(kind: Kind, stage: Stage) -> Outcome:
 
 
 async def _until_acknowledged(load: Load, stage: Stage) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while load.acknowledged_by(stage.victim.id) < LOAD_BEFORE:  # noqa: ASYNC110  a count sends no event
-            await asyncio.sleep(0.05)
+    await until(lambda: load.acknowledged_by(stage.victim.id) >= LOAD_BEFORE)
 
 
 async def _wait_until_it_happens(kind: Kind, stage: Stage) -> None:

@@ -22,6 +22,7 @@ from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
 from tests.processes import BkctlResult, run_bkctl, run_bkctl_on_terminal
+from tests.until import until
 
 A, B = "10.0.0.1:3181", "10.0.0.2:3181"
 INSTANCE_ID = "0b7e1a2c-1111-4222-8333-944455556666"
@@ -239,8 +240,11 @@ async def test_running(stage: Stage) -> None:
 async def test_auditor(stage: Stage) -> None:
     await stage.elect(A)
     waiting = asyncio.ensure_future(AuditorElection(stage.store, stage.paths.root, B, lambda _: None).campaign())
-    while len(await stage.store.children(stage.paths.auditor_election)) < 2:  # noqa: ASYNC110  it is another's vote
-        await asyncio.sleep(0.01)
+
+    async def has_voted() -> bool:
+        return len(await stage.store.children(stage.paths.auditor_election)) == 2
+
+    await until(has_voted)
     auditor = await stage.succeed("auditor")
     assert auditor["bookie_id"] == A
     assert [candidate["bookie_id"] for candidate in auditor["candidates"]] == [B]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +16,8 @@ from bkctl.runtime.metadata.store import children_of
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.orphans import OrphanKiller
 from tests.processes import Cluster
-from tests.recovery_daemons import WAIT_MAX_S, RecoveryDaemon, wait_until
+from tests.recovery_daemons import RecoveryDaemon
+from tests.until import until
 from tests.zookeeper_servers import Ensemble
 
 LEDGERS, ENTRIES = 5, 10
@@ -62,24 +62,19 @@ async def wait_for_repair(client: LedgerClient, ledger_ids: list[int], gone: str
     paths = Paths(client.ports.ledgers.root)
 
     async def is_repaired() -> bool:
+        assert daemon.is_running, daemon.log
         found = [(await client.ports.ledgers.read(each)).value for each in ledger_ids]
         if any(gone in each.bookies() for each in found):
             return False
         marks = [await client.store.exists(paths.mark(each)) for each in (*ledger_ids, NO_LEDGER)]
         return not any(marks) and not await children_of(client.store, paths.replication_locks)
 
-    deadline = time.monotonic() + WAIT_MAX_S
-    while not await is_repaired():
-        assert daemon.is_running, daemon.log
-        assert time.monotonic() < deadline, daemon.log
-        await asyncio.sleep(0.05)
+    await until(is_repaired, tell=lambda: daemon.log)
 
 
 async def wait_for_log(daemon: RecoveryDaemon, *words: str) -> None:
     """Until the log has all of them."""
-    await asyncio.to_thread(
-        wait_until, lambda: all(each in daemon.log for each in words), f"{words}, in the log:\n{daemon.log}"
-    )
+    await until(lambda: all(each in daemon.log for each in words), f"{words} in the log", tell=lambda: daemon.log)
 
 
 async def test_bad_nodes_are_named_and_everything_else_is_repaired(

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
 from tests.processes import BkctlProcess, run_bkctl, start_bkctl
+from tests.until import until
 
 pytestmark = pytest.mark.cluster
 
@@ -69,13 +70,6 @@ def cluster_uri(metadata_uri: str) -> str:
     return metadata_uri
 
 
-async def until(daemon: Daemon, is_so: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not await is_so():
-            assert daemon.process.poll() is None, daemon.log
-            await asyncio.sleep(0.05)
-
-
 async def notes_of(store: ZooKeeperStore, root: str) -> list[DaemonNote]:
     return [note.value async for _, note in RecoveryNotes(store, root).daemons.all() if not isinstance(note, Exception)]
 
@@ -95,7 +89,7 @@ async def test_it_is_elected_and_gives_the_office_back(
         async def is_auditor() -> bool:
             return any(note.is_auditor for note in await notes_of(store, root))
 
-        await until(daemon, is_auditor)
+        await until(is_auditor, process=daemon.process, tell=lambda: daemon.log)
         (note,) = await notes_of(store, root)
         assert (note.pid, note.role) == (daemon.process.pid, "both")
         shown = run_bkctl("autorecovery", "auditor", "-o", "json", "--metadata-uri", cluster_uri)
@@ -109,15 +103,12 @@ async def test_it_waits_for_the_cluster(metadata_uri: str, start: Callable[..., 
     daemon = start(metadata_uri, "--role", "auditor")
     async with await ZooKeeperStore.connect(daemon.uri.servers) as store:
 
-        async def has_complained() -> bool:
-            return "still trying" in daemon.log
-
         async def has_voted() -> bool:
             return bool(await votes(store, daemon.uri.root))
 
-        await until(daemon, has_complained)
+        await until(lambda: "still trying" in daemon.log, process=daemon.process, tell=lambda: daemon.log)
         assert run_bkctl("cluster", "init", "--metadata-uri", metadata_uri).exit_code == 0
-        await until(daemon, has_voted)
+        await until(has_voted, process=daemon.process, tell=lambda: daemon.log)
 
 
 def test_what_it_refuses(metadata_uri: str, tmp_path: Path) -> None:
@@ -175,7 +166,7 @@ async def test_its_admin_interface(cluster_uri: str, start: Callable[..., Daemon
         async def is_auditor() -> bool:
             return any(note.is_auditor and note.admin for note in await notes_of(store, root))
 
-        await until(daemon, is_auditor)
+        await until(is_auditor, process=daemon.process, tell=lambda: daemon.log)
         [note] = await notes_of(store, root)
         assert note.admin == f"unix:{path}"
 

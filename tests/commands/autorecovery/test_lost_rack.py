@@ -16,7 +16,8 @@ from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.orphans import OrphanKiller
 from tests.processes import BkctlResult, Cluster, run_bkctl
-from tests.recovery_daemons import RecoveryDaemon, wait_until
+from tests.recovery_daemons import RecoveryDaemon
+from tests.until import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.battery]
 

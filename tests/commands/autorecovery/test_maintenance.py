@@ -15,6 +15,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, Recove
 from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from tests.commands.autorecovery.test_autorecovery import A, B, Stage
 from tests.processes import run_bkctl
+from tests.until import until
 
 AUDITOR = "10.0.0.7:3181"
 
@@ -44,8 +45,11 @@ async def candidate(stage: Stage, bookie_id: str) -> AsyncIterator[None]:
     waiting = asyncio.ensure_future(
         AuditorElection(stage.store, stage.paths.root, bookie_id, lambda _: None).campaign()
     )
-    while len(await stage.store.children(stage.paths.auditor_election)) < 2:  # noqa: ASYNC110  it is another's vote
-        await asyncio.sleep(0.01)
+
+    async def has_voted() -> bool:
+        return len(await stage.store.children(stage.paths.auditor_election)) == 2
+
+    await until(has_voted)
     yield
     waiting.cancel()
     await asyncio.wait((waiting,))

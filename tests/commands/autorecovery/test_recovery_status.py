@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import msgspec
@@ -31,7 +30,7 @@ from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
 from tests.processes import run_bkctl
-from tests.recovery_daemons import WAIT_MAX_S
+from tests.until import wait_until
 
 A, B, C = "10.0.0.1:3181", "10.0.0.2:3181", "10.0.0.3:3181"
 HOUR_MS = 3_600_000
@@ -90,14 +89,16 @@ async def _plant(store: ZooKeeperStore, root: str) -> None:
 
 def _complete_overview(metadata_uri: str) -> dict[str, Any]:
     """``bkctl status``, again until it had time for all parts and marks: it waits two seconds at most."""
-    deadline = time.monotonic() + WAIT_MAX_S
-    while True:
+
+    def complete() -> dict[str, Any]:
         result = run_bkctl("status", BKCTL_METADATA_URI=metadata_uri)
         body: dict[str, Any] = result.json()
-        if not body["unknown"] and body["marks_at_least"] == 3:
-            assert result.exit_code == 14, result
-            return body
-        assert time.monotonic() < deadline, result
+        if body["unknown"] or body["marks_at_least"] != 3:
+            return {}
+        assert result.exit_code == 14, result
+        return body
+
+    return wait_until(complete)
 
 
 async def test_status_shows_what_the_daemons_noted(metadata_uri: str) -> None:

@@ -6,12 +6,12 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.processes import LOOPBACK, BkctlProcess, BkctlResult, free_port, kill_and_wait, run_bkctl, start_bkctl
+from tests.until import wait_until
 
 DEADLINE_S = 60.0
 TOKEN = "correct horse"
@@ -90,11 +90,7 @@ def start_again(bookie: AdminBookie) -> Iterator[AdminBookie]:
 
 def wait_said(log: Path, sentence: str, process: BkctlProcess | subprocess.Popen[bytes]) -> None:
     """Return once the log has the sentence."""
-    deadline = time.monotonic() + DEADLINE_S
-    while sentence not in log.read_text():
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
+    wait_until(lambda: sentence in log.read_text(), process=process, tell=log.read_text)
 
 
 @contextlib.contextmanager
@@ -110,13 +106,14 @@ def _started(words: tuple[str, ...], log: Path, variables: Mapping[str, str] | N
 
 def halt_builder(bookie_pid: int) -> int:
     """Wait for the child process that builds a new index, and halt it; its id. SIGCONT lets it go on."""
-    deadline = time.monotonic() + DEADLINE_S
-    while True:
+
+    def halted() -> int:
         for task in Path(f"/proc/{bookie_pid}/task").iterdir():
             with contextlib.suppress(OSError):
                 for child in map(int, (task / "children").read_text().split()):
                     if b"bkctl.storage.rebuild.online_child" in Path(f"/proc/{child}/cmdline").read_bytes():
                         os.kill(child, signal.SIGSTOP)
                         return child
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+        return 0
+
+    return wait_until(halted, "the child that builds an index")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.processes import LOOPBACK, Cluster, free_port, kill_and_wait, run_bkctl, start_bkctl
+from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -34,11 +34,7 @@ def frozen_bookie(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
     with log.open("wb") as output:
         process = start_bkctl(*command, stderr=output)
     try:
-        deadline = time.monotonic() + DEADLINE_S
-        while "listening on port" not in log.read_text():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
+        wait_until(lambda: "listening on port" in log.read_text(), process=process, tell=log.read_text)
         written = cluster.run("ledger", "write-test", "--entries", "40", "-E", "4", "-W", "4", "-A", "3")
         assert written.exit_code == 0, written.stderr
         os.kill(process.pid, signal.SIGSTOP)
@@ -76,10 +72,8 @@ def test_a_frozen_bookie_is_registered_and_not_reachable(cluster: Cluster, froze
 def test_what_was_not_asked_is_unknown(cluster: Cluster) -> None:
     dead = cluster.bookies[0].id
     os.kill(cluster.bookie(dead).pid, signal.SIGTERM)
-    deadline = time.monotonic() + DEADLINE_S
-    while (row := rows(cluster, "list")[dead])["state"] != "down":
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: rows(cluster, "list")[dead]["state"] == "down")
+    row = rows(cluster, "list")[dead]
     assert (row["registered"], row["reachable"], row["address"], row["endpoints"]) == (False, None, None, None)
     assert rows(cluster, "info", dead, exit_code=7)[dead] == row
     table = cluster.run("bookie", "list", "-o", "table").stdout

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.commands.bookie.admin_bookie import DEADLINE_S, running_bookie, start_again
+from tests.commands.bookie.admin_bookie import running_bookie, start_again
 from tests.processes import bkctl_command, bkctl_environment
+from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -27,11 +27,12 @@ def test_a_bookie_is_ready_once_it_serves(metadata_uri: str, tmp_path: Path) -> 
         assert bookie.run("ready", "--started-within", "10m").exit_code == 7
         # The next one cannot register before the session of the killed one has ended.
         with start_again(bookie) as starting:
-            deadline = time.monotonic() + DEADLINE_S
-            while (state := starting.run("state", "-o", "json")).exit_code != 0 or state.json()["stage"] != "register":
-                assert starting.process.poll() is None, starting.log.read_text()
-                assert time.monotonic() < deadline, state
-                time.sleep(0.05)
+
+            def waits_to_register() -> bool:
+                state = starting.run("state", "-o", "json")
+                return state.exit_code == 0 and state.json()["stage"] == "register"
+
+            wait_until(waits_to_register, process=starting.process, tell=starting.log.read_text)
             waiting = starting.run("ready")
             assert (waiting.exit_code, waiting.stdout) == (7, "")
             assert "the bookie is starting: register" in waiting.stderr

@@ -6,7 +6,6 @@ import os
 import pty
 import signal
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from tests.processes import (
     run_bkctl,
     start_bkctl,
 )
+from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -29,14 +29,12 @@ DEADLINE_S = 60.0
 
 def wait_said(path: Path, sentence: str, process: BkctlProcess) -> str:
     """The file's text once the sentence is in it."""
-    deadline = time.monotonic() + DEADLINE_S
-    while True:
-        text = path.read_text() if path.exists() else ""
-        if sentence in text:
-            return text
-        assert process.poll() is None, text
-        assert time.monotonic() < deadline, text
-        time.sleep(0.05)
+
+    def text() -> str:
+        return path.read_text() if path.exists() else ""
+
+    wait_until(lambda: sentence in text(), process=process, tell=text)
+    return text()
 
 
 def test_a_reload_opens_the_log_file_again_and_takes_over_rates(metadata_uri: str, tmp_path: Path) -> None:
@@ -93,10 +91,7 @@ def test_a_bookie_stops_in_order_when_its_terminal_is_closed(tmp_path: Path) -> 
         command = bkctl_command("bookie", "start", "--port", port, "--log-file", str(log))
         os.execve(command[0], command, bkctl_environment())
     try:
-        deadline = time.monotonic() + DEADLINE_S
-        while not log.exists() or "listening on port" not in log.read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: log.exists() and "listening on port" in log.read_text())
         os.close(terminal)
         _, status = os.waitpid(pid, 0)
     except BaseException:

@@ -8,7 +8,6 @@ import logging
 import signal
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from bkctl.commands.server_log import ServerLog
 from bkctl.log_setup import configure_logging
 from bkctl.runtime.log_level import LogLevel, change_log_level, log_level
 from tests.processes import free_port, run_bkctl, start_bkctl
+from tests.until import wait_until
 
 DEADLINE_S = 60.0
 FIELDS = ["Timestamp", "SeverityText", "Body", "Attributes"]
@@ -148,11 +148,7 @@ def test_a_bookie_writes_json_from_its_first_line_to_its_last(tmp_path: Path) ->
     with log.open("wb") as stderr:
         process = start_bkctl(*arguments, "--set", "bookieProt=1", cwd=tmp_path, stderr=stderr)
     try:
-        deadline = time.monotonic() + DEADLINE_S
-        while "listening on port" not in log.read_text():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
+        wait_until(lambda: "listening on port" in log.read_text(), process=process, tell=log.read_text)
         process.send_signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 0
     finally:

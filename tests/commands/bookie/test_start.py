@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.processes import bkctl_command, bkctl_environment, free_port, processes_below, run_bkctl, start_bkctl
+from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -38,11 +38,7 @@ class RunningBookie:
         return self._log.read_text()
 
     def wait_serving(self) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while "listening on port" not in self.talk:
-            assert self._process.poll() is None, self.talk
-            assert time.monotonic() < deadline, self.talk
-            time.sleep(0.05)
+        wait_until(lambda: "listening on port" in self.talk, process=self._process, tell=lambda: self.talk)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         self._process.send_signal(number)
@@ -107,10 +103,7 @@ def test_sigterm_stops_a_start_that_brings_its_own_zookeeper(
 ) -> None:
     bookie = start("--port", str(free_port()))
     configuration = tmp_path / "bkctl-data" / "zookeeper" / "zookeeper.cfg"
-    deadline = time.monotonic() + DEADLINE_S
-    while not configuration.exists():
-        assert time.monotonic() < deadline, bookie.talk
-        time.sleep(0.01)
+    wait_until(configuration.exists, tell=lambda: bookie.talk)
     assert bookie.end(signal.SIGTERM) == 0, bookie.talk
     assert processes_below(tmp_path) == []
     again = start("--port", str(free_port()))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.processes import free_port, run_bkctl, start_bkctl
+from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -23,11 +23,7 @@ def start_and_stop(directory: Path, *arguments: str) -> str:
     with log.open("wb") as stderr:
         process = start_bkctl("bookie", "start", *arguments, stderr=stderr)
     try:
-        deadline = time.monotonic() + DEADLINE_S
-        while "listening on port" not in log.read_text():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
+        wait_until(lambda: "listening on port" in log.read_text(), process=process, tell=log.read_text)
         process.send_signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 0
     finally:

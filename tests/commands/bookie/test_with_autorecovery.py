@@ -18,7 +18,8 @@ from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.commands.bookie.admin_bookie import AdminBookie, running_bookie, wait_said
 from tests.processes import children_running, is_alive, kill_and_wait, run_bkctl
-from tests.recovery_daemons import daemon_notes, wait_until
+from tests.recovery_daemons import daemon_notes
+from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import IO, TypeVar
@@ -121,11 +120,3 @@ def operator(tmp_path: Path, metadata_uri: str) -> Iterator[Operator]:
     operator = Operator(tmp_path, metadata_uri)
     yield operator
     operator.end()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Poll; fails when it never comes true."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)

@@ -17,9 +17,10 @@ from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.storage.adapters.filesystem import OsFileSystem
-from tests.commands.cluster.conftest import Operator, wait_until
+from tests.commands.cluster.conftest import Operator
 from tests.processes import BkctlProcess, Cluster, DevCluster, run_bkctl
 from tests.runtime.metadata.trees import PlantedNode
+from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -20,9 +20,10 @@ from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.net.pool import BookiePool
 from bkctl.storage.config import JournalConfig, StorageConfig
-from tests.commands.cluster.conftest import Operator, wait_until
+from tests.commands.cluster.conftest import Operator
 from tests.processes import BkctlProcess, BkctlResult, start_bkctl
 from tests.runtime.bookie.conftest import Peer
+from tests.until import wait_until
 
 ID = "bookie-1"
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.processes import (
-    COMMAND_TIMEOUT_S,
     bkctl_command,
     bkctl_environment,
     kill_and_wait,
     processes_below,
     run_bkctl,
 )
+from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -31,10 +30,7 @@ def test_a_zookeeper_that_did_not_serve_yet_is_known(tmp_path: Path) -> None:
         env=bkctl_environment(),
     )
     try:
-        deadline = time.monotonic() + COMMAND_TIMEOUT_S
-        while not (zookeeper / "process.json").exists() and not (zookeeper / "data").exists():
-            assert time.monotonic() < deadline, "ZooKeeper was not started"
-            time.sleep(0.01)
+        wait_until(lambda: (zookeeper / "process.json").exists() or (zookeeper / "data").exists(), "ZooKeeper starts")
         process.kill()
         process.wait()
         assert processes_below(zookeeper)

@@ -15,6 +15,7 @@ from bkctl.runtime.ledger.changes import to_in_recovery
 from bkctl.runtime.metadata.store import ANY_VERSION
 from tests.commands.ledger.conftest import CLOSED, OPEN, LedgerStage, labelled
 from tests.processes import TerminalSession
+from tests.until import until
 
 TOPIC = labelled(CLOSED, application="pulsar", component="managed_ledger", pulsar__managed_ledger="t/n/persistent/a")
 CURSOR = labelled(CLOSED, application="pulsar", pulsar__cursor="s")
@@ -174,9 +175,12 @@ async def test_killed_in_the_middle_everything_deleted_is_in_the_trash(stage: Le
     ids = stage.directory / "ids"
     ids.write_text("\n".join(map(str, range(300))))
     process = await stage.begin("delete", "--from-file", str(ids), "--confirm", "300", "--rate", "75")
-    while len(left := await stage.contents()) > 250:
+
+    async def has_begun() -> bool:
         assert process.returncode is None
-        await asyncio.sleep(0.1)
+        return len(await stage.contents()) <= 250
+
+    await until(has_begun)
     os.kill(process.pid, signal.SIGKILL)
     await process.wait()
     left = await stage.contents()

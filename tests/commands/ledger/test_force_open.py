@@ -19,6 +19,7 @@ from bkctl.runtime.ledger.metadata import DigestType
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from tests.processes import HALTED_SESSION_MS, Cluster, TerminalSession
+from tests.until import until
 
 
 @asynccontextmanager
@@ -161,9 +162,11 @@ async def test_bookies_that_went_down_while_the_operator_was_asked_may_have_entr
             await writer.append(b"acknowledged")
             for bookie in cluster.bookies:
                 await asyncio.to_thread(cluster.kill_bookie, bookie.id)
-            async with asyncio.timeout(60):
-                while (await registration.snapshot()).live:  # noqa: ASYNC110
-                    await asyncio.sleep(0.1)
+
+            async def all_are_down() -> bool:
+                return not (await registration.snapshot()).live
+
+            await until(all_are_down)
             session.type(f"{number}\n")
             assert await asyncio.to_thread(session.exit_code) == 5
         assert "is down now" in session.screen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import os
@@ -19,6 +18,7 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
 from bkctl.runtime.metadata.store import ANY_VERSION
 from tests.commands.ledger.conftest import CLOSED, OPEN, LedgerStage, labelled
+from tests.until import until
 
 TOO_LARGE = 2**63 - 1
 MOVED = replace_in_segment(CLOSED, 0, {0: "b9:3181"})
@@ -235,9 +235,12 @@ async def test_killed_in_the_middle_and_run_again(stage: LedgerStage) -> None:
     for ledger_id in before:
         await stage.store.delete(stage.path(ledger_id))
     process = await stage.begin("import", path, "--create-only", "--yes", "--rate", "75")
-    while len(await stage.contents()) < 50:
+
+    async def has_begun() -> bool:
         assert process.returncode is None
-        await asyncio.sleep(0.1)
+        return len(await stage.contents()) >= 50
+
+    await until(has_begun)
     os.kill(process.pid, signal.SIGKILL)
     await process.wait()
     there = len(await stage.contents())

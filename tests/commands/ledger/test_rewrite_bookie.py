@@ -31,6 +31,7 @@ from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.replication.run.ensemble_rewrite import rewrite_bookie
 from tests.commands.ledger.conftest import LedgerStage
 from tests.processes import Cluster
+from tests.until import until
 
 pytestmark = pytest.mark.cluster
 
@@ -306,9 +307,11 @@ async def test_killed_in_the_middle_and_run_again(stage: LedgerStage, bookies: l
     async def changed() -> int:
         return sum(version != before[each][1] for each, (_, version) in (await stage.contents()).items())
 
-    while await changed() < 50:
+    async def has_begun() -> bool:
         assert process.returncode is None, await process.communicate()
-        await asyncio.sleep(0.1)
+        return await changed() >= 50
+
+    await until(has_begun)
     os.kill(process.pid, signal.SIGKILL)
     await process.wait()
     half = await stage.contents()
@@ -365,9 +368,11 @@ async def test_a_source_that_comes_back_stops_it(stage: LedgerStage, bookies: li
     async def left() -> int:
         return sum(OLD in each.last_segment.ensemble for each in (await metadata(stage)).values())
 
-    while await left() > 270:
+    async def has_begun() -> bool:
         assert process.returncode is None, await process.communicate()
-        await asyncio.sleep(0.1)
+        return await left() <= 270
+
+    await until(has_begun)
     registration = stage.paths.writable_bookie(OLD)
     await stage.store.create(registration, b"", is_ephemeral=True)
     try:

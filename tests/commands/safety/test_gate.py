@@ -33,6 +33,7 @@ from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.commands.safety.conftest import Stage
 from tests.runtime.metadata.conftest import expire, session_of
+from tests.until import until
 
 MakeStage = Callable[..., Stage]
 PLAN = Plan(command="cookie delete", tier=3, root="/change/ledgers", instance_id="i", subject="b1")
@@ -159,8 +160,7 @@ async def test_a_killed_holder_is_waited_for(stage: MakeStage, store: ZooKeeperS
             pass
 
     waiting = asyncio.ensure_future(change())
-    while "waiting for the ZooKeeper session of a killed process" not in made.err.getvalue():  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await until(lambda: "waiting for the ZooKeeper session of a killed process" in made.err.getvalue())
     assert not waiting.done()
     await lock.release()
     await waiting

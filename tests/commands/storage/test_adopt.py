@@ -13,10 +13,10 @@ import pytest
 
 from bkctl.storage.errors import IndexMissingError
 from bkctl.storage.filenames import idx_path
-from tests.commands.cluster.conftest import wait_until
 from tests.commands.storage.conftest import Directories
 from tests.processes import BkctlResult, bkctl_command, bkctl_environment, run_bkctl
 from tests.storage.java_directories import JavaDirectories, boot, booted, java_directories, require_all
+from tests.until import wait_until
 
 
 @pytest.fixture

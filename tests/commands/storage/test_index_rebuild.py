@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from tests.commands.storage.conftest import Directories
 from tests.processes import children_running
 from tests.storage.engines import entry
 from tests.storage.rebuilds import lose
+from tests.until import wait_until
 
 
 def test_a_lost_index_is_built_again(directories: Directories) -> None:
@@ -165,9 +165,7 @@ def test_an_interrupt_leaves_what_was_there(directories: Directories) -> None:
         stderr=subprocess.PIPE,
     )
     rebuilt = current / f"{LOCATIONS_DATABASE}.rebuilt"
-    while not rebuilt.exists():
-        time.sleep(0.01)
-        assert process.poll() is None
+    wait_until(rebuilt.exists, process=process)
     process.send_signal(signal.SIGTERM)
     process.communicate()
     assert process.returncode == 143
@@ -189,9 +187,7 @@ def test_ctrl_c_while_a_child_starts_is_an_interrupt_and_no_failure(directories:
         start_new_session=True,
     )
     rebuilt = current / f"{LOCATIONS_DATABASE}.rebuilt"
-    while not children_running(CHILD_MODULE, process.pid):
-        time.sleep(0.01)
-        assert process.poll() is None
+    wait_until(lambda: children_running(CHILD_MODULE, process.pid), process=process)
     # A terminal sends it to all processes in front; the child is still at its imports.
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate()

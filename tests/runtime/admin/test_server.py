@@ -18,6 +18,7 @@ from bkctl.runtime.admin.server import AdminServer, is_known_host
 from bkctl.runtime.net.host import listen_tcp
 from bkctl.runtime.net.local_socket import listen_unix
 from bkctl.runtime.net.secret_file import read_secret
+from tests.until import until
 
 TOKEN = "s3cret-token"
 USUAL = AdminLimits()
@@ -369,8 +370,7 @@ async def test_a_client_that_does_not_read_is_cut_off(stages: type, caplog: pyte
     caplog.set_level(logging.INFO)
     stage: Stage = await stages(AdminLimits(write_s_max=0.3))
     client = await ask_without_reading(stage)
-    while "does not read its answer" not in caplog.text:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await until(lambda: "does not read its answer" in caplog.text)
     assert await read_at_last(client) < LARGE
     assert await is_served(stage)
 
@@ -380,8 +380,7 @@ async def test_answers_that_are_not_read_have_a_limit_together(stages: type, cap
     stage: Stage = await stages(AdminLimits(unread_bytes_max=2 * LARGE + 1000))
     slowest = await ask_without_reading(stage)
     others = [await ask_without_reading(stage) for _ in range(2)]
-    while "does not read its answer" not in caplog.text:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await until(lambda: "does not read its answer" in caplog.text)
     lengths = [await read_at_last(slowest)]
     for client in others:
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]

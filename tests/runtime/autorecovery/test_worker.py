@@ -20,6 +20,7 @@ from bkctl.runtime.replication.survey.checker import LedgerChecker
 from tests.commands.test_recover_ledger import forget
 from tests.processes import Cluster
 from tests.runtime.metadata.conftest import expire, session_of
+from tests.until import until
 
 pytestmark = pytest.mark.cluster
 
@@ -41,11 +42,10 @@ async def working(client: LedgerClient, replication: ReplicationConfig | None = 
 
 
 async def until_unmarked(client: LedgerClient) -> None:
-    async with asyncio.timeout(60):
-        while [  # noqa: ASYNC110  another process clears them, too
-            each async for each in list_marks(client.store, client.ports.ledgers.root, ForeignNames())
-        ]:
-            await asyncio.sleep(0.02)
+    async def is_unmarked() -> bool:
+        return not [each async for each in list_marks(client.store, client.ports.ledgers.root, ForeignNames())]
+
+    await until(is_unmarked)
 
 
 async def written(client: LedgerClient, *, is_closed: bool = True) -> int:

@@ -17,6 +17,7 @@ from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.net.pool import BookiePool
 from tests.processes import BkctlProcess, bkctl_command, bkctl_environment, free_port, start_bkctl
 from tests.runtime.bookie.conftest import Peer
+from tests.until import until
 
 
 def open_files(soft: int, hard: int) -> list[str]:
@@ -108,7 +109,4 @@ class BookieUnderTest:
 
     async def _wait_registered(self, process: RunningBookie) -> None:
         """Registered by this very process: a bookie that was killed stays registered until its session expires."""
-        async with asyncio.timeout(60):
-            while "listening on port" not in self.said():
-                assert process.poll() is None, self.said()
-                await asyncio.sleep(0.05)
+        await until(lambda: "listening on port" in self.said(), process=process, tell=self.said)

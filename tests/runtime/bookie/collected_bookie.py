@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -196,12 +196,3 @@ async def collected_bookie(
 
 def with_settings(**fields: object) -> GarbageCollectionConfig:
     return msgspec.structs.replace(NEVER_BY_ITSELF, **fields)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that certainly comes."""
-    async with asyncio.timeout(60):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.01)

@@ -122,9 +122,3 @@ async def committing(
         for gate in running.disk.gates.values():
             gate.set()
         await running.stop()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  what happens on a lane sends no event
-            await asyncio.sleep(0.001)

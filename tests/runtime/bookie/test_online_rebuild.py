@@ -48,6 +48,7 @@ from tests.runtime.bookie.metrics.test_exposition import samples_of
 from tests.storage.engines import open_storage
 from tests.storage.rebuild.test_crash import EveryChangePhotographed
 from tests.storage.rebuilds import rebuild, rows_of
+from tests.until import until
 
 pytestmark = pytest.mark.cluster
 
@@ -293,9 +294,11 @@ async def test_a_writable_bookie_is_registered_as_read_only_first_and_as_writabl
         disk.may_go_on.set()
         await task
         assert await running.peer.add(9, 0) is Status.OK
-        async with asyncio.timeout(30):
-            while running.server.bookie_id not in await registrations.writable():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+
+        async def is_writable() -> bool:
+            return running.server.bookie_id in await registrations.writable()
+
+        await until(is_writable)
 
 
 async def test_the_mode_before_comes_back_after_a_cancel(bookie_config: BookieConfig) -> None:
@@ -340,9 +343,7 @@ async def test_without_room_for_a_checkpoint_it_is_refused_and_holds_nothing(boo
         with pytest.raises(RefusedError, match="no space for a checkpoint"):
             running.rebuild.require_room()
         disk.is_full = False
-        async with asyncio.timeout(60):
-            while modes.missing_room is not None:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: modes.missing_room is None)
         report = await running.rebuild.run(StepProgress())
         assert [each.row_count for each in report.directories] == [1]
 
@@ -405,9 +406,7 @@ async def test_the_ledgers_of_a_damaged_log_are_fenced_as_well(config: BookieCon
             await running.peer.read(1, 777)
         for ledger_id in LEDGERS:  # the first has been written to by this process
             assert await running.peer.add(ledger_id, 101, high_priority=True) is Status.FENCED
-        async with asyncio.timeout(30):
-            while not running.server.view.integrity_progress.rounds:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: running.server.view.integrity_progress.rounds)
     # The repair found them gone from the metadata, so the collector will take them as they are.
     storage = open_storage(config.storage)
     assert all((row := storage.engines[0].ledger(each)) is not None and row.is_limbo for each in LEDGERS)

@@ -22,7 +22,8 @@ from bkctl.runtime.errors import (
 )
 from bkctl.runtime.ledger.metadata_format import NewerFormatError
 from bkctl.runtime.metadata.store import ANY_VERSION
-from tests.runtime.client.world import PASSWORD, World, credentials, payload, until
+from tests.runtime.client.world import PASSWORD, World, credentials, payload
+from tests.until import until
 
 
 async def test_the_documented_example_runs(world: World, metadata_uri: str, capsys: pytest.CaptureFixture[str]) -> None:

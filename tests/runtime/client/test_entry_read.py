@@ -20,8 +20,9 @@ from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.ports import ReadReply
 from bkctl.runtime.protocol.status import Status
 from bkctl.storage.errors import BkctlError
-from tests.runtime.client.world import PASSWORD, TIMEOUT_S, World, answers_so_far, credentials, payload, until
+from tests.runtime.client.world import PASSWORD, TIMEOUT_S, World, answers_so_far, credentials, payload
 from tests.runtime.net.stepped_clock import SteppedClock
+from tests.until import until
 
 THREE = ("b1", "b2", "b3")
 ABSENT = NoSuchEntryError("b1", "")

@@ -10,7 +10,8 @@ from bkctl.runtime.client.last_entry import read_last_add_confirmed, try_read_la
 from bkctl.runtime.config import ClientConfig
 from bkctl.runtime.errors import BookieUnavailableError, DigestMismatchError
 from bkctl.runtime.protocol.status import Status
-from tests.runtime.client.world import World, answers_so_far, credentials, until
+from tests.runtime.client.world import World, answers_so_far, credentials
+from tests.until import until
 
 PRESENT, NO_LEDGER, DOWN = "present", "no ledger", "down"
 

@@ -13,7 +13,8 @@ from bkctl.runtime.errors import LedgerNotFoundError, LedgerReadError, MetadataE
 from bkctl.runtime.ledger.metadata import LedgerState, Segment
 from bkctl.runtime.protocol.status import Status
 from tests.runtime.client.scripted_bookie import ScriptedBookie
-from tests.runtime.client.world import PASSWORD, World, answers_so_far, closed, end, payload, until
+from tests.runtime.client.world import PASSWORD, World, answers_so_far, closed, end, payload
+from tests.until import until
 
 THREE = ("b1", "b2", "b3")
 

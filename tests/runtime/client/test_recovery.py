@@ -20,8 +20,9 @@ from bkctl.runtime.errors import (
 from bkctl.runtime.ledger.metadata import LedgerState, Segment
 from bkctl.runtime.protocol.status import Status
 from tests.runtime.client.scripted_bookie import Held, StoredLedger
-from tests.runtime.client.world import PASSWORD, TIMEOUT_S, World, answers_so_far, closed, end, payload, segments, until
+from tests.runtime.client.world import PASSWORD, TIMEOUT_S, World, answers_so_far, closed, end, payload, segments
 from tests.runtime.net.stepped_clock import SteppedClock
+from tests.until import until
 
 THREE = ("b1", "b2", "b3")
 ONE_AT_A_TIME = ClientConfig(recovery_reads_in_flight_max=1)

@@ -32,9 +32,9 @@ from tests.runtime.client.world import (
     end,
     payload,
     segments,
-    until,
 )
 from tests.runtime.net.stepped_clock import SteppedClock
+from tests.until import until
 
 THREE = ("b1", "b2", "b3")
 

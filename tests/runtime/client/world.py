@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -222,13 +222,6 @@ class World:
         stored = bookie.ledgers.setdefault(ledger_id, StoredLedger(keys.master_key))
         stored.entries[entry_id] = keys.codec.encode(entry_id, lac, size * (entry_id + 1), payload(entry_id, size))
         stored.last_add_confirmed = max(stored.last_add_confirmed, lac)
-
-
-async def until(is_true: Callable[[], bool]) -> None:
-    """Wait for something that happens on this loop."""
-    async with asyncio.timeout(60):
-        while not is_true():  # noqa: ASYNC110  there is no event for what a bookie holds
-            await asyncio.sleep(0.002)
 
 
 async def answers_so_far(client: LedgerClient, *bookie_ids: str) -> None:

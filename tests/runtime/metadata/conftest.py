@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import os
 import signal
-import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from bkctl.runtime.metadata.store import CreateNode, NodeStat, NodeWrite
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.counting_store import CountingStore
+from tests.until import wait_until
 
 CONFIG = ZooKeeperConfig(session_timeout_ms=30_000, operation_timeout_s=60.0)
 """No pause of a busy machine ends such a session; tests that want it ended do so themselves."""
@@ -99,5 +99,4 @@ def halt(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
     for thread in os.listdir(f"/proc/{pid}/task"):
         stat = Path(f"/proc/{pid}/task/{thread}/stat")
-        while stat.read_text().rpartition(")")[2].split()[0] != "T":
-            time.sleep(0.001)
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")  # noqa: B023  called at once

@@ -34,6 +34,7 @@ from tests.runtime.metadata.replication_stage import holder_of
 from tests.runtime.replication.samples import failed_ledgers, ledger
 from tests.runtime.replication.stage import QUICK, Stage, length_of
 from tests.runtime.replication.test_job_file import START, done
+from tests.until import until
 
 
 def bodies(stage: Stage, bookie_id: str, ledger_id: int) -> dict[int, bytes]:
@@ -815,9 +816,11 @@ async def until_connected(stage: Stage, ledger_id: int) -> None:
 
 async def until_free(stage: Stage, ledger_id: int) -> None:
     """Wait until the lock has gone with its session."""
-    async with asyncio.timeout(60):
-        while await holder_of(stage.locks, ledger_id) is not None:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+
+    async def is_free() -> bool:
+        return await holder_of(stage.locks, ledger_id) is None
+
+    await until(is_free)
 
 
 @pytest.mark.parametrize("is_of_ledgers", [False, True])

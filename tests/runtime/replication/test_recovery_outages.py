@@ -33,6 +33,7 @@ from tests.runtime.metadata.conftest import expire, session_of
 from tests.runtime.metadata.link import TcpLink
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import QUICK, Stage, carry_out, length_of
+from tests.until import until
 
 ZOOKEEPER = ZooKeeperConfig(session_timeout_ms=60_000, operation_timeout_s=1.0)
 """The session survives every pause; operations give up soon."""
@@ -177,9 +178,11 @@ async def test_a_change_whose_answer_was_lost_is_not_made_twice(scene: Scene) ->
     await stage.client.held_store.write_is_held()
     scene.link.lose_answers()
     stage.client.held_store.release_writes()
-    async with asyncio.timeout(LIMIT_S):
-        while (await stage.world.ledgers.read(ledger_id)).version == version:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+
+    async def is_changed() -> bool:
+        return (await stage.world.ledgers.read(ledger_id)).version != version
+
+    await until(is_changed)
     scene.link.cut()
     await scene.next_outage()
     scene.link.restore()
@@ -336,9 +339,11 @@ async def test_a_cookie_whose_delete_lost_its_answer_is_reported_as_deleted(scen
     running = asyncio.create_task(
         carry_out(decommission, plan, DrainHooks(keep_cookie=lambda *_: scene.link.lose_answers()))
     )
-    async with asyncio.timeout(LIMIT_S):
-        while "b1" in await cookies.ids():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+
+    async def is_deleted() -> bool:
+        return "b1" not in await cookies.ids()
+
+    await until(is_deleted)
     scene.link.cut()
     await scene.next_outage()
     scene.link.restore()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from bkctl.runtime.config import MajorCompactionConfig
 from tests.runtime.bookie.admin.asking import Asker, local_asker
 from tests.runtime.bookie.collected_bookie import NEVER_BY_ITSELF, CollectedBookie, collected_bookie
 from tests.runtime.bookie.collection.test_long_work import let_it_copy
+from tests.until import until
 
 GC, SUSPEND, RESUME = "/api/v1/bookie/gc", "/api/v1/bookie/gc/suspend_compaction", "/api/v1/bookie/gc/resume_compaction"
 SLOW = msgspec.structs.replace(
@@ -28,12 +28,12 @@ async def details(admin: Asker) -> dict[str, Any]:
     return dict(found)
 
 
-async def until(admin: Asker, path: str, name: str, value: object) -> None:
-    while True:
+async def until_it_says(admin: Asker, path: str, name: str, value: object) -> None:
+    async def is_so() -> bool:
         found = (await admin.get(path)).json
-        if (found[0] if isinstance(found, list) else found)[name] == value:
-            return
-        await asyncio.sleep(0.01)
+        return bool((found[0] if isinstance(found, list) else found)[name] == value)
+
+    await until(is_so, f"{name} is {value}")
 
 
 async def half_empty(bookie: CollectedBookie) -> None:
@@ -46,13 +46,13 @@ async def test_a_collection_runs_on_demand_without_waiting_for_its_end(metadata_
         await half_empty(bookie)
         async with local_asker(bookie.server.view.config) as admin:
             assert (await admin.put(GC)).status == 200
-            await until(admin, "/api/v1/bookie/gc_details", "majorCompacting", True)
+            await until_it_says(admin, "/api/v1/bookie/gc_details", "majorCompacting", True)
             assert (await admin.get(GC)).json == {"is_in_force_gc": "true"}
             found = await details(admin)
             assert (found["forceCompacting"], found["minorCompacting"]) == (True, False)
             assert (await admin.put(GC)).status == 200, "one at a time"
             let_it_copy(bookie)
-            await until(admin, GC, "is_in_force_gc", "false")
+            await until_it_says(admin, GC, "is_in_force_gc", "false")
             after = await details(admin)
             assert (after["majorCompactionCounter"], after["majorCompacting"]) == (1, False)
             assert after["lastMajorCompactionTime"] > found["lastMajorCompactionTime"]
@@ -69,7 +69,7 @@ async def test_only_the_wanted_kinds_run(metadata_uri: str, tmp_path: Path) -> N
             ):
                 rounds = bookie.collector.metrics.rounds_count
                 assert (await admin.put(GC, body)).status == 200
-                await until(admin, GC, "is_in_force_gc", "false")
+                await until_it_says(admin, GC, "is_in_force_gc", "false")
                 assert bookie.collector.metrics.rounds_count > rounds
                 found = await details(admin)
                 assert (found["majorCompactionCounter"], found["minorCompactionCounter"]) == counts
@@ -80,9 +80,9 @@ async def test_a_suspended_compaction_stops_and_resumes(metadata_uri: str, tmp_p
         await half_empty(bookie)
         async with local_asker(bookie.server.view.config) as admin:
             await admin.put(GC)
-            await until(admin, "/api/v1/bookie/gc_details", "majorCompacting", True)
+            await until_it_says(admin, "/api/v1/bookie/gc_details", "majorCompacting", True)
             assert (await admin.put(SUSPEND, {"suspendMajor": True})).status == 200
-            await until(admin, "/api/v1/bookie/gc_details", "majorCompacting", False)
+            await until_it_says(admin, "/api/v1/bookie/gc_details", "majorCompacting", False)
             assert (await admin.get(SUSPEND)).json == {"isMinorGcSuspended": "false", "isMajorGcSuspended": "true"}
             assert (await admin.put(RESUME, {"resumeMajor": True, "resumeMinor": True})).status == 200
             assert (await admin.get(SUSPEND)).json == {"isMinorGcSuspended": "false", "isMajorGcSuspended": "false"}

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import shutil
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -21,6 +20,7 @@ from bkctl.storage.filenames import COLLECTED, LEDGERS_DATABASE, LOCATIONS_DATAB
 from tests.processes import run_bkctl
 from tests.runtime.bookie.bookie_process import BookieUnderTest, RunningBookie
 from tests.runtime.bookie.conftest import Peer
+from tests.until import until
 
 pytestmark = pytest.mark.cluster
 
@@ -85,12 +85,6 @@ class Trio:
         rebuild = functools.partial(run_bkctl, BKCTL_STATE_DIR=str(self._directory / "state"))
         result = await asyncio.to_thread(rebuild, "storage", "index", "rebuild", "--yes", *directories)
         assert result.exit_code == 0, result.stderr
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(120):
-        while not await condition():  # noqa: ASYNC110  another process sends no event
-            await asyncio.sleep(0.05)
 
 
 async def test_a_writer_that_was_fenced_stays_so_when_all_copies_were_collected(

@@ -23,7 +23,8 @@ from bkctl.runtime.protocol.status import Status
 from bkctl.storage.adapters.child_pool import ChildProcesses
 from bkctl.storage.entry_log.format import HEADER_MAP_FIELDS_OFFSET
 from tests.processes import striking_children
-from tests.runtime.bookie.collected_bookie import collected_bookie, until, with_settings
+from tests.runtime.bookie.collected_bookie import collected_bookie, with_settings
+from tests.until import until
 
 
 @pytest.mark.parametrize("is_transactional", [False, True])

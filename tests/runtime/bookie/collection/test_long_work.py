@@ -20,7 +20,8 @@ from bkctl.storage.adapters.child_pool import ChildProcesses
 from bkctl.storage.engine.engine import LedgerDirectoryEngine
 from bkctl.storage.entry_log.format import HEADER_MAP_FIELDS_OFFSET
 from bkctl.storage.ports import Children
-from tests.runtime.bookie.collected_bookie import CollectedBookie, collected_bookie, until, with_settings
+from tests.runtime.bookie.collected_bookie import CollectedBookie, collected_bookie, with_settings
+from tests.until import until
 
 DIRECTORIES = 3
 """Ledger n is in directory n modulo this."""

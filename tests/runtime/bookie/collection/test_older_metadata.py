@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.processes import Cluster, DevCluster, kill_and_wait
+from tests.until import wait_until
 from tests.zookeeper_servers import Ensemble
 
 LEDGERS = 10
@@ -31,10 +31,7 @@ def collect(cluster: Cluster) -> int:
     deleted = 0
     for bookie in cluster.bookies:
         assert cluster.run("bookie", "gc", "run", bookie.id).exit_code == 0
-        deadline = time.monotonic() + DEADLINE_S
-        while status(cluster, bookie.id)["forced"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: not status(cluster, bookie.id)["forced"])  # noqa: B023  called at once
         metrics = cluster.run("bookie", "metrics", bookie.id, "--grep", "bookie_DELETED_LEDGER_TOTAL", "-o", "json")
         deleted += sum(int(each["value"]) for each in metrics.json()["items"])
     return deleted

@@ -22,6 +22,7 @@ from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.bookie.conftest import Peer
 from tests.runtime.metadata.link import TcpLink
+from tests.until import until
 
 Boot = Callable[[BookieConfig], AbstractAsyncContextManager[Peer]]
 BOOKIE_ID = "bookie-under-test"
@@ -47,9 +48,11 @@ class Cluster:
         await self.cookies.write(other, cookie.version)
 
     async def wait_registered(self, *, is_registered: bool) -> None:
-        async with asyncio.timeout(60):
-            while (BOOKIE_ID in (await self.registrations.snapshot()).live) is not is_registered:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+
+        async def is_so() -> bool:
+            return (BOOKIE_ID in (await self.registrations.snapshot()).live) is is_registered
+
+        await until(is_so, f"registered: {is_registered}")
 
 
 @pytest.fixture
@@ -179,9 +182,7 @@ async def test_a_cookie_deleted_during_the_boot_stops_it(
     async with await ZooKeeperStore.connect(parse_metadata_uri(bookie_config.metadata_uri).servers) as former:
         await former.create(path, is_ephemeral=True)
         booting = asyncio.create_task(running_bookie(bookie_config).__aenter__())
-        async with asyncio.timeout(60):
-            while "is still registered by another session" not in caplog.text:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: "is still registered by another session" in caplog.text)
         await cluster.delete_cookie()
     with pytest.raises(RegistrationError, match="no longer has a cookie"):
         async with asyncio.timeout(60):

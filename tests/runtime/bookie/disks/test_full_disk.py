@@ -29,6 +29,7 @@ from bkctl.storage.setting import MEBIBYTE
 from tests.processes import run_bkctl
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import KEY, Peer
+from tests.until import until
 
 pytestmark = pytest.mark.cluster
 
@@ -69,9 +70,11 @@ async def fill(bookie: BookieUnderTest, peer: Peer) -> list[int]:
 
 async def wait_registered(bookie: BookieUnderTest, mode: BookieMode) -> None:
     writable, read_only = (("traced",), ()) if mode is BookieMode.WRITABLE else ((), ("traced",))
-    async with asyncio.timeout(60):
-        while await bookie.registrations.snapshot() != Registrations(writable, read_only):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+
+    async def has_mode() -> bool:
+        return await bookie.registrations.snapshot() == Registrations(writable, read_only)
+
+    await until(has_mode, f"registered as {mode}")
 
 
 async def require_all(peer: Peer, entry_ids: list[int]) -> None:

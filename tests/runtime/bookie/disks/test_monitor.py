@@ -29,6 +29,7 @@ from bkctl.storage.errors import DiskUnusableError
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import KEY, Peer
 from tests.runtime.bookie.small_disk import SmallDisk
+from tests.until import until
 
 pytestmark = pytest.mark.cluster
 
@@ -58,9 +59,11 @@ def registrations(store: ZooKeeperStore, metadata_uri: str) -> RegistrationClien
 
 async def wait_mode(registrations: RegistrationClient, bookie_id: str, mode: BookieMode) -> None:
     writable, read_only = ((bookie_id,), ()) if mode is BookieMode.WRITABLE else ((), (bookie_id,))
-    async with asyncio.timeout(60):
-        while await registrations.snapshot() != Registrations(writable, read_only):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+
+    async def has_mode() -> bool:
+        return await registrations.snapshot() == Registrations(writable, read_only)
+
+    await until(has_mode, f"{bookie_id} is registered as {mode}")
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.protocol.status import Status
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.integrity.test_repair import ENSEMBLE, REPAIRED, MakeTrio, Trio, make_trio
+from tests.until import until
 
 pytestmark = pytest.mark.cluster
 
@@ -61,9 +62,7 @@ async def test_an_emptied_directory_is_filled_from_other_bookies(
         async with replaced.running() as (process, peer):
             assert "integrity check: of 2 ledgers, 2 have data on this bookie (1 open)" in replaced.said()
             assert await peer.add(2, 10) is Status.FENCED
-            async with asyncio.timeout(60):
-                while REPAIRED not in replaced.said():  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+            await until(lambda: REPAIRED in replaced.said())
             for ledger_id, entry_count in ((1, 30), (2, 10)):
                 for entry_id in range(entry_count):
                     assert await peer.read(ledger_id, entry_id) == peer.body(ledger_id, entry_id)

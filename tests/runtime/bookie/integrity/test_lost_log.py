@@ -13,6 +13,7 @@ from tests.processes import BkctlResult, run_bkctl
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.integrity.test_lost_disk import fill, settings
 from tests.runtime.bookie.integrity.test_repair import MakeTrio, make_trio
+from tests.until import until
 
 __all__ = ["make_trio"]
 
@@ -53,9 +54,7 @@ async def test_a_log_that_is_gone_is_made_up_for_by_the_other_bookies(
         assert rebuilt.exit_code == 0, rebuilt.stderr
 
         async with victim.running() as (process, peer):
-            async with asyncio.timeout(60):
-                while "integrity check complete" not in victim.said():  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+            await until(lambda: "integrity check complete" in victim.said())
             for ledger_id, entry_count in ENTRY_COUNTS.items():
                 for entry_id in range(entry_count):
                     assert await peer.read(ledger_id, entry_id) == peer.body(ledger_id, entry_id)

@@ -17,6 +17,7 @@ from bkctl.runtime.config import BookieConfig, ClientConfig, IntegrityConfig
 from bkctl.runtime.errors import LedgerRecoveryError
 from bkctl.storage.filenames import LOCATIONS_DATABASE
 from tests.processes import BkctlResult, run_bkctl
+from tests.until import until
 
 pytestmark = pytest.mark.cluster
 
@@ -111,9 +112,7 @@ async def require_whole(metadata_uri: str, ledger_ids: list[int]) -> None:
 
 
 async def wait_for(caplog: pytest.LogCaptureFixture, sentence: str, count: int) -> None:
-    async with asyncio.timeout(60):
-        while caplog.text.count(sentence) < count:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await until(lambda: caplog.text.count(sentence) >= count)
 
 
 @pytest.mark.parametrize(("ack_quorum_size", "needed"), [(3, 1), (2, 2)])

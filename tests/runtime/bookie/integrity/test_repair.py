@@ -37,6 +37,7 @@ from bkctl.runtime.protocol.entry_body import EntryCodec
 from bkctl.runtime.protocol.status import Status
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import Peer
+from tests.until import until
 
 pytestmark = pytest.mark.cluster
 
@@ -108,9 +109,7 @@ class Trio:
         await self.ledgers.write(ledger_id, closed, found.version)
 
     async def wait_repaired(self) -> None:
-        async with asyncio.timeout(60):
-            while REPAIRED not in self.victim.said():  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await until(lambda: REPAIRED in self.victim.said())
 
 
 def new_victim(tmp_path: Path, metadata_uri: str, store: ZooKeeperStore, toml: str = "") -> BookieUnderTest:
@@ -286,9 +285,7 @@ async def test_what_nobody_has_keeps_the_ledger_in_limbo_and_the_repair_due(trio
     await trio.create(2)
     await trio.add(2, range(5), *ENSEMBLE[1:])
     async with trio.victim.running() as (process, peer):
-        async with asyncio.timeout(60):
-            while "1 ledgers still miss entries, first ledger 1: entry 5: " not in trio.victim.said():  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await until(lambda: "1 ledgers still miss entries, first ledger 1: entry 5: " in trio.victim.said())
         assert REPAIRED not in trio.victim.said()
         for ledger_id in (1, 2):
             assert await peer.read(ledger_id, 4) == peer.body(ledger_id, 4)
@@ -314,12 +311,12 @@ async def test_a_ledger_that_cannot_be_repaired_stops_neither_the_bookie_nor_the
     )
     await trio.ledgers.write(2, impossible, found.version)
     async with trio.victim.running() as (process, peer):
-        async with asyncio.timeout(60):
-            while (  # noqa: ASYNC110
-                "2 ledgers still miss entries, first ledger 1: " not in trio.victim.said()
-                or "entry 0 has the impossible length -7" not in trio.victim.said()
-            ):
-                await asyncio.sleep(0.05)
+        await until(
+            lambda: (
+                "2 ledgers still miss entries, first ledger 1: " in trio.victim.said()
+                and "entry 0 has the impossible length -7" in trio.victim.said()
+            )
+        )
         assert process.poll() is None
         for entry_id in range(5):
             assert await peer.read(3, entry_id) == peer.body(3, entry_id)
@@ -341,9 +338,7 @@ async def test_limbo_ends_when_nothing_lacks_and_no_sooner(trio: Trio) -> None:
         process.kill()
         await asyncio.to_thread(process.wait)
     async with trio.victim.running() as (_, peer):
-        async with asyncio.timeout(60):
-            while "1 ledgers still miss entries, first ledger 1: entry 3: " not in trio.victim.said():  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await until(lambda: "1 ledgers still miss entries, first ledger 1: entry 3: " in trio.victim.said())
         assert "the copy is damaged" in trio.victim.said()
         assert (await trio.ledgers.read(1)).value.last_entry_id == 9
         assert await peer.read(1, 9) == peer.body(1, 9)
@@ -377,9 +372,7 @@ async def test_what_an_online_rebuild_did_not_find_is_fetched_at_once(
     report = await server.view.online_rebuild.run(StepProgress())
     assert report.directories[0].limbo_count == 1
     peer, progress = trio.peers[VICTIM], server.view.integrity_progress
-    async with asyncio.timeout(60):
-        while not progress.rounds or progress.is_due:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until(lambda: progress.rounds and not progress.is_due)
     assert progress.entries_fetched > 0
     for entry_id in range(50):
         assert await peer.read(1, entry_id) == peer.body(1, entry_id)
@@ -395,6 +388,4 @@ async def test_who_holds_the_repair_has_it_begin_anew_afterwards(trio: Trio) -> 
         server.view.repair.request()
         await asyncio.sleep(0.1)
         assert server.view.integrity_progress.rounds == 0
-    async with asyncio.timeout(30):
-        while not server.view.integrity_progress.rounds:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: server.view.integrity_progress.rounds)

@@ -21,6 +21,7 @@ from bkctl.storage.ports import DiskSpace
 from bkctl.storage.step_sizes import StepSizes
 from tests.storage.engines import KEY, config_below, entry, open_storage
 from tests.storage.traced_disk import TracedDisk
+from tests.until import until
 
 RESERVE_BYTES = 1000
 
@@ -88,9 +89,7 @@ async def test_a_checkpoint_that_failed_tells_nobody(stage: Stage) -> None:
     stage.disk.number = errno.EACCES
     stage.engine.add(1, 0, entry(1, 0))
     first = asyncio.ensure_future(stage.service.settle())
-    async with asyncio.timeout(30):
-        while not stage.disk.failure_count:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: stage.disk.failure_count)
     stage.engine.add(1, 1, entry(1, 1))
     second = asyncio.ensure_future(stage.service.settle())
     await asyncio.sleep(0.1)
@@ -111,8 +110,7 @@ async def test_a_large_deletion_is_ended_by_the_checkpoints_that_follow_at_once(
         stage.engine.delete_ledger(1)
         await stage.service.settle()
         assert stage.engine.is_deletion_pending(1)
-        while stage.engine.is_deletion_pending(1):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: not stage.engine.is_deletion_pending(1))
 
 
 async def test_what_takes_the_room_during_a_checkpoint_stops_it_before_the_index(stage: Stage) -> None:
@@ -120,9 +118,7 @@ async def test_what_takes_the_room_during_a_checkpoint_stops_it_before_the_index
     stage.disk.is_filled_beside = True
     stage.engine.add(1, 0, entry(1, 0))
     settled = asyncio.ensure_future(stage.service.settle())
-    async with asyncio.timeout(30):
-        while not stage.modes.is_disk_full:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: stage.modes.is_disk_full)
     assert not settled.done()
     assert stage.engine.stored.read(1, 0) is None, "the index knows nothing of it"
     assert stage.engine.find_cached(1, 0) == entry(1, 0)

@@ -22,11 +22,12 @@ from bkctl.storage.errors import JournalFailedError
 from bkctl.storage.index.ledger_index import LedgerRow
 from bkctl.storage.journal.format import JournalRecordKind
 from bkctl.storage.journal.reader import JournalScan
-from tests.runtime.bookie.committing import GatedDisk, committing, until
+from tests.runtime.bookie.committing import GatedDisk, committing
 from tests.runtime.bookie.conftest import KEY as PEER_KEY
 from tests.runtime.bookie.conftest import Peer
 from tests.runtime.bookie.handler_stage import Bookie
 from tests.storage.engines import KEY, FailingOnceDisk, checkpoint, config_below, entry, open_storage
+from tests.until import until
 
 
 class Stage:

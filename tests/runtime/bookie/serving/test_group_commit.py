@@ -15,8 +15,9 @@ from bkctl.runtime.net.loop import LoopClock
 from bkctl.storage.config import EngineConfig, JournalConfig
 from bkctl.storage.errors import JournalFailedError, JournalFullError, NoWritableDiskError
 from bkctl.storage.journal.format import encode_fence_record
-from tests.runtime.bookie.committing import add_run, committing, until
+from tests.runtime.bookie.committing import add_run, committing
 from tests.storage.engines import config_below, open_storage
+from tests.until import until
 
 
 async def test_an_add_is_acknowledged_behind_its_sync(tmp_path: Path) -> None:

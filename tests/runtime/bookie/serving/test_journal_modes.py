@@ -13,6 +13,7 @@ from bkctl.runtime.protocol.status import Status
 from tests.java_ranges import RANGES, ends
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import KEY, Peer
+from tests.until import until
 
 COUNT = 300
 INVALID_CONF_EXIT_CODE = 1
@@ -92,9 +93,8 @@ async def test_two_journals_share_the_ledgers(tmp_path: Path, metadata_uri: str,
     async with bookie.running() as (process, peer):
         await add_all(peer, 7)
         before = marks()
-        async with asyncio.timeout(60):  # a checkpoint moves the marks; what follows is left to the journals
-            while len(marks()) < 2 or marks() == before:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        # A checkpoint moves the marks; what follows is left to the journals.
+        await until(lambda: len(marks()) >= 2 and marks() != before)
         await add_all(peer, 8)
         assert await peer.read(8, 0, fence_with=KEY) == peer.body(8, 0)
         process.kill()

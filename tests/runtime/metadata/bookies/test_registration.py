@@ -38,6 +38,7 @@ from bkctl.runtime.net.loop import LoopClock
 from bkctl.storage.errors import BkctlError
 from tests.counting_store import CountingStore
 from tests.runtime.metadata.conftest import CONFIG, LosesSession, expire, halt, session_of
+from tests.until import until
 
 INFO = rpc_service_info("10.0.0.9", 3181)
 
@@ -238,9 +239,7 @@ async def test_a_check_without_an_answer_is_repeated(
     silence = MetadataUnavailableError("no answer")
     cookie.answers = [silence, None, silence, None, None]
     await asyncio.to_thread(expire, session_of(other_store), zookeeper)
-    async with asyncio.timeout(60):
-        while cookie.answers or not bookie.registration.is_registered:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until(lambda: not cookie.answers and bookie.registration.is_registered)
     assert (await client.snapshot()).live == {"bk-1"}
     assert bookie.failures.empty()
 
@@ -336,9 +335,7 @@ async def test_a_lost_session_is_followed_by_a_new_registration(
     await bookie.registration.register(mode)
     old_session_id = other_store.session_id
     await asyncio.to_thread(expire, session_of(other_store), zookeeper)
-    async with asyncio.timeout(60):
-        while other_store.session_id == old_session_id or not bookie.registration.is_registered:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until(lambda: other_store.session_id != old_session_id and bookie.registration.is_registered)
     assert (await client.snapshot()).live == {"bk-1"}
     assert bookie.registration.mode is mode
     assert bookie.failures.empty()

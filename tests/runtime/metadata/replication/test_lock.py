@@ -21,6 +21,7 @@ from tests.counting_store import CountingStore
 from tests.runtime.golden_metadata import java_nodes, java_vectors
 from tests.runtime.metadata.conftest import LosesSession, expire, session_of
 from tests.runtime.metadata.replication_stage import ReplicationStage, holder_of
+from tests.until import until
 
 
 async def new_locks(store: ZooKeeperStore, root: str, holder: str = "myhost.example.com") -> ReplicationLocks:
@@ -53,9 +54,7 @@ async def test_a_lock_that_somebody_else_deletes_is_lost_and_not_taken_from_the_
     await other_store.delete(f"{root}/underreplication/locks/urL0000000007")
     next_lock = await theirs.acquire(7)
     assert next_lock is not None
-    async with asyncio.timeout(60):
-        while lock.is_held:  # noqa: ASYNC110  a watch tells of it, and nothing tells of the watch
-            await asyncio.sleep(0.01)
+    await until(lambda: not lock.is_held)
     assert not ours.holds(7)
     await lock.release()
     assert await holder_of(ours, 7) == "theirs"

@@ -12,6 +12,7 @@ from bkctl.runtime.metadata.replication.lock import ReplicationLock, Replication
 from bkctl.runtime.metadata.store import CheckNode, NodeStat, NodeWrite, SetNode
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.counting_store import CountingStore
+from tests.until import until
 
 
 class LosesAnswers(CountingStore):
@@ -98,9 +99,7 @@ async def test_a_lock_is_kept_and_watched_if_the_change_is_refused(
     assert lock.is_held
     assert await theirs.acquire(1) is None
     await other_store.delete(f"{root}/underreplication/locks/urL0000000001")
-    async with asyncio.timeout(60):
-        while lock.is_held:  # noqa: ASYNC110  a watch tells of it, and nothing tells of the watch
-            await asyncio.sleep(0.01)
+    await until(lambda: not lock.is_held)
 
 
 async def test_a_lock_that_is_gone_forbids_the_change(store: ZooKeeperStore, root: str) -> None:

@@ -164,14 +164,12 @@ async def locks_left(cluster: Cluster) -> list[str]:
         await looker.close()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_no_mark_is_lost_and_no_worker_oversleeps(seed: int) -> None:
     run_simulated(run_workers(seed, has_faults=False))
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.battery) for seed in range(10, 30))]
-)
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.battery) for seed in range(4, 30))])
 def test_the_same_with_faults(seed: int) -> None:
     run_simulated(run_workers(seed, has_faults=True))
 

@@ -8,8 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +30,7 @@ from tests.processes import (
 )
 from tests.runtime.metadata.conftest import connect_in_time, halt
 from tests.runtime.metadata.replication_stage import holder_of
+from tests.until import until, wait_until
 from tests.zookeeper_servers import Ensemble, ZooKeeperServer
 
 pytestmark = pytest.mark.battery
@@ -91,19 +91,15 @@ def running_bookie(ensemble: Ensemble, directory: Path) -> Iterator[Bookie]:
         )
     bookie = Bookie(bookie_id, process, directory / "bookie.log")
     try:
-        eventually(lambda: bookie_id in writable_bookies(ensemble).stdout, bookie)
+        wait_writable(ensemble, bookie)
         yield bookie
     finally:
         kill_and_wait(process.pid)
         process.wait()
 
 
-def eventually(condition: Callable[[], bool], bookie: Bookie) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, bookie.log
-        assert bookie.process.poll() is None, bookie.log
-        time.sleep(0.3)
+def wait_writable(ensemble: Ensemble, bookie: Bookie) -> None:
+    wait_until(lambda: bookie.id in writable_bookies(ensemble).stdout, process=bookie.process, tell=lambda: bookie.log)
 
 
 def writable_bookies(ensemble: Ensemble) -> BkctlResult:
@@ -122,7 +118,7 @@ def test_the_leader_is_killed(ensemble: Ensemble, tmp_path: Path) -> None:
         ensemble.leader.kill()
         during = writable_bookies(ensemble)
         assert during.exit_code == 0, during.stderr
-        eventually(lambda: bookie.id in writable_bookies(ensemble).stdout, bookie)
+        wait_writable(ensemble, bookie)
         assert bookie.process.poll() is None
 
 
@@ -177,16 +173,18 @@ def test_all_servers_are_restarted(ensemble: Ensemble, tmp_path: Path) -> None:
         waiting = start_bkctl("ledger", "list", "-u", uri, "--timeout", "60s", "-o", "json")
         ensemble.start()
         assert waiting.wait(DEADLINE_S) == 0
-        eventually(lambda: bookie.id in writable_bookies(ensemble).stdout, bookie)
+        wait_writable(ensemble, bookie)
         assert bookie.process.poll() is None
 
 
 def test_a_bookie_that_stood_still_registers_again(ensemble: Ensemble, tmp_path: Path) -> None:
     with running_bookie(ensemble, tmp_path) as bookie:
         os.kill(bookie.process.pid, signal.SIGSTOP)
-        eventually(lambda: bookie.id not in writable_bookies(ensemble).stdout, bookie)
+        wait_until(
+            lambda: bookie.id not in writable_bookies(ensemble).stdout, process=bookie.process, tell=lambda: bookie.log
+        )
         os.kill(bookie.process.pid, signal.SIGCONT)
-        eventually(lambda: bookie.id in writable_bookies(ensemble).stdout, bookie)
+        wait_writable(ensemble, bookie)
         assert bookie.process.poll() is None
         assert f"bookie {bookie.id}: the ZooKeeper session expired, registering again" in bookie.log
         assert f"bookie {bookie.id} is registered again" in bookie.log
@@ -207,9 +205,7 @@ async def test_a_holder_that_stood_still_knows_that_its_lock_is_gone(ensemble: E
             assert await asyncio.to_thread(process.stdout.readline) == "acquired\n"
             assert await locks.acquire(7) is None
             os.kill(process.pid, signal.SIGSTOP)
-            async with asyncio.timeout(DEADLINE_S):
-                while await locks.acquire(7) is None:  # noqa: ASYNC110  the lock comes by time
-                    await asyncio.sleep(0.1)
+            await until(lambda: locks.acquire(7))
             await store.sync(f"{ROOT}/guarded")
             await store.set(f"{ROOT}/guarded", b"successor", -1)
             os.kill(process.pid, signal.SIGCONT)

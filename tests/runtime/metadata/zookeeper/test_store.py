@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.conftest import CONFIG, connect_in_time, expire, halt, session_of
 from tests.runtime.metadata.link import TcpLink
+from tests.until import until, wait_until
 
 PATIENT = ZooKeeperConfig(session_timeout_ms=30_000, operation_timeout_s=60.0)
 """For servers that are started again: that takes as long as the machine is busy."""
@@ -145,8 +145,7 @@ async def test_a_lost_connection_is_told_once_and_so_is_the_new_one(
     async with await ZooKeeperStore.connect(where, outlasting) as store:
         assert is_connected(store)
         link.cut()
-        while is_connected(store):  # noqa: ASYNC110  no event is set for a lost connection
-            await asyncio.sleep(0.01)
+        await until(lambda: not is_connected(store))
         assert store.session_id, "the session outlives the connection"
         await asyncio.sleep(0.5)  # time for some tries to connect, which are for --debug alone
         link.restore()
@@ -169,8 +168,8 @@ async def test_what_begins_before_the_loop_has_heard_of_the_end(
     thief = threading.Thread(target=expire, args=(session, zookeeper))
     thief.start()
     thief.join()
-    while store._client.client_id is None or store._client.client_id[0] == session[0]:
-        time.sleep(0.01)  # noqa: ASYNC251  the loop must not hear of it
+    # Not on the loop, which must not hear of it.
+    wait_until(lambda: store._client.client_id is not None and store._client.client_id[0] != session[0])
     with pytest.raises(SessionExpiredError):
         await store.create(f"{root}/e", is_ephemeral=True)
     assert await store.children(root) == []

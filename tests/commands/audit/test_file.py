@@ -31,6 +31,7 @@ from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import bkctl_command, bkctl_environment, run_bkctl
 from tests.runtime.replication.samples import random_ledger
 from tests.snapshot_files import SampleCluster, cluster_nodes, write_snapshot
+from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -253,9 +254,7 @@ def test_a_killed_audit_leaves_its_unpacked_copy_only_until_the_next_one(directo
     def begin() -> subprocess.Popen[bytes]:
         known = copies()
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while not copies() - known:
-            assert process.poll() is None, "it ended before its copy was seen"
-            time.sleep(0.01)
+        wait_until(lambda: copies() - known, "its copy is there", process=process)
         return process
 
     killed = begin()
