@@ -5,16 +5,23 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from bkctl.commands.errors import InvalidArgumentError, unreadable_file
 from bkctl.commands.rendering import envelope, to_json_line
 from bkctl.runtime.new_file import whole_file
+from bkctl.runtime.replication.judge.findings import (
+    END_KIND,
+    KIND,
+    CopyFinding,
+    FindingsFormatError,
+    FindingsHeader,
+    decode_findings,
+    encode_finding,
+    encode_header,
+    findings_of,
+)
+from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
 from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
-
-if TYPE_CHECKING:
-    from bkctl.runtime.replication.judge.findings import CopyFinding
-    from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
 
 
 @contextmanager
@@ -23,15 +30,6 @@ def new_findings_file(path: str, root: str, instance_id: str | None) -> Iterator
 
     ConflictError if it exists; OSError.
     """
-    from bkctl.runtime.replication.judge.findings import (
-        END_KIND,
-        KIND,
-        FindingsHeader,
-        encode_finding,
-        encode_header,
-        findings_of,
-    )
-
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     count = 0
     with whole_file(path, is_new=True) as write_bytes:
@@ -52,8 +50,6 @@ def new_findings_file(path: str, root: str, instance_id: str | None) -> Iterator
 
 def read_findings(path: str, root: str, instance_id: str | None) -> tuple[CopyFinding, ...]:
     """The bad copies in a file; NotFoundError, InvalidArgumentError for an invalid file or one of another cluster."""
-    from bkctl.runtime.replication.judge.findings import FindingsFormatError, decode_findings
-
     try:
         header, findings = decode_findings(read_given_file(path, DATA_BYTES_MAX).splitlines())
     except OSError as error:

@@ -6,19 +6,16 @@ import datetime
 import shlex
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 from bkctl.commands.console import Console
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import ChangeCutOffError
 from bkctl.commands.safety.audit_trail import mask_secrets
 from bkctl.runtime.errors import MetadataUnavailableError
+from bkctl.runtime.metadata.outage import MetadataOutage
+from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import counted, size
-
-if TYPE_CHECKING:
-    from bkctl.runtime.metadata.outage import MetadataOutage
-    from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 
 
 def report_outage(console: Console, outage: MetadataOutage) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,12 +18,11 @@ from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_res
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import PLAN_TABLE, plan_body, print_report, report_body
 from bkctl.commands.replication_access import note_end, policy_of, replication_access, waiting_sentence
+from bkctl.commands.safety.gate import nothing_to_change
 from bkctl.commands.session import open_session
 from bkctl.commands.shared_options import takes_copy_options
 from bkctl.runtime.replication.config import OpenLedgers
-
-if TYPE_CHECKING:
-    from bkctl.runtime.replication.run.recovery_report import RecoveryReport
+from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 
 FAILED_BOOKIE = "failed-bookie"
 
@@ -58,8 +57,6 @@ async def failed_bookie(
     flags: CopyFlags,
 ) -> Outcome:
     """Copy the entries of failed bookies to others, and replace the failed ones. Short form: bkctl recover ID..."""
-    from bkctl.commands.safety.gate import nothing_to_change
-
     for bookie_id in [*bookie_ids, *(to or ())]:
         parse_bookie_id(bookie_id)
     ledger_ids = all_ledger_ids(ledger) if ledger else None

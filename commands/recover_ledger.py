@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -20,22 +20,19 @@ from bkctl.commands.recovery_job import delete_job, open_job, read_rest_of_ledge
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.replication_access import note_end, policy_of
+from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.shared_options import takes_copy_options
+from bkctl.runtime.errors import LedgerNotFoundError
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.replication.judge.bad_copies import BadCopies, InPlacePlan, LedgerInPlace
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
+from bkctl.runtime.replication.plan.job_file import JobRest, JobWork
+from bkctl.runtime.replication.policy import Policy
+from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
 from bkctl.storage.words import SHOWN_MAX, counted, decimal, size
-
-if TYPE_CHECKING:
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
-    from bkctl.runtime.replication.judge.bad_copies import (
-        BadCopies,
-        InPlacePlan,
-        LedgerInPlace,
-    )
-    from bkctl.runtime.replication.judge.fragments import EntryRange
-    from bkctl.runtime.replication.plan.job_file import JobRest, JobWork
-    from bkctl.runtime.replication.policy import Policy
-    from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
 
 _ENTRIES_SHOWN_MAX = 60
 
@@ -110,8 +107,6 @@ async def recover_ledger(
 
 def plan_of_rest(rest: JobRest) -> InPlacePlan:
     """What an interrupted job has left. Every copy is read again before it is written."""
-    from bkctl.runtime.replication.judge.bad_copies import InPlacePlan, LedgerInPlace
-
     ledgers = [msgspec.json.decode(plan, type=LedgerInPlace) for plan in rest.plans if plan is not None]
     for plan in rest.done_plans:  # the bad copies that the plan had left are left still
         done = msgspec.json.decode(plan, type=LedgerInPlace)
@@ -121,8 +116,6 @@ def plan_of_rest(rest: JobRest) -> InPlacePlan:
 
 def work_of_repair(found: InPlacePlan) -> Iterator[JobWork]:
     """What a job records: also what stays bad, so that a continued one reports it."""
-    from bkctl.runtime.replication.plan.job_file import JobWork
-
     for ledger in found.ledgers:
         if ledger.changes or ledger.left:
             yield JobWork(0, ledger.ledger_id, msgspec.json.encode(ledger))
@@ -145,8 +138,6 @@ def _found_before(session: Session, path: str, ledger_ids: Sequence[int]) -> dic
 
 
 async def _repair(context: CommandContext, session: Session, policy: Policy) -> InPlaceRepair:
-    from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair
-
     ports = (await session.client()).ports
     return InPlaceRepair(ports, await session.locks(), policy, partial(report_outage, context.console))
 
@@ -164,8 +155,6 @@ async def _verify(
 
 
 def _require_all_found(found: InPlacePlan) -> None:
-    from bkctl.runtime.errors import LedgerNotFoundError
-
     if found.deleted:
         raise LedgerNotFoundError(found.deleted[0], "no such ledger")
 
@@ -173,8 +162,6 @@ def _require_all_found(found: InPlacePlan) -> None:
 async def _carry_out(
     context: CommandContext, session: Session, repair: InPlaceRepair, found: InPlacePlan, flags: CopyFlags
 ) -> InPlaceReport:
-    from bkctl.commands.safety.gate import nothing_to_change, open_change
-
     plan = _plan(session, repair.ports.ledgers, found)
     if not found.to_repair:
         nothing_to_change(context, plan, table=_PLAN_TABLE, totals=_totals(found))
@@ -207,8 +194,6 @@ async def _carry_out(
 
 
 def _plan(session: Session, ledgers: LedgerStore, found: InPlacePlan) -> Plan:
-    from bkctl.runtime.replication.judge.fragments import format_ranges
-
     items = []
     for ledger in found.to_repair:
         for each in ledger.changes:
@@ -233,8 +218,6 @@ def _plan(session: Session, ledgers: LedgerStore, found: InPlacePlan) -> Plan:
 
 
 def _sentences(found: InPlacePlan) -> list[str]:
-    from bkctl.runtime.replication.judge.copies import CopyState
-
     verified = counted(len(found.ledgers), "ledger")
     writes = [(ledger, each) for ledger in found.to_repair for each in ledger.writes]
     moves = [(ledger, each) for ledger in found.to_repair for each in ledger.moves]
@@ -318,8 +301,6 @@ def _report_body(report: InPlaceReport) -> dict[str, object]:
 
 
 def _print(context: CommandContext, report: InPlaceReport) -> None:
-    from bkctl.runtime.replication.judge.fragments import format_ranges
-
     left = [
         {
             "ledger_id": str(each.ledger_id),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import os
@@ -9,28 +10,27 @@ import stat
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from bkctl.commands.console import Console
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError
 from bkctl.commands.parse import parse_bytes_per_second
 from bkctl.commands.safety.state_directory import state_directory
+from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConfigurationError, ConflictError, RefusedError
+from bkctl.runtime.net.loop import LaneWorkers
 from bkctl.runtime.new_file import write_whole
+from bkctl.runtime.replication.plan.job_file import JobFile, JobRest, JobStart, JobWork, no_job_file
+from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
+from bkctl.runtime.replication.policy import CopyPace, Policy
+from bkctl.runtime.replication.run.ledgers import RecoveryJob
 from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.sqlite import SqliteDatabase, create_database
 from bkctl.storage.advice import without_path
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import counted, size
-
-if TYPE_CHECKING:
-    from bkctl.commands.console import Console
-    from bkctl.commands.session import Session
-    from bkctl.runtime.replication.plan.job_file import JobFile, JobRest, JobStart, JobWork
-    from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
-    from bkctl.runtime.replication.policy import CopyPace, Policy
-    from bkctl.runtime.replication.run.ledgers import RecoveryJob
 
 _NO_LIMIT = "none"
 _SUFFIX = ".sqlite"
@@ -90,9 +90,6 @@ def _require_of_cluster(path: str, start: JobStart, session: Session) -> None:
 
 def _reopen(path: str, *, is_exclusive: bool = False) -> JobFile:
     """An existing job file; NotFoundError, InvalidArgumentError, ConfigurationError, ConflictError if it is in use."""
-    from bkctl.runtime.replication.plan.job_file import JobFile, no_job_file
-    from bkctl.storage.adapters.sqlite import SqliteDatabase
-
     try:
         head = _head(path, max(len(_HEAD), len(_OLD_HEAD)))
         if head.startswith(_OLD_HEAD):
@@ -123,11 +120,6 @@ async def open_job(
 
     The first line that is printed names it, and the file with its byte rates. Both are deleted if it is finished.
     """
-    from bkctl.runtime.net.loop import LaneWorkers
-    from bkctl.runtime.replication.plan.job_file import JobFile
-    from bkctl.runtime.replication.run.ledgers import RecoveryJob
-    from bkctl.storage.adapters.sqlite import create_database
-
     path = flags.resume or os.path.join(state_directory(context.settings, "jobs"), f"{start.job_id}{_SUFFIX}")
     rates = RatesFile(_rates_path(path), context.console)
     try:
@@ -176,8 +168,6 @@ async def delete_finished_jobs(
     context: CommandContext, session: Session, bookie_ids: Collection[str], resumed: str | None = None
 ) -> None:
     """Delete the files of all jobs for only these bookies, which must have nothing left to move, and of ``resumed``."""
-    import asyncio
-
     if resumed is not None:
         delete_job(resumed)
     cluster, state_directory = (session.root, session.instance_id), context.settings.state_directory
@@ -196,8 +186,6 @@ async def delete_finished_jobs(
 
 def _read_start(path: str) -> JobStart:
     """What a job is for, also one of an older bkctl; errors of ``_reopen``, OSError, DecodeError."""
-    from bkctl.runtime.replication.plan.job_file import JobStart
-
     if path.endswith(_OLD_SUFFIX):
         return msgspec.json.decode(_head(path, _START_BYTES_MAX).partition(b"\n")[0], type=JobStart)
     with contextlib.closing(_reopen(path)) as job_file:
@@ -229,8 +217,6 @@ def start_of(
     context: CommandContext, session: Session, policy: Policy, operation_id: str, plan: RecoveryPlan | None = None
 ) -> JobStart:
     """What a new job is for. ``plan`` None: ledgers are repaired in place."""
-    from bkctl.runtime.replication.plan.job_file import JobStart
-
     return JobStart(
         job_id=operation_id,
         command=context.command,
@@ -248,8 +234,6 @@ def start_of(
 
 def work_of(plan: RecoveryPlan) -> Iterator[JobWork]:
     """The ledgers of a plan. Their metadata is read again, so no more is recorded."""
-    from bkctl.runtime.replication.plan.job_file import JobWork
-
     for ledger in plan.ledgers:
         yield JobWork(ledger.surviving_copies, ledger.ledger_id)
     for failure in plan.unreadable:
@@ -260,8 +244,6 @@ class RatesFile:
     """The byte rates of a running job, in a file that an operator may edit: ``KEY = RATE`` lines."""
 
     def __init__(self, path: str, console: Console) -> None:
-        from bkctl.runtime.replication.policy import CopyPace
-
         self.path = path
         self._console = console
         self._text = ""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bkctl.commands.console import Console
 from bkctl.commands.progress import Progress
+from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from bkctl.storage.words import counted, duration, size
-
-if TYPE_CHECKING:
-    from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 
 LINE_INTERVAL_S = 10.0
 RATE_WINDOW = 30
@@ -94,7 +93,6 @@ async def recovery_progress(
     console: Console, description: str, interval_s: float = LINE_INTERVAL_S
 ) -> AsyncIterator[RecoveryProgressView]:
     """A view of a run on stderr: a bar on a terminal, otherwise a line every ``interval_s``."""
-    import asyncio
 
     async def print_lines() -> None:
         while True:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.runtime.replication.config import OpenLedgers, PlacementMode
+from bkctl.runtime.replication.judge.ledger_result import LedgerFailure, rule_counts
+from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, OpenLook, PlanTotals, RecoveryPlan
 from bkctl.runtime.replication.policy import DEFAULT_POLICY, Policy
+from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.storage.words import SHOWN_MAX, counted, decimal, duration, enumerated, listed, size
-
-if TYPE_CHECKING:
-    from bkctl.runtime.replication.judge.ledger_result import LedgerFailure
-    from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, OpenLook, PlanTotals, RecoveryPlan
-    from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 
 PLAN_TABLE = Table(
     "Changes",
@@ -72,8 +70,6 @@ _IDS_SHOWN_MAX = 10
 
 def plan_body(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY) -> dict[str, object]:
     """A plan as a structured result."""
-    from bkctl.runtime.replication.judge.ledger_result import rule_counts
-
     totals = plan.totals
     left = 0
     if policy.leaves_writers(is_drain=plan.is_drain):
@@ -178,9 +174,6 @@ def plan_summary(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY, drain_wait
 
     ``drain_wait_s``: how long writers get to leave bookies that serve.
     """
-    from bkctl.runtime.replication.judge.ledger_result import rule_counts
-    from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
-
     leaves_writers = policy.leaves_writers(is_drain=plan.is_drain)
     scanned = counted(plan.ledgers_scanned, "ledger")
     movable = PlanTotals()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,17 +15,17 @@ from bkctl.commands.outages import report_outage
 from bkctl.commands.parse import parse_bytes_per_second, parse_duration_s
 from bkctl.commands.recovery_rendering import PLAN_TABLE, PlanItems, plan_body, plan_row, plan_summary
 from bkctl.commands.rendering import Table
+from bkctl.commands.safety.gate import Change, open_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session
+from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
+from bkctl.runtime.replication.plan.job_file import JobStart
+from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.policy import CopyPace, Policy
-
-if TYPE_CHECKING:
-    from bkctl.commands.safety.gate import Change
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
-    from bkctl.runtime.replication.plan.job_file import JobStart
-    from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
-    from bkctl.runtime.replication.run.recovery import BookieRecovery
+from bkctl.runtime.replication.run.recovery import BookieRecovery
+from bkctl.storage.adapters.sqlite import temporary_database
 
 
 class ReplicationAccess(NamedTuple):
@@ -68,8 +68,6 @@ class ReplicationAccess(NamedTuple):
         self, context: CommandContext, plan: Plan, found: RecoveryPlan, table: Table = PLAN_TABLE
     ) -> AbstractAsyncContextManager[Change]:
         """The gate for a plan about these bookies: locks only them, and waits out an outage."""
-        from bkctl.commands.safety.gate import open_change
-
         return open_change(
             context,
             plan,
@@ -106,10 +104,6 @@ def policy_of(
 
 async def replication_access(context: CommandContext, session: Session, policy: Policy) -> ReplicationAccess:
     """Parts for one run; ClusterNotFoundError."""
-    from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
-    from bkctl.runtime.replication.run.recovery import BookieRecovery
-    from bkctl.storage.adapters.sqlite import temporary_database
-
     ports = (await session.client()).ports
     recovery = BookieRecovery(
         ports,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from typing import Annotated, NamedTuple
 
 import msgspec
 import typer
@@ -13,12 +15,21 @@ from bkctl.commands.errors import Outcome
 from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import open_session, require_metadata_uri
 from bkctl.commands.watch import clear_screen, parse_watch
+from bkctl.runtime.errors import MetadataUnavailableError
+from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.replication.judge.cluster_status import (
+    BookieLook,
+    ClusterLook,
+    down_bookies,
+    findings_of,
+    first_counted,
+    seconds_left,
+    worst,
+)
+from bkctl.runtime.replication.judge.status_finding import StatusFinding, Urgency
+from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey
 from bkctl.storage.words import counted, duration, percent, size
-
-if TYPE_CHECKING:
-    from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
-    from bkctl.runtime.replication.judge.cluster_status import BookieLook, ClusterLook
-    from bkctl.runtime.replication.judge.status_finding import StatusFinding, Urgency
 
 _TIMEOUT_S = 1.5
 """Longest wait for a session with ZooKeeper, and for the answer of a bookie."""
@@ -65,10 +76,6 @@ async def show_status(
 
 async def _watch(context: CommandContext, interval_s: float) -> None:
     """Until the command is interrupted."""
-    import asyncio
-
-    from bkctl.runtime.replication.judge.cluster_status import first_counted, seconds_left
-
     first: ClusterLook | None = None
     while True:
         status = await _read_status(context)
@@ -80,14 +87,6 @@ async def _watch(context: CommandContext, interval_s: float) -> None:
 
 async def _read_status(context: CommandContext) -> ClusterLook:
     """One look, on a session of its own: what fails becomes part of the status. ClusterNotFoundError."""
-    import asyncio
-    from contextlib import AsyncExitStack, suppress
-
-    from bkctl.runtime.errors import MetadataUnavailableError
-    from bkctl.runtime.net.loop import LoopClock
-    from bkctl.runtime.replication.judge.cluster_status import ClusterLook
-    from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey
-
     zookeeper = context.settings.zookeeper
     timeout_s = min(zookeeper.operation_timeout_s, _TIMEOUT_S)
     hurried = context.with_settings(zookeeper=msgspec.structs.replace(zookeeper, operation_timeout_s=timeout_s))
@@ -108,8 +107,6 @@ async def _read_status(context: CommandContext) -> ClusterLook:
 
 
 def _print(context: CommandContext, look: _WatchedStatus) -> Outcome:
-    from bkctl.runtime.replication.judge.cluster_status import findings_of, worst
-
     console = context.console
     findings = findings_of(look.status)
     severity = worst(findings)
@@ -128,8 +125,6 @@ def _print(context: CommandContext, look: _WatchedStatus) -> Outcome:
 
 
 def _outcome(status: ClusterLook, severity: Urgency) -> Outcome:
-    from bkctl.runtime.replication.judge.status_finding import Urgency
-
     if status.zookeeper_ms is None:
         return Outcome.METADATA_UNAVAILABLE
     if severity is Urgency.CRITICAL:
@@ -262,8 +257,6 @@ def _bookies_text(status: ClusterLook) -> str:
 
 def _why_unknown(status: ClusterLook) -> str | None:
     """Why marks do not say what is at risk: an auditor may not have marked the ledgers of a bookie that is down."""
-    from bkctl.runtime.replication.judge.cluster_status import down_bookies
-
     down = down_bookies(status)
     return None if down is None else f"unknown ({down} down; bkctl audit counts)"
 

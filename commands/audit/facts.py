@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
+import msgspec
+
+from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from bkctl.commands.context import CommandContext
-    from bkctl.commands.session import Session
-    from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, Loss
+from bkctl.commands.session import Session
+from bkctl.runtime.errors import BookieNotFoundError, ConfigurationError
+from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies, Loss, parse_loss
 
 
 def parse_losses(texts: Iterable[str]) -> tuple[Loss, ...]:
     """The values of ``--what-if``; InvalidArgumentError. The same value twice counts once."""
-    from bkctl.runtime.replication.cluster_audit.facts import parse_loss
-
     try:
         return tuple(parse_loss(text) for text in dict.fromkeys(texts))
     except ValueError as error:
@@ -25,9 +23,6 @@ def parse_losses(texts: Iterable[str]) -> tuple[Loss, ...]:
 
 async def read_facts(context: CommandContext, session: Session) -> AuditFacts:
     """The bookies now; ConfigurationError if a source of racks that the settings name cannot be read."""
-    from bkctl.runtime.errors import ConfigurationError
-    from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
-
     registrations = await session.registrations.snapshot()
     survey = None
     try:
@@ -46,11 +41,6 @@ async def read_facts(context: CommandContext, session: Session) -> AuditFacts:
 
 def with_losses(facts: AuditFacts, losses: Sequence[Loss]) -> AuditFacts:
     """The facts with the losses; BookieNotFoundError, or InvalidArgumentError for a rack, if the cluster has none."""
-    import msgspec
-
-    from bkctl.runtime.errors import BookieNotFoundError
-    from bkctl.runtime.replication.cluster_audit.facts import KnownBookies
-
     known = KnownBookies(facts)
     members = known.live.union(facts.with_cookie or ())
     racks = {known.rack_of(each) for each in members} - {None}

@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from bkctl.commands.audit.facts import read_facts
 from bkctl.commands.audit.ledger_progress import LedgerProgress
 from bkctl.commands.context import CommandContext
@@ -15,19 +17,25 @@ from bkctl.commands.errors import unreadable_file
 from bkctl.commands.event_loop import run_to_end, sigterm_as_error
 from bkctl.commands.outages import report_outage
 from bkctl.commands.session import Session, open_session
+from bkctl.runtime.client.placement import pulsar_bookies_path
 from bkctl.runtime.errors import ClusterNotFoundError, ConfigurationError, ConflictError
+from bkctl.runtime.metadata.cluster.root import read_instance_id
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.snapshot.cluster import ClusterFile, LedgersInFile, describes_cluster, find_cluster
+from bkctl.runtime.metadata.snapshot.node_file import SnapshotFile, SnapshotSurvey
+from bkctl.runtime.metadata.snapshot.opening import LocalPath, PlainFile, SnapshotPath, open_plain, read_newest
+from bkctl.runtime.metadata.snapshot.store import FileStore
+from bkctl.runtime.metadata.uri import ROOT_DEFAULT, MetadataUri, parse_metadata_uri
+from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
+from bkctl.runtime.replication.cluster_audit.tables import AuditReport
+from bkctl.spark_reports.audit import audit_plainly
+from bkctl.spark_reports.hadoop_files import HadoopPath, fetch_file
+from bkctl.spark_reports.live import LiveLookup
+from bkctl.spark_reports.private_directory import private_directory
+from bkctl.storage.adapters.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
-    from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
-    from bkctl.runtime.metadata.snapshot.node_file import SnapshotSurvey
-    from bkctl.runtime.metadata.snapshot.opening import PlainFile
-    from bkctl.runtime.metadata.snapshot.store import FileStore
-    from bkctl.runtime.metadata.uri import MetadataUri
-    from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
-    from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 
 URI_MARK = "://"
 """In the name of a file that Spark reads, such as hdfs://namenode/snapshot.1."""
@@ -43,14 +51,6 @@ def open_cluster_file(
     Its root is ``ledgers_root``, else that of the backup, of the metadata URI, or /ledgers. ``session``: for a path
     that Hadoop reads; all executors get the file.
     """
-    from bkctl.runtime.metadata.snapshot.cluster import describes_cluster
-    from bkctl.runtime.metadata.snapshot.node_file import SnapshotFile
-    from bkctl.runtime.metadata.snapshot.opening import LocalPath, SnapshotPath, open_plain, read_newest
-    from bkctl.runtime.metadata.uri import ROOT_DEFAULT, parse_metadata_uri
-    from bkctl.spark_reports.hadoop_files import HadoopPath, fetch_file
-    from bkctl.spark_reports.private_directory import private_directory
-    from bkctl.storage.adapters.filesystem import OsFileSystem
-
     text = context.settings.metadata_uri
     uri = None if text is None else parse_metadata_uri(text)
     fs = OsFileSystem()
@@ -87,8 +87,6 @@ class _Survey(NamedTuple):
 
 
 def _rack_nodes(context: CommandContext, root: str) -> list[str]:
-    from bkctl.runtime.client.placement import pulsar_bookies_path
-
     return [pulsar_bookies_path(context.settings.client.placement, root)]
 
 
@@ -96,11 +94,6 @@ async def _describe(
     context: CommandContext, survey: _Survey, skipped: int, uri: MetadataUri | None
 ) -> tuple[ClusterFile, AuditFacts]:
     """With a metadata URI the bookies are those of now, otherwise those in the file."""
-    import msgspec
-
-    from bkctl.runtime.metadata.snapshot.cluster import find_cluster
-    from bkctl.runtime.metadata.uri import MetadataUri
-
     path, plain, nodes, root = survey
     tree = None if uri is None else uri.tree
     try:
@@ -130,8 +123,6 @@ async def _describe(
 
 async def _require_same_cluster(path: str, store: FileStore, root: str, session: Session) -> None:
     """Every ledger of another cluster would count as deleted. Without instance ids, the times of creation decide."""
-    from bkctl.runtime.metadata.cluster.root import read_instance_id
-
     in_file = await read_instance_id(store, root)
     if in_file != session.instance_id:
         raise ConflictError(
@@ -148,12 +139,6 @@ async def _require_same_cluster(path: str, store: FileStore, root: str, session:
 
 async def audit_file(context: CommandContext, cluster: ClusterFile, facts: AuditFacts, out: str | None) -> AuditReport:
     """The audit of a file in this process."""
-    from bkctl.runtime.metadata.snapshot.cluster import LedgersInFile
-    from bkctl.runtime.metadata.snapshot.node_file import SnapshotFile
-    from bkctl.spark_reports.audit import audit_plainly
-    from bkctl.spark_reports.live import LiveLookup
-    from bkctl.storage.adapters.filesystem import OsFileSystem
-
     lookup = None
     if context.settings.metadata_uri is not None:
         lookup = LiveLookup(lambda: _live_ledgers(context), facts.registrations.live)

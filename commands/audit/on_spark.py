@@ -13,13 +13,15 @@ from bkctl.commands.audit.ledger_progress import LedgerProgress
 from bkctl.commands.context import CommandContext
 from bkctl.commands.event_loop import run_to_end, sigterm_as_error
 from bkctl.commands.session import open_session, require_metadata_uri
+from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
+from bkctl.runtime.metadata.zookeeper.embedded import find_java
+from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, Loss
+from bkctl.runtime.replication.cluster_audit.tables import AuditReport
+from bkctl.spark_reports.audit import audit_with_spark
+from bkctl.spark_reports.deployment import choose_deployment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
-    from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, Loss
-    from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 
     AuditInput = tuple[ClusterFile | None, AuditFacts]
 
@@ -34,12 +36,7 @@ def audit_on_spark(
     ledgers_root: str | None,
 ) -> AuditReport:
     """The audit of the ledgers in ZooKeeper, or in the file ``source``, which the executors read."""
-    from bkctl.runtime.metadata.zookeeper.embedded import find_java
-
     find_java("Spark")  # without Java, Spark fails after seconds with a long error
-    from bkctl.spark_reports.audit import audit_with_spark
-    from bkctl.spark_reports.deployment import choose_deployment
-
     choose_deployment(master, cores, None, os.environ)  # wrong options are refused before anything is read
     with ExitStack() as at_end:
         known, ledgers_count = at_end.enter_context(_known_input(context, losses, source, ledgers_root))

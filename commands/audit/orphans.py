@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,17 +14,16 @@ from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.parse import parse_duration_s, read_ledger_ids
+from bkctl.commands.progress import Progress
 from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.metadata.pulsar.references import TOPICS_PATH, PulsarStore
+from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.new_file import whole_file
+from bkctl.runtime.replication.judge.orphans import AGE_S_MIN, OrphanTerms, PulsarLedger
+from bkctl.runtime.replication.survey.orphan_search import SETTLE_S_MIN, OrphanSearch, SearchView, find_orphans
 from bkctl.storage.words import SHOWN_MAX, counted, duration, size
-
-if TYPE_CHECKING:
-    from bkctl.commands.progress import Progress
-    from bkctl.runtime.metadata.pulsar.references import PulsarStore
-    from bkctl.runtime.replication.judge.orphans import PulsarLedger
-    from bkctl.runtime.replication.survey.orphan_search import OrphanSearch
 
 _CLOCKS_DIFFER_MS = 60_000
 """Less is usual between machines, and nothing compared with a day."""
@@ -72,9 +71,6 @@ async def orphans(
     to that of the bookies is always read. Lists closed, old ledgers without any doubt; counts the others by reason. No
     topic is loaded. Exits with 10 if there are orphans.
     """
-    from bkctl.runtime.replication.judge.orphans import OrphanTerms
-    from bkctl.runtime.replication.survey.orphan_search import SearchView, find_orphans
-
     age_s, settle_s = _durations(older_than, settle)
     judged = None if only is None else frozenset(read_ledger_ids(only))
     now_ms = int(time.time() * 1000)
@@ -107,9 +103,6 @@ async def orphans(
 
 
 def _durations(older_than: str, settle: str) -> tuple[float, float]:
-    from bkctl.runtime.replication.judge.orphans import AGE_S_MIN
-    from bkctl.runtime.replication.survey.orphan_search import SETTLE_S_MIN
-
     age_s, settle_s = parse_duration_s(older_than), parse_duration_s(settle)
     if age_s < AGE_S_MIN:
         raise InvalidArgumentError(
@@ -126,9 +119,6 @@ async def _pulsar_stores(
     context: CommandContext, session: Session, at_end: AsyncExitStack, texts: list[str] | None
 ) -> list[PulsarStore]:
     """The given clusters, and the one next to the ledgers: with more references, fewer ledgers are orphans."""
-    from bkctl.runtime.metadata.pulsar.references import TOPICS_PATH, PulsarStore
-    from bkctl.runtime.metadata.uri import parse_metadata_uri
-
     places = [PulsarStore(session.store, *_chroot_and_name(session.uri.servers, session.uri.root))]
     if texts and await session.store.exists(places[0].chroot + TOPICS_PATH) is None:
         places.clear()

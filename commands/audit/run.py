@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,13 +18,12 @@ from bkctl.commands.audit.tables import print_report
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.event_loop import run_to_end
 from bkctl.commands.outages import report_outage
 from bkctl.commands.session import open_session
-
-if TYPE_CHECKING:
-    from bkctl.runtime.replication.cluster_audit.facts import Loss
-    from bkctl.runtime.replication.cluster_audit.tables import AuditReport
-
+from bkctl.runtime.replication.cluster_audit.facts import Loss
+from bkctl.runtime.replication.cluster_audit.tables import AuditReport
+from bkctl.spark_reports.audit import audit_plainly
 
 RUN = "run"
 
@@ -65,8 +64,6 @@ def audit(
     Copies are counted by metadata and registered bookies; bkctl ledger verify reads the entries. -o csv has one row,
     and -o name one id, for each ledger that misses copies or cannot be read.
     """
-    from bkctl.commands.event_loop import run_to_end
-
     if cores is not None and not is_spark:
         raise InvalidArgumentError("--cores needs --spark")
     if master is not None and not is_spark:
@@ -90,8 +87,6 @@ def audit(
 
 
 async def _audit_plainly(context: CommandContext, losses: Sequence[Loss], out: str | None) -> AuditReport:
-    from bkctl.spark_reports.audit import audit_plainly
-
     on_outage = partial(report_outage, context.console)
     async with open_session(context, must_exist=False, on_outage=on_outage) as session:
         ledgers = await session.ledgers()

@@ -11,6 +11,7 @@ from bkctl.commands.audit.tables import print_report
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome, unreadable_file
+from bkctl.spark_reports.audit_files import read_report
 
 
 @command("show", example="audit show /var/reports/today", is_cut=True, is_local=True)
@@ -23,8 +24,6 @@ def show(
 
     DIR/report.html is the same report as a page for a browser.
     """
-    from bkctl.spark_reports.audit_files import read_report
-
     kinds = parse_fail_on(fail_on)
     try:
         report = read_report(directory)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import msgspec
 
 from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import Column, Lines, Row, Table, time_text
+from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport
+from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.words import decimal, size
-
-if TYPE_CHECKING:
-    from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 
 _BOOKIE_TABLE = Table(
     "Replication by bookie",
@@ -106,9 +107,6 @@ _LEDGER_LISTS = ("under_replicated", "unreadable", "misplaced", "ack_quorum_one"
 def print_report(context: CommandContext, report: AuditReport, *, out: str | None, seconds: float | None) -> None:
     """Print the report in the form that was chosen. ``out``: its directory, if it has one; ``seconds``: None if it was
     made earlier."""
-    from bkctl.runtime.replication.cluster_audit.tables import TABLES
-    from bkctl.runtime.replication.judge.verdict import ReplicationState
-
     console = context.console
     rows: dict[str, list[Row]] = {
         name: [_row(row) for row in getattr(report, name)] for name in TABLES if name != "summary"
@@ -149,8 +147,6 @@ def _ledger_id(row: Row) -> int:
 
 def _row(struct: Any) -> dict[str, object]:
     """A row of structured output: ids as text, times as text without ``_ms`` in their names."""
-    import msgspec
-
     row: dict[str, object] = {}
     for name, value in msgspec.to_builtins(struct).items():
         if name.endswith("_ms"):

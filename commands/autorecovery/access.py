@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from bkctl.commands.context import CommandContext
+from bkctl.commands.safety.gate import nothing_to_change, open_change
 from bkctl.commands.session import Session
-
-if TYPE_CHECKING:
-    from bkctl.runtime.metadata.replication.election import Candidate
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.metadata.replication.election import Candidate
 
 T = TypeVar("T")
 
 
 async def readable(context: CommandContext, reading: Awaitable[T]) -> T | None:
     """The value read; None, with a warning, for an unreadable node, so that the rest is still shown."""
-    from bkctl.runtime.errors import MetadataFormatError
-
     try:
         return await reading
     except MetadataFormatError as error:
@@ -48,8 +46,6 @@ async def change_setting(
 
     ``nothing_to_do``: why the plan is empty, if the setting has this value already.
     """
-    from bkctl.commands.safety.gate import nothing_to_change, open_change
-
     if nothing_to_do is not None:
         summary, items = (nothing_to_do,), ()
     plan = session.plan(summary=summary, items=items, arguments=arguments)

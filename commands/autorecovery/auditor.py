@@ -8,6 +8,7 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import NotFoundError
 from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.session import open_session
+from bkctl.runtime.metadata.replication.election import list_candidates, read_pulsar_auditor
 
 _TABLE = Table("Candidates", Column("bookie_id", "ID"), Column("vote", "VOTE"), Column("since", "SINCE"))
 
@@ -19,8 +20,6 @@ async def show_auditor(context: CommandContext) -> None:
     An auditor whose process hangs or dies stays elected until its ZooKeeper session ends. The auditor of Pulsar's
     metadata driver is shown with the vote "leader"; it has no candidates.
     """
-    from bkctl.runtime.metadata.replication.election import list_candidates, read_pulsar_auditor
-
     async with open_session(context) as session:
         candidates = await list_candidates(session.store, session.root, session.foreign)
         pulsar_auditor = await read_pulsar_auditor(session.store, session.root)

@@ -13,6 +13,8 @@ from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError
 from bkctl.commands.parse import parse_duration_s
 from bkctl.commands.session import open_session
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.switches import DELAY_S_MAX
 
 _KIND = "RecoveryDelay"
 
@@ -37,8 +39,6 @@ async def set_delay(
     Setting 0 or the current value triggers an audit now; any other value restarts a pending delay. The delay applies to
     one lost bookie: if a second one is lost, the auditor acts immediately.
     """
-    from bkctl.runtime.metadata.paths import Paths
-
     wanted_s = _parse_seconds(seconds)
     async with open_session(context) as session:
         before = await readable(context, session.switches.recovery_delay())
@@ -65,8 +65,6 @@ async def set_delay(
 
 
 def _parse_seconds(text: str) -> int:
-    from bkctl.runtime.metadata.replication.switches import DELAY_S_MAX
-
     seconds = 0.0 if text.strip() == "0" else parse_duration_s(text)
     if seconds != int(seconds) or seconds > DELAY_S_MAX:
         raise InvalidArgumentError(f"'{text}' is not a delay: use whole seconds from 0 to {DELAY_S_MAX}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -14,16 +14,30 @@ from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError
 from bkctl.commands.parse import parse_bookie_id, parse_duration_s
 from bkctl.commands.rendering import Column, Table, time_text
+from bkctl.commands.safety.audit_trail import user_name
+from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.safety.mode_turn import mode_turn
 from bkctl.commands.session import Session, open_session
+from bkctl.runtime.errors import ConflictError, RefusedError
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.election import list_candidates, read_auditor
+from bkctl.runtime.metadata.replication.maintenance import (
+    DelayAtEnd,
+    Maintenance,
+    delay_at_end,
+    delay_to_set,
+    end_maintenance,
+    list_maintenance,
+    start_maintenance,
+)
+from bkctl.runtime.metadata.replication.recovery_look import AuditorKind, kind_of_auditor, read_daemons
+from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.switches import RecoveryDelay
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
+from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
 from bkctl.storage.words import counted, duration
-
-if TYPE_CHECKING:
-    from bkctl.runtime.metadata.bookies.registration import Registrations
-    from bkctl.runtime.metadata.replication.maintenance import Maintenance
-    from bkctl.runtime.metadata.replication.recovery_look import AuditorKind
-    from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote, RecoveryNotes
-    from bkctl.runtime.metadata.replication.switches import RecoveryDelay
-    from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
 
 AwayRiskOption = Annotated[bool, typer.Option("--accept-risk", help="Even if the cluster may not cope")]
 _TABLE = Table(
@@ -72,8 +86,6 @@ async def start(
     and refuses a second bookie while one is away. An auditor of bkctl leaves exactly these bookies out. For Java's the
     recovery delay is raised; it holds for a single bookie. An auditor of Java that is elected meanwhile ignores both.
     """
-    from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
-
     if bool(bookie_ids) == (rack is not None):
         raise InvalidArgumentError("name the bookies, or give --rack")
     duration_s = parse_duration_s(duration)
@@ -115,11 +127,6 @@ async def end(
     Refused for a bookie that is not registered: its ledgers would be marked. Repairs what an interrupted maintenance
     start or end left. A delay that was set by others in the meantime stays.
     """
-    from bkctl.commands.safety.gate import nothing_to_change, open_change
-    from bkctl.commands.safety.mode_turn import mode_turn
-    from bkctl.runtime.metadata.replication.maintenance import end_maintenance
-    from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
-
     async with open_session(context) as session:
         notes = RecoveryNotes(session.store, session.root)
         ending = await _find(notes, bookie_ids)
@@ -149,9 +156,6 @@ async def end(
 @command("list", example="autorecovery maintenance list", is_listing=True)
 async def list_all(context: CommandContext) -> None:
     """List the bookies in maintenance."""
-    from bkctl.runtime.metadata.replication.maintenance import list_maintenance
-    from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
-
     async with open_session(context) as session:
         found = await list_maintenance(RecoveryNotes(session.store, session.root))
         registrations = await session.registrations.snapshot()
@@ -202,12 +206,6 @@ async def _decide(
     rack: str | None,
 ) -> _Start:
     """What the auditor in office needs; RefusedError where Java's cannot do it."""
-    from bkctl.runtime.errors import RefusedError
-    from bkctl.runtime.metadata.paths import Paths
-    from bkctl.runtime.metadata.replication.election import read_auditor
-    from bkctl.runtime.metadata.replication.maintenance import delay_to_set
-    from bkctl.runtime.metadata.replication.recovery_look import AuditorKind, kind_of_auditor, read_daemons
-
     auditor = await read_auditor(session.store, session.root, session.foreign)
     kind = kind_of_auditor(auditor, await read_daemons(notes))
     delay = await readable(context, session.switches.recovery_delay())
@@ -235,9 +233,6 @@ async def _look_at_heirs(
 
     Returns an objection if one certainly will be, because the auditor stops with one of these bookies.
     """
-    from bkctl.runtime.metadata.replication.election import list_candidates
-    from bkctl.runtime.metadata.replication.recovery_look import read_daemons
-
     ours = {each.bookie_id for each in await read_daemons(notes)}
     candidates = await list_candidates(session.store, session.root, session.foreign)
     heirs = [each for each in candidates[1:] if each.bookie_id not in bookie_ids]
@@ -259,8 +254,6 @@ async def _look_at_heirs(
 
 async def _others(notes: RecoveryNotes, bookie_ids: Collection[str]) -> list[str]:
     """Other bookies in maintenance; ConflictError if one of ``bookie_ids`` is already."""
-    from bkctl.runtime.errors import ConflictError
-
     keys = await notes.maintenance.keys()
     if again := sorted(set(keys).intersection(bookie_ids)):
         raise ConflictError(
@@ -271,8 +264,6 @@ async def _others(notes: RecoveryNotes, bookie_ids: Collection[str]) -> list[str
 
 
 async def _check_stop(context: CommandContext, session: Session, bookie_ids: tuple[str, ...]) -> StopVerdict:
-    from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
-
     ports = (await session.client()).ports
     with context.console.progress("reading ledgers") as progress:
         return await scan_for_stop(
@@ -294,8 +285,6 @@ def _require_consent(
     is_risk_accepted: bool,
     but: str = "continues all the same",
 ) -> None:
-    from bkctl.runtime.errors import RefusedError
-
     for each in objections:
         context.console.warn(each)
     if objections and not is_risk_accepted and not context.settings.is_rehearsal:
@@ -306,15 +295,6 @@ async def _carry_out(
     context: CommandContext, session: Session, notes: RecoveryNotes, wanted: _Start, others: list[str]
 ) -> MaintenanceNote:
     """Write the notes and the delay, one command at a time."""
-    from bkctl.commands.safety.audit_trail import user_name
-    from bkctl.commands.safety.gate import open_change
-    from bkctl.commands.safety.mode_turn import mode_turn
-    from bkctl.runtime.errors import ConflictError
-    from bkctl.runtime.metadata.paths import Paths
-    from bkctl.runtime.metadata.replication.maintenance import start_maintenance
-    from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote
-    from bkctl.runtime.net.loop import LoopClock
-
     items: list[dict[str, object]] = [
         {"action": "create", "path": notes.maintenance.path_of(each), "expected_version": None}
         for each in wanted.bookie_ids
@@ -354,8 +334,6 @@ async def _carry_out(
 
 async def _find(notes: RecoveryNotes, bookie_ids: list[str] | None) -> list[Maintenance]:
     """The notes to delete; NotFoundError for a bookie that has none."""
-    from bkctl.runtime.metadata.replication.maintenance import list_maintenance
-
     found = await list_maintenance(notes)
     if not bookie_ids:
         return found
@@ -368,9 +346,6 @@ async def _find(notes: RecoveryNotes, bookie_ids: list[str] | None) -> list[Main
 async def _end_items(
     context: CommandContext, session: Session, notes: RecoveryNotes, ending: Sequence[Maintenance]
 ) -> list[dict[str, object]]:
-    from bkctl.runtime.metadata.paths import Paths
-    from bkctl.runtime.metadata.replication.maintenance import DelayAtEnd, delay_at_end
-
     items: list[dict[str, object]] = []
     delay = await readable(context, session.switches.recovery_delay())
     for each in ending:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -17,12 +18,11 @@ from bkctl.commands.parse import parse_duration_s
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.watch import clear_screen, parse_watch
+from bkctl.runtime.metadata.replication.marks import ListedMark, list_marked_ids, list_marks
+from bkctl.runtime.metadata.replication.recovery_look import read_daemons
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.replication.judge.pending_ledger import repair_pace
 from bkctl.storage.words import counted, duration, size
-
-if TYPE_CHECKING:
-    from bkctl.runtime.metadata.replication.marks import ListedMark
-    from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
-
 
 _TABLE = Table(
     "PendingLedgers",
@@ -53,8 +53,6 @@ class _MarkFilter(NamedTuple):
 
     async def marks(self, session: Session) -> AsyncGenerator[ListedMark, None]:
         """These marks, by ledger id."""
-        from bkctl.runtime.metadata.replication.marks import list_marks
-
         listed = list_marks(
             session.store, session.root, session.foreign, missing=self.missing, not_missing=self.not_missing
         )
@@ -108,8 +106,6 @@ async def list_pending(
 
 async def _watch(context: CommandContext, wanted: _MarkFilter, interval_s: float) -> None:
     """Until the command is interrupted."""
-    import asyncio
-
     first: _MarksAtOnce | None = None
     while True:
         clear_screen(context)
@@ -130,9 +126,6 @@ async def _count(context: CommandContext, wanted: _MarkFilter) -> int:
 
 async def _list(context: CommandContext, wanted: _MarkFilter, first: _MarksAtOnce | None = None) -> _MarksAtOnce:
     """List once. ``first``: an earlier list, for the time left."""
-    from bkctl.runtime.metadata.replication.marks import list_marked_ids
-    from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
-
     number = 0
     async with open_session(context) as session:
         notes = RecoveryNotes(session.store, session.root)
@@ -159,9 +152,6 @@ async def _list(context: CommandContext, wanted: _MarkFilter, first: _MarksAtOnc
 
 
 async def _summary(notes: RecoveryNotes, rows: PendingRows, look: _MarksAtOnce, first: _MarksAtOnce | None) -> str:
-    from bkctl.runtime.metadata.replication.recovery_look import read_daemons
-    from bkctl.runtime.replication.judge.pending_ledger import repair_pace
-
     text = f"{counted(look.marked, 'ledger')} marked; of those listed: about {size(rows.bytes_missing)} to copy"
     if rows.failed:
         text += f", {counted(rows.failed, 'failed repair')}"

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
 
 from bkctl.commands.autorecovery.access import readable
 from bkctl.commands.context import CommandContext, DaemonFlags
 from bkctl.commands.rendering import time_text
 from bkctl.commands.session import Session
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
-
-if TYPE_CHECKING:
-    from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
-    from bkctl.runtime.metadata.replication.marks import ListedMark
-    from bkctl.runtime.metadata.replication.recovery_notes import FailedLedgerNote, RecoveryNotes
-    from bkctl.runtime.replication.judge.pending_ledger import PendingLedger
+from bkctl.runtime.autorecovery.failed_ledgers import believed
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.pipeline import pipelined
+from bkctl.runtime.metadata.replication.lock import list_locked_ids, read_lock
+from bkctl.runtime.metadata.replication.marks import ListedMark
+from bkctl.runtime.metadata.replication.recovery_notes import FailedLedgerNote, RecoveryNotes
+from bkctl.runtime.replication.judge.pending_ledger import PendingLedger, WaitReason, pending_ledger, why_it_waits
 
 _ROWS_IN_FLIGHT_MAX = 64
 
@@ -40,10 +42,6 @@ class PendingRows:
 
     async def prepare(self) -> None:
         """Read what all rows need."""
-        import asyncio
-
-        from bkctl.runtime.metadata.replication.lock import list_locked_ids
-
         session = self._session
         locked, failed, registrations, self._is_enabled = await asyncio.gather(
             list_locked_ids(session.store, session.root, session.foreign),
@@ -57,8 +55,6 @@ class PendingRows:
 
     def of(self, marks: AsyncGenerator[ListedMark, None]) -> AsyncGenerator[dict[str, object], None]:
         """The rows of these marks, in their order. Close the iterator to stop early."""
-        from bkctl.runtime.metadata.pipeline import pipelined
-
         return pipelined(marks, self._row, _ROWS_IN_FLIGHT_MAX)
 
     def count(self, row: dict[str, object]) -> None:
@@ -68,9 +64,6 @@ class PendingRows:
         self.failed += row["attempts"] is not None
 
     async def _row(self, found: ListedMark) -> dict[str, object]:
-        from bkctl.runtime.metadata.replication.lock import read_lock
-        from bkctl.runtime.replication.judge.pending_ledger import WaitReason, why_it_waits
-
         session, ledger_id = self._session, found.ledger_id
         is_locked = ledger_id in self._locked
         lock = await read_lock(session.store, session.root, ledger_id) if is_locked else None
@@ -104,8 +97,6 @@ class PendingRows:
 
     async def _failure(self, ledger_id: int) -> FailedLedgerNote | None:
         """The note about a failed repair, with the times that workers believe; they may have other settings."""
-        from bkctl.runtime.autorecovery.failed_ledgers import believed
-
         if str(ledger_id) not in self._failed:
             return None
         found = await readable(self._context, self._notes.failures.find(str(ledger_id)))
@@ -113,9 +104,6 @@ class PendingRows:
 
     async def _ledger(self, ledger_id: int) -> tuple[PendingLedger | None, str | None]:
         """What the metadata says (None: the ledger is deleted, or there is a problem), and why it cannot be read."""
-        from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError
-        from bkctl.runtime.replication.judge.pending_ledger import pending_ledger
-
         try:
             metadata = (await self._ledgers.read(ledger_id)).value
         except LedgerNotFoundError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,14 +13,15 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import Outcome
 from bkctl.commands.rendering import Column, Lines, Table, time_text
+from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.store import Node
+from bkctl.runtime.replication.judge.marks import MarkFinding
+from bkctl.runtime.replication.run.mark_clearing import ClearOutcome
+from bkctl.runtime.replication.run.mark_repair import JudgedMark, MarkRepair
 from bkctl.storage.words import counted, duration, first_lines
-
-if TYPE_CHECKING:
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.runtime.metadata.store import Node
-    from bkctl.runtime.replication.run.mark_clearing import ClearOutcome
-    from bkctl.runtime.replication.run.mark_repair import JudgedMark, MarkRepair
 
 _PLAN_TABLE = Table(
     "Changes",
@@ -56,8 +57,6 @@ async def repair_marks(
     has locked are left. Exits with 10 if a ledger cannot be repaired at all, for example because no live bookie has a
     copy.
     """
-    from bkctl.commands.safety.gate import nothing_to_change, open_change
-
     async with open_session(context) as session:
         repair = await mark_repair(context, session)
         with context.console.progress("examining marks") as progress:
@@ -89,15 +88,11 @@ async def repair_marks(
 
 async def mark_repair(context: CommandContext, session: Session) -> MarkRepair:
     """The examination and clearing of marks with the parts of a session."""
-    from bkctl.runtime.replication.run.mark_repair import MarkRepair
-
     ports = (await session.client()).ports
     return MarkRepair(ports, session.store, await session.locks(), context.settings.replication)
 
 
 def _plan(session: Session, judged: Sequence[JudgedMark], clearable: Sequence[JudgedMark], *, is_deep: bool) -> Plan:
-    from bkctl.runtime.metadata.paths import Paths
-
     items = [
         {
             "action": "clear mark",
@@ -163,8 +158,6 @@ def _row(session: Session, judged: JudgedMark, outcome: ClearOutcome | None) -> 
 
 
 def _count_unchecked(judged: Sequence[JudgedMark]) -> int:
-    from bkctl.runtime.replication.judge.marks import MarkFinding
-
     return sum(each.verdict.state is MarkFinding.COPIES_UNKNOWN for each in judged)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import enum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,9 +15,7 @@ from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.session import open_session
-
-if TYPE_CHECKING:
-    from bkctl.runtime.metadata.replication.switches import PeriodicCheck
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck
 
 _LONG_AGO_MS = 21 * 86400 * 1000
 """The same age as in Java's command."""
@@ -51,8 +49,6 @@ async def reset_checks(
     Stores a last run 21 days ago. bkctl's auditor sees that within ten minutes, a Java auditor only when it starts:
     restart it (bkctl autorecovery auditor). A check whose interval is 0 in the auditor's settings never runs.
     """
-    from bkctl.runtime.metadata.replication.switches import PeriodicCheck
-
     wanted = [PeriodicCheck[check.name] for check in dict.fromkeys(checks or list(Check))]
     async with open_session(context) as session:
         time_ms = session.now_ms - _LONG_AGO_MS if last_run is None else _parse_time_ms(last_run)

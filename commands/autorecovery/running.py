@@ -8,6 +8,8 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.session import open_session
+from bkctl.runtime.metadata.replication.lock import list_held_locks
+from bkctl.runtime.metadata.replication.marks import read_mark
 from bkctl.storage.words import duration
 
 _TABLE = Table(
@@ -30,9 +32,6 @@ async def list_running(context: CommandContext) -> None:
     A ledger that is not marked is being copied by bkctl recover or decommission, or checked by a bookie's garbage
     collector. Workers keep the lock of a ledger that they failed to repair for up to five minutes.
     """
-    from bkctl.runtime.metadata.replication.lock import list_held_locks
-    from bkctl.runtime.metadata.replication.marks import read_mark
-
     async with (
         open_session(context) as session,
         aclosing(list_held_locks(session.store, session.root, session.foreign)) as locks,

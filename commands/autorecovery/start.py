@@ -7,19 +7,21 @@ import contextlib
 import logging
 import os
 import signal
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, DaemonFlags, LogFormat, LogSettings, shown_config
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.event_loop import stoppable_server
+from bkctl.commands.server_log import ServerLog
 from bkctl.commands.session import require_metadata_uri
 from bkctl.commands.shared_options import setting_option
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole, ReplicationTarget
+from bkctl.runtime.autorecovery.process import ProcessPlace, run_autorecovery
+from bkctl.runtime.net.host import canonical_host_name
+from bkctl.runtime.net.systemd import Systemd
 from bkctl.storage.errors import BkctlError
-
-if TYPE_CHECKING:
-    from bkctl.commands.server_log import ServerLog
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +44,6 @@ async def start(
     The auditor finds ledgers that lack copies and marks them; the worker repairs marked ledgers. SIGTERM and Ctrl-C
     end it within 10 seconds, after it has given its locks and its vote back. It waits for ZooKeeper.
     """
-    from bkctl.commands.event_loop import stoppable_server
-
     flags = DaemonFlags(
         role=role, own_bookie=bookie_id, admin_socket=admin_socket, log_file=log_file, log_format=log_format
     )
@@ -56,11 +56,6 @@ async def start(
         if context.settings.is_dry_run:
             context.console.record("AutorecoveryConfig", shown_config(settings.config))
             return
-        from bkctl.commands.server_log import ServerLog
-        from bkctl.runtime.autorecovery.process import ProcessPlace, run_autorecovery
-        from bkctl.runtime.net.host import canonical_host_name
-        from bkctl.runtime.net.systemd import Systemd
-
         if settings.log.log_format is LogFormat.JSON:
             context.console.log_messages(logger)
         is_debug = context.settings.is_debug

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import asyncio
+from contextlib import aclosing
+from typing import NamedTuple
 
 from bkctl.commands.autorecovery.access import readable, warn_of_second_auditor
 from bkctl.commands.autorecovery.status_tables import status_tables
@@ -10,12 +12,19 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import time_text
 from bkctl.commands.session import Session, open_session
-
-if TYPE_CHECKING:
-    from bkctl.runtime.metadata.replication.lock import HeldLock
-    from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
-    from bkctl.runtime.metadata.replication.switch_note import SwitchNote
-    from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks
+from bkctl.runtime.metadata.replication.election import read_pulsar_auditor
+from bkctl.runtime.metadata.replication.lock import HeldLock, list_held_locks, list_locked_ids
+from bkctl.runtime.metadata.replication.marks import list_marks
+from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook, look_at_recovery
+from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_note
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck
+from bkctl.runtime.replication.judge.daemon_findings import (
+    STATUS_COMMAND,
+    WaitingMarks,
+    idle_seconds,
+    recovery_findings,
+)
+from bkctl.runtime.replication.judge.status_finding import Urgency
 
 _PENDING_COUNTED_MAX = 1000
 _LOCKS_READ_MAX = 1000
@@ -36,13 +45,6 @@ async def show_status(context: CommandContext) -> None:
     At most 1000 marks are counted; bkctl autorecovery pending --count counts all. Auditors and workers of bkctl say
     what they do. Those of Java show only in the election and in the locks of the ledgers that they repair.
     """
-    import asyncio
-
-    from bkctl.runtime.metadata.replication.lock import list_locked_ids
-    from bkctl.runtime.metadata.replication.recovery_look import look_at_recovery
-    from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_note
-    from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, idle_seconds
-
     async with open_session(context) as session:
         off, look, pending, locked, body = await asyncio.gather(
             session.switches.switched_off(),
@@ -77,8 +79,6 @@ async def show_status(context: CommandContext) -> None:
             "ledgers_with_losses": look.losses.count,
         }
         if look.auditor is not None and not look.auditor.is_pulsar:
-            from bkctl.runtime.metadata.replication.election import read_pulsar_auditor
-
             warn_of_second_auditor(context, await read_pulsar_auditor(session.store, session.root))
     tables = status_tables(look, locks, session.now_ms)
     rows = {key: rows for key, (_, rows) in tables.items()}
@@ -92,9 +92,6 @@ def _warn(
     context: CommandContext, look: RecoveryLook, off: SwitchNote | None, waiting: WaitingMarks | None, now_ms: int
 ) -> None:
     """Everything that is wrong. ``off``: the note of the switch while autorecovery is disabled."""
-    from bkctl.runtime.replication.judge.daemon_findings import STATUS_COMMAND, recovery_findings
-    from bkctl.runtime.replication.judge.status_finding import Urgency
-
     if look.auditor is not None and look.auditor.problem is not None:
         context.console.warn(str(look.auditor.problem))
     if off is not None and off.is_overdue(now_ms):
@@ -108,8 +105,6 @@ def _warn(
 
 
 async def _settings(context: CommandContext, session: Session) -> dict[str, object]:
-    from bkctl.runtime.metadata.replication.switches import PeriodicCheck
-
     delay = await readable(context, session.switches.recovery_delay())
     checks = {
         check.name.lower(): time_text(await readable(context, session.switches.check_time_ms(check)))
@@ -119,10 +114,6 @@ async def _settings(context: CommandContext, session: Session) -> dict[str, obje
 
 
 async def _count_pending(session: Session) -> _Pending:
-    from contextlib import aclosing
-
-    from bkctl.runtime.metadata.replication.marks import list_marks
-
     count, oldest_ms = 0, None
     async with aclosing(list_marks(session.store, session.root, session.foreign)) as marks:
         async for mark in marks:
@@ -135,10 +126,6 @@ async def _count_pending(session: Session) -> _Pending:
 
 async def _read_locks(session: Session) -> list[HeldLock]:
     """The first held locks."""
-    from contextlib import aclosing
-
-    from bkctl.runtime.metadata.replication.lock import list_held_locks
-
     found: list[HeldLock] = []
     async with aclosing(list_held_locks(session.store, session.root, session.foreign)) as locks:
         async for lock in locks:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from bkctl.commands.rendering import Column, Row, Table, time_text
+from bkctl.runtime.metadata.replication.lock import HeldLock
+from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
+from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, HeldLedger, LaneStatus
 from bkctl.storage.words import SHOWN_MAX, UNKNOWN, listed, size
-
-if TYPE_CHECKING:
-    from bkctl.runtime.metadata.replication.lock import HeldLock
-    from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
-    from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, HeldLedger, LaneStatus
 
 
 def _show_held(value: object) -> str:

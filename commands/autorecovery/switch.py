@@ -12,7 +12,10 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.parse import parse_duration_s
 from bkctl.commands.rendering import time_text
+from bkctl.commands.safety.audit_trail import user_name
 from bkctl.commands.session import open_session
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.switch_note import SwitchNote, encode_note
 
 _KIND = "AutorecoverySwitch"
 
@@ -23,8 +26,6 @@ async def enable(context: CommandContext) -> None:
 
     A waiting Java auditor starts an audit within a tenth of a second, and the workers continue.
     """
-    from bkctl.runtime.metadata.paths import Paths
-
     async with open_session(context) as session:
         items: tuple[dict[str, object], ...] = ({"action": "delete", "path": Paths(session.root).replication_disabled},)
         nothing_to_do = "autorecovery is already enabled" if await session.switches.is_enabled() else None
@@ -50,10 +51,6 @@ async def disable(
     Repairs of ledgers that have started are finished; no others start. Lost bookies are not detected and periodic
     checks do not run. Replication is not re-enabled automatically, not even after --for, which is informational.
     """
-    from bkctl.commands.safety.audit_trail import user_name
-    from bkctl.runtime.metadata.paths import Paths
-    from bkctl.runtime.metadata.replication.switch_note import SwitchNote, encode_note
-
     seconds = None if duration is None else parse_duration_s(duration)
     async with open_session(context) as session:
         until = None if seconds is None else time_text(session.now_ms + round(seconds * 1000))

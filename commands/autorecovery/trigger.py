@@ -7,6 +7,10 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.session import open_session
+from bkctl.runtime.errors import ConflictError, RefusedError
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.audit_request import AuditRequest
+from bkctl.runtime.metadata.replication.election import read_auditor
 
 
 @command("trigger", example="autorecovery trigger", effect=Effect.REVERSIBLE)
@@ -16,11 +20,6 @@ async def trigger(context: CommandContext) -> None:
     Refused while autorecovery is disabled or no auditor is elected. The auditor sends no answer: see bkctl autorecovery
     pending for the result.
     """
-    from bkctl.runtime.errors import ConflictError, RefusedError
-    from bkctl.runtime.metadata.paths import Paths
-    from bkctl.runtime.metadata.replication.audit_request import AuditRequest
-    from bkctl.runtime.metadata.replication.election import read_auditor
-
     async with open_session(context) as session:
         if not await session.switches.is_enabled():
             raise RefusedError("autorecovery is disabled, so no audit would run: use bkctl autorecovery enable")

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bkctl.commands.bookie.admin_answers import JavaState, RebuildSize, StateAnswer
+from bkctl.commands.effect import Effect
+from bkctl.commands.safety.plan import Plan
+from bkctl.runtime.admin.calls import BKCTL_API
+from bkctl.runtime.admin.client import AdminClient
+from bkctl.runtime.admin.messages import AdminError, Problem
 from bkctl.runtime.errors import RefusedError
-
-if TYPE_CHECKING:
-    from bkctl.commands.effect import Effect
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.runtime.admin.client import AdminClient
 
 _JAVA_STATE: Final = "/api/v1/bookie/state"
 
 
 async def read_state(client: AdminClient) -> StateAnswer:
     """The answer of a bkctl bookie; of a Java bookie in the same form, with what it can say."""
-    from bkctl.runtime.admin.calls import BKCTL_API
-    from bkctl.runtime.admin.messages import AdminError, Problem
-
     try:
         return await client.get(f"{BKCTL_API}/state", StateAnswer)
     except AdminError as error:
@@ -51,8 +48,6 @@ def change_plan(
     effect: Effect | None = None,
 ) -> Plan:
     """A plan for one change of a running bookie; ``effect`` None: that of the command."""
-    from bkctl.commands.safety.plan import Plan
-
     return Plan(
         root=state.metadata_root,
         instance_id=state.instance_id,

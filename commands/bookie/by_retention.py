@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from bkctl.commands.bookie.leaving import LeavingRequest, require_yes
 from bkctl.commands.bookie.read_only import BookieSwitch
 from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import Column, Table, time_text
+from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.safety.mode_turn import mode_turn
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.outage import OutageWait
+from bkctl.runtime.replication.judge.stop_verdict import StopReason
 from bkctl.runtime.replication.run.bookie_mode import ModeWatch
+from bkctl.runtime.replication.survey.retention import RetentionTally, scan_for_retention
+from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
 from bkctl.storage.words import counted, size
-
-if TYPE_CHECKING:
-    from bkctl.runtime.replication.survey.retention import RetentionTally
 
 _OWNER_TABLE = Table(
     "Owners",
@@ -33,10 +33,6 @@ async def wait_for_retention(context: CommandContext, request: LeavingRequest) -
 
     RefusedError if a bookie is down with ledgers on it, or would forget its mode at a restart; errors of the gate.
     """
-    from bkctl.commands.safety.gate import nothing_to_change, open_change
-    from bkctl.commands.safety.mode_turn import mode_turn
-    from bkctl.runtime.replication.survey.retention import scan_for_retention
-
     ids = sorted(set(request.bookie_ids))
     async with open_session(context) as session:
         ports = (await session.client()).ports
@@ -79,9 +75,6 @@ async def _require_enough_others(
 
     ``is_repeated``: shows nothing unless it refuses.
     """
-    from bkctl.runtime.replication.judge.stop_verdict import StopReason
-    from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
-
     ports = (await session.client()).ports
     parts = (ports, session.store, session.registrations, request.bookie_ids)
     verdict = await scan_for_stop(*parts, foreign=session.foreign, is_removal=True)

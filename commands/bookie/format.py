@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 import typer
@@ -15,19 +15,25 @@ from bkctl.commands.context import BookieFlags, CommandContext, id_by_settings, 
 from bkctl.commands.cookie.access import require_not_registered, scan_references
 from bkctl.commands.effect import Effect
 from bkctl.commands.rendering import Column, Table
+from bkctl.commands.safety.gate import Change, nothing_to_change, open_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session, require_metadata_uri
 from bkctl.commands.shared_options import takes_bookie_options
 from bkctl.commands.storage.directory_lists import FIX, require_agreeing_directories
+from bkctl.commands.storage.directory_locks import DirectoryLocks
 from bkctl.commands.storage.java_bookie import require_stopped
 from bkctl.commands.storage.own_storage import OwnStorage
-from bkctl.runtime.errors import RefusedError
+from bkctl.commands.storage.working import work_beside_loop
+from bkctl.runtime.bookie.cookies.directories import named_directories, read_directory, spelled_as
+from bkctl.runtime.client.sanity import CUSTOM_METADATA
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError, NoNodeError, RefusedError
+from bkctl.runtime.metadata.store import Node
+from bkctl.storage.adapters.child_pool import ChildProcesses
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.filenames import LOCK, current_directory
+from bkctl.storage.offline.format_directories import begin_format, delete_data, end_format
 from bkctl.storage.words import counted, size
-
-if TYPE_CHECKING:
-    from bkctl.commands.safety.gate import Change
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.runtime.metadata.store import Node
-    from bkctl.storage.config import StorageConfig
 
 _PLAN_TABLE = Table(
     "Changes",
@@ -83,8 +89,6 @@ async def format_bookie(
     or if this cannot be checked: use bkctl decommission first. The cookie is kept in the trash. If interrupted, no
     bookie starts there; run the same command again. Type the ID, or use --confirm.
     """
-    from bkctl.commands.safety.gate import nothing_to_change, open_change
-
     config = load_config(context, flags)
     config = msgspec.structs.replace(config, metadata_uri=config.metadata_uri or require_metadata_uri(context))
     bookie_id = id_by_settings(config)
@@ -113,10 +117,6 @@ async def format_bookie(
 
 
 def _own_storage(session: Session, config: StorageConfig) -> OwnStorage:
-    from bkctl.commands.storage.directory_locks import DirectoryLocks
-    from bkctl.storage.adapters.child_pool import ChildProcesses
-    from bkctl.storage.adapters.filesystem import OsFileSystem
-
     file_system = OsFileSystem()
     for directory in config.all_directories:
         if not file_system.exists(directory):
@@ -164,9 +164,6 @@ async def _doubts(context: CommandContext, session: Session, own: OwnStorage, bo
 
 async def _are_test_ledgers(session: Session, ledger_ids: Sequence[int]) -> bool:
     """Whether ``bookie sanity`` wrote these ledgers; it leaves one when it is killed."""
-    from bkctl.runtime.client.sanity import CUSTOM_METADATA
-    from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
-
     ledgers = await session.ledgers()
     try:
         found = [(await ledgers.read(ledger_id)).value for ledger_id in ledger_ids]
@@ -176,8 +173,6 @@ async def _are_test_ledgers(session: Session, ledger_ids: Sequence[int]) -> bool
 
 
 def _doubts_about_directories(own: OwnStorage, bookie_id: str, instance_id: str | None) -> list[str]:
-    from bkctl.runtime.bookie.cookies.directories import named_directories, read_directory, spelled_as
-
     require_agreeing_directories(own)
     found = []
     for directory in own.config.all_directories:
@@ -205,8 +200,6 @@ def _doubts_about_directories(own: OwnStorage, bookie_id: str, instance_id: str 
 
 
 async def _stored_cookie(session: Session, bookie_id: str) -> Node | None:
-    from bkctl.runtime.errors import NoNodeError
-
     try:
         return await session.cookies.read_node(bookie_id)
     except NoNodeError:
@@ -215,8 +208,6 @@ async def _stored_cookie(session: Session, bookie_id: str) -> Node | None:
 
 def _survey(directories: Sequence[str]) -> list[_Contents]:
     """Contents of the directories ``current`` that exist, without the lock. Links are counted, not followed."""
-    from bkctl.storage.filenames import LOCK, current_directory
-
     found = []
     for current in map(current_directory, directories):
         if os.path.lexists(current):
@@ -255,9 +246,6 @@ def _plan(target: _Target, doubts: Sequence[str], *, delete_cookie: bool, accept
 
 
 async def _format(context: CommandContext, change: Change, target: _Target) -> None:
-    from bkctl.commands.storage.working import work_beside_loop
-    from bkctl.storage.offline.format_directories import begin_format, delete_data, end_format
-
     session, own, directories = target.session, target.own, target.directories
     own.locks.claim()
     require_stopped(own)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import msgspec
 import typer
@@ -22,9 +22,9 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Lines, Table, time_text
-
-if TYPE_CHECKING:
-    from bkctl.runtime.admin.client import AdminClient
+from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.runtime.admin.calls import BKCTL_API
+from bkctl.runtime.admin.client import AdminClient
 
 _GC: Final = "/api/v1/bookie/gc"
 _KINDS: Final = ("major", "minor")
@@ -135,9 +135,6 @@ async def confirm(
     of newer ledgers that the metadata no longer has. Confirm only if the newer metadata is lost: the next garbage
     collection deletes these entries. gc status shows the reason.
     """
-    from bkctl.commands.safety.gate import nothing_to_change, open_change
-    from bkctl.runtime.admin.calls import BKCTL_API
-
     async with open_admin(context, bookie_id, directory, token_file) as client:
         state = await read_state(client)
         require_own(state, "it has no such protection")
@@ -186,8 +183,6 @@ async def _change(
     path: str,
     body: dict[str, bool],
 ) -> None:
-    from bkctl.commands.safety.gate import open_change
-
     async with open_change(context, change_plan(state, {"action": action, "kinds": kinds})):
         await client.put(path, object, body)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+import asyncio
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -13,16 +14,17 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
+from bkctl.commands.progress import Progress
 from bkctl.commands.rendering import Column, Lines, Table
+from bkctl.commands.safety.gate import open_change
+from bkctl.commands.safety.plan import Plan
+from bkctl.commands.storage.index import ONE_AT_A_TIME
 from bkctl.runtime.admin.calls import BKCTL_API, REBUILD_JOB
+from bkctl.runtime.admin.client import AdminClient
+from bkctl.runtime.admin.messages import AdminError, Problem
 from bkctl.runtime.errors import BookieTimeoutError, BookieUnavailableError, RefusedError
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import counted, size
-
-if TYPE_CHECKING:
-    from bkctl.commands.progress import Progress
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.runtime.admin.client import AdminClient
 
 _POLL_S: Final = 0.5
 _START_S: Final = 2
@@ -80,8 +82,6 @@ async def rebuild(
 
 async def _rebuild_size(client: AdminClient) -> RebuildSize:
     """What a rebuild would read."""
-    from bkctl.runtime.admin.messages import AdminError, Problem
-
     try:
         return await client.get(f"{BKCTL_API}/index/rebuild", RebuildSize)
     except AdminError as error:
@@ -101,8 +101,6 @@ async def _running_job(client: AdminClient) -> RebuildJob | None:
 
 async def _begin(context: CommandContext, client: AdminClient, found: RebuildSize) -> RebuildJob:
     """Start the job, after the confirmation."""
-    from bkctl.commands.safety.gate import open_change
-
     async with open_change(context, _plan(found), table=_PLAN_TABLE, totals=_totals(found)) as change:
         job = await client.post(f"{BKCTL_API}/index/rebuild", RebuildJob)
         change.details, change.result = {"job": job.id}, "started"
@@ -110,8 +108,6 @@ async def _begin(context: CommandContext, client: AdminClient, found: RebuildSiz
 
 
 async def _cancel(context: CommandContext, client: AdminClient, found: RebuildSize, job: RebuildJob | None) -> Outcome:
-    from bkctl.commands.safety.gate import open_change
-
     if job is None:
         raise NotFoundError(f"bookie {found.bookie_id}: no index rebuild is running")
     item = {"action": "cancel", "path": f"job {job.id}"}
@@ -134,9 +130,6 @@ def _totals(found: RebuildSize) -> dict[str, int]:
 
 
 def _plan(found: RebuildSize) -> Plan:
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.commands.storage.index import ONE_AT_A_TIME
-
     totals = _totals(found)
     seconds = _START_S + totals["entries"] // _ENTRIES_PER_S
     bookie_id = found.bookie_id
@@ -158,8 +151,6 @@ def _plan(found: RebuildSize) -> Plan:
 
 async def _follow(context: CommandContext, client: AdminClient, found: RebuildSize, job: RebuildJob) -> RebuildJob:
     """The job, once it has ended. If interrupted, say that it continues."""
-    import asyncio
-
     started_ms = job.started_ms
     loop = asyncio.get_running_loop()
     began_s, step = loop.time(), ""
@@ -179,8 +170,6 @@ async def _follow(context: CommandContext, client: AdminClient, found: RebuildSi
 
 
 async def _look_again(client: AdminClient, found: RebuildSize, job_id: int, started_ms: int) -> RebuildJob:
-    from bkctl.runtime.admin.messages import AdminError, Problem
-
     ended = "it ended before its index was rebuilt: it uses the old index, or the new one if that was complete"
     job = None
     try:
@@ -217,8 +206,6 @@ def _advice(found: RebuildSize) -> str:
 
 def _report(context: CommandContext, found: RebuildSize, job: RebuildJob) -> Outcome:
     """Print the result; an error if the job failed or was cancelled."""
-    from bkctl.runtime.admin.messages import Problem
-
     if job.problem == Problem.REFUSED.word:
         raise RefusedError(f"bookie {found.bookie_id}: {job.error}")
     if job.state == "failed":
@@ -248,8 +235,6 @@ def _rebuilt(job: RebuildJob) -> str:
 
 def _print(context: CommandContext, found: RebuildSize, job: RebuildJob) -> list[dict[str, str]]:
     """Print the job and its result, if it has one; returns the damages."""
-    from bkctl.commands.storage.index import ONE_AT_A_TIME
-
     directories: list[dict[str, Any]] = [
         {
             "ledger_directory": each.ledger_directory,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import open_session
+from bkctl.runtime.errors import BookieNotFoundError, BookieUnavailableError
 from bkctl.storage.words import percent, size
 
 _TABLE = Table(
@@ -37,10 +39,6 @@ async def show_info(
     STATE comes from the registrations. REACHABLE shows whether a registered bookie answers. Exits with 9 if some
     bookies did not answer, with 7 if none did.
     """
-    import asyncio
-
-    from bkctl.runtime.errors import BookieNotFoundError, BookieUnavailableError
-
     async with open_session(context, must_exist=False) as session:
         client, registration = await session.client(), session.registrations
         registrations = await registration.snapshot()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
+import hashlib
 import os
 import resource
 import tempfile
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -20,17 +22,24 @@ from bkctl.commands.cookie.access import cookie_body, require_not_registered
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Table
+from bkctl.commands.safety.gate import open_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session, require_metadata_uri
 from bkctl.commands.shared_options import takes_bookie_options
+from bkctl.runtime.bookie.boot.directory_claim import DirectoryClaim, release
+from bkctl.runtime.bookie.boot.open_files import connections_warning, fit_open_files
+from bkctl.runtime.bookie.boot.process import real_ports
+from bkctl.runtime.bookie.boot.start_checks import CheckResult, Finding, StartCheck, StartChecks, run_check
+from bkctl.runtime.bookie.cookies.check import CookieCheck, CookieDecision
+from bkctl.runtime.bookie.cookies.directories import version_path
+from bkctl.runtime.bookie.identity import BookieNames
+from bkctl.runtime.bookie.live_settings import LiveSettings
+from bkctl.runtime.bookie.ports import BookieMetadata, BookiePorts
+from bkctl.runtime.config import BookieConfig
 from bkctl.runtime.errors import ConflictError, RefusedError
-
-if TYPE_CHECKING:
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.runtime.bookie.boot.start_checks import Finding, StartCheck
-    from bkctl.runtime.bookie.cookies.check import CookieCheck
-    from bkctl.runtime.bookie.identity import BookieNames
-    from bkctl.runtime.bookie.ports import BookiePorts
-    from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.metadata.bookies.cookies import encode_cookie
+from bkctl.runtime.net.host import OsHost
+from bkctl.storage.filenames import current_directory
 
 _CHECK_TABLE = Table(
     "Checks", Column("name", "CHECK"), Column("result", "RESULT"), Column("detail", "DETAIL"), name="name"
@@ -60,8 +69,6 @@ async def init(
     ledgers that reference it. --check does every check of a start and shows each result: port, cluster, cookies, locks,
     index, journals, disks, directories, file limits. Its exit code is 0, or that of the first failed check.
     """
-    from bkctl.runtime.bookie.boot.process import real_ports
-
     settings = context.settings
     if check and (settings.is_rehearsal or settings.apply_path is not None):
         raise InvalidArgumentError("--check changes nothing: use it without --dry-run, --plan-out and --apply")
@@ -79,10 +86,6 @@ async def init(
 
 
 async def _check(context: CommandContext, config: BookieConfig, ports: BookiePorts, bookie_id: str) -> None:
-    import asyncio
-
-    from bkctl.runtime.bookie.boot.start_checks import CheckResult, StartChecks, run_check
-
     checks = await StartChecks(config, ports, bookie_id).run()
     checks.append(await run_check("directories", asyncio.to_thread(_directories, config)))
     checks.append(await run_check("file limits", asyncio.to_thread(_file_limits, config)))
@@ -106,10 +109,6 @@ def _failures(checks: list[StartCheck]) -> Iterator[Exception]:
 
 def _directories(config: BookieConfig) -> Finding:
     """Try to write where a start would write; OSError. The files have no name, so even a kill leaves nothing."""
-    from bkctl.runtime.bookie.boot.start_checks import Finding
-    from bkctl.runtime.bookie.cookies.directories import version_path
-    from bkctl.storage.filenames import current_directory
-
     storage = config.storage
     only_journals = {*storage.journal_directories} - {*storage.ledger_directories, *storage.index_directories}
     created = []
@@ -140,10 +139,6 @@ def _directories(config: BookieConfig) -> Finding:
 
 def _file_limits(config: BookieConfig) -> Finding:
     """The limits of this shell; a service manager may set others. ConfigurationError."""
-    from bkctl.runtime.bookie.boot.open_files import connections_warning, fit_open_files
-    from bkctl.runtime.bookie.boot.start_checks import Finding
-    from bkctl.runtime.net.host import OsHost
-
     size_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     files_max = OsHost().open_files_max()
     if text := connections_warning(config, fit_open_files(config, files_max), files_max):
@@ -155,13 +150,6 @@ def _file_limits(config: BookieConfig) -> Finding:
 
 
 async def _create(context: CommandContext, config: BookieConfig, ports: BookiePorts, bookie_id: str) -> None:
-    import asyncio
-
-    from bkctl.commands.safety.gate import open_change
-    from bkctl.runtime.bookie.boot.directory_claim import DirectoryClaim, release
-    from bkctl.runtime.bookie.live_settings import LiveSettings
-    from bkctl.runtime.bookie.ports import BookieMetadata
-
     await asyncio.to_thread(_directories, config)  # also for a rehearsal: the plan could not be carried out
     async with open_session(context, metadata_uri=config.metadata_uri) as session:
         claim = DirectoryClaim(ports, BookieMetadata(session.store, session.uri, config, LiveSettings(config)))
@@ -182,8 +170,6 @@ async def _create(context: CommandContext, config: BookieConfig, ports: BookiePo
 
 
 def _require_new(bookie_id: str, check: CookieCheck) -> None:
-    from bkctl.runtime.bookie.cookies.check import CookieDecision
-
     if check.decision is CookieDecision.BOOT:
         raise ConflictError(
             f"nothing was changed: bookie {bookie_id} has its cookie already: start it with bkctl bookie start"
@@ -195,11 +181,6 @@ def _require_new(bookie_id: str, check: CookieCheck) -> None:
 
 
 def _plan(session: Session, config: BookieConfig, names: BookieNames) -> Plan:
-    import hashlib
-
-    from bkctl.runtime.bookie.cookies.directories import version_path
-    from bkctl.runtime.metadata.bookies.cookies import encode_cookie
-
     bookie_id = names.cookie.bookie_id
     digest = hashlib.sha256(encode_cookie(names.cookie)).hexdigest()
     paths = [*map(version_path, config.storage.all_directories), session.cookies.path(bookie_id)]

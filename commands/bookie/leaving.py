@@ -8,35 +8,42 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
 
+from bkctl.commands.autorecovery.repair_marks import mark_repair
 from bkctl.commands.bookie.leaving_report import leaving_outcome, nothing_left, report_fields
+from bkctl.commands.bookie.read_only import BookieSwitch
 from bkctl.commands.bookie.restart_check import objection_rows
+from bkctl.commands.bookie.stop_command import host_of, run_stop_command
 from bkctl.commands.context import CommandContext, CopyFlags
-from bkctl.commands.outages import reporting_interruption
+from bkctl.commands.outages import WorkProgress, reporting_interruption
 from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_rest, start_of, work_of
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shortened
-from bkctl.commands.replication_access import note_end, policy_of, replication_access, waiting_sentence
+from bkctl.commands.replication_access import (
+    ReplicationAccess,
+    note_end,
+    policy_of,
+    replication_access,
+    waiting_sentence,
+)
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.mode_turn import mode_turn
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.admin.calls import AdminToken
 from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.replication.config import OpenLedgers
+from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
+from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
+from bkctl.runtime.replication.run.drain import DrainHooks, OpenLedger
+from bkctl.runtime.replication.run.mark_clearing import ClearOutcome
+from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
 from bkctl.storage.words import SHOWN_MAX, counted, duration, listed
-
-if TYPE_CHECKING:
-    from bkctl.commands.outages import WorkProgress
-    from bkctl.commands.replication_access import ReplicationAccess
-    from bkctl.commands.safety.gate import Change
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.runtime.metadata.store import Node
-    from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
-    from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
-    from bkctl.runtime.replication.run.drain import DrainHooks, OpenLedger
-    from bkctl.runtime.replication.run.mark_clearing import ClearOutcome
 
 WAIT_DEFAULT = "10m"
 _OPEN_SENTENCES = {
@@ -74,8 +81,6 @@ class LeavingRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 async def drain_or_decommission(context: CommandContext, request: LeavingRequest) -> DecommissionReport:
     """Carry out the request; RefusedError, WaitTimeoutError and the errors of the gate."""
-    from bkctl.runtime.replication.run.decommission import Decommission
-
     policy = policy_of(context.settings.replication, request.copying, request.open_ledgers)
     async with open_session(context) as session:
         if request.copying.resume is not None:
@@ -131,8 +136,6 @@ class _Run:
     @property
     def hooks(self) -> DrainHooks:
         """The calls of the operation."""
-        from bkctl.runtime.replication.run.drain import DrainHooks
-
         return DrainHooks(
             on_progress=self.work.note,
             on_open=self._say_open_ledgers,
@@ -170,9 +173,6 @@ class _Run:
 
     async def _make_read_only(self) -> None:
         """Check again what may have changed since the plan, now that no other command makes bookies read-only."""
-        from bkctl.commands.bookie.read_only import BookieSwitch
-        from bkctl.commands.safety.mode_turn import mode_turn
-
         live = sorted(self.found.live)
         if not live:
             return
@@ -188,8 +188,6 @@ class _Run:
 
     async def _stop(self) -> str | None:
         """Have the live bookies stopped; a sentence if they are not."""
-        from bkctl.commands.bookie.stop_command import host_of, run_stop_command
-
         live = sorted(self.found.live)
         if not live:
             return None
@@ -216,7 +214,6 @@ class _Run:
 
     async def _clear_marks(self) -> None:
         """Clear the marks that name the bookies and no other member, of ledgers that are complete without them."""
-        from bkctl.commands.autorecovery.repair_marks import mark_repair
 
         def keep(nodes: Sequence[tuple[str, Node]]) -> None:
             self.change.require_lock()
@@ -258,8 +255,6 @@ def open_names(still_open: Sequence[OpenLedger], age_s: Callable[[int], int]) ->
 
 
 async def _check_cluster(session: Session, access: ReplicationAccess, found: DecommissionPlan) -> StopVerdict:
-    from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
-
     ports = (await session.client()).ports
     return await scan_for_stop(
         ports,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.recovery_rendering import print_report, shortened
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.judge.status_finding import these_bookies
+from bkctl.runtime.replication.run.decommission import DecommissionReport
 from bkctl.storage.words import counted, listed
-
-if TYPE_CHECKING:
-    from bkctl.runtime.replication.run.decommission import DecommissionReport
 
 _TOPICS_NAMED_MAX = 10
 
@@ -38,8 +36,6 @@ def print_leaving(context: CommandContext, report: DecommissionReport) -> None:
 
 def next_steps(report: DecommissionReport) -> list[str]:
     """What to do with bookies whose ledgers were moved away: those that serve, then those that are down."""
-    from bkctl.runtime.replication.judge.status_finding import these_bookies
-
     down = [each for each in report.bookie_ids if each not in report.read_only]
     sentences = []
     if report.read_only:
@@ -57,8 +53,6 @@ def next_steps(report: DecommissionReport) -> list[str]:
 
 def leaving_advice(report: DecommissionReport) -> str:
     """The advice for ledgers that another run would not move either."""
-    from bkctl.runtime.replication.judge.ledger_result import FailureReason
-
     if report.open_ledgers:
         topics = sorted({each.topic for each in report.open_ledgers if each.topic is not None})
         if not topics:
@@ -83,8 +77,6 @@ def leaving_advice(report: DecommissionReport) -> str:
 
 def nothing_left(bookie_ids: tuple[str, ...]) -> DecommissionReport:
     """The report on bookies that are not in the cluster."""
-    from bkctl.runtime.replication.run.decommission import DecommissionReport
-
     return DecommissionReport(bookie_ids=bookie_ids, recoveries=(), ledgers_scanned=0, remaining=())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 import typer
@@ -38,8 +39,6 @@ async def list_bookies(
     STATE comes from the registrations. REACHABLE shows whether a registered bookie answers within a few seconds; it is
     "unknown" for bookies that are not asked. -o name asks none.
     """
-    import asyncio
-
     is_asking = context.console.form is not OutputForm.NAME
     async with open_session(context, must_exist=False) as session:
         registration = session.registrations

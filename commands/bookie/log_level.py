@@ -12,6 +12,8 @@ from bkctl.commands.bookie.admin_state import change_plan, read_state, require_o
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
+from bkctl.commands.safety.gate import open_change
+from bkctl.runtime.admin.calls import BKCTL_API
 from bkctl.runtime.log_level import LogLevel
 
 
@@ -27,9 +29,6 @@ async def set_log_level(
 
     It lasts until the bookie restarts or the setting itself changes.
     """
-    from bkctl.commands.safety.gate import open_change
-    from bkctl.runtime.admin.calls import BKCTL_API
-
     path = f"{BKCTL_API}/log-level"
     async with open_admin(context, bookie_id, directory, token_file) as client:
         state = await read_state(client)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -14,10 +15,8 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Row, Table
 from bkctl.commands.watch import clear_screen, parse_watch
+from bkctl.runtime.admin.client import AdminClient
 from bkctl.storage.words import decimal
-
-if TYPE_CHECKING:
-    from bkctl.runtime.admin.client import AdminClient
 
 _TYPE = re.compile(r"# TYPE (\S+) (\S+)")
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)(?: -?[0-9]+)?")
@@ -87,8 +86,6 @@ async def _watch(
     context: CommandContext, client: AdminClient, pattern: re.Pattern[str] | None, interval_s: float
 ) -> None:
     """Until the command is interrupted, or the bookie no longer answers."""
-    import asyncio
-
     loop = asyncio.get_running_loop()
     before, read_at = await _read(client, pattern), loop.time()
     while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import socket
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -18,10 +18,13 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Table, time_text
-
-if TYPE_CHECKING:
-    from bkctl.commands.safety.gate import Change
-    from bkctl.runtime.admin.client import AdminClient
+from bkctl.commands.safety.audit_trail import user_name
+from bkctl.commands.safety.gate import Change, nothing_to_change, open_change
+from bkctl.commands.safety.mode_turn import mode_turn
+from bkctl.commands.session import open_session
+from bkctl.runtime.admin.calls import BKCTL_API
+from bkctl.runtime.admin.client import AdminClient
+from bkctl.runtime.errors import MetadataError
 
 _REASON_LENGTH_MAX = 400
 _JOBS = Table(
@@ -77,8 +80,6 @@ async def set_mode(
     A read-only bookie serves reads and recovery; writers choose other bookies. The mode lasts over restarts (on a Java
     bookie only with persistBookieStatusEnabled). A full disk or a setting may keep a bookie read-only all the same.
     """
-    from bkctl.commands.safety.gate import nothing_to_change, open_change
-
     if reason is not None and len(reason) > _REASON_LENGTH_MAX:
         raise InvalidArgumentError(f"--reason has {len(reason)} characters: use at most {_REASON_LENGTH_MAX}")
     is_read_only = mode is Mode.READ_ONLY
@@ -118,10 +119,6 @@ async def _take_turn(
 
     Without ZooKeeper the mode is set all the same: an operator may need that.
     """
-    from bkctl.commands.safety.mode_turn import mode_turn
-    from bkctl.commands.session import open_session
-    from bkctl.runtime.errors import MetadataError
-
     own_uri = "" if client.address.host else state.metadata_uri
     try:
         session = await at_end.enter_async_context(open_session(context, metadata_uri=own_uri))
@@ -132,9 +129,6 @@ async def _take_turn(
 
 async def set_operator_mode(client: AdminClient, before: StateAnswer, mode: Mode, reason: str | None) -> StateAnswer:
     """Set the mode; returns the new state."""
-    from bkctl.commands.safety.audit_trail import user_name
-    from bkctl.runtime.admin.calls import BKCTL_API
-
     if before.is_java:
         java = await client.put("/api/v1/bookie/state/readonly", JavaMode, {"readOnly": mode is Mode.READ_ONLY})
         return msgspec.structs.replace(before, mode="read-only" if java.read_only else "writable")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bkctl.commands.bookie.admin_access import admin_of
 from bkctl.commands.bookie.admin_answers import StateAnswer
@@ -12,13 +12,11 @@ from bkctl.commands.bookie.mode import Mode, is_mode_set, set_operator_mode
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import WaitTimeoutError
 from bkctl.commands.session import Session
+from bkctl.runtime.admin.calls import AdminToken
+from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.errors import AdminAccessError, BookieError, RefusedError
 from bkctl.runtime.replication.run.bookie_mode import ModeWatch
 from bkctl.storage.errors import BkctlError
-
-if TYPE_CHECKING:
-    from bkctl.runtime.admin.calls import AdminToken
-    from bkctl.runtime.admin.client import AdminClient
 
 PERSIST_SETTING = "persistBookieStatusEnabled"
 _SERVER_CONFIG = "/api/v1/config/server_config"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,10 +12,9 @@ from bkctl.commands.errors import Outcome
 from bkctl.commands.parse import parse_bookie_id
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import open_session
+from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
+from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
 from bkctl.storage.words import first_lines, size
-
-if TYPE_CHECKING:
-    from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
 
 OBJECTION_TABLE = Table(
     "Reasons",
@@ -40,8 +39,6 @@ async def restart_check(
     suffice, another bookie is down or does not answer, or ledgers are marked as under-replicated. Bookies with full
     disks count as unable to take over. Changes nothing. Exits with 0 for yes, with 10 for no.
     """
-    from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
-
     for bookie_id in bookie_ids:
         parse_bookie_id(bookie_id)
     async with open_session(context) as session:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -14,7 +15,10 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import Outcome
 from bkctl.commands.parse import parse_duration_s
+from bkctl.commands.safety.gate import open_change
 from bkctl.commands.session import Session, open_session
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.client.sanity import SanityResult, run_sanity_test
 from bkctl.runtime.errors import (
     BookieError,
     BookieNotFoundError,
@@ -25,10 +29,6 @@ from bkctl.runtime.errors import (
     MetadataUnavailableError,
 )
 from bkctl.storage.words import counted
-
-if TYPE_CHECKING:
-    from bkctl.runtime.client import LedgerClient
-    from bkctl.runtime.client.sanity import SanityResult
 
 T = TypeVar("T")
 
@@ -51,8 +51,6 @@ async def sanity(
     The ledger is deleted after a failure too. Exits with 0 if the bookie stored and returned every entry; with 9 if it
     is read-only and answers, because then only that is tested; with 4 or 7 if it does not run or did not store them.
     """
-    from bkctl.commands.safety.gate import open_change
-
     patience = _Patience(context, None if wait is None else parse_duration_s(wait))
     named = named_bookie(context, bookie)
     test = _Test(context, named.bookie_id, entries)
@@ -84,8 +82,6 @@ class _Patience:
 
     async def run(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """The result; the last error when the time is over."""
-        import asyncio
-
         loop = asyncio.get_running_loop()
         if self._ends_at is None:
             self._ends_at = loop.time() + (self._wait_s or 0.0)
@@ -112,8 +108,6 @@ class _Test:
 
     async def run(self, session: Session, client: LedgerClient) -> SanityResult:
         """Test it once; BookieReadOnlyError if it is read-only and answers."""
-        from bkctl.runtime.client.sanity import run_sanity_test
-
         state = state_of(self.bookie_id, await session.registrations.snapshot())
         if state is BookieState.DOWN:
             if self.bookie_id not in await session.registrations.with_cookie():

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from bkctl.commands.bookie.state import OneBookieArgument, bookie_row, named_bookie, state_of
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
+from bkctl.commands.cookie.access import cookie_body
 from bkctl.commands.session import Session, open_session
+from bkctl.runtime.errors import BookieNotFoundError, MetadataFormatError
 from bkctl.storage.words import percent, size
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _COOKIE_FIELDS = ("journal_directories", "ledger_directories", "index_directories", "instance_id")
 
@@ -22,8 +21,6 @@ async def show(context: CommandContext, bookie: OneBookieArgument = None) -> Non
 
     Exits with 4 if the cluster has no bookie with this ID. A bookie that is down is shown as far as it is known.
     """
-    from bkctl.runtime.errors import BookieNotFoundError
-
     bookie_id, metadata_uri = named_bookie(context, bookie)
     async with open_session(context, metadata_uri=metadata_uri) as session:
         registrations = await session.registrations.snapshot()
@@ -40,9 +37,6 @@ async def show(context: CommandContext, bookie: OneBookieArgument = None) -> Non
 
 async def _cookie(session: Session, bookie_id: str) -> Mapping[str, object] | None:
     """Fields of the stored cookie, and what is wrong with it; None if there is none."""
-    from bkctl.commands.cookie.access import cookie_body
-    from bkctl.runtime.errors import MetadataFormatError
-
     try:
         found = await session.cookies.find(bookie_id)
     except MetadataFormatError as error:

@@ -7,11 +7,13 @@ import functools
 import logging
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 
 from bkctl.commands.bookie.java_notes import ignored_key_notes, java_warnings
+from bkctl.commands.bookie.own_cluster import run_with_own_zookeeper
+from bkctl.commands.bookie.reloader import Reloader
 from bkctl.commands.command import command
 from bkctl.commands.context import (
     BookieFlags,
@@ -22,16 +24,21 @@ from bkctl.commands.context import (
     shown_config,
 )
 from bkctl.commands.effect import Effect
+from bkctl.commands.event_loop import ServerStop, stoppable_server
 from bkctl.commands.help_page import BOOKIE, STORAGE, HelpCommand
+from bkctl.commands.safety.confirmation import require_pinned_instance
+from bkctl.commands.server_log import ServerLog
+from bkctl.commands.session import open_session, require_metadata_uri
 from bkctl.commands.shared_options import setting_option, takes_bookie_options
+from bkctl.runtime.autorecovery.child import AutorecoveryChild
+from bkctl.runtime.autorecovery.config import DaemonConfig
+from bkctl.runtime.bookie.boot.process import run_bookie
+from bkctl.runtime.bookie.ports import ChildDaemon
 from bkctl.runtime.config import BookieConfig
-
-if TYPE_CHECKING:
-    from bkctl.commands.bookie.reloader import Reloader
-    from bkctl.commands.event_loop import ServerStop
-    from bkctl.runtime.autorecovery.config import DaemonConfig
-    from bkctl.runtime.bookie.ports import ChildDaemon
-    from bkctl.runtime.ports import ServiceManager
+from bkctl.runtime.metadata.cluster.root import read_instance_id
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.systemd import Systemd
+from bkctl.runtime.ports import ServiceManager
 
 
 class _StartPage(HelpCommand):
@@ -60,8 +67,6 @@ async def start(
     Settings come from options, BKCTL_* variables, --conf and --config. Without any, it starts its own ZooKeeper.
     SIGHUP reloads log level and rates.
     """
-    from bkctl.commands.event_loop import stoppable_server
-
     flags = msgspec.structs.replace(
         flags,
         is_read_only=read_only,
@@ -81,10 +86,6 @@ async def start(
             await require_meant_cluster(context)
             context.console.record("BookieConfig", _shown(settings))
         else:
-            from bkctl.commands.bookie.reloader import Reloader
-            from bkctl.commands.server_log import ServerLog
-            from bkctl.runtime.net.systemd import Systemd
-
             if settings.log.log_format is LogFormat.JSON:
                 context.console.log_messages(logging.getLogger(__name__))
             with contextlib.closing(ServerLog(settings.log, is_debug=context.settings.is_debug)) as log:
@@ -118,10 +119,6 @@ async def require_meant_cluster(context: CommandContext) -> None:
     """RefusedError when the context pins another instance id: the bookie would write its cookie to that cluster."""
     if context.settings.pinned_instance_id is None:
         return
-    from bkctl.commands.safety.confirmation import require_pinned_instance
-    from bkctl.commands.session import open_session, require_metadata_uri
-    from bkctl.runtime.metadata.cluster.root import read_instance_id
-
     uri = require_metadata_uri(context)
     async with open_session(context, metadata_uri=uri, must_exist=False, warns_of_restore=False) as session:
         require_pinned_instance(context, await read_instance_id(session.store, session.root))
@@ -136,18 +133,11 @@ async def _run(
 
     autorecovery = None if settings.autorecovery is None else _new_child(settings.autorecovery)
     if settings.data_directory is None:
-        from bkctl.runtime.bookie.boot.process import run_bookie
-
         await run_bookie(settings.config, stop.event, note_serving, manager, autorecovery)
     else:
-        from bkctl.commands.bookie.own_cluster import run_with_own_zookeeper
-
         say, directory = context.console.say, settings.data_directory
         await run_with_own_zookeeper(settings.config, directory, say, stop.event, note_serving, manager, autorecovery)
 
 
 def _new_child(config: DaemonConfig) -> ChildDaemon:
-    from bkctl.runtime.autorecovery.child import AutorecoveryChild
-    from bkctl.runtime.net.loop import LoopClock
-
     return AutorecoveryChild(config, LoopClock())

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
 from bkctl.commands.context import BookieFlags, CommandContext, id_by_settings, load_config
 from bkctl.commands.parse import parse_bookie_id
 from bkctl.commands.rendering import Column, plain
-from bkctl.runtime.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
-    from bkctl.runtime.ports import Bookies
+from bkctl.runtime.errors import (
+    BookieError,
+    BookieNotFoundError,
+    BookieTimeoutError,
+    BookieUnavailableError,
+    ConfigurationError,
+)
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
+from bkctl.runtime.ports import Bookies
 
 
 class BookieState(enum.StrEnum):
@@ -84,8 +88,6 @@ async def bookie_row(
 
     ``reachable`` is None when the bookie was not asked: it is not registered, or its registration has no address.
     """
-    from bkctl.runtime.errors import BookieNotFoundError, BookieUnavailableError
-
     row: dict[str, object] = {"id": bookie_id, "state": state, "registered": state is not BookieState.DOWN}
     row |= dict.fromkeys(_UNKNOWN_FIELDS)
     if state is BookieState.DOWN:
@@ -106,8 +108,6 @@ async def bookie_row(
 
 async def _answer(bookies: Bookies, bookie_id: str) -> dict[str, object]:
     """The bookie's answer to a request for its disk space."""
-    from bkctl.runtime.errors import BookieError, BookieTimeoutError, BookieUnavailableError
-
     try:
         answer = await bookies.info(bookie_id)
     except (BookieTimeoutError, BookieUnavailableError) as error:

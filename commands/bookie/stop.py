@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,11 +18,10 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import WaitTimeoutError
 from bkctl.commands.parse import parse_duration_s
+from bkctl.commands.safety.gate import open_change
 from bkctl.runtime.admin.calls import BKCTL_API, CREDENTIALS_BYTES, process_of
+from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.errors import BookieTimeoutError, BookieUnavailableError
-
-if TYPE_CHECKING:
-    from bkctl.runtime.admin.client import AdminClient
 
 _POLL_S = 0.2
 
@@ -40,10 +40,6 @@ async def stop(
     nothing. Exits with 8 if the bookie has not ended in time; it then goes on stopping. A supervisor may start it
     again.
     """
-    import asyncio
-
-    from bkctl.commands.safety.gate import open_change
-
     wait_s = parse_duration_s(wait)
     async with open_admin(context, bookie_id, directory, token_file) as client, contextlib.AsyncExitStack() as at_end:
         state = await read_state(client)
@@ -67,8 +63,6 @@ async def _wait(
     context: CommandContext, client: AdminClient, bookie_id: str, ended: Callable[[], Awaitable[Any]] | None
 ) -> None:
     """Wait for the end of the process; of one on another machine only until it no longer answers."""
-    import asyncio
-
     context.console.say(f"waiting until bookie {bookie_id} has written its caches and ended")
     if ended is not None:
         await ended()
@@ -97,8 +91,6 @@ def _end_of(client: AdminClient, at_end: contextlib.AsyncExitStack) -> Callable[
     at_end.callback(os.close, process)
 
     async def ended() -> None:
-        import asyncio
-
         loop, event = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(process, event.set)
         try:

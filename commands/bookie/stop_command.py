@@ -7,13 +7,10 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.runtime.ledger.metadata import parse_host_and_port
-
-if TYPE_CHECKING:
-    from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 
 ID_PLACE = "{}"
 """Stands for the id of the bookie in a stop command."""

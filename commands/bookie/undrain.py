@@ -7,11 +7,16 @@ from typing import Annotated
 import typer
 
 from bkctl.commands.bookie.admin_access import TokenOption, read_token
+from bkctl.commands.bookie.read_only import BookieSwitch
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.parse import parse_bookie_id, parse_duration_s
+from bkctl.commands.safety.gate import nothing_to_change, open_change
 from bkctl.commands.session import open_session
+from bkctl.runtime.metadata.outage import OutageWait
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.replication.run.bookie_mode import ModeWatch
 
 
 @command("undrain", example="bookie undrain b1.example.com:3181", effect=Effect.REVERSIBLE)
@@ -26,12 +31,6 @@ async def undrain(
     They get new ledgers again; those that were moved away stay where they are. Needs the admin interface of each
     bookie: its socket on this machine, or its HTTP port (of a Java bookie too).
     """
-    from bkctl.commands.bookie.read_only import BookieSwitch
-    from bkctl.commands.safety.gate import nothing_to_change, open_change
-    from bkctl.runtime.metadata.outage import OutageWait
-    from bkctl.runtime.net.loop import LoopClock
-    from bkctl.runtime.replication.run.bookie_mode import ModeWatch
-
     wait_s = parse_duration_s(wait)
     ids = sorted({parse_bookie_id(each) for each in bookie_ids})
     token = read_token(context, token_file)

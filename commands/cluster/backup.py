@@ -11,6 +11,7 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.session import open_session
 from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.metadata.cluster.root import is_restore_unfinished, unfinished_restore_text
 from bkctl.storage.words import size
 
 
@@ -24,8 +25,6 @@ async def backup(
     Safe on a live cluster. Each ledger is consistent by itself; the backup as a whole is not a point-in-time snapshot.
     The file contains ledger passwords in plain text; only its owner can read it.
     """
-    from bkctl.runtime.metadata.cluster.root import is_restore_unfinished, unfinished_restore_text
-
     async with open_session(context, must_exist=False, warns_of_restore=False) as session:
         if await is_restore_unfinished(session.store, session.root):
             raise RefusedError(f"nothing was saved: {unfinished_restore_text(session.root)}")

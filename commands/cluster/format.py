@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from bkctl.commands.cluster.survey import (
     TREE_TABLE,
     find_tree,
@@ -14,7 +16,10 @@ from bkctl.commands.cluster.survey import (
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
+from bkctl.commands.safety.gate import open_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import open_session
+from bkctl.runtime.metadata.backup import cluster_format
 from bkctl.storage.words import counted
 
 
@@ -25,12 +30,6 @@ async def format_cluster(context: CommandContext) -> None:
     All metadata is backed up first, and the layout is kept. Entries on the bookies' disks become unreachable. The
     bookies do not start until their disks are formatted too. Type the instance id, or use --confirm.
     """
-    import random
-
-    from bkctl.commands.safety.gate import open_change
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.runtime.metadata.backup import cluster_format
-
     async with open_session(context, must_exist=False) as session:
         tree = await find_tree(context, session)
         await cluster_format.require_no_connections(session.store, session.root)

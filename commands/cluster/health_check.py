@@ -5,7 +5,10 @@ from __future__ import annotations
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
+from bkctl.commands.safety.gate import open_change
 from bkctl.commands.session import open_session
+from bkctl.runtime.metadata.cluster.root import is_health_check_enabled, switch_health_check
+from bkctl.runtime.metadata.paths import Paths
 
 _KIND = "HealthCheck"
 
@@ -13,8 +16,6 @@ _KIND = "HealthCheck"
 @command("status", example="cluster health-check status")
 async def show_status(context: CommandContext) -> None:
     """Show whether the health check is enabled. Clients before 4.15 ignore this switch."""
-    from bkctl.runtime.metadata.cluster.root import is_health_check_enabled
-
     async with open_session(context, must_exist=False) as session:
         is_enabled = await is_health_check_enabled(session.store, session.root)
         context.console.record(_KIND, {"enabled": is_enabled}, name="enabled")
@@ -33,10 +34,6 @@ async def disable(context: CommandContext) -> None:
 
 
 async def _switch(context: CommandContext, *, is_enabled: bool) -> None:
-    from bkctl.commands.safety.gate import open_change
-    from bkctl.runtime.metadata.cluster.root import is_health_check_enabled, switch_health_check
-    from bkctl.runtime.metadata.paths import Paths
-
     async with open_session(context) as session:
         verb, undo = ("enable", "disable") if is_enabled else ("disable", "enable")
         is_due = await is_health_check_enabled(session.store, session.root) is not is_enabled

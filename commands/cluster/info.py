@@ -6,6 +6,8 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import plain
 from bkctl.commands.session import open_session
+from bkctl.runtime.metadata.cluster.root import read_cluster_info
+from bkctl.runtime.metadata.cluster.summary import read_cluster_summary
 
 _SHOWN = {
     "cluster_under_replicated": lambda value: (
@@ -24,8 +26,6 @@ async def show_info(context: CommandContext) -> None:
     Only an auditor detects missing copies. If none is elected, or bookies are down and no ledger is marked yet, the
     answer is "unknown" (null in JSON). bkctl audit counts the copies.
     """
-    from bkctl.runtime.metadata.cluster.summary import read_cluster_summary
-
     async with open_session(context, must_exist=False) as session:
         summary = await read_cluster_summary(session.store, session.root, context.settings.zookeeper.layout)
         layout = summary.info.layout
@@ -53,8 +53,6 @@ async def show_instance_id(context: CommandContext) -> None:
 
     A cluster created by an old launcher may have none; this is not an error.
     """
-    from bkctl.runtime.metadata.cluster.root import read_cluster_info
-
     async with open_session(context, must_exist=False) as session:
         info = await read_cluster_info(session.store, session.root, context.settings.zookeeper.layout)
         body = {"instance_id": info.instance_id, "root": session.root}

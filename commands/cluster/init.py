@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Annotated
 
 import typer
@@ -9,7 +10,16 @@ import typer
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
+from bkctl.commands.safety.gate import open_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import open_session
+from bkctl.runtime.errors import ClusterNotFoundError, NodeExistsError, RefusedError
+from bkctl.runtime.metadata.cluster.root import (
+    init_cluster,
+    is_restore_unfinished,
+    read_cluster_info,
+    unfinished_restore_text,
+)
 
 
 @command("init", example="cluster init --if-not-exists", effect=Effect.REVERSIBLE)
@@ -23,18 +33,6 @@ async def init(
 
     Missing parents of its root are created too. In an existing cluster only missing directories are added.
     """
-    import random
-
-    from bkctl.commands.safety.gate import open_change
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.runtime.errors import ClusterNotFoundError, NodeExistsError, RefusedError
-    from bkctl.runtime.metadata.cluster.root import (
-        init_cluster,
-        is_restore_unfinished,
-        read_cluster_info,
-        unfinished_restore_text,
-    )
-
     async with open_session(context, must_exist=False, warns_of_restore=False) as session:
         if await is_restore_unfinished(session.store, session.root):
             raise RefusedError(f"nothing was changed: {unfinished_restore_text(session.root)}")

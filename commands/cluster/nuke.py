@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bkctl.commands.cluster.survey import (
     TREE_TABLE,
     find_tree,
@@ -16,11 +14,11 @@ from bkctl.commands.cluster.survey import (
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
+from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import open_session
+from bkctl.runtime.metadata.backup import cluster_format
 from bkctl.storage.words import counted
-
-if TYPE_CHECKING:
-    from bkctl.commands.safety.plan import Plan
 
 
 @command("nuke", example="cluster nuke --dry-run", effect=Effect.DESTROYS)
@@ -30,10 +28,6 @@ async def nuke(context: CommandContext) -> None:
     All metadata is backed up first. Refused if there are nodes below the root that are not BookKeeper's. Does nothing
     if there is no cluster. Type the instance id, or use --confirm.
     """
-    from bkctl.commands.safety.gate import nothing_to_change, open_change
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.runtime.metadata.backup import cluster_format
-
     async with open_session(context, must_exist=False) as session:
         if await session.store.exists(session.root) is None:
             nothing_to_change(context, _empty_plan(context, session.root), table=TREE_TABLE)
@@ -75,8 +69,6 @@ async def nuke(context: CommandContext) -> None:
 
 def _empty_plan(context: CommandContext, root: str) -> Plan:
     """Without a cluster there is no instance id to compare with the pinned one."""
-    from bkctl.commands.safety.plan import Plan
-
     return Plan(
         root=root,
         instance_id=context.settings.pinned_instance_id,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
 
 import typer
 
@@ -12,16 +13,26 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import Outcome
 from bkctl.commands.rendering import Column, Table
+from bkctl.commands.safety.gate import Change, open_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import ConflictError, RefusedError
+from bkctl.runtime.metadata.backup.archive import ArchiveReader
+from bkctl.runtime.metadata.backup.cluster_format import require_no_connections
+from bkctl.runtime.metadata.backup.restore import (
+    ArchiveSummary,
+    ClusterRestore,
+    Fate,
+    NewIds,
+    NodeFate,
+    RestoreTarget,
+    look_at_target,
+    read_archive,
+)
+from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, choose_tree
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.words import SHOWN_MAX, counted, listed
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from bkctl.commands.safety.gate import Change
-    from bkctl.runtime.metadata.backup.archive import ArchiveReader
-    from bkctl.runtime.metadata.backup.restore import ArchiveSummary, NewIds, NodeFate, RestoreTarget
 
 CONFLICT_TABLE = Table("Conflicts", Column("path", "NODE"), Column("reason", "REASON"))
 _CONFLICTS_KEPT_MAX = 1000
@@ -42,13 +53,6 @@ async def restore(
     overwritten: if they differ from the backup, the cluster's version is kept and reported. Safe to interrupt and to
     run again. Type the instance id of the backup, or use --confirm.
     """
-    from bkctl.runtime.metadata.backup.archive import ArchiveReader
-    from bkctl.runtime.metadata.backup.cluster_format import require_no_connections
-    from bkctl.runtime.metadata.backup.restore import look_at_target, read_archive
-    from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, choose_tree
-    from bkctl.runtime.net.loop import LoopClock
-    from bkctl.storage.adapters.filesystem import OsFileSystem
-
     with ArchiveReader(OsFileSystem(), file) as reader:
         with context.console.progress("checking the backup") as progress:
             archive = await read_archive(reader, LoopClock(), progress.update)
@@ -73,11 +77,6 @@ async def _plan_and_run(
     archive: ArchiveSummary,
     target: RestoreTarget,
 ) -> Outcome:
-    from bkctl.commands.safety.gate import open_change
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.runtime.metadata.backup.cluster_format import require_no_connections
-    from bkctl.runtime.metadata.backup.restore import ClusterRestore, look_at_target
-
     preview = ClusterRestore(session.store, archive, target, before_each=lambda: None, keep=lambda _path, _node: None)
     expected = await _tally(context, "comparing", archive, preview.preview(reader))
     header = archive.header
@@ -106,8 +105,6 @@ async def _run(
     target: RestoreTarget,
     change: Change,
 ) -> Outcome:
-    from bkctl.runtime.metadata.backup.restore import ClusterRestore
-
     if not target.is_fresh:
         current = await new_header(session, archive.tree)
         change.details["backup"] = await save_before(context, session, current, archive.tree, None)
@@ -171,8 +168,6 @@ class _RestoreCounts:
 
     def add(self, fate: NodeFate) -> None:
         """Count one outcome."""
-        from bkctl.runtime.metadata.backup.restore import Fate
-
         self.ledgers_created += fate.is_ledger and fate.fate is Fate.CREATED
         self.ledgers_advanced += fate.fate is Fate.ADVANCED
         self.ledgers_same += fate.is_ledger and fate.fate is Fate.SAME

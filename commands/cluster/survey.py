@@ -6,19 +6,27 @@ import contextlib
 import datetime
 import os
 import urllib.parse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.state_directory import state_directory
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConflictError, MetadataFormatError, RefusedError
+from bkctl.runtime.metadata.backup.archive import ArchiveEnd, ArchiveHeader, ArchiveReader
+from bkctl.runtime.metadata.backup.backup import (
+    ClusterSurvey,
+    backup_cluster,
+    read_maintenance,
+    survey_cluster,
+    survey_notes,
+)
+from bkctl.runtime.metadata.backup.restore import read_archive
+from bkctl.runtime.metadata.cluster.root import read_instance_id, require_cluster
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree, choose_tree, read_layout
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.words import counted
-
-if TYPE_CHECKING:
-    from bkctl.runtime.metadata.backup.archive import ArchiveEnd, ArchiveHeader
-    from bkctl.runtime.metadata.backup.backup import ClusterSurvey
-    from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 
 TREE_TABLE = Table(
     "Changes",
@@ -36,9 +44,6 @@ async def find_tree(context: CommandContext, session: Session) -> LedgerTree:
     ClusterNotFoundError; ConfigurationError when the two differ. An unreadable LAYOUT counts as missing if the URI
     has a layout, so that such a cluster can be saved and deleted.
     """
-    from bkctl.runtime.metadata.cluster.root import require_cluster
-    from bkctl.runtime.metadata.ledgers.layout import choose_tree, read_layout
-
     config = context.settings.zookeeper.layout
     await require_cluster(session.store, session.root)
     try:
@@ -54,8 +59,6 @@ async def find_tree(context: CommandContext, session: Session) -> LedgerTree:
 
 async def look_before_deletion(context: CommandContext, session: Session, tree: LedgerTree) -> ClusterSurvey:
     """Read the whole tree and count its nodes. RefusedError for a ledger of a newer release: no restore creates it."""
-    from bkctl.runtime.metadata.backup.backup import survey_cluster
-
     with context.console.progress("reading the metadata") as progress:
         survey = await survey_cluster(session.store, session.root, tree, on_progress=progress.update)
     if survey.newer_count:
@@ -70,9 +73,6 @@ async def save(
     context: CommandContext, session: Session, header: ArchiveHeader, tree: LedgerTree, path: str
 ) -> tuple[ClusterSurvey, ArchiveEnd]:
     """Write an archive of the whole tree."""
-    from bkctl.runtime.metadata.backup.backup import backup_cluster
-    from bkctl.storage.adapters.filesystem import OsFileSystem
-
     with context.console.progress("saving the metadata") as progress:
         file_system = OsFileSystem()
         return await backup_cluster(session.store, header, tree, file_system, path, on_progress=progress.update)
@@ -89,11 +89,6 @@ async def save_before(
 
     RefusedError when that fails; ConflictError when the tree is not the one the plan was made from.
     """
-    from bkctl.runtime.metadata.backup.archive import ArchiveReader
-    from bkctl.runtime.metadata.backup.restore import read_archive
-    from bkctl.runtime.net.loop import LoopClock
-    from bkctl.storage.adapters.filesystem import OsFileSystem
-
     name = urllib.parse.quote(header.root.removeprefix("/"), safe="")
     time = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S%fZ")
     path = os.path.join(state_directory(context.settings, _DIRECTORY), f"{name}-{time}.jsonl.gz")
@@ -129,8 +124,6 @@ def tree_items(root: str, survey: ClusterSurvey, actions: dict[str, str]) -> tup
 
 async def notes_items(session: Session) -> tuple[dict[str, Any], ...]:
     """The plan item that deletes autorecovery's notes, if there are any."""
-    from bkctl.runtime.metadata.backup.backup import survey_notes
-
     notes = await survey_notes(session.store, session.root)
     if notes is None:
         return ()
@@ -144,10 +137,6 @@ def now_text() -> str:
 
 async def new_header(session: Session, tree: LedgerTree) -> ArchiveHeader:
     """First line of an archive created now."""
-    from bkctl.runtime.metadata.backup.archive import ArchiveHeader
-    from bkctl.runtime.metadata.backup.backup import read_maintenance
-    from bkctl.runtime.metadata.cluster.root import read_instance_id
-
     instance_id = await read_instance_id(session.store, session.root)
     return ArchiveHeader(
         root=session.root,

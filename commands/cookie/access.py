@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, unreadable_file
 from bkctl.commands.parse import parse_bookie_id
-from bkctl.commands.rendering import Column, Table
+from bkctl.commands.rendering import Column, Table, plain
 from bkctl.commands.session import Session
-from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.errors import MetadataFormatError, NoNodeError, RefusedError
+from bkctl.runtime.metadata.bookies.cookies import Cookie, decode_cookie
+from bkctl.runtime.metadata.ledgers.stored_ledgers import BookieReferences, find_references
+from bkctl.runtime.metadata.store import Node
 from bkctl.storage.adapters.given_files import read_given_file
 from bkctl.storage.words import counted
-
-if TYPE_CHECKING:
-    from bkctl.runtime.metadata.bookies.cookies import Cookie
-    from bkctl.runtime.metadata.ledgers.stored_ledgers import BookieReferences
-    from bkctl.runtime.metadata.store import Node
 
 SubjectArgument = Annotated[
     str | None, typer.Argument(metavar="[ID]", help="Bookie ID (with --from-config by default that of the settings)")
@@ -46,8 +44,6 @@ def named_file(bookie: str | None, file: str | None, *, from_config: bool) -> tu
 
 async def read_cookie_node(session: Session, bookie_id: str) -> Node:
     """The stored bytes; NotFoundError."""
-    from bkctl.runtime.errors import NoNodeError
-
     try:
         return await session.cookies.read_node(parse_bookie_id(bookie_id))
     except NoNodeError:
@@ -67,8 +63,6 @@ async def require_not_registered(session: Session, *bookie_ids: str) -> None:
 
 async def scan_references(context: CommandContext, session: Session, bookie_ids: Sequence[str]) -> BookieReferences:
     """Read all ledgers again and find those that refer to the bookies."""
-    from bkctl.runtime.metadata.ledgers.stored_ledgers import find_references
-
     ledgers = await session.ledgers()
     with context.console.progress("reading all ledgers") as progress:
         return await find_references(session.store, ledgers, bookie_ids, progress.update)
@@ -101,9 +95,6 @@ def read_cookie_file(path: str) -> bytes:
 
 def require_fitting(session: Session, bookie_id: str, data: bytes, path: str) -> Cookie:
     """The cookie in a file, which must belong to this bookie in this cluster; InvalidArgumentError, RefusedError."""
-    from bkctl.runtime.errors import MetadataFormatError
-    from bkctl.runtime.metadata.bookies.cookies import decode_cookie
-
     try:
         cookie = decode_cookie(data)
     except MetadataFormatError as error:
@@ -144,8 +135,6 @@ def difference_rows(stored: Cookie | None, new: Cookie) -> list[dict[str, object
 
 def difference_sentences(rows: Sequence[dict[str, object]]) -> list[str]:
     """The differences as text for the operator who confirms them."""
-    from bkctl.commands.rendering import plain
-
     return [f"will change {row['field']} from {plain(row['stored'])} to {plain(row['new'])}" for row in rows]
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import contextlib
+import hashlib
+from typing import Annotated
 
+import msgspec
 import typer
 
 from bkctl.commands.command import command
@@ -21,13 +24,13 @@ from bkctl.commands.cookie.access import (
 )
 from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.effect import Effect
+from bkctl.commands.safety.gate import open_change
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.shared_options import takes_bookie_options
-from bkctl.runtime.errors import ConflictError
-
-if TYPE_CHECKING:
-    from bkctl.runtime.bookie.cookies.evidence import Evidence
-    from bkctl.runtime.metadata.bookies.cookies import Cookie
+from bkctl.runtime.bookie.cookies.evidence import Evidence
+from bkctl.runtime.bookie.cookies.repair import require_matching_directories
+from bkctl.runtime.errors import ConflictError, NodeExistsError
+from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
 
 
 @command(
@@ -76,10 +79,6 @@ async def _create_from_file(context: CommandContext, session: Session, bookie_id
 
 async def _prove(context: CommandContext, own: OwnBookie) -> Evidence:
     """State of a bookie whose directories all exist and match; RefusedError, ConflictError."""
-    import msgspec
-
-    from bkctl.runtime.bookie.cookies.repair import require_matching_directories
-
     bookie_id = own.expected.bookie_id
     await _require_absent(own.session, bookie_id)
     await require_not_registered(own.session, bookie_id)
@@ -101,14 +100,6 @@ async def _store(
     context: CommandContext, session: Session, cookie: Cookie, data: bytes | None, own: OwnBookie | None
 ) -> None:
     """``own``: the bookie whose directories are locked and checked again while the cookie is stored."""
-    import contextlib
-    import hashlib
-
-    from bkctl.commands.safety.gate import open_change
-    from bkctl.runtime.bookie.cookies.repair import require_matching_directories
-    from bkctl.runtime.errors import NodeExistsError
-    from bkctl.runtime.metadata.bookies.cookies import encode_cookie
-
     bookie_id, data = cookie.bookie_id, data or encode_cookie(cookie)
     path = session.cookies.path(bookie_id)
     digest = hashlib.sha256(data).hexdigest()

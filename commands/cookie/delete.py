@@ -15,6 +15,7 @@ from bkctl.commands.cookie.access import (
     scan_references,
 )
 from bkctl.commands.effect import Effect
+from bkctl.commands.safety.gate import open_change
 from bkctl.commands.session import open_session
 from bkctl.storage.words import counted
 
@@ -28,8 +29,6 @@ async def delete(
     All ledgers are read to verify this. If ledgers reference the bookie, use bkctl decommission. The cookie is kept in
     the trash. Type the ID, or use --confirm.
     """
-    from bkctl.commands.safety.gate import open_change
-
     async with open_session(context) as session:
         node = await read_cookie_node(session, bookie_id)
         await require_not_registered(session, bookie_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext, load_config
@@ -18,12 +18,14 @@ from bkctl.commands.cookie.access import (
 )
 from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.effect import Effect
+from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session
 from bkctl.commands.shared_options import takes_bookie_options
+from bkctl.runtime.bookie.cookies.directories import record_places
+from bkctl.runtime.bookie.cookies.doctor import diagnose
+from bkctl.runtime.bookie.cookies.evidence import is_expansion
 from bkctl.runtime.errors import RefusedError
-
-if TYPE_CHECKING:
-    from bkctl.commands.safety.plan import Plan
 
 
 @command(
@@ -43,9 +45,6 @@ async def expand(
     number of directories, so entries would be looked up on the wrong disk. To give such a bookie other disks, run bkctl
     decommission and start it with empty directories, or add another bookie.
     """
-    from bkctl.commands.safety.gate import nothing_to_change, open_change
-    from bkctl.runtime.bookie.cookies.directories import record_places
-
     config = load_config(context, flags)
     async with open_own_bookie(context, config) as own:
         session, own_id = own.session, own.expected.bookie_id
@@ -91,9 +90,6 @@ def _print(context: CommandContext, bookie_id: str, version: int, rows: Sequence
 
 async def _require_expansion(own: OwnBookie) -> bool:
     """Whether there is something to expand; RefusedError when it must not be expanded."""
-    from bkctl.runtime.bookie.cookies.doctor import diagnose
-    from bkctl.runtime.bookie.cookies.evidence import is_expansion
-
     evidence, _ = await own.gather()
     if is_expansion(evidence) and not any(
         directory.trouble or directory.migration for directory in evidence.directories

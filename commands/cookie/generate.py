@@ -10,6 +10,9 @@ from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext, id_by_settings, load_config
 from bkctl.commands.session import open_session
 from bkctl.commands.shared_options import takes_bookie_options
+from bkctl.runtime.bookie.cookies.check import expected_cookie
+from bkctl.runtime.metadata.bookies.cookies import encode_cookie
+from bkctl.runtime.new_file import write_whole
 
 
 @command(
@@ -36,10 +39,6 @@ async def generate(
 
     bkctl cookie create and cookie_create of the Java shell read the file.
     """
-    from bkctl.runtime.bookie.cookies.check import expected_cookie
-    from bkctl.runtime.metadata.bookies.cookies import encode_cookie
-    from bkctl.runtime.new_file import write_whole
-
     config = load_config(context, flags, bookie)
     if instance_id is None:
         async with open_session(context) as session:

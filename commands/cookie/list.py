@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 import typer
@@ -11,6 +12,9 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.cookie.access import cookie_body, read_cookie_node
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.ledger.metadata import is_valid_bookie_id
+from bkctl.runtime.metadata.bookies.cookies import decode_cookie
 
 _TABLE = Table(
     "CookieList",
@@ -29,8 +33,6 @@ _WINDOW = 64
 @command("list", example="cookie list", is_listing=True)
 async def list_cookies(context: CommandContext) -> None:
     """List all cookies. Those that cannot be read or belong to another instance show the reason."""
-    import asyncio
-
     async with open_session(context) as session:
         ids = await session.cookies.ids()
         with context.console.listing(_TABLE) as listing:
@@ -45,9 +47,6 @@ async def list_cookies(context: CommandContext) -> None:
 
 async def _row(session: Session, bookie_id: str) -> dict[str, object] | None:
     """None for a cookie that was deleted meanwhile."""
-    from bkctl.runtime.errors import MetadataFormatError
-    from bkctl.runtime.ledger.metadata import is_valid_bookie_id
-
     try:
         found = await session.cookies.find(bookie_id)
     except MetadataFormatError as error:
@@ -72,9 +71,6 @@ async def show(
     raw: Annotated[bool, typer.Option("--raw", help="Print the raw bytes without parsing them")] = False,
 ) -> None:
     """Show the stored cookie of a bookie. Exits with 4 if there is none, with 12 if it is unreadable."""
-    from bkctl.runtime.errors import MetadataFormatError
-    from bkctl.runtime.metadata.bookies.cookies import decode_cookie
-
     async with open_session(context) as session:
         node = await read_cookie_node(session, bookie_id)
         if raw:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -14,13 +14,14 @@ from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import parse_bookie_id
+from bkctl.commands.safety.gate import nothing_to_change, open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_bookie_options
+from bkctl.runtime.bookie.cookies.directories import version_path
+from bkctl.runtime.bookie.cookies.repair import MigrationState, examine_migration
+from bkctl.runtime.bookie.cookies.repair import migrate as migrate_cookies
 from bkctl.runtime.errors import ConflictError, RefusedError
 from bkctl.storage.words import counted
-
-if TYPE_CHECKING:
-    from bkctl.runtime.bookie.cookies.repair import MigrationState
 
 
 @command(
@@ -47,8 +48,6 @@ async def migrate(
     rewrite-bookie next. If interrupted, the bookie does not start until the same command is run again. Type the old ID,
     or use --confirm.
     """
-    from bkctl.commands.safety.gate import nothing_to_change
-
     if parse_bookie_id(old_id) == parse_bookie_id(new_id):
         raise InvalidArgumentError("--from and --to are the same id")
     config = load_config(context, flags, new_id)
@@ -71,8 +70,6 @@ async def migrate(
 
 
 async def _examine(own: OwnBookie, old_id: str) -> MigrationState:
-    from bkctl.runtime.bookie.cookies.repair import examine_migration
-
     evidence, _ = await own.gather()
     return await examine_migration(evidence, old_id, own.session.cookies)
 
@@ -103,8 +100,6 @@ def _require_filled_directories(state: MigrationState, naming_old: int) -> None:
 
 
 def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:
-    from bkctl.runtime.bookie.cookies.directories import version_path
-
     session, new_id = own.session, own.expected.bookie_id
     items: list[dict[str, object]] = []
     if not state.has_new_stored:
@@ -131,9 +126,6 @@ def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:
 
 
 async def _carry_out(context: CommandContext, own: OwnBookie, state: MigrationState, plan: Plan) -> None:
-    from bkctl.commands.safety.gate import open_change
-    from bkctl.runtime.bookie.cookies.repair import migrate as migrate_cookies
-
     old_id, new_id = state.old_id, own.expected.bookie_id
     async with open_change(context, plan, own.session.store) as change:
         with own.locked():

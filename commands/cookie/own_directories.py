@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bkctl.commands.context import CommandContext, id_by_settings
 from bkctl.commands.session import Session, open_session
+from bkctl.runtime.bookie.cookies.check import CookieCheckService, expected_cookie
+from bkctl.runtime.bookie.cookies.evidence import Evidence
+from bkctl.runtime.bookie.identity import former_bookie_ids
+from bkctl.runtime.config import BookieConfig
 from bkctl.runtime.errors import RefusedError
-
-if TYPE_CHECKING:
-    from bkctl.runtime.bookie.cookies.check import CookieCheckService
-    from bkctl.runtime.bookie.cookies.evidence import Evidence
-    from bkctl.runtime.config import BookieConfig
-    from bkctl.runtime.metadata.bookies.cookies import Cookie
-    from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.runtime.metadata.bookies.cookies import Cookie
+from bkctl.runtime.net.host import OsHost
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.engine.ledger_storage import lock_directories
 
 
 class OwnBookie(NamedTuple):
@@ -30,19 +32,12 @@ class OwnBookie(NamedTuple):
 
     async def gather(self) -> tuple[Evidence, int | None]:
         """Current state, and the version of the stored cookie."""
-        import asyncio
-
-        from bkctl.runtime.bookie.identity import former_bookie_ids
-        from bkctl.runtime.net.host import OsHost
-
         former = await asyncio.to_thread(former_bookie_ids, self.config, self.config.port, OsHost())
         return await self.service.gather(self.expected, former)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the locks of all directories, which must exist; DirectoryLockedError while the bookie runs."""
-        from bkctl.storage.engine.ledger_storage import lock_directories
-
         for path in self.config.storage.all_directories:
             if not self.file_system.exists(path):
                 raise RefusedError(f"nothing was changed: {path} is missing: mount its disk, or create the directory")
@@ -57,11 +52,6 @@ class OwnBookie(NamedTuple):
 @asynccontextmanager
 async def open_own_bookie(context: CommandContext, config: BookieConfig) -> AsyncIterator[OwnBookie]:
     """The bookie of these settings and its cluster; ConfigurationError, ClusterNotFoundError."""
-    import asyncio
-
-    from bkctl.runtime.bookie.cookies.check import CookieCheckService, expected_cookie
-    from bkctl.storage.adapters.filesystem import OsFileSystem
-
     bookie_id = config.bookie_id or id_by_settings(config)
     # As in ``bookie start``, ``--set metadataServiceUri`` applies.
     async with open_session(context, metadata_uri=config.metadata_uri) as session:

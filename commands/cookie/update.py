@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import hashlib
+from typing import Annotated
 
 import msgspec
 import typer
@@ -25,14 +26,16 @@ from bkctl.commands.cookie.access import (
 )
 from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.effect import Effect
+from bkctl.commands.safety.gate import nothing_to_change, open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.shared_options import takes_bookie_options
-
-if TYPE_CHECKING:
-    from bkctl.runtime.bookie.cookies.evidence import Evidence
-    from bkctl.runtime.metadata.bookies.cookies import Cookie
-    from bkctl.runtime.metadata.store import Node
+from bkctl.runtime.bookie.cookies.directories import version_path
+from bkctl.runtime.bookie.cookies.evidence import Evidence
+from bkctl.runtime.bookie.cookies.repair import require_own_directories, restamp
+from bkctl.runtime.errors import BadVersionError, MetadataFormatError
+from bkctl.runtime.metadata.bookies.cookies import Cookie, decode_cookie, encode_cookie
+from bkctl.runtime.metadata.store import Node
 
 
 @command(
@@ -67,8 +70,6 @@ async def update(
 
 
 async def _update_from_file(context: CommandContext, session: Session, bookie_id: str, file: str) -> None:
-    from bkctl.commands.safety.gate import open_change
-
     data = read_cookie_file(file)
     cookie = require_fitting(session, bookie_id, data, file)
     node = await read_cookie_node(session, bookie_id)
@@ -87,13 +88,6 @@ async def _update_from_file(context: CommandContext, session: Session, bookie_id
 
 
 async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
-    from bkctl.commands.safety.gate import nothing_to_change, open_change
-    from bkctl.runtime.bookie.cookies.directories import version_path
-    from bkctl.runtime.bookie.cookies.repair import restamp
-    from bkctl.runtime.errors import BadVersionError
-    from bkctl.runtime.metadata.bookies.cookies import encode_cookie
-    from bkctl.runtime.metadata.store import Node
-
     session, bookie_id = own.session, own.expected.bookie_id
     node = await read_cookie_node(session, bookie_id)
     await require_not_registered(session, bookie_id)
@@ -134,10 +128,6 @@ async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
 
 
 async def _prove(own: OwnBookie, naming: dict[str, int]) -> Evidence:
-    import msgspec
-
-    from bkctl.runtime.bookie.cookies.repair import require_own_directories
-
     evidence, _ = await own.gather()
     evidence = msgspec.structs.replace(evidence, ledgers_naming=naming)
     require_own_directories(evidence)
@@ -145,9 +135,6 @@ async def _prove(own: OwnBookie, naming: dict[str, int]) -> Evidence:
 
 
 def _readable(data: bytes) -> Cookie | None:
-    from bkctl.runtime.errors import MetadataFormatError
-    from bkctl.runtime.metadata.bookies.cookies import decode_cookie
-
     try:
         return decode_cookie(data)
     except MetadataFormatError:
@@ -162,8 +149,6 @@ def _plan(
     rows: list[dict[str, object]],
     version_paths: list[str] | None = None,
 ) -> Plan:
-    import hashlib
-
     digest = hashlib.sha256(data).hexdigest()
     files = [
         {"action": "write", "path": path, "expected_version": None, "sha256": digest} for path in version_paths or ()

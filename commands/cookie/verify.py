@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,12 +13,15 @@ from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.errors import Outcome
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.shared_options import BOOKIE_OPTIONS, STORAGE_OPTIONS, takes_bookie_options
+from bkctl.runtime.bookie.cookies.directories import version_path
+from bkctl.runtime.bookie.cookies.doctor import diagnose
+from bkctl.runtime.bookie.cookies.evidence import Cause, CookieFinding, Evidence, Remedy
+from bkctl.runtime.bookie.identity import resolve_identity
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.metadata.bookies.cookies import Cookie
+from bkctl.runtime.net.host import OsHost
 from bkctl.storage.words import counted
-
-if TYPE_CHECKING:
-    from bkctl.runtime.bookie.cookies.evidence import CookieFinding, Evidence, Remedy
-    from bkctl.runtime.config import BookieConfig
-    from bkctl.runtime.metadata.bookies.cookies import Cookie
 
 _TABLE = Table(
     "Differences",
@@ -43,9 +45,6 @@ async def verify(
     and one safe command that fixes it, and exits with 10. In that case all ledgers are read to find those that
     reference the bookie.
     """
-    from bkctl.runtime.bookie.cookies.doctor import diagnose
-    from bkctl.runtime.bookie.cookies.evidence import Cause
-
     config = load_config(context, flags)
     async with open_own_bookie(context, config) as own:
         evidence = await _evidence(context, own)
@@ -72,11 +71,6 @@ async def verify(
 
 def _unusable_address(config: BookieConfig) -> CookieFinding | None:
     """A configured id does not contain the address, but a start refuses a wrong address too."""
-    from bkctl.runtime.bookie.cookies.evidence import Cause, CookieFinding, Remedy
-    from bkctl.runtime.bookie.identity import resolve_identity
-    from bkctl.runtime.errors import ConfigurationError
-    from bkctl.runtime.net.host import OsHost
-
     try:
         resolve_identity(config, OsHost())
     except ConfigurationError as error:
@@ -88,8 +82,6 @@ def _unusable_address(config: BookieConfig) -> CookieFinding | None:
 
 async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
     """Collect the evidence. Ledgers are read unless everything matches already and no directory is empty."""
-    from bkctl.runtime.bookie.cookies.doctor import diagnose
-
     evidence, _ = await own.gather()
     live = (await own.session.registrations.snapshot()).live
     evidence = msgspec.structs.replace(evidence, is_registered=own.expected.bookie_id in live)
@@ -107,8 +99,6 @@ async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
 
 def _rows(evidence: Evidence) -> list[dict[str, object]]:
     """Field by field: the stored cookie and each VERSION file, compared with the settings."""
-    from bkctl.runtime.bookie.cookies.directories import version_path
-
     rows = _rows_of("stored cookie", evidence.stored, evidence.stored_damage, evidence)
     for directory in evidence.directories:
         rows += _rows_of(

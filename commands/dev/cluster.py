@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -10,13 +10,10 @@ import typer
 from bkctl.commands.command import command
 from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
+from bkctl.commands.dev.cluster_state import ClusterStatus, ServerStatus
+from bkctl.commands.dev.local_cluster import LocalCluster
 from bkctl.commands.effect import Effect
 from bkctl.commands.rendering import Column, Table
-
-if TYPE_CHECKING:
-    from bkctl.commands.dev.cluster_state import ClusterStatus, ServerStatus
-    from bkctl.commands.dev.local_cluster import LocalCluster
-
 
 Directory = Annotated[str, typer.Option("--dir", metavar="DIR", help="Directory of the cluster")]
 BookieArgument = Annotated[
@@ -123,8 +120,6 @@ async def start(context: CommandContext, bookie_id: BookieArgument, directory: D
 
 
 def _cluster(context: CommandContext, directory: str) -> LocalCluster:
-    from bkctl.commands.dev.local_cluster import LocalCluster
-
     return LocalCluster(directory, context.console.say)
 
 

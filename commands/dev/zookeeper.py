@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Annotated
 
@@ -10,6 +11,9 @@ import typer
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
+from bkctl.commands.event_loop import stop_signals
+from bkctl.runtime.errors import MetadataUnavailableError
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars
 
 
 @command("zookeeper", example="dev zookeeper --port 2181", effect=Effect.SERVES, is_local=True)
@@ -26,12 +30,6 @@ async def run_zookeeper(
 
     This is the real server, from the jars in pyspark; it needs Java 17 or newer. Its data is kept.
     """
-    import asyncio
-
-    from bkctl.commands.event_loop import stop_signals
-    from bkctl.runtime.errors import MetadataUnavailableError
-    from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars
-
     console = context.console
     directory = _absolute(directory)
     if context.settings.is_dry_run:

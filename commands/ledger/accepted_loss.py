@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Collection, Sequence
+from typing import Annotated, Any
 
 import typer
 
 from bkctl.commands.parse import parse_bookie_id
 from bkctl.commands.rendering import Column, Table
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.session import Session
+from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.replication.close.accepted_loss import AcceptedLoss, LossClose
+from bkctl.runtime.replication.close.ledger_closer import LossConsent
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.judge.closability import why_not_closable
+from bkctl.runtime.replication.judge.fragments import format_ranges
+from bkctl.runtime.replication.survey.loss_proof import why_not_given_up
 from bkctl.storage.words import counted, enumerated, first_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from bkctl.commands.safety.gate import Change
-    from bkctl.commands.session import Session
-    from bkctl.runtime.client import LedgerClient
-    from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
-    from bkctl.runtime.replication.close.accepted_loss import AcceptedLoss, LossClose
-    from bkctl.runtime.replication.close.ledger_closer import LossConsent
-    from bkctl.runtime.replication.config import ReplicationConfig
 
 LostBookies = Annotated[
     list[str] | None,
@@ -43,8 +44,6 @@ def parse_lost(texts: list[str] | None) -> frozenset[str]:
 
 def require_lost(ledgers: Sequence[StoredLedger], lost: Collection[str], live: Collection[str]) -> None:
     """RefusedError unless the bookies can be given up for these ledgers, by the registrations."""
-    from bkctl.runtime.replication.survey.loss_proof import why_not_given_up
-
     for each in ledgers:
         assert each.metadata is not None
         reason = why_not_given_up(each.metadata, lost, live)
@@ -67,9 +66,6 @@ async def loss_sentences(
 
     Fences nothing.
     """
-    from bkctl.runtime.replication.close.accepted_loss import LossClose
-    from bkctl.runtime.replication.judge.closability import why_not_closable
-
     require_lost(ledgers, lost, live)
     closing = LossClose(client.ports, config, lost)
     sentences = []
@@ -94,10 +90,6 @@ async def loss_consent(
     client: LedgerClient, session: Session, config: ReplicationConfig, lost: frozenset[str], change: Change
 ) -> LossConsent:
     """The consent that the operator gave by confirming the plan of ``change``."""
-    from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
-    from bkctl.runtime.replication.close.accepted_loss import LossClose
-    from bkctl.runtime.replication.close.ledger_closer import LossConsent
-
     notes = RecoveryNotes(session.store, session.root).given_up
 
     async def keep(ledger_id: int) -> None:
@@ -119,8 +111,6 @@ async def loss_consent(
 
 def loss_row(ledger_id: int, loss: AcceptedLoss) -> dict[str, Any]:
     """One ledger that was closed without its lost bookies."""
-    from bkctl.runtime.replication.judge.fragments import format_ranges
-
     more = f", and {counted(loss.unlisted, 'more entry')} after {loss.holes[-1].last_entry_id}" if loss.unlisted else ""
     return {
         "ledger_id": str(ledger_id),

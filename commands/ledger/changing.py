@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any
 
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.rendering import Column, Table
+from bkctl.commands.safety.gate import Change
+from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.errors import ConflictError, RefusedError
+from bkctl.runtime.metadata.ledgers.changes import BATCH, Action, Decide, LedgerChanges, LedgerFate, nothing_to_check
+from bkctl.runtime.metadata.request_budget import RequestBudget
+from bkctl.runtime.metadata.store import Node
 from bkctl.storage.words import counted
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-
-    from bkctl.commands.safety.gate import Change
-    from bkctl.runtime.client import LedgerClient
-    from bkctl.runtime.metadata.ledgers.changes import Decide, LedgerFate
-    from bkctl.runtime.metadata.store import Node
 
 FAILURE_TABLE = Table(
     "Not changed",
@@ -42,8 +41,6 @@ class Tally:
 
     def add(self, fate: LedgerFate) -> None:
         """Count one outcome."""
-        from bkctl.runtime.metadata.ledgers.changes import Action
-
         self.changed += fate.is_change
         self.unchanged += fate.action is Action.NONE
         if fate.action is Action.FAIL:
@@ -73,10 +70,6 @@ async def change_ledgers(
 
     If the trash cannot be written after a change, the tally counts one more failure.
     """
-    from contextlib import aclosing
-
-    from bkctl.runtime.metadata.ledgers.changes import BATCH, LedgerChanges, nothing_to_check
-    from bkctl.runtime.metadata.request_budget import RequestBudget
 
     def keep(action: str, nodes: Sequence[tuple[str, Node]]) -> None:
         change.require_lock()

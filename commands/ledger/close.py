@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Collection, Sequence
+from contextlib import aclosing
+from typing import Annotated, Any
 
 import typer
 
@@ -22,18 +24,17 @@ from bkctl.commands.ledger.named import IdsFromFile, LedgerIds, owner_sentences,
 from bkctl.commands.ledger.rows import owner_text, state_name
 from bkctl.commands.parse import all_ledger_ids, parse_duration_s
 from bkctl.commands.rendering import Column, Lines, Table, time_text
+from bkctl.commands.safety.gate import Change, nothing_to_change, open_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
+from bkctl.runtime.replication.close.ledger_closer import CloseOutcome, CloseResult, LedgerCloser, LossConsent
+from bkctl.runtime.replication.judge.closability import why_not_closable
+from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges, joined
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.storage.words import counted, first_lines, size
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from bkctl.commands.safety.gate import Change
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.runtime.client import LedgerClient
-    from bkctl.runtime.metadata.bookies.registration import Registrations
-    from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
-    from bkctl.runtime.replication.close.ledger_closer import CloseResult, LossConsent
 
 _PLAN_TABLE = Table(
     "Changes",
@@ -85,8 +86,6 @@ async def close(
     bookies that could have the last entries do not answer, it is not closed. If their disks are lost, --accept-loss
     ends it with what all others have: type the ID, or use --confirm. Safe to repeat.
     """
-    from bkctl.commands.safety.gate import nothing_to_change, open_change
-
     grace_s = parse_duration_s(grace, is_zero_allowed=True)
     if not ledger and from_file is None:
         raise InvalidArgumentError("specify the ledgers to close, or a file of their ids with --from-file")
@@ -127,10 +126,6 @@ class _Report:
 
     def add(self, result: CloseResult, owner: str | None) -> None:
         """One ledger that was open at first."""
-        from bkctl.runtime.replication.close.ledger_closer import CloseOutcome
-        from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges, joined
-        from bkctl.runtime.replication.judge.ledger_result import FailureReason
-
         for bookie_id, entry_ids in sorted(result.corrupt_left.items()):
             entries = format_ranges(joined(EntryRange(each, each) for each in entry_ids))
             place = {"ledger_id": str(result.ledger_id), "bookie_id": bookie_id, "entries": entries}
@@ -171,8 +166,6 @@ class _Report:
     @property
     def counts(self) -> dict[str, int]:
         """Numbers of ledgers."""
-        from bkctl.runtime.replication.close.ledger_closer import CloseOutcome
-
         closed = sum(row["outcome"] == CloseOutcome.CLOSED.value for row in self.rows)
         return {
             "closed": closed,
@@ -256,8 +249,6 @@ def _done_already(report: _Report) -> str:
 
 def _doubtful(found: list[StoredLedger], live: Collection[str]) -> list[str]:
     """Ledgers that cannot be closed with the bookies that are registered now."""
-    from bkctl.runtime.replication.judge.closability import why_not_closable
-
     sentences = []
     for each in found:
         assert each.metadata is not None
@@ -295,10 +286,6 @@ async def _close(
     report: _Report,
     consent: LossConsent | None,
 ) -> None:
-    from contextlib import aclosing
-
-    from bkctl.runtime.replication.close.ledger_closer import LedgerCloser
-
     owners = {each.ledger_id: None if each.metadata is None else owner_text(each.metadata) for each in found}
     closer = LedgerCloser(client.ports, change.require_lock, consent)
     in_parallel = context.settings.replication.ledgers_in_parallel

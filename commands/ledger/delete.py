@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,15 +17,15 @@ from bkctl.commands.ledger.named import IdsFromFile, LedgerIds, owner_sentences,
 from bkctl.commands.ledger.rows import owner_text, state_name
 from bkctl.commands.parse import all_ledger_ids
 from bkctl.commands.rendering import Column, Table
+from bkctl.commands.safety.gate import open_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
+from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.errors import LedgerNotFoundError, RefusedError
+from bkctl.runtime.metadata.ledgers.changes import Action, Decide, Step
+from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger, unreadable_advice
+from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.storage.words import counted, first_lines, listed, size
-
-if TYPE_CHECKING:
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.runtime.client import LedgerClient
-    from bkctl.runtime.metadata.ledgers.changes import Decide
-    from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
 
 PLAN_TABLE = Table(
     "Changes",
@@ -61,9 +61,6 @@ async def delete(
     --accept-loss also if only lost bookies can know the end. Until bookies collect garbage, ledger import restores them
     from the trash. Type the ID or count, or use --confirm.
     """
-    from bkctl.commands.safety.gate import open_change
-    from bkctl.runtime.metadata.pipeline import each_of
-
     if not ledger and from_file is None:
         raise InvalidArgumentError("specify the ledgers to delete, or a file of their ids with --from-file")
     named = frozenset(all_ledger_ids(ledger))
@@ -118,8 +115,6 @@ async def _find(client: LedgerClient, ledger_ids: list[int], named: frozenset[in
 
 
 def _item(ledger: StoredLedger) -> dict[str, Any]:
-    from bkctl.runtime.metadata.ledgers.stored_ledgers import unreadable_advice
-
     metadata = ledger.metadata
     if ledger.node is None:
         raise RefusedError(f"nothing was changed: ledger {ledger.ledger_id}: {ledger.problem}")
@@ -176,8 +171,6 @@ def _plan(
 
 
 def _decision(versions: dict[int, int]) -> Decide:
-    from bkctl.runtime.metadata.ledgers.changes import Action, Step
-
     def decide(ledger_id: int, stored: StoredLedger | None) -> Step:
         if stored is None:
             return Step(Action.NONE, reason="already deleted")

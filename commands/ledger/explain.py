@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from bkctl.commands.command import command
@@ -14,12 +15,12 @@ from bkctl.commands.ledger.rows import detail
 from bkctl.commands.parse import parse_bookie_id, parse_ledger_id
 from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import open_session
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.replication.judge.explanation import LedgerExplanation, LedgerFacts, OutsideCopies, end_of, is_bad
+from bkctl.runtime.replication.judge.explanation import explain as explain_facts
+from bkctl.runtime.replication.survey.ledger_look import LedgerLook
 from bkctl.storage.words import size
-
-if TYPE_CHECKING:
-    from bkctl.runtime.ledger.metadata import LedgerMetadata
-    from bkctl.runtime.metadata.store import Versioned
-    from bkctl.runtime.replication.judge.explanation import LedgerExplanation, LedgerFacts, OutsideCopies
 
 _ASK_TIMEOUT_S = 3.0
 _BODY_KEYS = (
@@ -81,9 +82,6 @@ async def explain(
     If no live bookie of an ensemble has an entry, asks all others for it, a few at a time.
     Changes and fences nothing. Exits with 10 if there is a problem. bkctl ledger verify reads every entry.
     """
-    from bkctl.runtime.replication.judge.explanation import explain as explain_facts
-    from bkctl.runtime.replication.survey.ledger_look import LedgerLook
-
     ledger_id = parse_ledger_id(ledger)
     ignored = frozenset(map(parse_bookie_id, without or ()))
     async with open_session(context) as session:
@@ -104,10 +102,6 @@ def _print(
     facts: LedgerFacts,
     found: LedgerExplanation,
 ) -> None:
-    import msgspec
-
-    from bkctl.runtime.replication.judge.explanation import is_bad
-
     console = context.console
     members = _member_rows(facts)
     copies = _copy_rows(facts)
@@ -135,8 +129,6 @@ def _print(
 
 
 def _body(stored: Versioned[LedgerMetadata], facts: LedgerFacts, found: LedgerExplanation) -> dict[str, object]:
-    from bkctl.runtime.replication.judge.explanation import end_of
-
     full = detail(facts.ledger_id, stored)
     end = end_of(facts.metadata, facts.answers)
     state = facts.autorecovery

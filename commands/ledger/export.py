@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,13 +16,13 @@ from bkctl.commands.ledger.named import LedgerIds
 from bkctl.commands.parse import all_ledger_ids
 from bkctl.commands.rendering import envelope, to_json_line
 from bkctl.commands.session import open_session
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.metadata.cluster.root import read_instance_id
+from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger, read_stored, scan_stored
+from bkctl.runtime.metadata.ledgers.transfer import EXPORT_KIND, export_line
 from bkctl.runtime.new_file import whole_file, write_whole
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.words import counted
-
-if TYPE_CHECKING:
-    from bkctl.runtime.client import LedgerClient
-    from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
 
 
 @command("export", example="ledger export --all --to ledgers.jsonl")
@@ -65,8 +65,6 @@ async def export(
 
 
 async def _read(client: LedgerClient, ledger_ids: list[int] | None) -> AsyncGenerator[StoredLedger, None]:
-    from bkctl.runtime.metadata.ledgers.stored_ledgers import read_stored, scan_stored
-
     if ledger_ids is None:
         found = scan_stored(client.store, client.ports.ledgers)
         async with aclosing(found):
@@ -98,9 +96,6 @@ async def _export_native(
 async def _export_lines(
     context: CommandContext, client: LedgerClient, found: AsyncIterator[StoredLedger], to: str | None
 ) -> tuple[int, int]:
-    from bkctl.runtime.metadata.cluster.root import read_instance_id
-    from bkctl.runtime.metadata.ledgers.transfer import EXPORT_KIND, export_line
-
     root = client.ports.ledgers.root
     instance_id = await read_instance_id(client.store, root)
     exported = unreadable = 0

@@ -3,17 +3,18 @@ that only lost bookies, which the operator names, can know where the ledger ends
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
 
+from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.errors import LedgerNotFoundError, RefusedError
-
-if TYPE_CHECKING:
-    from bkctl.runtime.client import LedgerClient
-    from bkctl.runtime.metadata.ledgers.changes import Decide, Step
-    from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
-    from bkctl.runtime.replication.survey.loss_proof import LastLook
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.ledgers.changes import Action, Decide, Step
+from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
+from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
+from bkctl.runtime.net.host import canonical_host_name
+from bkctl.runtime.replication.survey.loss_proof import LastLook, look_for_entries, why_end_not_lost
 
 
 async def require_empty(
@@ -51,11 +52,6 @@ async def last_looks(
 
     The check has two steps, so that a ledger that turns out to have entries is not fenced.
     """
-    import asyncio
-
-    from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
-    from bkctl.runtime.net.host import canonical_host_name
-
     if not planned:
         yield lambda decide: decide
         return
@@ -65,8 +61,6 @@ async def last_looks(
     held: dict[int, ReplicationLock] = {}
 
     def guarded(decide: Decide) -> Decide:
-        from bkctl.runtime.metadata.ledgers.changes import Action, Step
-
         def decide_if_empty(ledger_id: int, stored: StoredLedger | None) -> Step:
             if ledger_id in held and not held[ledger_id].is_held:
                 return Step(Action.FAIL, reason="its replication lock was lost: run the command again")
@@ -100,9 +94,6 @@ async def last_looks(
 async def _ask_all(
     client: LedgerClient, ledger_id: int, lost: Collection[str], *, is_fencing: bool = False
 ) -> LastLook:
-    from bkctl.runtime.metadata.bookies.registration import RegistrationClient
-    from bkctl.runtime.replication.survey.loss_proof import LastLook, look_for_entries, why_end_not_lost
-
     try:
         stored = await client.ports.ledgers.read(ledger_id)
     except LedgerNotFoundError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -15,18 +15,24 @@ from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome, 
 from bkctl.commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
 from bkctl.commands.parse import parse_ledger_id
 from bkctl.commands.rendering import Column, Table
+from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
+from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.errors import ConflictError, LedgerNotFoundError, MetadataFormatError, RefusedError
+from bkctl.runtime.metadata.ledgers.changes import Action, Decide, Step
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger, read_stored
+from bkctl.runtime.metadata.ledgers.transfer import (
+    IncomingLedger,
+    TransferFile,
+    field_changes,
+    find_import_obstacle,
+    parse_transfer,
+)
+from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
 from bkctl.storage.words import counted, listed
-
-if TYPE_CHECKING:
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.runtime.client import LedgerClient
-    from bkctl.runtime.metadata.ledgers.changes import Decide
-    from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
-    from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
-    from bkctl.runtime.metadata.ledgers.transfer import IncomingLedger, TransferFile
 
 PLAN_TABLE = Table(
     "Changes",
@@ -88,9 +94,6 @@ async def import_ledgers(
     lowered, the end of a closed ledger never changes. All ledgers must pass these checks before one is written. To
     replace ledgers, type the ID or use --confirm; for several ledgers, type their number.
     """
-    from bkctl.commands.safety.gate import nothing_to_change, open_change
-    from bkctl.runtime.metadata.pipeline import each_of
-
     expectation = _expectation(if_version, is_create=create_only)
     async with open_session(context) as session:
         client = await session.client()
@@ -135,8 +138,6 @@ def _expectation(if_version: str | None, *, is_create: bool) -> _Expectation:
 def _read(
     context: CommandContext, session: Session, ledgers: LedgerStore, path: str, ledger_id: int | None
 ) -> TransferFile:
-    from bkctl.runtime.metadata.ledgers.transfer import parse_transfer
-
     transfer = parse_transfer(
         _contents(path),
         root=ledgers.root,
@@ -171,10 +172,6 @@ class _Prepared(NamedTuple):
 
 
 async def _prepare(client: LedgerClient, transfer: TransferFile, expectation: _Expectation) -> _Prepared:
-    from bkctl.runtime.metadata.ledgers.changes import Action
-    from bkctl.runtime.metadata.ledgers.stored_ledgers import read_stored
-    from bkctl.runtime.metadata.ledgers.transfer import field_changes
-
     decide = _decision(transfer, expectation)
     items: list[dict[str, Any]] = []
     left = [{"ledger_id": str(damaged_id), "reason": reason} for damaged_id, reason in transfer.damaged]
@@ -220,8 +217,6 @@ def _error(ledger_id: int, stored: StoredLedger | None, reason: str) -> Exceptio
 
 def _decision(transfer: TransferFile, expectation: _Expectation) -> Decide:
     """Action for a ledger of the file, given its current state in the cluster."""
-    from bkctl.runtime.metadata.ledgers.changes import Action, Step
-
     by_id = {incoming.ledger_id: incoming for incoming in transfer.ledgers}
 
     def decide(ledger_id: int, stored: StoredLedger | None) -> Step:
@@ -238,8 +233,6 @@ def _decision(transfer: TransferFile, expectation: _Expectation) -> Decide:
 
 def _find_obstacle(stored: StoredLedger | None, incoming: IncomingLedger, expectation: _Expectation) -> str | None:
     """Why the existing ledger must not be replaced."""
-    from bkctl.runtime.metadata.ledgers.transfer import find_import_obstacle
-
     if stored is None:
         return "it does not exist: use --create-only to create it"
     if stored.node is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import time
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,12 +16,14 @@ from bkctl.commands.ledger.rows import SUMMARY_TABLE, stored_row
 from bkctl.commands.listing import Listing, require_no_listing_options
 from bkctl.commands.parse import parse_bookie_id, parse_label, parse_moment_ms, parse_size_bytes, read_ledger_ids
 from bkctl.commands.session import open_session
+from bkctl.runtime.errors import BookieNotFoundError
+from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.ledgers.stored_ledgers import find_references, scan_stored
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.replication.judge.ledger_filter import LedgerFilter
 from bkctl.storage.words import counted
-
-if TYPE_CHECKING:
-    from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
-    from bkctl.runtime.metadata.store import MetadataStore
-    from bkctl.runtime.replication.judge.ledger_filter import LedgerFilter
 
 
 class State(enum.StrEnum):
@@ -70,9 +72,6 @@ async def list_ledgers(
     number of omitted ledgers is shown. With -o name or --count, and without --sort and such filters, only ids are read,
     which is much faster. Exits with 4 if the cluster does not know the bookie of --bookie.
     """
-    from bkctl.runtime.ledger.metadata import LedgerState
-    from bkctl.runtime.replication.judge.ledger_filter import LedgerFilter
-
     if count:
         require_no_listing_options(context.settings)
     now_ms = int(time.time() * 1000)
@@ -107,10 +106,6 @@ async def _require_known(
     context: CommandContext, store: MetadataStore, ledgers: LedgerStore, bookie_id: str | None
 ) -> None:
     """BookieNotFoundError for an id that is probably misspelt: no cookie, not registered, no ledger references it."""
-    from bkctl.runtime.errors import BookieNotFoundError
-    from bkctl.runtime.metadata.bookies.registration import RegistrationClient
-    from bkctl.runtime.metadata.ledgers.stored_ledgers import find_references
-
     client = RegistrationClient(store, ledgers.root)
     if bookie_id is None or bookie_id in (await client.snapshot()).live or bookie_id in await client.with_cookie():
         return
@@ -155,8 +150,6 @@ async def _list(
     listing: Listing | None,
 ) -> int:
     """Add the requested ledgers to ``listing`` until it is full; return how many there are."""
-    from bkctl.runtime.metadata.ledgers.stored_ledgers import scan_stored
-
     number = not_judged = 0
     found = scan_stored(store, ledgers)
     async with aclosing(found):

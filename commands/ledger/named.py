@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import Annotated, Any
 
 import typer
 
+from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.errors import LedgerNotFoundError
+from bkctl.runtime.metadata.ledgers.ledgers import WINDOW
+from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger, read_stored
+from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.storage.words import counted
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-    from contextlib import AbstractAsyncContextManager
-
-    from bkctl.runtime.client import LedgerClient
-    from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
 
 LedgerIds = Annotated[list[str] | None, typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x... or UUID")]
 IdsFromFile = Annotated[
@@ -28,11 +27,6 @@ def read_ledgers(
     client: LedgerClient, ledger_ids: Sequence[int], named: frozenset[int]
 ) -> AbstractAsyncContextManager[AsyncIterator[StoredLedger | None]]:
     """The ledgers; None for one of the file that does not exist, LedgerNotFoundError for an id given directly."""
-    from contextlib import aclosing
-
-    from bkctl.runtime.metadata.ledgers.ledgers import WINDOW
-    from bkctl.runtime.metadata.ledgers.stored_ledgers import read_stored
-    from bkctl.runtime.metadata.pipeline import each_of, pipelined
 
     async def read(ledger_id: int) -> StoredLedger | None:
         try:

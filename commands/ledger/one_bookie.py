@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
 
 from bkctl.commands.errors import NotFoundError
-
-if TYPE_CHECKING:
-    from bkctl.runtime.client import LedgerClient
-    from bkctl.runtime.client.bookie_copies import BookieCopies, NoGoodCopy
-    from bkctl.runtime.client.reader import Entry
-    from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet
-    from bkctl.storage.errors import BkctlError
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.client.bookie_copies import BookieCopies, NoGoodCopy
+from bkctl.runtime.client.reader import ENTRIES_WITHOUT_END_MAX, Entry
+from bkctl.runtime.errors import (
+    BookieError,
+    BookieIOError,
+    EntryDigestError,
+    LedgerNotFoundError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    UnknownLedgerStateError,
+)
+from bkctl.runtime.replication.close.accepted_loss import LOOK_AHEAD_ENTRIES
+from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, format_ranges
+from bkctl.storage.errors import BkctlError
+from bkctl.storage.ids import ENTRY_ID_MAX
 
 
 async def open_copies(client: LedgerClient, ledger_id: int, bookie_id: str, password: bytes | None) -> BookieCopies:
     """The copies of this bookie; the default password is the one in the metadata. LedgerNotFoundError."""
-    from bkctl.runtime.errors import LedgerNotFoundError
-
     try:
         if password is None:
             password = (await client.ports.ledgers.read(ledger_id)).value.password or b""
@@ -46,8 +52,6 @@ class FoundCopies:
     def is_partial(self) -> bool:
         """Whether something is left. Without LAST, what the bookie does not have was not asked for: other bookies may
         store these entries alone."""
-        from bkctl.runtime.errors import NoSuchEntryError
-
         return bool(self._left.keys() - (set() if self._last is not None else {NoSuchEntryError}))
 
     def left(self) -> list[str]:
@@ -59,10 +63,6 @@ class FoundCopies:
 
         NotFoundError, BookieError, EntryDigestError.
         """
-        from bkctl.runtime.client.reader import Entry
-        from bkctl.runtime.errors import NoSuchEntryError
-        from bkctl.runtime.replication.judge.fragments import EntryRange
-
         found_any = False
         async with contextlib.aclosing(self._read()) as copies:
             async for each in copies:
@@ -75,8 +75,6 @@ class FoundCopies:
             raise self._error_of(min(self._left, key=lambda kind: kind is NoSuchEntryError))
 
     async def _read(self) -> AsyncGenerator[Entry | NoGoodCopy, None]:
-        from bkctl.runtime.errors import NoSuchLedgerError
-
         copies = self._copies
         try:
             last, may_have_more = await self._end()
@@ -93,12 +91,6 @@ class FoundCopies:
     async def _after(self, end: int) -> AsyncGenerator[Entry | NoGoodCopy, None]:
         """What the bookie has after the entry that it names as its last one, until many in a row do not exist, or, if
         no end was given, cannot be read."""
-        from bkctl.runtime.client.reader import Entry
-        from bkctl.runtime.errors import NoSuchEntryError
-        from bkctl.runtime.replication.close.accepted_loss import LOOK_AHEAD_ENTRIES
-        from bkctl.runtime.replication.judge.fragments import EntryRange
-        from bkctl.storage.ids import ENTRY_ID_MAX
-
         first, last = max(end + 1, self._first), ENTRY_ID_MAX if self._last is None else self._last
         known, absent = first - 1, None
         good = known
@@ -131,10 +123,6 @@ class FoundCopies:
     async def _end(self) -> tuple[int, bool]:
         """The last entry to ask for, and whether the bookie may have more that are wanted. The bookie's own end bounds
         a range that is too long to ask for each entry."""
-        from bkctl.runtime.client.reader import ENTRIES_WITHOUT_END_MAX
-        from bkctl.runtime.errors import BookieIOError, EntryDigestError, NoSuchEntryError, UnknownLedgerStateError
-        from bkctl.runtime.replication.judge.fragments import EntryRange
-
         first, last, copies = self._first, self._last, self._copies
         if last is not None and last - first < ENTRIES_WITHOUT_END_MAX:
             return last, False
@@ -156,15 +144,10 @@ class FoundCopies:
         return end if last is None else min(last, end), False
 
     def _note(self, entries: EntryRange, error: BkctlError) -> None:
-        from bkctl.runtime.replication.judge.fragments import EntryRangeSet
-
         left, _ = self._left.setdefault(type(error), (EntryRangeSet(), error))
         left.add_range(entries)
 
     def _error_of(self, kind: type[BkctlError]) -> BkctlError:
-        from bkctl.runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, UnknownLedgerStateError
-        from bkctl.runtime.replication.judge.fragments import format_ranges
-
         entries, first_error = self._left[kind]
         bookie_id = self._copies.bookie_id
         which = f"entry {format_ranges(entries.ranges())} of ledger {self._copies.ledger_id}"

@@ -6,7 +6,7 @@ import base64
 import contextlib
 import enum
 from collections.abc import AsyncGenerator, Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,10 +18,9 @@ from bkctl.commands.ledger.rows import bytes_text
 from bkctl.commands.parse import PASSWORD_HELP, parse_bookie_id, parse_entry_range, parse_ledger_id, read_password
 from bkctl.commands.rendering import Column, Table, plain
 from bkctl.commands.session import open_session
-
-if TYPE_CHECKING:
-    from bkctl.runtime.client import LedgerClient, LedgerReader
-    from bkctl.runtime.client.reader import Entry
+from bkctl.runtime.client import LedgerClient, LedgerReader
+from bkctl.runtime.client.reader import Entry
+from bkctl.runtime.errors import BookieError, DigestMismatchError, LedgerReadError, NoSuchEntryError, NoSuchLedgerError
 
 _CELL_CHARACTERS_MAX = 100
 
@@ -154,8 +153,6 @@ async def _open(
     client: LedgerClient, ledger_id: int, password: bytes | None, last: int | None
 ) -> tuple[LedgerReader, str]:
     """A reader, and what is known about the end of the ledger."""
-    from bkctl.runtime.errors import DigestMismatchError, LedgerReadError
-
     metadata = (await client.ports.ledgers.read(ledger_id)).value
     password = metadata.password or b"" if password is None else password
     # Earlier segments are complete, whatever the end of the last one is.
@@ -174,8 +171,6 @@ async def _open(
 
 
 async def _unconfirmed(reader: LedgerReader, first: int, last: int, end: str) -> AsyncGenerator[Entry, None]:
-    from bkctl.runtime.errors import BookieError, LedgerReadError, NoSuchEntryError, NoSuchLedgerError
-
     next_id = first
     try:
         async with contextlib.aclosing(reader.unconfirmed_entries(first, last)) as entries:

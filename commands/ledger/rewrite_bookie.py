@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -14,14 +14,15 @@ from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
 from bkctl.commands.rendering import Column, Table
+from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
+from bkctl.runtime.bookie.identity import resolve_identity
+from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.net.host import OsHost
+from bkctl.runtime.replication.run.ensemble_rewrite import EnsembleRewrite, RewriteSurvey
 from bkctl.storage.words import counted, listed
-
-if TYPE_CHECKING:
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.runtime.client import LedgerClient
-    from bkctl.runtime.replication.run.ensemble_rewrite import EnsembleRewrite, RewriteSurvey
 
 PLAN_TABLE = Table(
     "Changes",
@@ -75,9 +76,6 @@ async def rewrite(
     for bkctl ledger import --if-version next. Safe to interrupt and to run again; --limit stops after that many changed
     ledgers. Type the new ID, or use --confirm.
     """
-    from bkctl.commands.safety.gate import nothing_to_change
-    from bkctl.runtime.replication.run.ensemble_rewrite import EnsembleRewrite
-
     source, destination = _ids(context, source, destination, flip)
     async with open_session(context) as session:
         client = await session.client()
@@ -111,9 +109,6 @@ def _ids(context: CommandContext, source: str | None, destination: str | None, f
         return source, destination
     if flip is None or source is not None or destination is not None:
         raise InvalidArgumentError("specify --from ID --to ID, or --flip hostname on the bookie's host")
-    from bkctl.runtime.bookie.identity import resolve_identity
-    from bkctl.runtime.net.host import OsHost
-
     config = context.load_bookie_settings(BookieFlags()).config
     if config.bookie_id is not None or config.advertised_address is not None:
         raise RefusedError(
@@ -185,8 +180,6 @@ async def _run(
     survey: RewriteSurvey,
     rate: float | None,
 ) -> Outcome:
-    from bkctl.commands.safety.gate import open_change
-
     async with open_change(context, plan, client.store, table=PLAN_TABLE) as change:
         tally = await change_ledgers(
             context,

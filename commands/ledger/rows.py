@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING
 
 from bkctl.commands.rendering import Column, Table, time_text
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.owner import owner_of
+from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
+from bkctl.runtime.metadata.store import Versioned
 from bkctl.storage.words import size
-
-if TYPE_CHECKING:
-    from bkctl.runtime.ledger.metadata import LedgerMetadata
-    from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
-    from bkctl.runtime.metadata.store import Versioned
 
 SUMMARY_TABLE = Table(
     "LedgerList",
@@ -94,8 +92,6 @@ def ensemble_rows(metadata: LedgerMetadata) -> list[dict[str, object]]:
 
 def owner_text(metadata: LedgerMetadata) -> str | None:
     """The owner of a ledger; None if the custom metadata names none."""
-    from bkctl.runtime.ledger.owner import owner_of
-
     return owner_of(dict(metadata.custom_metadata))
 
 

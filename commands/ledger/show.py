@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -13,12 +13,10 @@ from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.ledger.rows import ENSEMBLE_TABLE, SUMMARY_TABLE, detail, ensemble_rows, stored_row
 from bkctl.commands.parse import all_ledger_ids
 from bkctl.commands.session import open_session
+from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.errors import ConfigurationError, LedgerNotFoundError, MetadataAuthError, MetadataFormatError
+from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger, read_stored
 from bkctl.storage.words import size
-
-if TYPE_CHECKING:
-    from bkctl.runtime.client import LedgerClient
-    from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
 
 _Verdict: TypeAlias = dict[str, list[str]]
 
@@ -30,8 +28,6 @@ async def show(
     raw: Annotated[bool, typer.Option("--raw", help="Print only the raw bytes of the metadata")] = False,
 ) -> Outcome:
     """Show the metadata of ledgers: state, quorums, segments with their bookies, custom metadata."""
-    from bkctl.runtime.metadata.ledgers.stored_ledgers import read_stored
-
     ledger_ids = all_ledger_ids(ledger)
     if raw and len(ledger_ids) > 1:
         raise InvalidArgumentError("--raw prints one ledger; use bkctl ledger export --native for several")

@@ -6,8 +6,9 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
 
 from bkctl.commands.command import command
@@ -18,11 +19,16 @@ from bkctl.commands.findings_file import new_findings_file
 from bkctl.commands.parse import parse_bytes_per_second, parse_entry_range, parse_ledger_id, parse_share
 from bkctl.commands.rendering import Column, Lines, Table
 from bkctl.commands.session import Session, open_session
+from bkctl.runtime.errors import LedgerNotFoundError
+from bkctl.runtime.metadata.cluster.root import read_instance_id
+from bkctl.runtime.metadata.pipeline import each_of
+from bkctl.runtime.replication.copy.rate import CopyRate
+from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
+from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
+from bkctl.runtime.replication.judge.ledger_check import CheckTotals, LedgerCheck
+from bkctl.runtime.replication.survey.checker import LedgerChecker
+from bkctl.storage.ids import ENTRY_ID_MAX
 from bkctl.storage.words import counted, decimal, percent, size
-
-if TYPE_CHECKING:
-    from bkctl.runtime.replication.judge.check_scope import CheckScope
-    from bkctl.runtime.replication.judge.ledger_check import CheckTotals, LedgerCheck
 
 _ROWS_MAX = 100_000
 _SEED_MAX = 2**32 - 1
@@ -110,10 +116,6 @@ async def verify(
 
 
 def _scope(entries: str | None, sample: str | None, seed: int | None) -> CheckScope:
-    from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
-    from bkctl.runtime.replication.judge.fragments import EntryRange
-    from bkctl.storage.ids import ENTRY_ID_MAX
-
     if seed is not None and sample is None:
         raise InvalidArgumentError("--seed has no effect without --sample")
     first, last = parse_entry_range(entries)
@@ -124,8 +126,6 @@ def _scope(entries: str | None, sample: str | None, seed: int | None) -> CheckSc
 
 
 async def _instance_id(session: Session) -> str | None:
-    from bkctl.runtime.metadata.cluster.root import read_instance_id
-
     return await read_instance_id(session.store, session.root)
 
 
@@ -133,8 +133,6 @@ class _Verified:
     """Results so far: the listed ones, and the sums of all."""
 
     def __init__(self, *, is_all: bool) -> None:
-        from bkctl.runtime.replication.judge.ledger_check import CheckTotals
-
         self.checks: list[LedgerCheck] = []
         self.totals = CheckTotals()
         self.is_truncated = False
@@ -161,10 +159,6 @@ async def _verify(
     bytes_per_second: int | None,
 ) -> None:
     """Check these ledgers, or all if none is named."""
-    from bkctl.runtime.metadata.pipeline import each_of
-    from bkctl.runtime.replication.copy.rate import CopyRate
-    from bkctl.runtime.replication.survey.checker import LedgerChecker
-
     client = await session.client()
     live = (await session.registrations.snapshot()).live
     rate = CopyRate(client.ports.clock, bytes_per_second)
@@ -187,8 +181,6 @@ async def _verify(
 def _print(
     context: CommandContext, result: _Verified, checks: Sequence[LedgerCheck], scope: CheckScope, seconds: float
 ) -> None:
-    import msgspec
-
     totals, sample = result.totals, scope.sample
     rows = [_row(check) for check in checks]
     defects = [_defect_row(check, index) for check in checks for index in range(len(check.defects))]
@@ -225,16 +217,12 @@ def _nothing_read(
 
 
 def _require_all_found(named: Sequence[int], present: Sequence[LedgerCheck]) -> None:
-    from bkctl.runtime.errors import LedgerNotFoundError
-
     absent = set(named) - {check.ledger_id for check in present}
     if absent:
         raise LedgerNotFoundError(min(absent), "no such ledger")
 
 
 def _row(check: LedgerCheck) -> dict[str, object]:
-    from bkctl.runtime.replication.judge.fragments import format_ranges
-
     return {
         "ledger_id": str(check.ledger_id),
         "state": check.ledger_state,
@@ -256,8 +244,6 @@ def _row(check: LedgerCheck) -> dict[str, object]:
 
 
 def _defect_row(check: LedgerCheck, index: int) -> dict[str, object]:
-    from bkctl.runtime.replication.judge.fragments import format_ranges
-
     defect = check.defects[index]
     return {
         "ledger_id": str(check.ledger_id),

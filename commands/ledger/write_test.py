@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,12 +13,15 @@ from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import PASSWORD_HELP, parse_size_bytes, read_password
 from bkctl.commands.rendering import Column, Table
+from bkctl.commands.safety.gate import open_change
 from bkctl.commands.session import open_session
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.client.api import quorum_warning
+from bkctl.runtime.client.write_test import WriteTestConfig, WriteTestResult, run_write_test
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.ledger.changes import check_quorum_sizes
+from bkctl.runtime.ledger.metadata import DigestType
 from bkctl.storage.words import counted, decimal, size
-
-if TYPE_CHECKING:
-    from bkctl.runtime.client import LedgerClient
-    from bkctl.runtime.client.write_test import WriteTestConfig, WriteTestResult
 
 _ENTRY_BYTES_MAX = 4 * 1024 * 1024
 _TABLE = Table(
@@ -80,11 +83,6 @@ async def write_test(
 
     The ledgers are kept; custom metadata: application=bkctl write-test.
     """
-    from bkctl.runtime.client.write_test import WriteTestConfig
-    from bkctl.runtime.errors import ConfigurationError
-    from bkctl.runtime.ledger.changes import check_quorum_sizes
-    from bkctl.runtime.ledger.metadata import DigestType
-
     entry_bytes = parse_size_bytes(entry_size)
     if entry_bytes > _ENTRY_BYTES_MAX:
         raise InvalidArgumentError(f"--entry-size {entry_size} is too large: an entry has at most 4 MiB")
@@ -108,9 +106,6 @@ async def write_test(
 
 
 async def _run(context: CommandContext, config: WriteTestConfig, ledger_count: int) -> None:
-    from bkctl.commands.safety.gate import open_change
-    from bkctl.runtime.client.api import quorum_warning
-
     console = context.console
     warning = quorum_warning(config.write_quorum_size, config.ack_quorum_size)
     if warning is not None:
@@ -130,8 +125,6 @@ async def _run(context: CommandContext, config: WriteTestConfig, ledger_count: i
 
 
 async def _write(context: CommandContext, client: LedgerClient, config: WriteTestConfig, ledger_count: int) -> None:
-    from bkctl.runtime.client.write_test import run_write_test
-
     total = config.entry_count * ledger_count
     with (
         context.console.listing(_TABLE) as listing,

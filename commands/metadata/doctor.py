@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 import textwrap
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import typer
 
@@ -14,13 +16,10 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import open_session
+from bkctl.runtime.metadata.doctor.catalogue import RULES, MetadataFinding, Rule, Severity
+from bkctl.runtime.metadata.doctor.doctor import KEPT_MAX, DoctorReport, examine_cluster
+from bkctl.runtime.net.loop import LoopClock
 from bkctl.storage.words import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from bkctl.runtime.metadata.doctor.catalogue import MetadataFinding, Rule
-    from bkctl.runtime.metadata.doctor.doctor import DoctorReport
 
 _TABLE = Table(
     "MetadataFindingList",
@@ -62,10 +61,6 @@ async def examine(
     bkctl audit does that. --limit limits the findings that are listed; all are counted. Exits with 10 if a finding is a
     warning or worse.
     """
-    from bkctl.runtime.metadata.doctor.catalogue import Severity
-    from bkctl.runtime.metadata.doctor.doctor import KEPT_MAX, examine_cluster
-    from bkctl.runtime.net.loop import LoopClock
-
     is_wanted = _filter(severity, rule)
     zookeeper, limit = context.settings.zookeeper, context.settings.limit
     async with open_session(context, must_exist=False, warns_of_restore=False) as session:
@@ -88,10 +83,6 @@ async def examine(
 
 
 def _filter(severity: MinSeverity, rule_ids: list[str] | None) -> Callable[[Rule], bool]:
-    import difflib
-
-    from bkctl.runtime.metadata.doctor.catalogue import RULES, Severity
-
     for rule_id in rule_ids or ():
         if rule_id not in RULES:
             near = difflib.get_close_matches(rule_id, RULES, n=3) or list(RULES)
@@ -103,8 +94,6 @@ def _filter(severity: MinSeverity, rule_ids: list[str] | None) -> Callable[[Rule
 def _print(
     context: CommandContext, report: DoctorReport, findings: Sequence[MetadataFinding], metadata_uri: str
 ) -> None:
-    from bkctl.runtime.metadata.doctor.catalogue import Severity
-
     console = context.console
     rows = [_row(found) for found in findings]
     is_truncated = len(findings) < sum(report.counts.values())
@@ -148,8 +137,6 @@ def _heading(rule: Rule, count: int, width: int) -> str:
 
 
 def _summary(report: DoctorReport) -> str:
-    from bkctl.runtime.metadata.doctor.catalogue import Severity
-
     kinds = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in report.looked_at.items())
     counts = ", ".join(f"{report.count(severity)} {severity.name.lower()}" for severity in Severity)
     return f"checked {counted(sum(report.looked_at.values()), 'node')} ({kinds}); findings: {counts}"

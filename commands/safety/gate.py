@@ -14,24 +14,30 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import ChangeCutOffError
+from bkctl.commands.processes import identify
 from bkctl.commands.rendering import Row, Table
 from bkctl.commands.safety.audit_trail import AuditTrail, user_name
 from bkctl.commands.safety.confirmation import PLAN_TABLE, confirm_plan, show_plan
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.safety.trash import Trash
 from bkctl.runtime.errors import MetadataUnavailableError, RefusedError
+from bkctl.runtime.metadata.cluster.operation_lock import (
+    OperationHolder,
+    OperationLock,
+    OperationLockedError,
+    acquire_operation_lock,
+    lock_bookies,
+)
+from bkctl.runtime.metadata.pulsar_migration import MigrationWatch
+from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.storage.errors import BkctlError
-
-if TYPE_CHECKING:
-    from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder, OperationLock
-    from bkctl.runtime.metadata.store import MetadataStore
 
 TakeLock = Callable[[], Awaitable["OperationLock"]]
 _LOCK_POLL_S = 0.2
@@ -138,8 +144,6 @@ async def open_change(
 
 
 async def _require_no_migration(store: MetadataStore, plan: Plan) -> None:
-    from bkctl.runtime.metadata.pulsar_migration import MigrationWatch
-
     await MigrationWatch(store, plan.root).require_none()
 
 
@@ -214,12 +218,6 @@ async def _acquire(
 
     Waits for a holder whose process has died on this machine: its lock ends with its session.
     """
-    from bkctl.runtime.metadata.cluster.operation_lock import (
-        OperationLockedError,
-        acquire_operation_lock,
-        lock_bookies,
-    )
-
     holder = holder_of(plan)
     wait_s = context.settings.zookeeper.session_timeout_ms / 1000 + _SESSION_END_SLACK_S
     is_reported = False
@@ -241,8 +239,6 @@ async def _acquire(
 
 def holder_of(plan: Plan) -> OperationHolder:
     """This process, as other operators see it in its locks."""
-    from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder
-
     return OperationHolder(
         operation=plan.command,
         user=user_name(),
@@ -254,6 +250,4 @@ def holder_of(plan: Plan) -> OperationHolder:
 
 def is_dead(holder: OperationHolder) -> bool:
     """Whether the holder was a process on this machine that has ended."""
-    from bkctl.commands.processes import identify
-
     return holder.host == socket.gethostname() and holder.pid > 0 and identify(holder.pid) is None

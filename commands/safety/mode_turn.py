@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 from bkctl.commands.context import CommandContext
 from bkctl.commands.safety.gate import Change, holder_of
-
-if TYPE_CHECKING:
-    from bkctl.runtime.metadata.cluster.operation_lock import OperationLock
-    from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.cluster.operation_lock import OperationLock, OperationLockedError, lock_modes
+from bkctl.runtime.metadata.store import MetadataStore
 
 WAIT_S = 30.0
 _POLL_S = 0.5
@@ -26,8 +23,6 @@ async def mode_turn(
 
     OperationLockedError while another command is in its block for longer than ``wait_s``.
     """
-    from bkctl.runtime.metadata.cluster.operation_lock import OperationLockedError, lock_modes
-
     holder = holder_of(change.plan)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s

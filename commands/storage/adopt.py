@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import Outcome
+from bkctl.commands.progress import Progress
 from bkctl.commands.rendering import Column, Lines, Table
+from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.directory_lists import require_agreeing_directories
 from bkctl.commands.storage.java_bookie import require_stopped, require_version_files
 from bkctl.commands.storage.own_storage import PLAN_TABLE, OwnStorage, make_plan, open_own_storage
 from bkctl.commands.storage.working import shown_progress, work_beside_loop
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.filenames import JAVA_INDEX_ASIDE, LEDGERS_DATABASE, LOCATIONS_DATABASE, current_directory
+from bkctl.storage.offline.adoption import AdoptionSurvey, survey_adoption
+from bkctl.storage.offline.adoption import adopt as adopt_directories
+from bkctl.storage.offline.adoption_build import BuildReport
 from bkctl.storage.words import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bkctl.commands.progress import Progress
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.storage.offline.adoption import AdoptionSurvey
-    from bkctl.storage.offline.adoption_build import BuildReport
 
 _UNREADABLE_TABLE = Table("Unreadable files", Column("path", "PATH"), Column("reason", "REASON"))
 
@@ -43,10 +44,6 @@ async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
     until the integrity check has repaired them; the exit code is then 9, and -o csv lists what cannot be read. If
     interrupted, run the same command again to finish.
     """
-    from bkctl.commands.safety.gate import nothing_to_change, open_change
-    from bkctl.storage.offline.adoption import survey_adoption
-    from bkctl.storage.offline.adoption_build import BuildReport
-
     with open_own_storage(context, flags, is_locked=True) as own:
         require_stopped(own)
         require_agreeing_directories(own)
@@ -70,8 +67,6 @@ async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
 
 
 def _plan(own: OwnStorage, survey: AdoptionSurvey) -> Plan:
-    from bkctl.storage.filenames import JAVA_INDEX_ASIDE, LEDGERS_DATABASE, LOCATIONS_DATABASE, current_directory
-
     items: list[dict[str, Any]] = [{"action": f"move into {JAVA_INDEX_ASIDE}", "path": path} for path in survey.aside]
     items += [
         {"action": "build", "path": f"{current_directory(directory)}/{database}"}
@@ -93,9 +88,6 @@ def _plan(own: OwnStorage, survey: AdoptionSurvey) -> Plan:
 
 
 def _adopt(own: OwnStorage, progress: Progress, require_wanted: Callable[[], None]) -> BuildReport:
-    from bkctl.storage.adapters.index_store import open_plyvel
-    from bkctl.storage.offline.adoption import adopt as adopt_directories
-
     shown = shown_progress(progress, require_wanted)
     return adopt_directories(own.file_system, open_plyvel, own.children, own.config, on_progress=shown)
 

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
 
 import typer
 
 from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.errors import Outcome
+from bkctl.commands.progress import Progress
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.directory_lists import FIX, find_contradictions
 from bkctl.commands.storage.files import file_rows
 from bkctl.commands.storage.own_storage import OwnStorage, open_own_storage
 from bkctl.commands.storage.working import work_beside_loop
+from bkctl.runtime.bookie.cookies.directories import read_directory, version_path
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.offline.storage_check import CheckedCounts, StorageCheck, StorageFinding
 from bkctl.storage.words import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from bkctl.commands.progress import Progress
-    from bkctl.storage.offline.storage_check import CheckedCounts, StorageFinding
 
 _TABLE = Table(
     "StorageFindingList",
@@ -78,9 +77,6 @@ async def check(
 def _check(
     own: OwnStorage, progress: Progress, require_wanted: Callable[[], None], *, is_deep: bool
 ) -> tuple[list[StorageFinding], CheckedCounts]:
-    from bkctl.storage.adapters.index_store import open_plyvel
-    from bkctl.storage.offline.storage_check import StorageCheck
-
     def on_progress(path: str) -> None:
         require_wanted()
         progress.update(whole.counts.journal_count + whole.counts.log_count, None, path)
@@ -91,8 +87,6 @@ def _check(
 
 def _version_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
     """Problems that would make a start fail early; ``bkctl cookie verify`` checks the stored cookie."""
-    from bkctl.runtime.bookie.cookies.directories import read_directory, version_path
-
     for contradiction in find_contradictions(own):
         yield _problem("VERSION", contradiction.path, contradiction.reason, FIX)
     for directory in own.config.all_directories:
@@ -106,8 +100,6 @@ def _version_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
 
 def _stray_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
     """Files that cause problems, but only for Java: they are notes."""
-    from bkctl.storage.offline.storage_check import StorageFinding
-
     for row in file_rows(own):
         if row["trouble"] is not None:
             yield _row(StorageFinding("names", row["path"], f"{row['meaning']}: {row['trouble']}", is_problem=False))
@@ -127,6 +119,4 @@ def _row(finding: StorageFinding) -> dict[str, Any]:
 
 
 def _problem(check: str, path: str, reason: str, fix: str) -> dict[str, Any]:
-    from bkctl.storage.offline.storage_check import StorageFinding
-
     return _row(StorageFinding(check, path, reason, fix=fix))

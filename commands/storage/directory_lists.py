@@ -12,6 +12,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bkctl.commands.storage.own_storage import OwnStorage
+from bkctl.runtime.bookie.cookies.directories import (
+    named_directories,
+    place_of,
+    place_path,
+    read_directory,
+    spelled_as,
+    version_path,
+)
 from bkctl.runtime.errors import RefusedError
 
 FIX = "list all directories as before, in number and order (see bkctl cookie verify with the same settings)"
@@ -32,15 +40,6 @@ def require_agreeing_directories(own: OwnStorage) -> None:
 
 def find_contradictions(own: OwnStorage) -> Iterator[Contradiction]:
     """Contradictions that would stop the next start, at most one per directory; changes nothing."""
-    from bkctl.runtime.bookie.cookies.directories import (
-        named_directories,
-        place_of,
-        place_path,
-        read_directory,
-        spelled_as,
-        version_path,
-    )
-
     wanted = named_directories(own.config)
     owner: tuple[str, str | None] | None = None
     for directory in own.config.all_directories:

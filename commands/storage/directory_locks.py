@@ -7,21 +7,17 @@ because the directories may be the wrong ones. Missing files are created just be
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
+from bkctl.storage.config import StorageConfig
 from bkctl.storage.errors import DirectoryLockedError
-
-if TYPE_CHECKING:
-    from bkctl.storage.config import StorageConfig
-    from bkctl.storage.ports import DirectoryLock, FileSystem
+from bkctl.storage.filenames import LOCK, current_directory
+from bkctl.storage.ports import DirectoryLock, FileSystem
 
 
 class DirectoryLocks:
     """The locks of all directories of a bookie."""
 
     def __init__(self, file_system: FileSystem, config: StorageConfig) -> None:
-        from bkctl.storage.filenames import current_directory
-
         self._file_system = file_system
         self._held: dict[str, DirectoryLock | None] = dict.fromkeys(map(current_directory, config.all_directories))
 
@@ -54,8 +50,6 @@ class DirectoryLocks:
                 self._held[directory] = None
 
     def _is_lockable(self, directory: str) -> bool:
-        from bkctl.storage.filenames import LOCK
-
         return self._file_system.exists(os.path.join(directory, LOCK))
 
     def _lock(self, directory: str) -> None:

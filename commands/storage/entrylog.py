@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -19,11 +19,14 @@ from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.offline import ENTRY_LOG, NumberedFile, choose_directories, find_by_path, find_file, is_path
 from bkctl.commands.storage.own_storage import open_own_storage
 from bkctl.commands.storage.start_offset import require_log_range
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.config import ENTRY_LOG_SIZE_BYTES_MAX, EntryLogConfig
+from bkctl.storage.entry import ENTRY_HEADER_BYTES, decode_header
+from bkctl.storage.entry_log import format as log_format
+from bkctl.storage.entry_log.format import HEADER_BYTES, is_stray
+from bkctl.storage.entry_log.reader import EntryLogReader, ScannedEntry
+from bkctl.storage.framing import LENGTH_BYTES
 from bkctl.storage.words import size
-
-if TYPE_CHECKING:
-    from bkctl.storage.entry_log.reader import EntryLogReader, ScannedEntry
-
 
 _LogArgument = Annotated[
     str, typer.Argument(metavar="LOG", help="Decimal id, 0x and hexadecimal digits, a name like 1f.log, or a path")
@@ -182,8 +185,6 @@ def ledgers(context: CommandContext, flags: BookieFlags, log: _LogArgument, dire
 
 
 def _find(context: CommandContext, flags: BookieFlags, log: str, directory: str | None) -> NumberedFile:
-    from bkctl.storage.adapters.filesystem import OsFileSystem
-
     if is_path(log):
         return find_by_path(OsFileSystem(), ENTRY_LOG, log)
     with open_own_storage(context, flags, is_locked=False) as own:
@@ -192,20 +193,14 @@ def _find(context: CommandContext, flags: BookieFlags, log: str, directory: str 
 
 
 def _open_reader(file: NumberedFile) -> EntryLogReader:
-    from bkctl.storage.adapters.filesystem import OsFileSystem
-    from bkctl.storage.config import ENTRY_LOG_SIZE_BYTES_MAX, EntryLogConfig
-    from bkctl.storage.entry_log.reader import EntryLogReader
-
     # The bookie's current limit does not apply: the log may have been written before it was lowered.
     config = EntryLogConfig(entry_bytes_max=ENTRY_LOG_SIZE_BYTES_MAX)
     return EntryLogReader(OsFileSystem(), file.directory, config)
 
 
 def _header(file: NumberedFile) -> dict[str, object]:
-    from bkctl.storage.entry_log.format import HEADER_BYTES, decode_header
-
     with open(file.path, "rb") as stream:
-        header = decode_header(stream.read(HEADER_BYTES))
+        header = log_format.decode_header(stream.read(HEADER_BYTES))
     return {
         "log_id": str(file.number),
         "path": file.path,
@@ -220,8 +215,6 @@ def _header(file: NumberedFile) -> dict[str, object]:
 def _show_entries(
     console: Console, reader: EntryLogReader, file: NumberedFile, ledger_id: int, entry_id: int | None
 ) -> bool:
-    from bkctl.storage.entry import ENTRY_HEADER_BYTES, decode_header
-
     is_found = False
     with console.listing(_ENTRY_TABLE) as listing:
         for each in _frames(reader.scan(file.number).with_strays(), ledger_id, entry_id):
@@ -249,8 +242,6 @@ def _frames(found: Iterator[ScannedEntry], ledger_id: int | None, entry_id: int 
 
 
 def _frame_offset(entry: ScannedEntry) -> int:
-    from bkctl.storage.framing import LENGTH_BYTES
-
     return entry.location.offset - LENGTH_BYTES
 
 
@@ -259,8 +250,6 @@ def _end(stop: int | None) -> int:
 
 
 def _scan_row(entry: ScannedEntry) -> dict[str, object]:
-    from bkctl.storage.entry_log.format import is_stray
-
     return {
         "offset": _frame_offset(entry),
         "type": "stray" if is_stray(entry.ledger_id, entry.entry_id) else "entry",

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.own_storage import OwnStorage, open_own_storage
+from bkctl.storage.filenames import current_directory
+from bkctl.storage.offline.file_kinds import DirectoryRole, FileKind, describe_file
 from bkctl.storage.words import size
-
-if TYPE_CHECKING:
-    from bkctl.storage.offline.file_kinds import DirectoryRole, FileKind
 
 _TABLE = Table(
     "StorageFileList",
@@ -51,9 +50,6 @@ def files(context: CommandContext, flags: BookieFlags) -> None:
 
 def file_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
     """A row for each file or database."""
-    from bkctl.storage.filenames import current_directory
-    from bkctl.storage.offline.file_kinds import describe_file
-
     for directory, roles in _roles(own).items():
         current = current_directory(directory)
         if not os.path.isdir(current):
@@ -68,8 +64,6 @@ def file_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
 
 def _walk(directory: str, roles: frozenset[DirectoryRole]) -> Iterator[dict[str, object]]:
     """Files of a directory that is not a database: those of ``.idx`` trees, and unknown ones."""
-    from bkctl.storage.offline.file_kinds import describe_file
-
     for parent, directories, names in os.walk(directory):
         directories.sort()
         for name in sorted(names):
@@ -112,8 +106,6 @@ def _parts(path: str) -> Iterator[str]:
 
 
 def _roles(own: OwnStorage) -> dict[str, frozenset[DirectoryRole]]:
-    from bkctl.storage.offline.file_kinds import DirectoryRole
-
     lists = (
         (DirectoryRole.JOURNAL, own.config.journal_directories),
         (DirectoryRole.LEDGER, own.config.ledger_directories),

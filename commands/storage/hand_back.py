@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
+from bkctl.commands.progress import Progress
+from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.directory_lists import require_agreeing_directories
 from bkctl.commands.storage.own_storage import PLAN_TABLE, OwnStorage, make_plan, open_own_storage
 from bkctl.commands.storage.working import shown_progress, work_beside_loop
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bkctl.commands.progress import Progress
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.storage.offline.hand_back import HandBackReport
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.filenames import JAVA_DATABASES, OWN_INDEX_ASIDE, current_directory
+from bkctl.storage.offline.hand_back import HandBackReport, needs_hand_back, own_paths, require_readable
+from bkctl.storage.offline.hand_back import hand_back as hand_back_directories
 
 _NEXT_STEPS = (
     "bin/bookkeeper shell rebuild-db-ledgers-index -v",
@@ -45,10 +46,6 @@ async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
     be missing or an entry log is damaged, because a Java bookie would report them as "no such entry". If interrupted,
     run the same command again to finish.
     """
-    from bkctl.commands.safety.gate import nothing_to_change, open_change
-    from bkctl.storage.adapters.index_store import open_plyvel
-    from bkctl.storage.offline.hand_back import HandBackReport, needs_hand_back, require_readable
-
     with open_own_storage(context, flags, is_locked=True) as own:
         require_agreeing_directories(own)
         if not needs_hand_back(own.file_system, own.config):
@@ -81,9 +78,6 @@ def _print(context: CommandContext, report: HandBackReport, *, next_steps: tuple
 
 
 def _plan(own: OwnStorage) -> Plan:
-    from bkctl.storage.filenames import JAVA_DATABASES, OWN_INDEX_ASIDE, current_directory
-    from bkctl.storage.offline.hand_back import own_paths
-
     items: list[dict[str, Any]] = [
         {"action": f"move into {OWN_INDEX_ASIDE}", "path": path} for path in own_paths(own.file_system, own.config)
     ]
@@ -100,9 +94,6 @@ def _plan(own: OwnStorage) -> Plan:
 
 
 def _hand_back(own: OwnStorage, progress: Progress, require_wanted: Callable[[], None]) -> HandBackReport:
-    from bkctl.storage.adapters.index_store import open_plyvel
-    from bkctl.storage.offline.hand_back import hand_back as hand_back_directories
-
     now_ms = time.time_ns() // 1_000_000
     return hand_back_directories(
         own.file_system, open_plyvel, own.config, now_ms, on_progress=shown_progress(progress, require_wanted)

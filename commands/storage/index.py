@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,19 +13,19 @@ from bkctl.commands.config import OutputForm
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import Outcome
+from bkctl.commands.progress import Progress
 from bkctl.commands.rendering import Column, Lines, Table
+from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.directory_lists import require_agreeing_directories
 from bkctl.commands.storage.java_bookie import require_no_java_index
 from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
 from bkctl.commands.storage.working import work_beside_loop
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, VERSION
+from bkctl.storage.rebuild.rebuild import DirectoryPlan, DirectoryReport, IndexRebuild, RebuildReport, plan_rebuild
 from bkctl.storage.words import counted, size
-
-if TYPE_CHECKING:
-    from bkctl.commands.progress import Progress
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.storage.rebuild.rebuild import DirectoryPlan, DirectoryReport, RebuildReport
-
 
 _PLAN_TABLE = Table(
     "Changes",
@@ -104,11 +104,6 @@ async def rebuild(
     compared them with other bookies. Rebuild one bookie at a time. If several had to be rebuilt, see bkctl storage
     limbo end.
     """
-    from bkctl.commands.safety.gate import nothing_to_change, open_change
-    from bkctl.storage.adapters.index_store import open_plyvel
-    from bkctl.storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
-    from bkctl.storage.rebuild.rebuild import IndexRebuild, RebuildReport, plan_rebuild
-
     wanted = [name for name, is_wanted in ((LEDGERS_DATABASE, ledgers), (LOCATIONS_DATABASE, locations)) if is_wanted]
     with open_own_storage(context, flags, is_locked=True) as own:
         require_agreeing_directories(own)
@@ -133,8 +128,6 @@ async def rebuild(
 
 
 def _plan(own: OwnStorage, plans: Sequence[DirectoryPlan]) -> Plan:
-    from bkctl.storage.filenames import LOCATIONS_DATABASE
-
     items = [item for plan in plans for item in _items(plan)]
     log_count = sum(len(plan.logs.log_ids) for plan in plans if plan.databases)
     log_bytes = sum(plan.log_bytes for plan in plans if plan.databases)
@@ -161,14 +154,10 @@ def _empty_plan(own: OwnStorage) -> Plan:
 
 
 def _loses_rows(plan: DirectoryPlan) -> bool:
-    from bkctl.storage.filenames import LEDGERS_DATABASE
-
     return LEDGERS_DATABASE in plan.databases and plan.states[LEDGERS_DATABASE].is_lost
 
 
 def _items(plan: DirectoryPlan) -> Iterator[dict[str, Any]]:
-    from bkctl.storage.filenames import VERSION
-
     if not plan.databases:
         return
     for name in plan.logs.unfinished:

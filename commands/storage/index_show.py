@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,11 +15,22 @@ from bkctl.commands.parse import parse_ledger_id
 from bkctl.commands.rendering import Column, Lines, Table
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.own_storage import OwnStorage, open_own_storage
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.errors import IndexMissingError
+from bkctl.storage.filenames import (
+    LEDGERS_DATABASE,
+    LOCATIONS_DATABASE,
+    current_directory,
+    entry_log_file_name,
+    seal_file_name,
+)
+from bkctl.storage.index.adoption_note import advise_on_lost_index
+from bkctl.storage.index.ledger_index import LedgerIndex, is_placeholder_key
+from bkctl.storage.index.location_index import LocationIndex
+from bkctl.storage.index.opening import DATABASES, IndexCondition, IndexState, inspect_index, open_or_view_index
+from bkctl.storage.index.seal import SealedIndex, decode_seal_record, is_sealed_index_present
+from bkctl.storage.index.swap import finish_swap
 from bkctl.storage.words import size
-
-if TYPE_CHECKING:
-    from bkctl.storage.index.opening import IndexState
-    from bkctl.storage.index.seal import SealedIndex
 
 _TABLE = Table(
     "Indexes",
@@ -58,8 +69,6 @@ def show(
 
 
 def _show_all(context: CommandContext, own: OwnStorage) -> None:
-    from bkctl.storage.index.adoption_note import advise_on_lost_index
-
     rows: list[dict[str, Any]] = []
     lost: list[IndexState] = []
     flags = 0
@@ -79,11 +88,6 @@ def _describe(
     own: OwnStorage, ledger_directory: str, index_directory: str, lost: list[IndexState]
 ) -> tuple[list[dict[str, Any]], int]:
     """Both databases of a directory, and its storage flags; adds a missing or damaged database to ``lost``."""
-    from bkctl.storage.adapters.index_store import open_plyvel
-    from bkctl.storage.filenames import LEDGERS_DATABASE, seal_file_name
-    from bkctl.storage.index.opening import DATABASES, IndexCondition, inspect_index
-    from bkctl.storage.index.seal import decode_seal_record
-
     rows, flags = [], 0
     for name in DATABASES:
         path = os.path.join(index_directory, name)
@@ -104,8 +108,6 @@ def _describe(
 
 
 def _count_ledgers(own: OwnStorage, path: str) -> tuple[int, int, int]:
-    from bkctl.storage.index.ledger_index import LedgerIndex
-
     opened = _open(own, path)
     try:
         ledgers = LedgerIndex.load(opened)
@@ -116,10 +118,6 @@ def _count_ledgers(own: OwnStorage, path: str) -> tuple[int, int, int]:
 
 
 def _show_ledger(context: CommandContext, own: OwnStorage, ledger_id: int) -> None:
-    from bkctl.storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, current_directory, entry_log_file_name
-    from bkctl.storage.index.ledger_index import LedgerIndex, is_placeholder_key
-    from bkctl.storage.index.location_index import LocationIndex
-
     position = ledger_id % len(own.config.ledger_directories)
     directory = current_directory(own.config.effective_index_directories[position])
     opened = _open(own, os.path.join(directory, LEDGERS_DATABASE))
@@ -155,13 +153,6 @@ def _show_ledger(context: CommandContext, own: OwnStorage, ledger_id: int) -> No
 
 def _open(own: OwnStorage, path: str) -> SealedIndex:
     """Open a database as a boot does; IndexMissingError and IndexDamagedError contain the fix."""
-    from bkctl.storage.adapters.index_store import open_plyvel
-    from bkctl.storage.errors import IndexMissingError
-    from bkctl.storage.index.adoption_note import advise_on_lost_index
-    from bkctl.storage.index.opening import open_or_view_index
-    from bkctl.storage.index.seal import is_sealed_index_present
-    from bkctl.storage.index.swap import finish_swap
-
     finish_swap(own.file_system, path)
     if not is_sealed_index_present(own.file_system, path):
         raise IndexMissingError(f"{path}: no index database; {advise_on_lost_index(own.file_system, own.config)}")

@@ -8,9 +8,12 @@ import os
 from collections.abc import Iterator
 
 from bkctl.commands.storage.own_storage import OwnStorage
+from bkctl.runtime.bookie.cookies.directories import read_directory
 from bkctl.runtime.errors import RefusedError
 from bkctl.storage.errors import DirectoryLockedError
 from bkctl.storage.filenames import JAVA_DATABASES, current_directory
+from bkctl.storage.index.adoption_note import find_change_under_way
+from bkctl.storage.index.java_index import find_java_index
 
 _PROCESSES = "/proc"
 _ROCKSDB_LOCK = "LOCK"
@@ -40,9 +43,6 @@ def require_no_java_index(own: OwnStorage) -> None:
 
     Also after an interrupted change from one kind of index to the other, during which there must be no new index.
     """
-    from bkctl.storage.index.adoption_note import find_change_under_way
-    from bkctl.storage.index.java_index import find_java_index
-
     own.config.require_paired_indexes()
     change = find_change_under_way(own.file_system, own.config)
     if change is not None:
@@ -58,8 +58,6 @@ def require_no_java_index(own: OwnStorage) -> None:
 
 def require_version_files(own: OwnStorage) -> None:
     """RefusedError unless every directory has a VERSION file: nothing else identifies a Java bookie's directories."""
-    from bkctl.runtime.bookie.cookies.directories import read_directory
-
     for directory in own.config.all_directories:
         if read_directory(own.file_system, directory).cookie is None:
             raise RefusedError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -13,26 +13,31 @@ from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.listing import Listing
 from bkctl.commands.parse import parse_ledger_id
 from bkctl.commands.rendering import Column, Table
+from bkctl.commands.safety.gate import open_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.directory_lists import require_agreeing_directories
 from bkctl.commands.storage.offline import JOURNAL, NumberedFile, choose_directories, find_by_path, find_file, is_path
 from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
 from bkctl.commands.storage.start_offset import require_journal_start
 from bkctl.commands.storage.working import work_beside_loop
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.advice import without_path
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.engine.replay import ReplayReport
+from bkctl.storage.entry import decode_header
 from bkctl.storage.errors import CorruptFileError, StorageError
+from bkctl.storage.filenames import current_directory
+from bkctl.storage.ids import LogMark
+from bkctl.storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, explicit_lac_of
+from bkctl.storage.journal.catalog import NO_CATALOG, JournalCatalog, read_catalog
+from bkctl.storage.journal.format import JournalRecord, JournalRecordKind
+from bkctl.storage.journal.reader import JournalScan, list_journals
 from bkctl.storage.words import counted, size
-
-if TYPE_CHECKING:
-    from bkctl.commands.listing import Listing
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.storage.adapters.filesystem import OsFileSystem
-    from bkctl.storage.engine.replay import ReplayReport
-    from bkctl.storage.journal.catalog import JournalCatalog
-    from bkctl.storage.journal.format import JournalRecord
-    from bkctl.storage.journal.reader import JournalScan
-
 
 _TABLE = Table(
     "JournalRecordList",
@@ -99,8 +104,6 @@ def scan(
     if its contents cannot come from a crash ("damaged", exit code 12), or if the disk cannot read it ("unreadable",
     exit code 1). Master keys are not shown.
     """
-    from bkctl.storage.adapters.filesystem import OsFileSystem
-
     wanted = _Wanted(start, None if ledger is None else parse_ledger_id(ledger), entries)
     if start and file is None:
         raise InvalidArgumentError("--from needs a journal file")
@@ -137,8 +140,6 @@ async def replay(
     back. A deleted ledger whose key is in these files comes back until the garbage collector deletes it again. Other
     journals are replayed from their marks, as at a start. If a file is damaged, nothing is changed.
     """
-    from bkctl.commands.safety.gate import open_change
-
     with open_own_storage(context, flags, is_locked=True) as own:
         own.config.require_paired_indexes()
         require_agreeing_directories(own)
@@ -167,8 +168,6 @@ async def replay(
 
 
 def _replay_plan(own: OwnStorage, file: NumberedFile) -> Plan:
-    from bkctl.storage.journal.reader import list_journals
-
     numbers = [number for number in list_journals(own.file_system, file.directory) if number >= file.number]
     paths = [os.path.join(file.directory, JOURNAL.file_name(number)) for number in numbers]
     items = [{"action": "apply", "path": path, "bytes": os.path.getsize(path)} for path in paths]
@@ -177,11 +176,6 @@ def _replay_plan(own: OwnStorage, file: NumberedFile) -> Plan:
 
 
 def _replay(own: OwnStorage, file: NumberedFile) -> ReplayReport:
-    from bkctl.storage.adapters.index_store import open_plyvel
-    from bkctl.storage.engine.ledger_storage import LedgerStorage
-    from bkctl.storage.filenames import current_directory
-    from bkctl.storage.ids import LogMark
-
     directories = [current_directory(each) for each in own.config.journal_directories]
     start = LogMark(file.number, 0)
     storage = LedgerStorage.open(own.file_system, open_plyvel, own.config, time.time_ns() // 1_000_000, locks=())
@@ -194,10 +188,6 @@ def _replay(own: OwnStorage, file: NumberedFile) -> ReplayReport:
 def _files(
     context: CommandContext, flags: BookieFlags, file: str | None, directory: str | None
 ) -> Iterator[NumberedFile]:
-    from bkctl.storage.adapters.filesystem import OsFileSystem
-    from bkctl.storage.filenames import current_directory
-    from bkctl.storage.journal.reader import list_journals
-
     if file is not None and is_path(file):
         yield find_by_path(OsFileSystem(), JOURNAL, file)
         return
@@ -214,9 +204,6 @@ def _files(
 
 def _list_files(listing: Listing, files: Sequence[NumberedFile], wanted: _Wanted) -> Exception | None:
     """Add the records of all files; returns the first error, to be raised after everything else was listed."""
-    from bkctl.storage.adapters.filesystem import OsFileSystem
-    from bkctl.storage.advice import without_path
-
     disk = OsFileSystem()
     trouble: Exception | None = None
     for file in files:
@@ -239,8 +226,6 @@ def _list_files(listing: Listing, files: Sequence[NumberedFile], wanted: _Wanted
 
 def _catalog(disk: OsFileSystem, directory: str) -> tuple[JournalCatalog, Exception | None]:
     """The catalog of a directory. The journals can still be listed if it is damaged."""
-    from bkctl.storage.journal.catalog import NO_CATALOG, read_catalog
-
     try:
         return read_catalog(disk, directory), None
     except (StorageError, OSError) as error:
@@ -248,8 +233,6 @@ def _catalog(disk: OsFileSystem, directory: str) -> tuple[JournalCatalog, Except
 
 
 def _list_file(listing: Listing, file: NumberedFile, catalog: JournalCatalog, wanted: _Wanted) -> None:
-    from bkctl.storage.adapters.filesystem import OsFileSystem
-
     records = open_scan(OsFileSystem(), file, catalog, wanted.start)
     for record in records:
         if not wanted.takes(record):
@@ -265,8 +248,6 @@ def _list_file(listing: Listing, file: NumberedFile, catalog: JournalCatalog, wa
 
 def open_scan(fs: OsFileSystem, file: NumberedFile, catalog: JournalCatalog, start: int) -> JournalScan:
     """The records of a file, judged as replay would: by the catalog, and by whether the file is the newest."""
-    from bkctl.storage.journal.reader import JournalScan, list_journals
-
     return JournalScan(
         fs,
         file.path,
@@ -277,10 +258,6 @@ def open_scan(fs: OsFileSystem, file: NumberedFile, catalog: JournalCatalog, sta
 
 
 def _row(file: NumberedFile, record: JournalRecord) -> dict[str, object]:
-    from bkctl.storage.entry import decode_header
-    from bkctl.storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, explicit_lac_of
-    from bkctl.storage.journal.format import JournalRecordKind
-
     last_add_confirmed: int | None = None
     if record.kind is JournalRecordKind.ENTRY:
         last_add_confirmed = decode_header(record.payload).last_add_confirmed

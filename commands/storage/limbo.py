@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,21 +13,28 @@ from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import NotFoundError, Outcome
 from bkctl.commands.parse import parse_ledger_id
+from bkctl.commands.progress import Progress
 from bkctl.commands.rendering import Column, Table
+from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.directory_lists import require_agreeing_directories
 from bkctl.commands.storage.java_bookie import require_no_java_index
 from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
 from bkctl.commands.storage.working import shown_progress, work_beside_loop
 from bkctl.runtime.errors import RefusedError
+from bkctl.storage.adapters.index_store import open_plyvel
 from bkctl.storage.advice import UNCLEAN_ADVICE
+from bkctl.storage.offline.limbo import (
+    DoubtfulLog,
+    LimboDirectory,
+    LimboLedger,
+    LimboSurvey,
+    end_limbo,
+    find_doubtful_logs,
+    survey_limbo,
+)
 from bkctl.storage.words import counted, listed
-
-if TYPE_CHECKING:
-    from bkctl.commands.progress import Progress
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.storage.offline.limbo import DoubtfulLog, LimboDirectory, LimboLedger, LimboSurvey
-
 
 _TABLE = Table(
     "StorageLimboList",
@@ -100,8 +107,6 @@ async def end(
     All entry logs are read first. Ledgers with entries in a damaged or missing log stay in limbo: with --ledger they
     are refused, otherwise they are skipped, with exit code 9.
     """
-    from bkctl.commands.safety.gate import nothing_to_change, open_change
-
     chosen = None if ledger is None else {parse_ledger_id(each) for each in ledger}
     with open_own_storage(context, flags, is_locked=True) as own:
         require_agreeing_directories(own)
@@ -130,9 +135,6 @@ async def end(
 
 
 def _survey(own: OwnStorage) -> LimboSurvey:
-    from bkctl.storage.adapters.index_store import open_plyvel
-    from bkctl.storage.offline.limbo import survey_limbo
-
     return survey_limbo(own.file_system, open_plyvel, own.config)
 
 
@@ -181,9 +183,6 @@ def _find_doubtful_logs(
     progress: Progress,
     require_wanted: Callable[[], None],
 ) -> list[DoubtfulLog]:
-    from bkctl.storage.adapters.index_store import open_plyvel
-    from bkctl.storage.offline.limbo import find_doubtful_logs
-
     found: list[DoubtfulLog] = []
     entry_bytes_max = own.config.engine.entry_log.entry_bytes_max
     for directory, ledgers in _by_directory(survey, wanted):
@@ -199,9 +198,6 @@ def _find_doubtful_logs(
 
 
 def _end(own: OwnStorage, survey: LimboSurvey, ledger_ids: Collection[int]) -> int:
-    from bkctl.storage.adapters.index_store import open_plyvel
-    from bkctl.storage.offline.limbo import end_limbo
-
     return sum(
         end_limbo(own.file_system, open_plyvel, directory, [each.ledger_id for each in ledgers])
         for directory, ledgers in _by_directory(survey, ledger_ids)

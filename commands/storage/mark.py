@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.own_storage import OwnStorage, open_own_storage
-
-if TYPE_CHECKING:
-    from bkctl.storage.ids import LogMark
-    from bkctl.storage.journal.log_mark import JournalMarks
+from bkctl.storage.errors import StorageError
+from bkctl.storage.filenames import current_directory, journal_file_name
+from bkctl.storage.ids import LogMark
+from bkctl.storage.journal.catalog import read_catalog
+from bkctl.storage.journal.log_mark import JournalMarks, survey_marks
+from bkctl.storage.journal.reader import journals_to_replay
 
 _TABLE = Table(
     "StorageMarkList",
@@ -38,8 +38,6 @@ def mark(context: CommandContext, flags: BookieFlags) -> None:
     follows from; it is "missing" if its journal file, or a later one, is. A journal id is the decimal form of the
     hexadecimal name of a .txn file.
     """
-    from bkctl.storage.journal.log_mark import survey_marks
-
     with (
         open_own_storage(context, flags, is_locked=False) as own,
         context.console.listing(_TABLE) as listing,
@@ -54,11 +52,6 @@ def mark(context: CommandContext, flags: BookieFlags) -> None:
 
 def _missing_journal(own: OwnStorage, journal: JournalMarks) -> str | None:
     """Why a start could not replay the journal; None: all its files are there, or it has no start."""
-    from bkctl.storage.errors import StorageError
-    from bkctl.storage.filenames import current_directory
-    from bkctl.storage.journal.catalog import read_catalog
-    from bkctl.storage.journal.reader import journals_to_replay
-
     if journal.replay_start is None:
         return None
     directory = current_directory(journal.directory)
@@ -89,8 +82,6 @@ def _rows(journal: JournalMarks, *, is_whole: bool) -> list[dict[str, object]]:
 
 
 def _row(journal_index: int, source: str, mark: LogMark | None, state: str, path: str) -> dict[str, object]:
-    from bkctl.storage.filenames import journal_file_name
-
     is_named = mark is not None and mark.journal_id >= 0 and mark != (0, 0)
     return {
         "journal": journal_index,

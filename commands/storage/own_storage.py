@@ -9,18 +9,22 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from bkctl.commands.context import BookieFlags, CommandContext, load_config
 from bkctl.commands.errors import NoRoomError, NotFoundError
 from bkctl.commands.rendering import Column, Table
-
-if TYPE_CHECKING:
-    from bkctl.commands.safety.plan import Plan
-    from bkctl.commands.storage.directory_locks import DirectoryLocks
-    from bkctl.storage.adapters.child_pool import ChildProcesses
-    from bkctl.storage.adapters.filesystem import OsFileSystem
-    from bkctl.storage.config import StorageConfig
+from bkctl.commands.safety.plan import Plan
+from bkctl.commands.storage.directory_locks import DirectoryLocks
+from bkctl.runtime.bookie.cookies.directories import read_directory
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.storage.adapters.child_pool import ChildProcesses
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.advice import FULL_DISK_RUNBOOK, with_path
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.disk_room import file_limit_advice, lacks_room
+from bkctl.storage.errors import StorageError
+from bkctl.storage.filenames import current_directory
 
 PLAN_TABLE = Table("Changes", Column("action", "ACTION"), Column("path", "PATH"))
 """Columns of plans that change some files."""
@@ -45,10 +49,6 @@ def open_own_storage(context: CommandContext, flags: BookieFlags, *, is_locked: 
     ConfigurationError, InvalidArgumentError; NotFoundError for a missing directory; DirectoryLockedError if the bookie
     runs. Nothing in the directories is changed. A full disk inside the block raises NoRoomError.
     """
-    from bkctl.commands.storage.directory_locks import DirectoryLocks
-    from bkctl.storage.adapters.child_pool import ChildProcesses
-    from bkctl.storage.adapters.filesystem import OsFileSystem
-
     bookie = load_config(context, flags)
     file_system = OsFileSystem()
     locks = DirectoryLocks(file_system, bookie.storage)
@@ -66,10 +66,6 @@ def open_own_storage(context: CommandContext, flags: BookieFlags, *, is_locked: 
 @contextlib.contextmanager
 def _explaining_full_disks(own: OwnStorage) -> Iterator[None]:
     """Errors caused by a full disk become a NoRoomError; otherwise most would look like damage."""
-    from bkctl.storage.advice import FULL_DISK_RUNBOOK, with_path
-    from bkctl.storage.disk_room import file_limit_advice, lacks_room
-    from bkctl.storage.errors import StorageError
-
     try:
         yield
     except (StorageError, OSError) as error:
@@ -96,8 +92,6 @@ def make_plan(
     ``items`` are those of ``Plan``; ``path`` is a file or directory. Without a VERSION file the subject is the first
     ledger directory.
     """
-    from bkctl.commands.safety.plan import Plan
-
     bookie_id, instance_id = _identity(own)
     return Plan(
         root=own.metadata_root,
@@ -110,8 +104,6 @@ def make_plan(
 
 
 def _require_directories(own: OwnStorage) -> None:
-    from bkctl.storage.filenames import current_directory
-
     for directory in own.config.all_directories:
         if not own.file_system.exists(directory):
             raise NotFoundError(f"{directory} is missing: mount its disk, or specify the bookie's directories")
@@ -125,15 +117,11 @@ def _require_directories(own: OwnStorage) -> None:
 
 
 def _root(metadata_uri: str) -> str:
-    from bkctl.runtime.metadata.uri import parse_metadata_uri
-
     return parse_metadata_uri(metadata_uri).root if metadata_uri else ""
 
 
 def _identity(own: OwnStorage) -> tuple[str | None, str | None]:
     """Bookie id and instance id from the first readable VERSION file."""
-    from bkctl.runtime.bookie.cookies.directories import read_directory
-
     for directory in own.config.all_directories:
         cookie = read_directory(own.file_system, directory).cookie
         if cookie is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from bkctl.commands.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from bkctl.storage.ports import FileSystem
+from bkctl.storage.entry_log.format import HEADER_BYTES
+from bkctl.storage.framing import ReadWindow
+from bkctl.storage.journal.format import VERSION_HEADER_BYTES, VERSION_MAX, VERSION_MIN, data_start, decode_version
+from bkctl.storage.journal.items import item_around
+from bkctl.storage.ports import FileSystem
 
 
 def require_journal_start(file_system: FileSystem, path: str, start: int) -> None:
@@ -16,10 +17,6 @@ def require_journal_start(file_system: FileSystem, path: str, start: int) -> Non
 
     Marks may be at the end of the file, so it is valid. After damage every offset is valid.
     """
-    from bkctl.storage.framing import ReadWindow
-    from bkctl.storage.journal.format import VERSION_HEADER_BYTES, VERSION_MAX, VERSION_MIN, data_start, decode_version
-    from bkctl.storage.journal.items import item_around
-
     if start == 0:
         return
     _require_inside(path, start)
@@ -44,8 +41,6 @@ def require_journal_start(file_system: FileSystem, path: str, start: int) -> Non
 
 def require_log_range(path: str, start: int, stop: int | None) -> None:
     """InvalidArgumentError unless the frames from ``start`` to ``stop`` may be in an entry log; OSError."""
-    from bkctl.storage.entry_log.format import HEADER_BYTES
-
     if stop is not None and stop < start:
         raise InvalidArgumentError(f"--from {start} --to {stop}: the range ends before it starts")
     if start > 0:

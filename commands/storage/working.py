@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-if TYPE_CHECKING:
-    from bkctl.commands.progress import Progress
+from bkctl.commands.progress import Progress
 
 T = TypeVar("T")
 
