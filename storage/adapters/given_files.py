@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-from bkctl.storage.words import size
+from bkctl.storage.words import exact_size
 
 SMALL_BYTES_MAX: Final = 1024 * 1024
 """For settings, secrets, cookies and rack tables."""
@@ -24,5 +24,5 @@ def read_given_file(path: str, bytes_max: int = SMALL_BYTES_MAX) -> bytes:
             parts.append(part)
             left -= len(part)
             if left < 0:
-                raise OSError(errno.EFBIG, f"it has more than {size(bytes_max)}", path)
+                raise OSError(errno.EFBIG, f"it has more than {exact_size(bytes_max)}", path)
     return b"".join(parts)

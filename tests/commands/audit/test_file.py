@@ -189,7 +189,7 @@ def test_every_output_has_the_age_of_what_is_in_the_file(tmp_path: Path, copied_
     assert "before the audit: of the 10 ledgers, 10 are as of that time" in shown.stderr
     page = Path(out, "report.html").read_text()
     assert f", a file of {written[:16].replace('T', ' ')} UTC" in page
-    assert "2 h 0 min before: 10 ledgers are as of that time" in page
+    assert "2 h before: 10 ledgers are as of that time" in page
 
 
 async def test_ledgers_of_the_file_and_those_of_now_are_counted_separately(tmp_path: Path) -> None:

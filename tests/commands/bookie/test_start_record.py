@@ -72,8 +72,8 @@ def test_a_start_is_described_once(metadata_uri: str, tmp_path: Path) -> None:
     assert log.index(start) < log.index(compared[0]) < log.index(ignored)
     assert ignored["SeverityText"] == "INFO"
     assert ignored["Body"] == (
-        "bk_server.conf: openFileLimit, pageLimit, pageSize, readBufferSizeBytes, numReadWorkerThreads, 1 more have no "
-        "effect (bkctl bookie start --dry-run shows why)"
+        "bk_server.conf: openFileLimit, pageLimit, pageSize, readBufferSizeBytes, numReadWorkerThreads and 1 more have "
+        "no effect (bkctl bookie start --dry-run shows why)"
     )
     assert [each.partition(" no effect (")[0] for each in ignored["Attributes"]["ignored_keys"]] == [
         "openFileLimit, pageLimit, pageSize, readBufferSizeBytes have",
