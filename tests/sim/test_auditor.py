@@ -400,7 +400,7 @@ def test_nothing_is_marked_while_too_many_bookies_are_gone(caplog: pytest.LogCap
             auditor.trigger()
             await cluster.clock.sleep(60)
             assert await marks(cluster) == {}
-            assert "3 of 4 bookies are gone, more than 50%" in auditor.lanes[0].status.result
+            assert "3 of 4 bookies are gone, more than 50.0 %" in auditor.lanes[0].status.result
             assert is_alarm(auditor)
             assert "no ledger is marked" in (auditor.liveness.alarm or "")
             await cluster.start("b1")

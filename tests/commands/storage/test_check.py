@@ -149,7 +149,7 @@ def test_rows_of_deleted_ledgers_are_no_problem(filled: Directories) -> None:
     put(filled, struct.pack(">qq", 77, 0), struct.pack(">q", 1 << 32 | 5000))
     assert filled.succeed("check", "-o", "json").json()["items"] == []
     (found,) = filled.succeed("check", "--deep", "-o", "json").json()["items"]
-    assert (found["severity"], found["finding"]) == ("note", "1 locations of deleted ledgers, which a crash left")
+    assert (found["severity"], found["finding"]) == ("note", "1 location of deleted ledgers, which a crash left")
 
 
 def test_a_deep_check_of_a_lost_index(filled: Directories) -> None:

@@ -285,7 +285,7 @@ async def test_what_nobody_has_keeps_the_ledger_in_limbo_and_the_repair_due(trio
     await trio.create(2)
     await trio.add(2, range(5), *ENSEMBLE[1:])
     async with trio.victim.running() as (process, peer):
-        await until(lambda: "1 ledgers still miss entries, first ledger 1: entry 5: " in trio.victim.said())
+        await until(lambda: "1 ledger still misses entries, first ledger 1: entry 5: " in trio.victim.said())
         assert REPAIRED not in trio.victim.said()
         for ledger_id in (1, 2):
             assert await peer.read(ledger_id, 4) == peer.body(ledger_id, 4)
@@ -338,7 +338,7 @@ async def test_limbo_ends_when_nothing_lacks_and_no_sooner(trio: Trio) -> None:
         process.kill()
         await asyncio.to_thread(process.wait)
     async with trio.victim.running() as (_, peer):
-        await until(lambda: "1 ledgers still miss entries, first ledger 1: entry 3: " in trio.victim.said())
+        await until(lambda: "1 ledger still misses entries, first ledger 1: entry 3: " in trio.victim.said())
         assert "the copy is damaged" in trio.victim.said()
         assert (await trio.ledgers.read(1)).value.last_entry_id == 9
         assert await peer.read(1, 9) == peer.body(1, 9)
