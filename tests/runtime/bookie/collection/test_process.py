@@ -78,7 +78,7 @@ async def test_a_bookie_that_is_killed_in_its_rounds_loses_nothing(
         assert "Traceback" not in bookie.said(), bookie.said()
     current = tmp_path / "ledgers" / "current"
     async with bookie.running() as (_, peer):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while _log_bytes(current) > 2 * len(KEPT) * len(ENTRIES) * 2100 + 2 * 65536:
                 await require_kept(peer)
                 await asyncio.sleep(0.1)
