@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
+import pkgutil
 import pty
 import re
 import subprocess
@@ -14,8 +16,10 @@ from typing import Any
 
 import pytest
 
+import bkctl.commands
 from bkctl.app import build_app
 from bkctl.command_tree import COMMANDS
+from bkctl.commands.command import Command
 from bkctl.commands.config import Settings
 from bkctl.main import describe
 from bkctl.runtime.errors import ConfigurationError, MetadataUnavailableError
@@ -244,6 +248,16 @@ def test_help_imports_nothing_heavy(is_terminal: bool) -> None:
 def test_the_command_tree_says_of_every_command_what_the_command_says() -> None:
     said = {name.removeprefix("bkctl "): each.get_short_help_str() for name, each in leaves(build_app())}
     assert said == {path: leaf.summary for path, leaf in COMMANDS.items()}
+
+
+def test_every_command_is_in_the_command_tree() -> None:
+    written = {
+        (module.name.removeprefix("bkctl.commands."), each.name)
+        for module in pkgutil.walk_packages(bkctl.commands.__path__, "bkctl.commands.")
+        for each in vars(importlib.import_module(module.name)).values()
+        if isinstance(each, Command)
+    }
+    assert written == {(leaf.module, path.rpartition(" ")[2]) for path, leaf in COMMANDS.items()}
 
 
 def test_the_help_page_says_of_every_group_what_the_group_says(run_main: RunMain) -> None:
