@@ -131,8 +131,14 @@ class Liveness:
             return "waits for the recovery delay"
         self.live = registrations.live
         self._known |= self.live
-        is_hurried, before = self._is_hurried, self.lost
-        await self._follow(cookies, excused_until_ms)
+        is_hurried, is_restart_due, before = self._is_hurried, self._is_restart_due, self.lost
+        self._is_hurried = self._is_restart_due = False  # what is asked from now on is for the next look
+        try:
+            await self._follow(cookies, excused_until_ms, is_hurried=is_hurried, is_restart_due=is_restart_due)
+        except BaseException:
+            self._is_hurried |= is_hurried
+            self._is_restart_due |= is_restart_due
+            raise
         turn.beat()
         now_ms = self._ports.clock.now_ms()
         counted = (cookies | self._known) - self._idle
@@ -146,11 +152,12 @@ class Liveness:
         self._on_look({each: note for each, note in before.items() if each in self.live}, is_hurried)
         return self._summary()
 
-    async def _follow(self, cookies: frozenset[str], excused_until_ms: Mapping[str, int]) -> None:
+    async def _follow(
+        self, cookies: frozenset[str], excused_until_ms: Mapping[str, int], *, is_hurried: bool, is_restart_due: bool
+    ) -> None:
         """Update the deadlines, first in ZooKeeper."""
         assert self._delay_s is not None
         now_ms, delay_ms = self._ports.clock.now_ms(), int(self._delay_s * 1000)
-        is_hurried, is_restart_due = self._is_hurried, self._is_restart_due
         known = (cookies | self._known | self.lost.keys()) - (self._idle - cookies)
         notes = follow_bookies(self.lost, known, self.live, now_ms, 0 if is_hurried else delay_ms)
         if is_restart_due:
@@ -166,8 +173,6 @@ class Liveness:
         self.lost = notes
         self._known -= self._idle - cookies - self.live
         self._idle = self._idle.intersection(notes)
-        self._is_hurried &= not is_hurried
-        self._is_restart_due &= not is_restart_due
 
     def _log_lost(self, notes: Mapping[str, LostBookieNote], excused_until_ms: Mapping[str, int]) -> None:
         now_ms = self._ports.clock.now_ms()

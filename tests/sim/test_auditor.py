@@ -24,6 +24,7 @@ from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.marks import MarkOutcome, UnderReplicationMarks, list_marks
 from bkctl.runtime.metadata.replication.recovery_notes import LostLedgerNote, MaintenanceNote, RecoveryNotes
 from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
+from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.protocol.status import Status
 from tests.counting_store import CountingStore
 from tests.runtime.replication.samples import ledger
@@ -683,6 +684,33 @@ def test_a_trigger_is_one_pass() -> None:
             await cluster.clock.sleep(30)
             assert await marks(cluster) == {lost: ("b1",)}
             assert auditor.lanes[1].status.runs == runs + 1
+
+    simulate(scenario)
+
+
+def test_a_trigger_during_the_look_of_another_one_is_not_lost() -> None:
+    """It comes after the bookies were listed, while the first deadline is stored."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        deadlines = RecoveryNotes(cluster.metadata_store, ROOT).deadlines
+        stopping: list[asyncio.Future[None]] = []
+
+        def on_deadline(node: Node | None) -> None:
+            if node is not None and not stopping:
+                stopping.append(asyncio.ensure_future(cluster.stop("b3")))
+                auditor.trigger()
+
+        async with auditing(cluster) as auditor:
+            await cluster.clock.sleep(1)
+            cluster.metadata_store.watch_node(deadlines.path_of("b1"), on_deadline)
+            await asyncio.gather(cluster.stop("b1"), cluster.stop("b2"))
+            auditor.trigger()
+            await cluster.clock.sleep(30)
+            await asyncio.gather(*stopping)
+            note = await deadlines.find("b3")
+            assert note is not None
+            assert note.value.due_ms == note.value.lost_ms
 
     simulate(scenario)
 
