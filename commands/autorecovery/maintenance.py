@@ -37,7 +37,7 @@ from bkctl.runtime.metadata.replication.switches import RecoveryDelay
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
 from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
-from bkctl.storage.words import counted, duration
+from bkctl.storage.words import counted, decimal
 
 AwayRiskOption = Annotated[bool, typer.Option("--accept-risk", help="Even if the cluster may not cope")]
 _TABLE = Table(
@@ -299,7 +299,7 @@ async def _carry_out(
         {"action": "create", "path": notes.maintenance.path_of(each), "expected_version": None}
         for each in wanted.bookie_ids
     ]
-    summary = [f"the ledgers of bookie {wanted.names} will not be marked for {duration(wanted.duration_s)}"]
+    summary = [f"the ledgers of bookie {wanted.names} will not be marked for {decimal(wanted.duration_s)} s"]
     if wanted.delay_set_s is not None and wanted.delay is not None:
         path = Paths(session.root).lost_bookie_recovery_delay
         item = {"action": "set", "path": path, "expected_version": wanted.delay.version, "value": wanted.delay_set_s}

@@ -72,6 +72,8 @@ async def test_with_javas_auditor_the_delay_is_raised_and_restored(stage: Stage)
     plan = await stage.succeed("maintenance", "start", A, "--for", "30m", "--dry-run")
     assert [item["action"] for item in plan["items"]] == ["create", "set"]
     assert await bookies_in_maintenance(stage) == []
+    exact = await stage.succeed("maintenance", "start", A, "--for", "150m", "--dry-run")
+    assert exact["summary"][0].endswith("will not be marked for 9,000 s"), "the recovery delay below has seconds too"
 
     started = await stage.run("maintenance", "start", A, "--for", "30m")
     body = started.json()
