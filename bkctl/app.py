@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -23,23 +23,14 @@ _RUN, _FAILED_BOOKIE = "run", "failed-bookie"
 """Subcommands of ``audit`` and ``recover`` that may be left out."""
 
 
-class _Members(MutableMapping[str, Any]):
+class _Members(Mapping[str, Any]):
     """The members of a group by name. Each is made when it is needed: then the module of a command is imported."""
 
     def __init__(self, path: str) -> None:
         self._paths = {name: f"{path} {name}".lstrip() for name in members(path)}
-        self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            self._made[name] = _made(self._paths[name], name)
-        return self._made[name]
-
-    def __setitem__(self, name: str, member: Any) -> None:
-        self._made[name] = member
-
-    def __delitem__(self, name: str) -> None:
-        del self._paths[name]
+        return _made(self._paths[name], name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._paths)
@@ -104,6 +95,7 @@ class _RecoverGroup(TreeGroup):
 _GROUP_CLASSES: Mapping[str, type[TreeGroup]] = {"audit": _AuditGroup, "recover": _RecoverGroup}
 
 
+@functools.cache
 def _made(path: str, name: str) -> Any:
     if path in GROUPS:
         return _GROUP_CLASSES.get(path, TreeGroup)(name=path, help=GROUPS[path])
@@ -129,6 +121,7 @@ def build_app() -> Any:
     return typer.main.get_command(app)
 
 
+@functools.cache
 def _options_page() -> Any:
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
