@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import itertools
 import os
@@ -83,7 +84,22 @@ class _ModuleScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has 
         return next((directory for directory in ONE_WORKER_DIRECTORIES if module.startswith(directory)), module)
 
 
-def pytest_collection(session: pytest.Session) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Collect without searches for reference cycles: the modules and the tests stay to the end, in each worker.
+
+    They cost a quarter of the collection's CPU time, and afterwards every search would go through all tests again.
+    """
+    gc.disable()
+    try:
+        _import_own_part(session)
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+def _import_own_part(session: pytest.Session) -> None:
     """Share out the compilation of the test modules, which takes ten seconds in each worker after a checkout.
 
     Each worker first imports its part of the modules. It then finds most of the others in Python's cache.

@@ -47,7 +47,7 @@ def test_once():
 ENDS_THE_RUN = "import pytest\n\ndef test_ends():\n    pytest.exit('out of patience')\n"
 
 
-class Ground:
+class SmallProject:
     """A small project with a Makefile, below a temporary directory."""
 
     def __init__(self, directory: Path) -> None:
@@ -78,8 +78,8 @@ class Ground:
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path)
+def project(tmp_path: Path) -> SmallProject:
+    return SmallProject(tmp_path)
 
 
 def script() -> ModuleType:
@@ -95,37 +95,37 @@ def verdicts(output: str) -> list[str]:
     return [line for line in output.splitlines() if line.startswith(("unreliable: ", "failed: "))]
 
 
-def test_tests_that_pass_alone_are_unreliable_and_their_first_failure_is_kept(ground: Ground) -> None:
-    ground.write("tests/net/test_a.py", FAILS_ONCE.format(count=3))
-    ground.run_tests()
-    code, output = ground.repeat()
+def test_tests_that_pass_alone_are_unreliable_and_their_first_failure_is_kept(project: SmallProject) -> None:
+    project.write("tests/net/test_a.py", FAILS_ONCE.format(count=3))
+    project.run_tests()
+    code, output = project.repeat()
     assert code == 0
     assert verdicts(output) == [f"unreliable: tests/net/test_a.py::test_once[{number}]" for number in range(3)]
     assert "ValueError: the first failure of 2" in output
-    assert "the first failure of 2" in (ground.directory / "reports" / "unreliable-3.txt").read_text()
+    assert "the first failure of 2" in (project.directory / "reports" / "unreliable-3.txt").read_text()
     skips = [sys.executable, os.path.join(ROOT, ".ci", "check_skips.py"), os.devnull]
-    reports = sorted(str(path) for path in (ground.directory / "reports").glob("*.xml"))
+    reports = sorted(str(path) for path in (project.directory / "reports").glob("*.xml"))
     assert len(reports) == 4
     assert subprocess.run([*skips, *reports], check=False, capture_output=True, text=True).stdout == (
         "skips: 0 not allowed\n"
     )
 
 
-def test_at_most_three_are_accepted(ground: Ground) -> None:
-    ground.write("tests/test_a.py", FAILS_ONCE.format(count=2))
-    ground.write("tests/test_b.py", FAILS_ONCE.format(count=2))
-    ground.run_tests()
-    assert ground.repeat() == (
+def test_at_most_three_are_accepted(project: SmallProject) -> None:
+    project.write("tests/test_a.py", FAILS_ONCE.format(count=2))
+    project.write("tests/test_b.py", FAILS_ONCE.format(count=2))
+    project.run_tests()
+    assert project.repeat() == (
         1,
         "failed: 4 tests failed, at most 3 may be unreliable: none is repeated\n",
     )
 
 
-def test_a_test_that_fails_twice_fails_the_run(ground: Ground) -> None:
-    ground.write("tests/test_a.py", FAILS_ONCE.format(count=1))
-    ground.write("tests/test_b.py", ALWAYS_FAILS)
-    ground.run_tests()
-    code, output = ground.repeat()
+def test_a_test_that_fails_twice_fails_the_run(project: SmallProject) -> None:
+    project.write("tests/test_a.py", FAILS_ONCE.format(count=1))
+    project.write("tests/test_b.py", ALWAYS_FAILS)
+    project.run_tests()
+    code, output = project.repeat()
     assert code == 1
     assert verdicts(output) == [
         "unreliable: tests/test_a.py::test_once[0]",
@@ -141,41 +141,43 @@ def test_a_test_that_fails_twice_fails_the_run(ground: Ground) -> None:
         ("tests/net/test_a.py", "from tests.sim.loop import x", "is a simulation and is never repeated"),
     ],
 )
-def test_simulations_and_batteries_are_never_repeated(ground: Ground, path: str, first_line: str, reason: str) -> None:
-    ground.write("tests/sim/loop.py", "x = 1\n")
-    ground.write(path, first_line + FAILS_ONCE.format(count=1))
-    ground.run_tests()
-    assert ground.repeat() == (1, f"failed: {path}::test_once[0] {reason}\n")
+def test_simulations_and_batteries_are_never_repeated(
+    project: SmallProject, path: str, first_line: str, reason: str
+) -> None:
+    project.write("tests/sim/loop.py", "x = 1\n")
+    project.write(path, first_line + FAILS_ONCE.format(count=1))
+    project.run_tests()
+    assert project.repeat() == (1, f"failed: {path}::test_once[0] {reason}\n")
 
 
-def test_a_test_that_is_skipped_then_has_not_passed(ground: Ground) -> None:
-    ground.write("tests/test_a.py", SKIPS_THEN)
-    ground.run_tests()
-    code, output = ground.repeat()
+def test_a_test_that_is_skipped_then_has_not_passed(project: SmallProject) -> None:
+    project.write("tests/test_a.py", SKIPS_THEN)
+    project.run_tests()
+    code, output = project.repeat()
     assert (code, verdicts(output)) == (1, ["failed: tests/test_a.py::test_once failed twice"])
 
 
-def test_a_module_that_cannot_be_collected_fails_the_run(ground: Ground) -> None:
-    ground.write("tests/test_a.py", "import no_such_module\n")
-    ground.run_tests()
-    code, output = ground.repeat()
+def test_a_module_that_cannot_be_collected_fails_the_run(project: SmallProject) -> None:
+    project.write("tests/test_a.py", "import no_such_module\n")
+    project.run_tests()
+    code, output = project.repeat()
     assert code == 1
     assert "is not the name of a test" in output
 
 
-def test_a_run_that_ended_early_fails_whatever_passes_then(ground: Ground) -> None:
+def test_a_run_that_ended_early_fails_whatever_passes_then(project: SmallProject) -> None:
     """The tests after the interruption did not run."""
-    ground.write("tests/test_a.py", FAILS_ONCE.format(count=1))
-    ground.write("tests/test_b.py", ENDS_THE_RUN)
-    ground.run_tests()
-    code, output = ground.repeat()
+    project.write("tests/test_a.py", FAILS_ONCE.format(count=1))
+    project.write("tests/test_b.py", ENDS_THE_RUN)
+    project.run_tests()
+    code, output = project.repeat()
     assert code == 1
     assert "failed: test: was interrupted" in verdicts(output)
 
 
-def test_a_run_without_a_report_fails(ground: Ground) -> None:
-    ground.run_tests("no_such_directory")
-    assert ground.repeat() == (1, "failed: test: failed, and its report names no failed test\n")
+def test_a_run_without_a_report_fails(project: SmallProject) -> None:
+    project.run_tests("no_such_directory")
+    assert project.repeat() == (1, "failed: test: failed, and its report names no failed test\n")
 
 
 def test_every_place_that_is_never_repeated_exists() -> None:

@@ -35,7 +35,7 @@ def blocks(text: str) -> Iterator[tuple[str, str]]:
     yield from re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-class Machine:
+class PageHost:
     """What the page is tried on: its names stand for directories, ports and a cluster of this test."""
 
     def __init__(self, directory: Path, metadata_uri: str) -> None:
@@ -107,8 +107,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, metadata_uri: str) -> Iterator[Machine]:
-    made = Machine(tmp_path, metadata_uri)
+def host(tmp_path: Path, metadata_uri: str) -> Iterator[PageHost]:
+    made = PageHost(tmp_path, metadata_uri)
     try:
         yield made
     finally:
@@ -117,19 +117,19 @@ def machine(tmp_path: Path, metadata_uri: str) -> Iterator[Machine]:
 
 @pytest.mark.battery
 @pytest.mark.cluster
-def test_the_commands_of_the_page_run_one_after_another(machine: Machine) -> None:
+def test_the_commands_of_the_page_run_one_after_another(host: PageHost) -> None:
     probed, ran = [], 0
     for language, text in blocks(read(PAGE)):
         if language == "properties":
-            machine.configure(text)
+            host.configure(text)
         elif language == "yaml":
             for path in paths_in(yaml.safe_load(text)):
-                assert machine.get(path)
+                assert host.get(path)
                 probed.append(path)
         elif START.search(text):
-            machine.start()
+            host.start()
         elif not ROOT_ONLY.search(text):
-            machine.run(text)
+            host.run(text)
             ran += 1
     assert {"/metrics", "/heartbeat", "/api/v1/bookie/is_ready"} <= set(probed)
     assert ran > 5

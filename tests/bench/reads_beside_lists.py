@@ -71,7 +71,7 @@ async def list_on(ports: ClientPorts, bookie_id: str, ledger_id: int, answered: 
         answered.append(len(await ports.bookies.list_entries(bookie_id, ledger_id)))
 
 
-class Scene(msgspec.Struct, frozen=True):
+class TurnTakingBookie(msgspec.Struct, frozen=True):
     """A bookie that takes turns, and the two clients of it."""
 
     name: str
@@ -81,13 +81,13 @@ class Scene(msgspec.Struct, frozen=True):
     lister: LedgerClient
 
 
-async def _turn(scene: Scene, arguments: argparse.Namespace) -> tuple[Latencies, Latencies]:
-    ledger_id = scene.ledger_id
-    place = (scene.reader.ports, scene.bookie_id, ledger_id, arguments.entries, arguments.seconds)
+async def _turn(turn_taking: TurnTakingBookie, arguments: argparse.Namespace) -> tuple[Latencies, Latencies]:
+    ledger_id = turn_taking.ledger_id
+    place = (turn_taking.reader.ports, turn_taking.bookie_id, ledger_id, arguments.entries, arguments.seconds)
     alone = await measure(*place)
     answered: list[int] = []
     lists = [
-        asyncio.ensure_future(list_on(scene.lister.ports, scene.bookie_id, ledger_id, answered))
+        asyncio.ensure_future(list_on(turn_taking.lister.ports, turn_taking.bookie_id, ledger_id, answered))
         for _ in range(LISTS_IN_FLIGHT)
     ]
     await asyncio.sleep(1)
@@ -97,9 +97,9 @@ async def _turn(scene: Scene, arguments: argparse.Namespace) -> tuple[Latencies,
     await asyncio.wait(lists)
     await asyncio.sleep(arguments.seconds)  # the bookie still makes those that were asked for
     sys.stdout.write(
-        f"{scene.name}: alone {alone.median_ms:.2f} ms (highest {alone.highest_ms:.1f}, {alone.reads} reads); during "
-        f"lists {loaded.median_ms:.2f} ms (highest {loaded.highest_ms:.1f}, {loaded.reads} reads, {len(answered)} "
-        "lists)\n"
+        f"{turn_taking.name}: alone {alone.median_ms:.2f} ms (highest {alone.highest_ms:.1f}, {alone.reads} reads); "
+        f"during lists {loaded.median_ms:.2f} ms (highest {loaded.highest_ms:.1f}, {loaded.reads} reads, "
+        f"{len(answered)} lists)\n"
     )
     sys.stdout.flush()
     return alone, loaded
@@ -107,17 +107,17 @@ async def _turn(scene: Scene, arguments: argparse.Namespace) -> tuple[Latencies,
 
 async def _run(targets: dict[str, Target], arguments: argparse.Namespace) -> None:
     async with contextlib.AsyncExitStack() as at_end:
-        scenes = []
+        bookies = []
         for name, (uri, bookie_id) in targets.items():
             reader, lister = [
                 await at_end.enter_async_context(await LedgerClient.connect(uri, config=PATIENT)) for _ in range(2)
             ]
             ledger_id = await fill(reader, bookie_id, arguments.entries)
-            scenes.append(Scene(name, bookie_id, ledger_id, reader, lister))
+            bookies.append(TurnTakingBookie(name, bookie_id, ledger_id, reader, lister))
         turns: dict[str, list[tuple[Latencies, Latencies]]] = {}
         for _ in range(arguments.rounds):
-            for scene in scenes:
-                turns.setdefault(scene.name, []).append(await _turn(scene, arguments))
+            for turn_taking in bookies:
+                turns.setdefault(turn_taking.name, []).append(await _turn(turn_taking, arguments))
     for name, measured in turns.items():
         alone, loaded = (statistics.median(each.median_ms for each in series) for series in zip(*measured, strict=True))
         sys.stdout.write(f"{name}: medians {alone:.2f} ms alone, {loaded:.2f} ms during lists: {loaded / alone:.1f}\n")

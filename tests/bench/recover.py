@@ -67,7 +67,7 @@ class Round(msgspec.Struct, frozen=True):
     java_s: float
 
 
-class Machine(msgspec.Struct, frozen=True):
+class MachineRates(msgspec.Struct, frozen=True):
     """What the disk and the loopback interface allow, in bytes per second."""
 
     disk_per_s: float
@@ -82,7 +82,7 @@ class Result(msgspec.Struct, frozen=True):
     rounds: list[Round]
     bkctl_start_s: float
     java_start_s: float
-    machine: Machine
+    machine: MachineRates
 
     @property
     def bkctl_s(self) -> float:
@@ -182,7 +182,7 @@ def measure(directory: str, zookeeper: EmbeddedZooKeeper, name: str, rounds: int
             bkctl_s = dead.recover_by_bkctl(rate) if number % 2 == 0 else 0.0
             java_s = dead.recover_by_java()
             measured.append(Round(bkctl_s or dead.recover_by_bkctl(rate), java_s))
-        machine = Machine(*(statistics.median(probe(directory) for _ in range(3)) for probe in (_disk, _loopback)))
+        machine = MachineRates(*(statistics.median(probe(directory) for _ in range(3)) for probe in (_disk, _loopback)))
         return Result(name, DATA_SETS[name], measured, bkctl_start_s, java_start_s, machine)
 
 

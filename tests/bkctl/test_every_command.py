@@ -247,7 +247,7 @@ def test_read_only_mode_stops_every_command_that_changes_something(
     assert sorted(os.listdir(tmp_path)) == before
 
 
-class World:
+class StoppedCluster:
     """A cluster whose bookies are all stopped, with a ledger and a cookie. It looks at it through one session."""
 
     def __init__(self, metadata_uri: str) -> None:
@@ -279,19 +279,19 @@ class World:
 
 
 @pytest.fixture
-def world(metadata_uri: str) -> Iterator[World]:
-    world = World(metadata_uri)
-    yield world
-    world.close()
+def stopped(metadata_uri: str) -> Iterator[StoppedCluster]:
+    stopped = StoppedCluster(metadata_uri)
+    yield stopped
+    stopped.close()
 
 
 def test_no_command_changes_a_cluster_in_read_only_mode_or_for_a_plan(
-    run_main: RunMain, metadata_uri: str, world: World, tmp_path: Path
+    run_main: RunMain, metadata_uri: str, stopped: StoppedCluster, tmp_path: Path
 ) -> None:
     """Every command of the app but the servers, with arguments that get most of them as far as their plan."""
     assert run_main("cluster", "init", "-u", metadata_uri).exit_code == 0
-    world.plant()
-    before = world.tree()
+    stopped.plant()
+    before = stopped.tree()
     planned = set()
     for name in sorted(set(COMMANDS) - SERVER_COMMANDS):
         words = [*words_for(name), *([] if name.startswith("dev ") else ["-u", metadata_uri])]
@@ -309,21 +309,21 @@ def test_no_command_changes_a_cluster_in_read_only_mode_or_for_a_plan(
                 plan = json.loads((tmp_path / "plan").read_text())
                 assert not plan["items"] or not plan["summary"] or "will " in plan["summary"][0], plan
                 (tmp_path / "plan").unlink()
-            assert world.tree() == before, f"{arguments} {environment}"
+            assert stopped.tree() == before, f"{arguments} {environment}"
     assert {"cluster nuke", "cluster health-check disable", "autorecovery disable", "recover failed-bookie"} <= planned
     assert {"decommission", "ledger delete", "cluster init", "ledger write-test"} <= planned
 
 
 def test_a_pinned_context_stops_every_command_that_changes_another_cluster(
-    run_main: RunMain, metadata_uri: str, world: World, tmp_path: Path
+    run_main: RunMain, metadata_uri: str, stopped: StoppedCluster, tmp_path: Path
 ) -> None:
     (tmp_path / "c.toml").write_text(f'[contexts.prod]\nmetadata_uri = "{metadata_uri}"\ninstance_id = "another"\n')
     pinned = ("--config", "c.toml", "--context", "prod")
     absent = run_main("cluster", "init", *pinned)
     assert (absent.exit_code, "another, but this cluster has none" in absent.stderr) == (3, True)
     assert run_main("cluster", "init", "-u", metadata_uri).exit_code == 0
-    world.plant()
-    before = world.tree()
+    stopped.plant()
+    before = stopped.tree()
     refused_otherwise = set()
     for name in CHANGING:
         if name in SERVER_COMMANDS or name.startswith(("dev ", "storage ")):
@@ -333,7 +333,7 @@ def test_a_pinned_context_stops_every_command_that_changes_another_cluster(
         words += ["--confirm", "0"] if "--confirm" in shown_options(name) else []
         result = run_main(*words)
         assert result.exit_code != 0, name
-        assert world.tree() == before, name
+        assert stopped.tree() == before, name
         if "is pinned to instance id another" not in result.stderr:
             refused_otherwise.add(name)
     # These find another reason before they have a plan: no auditor, no file or directory, no running bookie, a ledger
@@ -383,16 +383,16 @@ def spellings(secret: str) -> list[str]:
     ],
 )
 def test_no_command_prints_a_secret_in_any_output_form(
-    run_main: RunMain, metadata_uri: str, world: World, tmp_path: Path, form: str
+    run_main: RunMain, metadata_uri: str, stopped: StoppedCluster, tmp_path: Path, form: str
 ) -> None:
     """Ledger passwords, in metadata that can be read and that cannot, and the password for ZooKeeper.
 
     ``ledger export`` is left out: the bytes of the metadata are what it is for, as its help page says.
     """
     assert run_main("cluster", "init", "-u", metadata_uri).exit_code == 0
-    world.plant(SECRET.encode())
-    path = f"{world.uri.root}/00/0000/L0001"
-    world.on_store(lambda store: store.create(path, DAMAGED.encode()))
+    stopped.plant(SECRET.encode())
+    path = f"{stopped.uri.root}/00/0000/L0001"
+    stopped.on_store(lambda store: store.create(path, DAMAGED.encode()))
     secrets = [spelling for secret in (SECRET, LOGIN_SECRET) for spelling in spellings(secret)]
     shown_ledgers = 0
     for name in sorted(set(COMMANDS) - {"ledger export"}):

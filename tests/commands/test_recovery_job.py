@@ -36,7 +36,7 @@ from tests.until import wait_until
 ENTRY_BYTES = 1024
 
 
-class Scene:
+class DegradedCluster:
     """A cluster of four bookies. One that has a copy of the first ledger is stopped after all were written."""
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
@@ -84,20 +84,20 @@ def count_of(table: str, path: str) -> int:
 
 
 @pytest.fixture
-def scene(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> Scene:
-    return Scene(start_cluster(4), tmp_path)
+def degraded(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> DegradedCluster:
+    return DegradedCluster(start_cluster(4), tmp_path)
 
 
 @pytest.mark.battery
-def test_a_killed_job_continues_within_a_long_copy(scene: Scene) -> None:
-    scene.write(1, 24_000)
-    scene.write(10, 10)
-    scene.cluster.stop_bookie(scene.dead)
-    killed = scene.start("--copy-rate", "2MiB/s")
-    wait_until((scene.state / "jobs").exists, process=killed, tell=scene.log.read_text)
-    wait_until(lambda: count_of("range", scene.job_file()), process=killed, tell=scene.log.read_text)
-    job_file = scene.job_file()
-    refused = scene.cluster.run("recover", "failed-bookie", scene.dead, "--yes", "--resume", job_file)
+def test_a_killed_job_continues_within_a_long_copy(degraded: DegradedCluster) -> None:
+    degraded.write(1, 24_000)
+    degraded.write(10, 10)
+    degraded.cluster.stop_bookie(degraded.dead)
+    killed = degraded.start("--copy-rate", "2MiB/s")
+    wait_until((degraded.state / "jobs").exists, process=killed, tell=degraded.log.read_text)
+    wait_until(lambda: count_of("range", degraded.job_file()), process=killed, tell=degraded.log.read_text)
+    job_file = degraded.job_file()
+    refused = degraded.cluster.run("recover", "failed-bookie", degraded.dead, "--yes", "--resume", job_file)
     assert (refused.exit_code, "another process continues the job of" in refused.stderr) == (5, True), refused
     killed.kill()
     killed.wait()
@@ -108,28 +108,28 @@ def test_a_killed_job_continues_within_a_long_copy(scene: Scene) -> None:
     job.close()
     assert 0 < record.last_entry_id < 24_000
 
-    continued = scene.start("--resume", job_file, "--copy-rate", "500MiB/s", "-o", "json")
-    said = scene.end_of(continued)
+    continued = degraded.start("--resume", job_file, "--copy-rate", "500MiB/s", "-o", "json")
+    said = degraded.end_of(continued)
     assert f"continues a job with {counted(done, 'ledger')} done before" in said
     copied_bytes = int(said.partition('"bytes": ')[2].partition(",")[0])
     assert copied_bytes < (24_000 - record.last_entry_id + 200) * (ENTRY_BYTES + 100)
-    scene.require_all_recovered()
+    degraded.require_all_recovered()
 
 
 @pytest.mark.battery
-def test_the_rates_of_a_running_job_can_be_changed(scene: Scene) -> None:
-    scene.write(1, 20_000)
-    scene.cluster.stop_bookie(scene.dead)
-    process = scene.start("--copy-rate", "50KiB/s")  # it would take minutes
-    wait_until((scene.state / "jobs").exists, process=process, tell=scene.log.read_text)
-    rates = Path(f"{scene.job_file()}.rates")
-    wait_until(rates.exists, process=process, tell=scene.log.read_text)
+def test_the_rates_of_a_running_job_can_be_changed(degraded: DegradedCluster) -> None:
+    degraded.write(1, 20_000)
+    degraded.cluster.stop_bookie(degraded.dead)
+    process = degraded.start("--copy-rate", "50KiB/s")  # it would take minutes
+    wait_until((degraded.state / "jobs").exists, process=process, tell=degraded.log.read_text)
+    rates = Path(f"{degraded.job_file()}.rates")
+    wait_until(rates.exists, process=process, tell=degraded.log.read_text)
     assert rates.read_text().endswith("copy-rate = 50KiB/s\ncopy-rate-per-bookie = none\n")
     rates.write_text("copy-rate = fast\n")
-    wait_until(lambda: "'fast' is not a rate" in scene.log.read_text(), process=process, tell=scene.log.read_text)
+    wait_until(lambda: "'fast' is not a rate" in degraded.log.read_text(), process=process, tell=degraded.log.read_text)
     rates.write_text("copy-rate = none\n")
-    assert "new byte rates: all copies none, each bookie none" in scene.end_of(process)
-    scene.require_all_recovered()
+    assert "new byte rates: all copies none, each bookie none" in degraded.end_of(process)
+    degraded.require_all_recovered()
 
 
 @pytest.mark.parametrize(

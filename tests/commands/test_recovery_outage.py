@@ -27,7 +27,7 @@ AWAY = "ZooKeeper has not answered since"
 BACK = "ZooKeeper answers again"
 
 
-class Scene:
+class DegradedCluster:
     """A cluster with a dead bookie, and a command that works slowly enough to be met by an outage in the middle."""
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
@@ -99,8 +99,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> Scene:
-    return Scene(start_cluster(4), tmp_path)
+def degraded(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> DegradedCluster:
+    return DegradedCluster(start_cluster(4), tmp_path)
 
 
 @pytest.fixture
@@ -120,31 +120,31 @@ def standing_still(pid: int) -> Iterator[None]:
 
 @pytest.mark.battery
 def test_an_outage_longer_than_the_session_is_waited_out(dev_cluster: DevCluster, tmp_path: Path) -> None:
-    scene = Scene(dev_cluster, tmp_path)
-    with scene.begun("decommission", scene.dead) as process:
+    degraded = DegradedCluster(dev_cluster, tmp_path)
+    with degraded.begun("decommission", degraded.dead) as process:
         with standing_still(dev_cluster.zookeeper_pid):
-            wait_until(lambda: AWAY in scene.said(), process=process, tell=scene.said)
+            wait_until(lambda: AWAY in degraded.said(), process=process, tell=degraded.said)
             time.sleep(BOOKIE_SESSION_TIMEOUT_S)  # the length of the outage is the scenario
-            assert process.poll() is None, scene.said()
-        assert scene.end_of(process) == 0, scene.said()
-    assert BACK in scene.said()
-    scene.require_all_recovered()
-    assert scene.dead not in scene.cluster.run("cookie", "list", "-o", "name").stdout.split()
+            assert process.poll() is None, degraded.said()
+        assert degraded.end_of(process) == 0, degraded.said()
+    assert BACK in degraded.said()
+    degraded.require_all_recovered()
+    assert degraded.dead not in degraded.cluster.run("cookie", "list", "-o", "name").stdout.split()
 
 
 @pytest.mark.battery
 def test_a_zookeeper_that_is_killed_and_started_again_is_waited_for(dev_cluster: DevCluster, tmp_path: Path) -> None:
-    scene, cluster = Scene(dev_cluster, tmp_path), dev_cluster
-    with scene.begun("recover", "failed-bookie", scene.dead) as process:
+    degraded, cluster = DegradedCluster(dev_cluster, tmp_path), dev_cluster
+    with degraded.begun("recover", "failed-bookie", degraded.dead) as process:
         kill_and_wait(cluster.zookeeper_pid)
-        wait_until(lambda: AWAY in scene.said(), process=process, tell=scene.said)
+        wait_until(lambda: AWAY in degraded.said(), process=process, tell=degraded.said)
         time.sleep(BOOKIE_SESSION_TIMEOUT_S)
         port = int(cluster.metadata_uri.partition("://")[2].partition("/")[0].rpartition(":")[2])
         server = asyncio.run(EmbeddedZooKeeper.start(str(Path(cluster.directory) / "zookeeper"), port=port))
         try:
-            assert scene.end_of(process) == 0, scene.said()
-            assert BACK in scene.said()
-            scene.require_all_recovered()
+            assert degraded.end_of(process) == 0, degraded.said()
+            assert BACK in degraded.said()
+            degraded.require_all_recovered()
         finally:
             asyncio.run(server.stop())
 
@@ -153,41 +153,43 @@ def test_a_zookeeper_that_is_killed_and_started_again_is_waited_for(dev_cluster:
 def test_an_outage_that_is_too_long_ends_it_with_the_command_that_continues(
     dev_cluster: DevCluster, tmp_path: Path
 ) -> None:
-    scene = Scene(dev_cluster, tmp_path)
+    degraded = DegradedCluster(dev_cluster, tmp_path)
     with (
-        scene.begun("recover", "failed-bookie", scene.dead, "--metadata-outage-max", "1s") as process,
+        degraded.begun("recover", "failed-bookie", degraded.dead, "--metadata-outage-max", "1s") as process,
         standing_still(dev_cluster.zookeeper_pid),
     ):
-        assert scene.end_of(process) == 6, scene.said()
-    said = scene.said()
+        assert degraded.end_of(process) == 6, degraded.said()
+    said = degraded.said()
     assert "ZooKeeper was unavailable for over 1 s" in said
     assert "another cluster" not in said
-    left = scene.referencing(scene.dead)
-    assert 0 < len(left) < scene.planned
-    assert f"of {scene.planned} ledgers finished, " in said
+    left = degraded.referencing(degraded.dead)
+    assert 0 < len(left) < degraded.planned
+    assert f"of {degraded.planned} ledgers finished, " in said
     words = shlex.split(continuing(said))
-    assert words[:4] == ["bkctl", "recover", "failed-bookie", scene.dead]
-    scene.wait_until_all_are_registered()
-    continued = scene.cluster.run(*words[1 : words.index("--rate")])
+    assert words[:4] == ["bkctl", "recover", "failed-bookie", degraded.dead]
+    degraded.wait_until_all_are_registered()
+    continued = degraded.cluster.run(*words[1 : words.index("--rate")])
     assert continued.exit_code == 0, continued.stderr
-    scene.require_all_recovered()
+    degraded.require_all_recovered()
 
 
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.battery)]
 )
-def test_a_signal_ends_it_with_the_command_that_continues(scene: Scene, number: signal.Signals, code: int) -> None:
-    with scene.begun("decommission", scene.dead) as process:
+def test_a_signal_ends_it_with_the_command_that_continues(
+    degraded: DegradedCluster, number: signal.Signals, code: int
+) -> None:
+    with degraded.begun("decommission", degraded.dead) as process:
         process.send_signal(number)
-        assert scene.end_of(process) == code, scene.said()
-    said = scene.said()
-    assert f"of {scene.planned} ledgers finished, " in said
+        assert degraded.end_of(process) == code, degraded.said()
+    said = degraded.said()
+    assert f"of {degraded.planned} ledgers finished, " in said
     assert "the cookie is deleted last" in said
     words = shlex.split(continuing(said))
-    assert words[:3] == ["bkctl", "decommission", scene.dead]
-    continued = scene.cluster.run(*words[1 : words.index("--rate")])
+    assert words[:3] == ["bkctl", "decommission", degraded.dead]
+    continued = degraded.cluster.run(*words[1 : words.index("--rate")])
     assert continued.exit_code == 0, continued.stderr
-    scene.require_all_recovered()
+    degraded.require_all_recovered()
 
 
 def continuing(said: str) -> str:

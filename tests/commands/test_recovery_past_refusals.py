@@ -20,8 +20,8 @@ from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.protocol.status import Status
 from bkctl.storage.errors import BkctlError
 from tests.processes import Cluster
+from tests.runtime.client.fakes import payload
 from tests.runtime.client.scripted_bookie import LOOPBACK, ScriptedBookie
-from tests.runtime.client.world import payload
 
 PASSWORD = b"sesame"
 ENTRY_COUNT = 40

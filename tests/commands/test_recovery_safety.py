@@ -63,7 +63,7 @@ def holder(operation: str) -> OperationHolder:
     return OperationHolder(operation, "root", "host-1", 17, "2026-01-01T00:00:00+00:00")
 
 
-class Site:
+class DegradedCluster:
     """A cluster of three bookies, one of them killed, and an operator with a configuration file."""
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
@@ -109,38 +109,38 @@ def test_read_only_and_plans_change_nothing_on_a_real_cluster(cluster: Cluster, 
     written = cluster.run("ledger", "write-test", "--ledgers", "2", "--entries", "6", "-E", "3", "-W", "3")
     assert written.exit_code == 0
     cluster.up(4)
-    site = Site(cluster, tmp_path)
-    site.stop_victim()
-    is_unchanged = site.is_unchanged()
+    degraded = DegradedCluster(cluster, tmp_path)
+    degraded.stop_victim()
+    is_unchanged = degraded.is_unchanged()
     saved = str(tmp_path / "plan.json")
     for command in RECOVERIES:
-        arguments = (*command, site.victim, "--yes")
+        arguments = (*command, degraded.victim, "--yes")
         for refused in (
-            site.run(*arguments, BKCTL_READ_ONLY="1"),
-            site.run(*arguments, context="looking"),
-            site.run(*arguments, context="other"),
+            degraded.run(*arguments, BKCTL_READ_ONLY="1"),
+            degraded.run(*arguments, context="looking"),
+            degraded.run(*arguments, context="other"),
         ):
             assert refused.exit_code == 3, refused
-        assert "is pinned to instance id another" in site.run(*arguments, context="other").stderr
+        assert "is pinned to instance id another" in degraded.run(*arguments, context="other").stderr
         for context in ("own", "looking"):
-            shown = site.run(*arguments, "--dry-run", context=context)
+            shown = degraded.run(*arguments, "--dry-run", context=context)
             assert (shown.exit_code, shown.json()["kind"]) == (0, "Plan"), shown
-            planned = site.run(*arguments, "--plan-out", saved, context=context, BKCTL_READ_ONLY="1")
+            planned = degraded.run(*arguments, "--plan-out", saved, context=context, BKCTL_READ_ONLY="1")
             assert (planned.exit_code, planned.json()) == (0, shown.json()), planned
         assert [row["ledger_id"] for row in shown.json()["items"][:2]] == ["1", "0"]
         assert is_unchanged(), command
-    assert trail(site.state) == []
+    assert trail(degraded.state) == []
 
-    cookie = site.run("cookie", "show", site.victim, "--raw").stdout
-    done = site.run("decommission", site.victim, "--apply", saved, "--yes")
+    cookie = degraded.run("cookie", "show", degraded.victim, "--raw").stdout
+    done = degraded.run("decommission", degraded.victim, "--apply", saved, "--yes")
     assert (done.exit_code, done.json()["is_cookie_deleted"], done.json()["ledgers_repaired"]) == (0, True, 2), done
-    begin, end = trail(site.state)
-    assert (begin["event"], begin["command"], begin["instance_id"]) == ("begin", "decommission", site.instance_id())
+    begin, end = trail(degraded.state)
+    assert (begin["event"], begin["command"], begin["instance_id"]) == ("begin", "decommission", degraded.instance_id())
     assert (end["event"], end["result"], end["details"]["ledgers_repaired"]) == ("end", "done", 2)
     [kept] = [json.loads(line) for line in Path(end["details"]["trash"]).read_text().splitlines()]
-    assert (kept["action"], kept["path"]) == ("delete", f"{site.root}/cookies/{site.victim}")
+    assert (kept["action"], kept["path"]) == ("delete", f"{degraded.root}/cookies/{degraded.victim}")
     assert base64.b64decode(kept["data"]).decode() == cookie
-    late = site.run("decommission", site.victim, "--apply", saved, "--yes")
+    late = degraded.run("decommission", degraded.victim, "--apply", saved, "--yes")
     assert late.exit_code == 4, late
 
 
@@ -149,17 +149,17 @@ def test_a_bookie_that_comes_back_while_the_question_is_open_is_left_alone(
     cluster: Cluster, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     assert cluster.run("ledger", "write-test", "--ledgers", "2", "--entries", "6", "-E", "3", "-W", "3").exit_code == 0
-    site = Site(cluster, tmp_path)
-    site.stop_victim()
-    is_unchanged = site.is_unchanged()
-    with TerminalSession(*command, site.victim, BKCTL_CONTEXT="own", **site.environment) as session:
-        session.wait_for(f" {site.victim}: continue? [y/N] ")
-        cluster.start_bookie(site.victim)
+    degraded = DegradedCluster(cluster, tmp_path)
+    degraded.stop_victim()
+    is_unchanged = degraded.is_unchanged()
+    with TerminalSession(*command, degraded.victim, BKCTL_CONTEXT="own", **degraded.environment) as session:
+        session.wait_for(f" {degraded.victim}: continue? [y/N] ")
+        cluster.start_bookie(degraded.victim)
         session.type("y\n")
         assert session.exit_code() == 3, session.screen
-    assert f"bookie {site.victim} is up and serving; stop it first" in session.screen
+    assert f"bookie {degraded.victim} is up and serving; stop it first" in session.screen
     assert is_unchanged()
-    assert [line.get("result", "")[:6] for line in trail(site.state)] == ["", "failed"]
+    assert [line.get("result", "")[:6] for line in trail(degraded.state)] == ["", "failed"]
 
 
 def test_a_ledger_that_cannot_be_moved_keeps_the_cookie_and_is_a_failure(operator: Operator) -> None:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.cluster
 STARTING = "starting Spark on this machine"
 
 
-class Stage(NamedTuple):
+class AuditedCluster(NamedTuple):
     uri: str
     conf: Path
 
@@ -33,7 +33,7 @@ class Stage(NamedTuple):
 
 
 @pytest.fixture
-async def stage(metadata_uri: str, tmp_path: Path) -> AsyncIterator[Stage]:
+async def audited(metadata_uri: str, tmp_path: Path) -> AsyncIterator[AuditedCluster]:
     """A flat cluster without LAYOUT, which only ``ledgerManagerType`` says. The bookie of its ledger is gone."""
     uri = parse_metadata_uri(metadata_uri)
     async with await ZooKeeperStore.connect(uri.servers) as store:
@@ -44,13 +44,13 @@ async def stage(metadata_uri: str, tmp_path: Path) -> AsyncIterator[Stage]:
         await store.delete(Paths(uri.root).layout)
         conf = tmp_path / "bk_server.conf"
         conf.write_text(f"metadataServiceUri=zk+null://{uri.servers}{uri.root}\nledgerManagerType=flat\n")
-        yield Stage(metadata_uri, conf)
+        yield AuditedCluster(metadata_uri, conf)
 
 
 @pytest.mark.battery
-async def test_without_a_recorded_layout_spark_reads_the_same_tree(stage: Stage, tmp_path: Path) -> None:
+async def test_without_a_recorded_layout_spark_reads_the_same_tree(audited: AuditedCluster, tmp_path: Path) -> None:
     out = str(tmp_path / "new")
-    plain, spark = stage.audit(), stage.audit("--spark", "--cores", "1", "--out", out, "--debug")
+    plain, spark = audited.audit(), audited.audit("--spark", "--cores", "1", "--out", out, "--debug")
     assert STARTING in spark.stderr.splitlines()
     assert "write_sets" in os.listdir(out)
     assert [row["ledger_id"] for row in plain.json()["under_replicated_ledgers"]] == ["7"]
@@ -61,8 +61,8 @@ async def test_without_a_recorded_layout_spark_reads_the_same_tree(stage: Stage,
     assert "py4j" not in spark.stderr
 
 
-async def test_a_wrong_spark_home_is_named(stage: Stage, tmp_path: Path) -> None:
-    result = stage.audit("--spark", spark_home=tmp_path)
+async def test_a_wrong_spark_home_is_named(audited: AuditedCluster, tmp_path: Path) -> None:
+    result = audited.audit("--spark", spark_home=tmp_path)
     assert (result.exit_code, result.stdout) == (13, "")
     assert result.stderr == (
         f"error: SPARK_HOME={tmp_path} is not a Spark installation: it has no bin/spark-submit; unset SPARK_HOME "
@@ -70,14 +70,14 @@ async def test_a_wrong_spark_home_is_named(stage: Stage, tmp_path: Path) -> None
     )
 
 
-async def test_arguments_are_checked_before_spark_starts(stage: Stage, tmp_path: Path) -> None:
-    for out in (tmp_path, stage.conf):
-        refused = stage.audit("--spark", "--out", str(out))
+async def test_arguments_are_checked_before_spark_starts(audited: AuditedCluster, tmp_path: Path) -> None:
+    for out in (tmp_path, audited.conf):
+        refused = audited.audit("--spark", "--out", str(out))
         assert refused.exit_code == 3
         assert STARTING not in refused.stderr
 
 
-async def test_cores_without_spark_are_a_usage_error(stage: Stage) -> None:
-    result = stage.audit("--cores", "1")
+async def test_cores_without_spark_are_a_usage_error(audited: AuditedCluster) -> None:
+    result = audited.audit("--cores", "1")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "--cores needs --spark" in result.stderr

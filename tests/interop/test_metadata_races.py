@@ -27,7 +27,7 @@ from bkctl.runtime.net.host import canonical_host_name
 from bkctl.runtime.net.loop import LoopClock
 from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import NEW, create_ledger, ids_of, init_by_java, new_metadata, uri_of
-from tests.runtime.metadata.replication_stage import holder_of, pick_any
+from tests.runtime.metadata.replication_peer import holder_of, pick_any
 from tests.until import until
 
 DEADLINE_S = 60.0

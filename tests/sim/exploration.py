@@ -29,7 +29,7 @@ from bkctl.runtime.replication.run.mark_repair import MarkRepair
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.storage.adapters.sqlite import memory_database
 from bkctl.storage.errors import BkctlError
-from tests.runtime.client.world import credentials, payload
+from tests.runtime.client.fakes import credentials, payload
 from tests.runtime.replication.samples import ledger
 from tests.sim.loop import VirtualClock
 from tests.sim.oracle import Oracle
@@ -156,7 +156,7 @@ class Exploration:
         self._tasks.append(task)
         return task
 
-    # -- the ground -----------------------------------------------------------------------------------------------
+    # -- the cluster ----------------------------------------------------------------------------------------------
 
     async def _store_ledger(self, ports: ClientPorts) -> None:
         plan = self._plan

@@ -29,7 +29,7 @@ from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.storage.adapters.sqlite import memory_database
 from bkctl.storage.errors import BkctlError
-from tests.runtime.client.world import credentials, payload
+from tests.runtime.client.fakes import credentials, payload
 from tests.sim.bookies import BookieRequest, ModelBookies, entry_list
 from tests.sim.loop import VirtualClock, run_simulated
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore

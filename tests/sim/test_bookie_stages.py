@@ -12,7 +12,7 @@ from bkctl.runtime.net.loop import LoopClock
 from bkctl.storage.errors import StorageError
 from tests.crash.model_disk import Mode
 from tests.sim.loop import run_simulated
-from tests.sim.machine import CONFIG, Machine
+from tests.sim.whole_bookie import CONFIG, WholeBookie
 
 BOOT = [
     "bind the port",
@@ -59,18 +59,18 @@ STOP = [
 ]
 
 
-def require_nothing_left(machine: Machine) -> None:
-    assert not machine.disk.locked
-    assert not machine.network.ports
-    assert not any(node.owner for node in machine.zookeeper.nodes.values()), "it is registered"
+def require_nothing_left(whole_bookie: WholeBookie) -> None:
+    assert not whole_bookie.disk.locked
+    assert not whole_bookie.network.ports
+    assert not any(node.owner for node in whole_bookie.zookeeper.nodes.values()), "it is registered"
 
 
 def test_the_stop_undoes_the_boot_backwards(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
-        machine = Machine(Mode.ORDERED)
-        await machine.format_cluster()
-        await machine.stop(await machine.boot())
-        require_nothing_left(machine)
+        whole_bookie = WholeBookie(Mode.ORDERED)
+        await whole_bookie.format_cluster()
+        await whole_bookie.stop(await whole_bookie.boot())
+        require_nothing_left(whole_bookie)
 
     caplog.set_level("DEBUG", "bkctl.runtime.bookie.boot.stages")
     run_simulated(run())
@@ -85,20 +85,20 @@ def test_a_boot_that_the_disk_fails_leaves_nothing() -> None:
         change_number = failures_count = 0
         is_booted = False
         while not is_booted:
-            machine = Machine(Mode.ORDERED)
-            await machine.format_cluster()
-            machine.disk.fails_at = change_number
+            whole_bookie = WholeBookie(Mode.ORDERED)
+            await whole_bookie.format_cluster()
+            whole_bookie.disk.fails_at = change_number
             try:
-                bookie = await machine.boot()
-                is_booted = machine.disk.fails_at is not None  # no change had this number
-                machine.disk.fails_at = None
+                bookie = await whole_bookie.boot()
+                is_booted = whole_bookie.disk.fails_at is not None  # no change had this number
+                whole_bookie.disk.fails_at = None
             except (OSError, StorageError):
                 failures_count += 1
-                await machine.workers.close()
-                require_nothing_left(machine)
-                bookie = await machine.boot()
-            await machine.stop(bookie)
-            require_nothing_left(machine)
+                await whole_bookie.workers.close()
+                require_nothing_left(whole_bookie)
+                bookie = await whole_bookie.boot()
+            await whole_bookie.stop(bookie)
+            require_nothing_left(whole_bookie)
             change_number += 1
         assert failures_count > 50
 
@@ -112,19 +112,19 @@ def test_a_boot_that_is_cancelled_leaves_nothing() -> None:
         steps_count = 0
         is_booted = False
         while not is_booted:
-            machine = Machine(Mode.ORDERED)
-            await machine.format_cluster()
-            server = BookieServer(CONFIG, machine.ports())
+            whole_bookie = WholeBookie(Mode.ORDERED)
+            await whole_bookie.format_cluster()
+            server = BookieServer(CONFIG, whole_bookie.ports())
             booting = asyncio.ensure_future(server.__aenter__())
-            await machine.clock.sleep(steps_count * 0.000_5)
+            await whole_bookie.clock.sleep(steps_count * 0.000_5)
             is_booted = booting.done()
             booting.cancel()
             await asyncio.wait([booting])
             if is_booted:
-                await machine.stop(server)
+                await whole_bookie.stop(server)
             else:
-                await machine.workers.close()
-            require_nothing_left(machine)
+                await whole_bookie.workers.close()
+            require_nothing_left(whole_bookie)
             steps_count += 1
 
     run_simulated(run())

@@ -20,7 +20,7 @@ from bkctl.runtime.replication.plan.job_file import JobFile, JobRange, JobStart,
 from bkctl.runtime.replication.policy import DEFAULT_POLICY
 from bkctl.runtime.replication.run.ledgers import RecoveryJob
 from bkctl.storage.adapters.sqlite import memory_database
-from tests.runtime.client.world import credentials, payload
+from tests.runtime.client.fakes import credentials, payload
 from tests.runtime.replication.samples import ledger, random_ledger
 from tests.sim.autorecovery_cluster import marks_of, serving, until_unmarked, worker_on
 from tests.sim.bookies import BookieRequest

@@ -18,8 +18,8 @@ from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.run.decommission import Decommission, DecommissionReport
 from bkctl.runtime.replication.run.drain import DrainHooks, OpenLedger
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
+from tests.runtime.replication.fleet import carry_out
 from tests.runtime.replication.samples import ledger
-from tests.runtime.replication.stage import carry_out
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
 
 CLOSED = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100)

@@ -17,7 +17,7 @@ from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.runtime.replication.survey.loss_proof import LossProof
-from tests.runtime.client.world import credentials
+from tests.runtime.client.fakes import credentials
 from tests.runtime.replication.samples import ledger
 from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate

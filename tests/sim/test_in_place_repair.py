@@ -22,7 +22,7 @@ from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
-from tests.runtime.client.world import credentials
+from tests.runtime.client.fakes import credentials
 from tests.runtime.replication.samples import ledger, random_ledger
 from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate

@@ -25,8 +25,8 @@ from bkctl.runtime.replication.run.decommission import Decommission
 from bkctl.runtime.replication.run.drain import DrainHooks
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.storage.adapters.sqlite import memory_database
+from tests.runtime.replication.fleet import carry_out
 from tests.runtime.replication.samples import ledger
-from tests.runtime.replication.stage import carry_out
 from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
 

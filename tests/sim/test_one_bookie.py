@@ -10,7 +10,7 @@ from bkctl.runtime.client.bookie_copies import BookieCopies
 from bkctl.runtime.errors import BookieIOError
 from bkctl.runtime.protocol.entry_list import EntryGroup, EntryList
 from bkctl.runtime.protocol.status import Status
-from tests.runtime.client.world import credentials
+from tests.runtime.client.fakes import credentials
 from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import RepairCluster, simulate
 from tests.sim.test_endless_ledgers import claim, limit_requests, name_as_last, put

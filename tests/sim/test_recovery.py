@@ -21,7 +21,7 @@ from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, fragments_naming
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
-from tests.runtime.client.world import credentials
+from tests.runtime.client.fakes import credentials
 from tests.runtime.replication.samples import failed_ledgers, ledger
 from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate

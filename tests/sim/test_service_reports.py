@@ -22,7 +22,7 @@ from bkctl.storage.operator_mode import OperatorMode
 from tests.crash.model_disk import Mode
 from tests.runtime.bookie.metrics.test_exposition import samples_of
 from tests.sim.loop import run_simulated
-from tests.sim.machine import CONFIG, Machine
+from tests.sim.whole_bookie import CONFIG, WholeBookie
 from tests.sim.workers import LoopWorkers
 
 P = ParamSpec("P")
@@ -80,17 +80,17 @@ class HoldingWorkers(LoopWorkers):
 class SupervisedBookie:
     """A bookie in memory that reports to ``manager``."""
 
-    def __init__(self, machine: Machine, manager: RecordingManager) -> None:
-        self.machine = machine
+    def __init__(self, whole_bookie: WholeBookie, manager: RecordingManager) -> None:
+        self.whole_bookie = whole_bookie
         self.manager = manager
         self.stop = asyncio.Event()
         self.workers = HoldingWorkers()
 
     async def run(self, work: Callable[[BookieServer], Awaitable[None]]) -> None:
-        await self.machine.format_cluster()
-        zookeeper = self.machine.zookeeper
+        await self.whole_bookie.format_cluster()
+        zookeeper = self.whole_bookie.zookeeper
         self.manager.is_registered = lambda: any(node.owner for node in zookeeper.nodes.values())
-        server = BookieServer(CONFIG, dataclasses.replace(self.machine.ports(), workers=self.workers))
+        server = BookieServer(CONFIG, dataclasses.replace(self.whole_bookie.ports(), workers=self.workers))
         reports = ServiceReports(server.view, self.manager, self.stop)
         async with reports.running():
             async with server:
@@ -102,7 +102,7 @@ class SupervisedBookie:
 
 def simulate(manager: RecordingManager, work: Callable[[SupervisedBookie, BookieServer], Awaitable[None]]) -> None:
     async def run() -> None:
-        bookie = SupervisedBookie(Machine(Mode.ORDERED), manager)
+        bookie = SupervisedBookie(WholeBookie(Mode.ORDERED), manager)
         await bookie.run(lambda server: work(bookie, server))
 
     run_simulated(run())
@@ -189,8 +189,8 @@ def test_a_start_is_extended_only_while_it_proceeds() -> None:
     manager = RecordingManager()
 
     async def run() -> None:
-        machine = Machine(Mode.ORDERED)
-        server = BookieServer(CONFIG, machine.ports())
+        whole_bookie = WholeBookie(Mode.ORDERED)
+        server = BookieServer(CONFIG, whole_bookie.ports())
         async with ServiceReports(server.view, manager, asyncio.Event()).running():
             server.view.stage = "replay the journals"
             for _ in range(3):
@@ -268,13 +268,13 @@ def test_a_lost_connection_to_zookeeper_is_shown_until_it_is_back(caplog: pytest
     async def work(bookie: SupervisedBookie, server: BookieServer) -> None:
         await asyncio.sleep(5)
         assert mode_fields(server.view)["registered"] is True
-        bookie.machine.link.cut()
+        bookie.whole_bookie.link.cut()
         await asyncio.sleep(2.1)
         assert manager.statuses[-1] == f"writable; {NO_ZOOKEEPER}"
         assert mode_fields(server.view)["registered"] is False
         assert [each.text for each in server.view.troubles.values()] == [NO_ZOOKEEPER]
         await asyncio.sleep(100)
-        bookie.machine.link.restore()
+        bookie.whole_bookie.link.restore()
         await asyncio.sleep(60)
         assert (server.view.troubles, manager.statuses[-1]) == ({}, "writable")
         assert mode_fields(server.view)["registered"] is True

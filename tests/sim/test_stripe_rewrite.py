@@ -14,7 +14,7 @@ from bkctl.runtime.replication.copy.reader import CopyReader
 from bkctl.runtime.replication.copy.stripe import Replicator
 from bkctl.runtime.replication.judge.fragments import EntryRange, fragments_naming
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
-from tests.runtime.client.world import credentials, payload
+from tests.runtime.client.fakes import credentials, payload
 from tests.runtime.replication.samples import ledger
 from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import RepairCluster, simulate

@@ -31,8 +31,8 @@ from bkctl.storage.filenames import DIRTY
 from tests.crash.model_disk import Mode
 from tests.sim.disk import LosesAll
 from tests.sim.loop import run_simulated
-from tests.sim.machine import CONFIG, Machine
 from tests.sim.network import WireClient
+from tests.sim.whole_bookie import CONFIG, WholeBookie
 from tests.storage.engines import KEY, entry
 
 FENCED, OPEN = 2, 1
@@ -125,36 +125,36 @@ def header(operation: OperationType) -> BKPacketHeader:
 
 async def live(mode: Mode, chance: random.Random, *, has_syncs: bool = True) -> None:
     """Boot, add, fence, checkpoint, add, lose power, boot; then all that was acknowledged is there."""
-    machine = Machine(mode)
-    await machine.format_cluster()
-    bookie = await machine.boot()
-    client = machine.connect()
+    whole_bookie = WholeBookie(mode)
+    await whole_bookie.format_cluster()
+    bookie = await whole_bookie.boot()
+    client = whole_bookie.connect()
     for entry_id in range(COUNT):
         assert set(await asyncio.gather(add(client, OPEN, entry_id), add(client, FENCED, entry_id))) == {EOK}
-    await machine.clock.sleep(3 * CONFIG.flush_interval_s)
-    assert machine.disk.read_file("/ledgers/current/lastMark"), "no checkpoint happened"
+    await whole_bookie.clock.sleep(3 * CONFIG.flush_interval_s)
+    assert whole_bookie.disk.read_file("/ledgers/current/lastMark"), "no checkpoint happened"
     if not has_syncs:
-        machine.disk.unsynced_suffix = ".txn"
+        whole_bookie.disk.unsynced_suffix = ".txn"
     assert (await read(client, FENCED, LAST_ADD, fences=True))[0] == EOK
     for entry_id in range(COUNT, 2 * COUNT):
         assert await add(client, OPEN, entry_id) == EOK
     for entry_id in range(2 * COUNT, 3 * COUNT):
         send_add(client, OPEN, entry_id).add_done_callback(lambda answer: answer.exception())
-    await machine.lose_power(chance)
+    await whole_bookie.lose_power(chance)
 
-    bookie = await machine.boot()
-    client = machine.connect()
+    bookie = await whole_bookie.boot()
+    client = whole_bookie.connect()
     assert await add(client, FENCED, COUNT) == EFENCED
     for entry_id in range(2 * COUNT):
         assert await read(client, OPEN, entry_id) == (EOK, entry(OPEN, entry_id, PAYLOAD))
     for entry_id in range(COUNT):
         assert await read(client, FENCED, entry_id) == (EOK, entry(FENCED, entry_id, PAYLOAD))
     assert await add(client, OPEN, 3 * COUNT) == EOK
-    assert machine.disk.exists(f"/ledgers/current/{DIRTY}")
-    await machine.stop(bookie)
-    assert not machine.disk.exists(f"/ledgers/current/{DIRTY}")
-    assert not machine.disk.locked
-    assert not machine.network.ports
+    assert whole_bookie.disk.exists(f"/ledgers/current/{DIRTY}")
+    await whole_bookie.stop(bookie)
+    assert not whole_bookie.disk.exists(f"/ledgers/current/{DIRTY}")
+    assert not whole_bookie.disk.locked
+    assert not whole_bookie.network.ports
 
 
 @pytest.mark.parametrize("mode", Mode)

@@ -25,9 +25,9 @@ import time
 from pathlib import Path
 
 from bkctl.storage.errors import BkctlError
-from tests.soak.ground import RoundError, SoakGround
 from tests.soak.recovery_rounds import RecoverySoak
 from tests.soak.rounds import Soak
+from tests.soak.soak_cluster import RoundError, SoakCluster
 
 
 def _say(line: str) -> None:
@@ -48,7 +48,7 @@ def main() -> None:
     begin, number = time.monotonic(), 0
     _say(f"seed {arguments.seed}; the data and logs are in {directory}")
     try:
-        kind: type[SoakGround] = RecoverySoak if arguments.autorecovery else Soak
+        kind: type[SoakCluster] = RecoverySoak if arguments.autorecovery else Soak
         with kind(Path(directory), arguments.seed, _say) as soak:
             for number in range(1, arguments.rounds + 1):
                 soak.run_round(number)

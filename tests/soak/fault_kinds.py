@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tests.runtime.bookie.bookie_process import open_files
-from tests.soak.fault_stage import Stage
+from tests.soak.faulty import Faulty
 
 KIBIBYTE = 1024
 STORAGE_FAILED = 5
@@ -24,43 +24,45 @@ class Kind(NamedTuple):
     """One kind of fault."""
 
     name: str
-    strike: Sequence[Callable[[Stage], object]]
+    strike: Sequence[Callable[[Faulty], object]]
     """Done one after the other, with time between them."""
-    prefix: Callable[[Stage], Sequence[str]] = lambda _: ()
+    prefix: Callable[[Faulty], Sequence[str]] = lambda _: ()
     is_prefix_of_all: bool = False
     """Of all bookies, not of the victim alone."""
     settings: Sequence[str] = ()
     """Of all bookies, instead of the usual ones."""
     disks: Sequence[str] = ()
     needs_ensemble: bool = False
-    has_happened: Callable[[Stage], bool] = lambda _: True
+    has_happened: Callable[[Faulty], bool] = lambda _: True
     """Whether it did what it should; asked before the bookie is restarted."""
 
 
 def _calls(name: str, calls: str, what: str, files: str) -> Kind:
     """System calls that fail; ``what`` is strace's ``inject``: which error, and from which call on."""
-    return Kind(name, [lambda stage: stage.inject(calls, what, files)], has_happened=lambda stage: bool(stage.injected))
+    return Kind(
+        name, [lambda faulty: faulty.inject(calls, what, files)], has_happened=lambda faulty: bool(faulty.injected)
+    )
 
 
-def _disk(name: str, disk: str, act: Callable[[Stage, str], object]) -> Kind:
-    return Kind(name, [lambda stage: act(stage, disk)], disks=("journal", "ledgers"))
+def _disk(name: str, disk: str, act: Callable[[Faulty, str], object]) -> Kind:
+    return Kind(name, [lambda faulty: act(faulty, disk)], disks=("journal", "ledgers"))
 
 
 def _broken(name: str, part: str) -> Kind:
     """An ext4 file system with an error: the kernel makes it read-only under the bookie."""
     return Kind(
         name,
-        [Stage.fail_disk],
-        prefix=lambda stage: stage.own_disk(part),
-        has_happened=lambda stage: stage.exit_code == STORAGE_FAILED and "Read-only file system" in stage.said,
+        [Faulty.fail_disk],
+        prefix=lambda faulty: faulty.own_disk(part),
+        has_happened=lambda faulty: faulty.exit_code == STORAGE_FAILED and "Read-only file system" in faulty.said,
     )
 
 
 _JUMPS = (
-    lambda stage: stage.set_clock(86_400),
-    lambda stage: stage.set_clock(-86_400),
-    lambda stage: stage.set_clock(3652 * 86_400),
-    lambda stage: stage.set_clock(0),
+    lambda faulty: faulty.set_clock(86_400),
+    lambda faulty: faulty.set_clock(-86_400),
+    lambda faulty: faulty.set_clock(3652 * 86_400),
+    lambda faulty: faulty.set_clock(0),
 )
 
 KINDS = (
@@ -98,29 +100,29 @@ KINDS = (
     _calls("every statfs EIO", "statfs,fstatfs", "error=EIO", ""),
     _calls("every rename ENOSPC", _RENAMES, "error=ENOSPC", ""),
     _calls("every change EROFS", _CHANGES, "error=EROFS", ""),
-    _disk("full journal disk", "journal", Stage.fill),
-    _disk("full ledger disk", "ledgers", Stage.fill),
-    _disk("journal disk unmounted", "journal", Stage.detach),
-    _disk("ledger disk unmounted", "ledgers", Stage.detach),
+    _disk("full journal disk", "journal", Faulty.fill),
+    _disk("full ledger disk", "ledgers", Faulty.fill),
+    _disk("journal disk unmounted", "journal", Faulty.detach),
+    _disk("ledger disk unmounted", "ledgers", Faulty.detach),
     _broken("journal disk becomes read-only", "journal"),
     _broken("ledger disk becomes read-only", "ledgers"),
     _broken("the only disk becomes read-only", ""),
-    Kind("files may have 300 KiB (ulimit -f)", [lambda stage: stage.limit(resource.RLIMIT_FSIZE, 300 * KIBIBYTE)]),
-    Kind("no more open files (prlimit -n 20)", [lambda stage: stage.limit(resource.RLIMIT_NOFILE, 20)]),
-    Kind("no more memory (prlimit -v)", [lambda stage: stage.limit(resource.RLIMIT_AS, 64 * 1024 * KIBIBYTE)]),
+    Kind("files may have 300 KiB (ulimit -f)", [lambda faulty: faulty.limit(resource.RLIMIT_FSIZE, 300 * KIBIBYTE)]),
+    Kind("no more open files (prlimit -n 20)", [lambda faulty: faulty.limit(resource.RLIMIT_NOFILE, 20)]),
+    Kind("no more memory (prlimit -v)", [lambda faulty: faulty.limit(resource.RLIMIT_AS, 64 * 1024 * KIBIBYTE)]),
     Kind(
         "ulimit -n 64 at a start",
-        [lambda stage: stage.start_again(open_files(64, 64))],
-        has_happened=lambda stage: "may have only 64 files open, and this bookie needs" in stage.said,
+        [lambda faulty: faulty.start_again(open_files(64, 64))],
+        has_happened=lambda faulty: "may have only 64 files open, and this bookie needs" in faulty.said,
     ),
     Kind(
         "ulimit -n 230, 300 connections",
-        [lambda stage: stage.connect(300)],
+        [lambda faulty: faulty.connect(300)],
         prefix=lambda _: open_files(230, 230),
-        has_happened=lambda stage: "may have only 230 files open" in stage.said,
+        has_happened=lambda faulty: "may have only 230 files open" in faulty.said,
     ),
-    Kind("halted for 5 s", [lambda stage: stage.halt(5.0)]),
-    Kind("clock jumps: a day on, two back, ten years on, back", _JUMPS, prefix=Stage.own_clock),
-    Kind("the same jumps of all bookies and clients", _JUMPS, prefix=Stage.common_clock, is_prefix_of_all=True),
-    Kind("the leader of three ZooKeepers killed, twice", [Stage.kill_leader, Stage.kill_leader], needs_ensemble=True),
+    Kind("halted for 5 s", [lambda faulty: faulty.halt(5.0)]),
+    Kind("clock jumps: a day on, two back, ten years on, back", _JUMPS, prefix=Faulty.own_clock),
+    Kind("the same jumps of all bookies and clients", _JUMPS, prefix=Faulty.common_clock, is_prefix_of_all=True),
+    Kind("the leader of three ZooKeepers killed, twice", [Faulty.kill_leader, Faulty.kill_leader], needs_ensemble=True),
 )

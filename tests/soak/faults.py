@@ -27,7 +27,7 @@ from tests.orphans import OrphanKiller
 from tests.processes import LOOPBACK, free_port, run_bkctl
 from tests.soak.fault_kinds import KINDS, Kind
 from tests.soak.fault_load import Load
-from tests.soak.fault_stage import NotPossibleHereError, Stage
+from tests.soak.faulty import Faulty, NotPossibleHereError
 from tests.until import until
 from tests.zookeeper_servers import Ensemble, ZooKeeperServer
 
@@ -56,60 +56,60 @@ class Outcome(NamedTuple):
     lost: list[str]
 
 
-async def run_kind(kind: Kind, stage: Stage) -> Outcome:
+async def run_kind(kind: Kind, faulty: Faulty) -> Outcome:
     """Load, the fault, a restart, the check."""
-    stage.bookies.settings = kind.settings
-    await asyncio.to_thread(stage.start, kind.prefix(stage), kind.disks, is_for_all=kind.is_prefix_of_all)
-    async with Load(stage.bookies.metadata_uri) as load:
-        await _until_acknowledged(load, stage)
+    faulty.bookies.settings = kind.settings
+    await asyncio.to_thread(faulty.start, kind.prefix(faulty), kind.disks, is_for_all=kind.is_prefix_of_all)
+    async with Load(faulty.bookies.metadata_uri) as load:
+        await _until_acknowledged(load, faulty)
         for strike in kind.strike:
-            await asyncio.to_thread(strike, stage)
-            await _wait_for_end(stage)
-        await _wait_until_it_happens(kind, stage)
+            await asyncio.to_thread(strike, faulty)
+            await _wait_for_end(faulty)
+        await _wait_until_it_happens(kind, faulty)
         await load.stop()
-        did = await _what_it_did(load, stage)
+        did = await _what_it_did(load, faulty)
         lost: list[str] = []
-        if stage.exit_code is None:
-            during = await load.read_from(stage.victim.id)
+        if faulty.exit_code is None:
+            during = await load.read_from(faulty.victim.id)
             lost += [f"during the fault: {each}" for each in during.lost]
-        happened = kind.has_happened(stage)
-        await asyncio.to_thread(stage.restart)
-        reads = [await load.read_from(each.id) for each in stage.bookies.bookies]
+        happened = kind.has_happened(faulty)
+        await asyncio.to_thread(faulty.restart)
+        reads = [await load.read_from(each.id) for each in faulty.bookies.bookies]
         reads.append(await load.read_from_cluster())
         for each in reads:
             lost += each.lost + [f"{count} answers {status.name}" for status, count in each.errors.items()]
-        counts = [load.acknowledged_by(each.id) for each in stage.bookies.bookies]
+        counts = [load.acknowledged_by(each.id) for each in faulty.bookies.bookies]
         return Outcome(kind.name, happened, did, counts[0], sum(counts), load.confirmed, lost)
 
 
-async def _until_acknowledged(load: Load, stage: Stage) -> None:
-    await until(lambda: load.acknowledged_by(stage.victim.id) >= LOAD_BEFORE)
+async def _until_acknowledged(load: Load, faulty: Faulty) -> None:
+    await until(lambda: load.acknowledged_by(faulty.victim.id) >= LOAD_BEFORE)
 
 
-async def _wait_until_it_happens(kind: Kind, stage: Stage) -> None:
+async def _wait_until_it_happens(kind: Kind, faulty: Faulty) -> None:
     """A busy machine may take longer than ``STEP_S`` to come to the system call that fails."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(WAIT_S):
-            while stage.exit_code is None and not kind.has_happened(stage):  # noqa: ASYNC110  another process
+            while faulty.exit_code is None and not kind.has_happened(faulty):  # noqa: ASYNC110  another process
                 await asyncio.sleep(0.1)
 
 
-async def _wait_for_end(stage: Stage) -> None:
+async def _wait_for_end(faulty: Faulty) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(STEP_S):
-            while stage.exit_code is None:  # noqa: ASYNC110  another process
+            while faulty.exit_code is None:  # noqa: ASYNC110  another process
                 await asyncio.sleep(0.05)
-    if stage.exit_code is not None:
+    if faulty.exit_code is not None:
         await asyncio.sleep(STEP_S / 2)  # the writers go on without it
 
 
-async def _what_it_did(load: Load, stage: Stage) -> str:
-    if stage.exit_code is not None:
-        return f"ended with {stage.exit_code}"
+async def _what_it_did(load: Load, faulty: Faulty) -> str:
+    if faulty.exit_code is not None:
+        return f"ended with {faulty.exit_code}"
     registered = await load.client.ports.registrations.snapshot()
-    if stage.victim.id in registered.read_only:
+    if faulty.victim.id in registered.read_only:
         return "read-only"
-    return "went on" if stage.victim.id in registered.writable else "not registered"
+    return "went on" if faulty.victim.id in registered.writable else "not registered"
 
 
 class Faults:
@@ -137,11 +137,11 @@ class Faults:
 
     def run(self, number: int, kind: Kind) -> Outcome:
         """One kind, on bookies of its own."""
-        with self._stage(number, kind) as stage:
-            return asyncio.run(asyncio.wait_for(run_kind(kind, stage), KIND_TIMEOUT_S))
+        with self._new_faulty(number, kind) as faulty:
+            return asyncio.run(asyncio.wait_for(run_kind(kind, faulty), KIND_TIMEOUT_S))
 
     @contextlib.contextmanager
-    def _stage(self, number: int, kind: Kind) -> Iterator[Stage]:
+    def _new_faulty(self, number: int, kind: Kind) -> Iterator[Faulty]:
         directory = self._directory / f"kind-{number}"
         with contextlib.ExitStack() as stack:
             ensemble, uri = None, f"{self._uri}/kind-{number}"
@@ -150,7 +150,7 @@ class Faults:
                 uri = ensemble.metadata_uri(f"/kind-{number}")
                 made = run_bkctl("cluster", "init", "--if-not-exists", "-u", uri, "--timeout", "60s")
                 assert made.exit_code == 0, made.stderr
-            yield stack.enter_context(Stage(directory, uri, ensemble))
+            yield stack.enter_context(Faulty(directory, uri, ensemble))
 
 
 def _say(line: str) -> None:

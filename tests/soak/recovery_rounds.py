@@ -16,7 +16,7 @@ from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.recovery_notes import notes_path
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.recovery_daemons import RecoveryDaemon
-from tests.soak.ground import (
+from tests.soak.soak_cluster import (
     HALT_BOOKIE,
     KILL_BOOKIE,
     KILL_ZOOKEEPER,
@@ -24,7 +24,7 @@ from tests.soak.ground import (
     SETTINGS,
     Act,
     RoundError,
-    SoakGround,
+    SoakCluster,
 )
 from tests.zookeeper_log import RepairWatch
 
@@ -38,7 +38,7 @@ FAULTS = (KILL_AUDITOR, KILL_WORKER, HALT_AUDITOR, HALT_WORKER, KILL_BOOKIE, HAL
 _VOTER = re.compile(rb"-(\d+)\"")
 
 
-class RecoverySoak(SoakGround):
+class RecoverySoak(SoakCluster):
     """Two autorecovery daemons, each auditor and worker, without a recovery delay."""
 
     def __init__(self, directory: Path, seed: int, say: Callable[[str], None]) -> None:

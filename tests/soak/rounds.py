@@ -17,7 +17,7 @@ from bkctl.runtime.errors import ConflictError
 from bkctl.runtime.replication.plan.job_file import JobFile
 from bkctl.storage.adapters.sqlite import SqliteDatabase
 from tests.processes import BkctlProcess, start_bkctl
-from tests.soak.ground import (
+from tests.soak.soak_cluster import (
     HALT_BOOKIE,
     KILL_BOOKIE,
     KILL_ZOOKEEPER,
@@ -26,7 +26,7 @@ from tests.soak.ground import (
     SETTINGS,
     Act,
     RoundError,
-    SoakGround,
+    SoakCluster,
 )
 
 DISTURBED_RUNS_MAX = 2
@@ -38,7 +38,7 @@ REMOVE_LIVE, REMOVE_DEAD = "decommission", "decommission --if-exists"
 KILL_COMMAND = "kill command"
 
 
-class Soak(SoakGround):
+class Soak(SoakCluster):
     """Commands that move the ledgers of a bookie away."""
 
     def __init__(self, directory: Path, seed: int, say: Callable[[str], None]) -> None:

@@ -12,8 +12,8 @@ from bkctl.storage.journal.format import HEADER_BYTES, PADDING_MARK
 from tests.runtime.bookie.serving.test_durability import strace
 from tests.runtime.bookie.small_disk import small_disk
 from tests.soak.fault_kinds import KINDS, Kind
-from tests.soak.fault_stage import NotPossibleHereError, Stage
 from tests.soak.faults import Faults
+from tests.soak.faulty import Faulty, NotPossibleHereError
 
 pytestmark = [pytest.mark.battery, pytest.mark.cluster, pytest.mark.strace]
 
@@ -63,10 +63,10 @@ def test_a_loss_is_seen(faults: Faults) -> None:
     assert any(each.endswith(("NO_SUCH_ENTRY", "NO_SUCH_LEDGER")) for each in found.lost)
 
 
-def _erase_end_of_journal(stage: Stage) -> None:
+def _erase_end_of_journal(faulty: Faulty) -> None:
     """Whole groups of records become zeros, as if they had never been written; anything else would be refused."""
-    stage.bookies.kill_bookie(stage.victim.id)
-    journals = sorted(Path(stage.victim.directory, "journal", "current").glob("*.txn"))
+    faulty.bookies.kill_bookie(faulty.victim.id)
+    journals = sorted(Path(faulty.victim.directory, "journal", "current").glob("*.txn"))
     journal = [each for each in journals if len(_group_ends(each.read_bytes())) > 1][-1]
     ends = _group_ends(journal.read_bytes())
     begin = max([each for each in ends if each <= ends[-1] - ERASED_BYTES], default=ends[0])

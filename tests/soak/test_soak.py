@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.ground import SoakGround
 from tests.soak.recovery_rounds import RecoverySoak
 from tests.soak.rounds import Soak
+from tests.soak.soak_cluster import SoakCluster
 
 
 @pytest.mark.battery
 @pytest.mark.cluster
 @pytest.mark.parametrize(("kind", "rounds"), [(Soak, 5), (RecoverySoak, 3)])
-def test_rounds_with_kills_and_halts(tmp_path: Path, kind: type[SoakGround], rounds: int) -> None:
+def test_rounds_with_kills_and_halts(tmp_path: Path, kind: type[SoakCluster], rounds: int) -> None:
     seed = secrets.randbelow(2**31)
     said = [f"seed {seed}"]
     with kind(tmp_path, seed, said.append) as soak:

@@ -41,7 +41,7 @@ def labels_of(use: str, name: str, cursor: str | None = None) -> dict[str, str]:
     return labels if cursor is None else labels | {"pulsar/cursor": cursor}
 
 
-class PulsarStage:
+class PulsarCluster:
     """A Pulsar cluster's metadata with the ledgers root in its chroot, and bkctl run against it."""
 
     def __init__(self, store: ZooKeeperStore, ledgers: LedgerStore, uri: str, chroot: str, directory: Path) -> None:
@@ -110,8 +110,8 @@ class PulsarStage:
 
 
 @contextlib.asynccontextmanager
-async def pulsar_stage(servers: str, directory: Path) -> AsyncIterator[PulsarStage]:
-    """A stage with a namespace, and no topic and no ledger."""
+async def pulsar_cluster(servers: str, directory: Path) -> AsyncIterator[PulsarCluster]:
+    """A cluster with a namespace, and no topic and no ledger."""
     chroot = f"/audited-pulsar-{next(_chroots)}"
     uri = f"metadata-store:zk:{servers}{chroot}"
     parsed = parse_metadata_uri(uri)
@@ -119,12 +119,12 @@ async def pulsar_stage(servers: str, directory: Path) -> AsyncIterator[PulsarSta
         await store.create(chroot)
         await init_cluster(store, parsed.root, parsed.tree, random.Random(1))
         ledgers = await open_ledger_store(store, parsed.root, parsed.tree)
-        stage = PulsarStage(store, ledgers, uri, chroot, directory)
-        await stage.node(f"/managed-ledgers/{NAMESPACE}/persistent")
-        yield stage
+        pulsar = PulsarCluster(store, ledgers, uri, chroot, directory)
+        await pulsar.node(f"/managed-ledgers/{NAMESPACE}/persistent")
+        yield pulsar
 
 
 @pytest.fixture
-async def pulsar(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> AsyncIterator[PulsarStage]:
-    async with pulsar_stage(zookeeper.connect_string, tmp_path) as stage:
-        yield stage
+async def pulsar(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> AsyncIterator[PulsarCluster]:
+    async with pulsar_cluster(zookeeper.connect_string, tmp_path) as pulsar:
+        yield pulsar

@@ -29,7 +29,7 @@ WAYS = [(), pytest.param(ON_SPARK, marks=pytest.mark.battery)]
 TIMES = {"seconds": 0, "judged_at": 0}
 
 
-class Stage(NamedTuple):
+class AuditedServer(NamedTuple):
     server: EmbeddedZooKeeper
     directory: Path
 
@@ -60,10 +60,10 @@ class Stage(NamedTuple):
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+async def audited(tmp_path: Path) -> AsyncIterator[AuditedServer]:
     write_for_server(tmp_path, CLUSTER)
     async with await EmbeddedZooKeeper.start(str(tmp_path)) as server:
-        yield Stage(server, tmp_path)
+        yield AuditedServer(server, tmp_path)
 
 
 class Running(NamedTuple):
@@ -80,18 +80,18 @@ class Running(NamedTuple):
 
 
 @contextlib.contextmanager
-def auditing(stage: Stage, *arguments: str, outage_max_s: float = 600, **variables: str) -> Iterator[Running]:
+def auditing(audited: AuditedServer, *arguments: str, outage_max_s: float = 600, **variables: str) -> Iterator[Running]:
     """An audit that has read some ledgers and has not read others."""
-    environment = {"BKCTL_CONFIG": stage.config(outage_max_s)} | variables
+    environment = {"BKCTL_CONFIG": audited.config(outage_max_s)} | variables
     with open(os.memfd_create("stdout"), "w+b") as stdout, open(os.memfd_create("stderr"), "w+b") as stderr:
         process = start_bkctl(
-            *("audit", "-o", "json", "--metadata-uri", stage.uri, "--rate", RATE, *arguments),
+            *("audit", "-o", "json", "--metadata-uri", audited.uri, "--rate", RATE, *arguments),
             stdout=stdout,
             stderr=stderr,
             variables=environment,
         )
         try:
-            stage.wait_for_reads(CLUSTER.ledgers // 4)
+            audited.wait_for_reads(CLUSTER.ledgers // 4)
             yield Running(process, stdout, stderr)
         finally:
             process.kill()
@@ -99,12 +99,12 @@ def auditing(stage: Stage, *arguments: str, outage_max_s: float = 600, **variabl
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_outage_only_delays_the_report(stage: Stage, way: tuple[str, ...]) -> None:
-    expected = run_bkctl("audit", "-o", "json", "--metadata-uri", stage.uri)
-    with auditing(stage, *way) as running:
-        os.kill(stage.server.pid, signal.SIGSTOP)
+def test_an_outage_only_delays_the_report(audited: AuditedServer, way: tuple[str, ...]) -> None:
+    expected = run_bkctl("audit", "-o", "json", "--metadata-uri", audited.uri)
+    with auditing(audited, *way) as running:
+        os.kill(audited.server.pid, signal.SIGSTOP)
         time.sleep(6)
-        os.kill(stage.server.pid, signal.SIGCONT)
+        os.kill(audited.server.pid, signal.SIGCONT)
         exit_code, report, messages = running.end()
     assert exit_code == expected.exit_code == 10, messages
     assert report | TIMES == expected.json() | TIMES
@@ -113,10 +113,10 @@ def test_an_outage_only_delays_the_report(stage: Stage, way: tuple[str, ...]) ->
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_without_zookeeper_there_is_no_report(stage: Stage, way: tuple[str, ...], tmp_path: Path) -> None:
+def test_without_zookeeper_there_is_no_report(audited: AuditedServer, way: tuple[str, ...], tmp_path: Path) -> None:
     out = tmp_path / "report"
-    with auditing(stage, *way, "--out", str(out), outage_max_s=3) as running:
-        os.kill(stage.server.pid, signal.SIGKILL)
+    with auditing(audited, *way, "--out", str(out), outage_max_s=3) as running:
+        os.kill(audited.server.pid, signal.SIGKILL)
         exit_code, report, messages = running.end()
     assert exit_code == 6
     assert report is None
@@ -144,8 +144,8 @@ def processes_of(pid: int, word: bytes) -> list[int]:
 
 
 @pytest.mark.battery
-def test_a_lost_python_process_on_this_machine_fails_the_audit(stage: Stage) -> None:
-    with auditing(stage, *ON_SPARK) as running:
+def test_a_lost_python_process_on_this_machine_fails_the_audit(audited: AuditedServer) -> None:
+    with auditing(audited, *ON_SPARK) as running:
         for pid in processes_of(running.process.pid, b"pyspark.daemon"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -177,12 +177,12 @@ def kill_python(cluster: SparkCluster) -> None:
 @pytest.mark.battery
 @pytest.mark.parametrize("strike", [kill_executor, kill_python])
 def test_a_lost_executor_of_a_cluster_only_costs_time(
-    stage: Stage, cluster: SparkCluster, strike: Callable[[SparkCluster], None], tmp_path: Path
+    audited: AuditedServer, cluster: SparkCluster, strike: Callable[[SparkCluster], None], tmp_path: Path
 ) -> None:
-    expected = run_bkctl("audit", "-o", "json", "--metadata-uri", stage.uri)
+    expected = run_bkctl("audit", "-o", "json", "--metadata-uri", audited.uri)
     out = tmp_path / "report"
     where = ("--spark", "--master", cluster.url, "--out", str(out))
-    with auditing(stage, *where, outage_max_s=600, **cluster.variables) as running:
+    with auditing(audited, *where, outage_max_s=600, **cluster.variables) as running:
         strike(cluster)
         exit_code, report, messages = running.end()
     assert exit_code == 10, messages + cluster.logs

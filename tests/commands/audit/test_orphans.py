@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from tests.commands.audit.conftest import NAMESPACE, PulsarStage, labels_of, pulsar_stage
+from tests.commands.audit.conftest import NAMESPACE, PulsarCluster, labels_of, pulsar_cluster
 from tests.processes import kill_and_wait
 from tests.runtime.metadata.pulsar.pulsar_bytes import compressed, cursor, field, schema, topic
 
@@ -34,7 +34,7 @@ async def until_first_reading(running: asyncio.subprocess.Process) -> None:
     raise AssertionError("it ended early")
 
 
-async def test_every_kind_of_reference_is_found_and_every_unreferenced_ledger_too(pulsar: PulsarStage) -> None:
+async def test_every_kind_of_reference_is_found_and_every_unreferenced_ledger_too(pulsar: PulsarCluster) -> None:
     nodes = cursor(20, compacted=40, buckets={"1_5": "60"})
     await pulsar.topic(T, topic([10, 11], copied=[12]), sub=cursor(21), __compaction=nodes, idle=cursor(-1))
     await pulsar.topic(f"{NAMESPACE}/persistent/big", compressed(topic([13, *range(1000, 2000)]), "LZ4"))
@@ -76,7 +76,7 @@ async def test_every_kind_of_reference_is_found_and_every_unreferenced_ledger_to
     }
 
 
-async def test_what_is_in_doubt_is_counted_and_not_listed(pulsar: PulsarStage) -> None:
+async def test_what_is_in_doubt_is_counted_and_not_listed(pulsar: PulsarCluster) -> None:
     await pulsar.topic(T, topic([1]))
     await pulsar.topic(f"{NAMESPACE}/persistent/damaged", b"\xff\xff")
     await pulsar.topic(f"{NAMESPACE}/persistent/newer", topic([2]), sub=cursor(-1) + field(12, 1))
@@ -124,7 +124,7 @@ async def test_what_is_in_doubt_is_counted_and_not_listed(pulsar: PulsarStage) -
     assert "the namespaces of 1 ledger exist in no given cluster" in result.stderr
 
 
-async def test_a_node_that_may_be_of_two_topics_keeps_the_ledgers_of_both(pulsar: PulsarStage) -> None:
+async def test_a_node_that_may_be_of_two_topics_keeps_the_ledgers_of_both(pulsar: PulsarCluster) -> None:
     """A cursor of topic "persistent", or a topic of the older namespace public/default/persistent."""
     path = f"{NAMESPACE}/persistent/persistent"
     await pulsar.topic(path, topic([1]))
@@ -137,7 +137,7 @@ async def test_a_node_that_may_be_of_two_topics_keeps_the_ledgers_of_both(pulsar
     assert await pulsar.kept() == {"metadata of its owner cannot be decoded": 2}
 
 
-async def test_offloaded_ledgers_that_pulsar_has_deleted(pulsar: PulsarStage) -> None:
+async def test_offloaded_ledgers_that_pulsar_has_deleted(pulsar: PulsarCluster) -> None:
     await pulsar.topic(T, topic([1], offloaded=[2, 4], copied=[3]))
     await pulsar.topic(f"{NAMESPACE}/persistent/shadow", topic([4]))
     for ledger_id in (1, 2, 3, 4):
@@ -145,7 +145,7 @@ async def test_offloaded_ledgers_that_pulsar_has_deleted(pulsar: PulsarStage) ->
     assert await pulsar.found() == {2: "offloaded, and its topic says that it is deleted"}
 
 
-async def test_a_reference_that_appears_between_the_readings_counts(pulsar: PulsarStage) -> None:
+async def test_a_reference_that_appears_between_the_readings_counts(pulsar: PulsarCluster) -> None:
     """Also one that disappears, and a ledger that changes: each reading is as good as the other."""
     await pulsar.topic(T, topic([3]))
     for ledger_id in (1, 2, 3, 4, 5):
@@ -165,7 +165,7 @@ async def test_a_reference_that_appears_between_the_readings_counts(pulsar: Puls
     }
 
 
-async def test_the_list_is_what_ledger_delete_takes(pulsar: PulsarStage, tmp_path: Path) -> None:
+async def test_the_list_is_what_ledger_delete_takes(pulsar: PulsarCluster, tmp_path: Path) -> None:
     await pulsar.topic(T, topic([1]))
     for ledger_id in (1, 2, 3):
         await pulsar.ledger(ledger_id, labels_of("data", T))
@@ -193,7 +193,7 @@ async def test_the_list_is_what_ledger_delete_takes(pulsar: PulsarStage, tmp_pat
     assert await pulsar.found() == {}
 
 
-async def test_ledgers_in_use_of_an_unknown_topic_show_another_cluster(pulsar: PulsarStage, tmp_path: Path) -> None:
+async def test_ledgers_in_use_of_an_unknown_topic_show_another_cluster(pulsar: PulsarCluster, tmp_path: Path) -> None:
     """Both clusters have the same topic; without the second one, its ledgers would look like orphans of the first."""
     other = pulsar.chroot + "/other"
     await pulsar.topic(T, topic([1]))
@@ -217,7 +217,7 @@ async def test_ledgers_in_use_of_an_unknown_topic_show_another_cluster(pulsar: P
     assert (await pulsar.orphans()).exit_code == 3
 
 
-async def test_ledgers_of_the_same_topic_that_another_cluster_writes(pulsar: PulsarStage) -> None:
+async def test_ledgers_of_the_same_topic_that_another_cluster_writes(pulsar: PulsarCluster) -> None:
     """All topics are in the given cluster; only what happens to the ledgers shows the other one."""
     await pulsar.topic(T, topic([1]))
     for ledger_id in (1, 2):
@@ -233,7 +233,7 @@ async def test_ledgers_of_the_same_topic_that_another_cluster_writes(pulsar: Pul
     assert b"1 ledger that no given cluster names, such as 3 of topic persistent://public/default/t" in stderr
 
 
-async def test_no_metadata_of_pulsar_is_an_error_and_not_an_empty_list(pulsar: PulsarStage) -> None:
+async def test_no_metadata_of_pulsar_is_an_error_and_not_an_empty_list(pulsar: PulsarCluster) -> None:
     await pulsar.ledger(1, labels_of("data", T))
     servers = pulsar.uri.removeprefix("metadata-store:").removesuffix(pulsar.chroot)
     for place in (f"{servers}/nowhere", f"{servers}{pulsar.chroot}/ledgers"):
@@ -248,7 +248,7 @@ async def test_no_metadata_of_pulsar_is_an_error_and_not_an_empty_list(pulsar: P
 
 
 async def test_a_node_that_cannot_be_read_gives_no_list(
-    pulsar: PulsarStage, zookeeper: EmbeddedZooKeeper, tmp_path: Path
+    pulsar: PulsarCluster, zookeeper: EmbeddedZooKeeper, tmp_path: Path
 ) -> None:
     await pulsar.topic(T, topic([1]))
     await pulsar.ledger(2, labels_of("data", T))
@@ -271,7 +271,7 @@ async def test_a_node_that_cannot_be_read_gives_no_list(
 async def test_zookeeper_that_fails_between_the_readings_gives_no_list(tmp_path: Path) -> None:
     server = await EmbeddedZooKeeper.start(str(tmp_path / "zookeeper"))
     try:
-        async with pulsar_stage(server.connect_string, tmp_path) as pulsar:
+        async with pulsar_cluster(server.connect_string, tmp_path) as pulsar:
             await pulsar.topic(T, topic([1]))
             await pulsar.ledger(2, labels_of("data", T))
             running = await pulsar.begin("--settle", "3s", "--timeout", "4s", "--out", str(tmp_path / "orphans.txt"))
@@ -295,13 +295,13 @@ async def test_zookeeper_that_fails_between_the_readings_gives_no_list(tmp_path:
         (("--only", "nowhere"), "nowhere"),
     ],
 )
-async def test_bad_options(pulsar: PulsarStage, arguments: tuple[str, ...], problem: str) -> None:
+async def test_bad_options(pulsar: PulsarCluster, arguments: tuple[str, ...], problem: str) -> None:
     refused = await pulsar.bkctl("audit", "orphans", *arguments)
     assert (refused.exit_code in {2, 4}, refused.stdout) == (True, ""), refused
     assert problem in refused.stderr
 
 
-async def test_older_ledgers_alone(pulsar: PulsarStage) -> None:
+async def test_older_ledgers_alone(pulsar: PulsarCluster) -> None:
     await pulsar.topic(T)
     await pulsar.ledger(1, labels_of("data", T), age_h=47)
     await pulsar.ledger(2, labels_of("data", T), age_h=49)

@@ -25,7 +25,7 @@ IN_DOUBT = {"metadata of its owner cannot be decoded": 1}
 TWO_DAYS_MS = 48 * 3600 * 1000
 
 
-class Scene:
+class TopicLedgers:
     """Ledgers of Pulsar topics on real bookies."""
 
     def __init__(self, cluster: Cluster, client: LedgerClient) -> None:
@@ -87,57 +87,57 @@ class Scene:
 
 async def test_compacted_ledgers_of_existing_topics(cluster: Cluster) -> None:
     async with await LedgerClient.connect(cluster.metadata_uri) as client:
-        scene = Scene(cluster, client)
-        stale, current, newest = [await scene.compacted("t") for _ in range(3)]
+        topics = TopicLedgers(cluster, client)
+        stale, current, newest = [await topics.compacted("t") for _ in range(3)]
         entries = [cursor_entry(stale), cursor_entry(), cursor_entry(newest)]
-        writer = await scene.compacted_topic("t", entries, is_closed=False)
+        writer = await topics.compacted_topic("t", entries, is_closed=False)
         await client.store.set(
-            f"{scene.path('t')}/__compaction",
+            f"{topics.path('t')}/__compaction",
             cursor(writer.ledger_id, compacted=current),
             0,
         )
-        assert (await scene.orphans())["reasons"] == {}, "they are in doubt without --compacted"
-        body = await scene.orphans("--compacted")
+        assert (await topics.orphans())["reasons"] == {}, "they are in doubt without --compacted"
+        body = await topics.orphans("--compacted")
         assert body["reasons"] == {stale: NOT_CURRENT}, "node and last entry, which is not confirmed, both count"
         assert body["problems"] == []
         assert (await client.ports.ledgers.read(writer.ledger_id)).value.state is LedgerState.OPEN
         await writer.append(cursor_entry(stale))
-        assert (await scene.orphans("--compacted"))["reasons"] == {}, "a recovery may end it at either entry"
+        assert (await topics.orphans("--compacted"))["reasons"] == {}, "a recovery may end it at either entry"
         await writer.close()
-        assert (await scene.orphans("--compacted"))["reasons"] == {newest: NOT_CURRENT}
+        assert (await topics.orphans("--compacted"))["reasons"] == {newest: NOT_CURRENT}
 
 
 async def test_a_compaction_cursor_that_is_not_clear_keeps_the_ledgers_of_its_topic(cluster: Cluster) -> None:
     async with await LedgerClient.connect(cluster.metadata_uri) as client:
-        scene = Scene(cluster, client)
-        old = await scene.compacted("t")
-        await scene.topic("t")
-        path = f"{scene.path('t')}/__compaction"
-        assert (await scene.orphans("--compacted"))["kept"] == IN_DOUBT, "there is no cursor"
+        topics = TopicLedgers(cluster, client)
+        old = await topics.compacted("t")
+        await topics.topic("t")
+        path = f"{topics.path('t')}/__compaction"
+        assert (await topics.orphans("--compacted"))["kept"] == IN_DOUBT, "there is no cursor"
         await client.store.create(path, cursor())
-        assert (await scene.orphans("--compacted"))["kept"] == IN_DOUBT, "it names no compacted ledger"
+        assert (await topics.orphans("--compacted"))["kept"] == IN_DOUBT, "it names no compacted ledger"
         await client.store.set(path, cursor(compacted=old + 1), 0)
-        assert (await scene.orphans("--compacted"))["reasons"] == {old: NOT_CURRENT}
+        assert (await topics.orphans("--compacted"))["reasons"] == {old: NOT_CURRENT}
         labels = labels_of("data", f"{NAMESPACE}/persistent/t", "__compaction")
         problems = {
             "there is no such ledger": 10**9,
-            "it has no entry": (await scene.write(labels, [])).ledger_id,
-            "it has no entry ": (await scene.write(labels, [], is_closed=False)).ledger_id,
-            "not a protobuf message": (await scene.write(labels, [cursor_entry(old + 1), b"\xff"])).ledger_id,
-            "does not know": (await scene.write(labels, [cursor_entry(old + 1) + b"\x78\x01"])).ledger_id,
+            "it has no entry": (await topics.write(labels, [])).ledger_id,
+            "it has no entry ": (await topics.write(labels, [], is_closed=False)).ledger_id,
+            "not a protobuf message": (await topics.write(labels, [cursor_entry(old + 1), b"\xff"])).ledger_id,
+            "does not know": (await topics.write(labels, [cursor_entry(old + 1) + b"\x78\x01"])).ledger_id,
         }
         for problem, ledger_id in problems.items():
             await client.store.set(path, cursor(ledger_id, compacted=old + 1), -1)
-            body = await scene.orphans("--compacted")
+            body = await topics.orphans("--compacted")
             assert (old in body["reasons"], body["kept"].keys() & IN_DOUBT) == (False, IN_DOUBT.keys()), problem
             assert f"compaction cursor of persistent://{NAMESPACE}/t: " in body["problems"][0]
             assert problem.strip() in body["problems"][0]
-        good = await scene.write(labels, [cursor_entry(old + 1)], is_closed=False)
+        good = await topics.write(labels, [cursor_entry(old + 1)], is_closed=False)
         await client.store.set(path, cursor(good.ledger_id), -1)
-        assert (await scene.orphans("--compacted"))["reasons"][old] == NOT_CURRENT
+        assert (await topics.orphans("--compacted"))["reasons"][old] == NOT_CURRENT
         for bookie in cluster.bookies[1:]:
             cluster.kill_bookie(bookie.id)
-        body = await scene.orphans("--compacted")
+        body = await topics.orphans("--compacted")
         assert (old in body["reasons"], len(body["problems"])) == (False, 1), (
             "the last entry may be on bookies that are down"
         )
@@ -145,18 +145,18 @@ async def test_a_compaction_cursor_that_is_not_clear_keeps_the_ledgers_of_its_to
 
 async def test_orphans_are_deleted_and_the_others_stay(cluster: Cluster, tmp_path: Path) -> None:
     async with await LedgerClient.connect(cluster.metadata_uri) as client:
-        scene = Scene(cluster, client)
+        topics = TopicLedgers(cluster, client)
         path = f"{NAMESPACE}/persistent/t"
-        ids = [(await scene.write(labels_of("data", path))).ledger_id for _ in range(4)]
-        other = await scene.write({"application": "other"})
-        await scene.topic("t", topic(ids[:2]))
+        ids = [(await topics.write(labels_of("data", path))).ledger_id for _ in range(4)]
+        other = await topics.write({"application": "other"})
+        await topics.topic("t", topic(ids[:2]))
         out = tmp_path / "orphans.txt"
-        assert (await scene.orphans("--out", str(out)))["reasons"] == dict.fromkeys(
+        assert (await topics.orphans("--out", str(out)))["reasons"] == dict.fromkeys(
             ids[2:], "its topic does not name it"
         )
-        deleted = await scene.run("ledger", "delete", "--from-file", str(out), "--confirm", "2")
+        deleted = await topics.run("ledger", "delete", "--from-file", str(out), "--confirm", "2")
         assert (deleted.exit_code, deleted.json()["deleted"]) == (0, 2), deleted
-        assert (await scene.orphans())["reasons"] == {}
+        assert (await topics.orphans())["reasons"] == {}
         left = [each async for each in client.ports.ledgers.list_ids()]
         assert left == sorted([*ids[:2], other.ledger_id])
         for ledger_id in left:
@@ -165,12 +165,12 @@ async def test_orphans_are_deleted_and_the_others_stay(cluster: Cluster, tmp_pat
 
 async def test_an_open_ledger_that_grows_and_that_no_node_names_shows_another_cluster(cluster: Cluster) -> None:
     async with await LedgerClient.connect(cluster.metadata_uri) as client:
-        scene = Scene(cluster, client)
+        topics = TopicLedgers(cluster, client)
         labels = labels_of("data", f"{NAMESPACE}/persistent/t")
-        await scene.topic("t")
-        await scene.write(labels)
-        writer = await scene.write(labels, is_closed=False)
-        assert len((await scene.orphans())["reasons"]) == 1, "an idle one may be left by a broker that failed"
+        await topics.topic("t")
+        await topics.write(labels)
+        writer = await topics.write(labels, is_closed=False)
+        assert len((await topics.orphans())["reasons"]) == 1, "an idle one may be left by a broker that failed"
         is_over = asyncio.Event()
 
         async def write() -> None:
@@ -178,8 +178,8 @@ async def test_an_open_ledger_that_grows_and_that_no_node_names_shows_another_cl
                 await writer.append(b"more")
 
         writing = asyncio.create_task(write())
-        place = ("--pulsar-metadata", f"zk:{scene.servers}{scene.chroot}", "--settle", "1s", "--all-clusters-given")
-        result = await scene.run("audit", "orphans", *place)
+        place = ("--pulsar-metadata", f"zk:{topics.servers}{topics.chroot}", "--settle", "1s", "--all-clusters-given")
+        result = await topics.run("audit", "orphans", *place)
         is_over.set()
         await writing
         assert (result.exit_code, result.stdout) == (3, "")

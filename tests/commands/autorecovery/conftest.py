@@ -1,5 +1,5 @@
 """The fixture of all modules here."""
 
-from tests.commands.autorecovery.test_autorecovery import stage
+from tests.commands.autorecovery.test_autorecovery import shell
 
-__all__ = ["stage"]
+__all__ = ["shell"]

@@ -28,7 +28,7 @@ A, B = "10.0.0.1:3181", "10.0.0.2:3181"
 INSTANCE_ID = "0b7e1a2c-1111-4222-8333-944455556666"
 
 
-class Stage(NamedTuple):
+class Shell(NamedTuple):
     store: ZooKeeperStore
     paths: Paths
     uri: str
@@ -67,17 +67,17 @@ class Stage(NamedTuple):
 
 
 @pytest.fixture
-async def stage(metadata_uri: str, tmp_path: Path) -> AsyncIterator[Stage]:
+async def shell(metadata_uri: str, tmp_path: Path) -> AsyncIterator[Shell]:
     uri = parse_metadata_uri(metadata_uri)
     async with await ZooKeeperStore.connect(uri.servers) as store:
         for path in (f"{uri.root}/available/readonly", f"{uri.root}/cookies"):
             await store.create(path, make_parents=True)
         await store.create(f"{uri.root}/INSTANCEID", INSTANCE_ID.encode())
-        yield Stage(store, Paths(uri.root), metadata_uri, str(tmp_path / "state"))
+        yield Shell(store, Paths(uri.root), metadata_uri, str(tmp_path / "state"))
 
 
-async def test_looking_at_a_cluster_where_nothing_ever_was_creates_nothing(stage: Stage) -> None:
-    status = await stage.succeed("status")
+async def test_looking_at_a_cluster_where_nothing_ever_was_creates_nothing(shell: Shell) -> None:
+    status = await shell.succeed("status")
     assert status == {
         "apiVersion": "bkctl/v1",
         "kind": "AutorecoveryStatus",
@@ -102,92 +102,92 @@ async def test_looking_at_a_cluster_where_nothing_ever_was_creates_nothing(stage
         **{key: [] for key in ("tasks", "daemons", "holders", "bookies_gone", "maintenance", "losses")},
         "truncated": False,
     }
-    assert (await stage.succeed("pending"))["items"] == []
-    assert (await stage.succeed("running"))["items"] == []
+    assert (await shell.succeed("pending"))["items"] == []
+    assert (await shell.succeed("running"))["items"] == []
     for arguments in (("auditor",), ("delay", "get")):
-        result = await stage.run(*arguments)
+        result = await shell.run(*arguments)
         assert (result.exit_code, result.stdout) == (4, ""), result
-    assert await stage.store.children(stage.paths.root) == ["INSTANCEID", "available", "cookies"]
+    assert await shell.store.children(shell.paths.root) == ["INSTANCEID", "available", "cookies"]
 
 
-async def test_no_cluster_is_not_found(stage: Stage) -> None:
-    nowhere = stage._replace(uri=stage.uri + "-nowhere")
+async def test_no_cluster_is_not_found(shell: Shell) -> None:
+    nowhere = shell._replace(uri=shell.uri + "-nowhere")
     for arguments in (("status",), ("pending",), ("enable",), ("delay", "set", "5"), ("disable", "--yes")):
         result = await nowhere.run(*arguments)
         assert result.exit_code == 4, result
         assert len(result.stderr.splitlines()) == 1
-    assert await stage.store.exists(stage.paths.root + "-nowhere") is None
+    assert await shell.store.exists(shell.paths.root + "-nowhere") is None
 
 
-async def test_disable_and_enable(stage: Stage) -> None:
-    switch = stage.paths.replication_disabled
-    refused = await stage.run("disable")
+async def test_disable_and_enable(shell: Shell) -> None:
+    switch = shell.paths.replication_disabled
+    refused = await shell.run("disable")
     assert refused.exit_code == 3
     assert "--yes" in refused.stderr
-    plan = await stage.succeed("disable", "--dry-run")
+    plan = await shell.succeed("disable", "--dry-run")
     assert (plan["kind"], plan["tier"], plan["items"][0]["path"]) == ("Plan", 2, switch)
-    assert await stage.store.exists(switch) is None
+    assert await shell.store.exists(switch) is None
 
-    result = await stage.run("disable", "--yes")
+    result = await shell.run("disable", "--yes")
     assert result.exit_code == 0
     assert result.json() == {"apiVersion": "bkctl/v1", "kind": "AutorecoverySwitch", "enabled": False, "changed": True}
     assert "to undo: bkctl autorecovery enable" in result.stderr
-    assert (await stage.store.get(switch)).data == b"", "as Java writes it, unless there is something to tell"
-    assert not (await stage.succeed("disable", "--yes"))["changed"]
-    plan = await stage.succeed("disable", "--dry-run")
+    assert (await shell.store.get(switch)).data == b"", "as Java writes it, unless there is something to tell"
+    assert not (await shell.succeed("disable", "--yes"))["changed"]
+    plan = await shell.succeed("disable", "--dry-run")
     assert (plan["kind"], plan["items"], plan["summary"]) == ("Plan", [], ["autorecovery is already disabled"])
-    status = await stage.succeed("status")
+    status = await shell.succeed("status")
     assert (status["enabled"], status["disabled_by"]) == (False, None)
     assert status["disabled_since"].endswith("Z")
 
-    result = await stage.run("enable")
+    result = await shell.run("enable")
     assert result.json()["changed"]
     assert "to undo: bkctl autorecovery disable" in result.stderr
-    again = await stage.run("enable")
+    again = await shell.run("enable")
     assert (again.exit_code, again.json()["changed"]) == (0, False)
     assert "already enabled" in again.stderr
-    plan = await stage.succeed("enable", "--dry-run")
+    plan = await shell.succeed("enable", "--dry-run")
     assert (plan["kind"], plan["items"], plan["summary"]) == ("Plan", [], ["autorecovery is already enabled"])
-    assert await stage.store.exists(switch) is None
-    commands = [line["command"] for line in stage.trail()]
+    assert await shell.store.exists(switch) is None
+    commands = [line["command"] for line in shell.trail()]
     assert {"autorecovery disable", "autorecovery enable"} <= set(commands)
 
 
-async def test_a_note_is_shown_and_warns_when_it_is_overdue(stage: Stage) -> None:
-    await stage.succeed("disable", "--yes", "--for", "1ms", "--reason", "disks of rack 2")
-    result = await stage.run("status")
+async def test_a_note_is_shown_and_warns_when_it_is_overdue(shell: Shell) -> None:
+    await shell.succeed("disable", "--yes", "--for", "1ms", "--reason", "disks of rack 2")
+    result = await shell.run("status")
     status = result.json()
     assert status["disabled_reason"] == "disks of rack 2"
     assert status["disabled_by"]
     assert status["overdue"]
     assert "was to be disabled only until" in result.stderr
     for junk in (b"junk", b"[]", b'{"until": 5}', b'{"until": "soon"}', b"\xff", b'{"by": "\xff"}'):
-        await stage.store.set(stage.paths.replication_disabled, junk, ANY_VERSION)
-        status = await stage.succeed("status")
+        await shell.store.set(shell.paths.replication_disabled, junk, ANY_VERSION)
+        status = await shell.succeed("status")
         assert (status["enabled"], status["overdue"]) == (False, False)
 
 
-async def test_read_only_settings_keep_everything_as_it_is(stage: Stage) -> None:
+async def test_read_only_settings_keep_everything_as_it_is(shell: Shell) -> None:
     for arguments in (("disable", "--yes"), ("enable",), ("trigger",), ("delay", "set", "5"), ("reset-checks",)):
         result = await asyncio.to_thread(
-            run_bkctl, "autorecovery", *arguments, BKCTL_METADATA_URI=stage.uri, BKCTL_READ_ONLY="1"
+            run_bkctl, "autorecovery", *arguments, BKCTL_METADATA_URI=shell.uri, BKCTL_READ_ONLY="1"
         )
         assert result.exit_code == 3, result
-    assert await stage.store.children(stage.paths.root) == ["INSTANCEID", "available", "cookies"]
+    assert await shell.store.children(shell.paths.root) == ["INSTANCEID", "available", "cookies"]
 
 
-async def test_pending(stage: Stage) -> None:
-    await stage.mark(1, A, age_s=7300)
-    await stage.mark(2, B)
-    await stage.mark(3)
-    await stage.mark(2**62, A, B)
-    await stage.mark(5, A)
-    await stage.store.set(stage.paths.mark(5), b"junk", ANY_VERSION)
-    await stage.mark(6, A)
-    await stage.store.set(stage.paths.mark(6), f'replica: "{B}"\nctime: {2**63 - 1}\n'.encode(), ANY_VERSION)
-    await stage.store.create(f"{stage.paths.under_replicated_ledgers}/nonsense")
-    assert await ReplicationLocks(stage.store, stage.paths.root, "host-7").acquire(2)
-    result = await stage.run("pending")
+async def test_pending(shell: Shell) -> None:
+    await shell.mark(1, A, age_s=7300)
+    await shell.mark(2, B)
+    await shell.mark(3)
+    await shell.mark(2**62, A, B)
+    await shell.mark(5, A)
+    await shell.store.set(shell.paths.mark(5), b"junk", ANY_VERSION)
+    await shell.mark(6, A)
+    await shell.store.set(shell.paths.mark(6), f'replica: "{B}"\nctime: {2**63 - 1}\n'.encode(), ANY_VERSION)
+    await shell.store.create(f"{shell.paths.under_replicated_ledgers}/nonsense")
+    assert await ReplicationLocks(shell.store, shell.paths.root, "host-7").acquire(2)
+    result = await shell.run("pending")
     items = result.json()["items"]
     assert [item["ledger_id"] for item in items] == ["1", "2", "3", "5", "6", str(2**62)]
     assert [item["missing_bookies"] for item in items] == [[A], [B], [], None, [B], [A, B]]
@@ -196,23 +196,23 @@ async def test_pending(stage: Stage) -> None:
     assert items[4]["marked_at"] is None
     assert 7300 <= items[0]["age_s"] < 7400
     assert result.stderr.count("nonsense") == 1
-    assert (await stage.run("pending", "--missing", A, "-o", "name")).stdout.split() == ["1", "5", str(2**62)]
-    assert (await stage.run("pending", "--not-missing", A, "-o", "name")).stdout.split() == ["2", "3", "5", "6"]
-    assert (await stage.run("pending", "--stuck-for", "2h", "-o", "name")).stdout.split() == ["1"]
-    assert (await stage.succeed("pending", "--count"))["count"] == 6
-    limited = await stage.succeed("pending", "--limit", "2")
+    assert (await shell.run("pending", "--missing", A, "-o", "name")).stdout.split() == ["1", "5", str(2**62)]
+    assert (await shell.run("pending", "--not-missing", A, "-o", "name")).stdout.split() == ["2", "3", "5", "6"]
+    assert (await shell.run("pending", "--stuck-for", "2h", "-o", "name")).stdout.split() == ["1"]
+    assert (await shell.succeed("pending", "--count"))["count"] == 6
+    limited = await shell.succeed("pending", "--limit", "2")
     assert (len(limited["items"]), limited["truncated"]) == (2, True)
-    assert (await stage.run("pending", "--fail-if-any", "--missing", A)).exit_code == 10
-    assert (await stage.run("pending", "--fail-if-any", "--count")).exit_code == 10
-    assert (await stage.run("pending", "--fail-if-any", "--stuck-for", "9h")).exit_code == 0
-    assert (await stage.succeed("status"))["pending"] == 6
-    assert (await stage.succeed("status"))["running"] == 1
+    assert (await shell.run("pending", "--fail-if-any", "--missing", A)).exit_code == 10
+    assert (await shell.run("pending", "--fail-if-any", "--count")).exit_code == 10
+    assert (await shell.run("pending", "--fail-if-any", "--stuck-for", "9h")).exit_code == 0
+    assert (await shell.succeed("status"))["pending"] == 6
+    assert (await shell.succeed("status"))["running"] == 1
 
 
-async def test_pending_on_a_terminal(stage: Stage) -> None:
-    await stage.mark(1, A, age_s=7300)
+async def test_pending_on_a_terminal(shell: Shell) -> None:
+    await shell.mark(1, A, age_s=7300)
     code, output = await asyncio.to_thread(
-        run_bkctl_on_terminal, "autorecovery", "pending", BKCTL_METADATA_URI=stage.uri
+        run_bkctl_on_terminal, "autorecovery", "pending", BKCTL_METADATA_URI=shell.uri
     )
     assert code == 0
     heading, row = [line.split() for line in output.strip().splitlines() if "LEDGER" in line or A in line]
@@ -220,154 +220,154 @@ async def test_pending_on_a_terminal(stage: Stage) -> None:
     assert [*row[:4], row[6]] == ["1", A, "2", "h", "deleted"]
 
 
-async def test_running(stage: Stage) -> None:
-    locks = ReplicationLocks(stage.store, stage.paths.root, "host-7")
-    await stage.mark(9, A)
+async def test_running(shell: Shell) -> None:
+    locks = ReplicationLocks(shell.store, shell.paths.root, "host-7")
+    await shell.mark(9, A)
     for ledger_id in (9, 4):
         assert await locks.acquire(ledger_id)
-    await stage.store.create(stage.paths.replication_lock(5), b"junk")
-    items = (await stage.succeed("running"))["items"]
+    await shell.store.create(shell.paths.replication_lock(5), b"junk")
+    items = (await shell.succeed("running"))["items"]
     assert [(item["ledger_id"], item["worker"], item["marked"]) for item in items] == [
         ("4", "host-7", False),
         ("5", None, False),
         ("9", "host-7", True),
     ]
-    assert items[0]["session"] == f"0x{stage.store.session_id:x}"
+    assert items[0]["session"] == f"0x{shell.store.session_id:x}"
     assert items[1]["session"] == "0x0", "nobody's: it outlives every session"
     assert items[1]["problem"]
 
 
-async def test_auditor(stage: Stage) -> None:
-    await stage.elect(A)
-    waiting = asyncio.ensure_future(AuditorElection(stage.store, stage.paths.root, B, lambda _: None).campaign())
+async def test_auditor(shell: Shell) -> None:
+    await shell.elect(A)
+    waiting = asyncio.ensure_future(AuditorElection(shell.store, shell.paths.root, B, lambda _: None).campaign())
 
     async def has_voted() -> bool:
-        return len(await stage.store.children(stage.paths.auditor_election)) == 2
+        return len(await shell.store.children(shell.paths.auditor_election)) == 2
 
     await until(has_voted)
-    auditor = await stage.succeed("auditor")
+    auditor = await shell.succeed("auditor")
     assert auditor["bookie_id"] == A
     assert [candidate["bookie_id"] for candidate in auditor["candidates"]] == [B]
-    assert (await stage.run("auditor", "-o", "name")).stdout == f"{A}\n"
-    assert (await stage.succeed("status"))["auditor"] == A
-    await stage.store.set(f"{stage.paths.auditor_election}/{auditor['vote']}", b"junk", ANY_VERSION)
-    assert (await stage.run("auditor")).exit_code == 12
-    assert (await stage.run("status")).exit_code == 0
+    assert (await shell.run("auditor", "-o", "name")).stdout == f"{A}\n"
+    assert (await shell.succeed("status"))["auditor"] == A
+    await shell.store.set(f"{shell.paths.auditor_election}/{auditor['vote']}", b"junk", ANY_VERSION)
+    assert (await shell.run("auditor")).exit_code == 12
+    assert (await shell.run("status")).exit_code == 0
     waiting.cancel()
 
 
-async def test_the_auditor_of_pulsars_driver(stage: Stage) -> None:
-    leader = stage.paths.pulsar_auditor
-    await stage.store.create(leader, f'"{A}"'.encode(), is_ephemeral=True, make_parents=True)
-    auditor = await stage.succeed("auditor")
+async def test_the_auditor_of_pulsars_driver(shell: Shell) -> None:
+    leader = shell.paths.pulsar_auditor
+    await shell.store.create(leader, f'"{A}"'.encode(), is_ephemeral=True, make_parents=True)
+    auditor = await shell.succeed("auditor")
     assert (auditor["bookie_id"], auditor["vote"], auditor["candidates"]) == (A, "leader", [])
-    status = await stage.run("status")
+    status = await shell.run("status")
     assert (status.json()["auditor"], status.stderr) == (A, "")
-    await ReplicationSwitches(stage.store, stage.paths.root).set_recovery_delay(7)
-    triggered = await stage.run("trigger")
+    await ReplicationSwitches(shell.store, shell.paths.root).set_recovery_delay(7)
+    triggered = await shell.run("trigger")
     assert (triggered.exit_code, triggered.json()["auditor"]) == (0, A)
     assert "ignores the trigger before Pulsar 2.11.3" in triggered.stderr
-    info = await asyncio.to_thread(run_bkctl, "cluster", "info", BKCTL_METADATA_URI=stage.uri)
+    info = await asyncio.to_thread(run_bkctl, "cluster", "info", BKCTL_METADATA_URI=shell.uri)
     assert (info.json()["auditor_elected"], info.json()["auditor_id"]) == (True, A)
 
-    await stage.elect(B)
+    await shell.elect(B)
     for arguments, name in ((("auditor",), "bookie_id"), (("status",), "auditor")):
-        result = await stage.run(*arguments)
+        result = await shell.run(*arguments)
         assert result.json()[name] == B
         assert f"Pulsar's metadata driver elected {A} (underreplication/leader)" in result.stderr
-    triggered = await stage.run("trigger")
+    triggered = await shell.run("trigger")
     assert (triggered.json()["auditor"], "misses" in triggered.stderr) == (B, False)
 
 
-async def test_a_pulsar_auditor_that_cannot_be_read_is_still_elected(stage: Stage) -> None:
-    await stage.store.create(stage.paths.pulsar_auditor, b"junk", is_ephemeral=True, make_parents=True)
-    result = await stage.run("auditor")
+async def test_a_pulsar_auditor_that_cannot_be_read_is_still_elected(shell: Shell) -> None:
+    await shell.store.create(shell.paths.pulsar_auditor, b"junk", is_ephemeral=True, make_parents=True)
+    result = await shell.run("auditor")
     assert (result.exit_code, "underreplication/leader" in result.stderr) == (12, True)
-    status = await stage.run("status")
+    status = await shell.run("status")
     assert (status.json()["auditor"], "underreplication/leader" in status.stderr) == (None, True)
 
 
-async def test_delay(stage: Stage) -> None:
-    path = stage.paths.lost_bookie_recovery_delay
-    assert (await stage.succeed("delay", "set", "60", "--dry-run"))["items"][0]["action"] == "create"
-    assert await stage.store.exists(path) is None
-    result = await stage.run("delay", "set", "60")
+async def test_delay(shell: Shell) -> None:
+    path = shell.paths.lost_bookie_recovery_delay
+    assert (await shell.succeed("delay", "set", "60", "--dry-run"))["items"][0]["action"] == "create"
+    assert await shell.store.exists(path) is None
+    result = await shell.run("delay", "set", "60")
     assert result.json() == {
         "apiVersion": "bkctl/v1",
         "kind": "RecoveryDelay",
         "seconds": 60,
         "previous_seconds": None,
     }
-    assert (await stage.store.get(path)).data == b"60"
-    result = await stage.run("delay", "set", "10m")
+    assert (await shell.store.get(path)).data == b"60"
+    result = await shell.run("delay", "set", "10m")
     assert "to undo: bkctl autorecovery delay set 60" in result.stderr
     assert "starts an audit now" not in result.stderr
-    assert (await stage.store.get(path)).data == b"600"
-    result = await stage.run("delay", "set", "600")
+    assert (await shell.store.get(path)).data == b"600"
+    result = await shell.run("delay", "set", "600")
     assert "starts an audit now" in result.stderr
-    assert "starts an audit now" in (await stage.run("delay", "set", "0")).stderr
-    assert (await stage.succeed("delay", "get"))["seconds"] == 0
-    assert (await stage.run("delay", "get", "-o", "name")).stdout == "0\n"
+    assert "starts an audit now" in (await shell.run("delay", "set", "0")).stderr
+    assert (await shell.succeed("delay", "get"))["seconds"] == 0
+    assert (await shell.run("delay", "get", "-o", "name")).stdout == "0\n"
     for text in ("-1", "1.5", "2147483648", "soon", "", "500ms"):
-        assert (await stage.run("delay", "set", "--", text)).exit_code == 2, text
-    await stage.store.set(path, b"junk", ANY_VERSION)
-    assert (await stage.run("delay", "get")).exit_code == 12
-    assert (await stage.succeed("status"))["lost_bookie_recovery_delay_s"] is None
-    assert (await stage.succeed("delay", "set", "5"))["previous_seconds"] is None
+        assert (await shell.run("delay", "set", "--", text)).exit_code == 2, text
+    await shell.store.set(path, b"junk", ANY_VERSION)
+    assert (await shell.run("delay", "get")).exit_code == 12
+    assert (await shell.succeed("status"))["lost_bookie_recovery_delay_s"] is None
+    assert (await shell.succeed("delay", "set", "5"))["previous_seconds"] is None
 
 
-async def test_trigger(stage: Stage) -> None:
-    path = stage.paths.lost_bookie_recovery_delay
-    switches = ReplicationSwitches(stage.store, stage.paths.root)
-    result = await stage.run("trigger")
+async def test_trigger(shell: Shell) -> None:
+    path = shell.paths.lost_bookie_recovery_delay
+    switches = ReplicationSwitches(shell.store, shell.paths.root)
+    result = await shell.run("trigger")
     assert (result.exit_code, "no auditor" in result.stderr) == (3, True)
-    await stage.elect(A)
-    result = await stage.run("trigger")
+    await shell.elect(A)
+    result = await shell.run("trigger")
     assert (result.exit_code, "is missing" in result.stderr) == (3, True)
     await switches.set_recovery_delay(7)
     await switches.disable()
-    result = await stage.run("trigger")
+    result = await shell.run("trigger")
     assert (result.exit_code, "is disabled" in result.stderr) == (3, True)
     await switches.enable()
-    assert (await stage.succeed("trigger", "--dry-run"))["kind"] == "Plan"
-    assert (await stage.store.get(path)).stat.version == 0
-    assert await stage.succeed("trigger") == {
+    assert (await shell.succeed("trigger", "--dry-run"))["kind"] == "Plan"
+    assert (await shell.store.get(path)).stat.version == 0
+    assert await shell.succeed("trigger") == {
         "apiVersion": "bkctl/v1",
         "kind": "AuditTrigger",
         "triggered": True,
         "auditor": A,
         "delay_s": 7,
     }
-    node = await stage.store.get(path)
+    node = await shell.store.get(path)
     assert (node.data, node.stat.version) == (b"7", 1)
 
 
-async def test_trigger_without_a_stored_delay(stage: Stage) -> None:
+async def test_trigger_without_a_stored_delay(shell: Shell) -> None:
     """Java's auditors always store one; bkctl's has a node of its own, which it watches."""
-    root = stage.paths.root
-    await stage.elect(A)
+    root = shell.paths.root
+    await shell.elect(A)
     note = DaemonNote(
         bookie_id=A, host="host", pid=1, role="both", started_ms=1, written_ms=1, is_auditor=True, admin=None
     )
-    await RecoveryNotes(stage.store, root).daemons.put("1", note)
+    await RecoveryNotes(shell.store, root).daemons.put("1", note)
     asked: asyncio.Queue[None] = asyncio.Queue()
-    request = AuditRequest(stage.store, root)
-    assert (await stage.succeed("trigger"))["auditor"] == A
+    request = AuditRequest(shell.store, root)
+    assert (await shell.succeed("trigger"))["auditor"] == A
     watch = request.watch(lambda: asked.put_nowait(None))
     await asyncio.sleep(0)
-    await stage.store.get(request.path)  # the read of the watch came first
+    await shell.store.get(request.path)  # the read of the watch came first
     for _ in range(2):
-        assert (await stage.succeed("trigger"))["delay_s"] is None
+        assert (await shell.succeed("trigger"))["delay_s"] is None
         await asyncio.wait_for(asked.get(), 60)
     watch.cancel()
-    assert await stage.store.exists(stage.paths.lost_bookie_recovery_delay) is None
+    assert await shell.store.exists(shell.paths.lost_bookie_recovery_delay) is None
 
 
-async def test_reset_checks_and_their_undo(stage: Stage) -> None:
-    switches = ReplicationSwitches(stage.store, stage.paths.root)
+async def test_reset_checks_and_their_undo(shell: Shell) -> None:
+    switches = ReplicationSwitches(shell.store, shell.paths.root)
     before_ms = 1_700_000_000_123
     await switches.set_check_time_ms(PeriodicCheck.PLACEMENT, before_ms)
-    result = await stage.run("reset-checks")
+    result = await shell.run("reset-checks")
     items = result.json()["items"]
     assert [item["check"] for item in items] == ["all-ledgers", "placement", "replicas"]
     assert [item["previous"] for item in items] == [None, "2023-11-14T22:13:20.123Z", None]
@@ -376,15 +376,15 @@ async def test_reset_checks_and_their_undo(stage: Stage) -> None:
     assert times[0] is not None
     assert abs(LoopClock().now_ms() - 21 * 86_400_000 - times[0]) < 600_000
     undo = next(line for line in result.stderr.splitlines() if "to undo: " in line).partition("bkctl autorecovery ")[2]
-    await stage.succeed(*undo.split())
+    await shell.succeed(*undo.split())
     assert await switches.check_time_ms(PeriodicCheck.PLACEMENT) == before_ms
     assert await switches.check_time_ms(PeriodicCheck.REPLICAS) == times[0]
     for wrong in (("nonsense",), ("--last-run", "yesterday"), ("--last-run", "2026-01-31T12:00:00")):
-        assert (await stage.run("reset-checks", *wrong)).exit_code == 2, wrong
+        assert (await shell.run("reset-checks", *wrong)).exit_code == 2, wrong
 
 
-async def test_help_pages_say_what_is_there(stage: Stage) -> None:
-    page = (await stage.run("--help")).stdout
+async def test_help_pages_say_what_is_there(shell: Shell) -> None:
+    page = (await shell.run("--help")).stdout
     for name in (
         "start",
         "status",

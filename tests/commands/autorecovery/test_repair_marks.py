@@ -17,7 +17,7 @@ from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
 from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
 from bkctl.runtime.metadata.store import ANY_VERSION
 from bkctl.runtime.net.loop import LoopClock
-from tests.commands.autorecovery.test_autorecovery import A, B, Stage
+from tests.commands.autorecovery.test_autorecovery import A, B, Shell
 from tests.processes import Cluster
 from tests.runtime.replication.samples import ledger
 
@@ -26,20 +26,20 @@ CLOSED = msgspec.structs.replace(
 )
 
 
-async def _marked(stage: Stage, ledger_id: int, *missing: str, is_there: bool = True) -> str:
+async def _marked(shell: Shell, ledger_id: int, *missing: str, is_there: bool = True) -> str:
     """Mark a ledger; return the path of the mark."""
     if is_there:
-        path = f"{stage.paths.root}/00/0000/L{ledger_id:04d}"
-        await stage.store.create(path, encode_ledger_metadata(CLOSED), make_parents=True)
-    await UnderReplicationMarks(stage.store, stage.paths.root, LoopClock()).mark(ledger_id, missing)
-    return stage.paths.mark(ledger_id)
+        path = f"{shell.paths.root}/00/0000/L{ledger_id:04d}"
+        await shell.store.create(path, encode_ledger_metadata(CLOSED), make_parents=True)
+    await UnderReplicationMarks(shell.store, shell.paths.root, LoopClock()).mark(ledger_id, missing)
+    return shell.paths.mark(ledger_id)
 
 
-async def test_marks_are_planned_cleared_and_kept_in_the_trash(stage: Stage) -> None:
+async def test_marks_are_planned_cleared_and_kept_in_the_trash(shell: Shell) -> None:
     """Ledger 1 was deleted, of ledger 2 no copy is left."""
-    deleted = await _marked(stage, 1, A, is_there=False)
-    hopeless = await _marked(stage, 2, A, B)
-    planned = await stage.run("repair-marks", "--dry-run")
+    deleted = await _marked(shell, 1, A, is_there=False)
+    hopeless = await _marked(shell, 2, A, B)
+    planned = await shell.run("repair-marks", "--dry-run")
     assert planned.exit_code == 0, planned
     plan = planned.json()
     assert (plan["marks"], plan["hopeless"], plan["changes"]) == (2, 1, 1)
@@ -55,37 +55,37 @@ async def test_marks_are_planned_cleared_and_kept_in_the_trash(stage: Stage) -> 
     }
     reason = f"all bookies that store some of its entries are down: {A}, {B}"
     assert f"ledger 2 (application tests) cannot be repaired: {reason}" in plan["summary"]
-    refused = await stage.run("repair-marks")
+    refused = await shell.run("repair-marks")
     assert (refused.exit_code, "use --yes" in refused.stderr) == (3, True)
-    assert await stage.store.exists(deleted) is not None
+    assert await shell.store.exists(deleted) is not None
 
-    file = str(Path(stage.state).with_name("plan.json"))
-    assert (await stage.run("repair-marks", "--plan-out", file)).exit_code == 0
-    result = await stage.run("repair-marks", "--yes", "--apply", file)
+    file = str(Path(shell.state).with_name("plan.json"))
+    assert (await shell.run("repair-marks", "--plan-out", file)).exit_code == 0
+    result = await shell.run("repair-marks", "--yes", "--apply", file)
     assert result.exit_code == 10, result
     body = result.json()
     assert (body["kind"], body["cleared"], body["left"], body["hopeless"]) == ("MarkRepair", 1, 1, 1)
     (row,) = body["items"]
     assert (row["ledger_id"], row["state"], row["hopeless"]) == ("2", "no live copy", True)
-    assert await stage.store.exists(deleted) is None
-    assert await stage.store.exists(hopeless) is not None
-    (trash,) = Path(stage.state).rglob("trash/*.jsonl")
+    assert await shell.store.exists(deleted) is None
+    assert await shell.store.exists(hopeless) is not None
+    (trash,) = Path(shell.state).rglob("trash/*.jsonl")
     lines = [json.loads(line) for line in trash.read_text().splitlines()]
     assert [(line["action"], line["path"], line["version"]) for line in lines] == [("delete", deleted, 0)]
 
-    again = await stage.run("repair-marks", "--yes")
+    again = await shell.run("repair-marks", "--yes")
     assert (again.exit_code, again.json()["cleared"]) == (10, 0)
     assert "nothing to clear: 1 mark examined" in again.stderr
 
 
-async def test_a_plan_that_no_longer_fits_is_refused(stage: Stage) -> None:
-    path = await _marked(stage, 1, A, is_there=False)
-    file = str(Path(stage.state).with_name("plan.json"))
-    assert (await stage.run("repair-marks", "--plan-out", file)).exit_code == 0
-    await stage.store.set(path, b"ctime: 5\n", ANY_VERSION)
-    result = await stage.run("repair-marks", "--yes", "--apply", file)
+async def test_a_plan_that_no_longer_fits_is_refused(shell: Shell) -> None:
+    path = await _marked(shell, 1, A, is_there=False)
+    file = str(Path(shell.state).with_name("plan.json"))
+    assert (await shell.run("repair-marks", "--plan-out", file)).exit_code == 0
+    await shell.store.set(path, b"ctime: 5\n", ANY_VERSION)
+    result = await shell.run("repair-marks", "--yes", "--apply", file)
     assert (result.exit_code, "no longer fits" in result.stderr) == (5, True)
-    assert await stage.store.exists(path) is not None
+    assert await shell.store.exists(path) is not None
 
 
 @pytest.mark.parametrize(
@@ -95,18 +95,18 @@ async def test_a_plan_that_no_longer_fits_is_refused(stage: Stage) -> None:
         ("config.toml", '[client.placement]\npolicy = "random"\n'),
     ],
 )
-async def test_marks_that_ask_only_for_placement_follow_the_settings(stage: Stage, name: str, text: str) -> None:
-    path = await _marked(stage, 2)
+async def test_marks_that_ask_only_for_placement_follow_the_settings(shell: Shell, name: str, text: str) -> None:
+    path = await _marked(shell, 2)
     for bookie_id in (A, B):
-        await stage.store.create(f"{stage.paths.available}/{bookie_id}")
-    kept = await stage.succeed("repair-marks", "--yes")
+        await shell.store.create(f"{shell.paths.available}/{bookie_id}")
+    kept = await shell.succeed("repair-marks", "--yes")
     assert [(row["state"], row["hopeless"]) for row in kept["items"]] == [("placement rules unknown", False)]
-    file = Path(stage.state).with_name(name)
+    file = Path(shell.state).with_name(name)
     await asyncio.to_thread(file.write_text, text)
     option = "--conf" if name.endswith("conf") else "--config"
-    cleared = await stage.succeed("repair-marks", "--yes", option, str(file))
+    cleared = await shell.succeed("repair-marks", "--yes", option, str(file))
     assert (cleared["cleared"], cleared["items"]) == (1, [])
-    assert await stage.store.exists(path) is None
+    assert await shell.store.exists(path) is None
 
 
 def test_real_bookies_that_were_up_or_come_back(start_cluster: Callable[[int], Cluster]) -> None:

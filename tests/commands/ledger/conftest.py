@@ -33,7 +33,7 @@ def labelled(metadata: LedgerMetadata, **labels: str) -> LedgerMetadata:
     return msgspec.structs.replace(metadata, custom_metadata=custom)
 
 
-class LedgerStage:
+class LedgerShell:
     """An initialised cluster, its ledgers, and bkctl run against it."""
 
     def __init__(self, store: ZooKeeperStore, ledgers: LedgerStore, uri: str, directory: Path) -> None:
@@ -99,9 +99,9 @@ class LedgerStage:
 
 
 @pytest.fixture
-async def stage(metadata_uri: str, tmp_path: Path) -> AsyncIterator[LedgerStage]:
+async def shell(metadata_uri: str, tmp_path: Path) -> AsyncIterator[LedgerShell]:
     uri = parse_metadata_uri(metadata_uri)
     async with await ZooKeeperStore.connect(uri.servers) as store:
         await init_cluster(store, uri.root, uri.tree, random.Random(1))
         ledgers = await open_ledger_store(store, uri.root, uri.tree)
-        yield LedgerStage(store, ledgers, metadata_uri, tmp_path)
+        yield LedgerShell(store, ledgers, metadata_uri, tmp_path)

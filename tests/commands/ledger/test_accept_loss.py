@@ -26,7 +26,7 @@ from bkctl.runtime.protocol.status import Status
 from tests.processes import HALTED_SESSION_MS, BkctlResult, Cluster, bkctl_command, bkctl_environment
 
 
-class Stage:
+class Planted:
     """A cluster, a client, and entries that are put on chosen bookies."""
 
     def __init__(self, cluster: Cluster, client: LedgerClient) -> None:
@@ -103,10 +103,10 @@ def payload(entry_id: int) -> bytes:
 
 
 @pytest.fixture
-async def stage(start_cluster: Callable[[int], Cluster]) -> AsyncIterator[Stage]:
+async def planted(start_cluster: Callable[[int], Cluster]) -> AsyncIterator[Planted]:
     cluster = await asyncio.to_thread(start_cluster, 5)
     async with await LedgerClient.connect(cluster.metadata_uri) as client:
-        yield Stage(cluster, client)
+        yield Planted(cluster, client)
 
 
 def metadata_in_trash(said: str) -> list[dict[str, Any]]:
@@ -114,99 +114,99 @@ def metadata_in_trash(said: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
-async def test_the_whole_way_with_two_of_three_bookies_lost(stage: Stage) -> None:
-    ledger_id = await stage.open_ledger(stage.ids[:3], 3, 2)
-    survivor, *lost = stage.ids[:3]
+async def test_the_whole_way_with_two_of_three_bookies_lost(planted: Planted) -> None:
+    ledger_id = await planted.open_ledger(planted.ids[:3], 3, 2)
+    survivor, *lost = planted.ids[:3]
     for each in (survivor, *lost):
-        await stage.put(ledger_id, each, range(10), 7)
+        await planted.put(ledger_id, each, range(10), 7)
     for each in lost:  # acknowledged, and lost with them
-        await stage.put(ledger_id, each, range(10, 12), 9)
-    await stage.stop(*lost)
+        await planted.put(ledger_id, each, range(10, 12), 9)
+    await planted.stop(*lost)
 
-    stuck = await stage.close(ledger_id, consent=["--yes"])
+    stuck = await planted.close(ledger_id, consent=["--yes"])
     assert stuck.exit_code == 1
     words = f"bkctl ledger close {ledger_id} --accept-loss {min(lost)} --accept-loss {max(lost)}"
     assert words in stuck.json()["failures"][0]["next_step"]
-    recovered = await stage.run("recover", "failed-bookie", *lost, "--open-ledgers", "fence", "--yes")
+    recovered = await planted.run("recover", "failed-bookie", *lost, "--open-ledgers", "fence", "--yes")
     assert words in recovered.stdout, "the failure names the command"
-    before = await stage.read(ledger_id)
+    before = await planted.read(ledger_id)
 
-    planned = await stage.close(ledger_id, *lost, consent=["--dry-run"])
+    planned = await planted.close(ledger_id, *lost, consent=["--dry-run"])
     assert planned.exit_code == 0, planned
     assert "entry 9 is the highest that the other members report" in str(planned.json()["summary"])
     for consent in (["--yes"], [], ["--confirm", "1234567"]):
-        assert (await stage.close(ledger_id, *lost, consent=consent)).exit_code in {2, 3}
-    left_out = await stage.close(ledger_id, lost[0])
+        assert (await planted.close(ledger_id, *lost, consent=consent)).exit_code in {2, 3}
+    left_out = await planted.close(ledger_id, lost[0])
     assert (left_out.exit_code, f"bookie {lost[1]} is not registered, and not named" in left_out.stderr) == (3, True)
-    registered = await stage.close(ledger_id, *lost, survivor)
+    registered = await planted.close(ledger_id, *lost, survivor)
     assert (registered.exit_code, f"bookie {survivor} is registered" in registered.stderr) == (3, True)
-    assert await stage.read(ledger_id) == before
-    await stage.put(ledger_id, survivor, [9])  # not fenced
+    assert await planted.read(ledger_id) == before
+    await planted.put(ledger_id, survivor, [9])  # not fenced
 
-    done = await stage.close(ledger_id, *lost)
+    done = await planted.close(ledger_id, *lost)
     assert done.exit_code == 0, done
     [row] = done.json()["ledgers"]
     assert (row["last_entry_id"], row["length_bytes"], row["outcome"]) == ("9", 100, "closed")
     [loss] = done.json()["losses"]
     assert (sorted(loss["bookies"]), loss["entries"], loss["holes"]) == (sorted(lost), 10, None)
-    closed = await stage.read(ledger_id)
+    closed = await planted.read(ledger_id)
     assert (closed.state, len(closed.segments)) == (LedgerState.CLOSED, 1)
     assert closed.last_segment.ensemble[0] == survivor
     assert not set(lost) & set(closed.last_segment.ensemble)
     for entry_id in range(10):
-        assert await stage.copies(ledger_id, entry_id) == set(closed.last_segment.ensemble)
-    await stage.put(ledger_id, survivor, [10], fails=True)
-    reader = await stage.client.open(ledger_id, password=b"secret")
+        assert await planted.copies(ledger_id, entry_id) == set(closed.last_segment.ensemble)
+    await planted.put(ledger_id, survivor, [10], fails=True)
+    reader = await planted.client.open(ledger_id, password=b"secret")
     assert [each.payload for each in await reader.read(0)] == [payload(each) for each in range(10)]
     [kept] = metadata_in_trash(done.stderr)
     assert decode_ledger_metadata(base64.b64decode(kept["data"])) == before
-    assert (await stage.close(ledger_id, *lost)).json()["closed_already"] == 1
+    assert (await planted.close(ledger_id, *lost)).json()["closed_already"] == 1
 
-    await asyncio.to_thread(stage.cluster.start_bookie, lost[0])
-    status = await stage.run("status")
+    await asyncio.to_thread(planted.cluster.start_bookie, lost[0])
+    status = await planted.run("status")
     assert f"bookie {lost[0]} is back, which was given up when ledger {ledger_id} was closed" in status.stdout
-    await stage.stop(lost[0])
-    gone = await stage.run("decommission", *lost, "--yes")
+    await planted.stop(lost[0])
+    gone = await planted.run("decommission", *lost, "--yes")
     assert gone.exit_code == 0, gone
     assert gone.json()["is_cookie_deleted"]
 
 
-async def test_holes_and_a_last_confirmed_entry_that_no_bookie_has_are_errors_for_readers(stage: Stage) -> None:
-    survivor, lost = stage.ids[:2]
-    ledger_id = await stage.open_ledger([survivor, lost], 2, 1)
-    await stage.put(ledger_id, lost, range(10))
-    await stage.put(ledger_id, survivor, [0, 1, 2])
-    await stage.put(ledger_id, survivor, [6], 5)
-    await stage.confirm(ledger_id, survivor, 8)
-    await stage.stop(lost)
+async def test_holes_and_a_last_confirmed_entry_that_no_bookie_has_are_errors_for_readers(planted: Planted) -> None:
+    survivor, lost = planted.ids[:2]
+    ledger_id = await planted.open_ledger([survivor, lost], 2, 1)
+    await planted.put(ledger_id, lost, range(10))
+    await planted.put(ledger_id, survivor, [0, 1, 2])
+    await planted.put(ledger_id, survivor, [6], 5)
+    await planted.confirm(ledger_id, survivor, 8)
+    await planted.stop(lost)
 
-    done = await stage.close(ledger_id, lost)
+    done = await planted.close(ledger_id, lost)
 
     assert done.exit_code == 0, done
     [row] = done.json()["ledgers"]
     assert (row["last_entry_id"], row["length_bytes"]) == ("8", 70), "the length is that of the highest entry found"
     [loss] = done.json()["losses"]
     assert (loss["entries"], loss["holes"]) == (4, "3-5, 7-8")
-    closed = await stage.read(ledger_id)
+    closed = await planted.read(ledger_id)
     for entry_id in (0, 1, 2, 6):
-        assert await stage.copies(ledger_id, entry_id) == set(closed.last_segment.ensemble)
-    reader = await stage.client.open(ledger_id, password=b"secret")
+        assert await planted.copies(ledger_id, entry_id) == set(closed.last_segment.ensemble)
+    reader = await planted.client.open(ledger_id, password=b"secret")
     assert reader.last_add_confirmed == 8
     assert [each.payload for each in await reader.read(6, 6)] == [payload(6)]
     for hole in (3, 5, 7, 8):
         with pytest.raises(LedgerReadError, match=f"entry {hole}: "):
             await reader.read(hole, hole)
-    left = await stage.run("decommission", lost, "--yes")
+    left = await planted.run("decommission", lost, "--yes")
     assert left.exit_code == 0, left
 
 
-async def test_all_that_survivors_have_of_a_striped_ledger_is_found(stage: Stage) -> None:
+async def test_all_that_survivors_have_of_a_striped_ledger_is_found(planted: Planted) -> None:
     """Two of three bookies are lost, the third has two thirds of the entries: the others are holes."""
-    survivor, *lost = stage.ids[:3]
-    ledger_id = await stage.open_ledger([survivor, *lost], 2, 1)
-    await stage.put(ledger_id, survivor, [each for each in range(300) if each % 3 != 1])
-    await stage.stop(*lost)
-    done = await stage.close(ledger_id, *lost)
+    survivor, *lost = planted.ids[:3]
+    ledger_id = await planted.open_ledger([survivor, *lost], 2, 1)
+    await planted.put(ledger_id, survivor, [each for each in range(300) if each % 3 != 1])
+    await planted.stop(*lost)
+    done = await planted.close(ledger_id, *lost)
     assert done.exit_code == 0, done
     [loss] = done.json()["losses"]
     assert loss["holes"].split(", ") == [str(each) for each in range(1, 299, 3)]
@@ -218,101 +218,103 @@ async def test_a_registered_member_that_does_not_answer_stops_it_before_any_fenc
 ) -> None:
     cluster = await asyncio.to_thread(start_cluster, 5, session_ms=HALTED_SESSION_MS)
     async with await LedgerClient.connect(cluster.metadata_uri) as client:
-        stage = Stage(cluster, client)
-        survivor, silent, lost = stage.ids[:3]
-        ledger_id = await stage.open_ledger(stage.ids[:3], 3, 1)
-        await stage.put(ledger_id, survivor, range(5))
-        await stage.stop(lost)
+        planted = Planted(cluster, client)
+        survivor, silent, lost = planted.ids[:3]
+        ledger_id = await planted.open_ledger(planted.ids[:3], 3, 1)
+        await planted.put(ledger_id, survivor, range(5))
+        await planted.stop(lost)
         os.kill(cluster.bookie(silent).pid, signal.SIGSTOP)
         try:
-            refused = await stage.close(ledger_id, lost)
+            refused = await planted.close(ledger_id, lost)
         finally:
             os.kill(cluster.bookie(silent).pid, signal.SIGCONT)
         assert (refused.exit_code, f"bookie {silent}" in refused.stderr) == (3, True), refused
-        assert (await stage.read(ledger_id)).state is LedgerState.OPEN
-        await stage.put(ledger_id, survivor, [5])
-        assert (await stage.close(ledger_id, lost)).json()["ledgers"][0]["last_entry_id"] == "5"
+        assert (await planted.read(ledger_id)).state is LedgerState.OPEN
+        await planted.put(ledger_id, survivor, [5])
+        assert (await planted.close(ledger_id, lost)).json()["ledgers"][0]["last_entry_id"] == "5"
 
 
 async def test_without_a_bookie_for_the_copies_nothing_is_fenced(cluster: Cluster) -> None:
     async with await LedgerClient.connect(cluster.metadata_uri) as client:
-        stage = Stage(cluster, client)
-        ledger_id = await stage.open_ledger(stage.ids, 3, 2)
-        await stage.put(ledger_id, stage.ids[0], range(3))
-        await stage.stop(*stage.ids[1:])
-        refused = await stage.close(ledger_id, *stage.ids[1:])
+        planted = Planted(cluster, client)
+        ledger_id = await planted.open_ledger(planted.ids, 3, 2)
+        await planted.put(ledger_id, planted.ids[0], range(3))
+        await planted.stop(*planted.ids[1:])
+        refused = await planted.close(ledger_id, *planted.ids[1:])
         assert (refused.exit_code, "no writable bookie is left to replace" in refused.stderr) == (3, True), refused
-        await stage.put(ledger_id, stage.ids[0], [3])
+        await planted.put(ledger_id, planted.ids[0], [3])
 
 
-async def test_a_ledger_that_can_be_closed_without_a_loss_loses_nothing(stage: Stage) -> None:
-    ledger_id = await stage.open_ledger(stage.ids[:3], 3, 2)
-    for each in stage.ids[:3]:
-        await stage.put(ledger_id, each, range(4))
-    await stage.put(ledger_id, stage.ids[0], [5])  # after a gap, so it was never acknowledged
-    await stage.stop(stage.ids[2])
-    done = await stage.close(ledger_id, stage.ids[2])
+async def test_a_ledger_that_can_be_closed_without_a_loss_loses_nothing(planted: Planted) -> None:
+    ledger_id = await planted.open_ledger(planted.ids[:3], 3, 2)
+    for each in planted.ids[:3]:
+        await planted.put(ledger_id, each, range(4))
+    await planted.put(ledger_id, planted.ids[0], [5])  # after a gap, so it was never acknowledged
+    await planted.stop(planted.ids[2])
+    done = await planted.close(ledger_id, planted.ids[2])
     assert (done.exit_code, done.json()["losses"]) == (0, []), done
     assert done.json()["ledgers"][0]["last_entry_id"] == "3"
 
 
-async def test_it_is_repeated_after_kill_9_and_two_at_once_agree(stage: Stage) -> None:
-    survivor, *lost = stage.ids[:3]
-    ledger_id = await stage.open_ledger(stage.ids[:3], 3, 2)
+async def test_it_is_repeated_after_kill_9_and_two_at_once_agree(planted: Planted) -> None:
+    survivor, *lost = planted.ids[:3]
+    ledger_id = await planted.open_ledger(planted.ids[:3], 3, 2)
     for first in range(0, 8000, 1000):
-        await stage.put(ledger_id, survivor, range(first, first + 1000))
-    await stage.stop(*lost)
+        await planted.put(ledger_id, survivor, range(first, first + 1000))
+    await planted.stop(*lost)
     words = ["ledger", "close", str(ledger_id), "--grace", "0s", "--confirm", str(ledger_id)]
     words += [word for each in lost for word in ("--accept-loss", each)]
     killed = await asyncio.create_subprocess_exec(
-        *bkctl_command(*words), env=bkctl_environment(BKCTL_METADATA_URI=stage.cluster.metadata_uri)
+        *bkctl_command(*words), env=bkctl_environment(BKCTL_METADATA_URI=planted.cluster.metadata_uri)
     )
     async with asyncio.timeout(60):  # until the first copies are on another bookie
-        while len(await stage.copies(ledger_id, 0)) < 2:
+        while len(await planted.copies(ledger_id, 0)) < 2:
             assert killed.returncode is None
     killed.kill()
     await killed.wait()
-    assert (await stage.read(ledger_id)).state is LedgerState.IN_RECOVERY
+    assert (await planted.read(ledger_id)).state is LedgerState.IN_RECOVERY
 
-    both = await asyncio.gather(stage.run(*words), stage.run(*words))
+    both = await asyncio.gather(planted.run(*words), planted.run(*words))
     assert {each.exit_code for each in both} <= {0, 5}, both
     assert any(each.exit_code == 0 for each in both), both
-    closed = await stage.read(ledger_id)
+    closed = await planted.read(ledger_id)
     assert (closed.state, closed.last_entry_id) == (LedgerState.CLOSED, 7999)
     for entry_id in (0, 4000, 7999):
-        assert await stage.copies(ledger_id, entry_id) >= set(closed.last_segment.ensemble)
+        assert await planted.copies(ledger_id, entry_id) >= set(closed.last_segment.ensemble)
 
 
-async def test_the_same_proof_allows_to_delete_the_ledger_or_to_leave_it_behind(stage: Stage, tmp_path: Path) -> None:
-    survivor, *lost = stage.ids[:3]
-    deleted, kept = [await stage.open_ledger(stage.ids[:3], 3, 2) for _ in range(2)]
+async def test_the_same_proof_allows_to_delete_the_ledger_or_to_leave_it_behind(
+    planted: Planted, tmp_path: Path
+) -> None:
+    survivor, *lost = planted.ids[:3]
+    deleted, kept = [await planted.open_ledger(planted.ids[:3], 3, 2) for _ in range(2)]
     for ledger_id in (deleted, kept):
-        await stage.put(ledger_id, survivor, range(3))
-    await stage.stop(*lost)
+        await planted.put(ledger_id, survivor, range(3))
+    await planted.stop(*lost)
     delete = ["ledger", "delete", str(deleted), "--force-open", "--confirm", str(deleted)]
-    assert (await stage.run(*delete)).exit_code == 3
-    assert (await stage.run(*delete, "--accept-loss", lost[0])).exit_code == 3
-    await stage.put(deleted, survivor, [3])
-    done = await stage.run(*delete, "--accept-loss", lost[0], "--accept-loss", lost[1])
+    assert (await planted.run(*delete)).exit_code == 3
+    assert (await planted.run(*delete, "--accept-loss", lost[0])).exit_code == 3
+    await planted.put(deleted, survivor, [3])
+    done = await planted.run(*delete, "--accept-loss", lost[0], "--accept-loss", lost[1])
     assert (done.exit_code, done.json()["deleted"]) == (0, 1), done
     assert Path(done.json()["trash"]).exists()
 
     ids = tmp_path / "ids"
     ids.write_text(f"{kept}\n")
-    alone = await stage.run("decommission", lost[0], "--accept-loss", str(ids), "--yes")
+    alone = await planted.run("decommission", lost[0], "--accept-loss", str(ids), "--yes")
     assert (alone.exit_code, f"bookie {lost[1]} is not registered, and not named" in alone.stderr) == (3, True), alone
-    both = await stage.run("decommission", *lost, "--accept-loss", str(ids), "--yes")
+    both = await planted.run("decommission", *lost, "--accept-loss", str(ids), "--yes")
     assert (both.exit_code, both.json()["accepted_losses"]) == (0, [str(kept)]), both
 
 
-async def test_notes_name_the_ledger_and_its_lost_bookies(stage: Stage) -> None:
-    survivor, lost = stage.ids[:2]
-    ledger_id = await stage.open_ledger([survivor, lost], 2, 1)
-    await stage.stop(lost)
-    assert (await stage.close(ledger_id, lost)).exit_code == 0
-    closed = await stage.read(ledger_id)
+async def test_notes_name_the_ledger_and_its_lost_bookies(planted: Planted) -> None:
+    survivor, lost = planted.ids[:2]
+    ledger_id = await planted.open_ledger([survivor, lost], 2, 1)
+    await planted.stop(lost)
+    assert (await planted.close(ledger_id, lost)).exit_code == 0
+    closed = await planted.read(ledger_id)
     assert (closed.last_entry_id, closed.length) == (-1, 0)
-    notes = RecoveryNotes(stage.client.store, stage.client.ports.ledgers.root)
+    notes = RecoveryNotes(planted.client.store, planted.client.ports.ledgers.root)
     found = await notes.given_up.find(str(ledger_id))
     assert found is not None
     assert found.value.member_since.keys() == {lost}

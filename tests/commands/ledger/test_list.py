@@ -16,7 +16,7 @@ from bkctl.runtime.ledger.changes import new_ledger, replace_bookies, to_closed,
 from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata
 from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from tests.commands.ledger.conftest import BOOKIES, CLOSED, OPEN, LedgerStage, labelled
+from tests.commands.ledger.conftest import BOOKIES, CLOSED, OPEN, LedgerShell, labelled
 from tests.processes import run_bkctl, run_bkctl_on_terminal
 
 GARBAGE = b"BookieMetadataFormatVersion\t3\n\xff\xff"
@@ -24,7 +24,7 @@ AGES_MS = {2: 1_600_000_000_000, 5: 1_700_000_000_000}  # 2020-09-13, 2023-11-14
 
 
 @pytest.fixture
-async def full(stage: LedgerStage) -> LedgerStage:
+async def full(shell: LedgerShell) -> LedgerShell:
     one_wide = new_ledger(("b1:3181", "b2:3181", "b3:3181"), 1, 1, DigestType.CRC32C, b"")
     planted: dict[int, LedgerMetadata | bytes] = {
         1: OPEN,
@@ -40,14 +40,14 @@ async def full(stage: LedgerStage) -> LedgerStage:
         2**62: CLOSED,
     }
     for ledger_id, content in planted.items():
-        await stage.plant(ledger_id, content)
-    return stage
+        await shell.plant(ledger_id, content)
+    return shell
 
 
-async def ids(stage: LedgerStage, *arguments: str) -> list[int]:
-    rows = (await stage.succeed("list", *arguments))["items"]
-    named = await stage.run("list", "-o", "name", *arguments)
-    counted = await stage.succeed("list", "--count", *arguments)
+async def ids(shell: LedgerShell, *arguments: str) -> list[int]:
+    rows = (await shell.succeed("list", *arguments))["items"]
+    named = await shell.run("list", "-o", "name", *arguments)
+    counted = await shell.succeed("list", "--count", *arguments)
     found = [int(row["ledger_id"]) for row in rows]
     assert list(map(int, named.stdout.split())) == found
     assert counted["count"] == len(found)
@@ -79,11 +79,11 @@ async def ids(stage: LedgerStage, *arguments: str) -> list[int]:
         ("--label application=", []),
     ],
 )
-async def test_filters(full: LedgerStage, filters: str, expected: list[int]) -> None:
+async def test_filters(full: LedgerShell, filters: str, expected: list[int]) -> None:
     assert await ids(full, *filters.split()) == expected
 
 
-async def test_not_in_a_file(full: LedgerStage) -> None:
+async def test_not_in_a_file(full: LedgerShell) -> None:
     known = full.directory / "known"
     known.write_text(
         f"# known to the brokers\n1\n0x2  # in hexadecimal\n\n{2**62}\n00000000-0000-0000-0000-000000000003\n"
@@ -102,7 +102,7 @@ async def test_not_in_a_file(full: LedgerStage) -> None:
     assert (await full.run("list", "--not-in", str(full.directory / "absent"))).exit_code == 4
 
 
-async def test_what_cannot_be_read_is_a_row_with_the_reason(full: LedgerStage) -> None:
+async def test_what_cannot_be_read_is_a_row_with_the_reason(full: LedgerShell) -> None:
     items = (await full.succeed("list"))["items"]
     [row] = [item for item in items if item["state"] == "unreadable"]
     assert (row["ledger_id"], row["ensemble"]) == ("4", None)
@@ -113,7 +113,7 @@ async def test_what_cannot_be_read_is_a_row_with_the_reason(full: LedgerStage) -
     assert (await full.run("list")).stderr == ""
 
 
-async def test_every_form_has_the_same_ledgers(full: LedgerStage) -> None:
+async def test_every_form_has_the_same_ledgers(full: LedgerShell) -> None:
     expected = [str(each) for each in (1, 2, 3, 4, 5, 6, 7, 8, 2**62)]
     lines = (await full.run("list", "-o", "jsonl")).stdout.splitlines()
     assert [json.loads(line)["ledger_id"] for line in lines] == expected
@@ -144,7 +144,7 @@ async def test_every_form_has_the_same_ledgers(full: LedgerStage) -> None:
     )
 
 
-async def test_wrong_words_are_usage(stage: LedgerStage) -> None:
+async def test_wrong_words_are_usage(shell: LedgerShell) -> None:
     for arguments in (
         ["--created-before", "yesterday"],
         ["--size-gt", "big"],
@@ -154,58 +154,58 @@ async def test_wrong_words_are_usage(stage: LedgerStage) -> None:
         ["--bookie", ""],
         ["--bookie", "../x"],
     ):
-        result = await stage.run("list", *arguments)
+        result = await shell.run("list", *arguments)
         assert (result.exit_code, result.stdout) == (2, ""), arguments
 
 
-async def test_a_count_takes_no_options_of_a_listing(stage: LedgerStage) -> None:
+async def test_a_count_takes_no_options_of_a_listing(shell: LedgerShell) -> None:
     for option in (["--sort", "ledger_id"], ["--limit", "1"]):
         for command in (["ledger", "list"], ["autorecovery", "pending"]):
-            result = await asyncio.to_thread(run_bkctl, *command, "--count", *option, "-u", stage.uri)
+            result = await asyncio.to_thread(run_bkctl, *command, "--count", *option, "-u", shell.uri)
             assert (result.exit_code, result.stdout) == (2, ""), command
             assert f"--count lists nothing: omit {option[0]} or --count" in result.stderr
 
 
-async def test_an_unknown_field_or_direction_names_the_choices(stage: LedgerStage) -> None:
-    field = await stage.run("list", "--sort", "size:desc")
+async def test_an_unknown_field_or_direction_names_the_choices(shell: LedgerShell) -> None:
+    field = await shell.run("list", "--sort", "size:desc")
     assert "cannot sort by 'size': this listing has the fields ledger_id, state, " in field.stderr
     for sort in ("ledger_id:down", "ledger_id:"):
-        direction = await stage.run("list", "--sort", sort)
+        direction = await shell.run("list", "--sort", sort)
         assert (direction.exit_code, direction.stdout) == (2, "")
         assert "use ledger_id:asc or ledger_id:desc" in direction.stderr
 
 
-async def test_an_unknown_bookie_is_not_found(stage: LedgerStage) -> None:
-    await stage.plant(1, CLOSED)
+async def test_an_unknown_bookie_is_not_found(shell: LedgerShell) -> None:
+    await shell.plant(1, CLOSED)
     for form in ("json", "csv", "name"):
-        unknown = await stage.run("list", "--bookie", "b9:3181", "-o", form)
+        unknown = await shell.run("list", "--bookie", "b9:3181", "-o", form)
         assert (unknown.exit_code, unknown.stdout) == (4, "")
         assert (
             "bookie b9:3181 is unknown: it has no cookie, is not registered, and no ledger references it"
             in unknown.stderr
         )
-    assert (await stage.run("list", "--bookie", "b9:3181", "--count")).exit_code == 4
-    assert await ids(stage, "--bookie", "b1:3181") == [1], "a ledger names it"
+    assert (await shell.run("list", "--bookie", "b9:3181", "--count")).exit_code == 4
+    assert await ids(shell, "--bookie", "b1:3181") == [1], "a ledger names it"
 
-    await stage.store.create(stage.paths.cookie("b8:3181"), make_parents=True)
-    await stage.store.create(stage.paths.read_only_bookie("b7:3181"), is_ephemeral=True, make_parents=True)
+    await shell.store.create(shell.paths.cookie("b8:3181"), make_parents=True)
+    await shell.store.create(shell.paths.read_only_bookie("b7:3181"), is_ephemeral=True, make_parents=True)
     for known in ("b8:3181", "b7:3181"):
-        assert await ids(stage, "--bookie", known) == []
-    await stage.plant(2, GARBAGE)
-    unknown = await stage.run("list", "--bookie", "b9:3181")
+        assert await ids(shell, "--bookie", known) == []
+    await shell.plant(2, GARBAGE)
+    unknown = await shell.run("list", "--bookie", "b9:3181")
     assert (unknown.exit_code, unknown.stdout) == (4, "")
     assert "and no ledger references it (1 ledger cannot be read); see bkctl bookie list" in unknown.stderr
 
 
-async def test_a_long_table_goes_on_below_its_first_rows(stage: LedgerStage) -> None:
+async def test_a_long_table_goes_on_below_its_first_rows(shell: LedgerShell) -> None:
     for ledger_id in range(1100):
-        await stage.plant(ledger_id, CLOSED)
-    await stage.plant(2**62, labelled(CLOSED, owner="x"))
-    lines = (await stage.run("list", "-o", "table")).stdout.splitlines()
+        await shell.plant(ledger_id, CLOSED)
+    await shell.plant(2**62, labelled(CLOSED, owner="x"))
+    lines = (await shell.run("list", "-o", "table")).stdout.splitlines()
     assert len(lines) == 2 + 1101
     assert len({line.index("closed") for line in lines[2:-1]}) == 1, "one column for all"
     assert lines[-1].startswith(f"{2**62}   closed")
-    cut = (await stage.run("list", "-o", "table", "--limit", "1050")).stdout.splitlines()
+    cut = (await shell.run("list", "-o", "table", "--limit", "1050")).stdout.splitlines()
     assert cut[:-1] == lines[:1052]
     assert cut[-1] == "... more than 1050"
 
@@ -216,43 +216,43 @@ async def test_no_cluster(metadata_uri: str) -> None:
     assert "there is no BookKeeper cluster" in screen
 
 
-async def test_the_forbidden_id_in_the_tree_is_passed_over(stage: LedgerStage) -> None:
+async def test_the_forbidden_id_in_the_tree_is_passed_over(shell: LedgerShell) -> None:
     """It makes Java bookies delete everything; here it is nobody's ledger, and no command takes it for one."""
-    await stage.plant(1, CLOSED)
-    path = f"{stage.ledgers.root}/922/3372/0368/5477/L5807"
-    await stage.store.create(path, encode_ledger_metadata(CLOSED), make_parents=True)
-    assert await ids(stage) == [1]
-    exported = await stage.run("export", "--all")
+    await shell.plant(1, CLOSED)
+    path = f"{shell.ledgers.root}/922/3372/0368/5477/L5807"
+    await shell.store.create(path, encode_ledger_metadata(CLOSED), make_parents=True)
+    assert await ids(shell) == [1]
+    exported = await shell.run("export", "--all")
     assert [json.loads(line)["ledger_id"] for line in exported.stdout.splitlines()] == ["1"]
     for verb in (["show"], ["export"], ["delete", "--unreadable", "--confirm", str(2**63 - 1)]):
-        assert (await stage.run(*verb, str(2**63 - 1))).exit_code == 2
-    assert await stage.store.exists(path) is not None
+        assert (await shell.run(*verb, str(2**63 - 1))).exit_code == 2
+    assert await shell.store.exists(path) is not None
 
 
-async def test_a_number_of_entries_that_cannot_be_is_none(stage: LedgerStage) -> None:
+async def test_a_number_of_entries_that_cannot_be_is_none(shell: LedgerShell) -> None:
     ends = {1: -1, 2: 2**63 - 2, 3: 2**63 - 1}
     for ledger_id, last_entry_id in ends.items():
-        await stage.plant(ledger_id, msgspec.structs.replace(CLOSED, last_entry_id=last_entry_id, length=0))
+        await shell.plant(ledger_id, msgspec.structs.replace(CLOSED, last_entry_id=last_entry_id, length=0))
     entries = {1: 0, 2: 2**63 - 1, 3: None}
-    assert {int(row["ledger_id"]): row["entries"] for row in (await stage.succeed("list"))["items"]} == entries
-    assert (await stage.succeed("show", "3"))["entries"] is None
-    assert (await stage.succeed("show", "3"))["last_entry_id"] == str(2**63 - 1)
+    assert {int(row["ledger_id"]): row["entries"] for row in (await shell.succeed("list"))["items"]} == entries
+    assert (await shell.succeed("show", "3"))["entries"] is None
+    assert (await shell.succeed("show", "3"))["last_entry_id"] == str(2**63 - 1)
 
 
-async def test_what_this_session_may_not_read_is_a_row_too(stage: LedgerStage, zookeeper: EmbeddedZooKeeper) -> None:
-    await stage.plant(1, CLOSED)
-    await stage.plant(2, CLOSED)
+async def test_what_this_session_may_not_read_is_a_row_too(shell: LedgerShell, zookeeper: EmbeddedZooKeeper) -> None:
+    await shell.plant(1, CLOSED)
+    await shell.plant(2, CLOSED)
     client = KazooClient(zookeeper.connect_string)
     await asyncio.to_thread(client.start)
     try:
-        await asyncio.to_thread(client.set_acls, stage.path(2), [make_digest_acl("somebody", "else", all=True)])
+        await asyncio.to_thread(client.set_acls, shell.path(2), [make_digest_acl("somebody", "else", all=True)])
     finally:
         await asyncio.to_thread(client.stop)
         client.close()
-    items = (await stage.succeed("list"))["items"]
+    items = (await shell.succeed("list"))["items"]
     assert [(item["ledger_id"], item["state"]) for item in items] == [("1", "closed"), ("2", "unreadable")]
-    exported = await stage.run("export", "--all")
+    exported = await shell.run("export", "--all")
     assert (exported.exit_code, len(exported.stdout.splitlines())) == (9, 1)
     assert "because this session may not read them: 1 ledger" in exported.stderr
-    assert (await stage.run("show", "2")).exit_code == 11
-    assert (await stage.run("delete", "2", "--confirm", "2", "--unreadable")).exit_code == 3
+    assert (await shell.run("show", "2")).exit_code == 11
+    assert (await shell.run("delete", "2", "--confirm", "2", "--unreadable")).exit_code == 3

@@ -12,7 +12,7 @@ from bkctl.runtime.client import LedgerClient
 from tests.commands.test_cluster_walk import HEADER_AND_DIGEST_BYTES, succeed
 from tests.commands.test_recover_ledger import forget
 from tests.processes import BkctlResult, BookieProcess, Cluster
-from tests.runtime.client.world import answers_so_far
+from tests.runtime.client.fakes import answers_so_far
 
 pytestmark = pytest.mark.cluster
 

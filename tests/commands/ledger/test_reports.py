@@ -9,34 +9,34 @@ import json
 
 import pytest
 
-from tests.commands.ledger.conftest import CLOSED, LedgerStage
+from tests.commands.ledger.conftest import CLOSED, LedgerShell
 from tests.processes import BkctlResult, run_bkctl
 
 GARBAGE = b"BookieMetadataFormatVersion\t3\n\xff\xff"
 
 
 @pytest.fixture
-async def damaged(stage: LedgerStage) -> LedgerStage:
+async def damaged(shell: LedgerShell) -> LedgerShell:
     """No bookie is there, so all five ledgers have findings; the metadata of the second cannot be read."""
     for ledger_id in (1, 2, 3, 4, 5):
-        await stage.plant(ledger_id, GARBAGE if ledger_id == 2 else CLOSED)
-    return stage
+        await shell.plant(ledger_id, GARBAGE if ledger_id == 2 else CLOSED)
+    return shell
 
 
-async def report(stage: LedgerStage, *arguments: str) -> BkctlResult:
-    result = await asyncio.to_thread(run_bkctl, *arguments, "-u", stage.uri)
+async def report(shell: LedgerShell, *arguments: str) -> BkctlResult:
+    result = await asyncio.to_thread(run_bkctl, *arguments, "-u", shell.uri)
     assert result.exit_code == 10, result
     return result
 
 
 @pytest.mark.parametrize("command", [("audit",), ("ledger", "verify", "--all")])
-async def test_csv_has_no_more_rows_than_the_limit(damaged: LedgerStage, command: tuple[str, ...]) -> None:
+async def test_csv_has_no_more_rows_than_the_limit(damaged: LedgerShell, command: tuple[str, ...]) -> None:
     for limit, expected in ((0, []), (2, ["1", "2"]), (9, ["1", "2", "3", "4", "5"])):
         found = await report(damaged, *command, "-o", "csv", "--limit", str(limit))
         assert [row["ledger_id"] for row in csv.DictReader(io.StringIO(found.stdout))] == expected
 
 
-async def test_lists_in_json_are_cut_at_the_limit(damaged: LedgerStage) -> None:
+async def test_lists_in_json_are_cut_at_the_limit(damaged: LedgerShell) -> None:
     whole = json.loads((await report(damaged, "audit", "-o", "json")).stdout)
     cut = json.loads((await report(damaged, "audit", "-o", "json", "--limit", "2")).stdout)
     assert (whole["truncated"], cut["truncated"]) == (False, True)
@@ -51,6 +51,6 @@ async def test_lists_in_json_are_cut_at_the_limit(damaged: LedgerStage) -> None:
     assert (len(complete["items"]), complete["truncated"]) == (5, False)
 
 
-async def test_names_are_those_of_all_ledgers_with_findings(damaged: LedgerStage) -> None:
+async def test_names_are_those_of_all_ledgers_with_findings(damaged: LedgerShell) -> None:
     assert (await report(damaged, "audit", "-o", "name")).stdout.split() == ["1", "2", "3", "4", "5"]
     assert (await report(damaged, "audit", "-o", "name", "--limit", "2")).stdout.split() == ["1", "2"]

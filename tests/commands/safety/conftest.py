@@ -15,7 +15,7 @@ from bkctl.commands.context import BookieFlags, BookieSettings, CommandContext
 from bkctl.commands.effect import Effect
 
 
-class Stage:
+class WrittenContext:
     """A context, its state directory, and what was written."""
 
     def __init__(self, directory: Path, **settings: Any) -> None:
@@ -34,6 +34,6 @@ def _no_bookie(flags: BookieFlags) -> BookieSettings:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Callable[..., Stage]:
-    """``stage(is_dry_run=True)``; all stages of a test share a state directory."""
-    return lambda **settings: Stage(tmp_path / "state", **settings)
+def make_context(tmp_path: Path) -> Callable[..., WrittenContext]:
+    """``make_context(is_dry_run=True)``; all contexts of a test share a state directory."""
+    return lambda **settings: WrittenContext(tmp_path / "state", **settings)

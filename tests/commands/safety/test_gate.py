@@ -31,11 +31,11 @@ from bkctl.runtime.metadata.cluster.operation_lock import (
 )
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
-from tests.commands.safety.conftest import Stage
+from tests.commands.safety.conftest import WrittenContext
 from tests.runtime.metadata.conftest import expire, session_of
 from tests.until import until
 
-MakeStage = Callable[..., Stage]
+MakeContext = Callable[..., WrittenContext]
 PLAN = Plan(command="cookie delete", tier=3, root="/change/ledgers", instance_id="i", subject="b1")
 LINE = ("cookie", "delete", "b1", "--set", "BK_zkPassword=secret", "--confirm", "b1")
 
@@ -46,16 +46,16 @@ async def store(zookeeper: EmbeddedZooKeeper) -> AsyncIterator[ZooKeeperStore]:
         yield store
 
 
-def confirmed(stage: MakeStage, **settings: Any) -> Stage:
-    return stage(confirmed_name=PLAN.subject, **settings)
+def confirmed(make_context: MakeContext, **settings: Any) -> WrittenContext:
+    return make_context(confirmed_name=PLAN.subject, **settings)
 
 
-def trail(stage: Stage) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (stage.directory / "audit.jsonl").read_text().splitlines()]
+def trail(make_context: WrittenContext) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (make_context.directory / "audit.jsonl").read_text().splitlines()]
 
 
-async def test_begin_and_end_are_noted(stage: MakeStage, store: ZooKeeperStore) -> None:
-    made = confirmed(stage, command_line=LINE, context_name="prod", metadata_uri="zk://h/x")
+async def test_begin_and_end_are_noted(make_context: MakeContext, store: ZooKeeperStore) -> None:
+    made = confirmed(make_context, command_line=LINE, context_name="prod", metadata_uri="zk://h/x")
     async with open_change(made.context, PLAN, store) as change:
         assert await store.exists(operation_lock_path(PLAN.root)) is not None
         [begin] = trail(made)
@@ -90,9 +90,9 @@ async def test_begin_and_end_are_noted(stage: MakeStage, store: ZooKeeperStore) 
     ],
 )
 async def test_a_failure_is_noted_too(
-    stage: MakeStage, store: ZooKeeperStore, error: BaseException, result: str
+    make_context: MakeContext, store: ZooKeeperStore, error: BaseException, result: str
 ) -> None:
-    made = confirmed(stage)
+    made = confirmed(make_context)
     with pytest.raises(type(error)):
         async with open_change(made.context, PLAN, store):
             raise error
@@ -100,8 +100,8 @@ async def test_a_failure_is_noted_too(
     assert await store.exists(operation_lock_path(PLAN.root)) is None
 
 
-async def test_without_an_audit_trail_nothing_happens(stage: MakeStage, store: ZooKeeperStore) -> None:
-    made = confirmed(stage)
+async def test_without_an_audit_trail_nothing_happens(make_context: MakeContext, store: ZooKeeperStore) -> None:
+    made = confirmed(make_context)
     (made.directory / "audit.jsonl").mkdir(parents=True)
     with pytest.raises(RefusedError, match="nothing was changed: cannot write the audit trail"):
         async with open_change(made.context, PLAN, store):
@@ -109,9 +109,11 @@ async def test_without_an_audit_trail_nothing_happens(stage: MakeStage, store: Z
     assert await store.exists(operation_lock_path(PLAN.root)) is None
 
 
-async def test_a_small_change_is_not_held_up_by_a_trail_that_cannot_be(stage: MakeStage, store: ZooKeeperStore) -> None:
+async def test_a_small_change_is_not_held_up_by_a_trail_that_cannot_be(
+    make_context: MakeContext, store: ZooKeeperStore
+) -> None:
     """As in a container without a home: creating a cluster must work there."""
-    made = stage(state_directory="", assume_yes=True)
+    made = make_context(state_directory="", assume_yes=True)
     reversible = msgspec.structs.replace(PLAN, tier=1)
     async with open_change(made.context, reversible) as change:
         change.details["done"] = True
@@ -121,39 +123,41 @@ async def test_a_small_change_is_not_held_up_by_a_trail_that_cannot_be(stage: Ma
             pytest.fail("it went ahead")
 
 
-async def test_an_end_that_cannot_be_noted_is_told_and_no_more(stage: MakeStage, store: ZooKeeperStore) -> None:
-    made = confirmed(stage)
+async def test_an_end_that_cannot_be_noted_is_told_and_no_more(
+    make_context: MakeContext, store: ZooKeeperStore
+) -> None:
+    made = confirmed(make_context)
     async with open_change(made.context, PLAN, store):
         (made.directory / "audit.jsonl").unlink()
         (made.directory / "audit.jsonl").mkdir()
     assert "warning: cannot write the end of this operation to the audit trail" in made.err.getvalue()
 
 
-async def test_a_live_holder_is_not_waited_for(stage: MakeStage, store: ZooKeeperStore) -> None:
+async def test_a_live_holder_is_not_waited_for(make_context: MakeContext, store: ZooKeeperStore) -> None:
     holder = OperationHolder("cluster nuke", "root", socket.gethostname(), os.getpid())
     async with await acquire_operation_lock(store, PLAN.root, holder):
         with pytest.raises(OperationLockedError, match="cluster nuke"):
-            async with open_change(confirmed(stage).context, PLAN, store):
+            async with open_change(confirmed(make_context).context, PLAN, store):
                 pytest.fail("it went ahead")
-        async with open_change(confirmed(stage).context, PLAN) as change:
+        async with open_change(confirmed(make_context).context, PLAN) as change:
             change.require_lock()
 
 
-async def test_another_machine_is_not_waited_for(stage: MakeStage, store: ZooKeeperStore) -> None:
+async def test_another_machine_is_not_waited_for(make_context: MakeContext, store: ZooKeeperStore) -> None:
     async with await acquire_operation_lock(store, PLAN.root, OperationHolder("x", host="elsewhere", pid=1)):
         with pytest.raises(OperationLockedError, match="elsewhere"):
-            async with open_change(confirmed(stage).context, PLAN, store):
+            async with open_change(confirmed(make_context).context, PLAN, store):
                 pytest.fail("it went ahead")
 
 
-async def test_a_killed_holder_is_waited_for(stage: MakeStage, store: ZooKeeperStore) -> None:
+async def test_a_killed_holder_is_waited_for(make_context: MakeContext, store: ZooKeeperStore) -> None:
     dead = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
     )
     lock = await acquire_operation_lock(
         store, PLAN.root, OperationHolder("cluster nuke", host=socket.gethostname(), pid=int(dead.stdout))
     )
-    made = confirmed(stage)
+    made = confirmed(make_context)
 
     async def change() -> None:
         async with open_change(made.context, PLAN, store):
@@ -167,10 +171,10 @@ async def test_a_killed_holder_is_waited_for(stage: MakeStage, store: ZooKeeperS
 
 
 async def test_the_end_of_the_session_ends_the_work(
-    stage: MakeStage, store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper
+    make_context: MakeContext, store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper
 ) -> None:
     async def change_on() -> None:
-        async with open_change(confirmed(stage).context, PLAN, store) as change:
+        async with open_change(confirmed(make_context).context, PLAN, store) as change:
             expire(session_of(store), zookeeper)
             with pytest.raises(MetadataUnavailableError):
                 await store.sync("/")
@@ -181,10 +185,10 @@ async def test_the_end_of_the_session_ends_the_work(
 
 
 async def test_a_share_is_taken_again_after_its_session_ended(
-    stage: MakeStage, store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper
+    make_context: MakeContext, store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper
 ) -> None:
     plan = msgspec.structs.replace(PLAN, command="decommission", root="/shared/ledgers")
-    made = confirmed(stage)
+    made = confirmed(make_context)
     async with open_change(made.context, plan, store, bookie_ids=["b1"]) as change:
         async with open_change(made.context, plan, store, bookie_ids=["b2"]):
             assert len(await operations_on_bookies(store, plan.root)) == 2
@@ -211,7 +215,7 @@ async def test_a_share_is_taken_again_after_its_session_ended(
     ],
 )
 async def test_no_change_begins_for_a_plan_or_in_read_only_mode(
-    stage: MakeStage,
+    make_context: MakeContext,
     store: ZooKeeperStore,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -221,7 +225,7 @@ async def test_no_change_begins_for_a_plan_or_in_read_only_mode(
 ) -> None:
     """Whatever a command forgets: this is the gate that all of them pass."""
     monkeypatch.chdir(tmp_path)
-    made = confirmed(stage, **settings)
+    made = confirmed(make_context, **settings)
     with pytest.raises(error, match=sentence):
         async with open_change(made.context, PLAN, store):
             pytest.fail("it went ahead")
@@ -229,9 +233,9 @@ async def test_no_change_begins_for_a_plan_or_in_read_only_mode(
     assert await store.exists(operation_lock_path(PLAN.root)) is None
 
 
-async def test_a_command_does_only_what_it_has_declared(stage: MakeStage) -> None:
+async def test_a_command_does_only_what_it_has_declared(make_context: MakeContext) -> None:
     for effects in ((Effect.LOOKS,), (Effect.SERVES,), (Effect.HARMFUL,), (Effect.HARMFUL, Effect.REVERSIBLE)):
-        made = confirmed(stage)
+        made = confirmed(make_context)
         made.context.effects = effects
         with pytest.raises(RefusedError, match="without having declared them; this is a bug"):
             async with open_change(made.context, PLAN):
@@ -239,8 +243,8 @@ async def test_a_command_does_only_what_it_has_declared(stage: MakeStage) -> Non
         assert not made.directory.exists()
 
 
-async def test_a_plan_has_the_name_and_the_effect_of_its_command(stage: MakeStage) -> None:
-    made = stage(assume_yes=True)
+async def test_a_plan_has_the_name_and_the_effect_of_its_command(make_context: MakeContext) -> None:
+    made = make_context(assume_yes=True)
     made.context.effects = (Effect.HARMFUL,)
     async with open_change(made.context, Plan(root="/r", instance_id=None)) as change:
         assert (change.plan.command, change.plan.tier) == ("cookie delete", 2)

@@ -12,13 +12,13 @@ import pytest
 from bkctl.commands.safety.trash import Trash
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.store import Node, NodeStat
-from tests.commands.safety.conftest import Stage
+from tests.commands.safety.conftest import WrittenContext
 
 NODE = Node(b"\x00secret", NodeStat(version=3, ctime_ms=5, mtime_ms=6, ephemeral_owner=0, children_count=0))
 
 
-def test_what_is_kept_can_be_read_back(stage: Callable[..., Stage]) -> None:
-    with Trash(stage().settings, "cookie delete", "abc") as trash:
+def test_what_is_kept_can_be_read_back(make_context: Callable[..., WrittenContext]) -> None:
+    with Trash(make_context().settings, "cookie delete", "abc") as trash:
         trash.keep("delete", "/ledgers/cookies/b1", NODE)
         path = trash.path
         assert path is not None
@@ -33,42 +33,42 @@ def test_what_is_kept_can_be_read_back(stage: Callable[..., Stage]) -> None:
     assert base64.b64decode(lines[0]["data"]) == NODE.data
     assert path.endswith("-abc.jsonl")
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-    for directory in (os.path.dirname(path), str(stage().directory)):
+    for directory in (os.path.dirname(path), str(make_context().directory)):
         assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
 
 
-def test_nothing_thrown_away_leaves_no_file(stage: Callable[..., Stage]) -> None:
-    with Trash(stage().settings, "c", "abc"):
+def test_nothing_thrown_away_leaves_no_file(make_context: Callable[..., WrittenContext]) -> None:
+    with Trash(make_context().settings, "c", "abc"):
         pass
-    assert not stage().directory.exists()
+    assert not make_context().directory.exists()
 
 
-def test_old_files_go_and_others_stay(stage: Callable[..., Stage]) -> None:
-    directory = stage().directory / "trash"
+def test_old_files_go_and_others_stay(make_context: Callable[..., WrittenContext]) -> None:
+    directory = make_context().directory / "trash"
     directory.mkdir(parents=True)
     names = ["20010101T000000Z-ab12.jsonl", "99990101T000000Z-ab12.jsonl", "20010101-mine.jsonl", "notes"]
     for name in names:
         (directory / name).write_text("x")
-    with Trash(stage().settings, "c", "abc") as trash:
+    with Trash(make_context().settings, "c", "abc") as trash:
         trash.keep("set", "/a", NODE)
         assert trash.path is not None
         assert sorted(os.listdir(directory)) == sorted([*names[1:], os.path.basename(trash.path)])
 
 
-def test_what_cannot_be_kept_must_not_be_changed(tmp_path: Path, stage: Callable[..., Stage]) -> None:
+def test_what_cannot_be_kept_must_not_be_changed(tmp_path: Path, make_context: Callable[..., WrittenContext]) -> None:
     (tmp_path / "file").write_text("")
     for directory, sentence in ((str(tmp_path / "file" / "x"), "BKCTL_STATE_DIR"), ("", "set BKCTL_STATE_DIR")):
         with (
-            Trash(stage(state_directory=directory).settings, "c", "abc") as trash,
+            Trash(make_context(state_directory=directory).settings, "c", "abc") as trash,
             pytest.raises(RefusedError, match=sentence),
         ):
             trash.keep("set", "/a", NODE)
 
 
-def test_a_full_disk(stage: Callable[..., Stage]) -> None:
-    directory = stage().directory / "trash"
+def test_a_full_disk(make_context: Callable[..., WrittenContext]) -> None:
+    directory = make_context().directory / "trash"
     directory.mkdir(parents=True)
-    with Trash(stage().settings, "c", "abc") as trash:
+    with Trash(make_context().settings, "c", "abc") as trash:
         trash.keep("set", "/a", NODE)
         assert trash._descriptor is not None
         full = os.open("/dev/full", os.O_WRONLY)

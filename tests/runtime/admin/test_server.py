@@ -52,7 +52,7 @@ class Client:
             return b""
 
 
-class Stage:
+class Served:
     """A server with a few routes on a TCP port."""
 
     def __init__(self, port: int, token_file: Path, server: AdminServer) -> None:
@@ -85,7 +85,7 @@ async def stages(tmp_path: Path) -> AsyncIterator[type]:
     """Opens servers with the given limits."""
     async with contextlib.AsyncExitStack() as at_end:
 
-        async def open_stage(limits: AdminLimits = USUAL, *, has_token: bool = True) -> Stage:
+        async def serve(limits: AdminLimits = USUAL, *, has_token: bool = True) -> Served:
             async def get(_: AdminRequest) -> AdminAnswer:
                 return text_answer("OK")
 
@@ -94,7 +94,7 @@ async def stages(tmp_path: Path) -> AsyncIterator[type]:
 
             async def change(request: AdminRequest) -> AdminAnswer:
                 request.json()
-                stage.changes += 1
+                served.changes += 1
                 return json_answer({"bytes": len(request.body)})
 
             async def never(_: AdminRequest) -> AdminAnswer:
@@ -121,15 +121,15 @@ async def stages(tmp_path: Path) -> AsyncIterator[type]:
             server = AdminServer(routes, limits)
             at_end.push_async_callback(server.close)
             port = await server.open_tcp(listen_tcp, "127.0.0.1", 0, read_token, names=["b"])
-            stage = Stage(port, token_file, server)
-            at_end.callback(stage.disconnect)
-            return stage
+            served = Served(port, token_file, server)
+            at_end.callback(served.disconnect)
+            return served
 
-        yield open_stage  # type: ignore[misc]
+        yield serve  # type: ignore[misc]
 
 
-async def is_served(stage: Stage) -> bool:
-    return (await stage.ask("GET /get HTTP/1.1\r\nHost: b\r\n\r\n"))[0] == 200
+async def is_served(served: Served) -> bool:
+    return (await served.ask("GET /get HTTP/1.1\r\nHost: b\r\n\r\n"))[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -171,15 +171,15 @@ async def is_served(stage: Stage) -> bool:
     ],
 )
 async def test_what_is_served_and_what_is_refused(stages: type, request_text: str, status: int) -> None:
-    stage: Stage = await stages()
-    found, headers, body = await stage.ask(request_text)
+    served: Served = await stages()
+    found, headers, body = await served.ask(request_text)
     assert found == status
     assert headers["server"] == "bkctl"
     if status >= 400 and not request_text.startswith("HEAD"):
         assert set(json.loads(body)) == {"error", "problem"}
     assert ("allow" in headers) == (status == 405)
-    assert stage.changes == 0
-    assert await is_served(stage)
+    assert served.changes == 0
+    assert await is_served(served)
 
 
 @pytest.mark.parametrize(
@@ -198,43 +198,43 @@ async def test_what_is_served_and_what_is_refused(stages: type, request_text: st
     ],
 )
 async def test_a_change_over_tcp_needs_the_token(stages: type, header: str, status: int) -> None:
-    stage: Stage = await stages()
-    found, _, _ = await stage.ask(stage.put(header))
-    assert (found, stage.changes) == (status, int(status == 200))
+    served: Served = await stages()
+    found, _, _ = await served.ask(served.put(header))
+    assert (found, served.changes) == (status, int(status == 200))
 
 
 async def test_the_token_is_read_at_each_use(stages: type, caplog: pytest.LogCaptureFixture) -> None:
-    stage: Stage = await stages()
+    served: Served = await stages()
     bearer = f"Authorization: Bearer {TOKEN}"
-    stage.token_file.write_text("another")
-    assert (await stage.ask(stage.put(bearer)))[0] == 401
-    assert (await stage.ask(stage.put("Authorization: Bearer another")))[0] == 200
-    stage.token_file.chmod(0o644)
-    assert (await stage.ask(stage.put("Authorization: Bearer another")))[0] == 500
+    served.token_file.write_text("another")
+    assert (await served.ask(served.put(bearer)))[0] == 401
+    assert (await served.ask(served.put("Authorization: Bearer another")))[0] == 200
+    served.token_file.chmod(0o644)
+    assert (await served.ask(served.put("Authorization: Bearer another")))[0] == 500
     assert "chmod o=" in caplog.text
-    stage.token_file.unlink()
-    status, _, body = await stage.ask(stage.put("Authorization: Bearer another"))
+    served.token_file.unlink()
+    status, _, body = await served.ask(served.put("Authorization: Bearer another"))
     assert status == 500
-    assert str(stage.token_file).encode() not in body
+    assert str(served.token_file).encode() not in body
 
 
 async def test_without_a_token_file_changes_over_tcp_are_refused(stages: type) -> None:
-    stage: Stage = await stages(has_token=False)
-    assert (await stage.ask(stage.put(f"Authorization: Bearer {TOKEN}")))[0] == 403
-    assert stage.changes == 0
+    served: Served = await stages(has_token=False)
+    assert (await served.ask(served.put(f"Authorization: Bearer {TOKEN}")))[0] == 403
+    assert served.changes == 0
 
 
 async def test_the_log_has_no_secrets_and_no_control_characters(stages: type, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    stage: Stage = await stages()
+    served: Served = await stages()
     for text in (
-        stage.put("Authorization: Bearer wr0ng-t0ken", body='{"password":"b0dy"}'),
+        served.put("Authorization: Bearer wr0ng-t0ken", body='{"password":"b0dy"}'),
         "GET /nothing?query=qu3ry#fr4gment HTTP/1.1\r\nHost: b\r\nX: he4der\r\n\r\n",
         "GET /\x1b[31mred\x7f HTTP/1.1\r\nHost: b\r\n\r\n",
         "GET /\xe4 HTTP/1.1\r\nHost: b\r\n\r\n",
         "br0ken he4der\r\n\r\n",
     ):
-        client = await stage.connect()
+        client = await served.connect()
         await client.send(text)
         assert 400 <= (await client.answer())[0] < 500
     found = caplog.text
@@ -247,115 +247,115 @@ async def test_the_log_has_no_secrets_and_no_control_characters(stages: type, ca
 
 async def test_many_refusals_are_a_few_lines_in_the_log(stages: type, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    stage: Stage = await stages()
-    client = await stage.connect()
+    served: Served = await stages()
+    client = await served.connect()
     for number in range(200):
         await client.send(f"GET /missing{number}x HTTP/1.1\r\nHost: b\r\n\r\n")
         assert (await client.answer())[0] == 404
     assert len(caplog.records) == 1
-    await stage.server.close()
+    await served.server.close()
     assert "199 more" in caplog.text
 
 
 async def test_a_client_cannot_choose_the_causes_in_the_log(stages: type, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    stage: Stage = await stages()
+    served: Served = await stages()
     for number in range(20):
         bearer = f"Authorization: Bearer {TOKEN}"
-        assert (await stage.ask(stage.put(bearer, body="x" * (number + 1))))[0] == 400  # with its own sentence each
-    stage.token_file.chmod(0o644)
+        assert (await served.ask(served.put(bearer, body="x" * (number + 1))))[0] == 400  # with its own sentence each
+    served.token_file.chmod(0o644)
     for _ in range(20):
-        assert (await stage.ask(stage.put()))[0] == 500
+        assert (await served.ask(served.put()))[0] == 500
     levels = [record.levelname for record in caplog.records]
     assert sorted(levels) == ["ERROR", "INFO", "INFO"]
 
 
 async def test_bodies(stages: type) -> None:
-    stage: Stage = await stages()
+    served: Served = await stages()
     bearer = f"Authorization: Bearer {TOKEN}"
     chunked = f"PUT /change HTTP/1.1\r\nHost: b\r\n{bearer}\r\nTransfer-Encoding: chunked\r\n\r\n"
-    assert (await stage.ask(f"{chunked}2\r\n{{}}\r\n0\r\n\r\n"))[0] == 200
-    assert (await stage.ask(f"{chunked}zz\r\n{{}}\r\n0\r\n\r\n"))[0] == 400
-    assert (await stage.ask(stage.put(bearer, body="[" * 60_000)))[0] == 400
+    assert (await served.ask(f"{chunked}2\r\n{{}}\r\n0\r\n\r\n"))[0] == 200
+    assert (await served.ask(f"{chunked}zz\r\n{{}}\r\n0\r\n\r\n"))[0] == 400
+    assert (await served.ask(served.put(bearer, body="[" * 60_000)))[0] == 400
     huge = f"PUT /change HTTP/1.1\r\nHost: b\r\n{bearer}\r\nContent-Length: 99999999999\r\n\r\n"
-    assert (await stage.ask(huge))[0] == 413
-    client = await stage.connect()
+    assert (await served.ask(huge))[0] == 413
+    client = await served.connect()
     await client.send(chunked + "10000\r\n" + "x" * 0x10000 + "\r\n1\r\nx\r\n")
     assert (await client.answer())[0] == 413
     zipped = f"PUT /change HTTP/1.1\r\nHost: b\r\n{bearer}\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{{}}"
-    assert (await stage.ask(zipped))[0] == 200, "nothing is decompressed"
-    assert stage.changes == 2
-    client = await stage.connect()
+    assert (await served.ask(zipped))[0] == 200, "nothing is decompressed"
+    assert served.changes == 2
+    client = await served.connect()
     await client.send(f"{chunked}5\r\n{{")
     client.writer.close()
-    assert await is_served(stage)
+    assert await is_served(served)
 
 
 async def test_pipelined_requests_are_answered_in_order(stages: type) -> None:
-    stage: Stage = await stages()
-    client = await stage.connect()
+    served: Served = await stages()
+    client = await served.connect()
     await client.send("GET /get HTTP/1.1\r\nHost: b\r\n\r\nGET /no HTTP/1.1\r\nHost: b\r\n\r\n" * 50)
     assert [(await client.answer())[0] for _ in range(100)] == [200, 404] * 50
 
 
 async def test_slow_requests_bodies_and_answers_end(stages: type) -> None:
     limits = AdminLimits(request_s_max=0.3, body_s_max=0.3, answer_s_max=2)
-    stage: Stage = await stages(limits)
-    silent = await stage.connect()
-    head = await stage.connect()
+    served: Served = await stages(limits)
+    silent = await served.connect()
+    head = await served.connect()
     await head.send("GET /get HTTP/1.1\r\nX: ")
-    second = await stage.connect()
+    second = await served.connect()
     await second.send("GET /get HTTP/1.1\r\nHost: b\r\n\r\n")
     assert (await second.answer())[0] == 200
     await second.send("GET /get HT")
     assert await head.ended() == b""
     assert await second.ended() == b""
-    assert (await stage.ask("GET /never HTTP/1.1\r\nHost: b\r\n\r\n"))[0] == 503
+    assert (await served.ask("GET /never HTTP/1.1\r\nHost: b\r\n\r\n"))[0] == 503
     body = f"PUT /change HTTP/1.1\r\nHost: b\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 5\r\n\r\n{{"
-    assert (await stage.ask(body))[0] == 408
+    assert (await served.ask(body))[0] == 408
     await silent.send("GET /get HTTP/1.1\r\nHost: b\r\n\r\n")
     assert (await silent.answer())[0] == 200, "a connection may be idle for longer than that"
 
 
 async def test_an_idle_connection_ends_later(stages: type) -> None:
-    stage: Stage = await stages(AdminLimits(idle_s_max=0.2))
-    client = await stage.connect()
+    served: Served = await stages(AdminLimits(idle_s_max=0.2))
+    client = await served.connect()
     assert await client.ended() == b""
 
 
 async def test_headers_without_an_end_are_cut_off(stages: type) -> None:
-    stage: Stage = await stages(AdminLimits(head_bytes_max=20_000))
-    client = await stage.connect()
+    served: Served = await stages(AdminLimits(head_bytes_max=20_000))
+    client = await served.connect()
     await client.send("GET /get HTTP/1.1\r\n")
     for number in range(60):
         await client.send(f"X{number}: {'x' * 1000}\r\n")
         await asyncio.sleep(0)
     assert await client.ended() == b""
-    assert await is_served(stage)
+    assert await is_served(served)
 
 
 async def test_a_new_connection_replaces_the_longest_idle_one(stages: type) -> None:
-    stage: Stage = await stages(AdminLimits(connections_max=3))
-    busy = await stage.connect()
+    served: Served = await stages(AdminLimits(connections_max=3))
+    busy = await served.connect()
     await busy.send("GET /never HTTP/1.1\r\nHost: b\r\n\r\n")
-    first = await stage.connect()
+    first = await served.connect()
     await first.send("GET /get HTTP/1.1\r\nHost: b\r\n\r\n")
     await first.answer()
-    second = await stage.connect()
+    second = await served.connect()
     await second.send("GET /get HTTP/1.1\r\nHost: b\r\n\r\n")
     await second.answer()
-    assert await is_served(stage)
+    assert await is_served(served)
     assert await first.ended() == b""
     await second.send("GET /never HTTP/1.1\r\nHost: b\r\n\r\n")
-    third = await stage.connect()
+    third = await served.connect()
     await third.send("GET /never HTTP/1.1\r\nHost: b\r\n\r\n")
-    refused = await stage.connect()
+    refused = await served.connect()
     await refused.send("GET /get HTTP/1.1\r\nHost: b\r\n\r\n")
     assert (await refused.ended() == b"") or third.reader.at_eof()
 
 
-async def ask_without_reading(stage: Stage) -> Client:
-    client = await stage.connect()
+async def ask_without_reading(served: Served) -> Client:
+    client = await served.connect()
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]
     await client.send("GET /large HTTP/1.1\r\nHost: b\r\n\r\n")
     return client
@@ -368,18 +368,18 @@ async def read_at_last(client: Client) -> int:
 
 async def test_a_client_that_does_not_read_is_cut_off(stages: type, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    stage: Stage = await stages(AdminLimits(write_s_max=0.3))
-    client = await ask_without_reading(stage)
+    served: Served = await stages(AdminLimits(write_s_max=0.3))
+    client = await ask_without_reading(served)
     await until(lambda: "does not read its answer" in caplog.text)
     assert await read_at_last(client) < LARGE
-    assert await is_served(stage)
+    assert await is_served(served)
 
 
 async def test_answers_that_are_not_read_have_a_limit_together(stages: type, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    stage: Stage = await stages(AdminLimits(unread_bytes_max=2 * LARGE + 1000))
-    slowest = await ask_without_reading(stage)
-    others = [await ask_without_reading(stage) for _ in range(2)]
+    served: Served = await stages(AdminLimits(unread_bytes_max=2 * LARGE + 1000))
+    slowest = await ask_without_reading(served)
+    others = [await ask_without_reading(served) for _ in range(2)]
     await until(lambda: "does not read its answer" in caplog.text)
     lengths = [await read_at_last(slowest)]
     for client in others:
@@ -409,16 +409,16 @@ async def test_a_socket_needs_no_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize("chunk_bytes", [100, 10_000, 8 << 20])
 @pytest.mark.parametrize(("token", "status"), [(TOKEN, 413), ("wrong", 401)])
 async def test_a_long_chunked_body_gets_an_answer(stages: type, chunk_bytes: int, token: str, status: int) -> None:
-    stage: Stage = await stages()
+    served: Served = await stages()
     chunks = b"%x\r\n%s\r\n" % (chunk_bytes, b"x" * chunk_bytes) * (1 + (1 << 20) // chunk_bytes)
     head = f"PUT /change HTTP/1.1\r\nHost: b\r\nAuthorization: Bearer {token}\r\nTransfer-Encoding: chunked\r\n\r\n"
-    client = await stage.connect()
+    client = await served.connect()
     sending = asyncio.ensure_future(client.send(head.encode() + chunks + b"0\r\n\r\n"))
     assert (await client.answer())[0] == status
     await sending
     await client.send("GET /get HTTP/1.1\r\nHost: b\r\n\r\n")
     assert (await client.answer())[0] == 200, "the rest of the body is not a request"
-    assert stage.changes == 0
+    assert served.changes == 0
 
 
 @pytest.mark.parametrize(
@@ -442,10 +442,10 @@ def test_names_of_this_machine(header: str | None, is_known: bool) -> None:
 
 async def test_a_page_in_a_browser_cannot_read_over_a_name_of_its_own(stages: type) -> None:
     """DNS rebinding: the name of the page resolves to the address of the bookie, and the browser sends that name."""
-    stage: Stage = await stages()
-    for text in ("GET /get HTTP/1.1\r\nHost: evil.example:1\r\n\r\n", stage.put("Host: evil.example")):
-        status, _, body = await stage.ask(text.replace("Host: b\r\n", ""))
+    served: Served = await stages()
+    for text in ("GET /get HTTP/1.1\r\nHost: evil.example:1\r\n\r\n", served.put("Host: evil.example")):
+        status, _, body = await served.ask(text.replace("Host: b\r\n", ""))
         assert (status, json.loads(body)["problem"]) == (403, "refused")
         assert b"set adminHostNames" in body
         assert b"evil" not in body
-    assert await is_served(stage)
+    assert await is_served(served)

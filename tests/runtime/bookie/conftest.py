@@ -25,7 +25,7 @@ from bkctl.runtime.protocol.entry_body import EntryCodec
 from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.protocol.status import Status
 from bkctl.storage.config import EngineConfig, JournalConfig, StorageConfig
-from tests.runtime.bookie.compaction_stage import FAST, TRANSACTIONAL, make_mixed
+from tests.runtime.bookie.open_logs import FAST, TRANSACTIONAL, make_mixed
 from tests.runtime.bookie.small_disk import SmallDisk, small_disk
 
 KEY = master_key(b"secret")

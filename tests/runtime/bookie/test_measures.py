@@ -26,7 +26,7 @@ from tests.crash.model_disk import Mode
 from tests.runtime.bookie.conftest import KEY, Peer
 from tests.runtime.net.test_listener import peer_of
 from tests.sim.loop import run_simulated
-from tests.sim.machine import Machine
+from tests.sim.whole_bookie import WholeBookie
 from tests.storage.engines import explicit_lac
 
 TESTED_ELSEWHERE = {
@@ -145,17 +145,17 @@ def test_windows_end_once_a_minute() -> None:
         return [measures for measures in measures_of(server.view) if isinstance(measures, JournalMeasures)]
 
     async def run() -> None:
-        machine = Machine(Mode.ORDERED)
-        await machine.format_cluster()
-        server = await machine.boot()
+        whole_bookie = WholeBookie(Mode.ORDERED)
+        await whole_bookie.format_cluster()
+        server = await whole_bookie.boot()
         for journal in journals(server):
             journal.syncs.succeeded.add(7)
         assert all(map(math.isnan, medians(server)))
-        await machine.clock.sleep(61)
+        await whole_bookie.clock.sleep(61)
         assert medians(server)[0] == 7.0
         assert not math.isnan(medians(server)[-1])
-        await machine.clock.sleep(61)
+        await whole_bookie.clock.sleep(61)
         assert math.isnan(medians(server)[0])
-        await machine.stop(server)
+        await whole_bookie.stop(server)
 
     run_simulated(run())

@@ -1,4 +1,4 @@
-"""One small world per test: real ZooKeeper, scripted bookies on the real wire, and clients."""
+"""Per test: real ZooKeeper, scripted bookies on the real wire, and clients."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.runtime.client.world import World
+from tests.runtime.client.fakes import Fakes
 
 
 @pytest.fixture
-async def world(metadata_uri: str) -> AsyncIterator[World]:
+async def fakes(metadata_uri: str) -> AsyncIterator[Fakes]:
     """Nothing is registered yet; everything is taken down with the test."""
-    world = await World.build(metadata_uri)
+    fakes = await Fakes.build(metadata_uri)
     try:
-        yield world
+        yield fakes
     finally:
-        await world.close()
+        await fakes.close()

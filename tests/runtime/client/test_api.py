@@ -22,12 +22,12 @@ from bkctl.runtime.errors import (
 )
 from bkctl.runtime.ledger.metadata_format import NewerFormatError
 from bkctl.runtime.metadata.store import ANY_VERSION
-from tests.runtime.client.world import PASSWORD, World, credentials, payload
+from tests.runtime.client.fakes import PASSWORD, Fakes, credentials, payload
 from tests.until import until
 
 
-async def test_the_documented_example_runs(world: World, metadata_uri: str, capsys: pytest.CaptureFixture[str]) -> None:
-    await world.bookies("b1", "b2", "b3")
+async def test_the_documented_example_runs(fakes: Fakes, metadata_uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    await fakes.bookies("b1", "b2", "b3")
     document = bkctl.runtime.client.api.__doc__
     assert document is not None
     example = document.partition("\n\n")[2].rpartition("\n\n")[0]
@@ -38,8 +38,8 @@ async def test_the_documented_example_runs(world: World, metadata_uri: str, caps
     assert len([line for line in example.splitlines() if line.strip()]) <= 12
 
 
-async def test_a_ledger_is_written_and_read_back(world: World, metadata_uri: str) -> None:
-    await world.bookies("b1", "b2", "b3", "b4")
+async def test_a_ledger_is_written_and_read_back(fakes: Fakes, metadata_uri: str) -> None:
+    await fakes.bookies("b1", "b2", "b3", "b4")
     async with await LedgerClient.connect(metadata_uri) as client:
         writer = await client.create(
             ensemble_size=4,
@@ -60,27 +60,27 @@ async def test_a_ledger_is_written_and_read_back(world: World, metadata_uri: str
 
 
 @pytest.mark.parametrize("sizes", [(2, 3, 2), (3, 2, 3), (3, 2, 0), (0, 0, 0), (3, 3, -1)])
-async def test_impossible_quorums_store_nothing(world: World, sizes: tuple[int, int, int]) -> None:
-    await world.bookies("b1", "b2", "b3")
-    client = await world.client()
+async def test_impossible_quorums_store_nothing(fakes: Fakes, sizes: tuple[int, int, int]) -> None:
+    await fakes.bookies("b1", "b2", "b3")
+    client = await fakes.client()
     with pytest.raises(ConfigurationError):
         await client.create(ensemble_size=sizes[0], write_quorum_size=sizes[1], ack_quorum_size=sizes[2])
-    assert [ledger_id async for ledger_id in world.ledgers.list_ids()] == []
+    assert [ledger_id async for ledger_id in fakes.ledgers.list_ids()] == []
 
 
-async def test_too_few_bookies_store_nothing(world: World) -> None:
-    await world.bookies("b1", "b2")
-    client = await world.client()
+async def test_too_few_bookies_store_nothing(fakes: Fakes) -> None:
+    await fakes.bookies("b1", "b2")
+    client = await fakes.client()
     with pytest.raises(
         NotEnoughBookiesError, match="3 writable bookies are needed for an ensemble, only 2 are registered"
     ):
         await client.create()
-    assert [ledger_id async for ledger_id in world.ledgers.list_ids()] == []
+    assert [ledger_id async for ledger_id in fakes.ledgers.list_ids()] == []
 
 
-async def test_a_risky_ack_quorum_is_said_and_shown(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    await world.bookies("b1", "b2", "b3")
-    client = await world.client()
+async def test_a_risky_ack_quorum_is_said_and_shown(fakes: Fakes, caplog: pytest.LogCaptureFixture) -> None:
+    await fakes.bookies("b1", "b2", "b3")
+    client = await fakes.client()
     with caplog.at_level(logging.WARNING, "bkctl.runtime.client.api"):
         sound = await client.create(write_quorum_size=2, ack_quorum_size=2)
         assert (sound.quorum_warning, caplog.messages) == (None, [])
@@ -91,9 +91,9 @@ async def test_a_risky_ack_quorum_is_said_and_shown(world: World, caplog: pytest
     assert quorum_warning(1, 1) != quorum_warning(2, 1)
 
 
-async def test_suspects_are_chosen_only_when_nobody_else_is_left(world: World) -> None:
-    await world.bookies("b1", "b2", "b3", "b4")
-    client = await world.client()
+async def test_suspects_are_chosen_only_when_nobody_else_is_left(fakes: Fakes) -> None:
+    await fakes.bookies("b1", "b2", "b3", "b4")
+    client = await fakes.client()
     client.ports.suspects.add("b2")
     for _ in range(10):
         writer = await client.create(ensemble_size=3)
@@ -101,17 +101,17 @@ async def test_suspects_are_chosen_only_when_nobody_else_is_left(world: World) -
     assert "b2" in (await client.create(ensemble_size=4)).metadata.last_segment.ensemble
 
 
-async def test_a_taken_ledger_id_is_refused(world: World) -> None:
-    await world.bookies("b1", "b2", "b3")
-    client = await world.client()
+async def test_a_taken_ledger_id_is_refused(fakes: Fakes) -> None:
+    await fakes.bookies("b1", "b2", "b3")
+    client = await fakes.client()
     assert (await client.create(ledger_id=77)).ledger_id == 77
     with pytest.raises(LedgerExistsError):
         await client.create(ledger_id=77)
 
 
-async def test_t69_deleting_twice_is_fine(world: World) -> None:
-    await world.bookies("b1", "b2", "b3")
-    client = await world.client()
+async def test_t69_deleting_twice_is_fine(fakes: Fakes) -> None:
+    await fakes.bookies("b1", "b2", "b3")
+    client = await fakes.client()
     writer = await client.create()
     await client.delete(writer.ledger_id)
     await client.delete(writer.ledger_id)
@@ -119,9 +119,9 @@ async def test_t69_deleting_twice_is_fine(world: World) -> None:
         await client.open(writer.ledger_id)
 
 
-async def test_metadata_of_a_newer_release_is_not_deleted(world: World) -> None:
-    await world.bookies("b1", "b2", "b3")
-    client = await world.client()
+async def test_metadata_of_a_newer_release_is_not_deleted(fakes: Fakes) -> None:
+    await fakes.bookies("b1", "b2", "b3")
+    client = await fakes.client()
     writer = await client.create()
     path = client.ports.ledgers.path(writer.ledger_id)
     await client.store.set(path, newer := b"BookieMetadataFormatVersion\t4\n", ANY_VERSION)
@@ -130,11 +130,11 @@ async def test_metadata_of_a_newer_release_is_not_deleted(world: World) -> None:
     assert (await client.store.get(path)).data == newer
 
 
-async def test_closing_the_client_abandons_its_writers(world: World) -> None:
-    bookies = await world.bookies("b1", "b2", "b3")
+async def test_closing_the_client_abandons_its_writers(fakes: Fakes) -> None:
+    bookies = await fakes.bookies("b1", "b2", "b3")
     for bookie in bookies:
         bookie.hold("add")
-    client = await world.client()
+    client = await fakes.client()
     writer = await client.create(ensemble_size=3, write_quorum_size=3)
     added = writer.append_nowait(payload(0))
     await until(lambda: all(bookie.count("add") == 1 for bookie in bookies))
@@ -142,7 +142,7 @@ async def test_closing_the_client_abandons_its_writers(world: World) -> None:
     await client.close()
     with pytest.raises(LedgerClosedError):
         await added
-    assert not (await world.metadata(writer.ledger_id)).is_closed
+    assert not (await fakes.metadata(writer.ledger_id)).is_closed
 
 
 async def test_no_cluster_is_said_at_once(metadata_uri: str) -> None:
@@ -155,9 +155,9 @@ async def test_no_cluster_is_said_at_once(metadata_uri: str) -> None:
 THREE = ("b1", "b2", "b3")
 
 
-async def test_a_closed_ledger_is_opened_without_asking_a_bookie(world: World) -> None:
-    bookies = await world.bookies(*THREE)
-    writer, client = await world.writer(THREE, 3, 2)
+async def test_a_closed_ledger_is_opened_without_asking_a_bookie(fakes: Fakes) -> None:
+    bookies = await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 3, 2)
     await writer.append(payload(0))
     await writer.close()
     for recover in (False, True):
@@ -166,9 +166,9 @@ async def test_a_closed_ledger_is_opened_without_asking_a_bookie(world: World) -
     assert all(bookie.count("read") == bookie.count("read_lac") == 0 for bookie in bookies)
 
 
-async def test_opening_without_recovery_fences_nothing_and_needs_coverage(world: World) -> None:
-    bookies = await world.bookies(*THREE)
-    writer, client = await world.writer(THREE, 3, 2)
+async def test_opening_without_recovery_fences_nothing_and_needs_coverage(fakes: Fakes) -> None:
+    bookies = await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 3, 2)
     for i in range(3):
         await writer.append(payload(i))
     await open_ledger(client.ports, writer.ledger_id, PASSWORD, recover=False)
@@ -180,19 +180,19 @@ async def test_opening_without_recovery_fences_nothing_and_needs_coverage(world:
         await open_ledger(client.ports, writer.ledger_id, PASSWORD, recover=False)
 
 
-async def test_an_unknown_ledger_is_not_found(world: World) -> None:
-    client = await world.client()
+async def test_an_unknown_ledger_is_not_found(fakes: Fakes) -> None:
+    client = await fakes.client()
     with pytest.raises(LedgerNotFoundError):
         await client.open(4711, recover=True)
 
 
-async def test_metadata_without_password_and_digest_takes_the_callers(world: World) -> None:
-    b1, *others = await world.bookies(*THREE)
-    ledger_id, _ = await world.create(THREE, 3, 3)  # version 1 stores no other ack quorum
-    await world.change(ledger_id, password=None, digest_type=None, format_version=1)
+async def test_metadata_without_password_and_digest_takes_the_callers(fakes: Fakes) -> None:
+    b1, *others = await fakes.bookies(*THREE)
+    ledger_id, _ = await fakes.create(THREE, 3, 3)  # version 1 stores no other ack quorum
+    await fakes.change(ledger_id, password=None, digest_type=None, format_version=1)
     for bookie in (b1, *others):
-        world.put(bookie, ledger_id, 0, lac=0)
-    client = await world.client()
+        fakes.put(bookie, ledger_id, 0, lac=0)
+    client = await fakes.client()
     with pytest.raises(ConfigurationError, match="digest type"):
         await client.open(ledger_id, password=PASSWORD)
     reader = await client.open(ledger_id, password=PASSWORD, recover=True, digest_type=DigestType.CRC32C)
@@ -200,8 +200,8 @@ async def test_metadata_without_password_and_digest_takes_the_callers(world: Wor
     assert credentials(ledger_id).master_key == b1.ledgers[ledger_id].master_key
 
 
-async def test_an_empty_password_is_no_wild_card(world: World) -> None:
-    ledger_id, _ = await world.create(THREE, 3, 3)
-    client = await world.client()
+async def test_an_empty_password_is_no_wild_card(fakes: Fakes) -> None:
+    ledger_id, _ = await fakes.create(THREE, 3, 3)
+    client = await fakes.client()
     with pytest.raises(LedgerPasswordError):
         await client.open(ledger_id)

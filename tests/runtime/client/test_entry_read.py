@@ -20,7 +20,7 @@ from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.ports import ReadReply
 from bkctl.runtime.protocol.status import Status
 from bkctl.storage.errors import BkctlError
-from tests.runtime.client.world import PASSWORD, TIMEOUT_S, World, answers_so_far, credentials, payload
+from tests.runtime.client.fakes import PASSWORD, TIMEOUT_S, Fakes, answers_so_far, credentials, payload
 from tests.runtime.net.stepped_clock import SteppedClock
 from tests.until import until
 
@@ -50,9 +50,9 @@ def test_t63_absence_is_reported_only_if_all_replicas_say_so(errors: list[BkctlE
     assert prevailing is expected
 
 
-async def test_t62_a_damaged_copy_is_passed_over(world: World) -> None:
-    bookies = await world.bookies(*THREE)
-    writer, client = await world.writer(THREE, 3, 3)
+async def test_t62_a_damaged_copy_is_passed_over(fakes: Fakes) -> None:
+    bookies = await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 3, 3)
     await writer.append(payload(0))
     await writer.close()
     reader = await client.open(writer.ledger_id, password=PASSWORD)
@@ -65,10 +65,10 @@ async def test_t62_a_damaged_copy_is_passed_over(world: World) -> None:
         await reader.read(0)
 
 
-async def test_damage_is_told_with_what_became_of_the_other_copies(world: World) -> None:
+async def test_damage_is_told_with_what_became_of_the_other_copies(fakes: Fakes) -> None:
     """An operator who hears of the damaged copy alone believes the entry lost, where a bookie is merely down."""
-    bookies = await world.bookies(*THREE)
-    writer, client = await world.writer(THREE, 3, 3)
+    bookies = await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 3, 3)
     await writer.append(payload(0))
     await writer.close()
     reader = await client.open(writer.ledger_id, password=PASSWORD)
@@ -82,9 +82,9 @@ async def test_damage_is_told_with_what_became_of_the_other_copies(world: World)
     assert told.count("; bookie b2: ") == told.count("; bookie b3: ") == 1
 
 
-async def test_an_entry_of_another_ledger_is_a_damaged_copy(world: World) -> None:
-    b1, b2, _ = await world.bookies(*THREE)
-    writer, client = await world.writer(THREE, 2, 2)
+async def test_an_entry_of_another_ledger_is_a_damaged_copy(fakes: Fakes) -> None:
+    b1, b2, _ = await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 2, 2)
     await writer.append(payload(0))
     await writer.close()
     b1.ledgers[writer.ledger_id].entries[0] = credentials(99).codec.encode(0, -1, 10, payload(0))
@@ -93,9 +93,9 @@ async def test_an_entry_of_another_ledger_is_a_damaged_copy(world: World) -> Non
     assert b2.count("read") == 1
 
 
-async def test_a_failing_replica_is_asked_last_from_then_on(world: World) -> None:
-    b1, b2, _ = await world.bookies(*THREE)
-    writer, client = await world.writer(THREE, 3, 3)
+async def test_a_failing_replica_is_asked_last_from_then_on(fakes: Fakes) -> None:
+    b1, b2, _ = await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 3, 3)
     await asyncio.gather(*(writer.append_nowait(payload(i)) for i in range(7)))
     await writer.close()
     b1.refuse("read", Status.IO_ERROR)
@@ -105,15 +105,15 @@ async def test_a_failing_replica_is_asked_last_from_then_on(world: World) -> Non
     assert (b1.count("read"), b2.count("read")) == (1, 2)
 
 
-async def test_t64_a_silent_replica_is_overtaken(world: World) -> None:
-    b1, b2, b3 = await world.bookies(*THREE)
-    writer, _ = await world.writer(THREE, 3, 3)
+async def test_t64_a_silent_replica_is_overtaken(fakes: Fakes) -> None:
+    b1, b2, b3 = await fakes.bookies(*THREE)
+    writer, _ = await fakes.writer(THREE, 3, 3)
     for i in range(2):
         await writer.append(payload(i))
     await writer.close()
     silent = b2.hold("read")
     clock = SteppedClock()
-    client = await world.client(ClientConfig(speculative_read_timeout_s=2.0, read_timeout_s=3600), clock)
+    client = await fakes.client(ClientConfig(speculative_read_timeout_s=2.0, read_timeout_s=3600), clock)
     reader = await client.open(writer.ledger_id, password=PASSWORD)
     reading = asyncio.create_task(reader.read(1))
     await silent.arrived()
@@ -124,15 +124,15 @@ async def test_t64_a_silent_replica_is_overtaken(world: World) -> None:
     assert [bookie.count("read", 1) for bookie in (b1, b2, b3)] == [0, 1, 1]
 
 
-async def test_t64_without_speculation_the_time_out_decides(world: World) -> None:
-    _, b2, b3 = await world.bookies(*THREE)
-    writer, _ = await world.writer(THREE, 3, 3)
+async def test_t64_without_speculation_the_time_out_decides(fakes: Fakes) -> None:
+    _, b2, b3 = await fakes.bookies(*THREE)
+    writer, _ = await fakes.writer(THREE, 3, 3)
     for i in range(2):
         await writer.append(payload(i))
     await writer.close()
     silent = b2.hold("read")
     clock = SteppedClock()
-    client = await world.client(ClientConfig(speculative_read_timeout_s=3600), clock)
+    client = await fakes.client(ClientConfig(speculative_read_timeout_s=3600), clock)
     reader = await client.open(writer.ledger_id, password=PASSWORD)
     reading = asyncio.create_task(reader.read(1))
     await silent.arrived()
@@ -142,16 +142,16 @@ async def test_t64_without_speculation_the_time_out_decides(world: World) -> Non
     assert b3.count("read", 1) == 1
 
 
-async def test_the_speculative_answer_may_be_the_bad_one(world: World) -> None:
+async def test_the_speculative_answer_may_be_the_bad_one(fakes: Fakes) -> None:
     """Two requests are under way: the failure of one does not end the read, nor start a third."""
-    b1, b2, b3 = await world.bookies(*THREE)
-    writer, _ = await world.writer(THREE, 2, 2)
+    b1, b2, b3 = await fakes.bookies(*THREE)
+    writer, _ = await fakes.writer(THREE, 2, 2)
     await writer.append(payload(0))
     await writer.close()
     slow = b1.hold("read", 0)
     b2.damage(writer.ledger_id, 0)
     clock = SteppedClock()
-    client = await world.client(ClientConfig(speculative_read_timeout_s=2.0), clock)
+    client = await fakes.client(ClientConfig(speculative_read_timeout_s=2.0), clock)
     reader = await client.open(writer.ledger_id, password=PASSWORD)
     reading = asyncio.create_task(reader.read(0))
     await slow.arrived()
@@ -163,11 +163,11 @@ async def test_the_speculative_answer_may_be_the_bad_one(world: World) -> None:
     assert b3.count("read") == 0
 
 
-async def test_all_replicas_absent_and_all_replicas_silent(world: World) -> None:
-    bookies = await world.bookies(*THREE)
-    ledger_id, metadata = await world.create(THREE, 3, 2)
+async def test_all_replicas_absent_and_all_replicas_silent(fakes: Fakes) -> None:
+    bookies = await fakes.bookies(*THREE)
+    ledger_id, metadata = await fakes.create(THREE, 3, 2)
     clock = SteppedClock()
-    client = await world.client(clock=clock)
+    client = await fakes.client(clock=clock)
     entries = EntryReader(client.ports, credentials(ledger_id))
     with pytest.raises(NoSuchLedgerError):
         await entries.read(metadata, 0)

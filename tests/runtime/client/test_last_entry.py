@@ -10,7 +10,7 @@ from bkctl.runtime.client.last_entry import read_last_add_confirmed, try_read_la
 from bkctl.runtime.config import ClientConfig
 from bkctl.runtime.errors import BookieUnavailableError, DigestMismatchError
 from bkctl.runtime.protocol.status import Status
-from tests.runtime.client.world import World, answers_so_far, credentials
+from tests.runtime.client.fakes import Fakes, answers_so_far, credentials
 from tests.until import until
 
 PRESENT, NO_LEDGER, DOWN = "present", "no ledger", "down"
@@ -29,17 +29,17 @@ PRESENT, NO_LEDGER, DOWN = "present", "no ledger", "down"
 )
 @pytest.mark.parametrize("is_fencing", [True, False])
 async def test_t3_coverage_decides(
-    world: World, answers: tuple[str, ...], ack_quorum: int, expected: int | None, is_fencing: bool
+    fakes: Fakes, answers: tuple[str, ...], ack_quorum: int, expected: int | None, is_fencing: bool
 ) -> None:
     names = tuple(f"b{number}" for number in range(1, len(answers) + 1))
-    bookies = await world.bookies(*names)
-    ledger_id, metadata = await world.create(names, len(names), ack_quorum)
+    bookies = await fakes.bookies(*names)
+    ledger_id, metadata = await fakes.create(names, len(names), ack_quorum)
     for bookie, answer in zip(bookies, answers, strict=True):
         if answer == PRESENT:
-            world.put(bookie, ledger_id, 6, lac=5)
+            fakes.put(bookie, ledger_id, 6, lac=5)
         if answer == DOWN:
             await bookie.stop()
-    client = await world.client()
+    client = await fakes.client()
     asking = read_last_add_confirmed(client.ports, credentials(ledger_id), metadata, is_fencing=is_fencing)
     if answers == (NO_LEDGER, PRESENT):
         assert await asking in {-1, 5}
@@ -55,25 +55,25 @@ async def test_t3_coverage_decides(
         assert fenced_count >= len(names) - ack_quorum + 1  # the others' fences may still be on their way
 
 
-async def test_the_highest_of_the_covering_answers_counts(world: World) -> None:
-    bookies = await world.bookies("b1", "b2", "b3")
-    ledger_id, metadata = await world.create(("b1", "b2", "b3"), 3, 1)
+async def test_the_highest_of_the_covering_answers_counts(fakes: Fakes) -> None:
+    bookies = await fakes.bookies("b1", "b2", "b3")
+    ledger_id, metadata = await fakes.create(("b1", "b2", "b3"), 3, 1)
     for bookie, lac in zip(bookies, (3, 8, 5), strict=True):
-        world.put(bookie, ledger_id, lac + 1, lac=lac)
-    client = await world.client()
+        fakes.put(bookie, ledger_id, lac + 1, lac=lac)
+    client = await fakes.client()
     keys = credentials(ledger_id)
     assert await read_last_add_confirmed(client.ports, keys, metadata, is_fencing=False) == 8
 
 
-async def test_a_damaged_answer_covers_and_completes_nothing(world: World) -> None:
-    b1, b2, b3 = await world.bookies("b1", "b2", "b3")
-    ledger_id, metadata = await world.create(("b1", "b2", "b3"), 3, 2)
+async def test_a_damaged_answer_covers_and_completes_nothing(fakes: Fakes) -> None:
+    b1, b2, b3 = await fakes.bookies("b1", "b2", "b3")
+    ledger_id, metadata = await fakes.create(("b1", "b2", "b3"), 3, 2)
     for bookie in (b1, b2):
-        world.put(bookie, ledger_id, 4, lac=3)
+        fakes.put(bookie, ledger_id, 4, lac=3)
         bookie.damage(ledger_id, 4)
     b3.refuse("read_lac", Status.UNKNOWN_LEDGER_STATE)
     held = [b1.hold("read_lac"), b2.hold("read_lac")]
-    client = await world.client()
+    client = await fakes.client()
     keys = credentials(ledger_id)
     asking = asyncio.create_task(read_last_add_confirmed(client.ports, keys, metadata, is_fencing=False))
     await until(lambda: [bookie.count("read_lac") for bookie in (b1, b2, b3)] == [1, 1, 1])
@@ -84,11 +84,11 @@ async def test_a_damaged_answer_covers_and_completes_nothing(world: World) -> No
         await asking
 
 
-async def test_a_quick_look_stops_at_the_first_news(world: World) -> None:
-    b1, b2, _ = await world.bookies("b1", "b2", "b3")
-    ledger_id, metadata = await world.create(("b1", "b2", "b3"), 3, 2)
-    world.put(b1, ledger_id, 4, lac=3)
-    client = await world.client(ClientConfig(read_timeout_s=3600))
+async def test_a_quick_look_stops_at_the_first_news(fakes: Fakes) -> None:
+    b1, b2, _ = await fakes.bookies("b1", "b2", "b3")
+    ledger_id, metadata = await fakes.create(("b1", "b2", "b3"), 3, 2)
+    fakes.put(b1, ledger_id, 4, lac=3)
+    client = await fakes.client(ClientConfig(read_timeout_s=3600))
     keys = credentials(ledger_id)
     assert await try_read_last_add_confirmed(client.ports, keys, metadata, above=3) == 3
     b2.hold("read_lac")

@@ -13,7 +13,7 @@ from bkctl.runtime.ledger.changes import to_in_recovery
 from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.net.loop import LoopClock
-from tests.runtime.client.world import World
+from tests.runtime.client.fakes import Fakes
 
 
 class Record:
@@ -156,9 +156,9 @@ async def test_a_race_that_never_ends_is_given_up() -> None:
     assert record.written == []
 
 
-async def test_ledger_metadata_is_such_a_record(world: World) -> None:
-    ledger_id, metadata = await world.create(("b1",), 1, 1)
-    record = LedgerRecord(world.ledgers, ledger_id)
+async def test_ledger_metadata_is_such_a_record(fakes: Fakes) -> None:
+    ledger_id, metadata = await fakes.create(("b1",), 1, 1)
+    record = LedgerRecord(fakes.ledgers, ledger_id)
     copy = LocalCopy(Versioned(metadata, 0))
     changed = await update_record(
         record,
@@ -171,4 +171,4 @@ async def test_ledger_metadata_is_such_a_record(world: World) -> None:
     assert changed.state is (await record.read()).value.state is LedgerState.IN_RECOVERY
     assert copy.current.version == 1
     with pytest.raises(LedgerNotFoundError):
-        await LedgerRecord(world.ledgers, ledger_id + 1).read()
+        await LedgerRecord(fakes.ledgers, ledger_id + 1).read()

@@ -12,16 +12,16 @@ from bkctl.runtime.config import ClientConfig
 from bkctl.runtime.errors import LedgerNotFoundError, LedgerReadError, MetadataError, NoSuchEntryError
 from bkctl.runtime.ledger.metadata import LedgerState, Segment
 from bkctl.runtime.protocol.status import Status
+from tests.runtime.client.fakes import PASSWORD, Fakes, answers_so_far, closed, end, payload
 from tests.runtime.client.scripted_bookie import ScriptedBookie
-from tests.runtime.client.world import PASSWORD, World, answers_so_far, closed, end, payload
 from tests.until import until
 
 THREE = ("b1", "b2", "b3")
 
 
-async def test_t61_an_open_ledger_is_read_as_far_as_it_is_confirmed(world: World) -> None:
-    bookies = await world.bookies(*THREE)
-    writer, client = await world.writer(THREE, 3, 3)
+async def test_t61_an_open_ledger_is_read_as_far_as_it_is_confirmed(fakes: Fakes) -> None:
+    bookies = await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 3, 3)
     for i in range(5):
         await writer.append(payload(i))
     reader = await client.open(writer.ledger_id, password=PASSWORD)
@@ -34,17 +34,17 @@ async def test_t61_an_open_ledger_is_read_as_far_as_it_is_confirmed(world: World
         await reader.read_unconfirmed(3, 5)
     assert isinstance(failure.value.__cause__, NoSuchEntryError)
     assert reader.last_add_confirmed == 3
-    other = await world.client()
+    other = await fakes.client()
     assert (await other.open(writer.ledger_id, password=PASSWORD, recover=True)).last_add_confirmed == 4
     await writer.close()
-    assert end(await world.metadata(writer.ledger_id)) == closed(4, 50)
+    assert end(await fakes.metadata(writer.ledger_id)) == closed(4, 50)
     assert await reader.read_last_add_confirmed() == 4
     assert reader.is_closed
 
 
-async def test_t66_one_bookie_tells_enough_for_a_quick_look(world: World) -> None:
-    b1, b2, b3 = await world.bookies(*THREE)
-    writer, client = await world.writer(THREE, 3, 2)
+async def test_t66_one_bookie_tells_enough_for_a_quick_look(fakes: Fakes) -> None:
+    b1, b2, b3 = await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 3, 2)
     for i in range(3):
         await writer.append(payload(i))
     await until(lambda: b3.holds(writer.ledger_id) == [0, 1, 2])
@@ -64,9 +64,9 @@ async def test_t66_one_bookie_tells_enough_for_a_quick_look(world: World) -> Non
     assert reader.last_add_confirmed == 5
 
 
-async def test_t69_an_empty_ledger_has_no_last_entry(world: World) -> None:
-    await world.bookies(*THREE)
-    writer, client = await world.writer(THREE, 3, 2)
+async def test_t69_an_empty_ledger_has_no_last_entry(fakes: Fakes) -> None:
+    await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 3, 2)
     reader = await client.open(writer.ledger_id, password=PASSWORD)
     with pytest.raises(LedgerReadError):
         await reader.read_last_entry()
@@ -76,13 +76,13 @@ async def test_t69_an_empty_ledger_has_no_last_entry(world: World) -> None:
     assert await reader.read_last_entry() == Entry(0, payload(0))
 
 
-async def test_t70_a_tailing_reader_follows_the_ensemble(world: World) -> None:
-    first = await world.bookies(*THREE)
-    writer, client = await world.writer(THREE, 3, 3)
+async def test_t70_a_tailing_reader_follows_the_ensemble(fakes: Fakes) -> None:
+    first = await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 3, 3)
     for i in range(2):
         await writer.append(payload(i))
     reader = await client.open(writer.ledger_id, password=PASSWORD)
-    await world.bookies("b4", "b5", "b6")
+    await fakes.bookies("b4", "b5", "b6")
     for bookie in first:
         await bookie.stop()
     for i in range(2, 5):
@@ -92,9 +92,9 @@ async def test_t70_a_tailing_reader_follows_the_ensemble(world: World) -> None:
     assert [entry.payload for entry in await reader.read(2)] == [payload(2), payload(3)]
 
 
-async def test_entries_come_in_order_whatever_the_order_of_answers(world: World) -> None:
-    b1, *_ = await world.bookies(*THREE)
-    writer, client = await world.writer(THREE, 1, 1)
+async def test_entries_come_in_order_whatever_the_order_of_answers(fakes: Fakes) -> None:
+    b1, *_ = await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 1, 1)
     await asyncio.gather(*(writer.append_nowait(payload(i)) for i in range(30)))
     await writer.close()
     reader = await client.open(writer.ledger_id, password=PASSWORD)
@@ -107,13 +107,13 @@ async def test_entries_come_in_order_whatever_the_order_of_answers(world: World)
     assert [entry async for entry in reader] == [Entry(i, payload(i)) for i in range(30)]
 
 
-async def test_reads_ahead_are_bounded_by_count_and_by_bytes(world: World) -> None:
-    (b1,) = await world.bookies("b1")
-    ledger_id, _ = await world.create(("b1",), 1, 1)
+async def test_reads_ahead_are_bounded_by_count_and_by_bytes(fakes: Fakes) -> None:
+    (b1,) = await fakes.bookies("b1")
+    ledger_id, _ = await fakes.create(("b1",), 1, 1)
     for entry_id in range(50):
-        world.put(b1, ledger_id, entry_id, lac=entry_id - 1, size=1000)
-    await world.recover(ledger_id)
-    client = await world.client(ClientConfig(reads_in_flight_max=12, read_bytes_in_flight_max=5500))
+        fakes.put(b1, ledger_id, entry_id, lac=entry_id - 1, size=1000)
+    await fakes.recover(ledger_id)
+    client = await fakes.client(ClientConfig(reads_in_flight_max=12, read_bytes_in_flight_max=5500))
     reader = await client.open(ledger_id, password=PASSWORD)
     slow = b1.hold("read", 0)
     b1.requests.clear()
@@ -132,9 +132,9 @@ async def test_reads_ahead_are_bounded_by_count_and_by_bytes(world: World) -> No
 
 
 @pytest.mark.parametrize(("first", "last"), [(-1, 0), (1, 0), (0, 5)])
-async def test_impossible_ranges_ask_no_bookie(world: World, first: int, last: int) -> None:
-    (b1,) = await world.bookies("b1")
-    writer, client = await world.writer(("b1",), 1, 1)
+async def test_impossible_ranges_ask_no_bookie(fakes: Fakes, first: int, last: int) -> None:
+    (b1,) = await fakes.bookies("b1")
+    writer, client = await fakes.writer(("b1",), 1, 1)
     for i in range(5):
         await writer.append(payload(i))
     await writer.close()
@@ -144,51 +144,51 @@ async def test_impossible_ranges_ask_no_bookie(world: World, first: int, last: i
     assert b1.count("read") == 0
 
 
-async def test_an_open_ledger_is_confirmed_up_to_its_last_segment(world: World) -> None:
+async def test_an_open_ledger_is_confirmed_up_to_its_last_segment(fakes: Fakes) -> None:
     """Whatever precedes an ensemble change was acknowledged, even if the new bookies hold nothing yet."""
-    await world.bookies(*THREE)
-    writer, client = await world.writer(THREE, 3, 3)
+    await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 3, 3)
     await asyncio.gather(*(writer.append_nowait(payload(i)) for i in range(4)))
-    await world.change(writer.ledger_id, segments=(Segment(0, THREE), Segment(4, ("b3", "b1", "b2"))))
+    await fakes.change(writer.ledger_id, segments=(Segment(0, THREE), Segment(4, ("b3", "b1", "b2"))))
     for state in (LedgerState.OPEN, LedgerState.IN_RECOVERY):
-        await world.change(writer.ledger_id, state=state)
+        await fakes.change(writer.ledger_id, state=state)
         reader = await client.open(writer.ledger_id, password=PASSWORD)
         assert [entry.entry_id for entry in await reader.read(0)] == [0, 1, 2, 3]
 
 
-async def moved_ledger(world: World, count: int = 10) -> tuple[int, list[ScriptedBookie]]:
+async def moved_ledger(fakes: Fakes, count: int = 10) -> tuple[int, list[ScriptedBookie]]:
     """A closed ledger on b1 and b2, and the four bookies."""
-    bookies = await world.bookies("b1", "b2", "b3", "b4")
-    ledger_id, _ = await world.create(("b1", "b2"), 2, 2)
+    bookies = await fakes.bookies("b1", "b2", "b3", "b4")
+    ledger_id, _ = await fakes.create(("b1", "b2"), 2, 2)
     for entry_id in range(count):
         for bookie in bookies[:2]:
-            world.put(bookie, ledger_id, entry_id, lac=entry_id - 1)
-    await world.recover(ledger_id)
+            fakes.put(bookie, ledger_id, entry_id, lac=entry_id - 1)
+    await fakes.recover(ledger_id)
     return ledger_id, bookies
 
 
 @pytest.mark.parametrize("is_dead", [True, False])
-async def test_a_reader_finds_the_entries_of_a_closed_ledger_that_moved(world: World, *, is_dead: bool) -> None:
-    ledger_id, (b1, b2, b3, b4) = await moved_ledger(world)
-    client = await world.client()
+async def test_a_reader_finds_the_entries_of_a_closed_ledger_that_moved(fakes: Fakes, *, is_dead: bool) -> None:
+    ledger_id, (b1, b2, b3, b4) = await moved_ledger(fakes)
+    client = await fakes.client()
     reader = await client.open(ledger_id, password=PASSWORD)
     assert len(await reader.read(0)) == 10
     for old, new in ((b1, b3), (b2, b4)):
         new.ledgers[ledger_id] = old.ledgers.pop(ledger_id)
         if is_dead:
             await old.stop()
-    await world.change(ledger_id, segments=(Segment(0, ("b3", "b4")),))
+    await fakes.change(ledger_id, segments=(Segment(0, ("b3", "b4")),))
     assert [entry.payload for entry in await reader.read(0)] == [payload(i) for i in range(10)]
     assert reader.metadata.last_segment.ensemble == ("b3", "b4")
 
 
-async def test_a_reader_of_an_open_ledger_finds_entries_behind_an_ensemble_change(world: World) -> None:
-    first = await world.bookies(*THREE)
-    writer, client = await world.writer(THREE, 3, 3)
+async def test_a_reader_of_an_open_ledger_finds_entries_behind_an_ensemble_change(fakes: Fakes) -> None:
+    first = await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 3, 3)
     for i in range(2):
         await writer.append(payload(i))
     readers = [await client.open(writer.ledger_id, password=PASSWORD) for _ in range(2)]
-    await world.bookies("b4", "b5", "b6")
+    await fakes.bookies("b4", "b5", "b6")
     for bookie in first:
         await bookie.stop()
     for i in range(2, 5):
@@ -197,9 +197,9 @@ async def test_a_reader_of_an_open_ledger_finds_entries_behind_an_ensemble_chang
     assert await readers[1].try_read_last_add_confirmed() == 3
 
 
-async def test_a_quick_look_finds_that_the_ledger_was_closed(world: World) -> None:
-    bookies = await world.bookies(*THREE)
-    writer, client = await world.writer(THREE, 3, 3)
+async def test_a_quick_look_finds_that_the_ledger_was_closed(fakes: Fakes) -> None:
+    bookies = await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 3, 3)
     for i in range(3):
         await writer.append(payload(i))
     reader = await client.open(writer.ledger_id, password=PASSWORD)
@@ -210,52 +210,52 @@ async def test_a_quick_look_finds_that_the_ledger_was_closed(world: World) -> No
     assert reader.is_closed
 
 
-async def test_an_entry_that_moves_again_and_again_is_not_sought_for_ever(world: World) -> None:
+async def test_an_entry_that_moves_again_and_again_is_not_sought_for_ever(fakes: Fakes) -> None:
     names = [f"b{number}" for number in range(ENSEMBLES_TRIED_MAX + 1)]
-    bookies = await world.bookies(*names)
-    ledger_id, _ = await world.create((names[0],), 1, 1)
-    world.put(bookies[0], ledger_id, 0)
-    await world.recover(ledger_id)
-    client = await world.client()
+    bookies = await fakes.bookies(*names)
+    ledger_id, _ = await fakes.create((names[0],), 1, 1)
+    fakes.put(bookies[0], ledger_id, 0)
+    await fakes.recover(ledger_id)
+    client = await fakes.client()
     reader = await client.open(ledger_id, password=PASSWORD)
     refusals = [bookie.hold("read", 0, status=Status.NO_SUCH_ENTRY) for bookie in bookies]
     reading = asyncio.create_task(reader.read(0))
     for number in range(ENSEMBLES_TRIED_MAX):
         await refusals[number].arrived()
-        await world.change(ledger_id, segments=(Segment(0, (names[number + 1],)),))
+        await fakes.change(ledger_id, segments=(Segment(0, (names[number + 1],)),))
         refusals[number].release()
     with pytest.raises(LedgerReadError, match=names[-2]):
         await reading
     assert [bookie.count("read", 0) for bookie in bookies[1:]] == [1] * (ENSEMBLES_TRIED_MAX - 1) + [0]
 
 
-async def test_an_entry_that_has_not_moved_is_asked_for_once(world: World) -> None:
-    ledger_id, (b1, b2, *_) = await moved_ledger(world, 1)
-    client = await world.client()
+async def test_an_entry_that_has_not_moved_is_asked_for_once(fakes: Fakes) -> None:
+    ledger_id, (b1, b2, *_) = await moved_ledger(fakes, 1)
+    client = await fakes.client()
     reader = await client.open(ledger_id, password=PASSWORD)
     b1.requests.clear()
     for bookie in (b1, b2):
         bookie.refuse("read", Status.IO_ERROR)
-    await world.change(ledger_id, custom_metadata=(("label", b"new"),))
+    await fakes.change(ledger_id, custom_metadata=(("label", b"new"),))
     with pytest.raises(LedgerReadError, match="entry 0: bookie b1"):
         await reader.read(0)
     assert b1.count("read") == 1
 
 
-async def test_a_reader_of_a_deleted_ledger_says_so(world: World) -> None:
-    ledger_id, (b1, b2, *_) = await moved_ledger(world)
-    client = await world.client()
+async def test_a_reader_of_a_deleted_ledger_says_so(fakes: Fakes) -> None:
+    ledger_id, (b1, b2, *_) = await moved_ledger(fakes)
+    client = await fakes.client()
     reader = await client.open(ledger_id, password=PASSWORD)
-    await world.ledgers.delete(ledger_id)
+    await fakes.ledgers.delete(ledger_id)
     for bookie in (b1, b2):
         bookie.refuse("read", Status.NO_SUCH_LEDGER)
     with pytest.raises(LedgerNotFoundError):
         await reader.read(0)
 
 
-async def test_a_reader_without_zookeeper_does_not_say_that_an_entry_does_not_exist(world: World) -> None:
-    ledger_id, (b1, b2, *_) = await moved_ledger(world)
-    client = await world.client()
+async def test_a_reader_without_zookeeper_does_not_say_that_an_entry_does_not_exist(fakes: Fakes) -> None:
+    ledger_id, (b1, b2, *_) = await moved_ledger(fakes)
+    client = await fakes.client()
     reader = await client.open(ledger_id, password=PASSWORD)
     assert len(await reader.read(0)) == 10
     for bookie in (b1, b2):

@@ -19,8 +19,8 @@ from bkctl.runtime.errors import (
 )
 from bkctl.runtime.ledger.metadata import LedgerState, Segment
 from bkctl.runtime.protocol.status import Status
+from tests.runtime.client.fakes import PASSWORD, TIMEOUT_S, Fakes, answers_so_far, closed, end, payload, segments
 from tests.runtime.client.scripted_bookie import Held, StoredLedger
-from tests.runtime.client.world import PASSWORD, TIMEOUT_S, World, answers_so_far, closed, end, payload, segments
 from tests.runtime.net.stepped_clock import SteppedClock
 from tests.until import until
 
@@ -30,10 +30,10 @@ PATIENT = ClientConfig(read_timeout_s=3600, add_timeout_s=3600)
 """A recovery that waits for a bookie that never answers is caught by the test's own limit."""
 
 
-async def recover_past_silence(world: World, ledger_id: int, silent: list[Held]) -> None:
+async def recover_past_silence(fakes: Fakes, ledger_id: int, silent: list[Held]) -> None:
     """Recover the ledger. When all others have answered, the time is up for the requests that are held."""
     clock = SteppedClock()
-    client = await world.client(clock=clock)
+    client = await fakes.client(clock=clock)
     opening = asyncio.create_task(client.open(ledger_id, password=PASSWORD, recover=True))
     for one in silent:
         await one.arrived()
@@ -43,23 +43,23 @@ async def recover_past_silence(world: World, ledger_id: int, silent: list[Held])
 
 
 @pytest.mark.parametrize("count", [100, 1, 0])
-async def test_t35_recovery_takes_the_ledger_from_its_writer(world: World, count: int) -> None:
-    await world.bookies(*THREE)
-    writer, _ = await world.writer(THREE, 3, 2)
+async def test_t35_recovery_takes_the_ledger_from_its_writer(fakes: Fakes, count: int) -> None:
+    await fakes.bookies(*THREE)
+    writer, _ = await fakes.writer(THREE, 3, 2)
     for i in range(count):
         await writer.append(payload(i, 19))
-    assert end(await world.recover(writer.ledger_id)) == closed(count - 1, 19 * count)
+    assert end(await fakes.recover(writer.ledger_id)) == closed(count - 1, 19 * count)
     with pytest.raises(LedgerFencedError):
         await writer.append(payload(count, 19))
     with pytest.raises(LedgerClosedError):
         await writer.append(payload(count, 19))
     await writer.close()
-    assert end(await world.metadata(writer.ledger_id)) == closed(count - 1, 19 * count)
+    assert end(await fakes.metadata(writer.ledger_id)) == closed(count - 1, 19 * count)
 
 
-async def test_t36_a_wrong_password_reaches_no_bookie(world: World) -> None:
-    bookies = await world.bookies(*THREE)
-    writer, client = await world.writer(THREE, 3, 3)
+async def test_t36_a_wrong_password_reaches_no_bookie(fakes: Fakes) -> None:
+    bookies = await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 3, 3)
     await writer.append(payload(0))
     for recover in (True, False):
         with pytest.raises(LedgerPasswordError):
@@ -68,10 +68,10 @@ async def test_t36_a_wrong_password_reaches_no_bookie(world: World) -> None:
     assert await writer.append(payload(1)) == 1
 
 
-async def test_t37_recovery_reads_fence(world: World) -> None:
+async def test_t37_recovery_reads_fence(fakes: Fakes) -> None:
     """D1 of protocol section 6.5: without the flag, the entry would reach an ack quorum after the ledger was closed."""
-    b1, b2, b3 = await world.bookies(*THREE)
-    writer, _ = await world.writer(THREE, 3, 2)
+    b1, b2, b3 = await fakes.bookies(*THREE)
+    writer, _ = await fakes.writer(THREE, 3, 2)
     for i in range(2):
         await writer.append(payload(i))
     await until(lambda: all(bookie.holds(writer.ledger_id) == [0, 1] for bookie in (b1, b2, b3)))
@@ -82,7 +82,7 @@ async def test_t37_recovery_reads_fence(world: World) -> None:
     await until(lambda: b3.holds(writer.ledger_id) == [0, 1, 2])
     b2.hold("read", -1)
     b3.hold("read", 2)
-    assert end(await world.recover(writer.ledger_id, PATIENT)) == closed(1, 20)
+    assert end(await fakes.recover(writer.ledger_id, PATIENT)) == closed(1, 20)
     for one in on_their_way:
         one.release()
     with pytest.raises(LedgerFencedError):
@@ -92,26 +92,26 @@ async def test_t37_recovery_reads_fence(world: World) -> None:
     assert all(request.is_fencing for request in b2.requests if request.kind == "read" and request.entry_id >= 2)
 
 
-async def test_t38_recovery_never_starts_before_the_last_segment(world: World) -> None:
-    b1, b4 = await world.bookies("b1", "b4")
-    ledger_id, _ = await world.create(("b1", "b2"), 2, 2)
-    await world.change(ledger_id, segments=(Segment(0, ("b1", "b2")), Segment(1, ("b1", "b3"))))
+async def test_t38_recovery_never_starts_before_the_last_segment(fakes: Fakes) -> None:
+    b1, b4 = await fakes.bookies("b1", "b4")
+    ledger_id, _ = await fakes.create(("b1", "b2"), 2, 2)
+    await fakes.change(ledger_id, segments=(Segment(0, ("b1", "b2")), Segment(1, ("b1", "b3"))))
     for entry_id in (0, 1):
-        world.put(b1, ledger_id, entry_id)
-    stored = await world.recover(ledger_id)
+        fakes.put(b1, ledger_id, entry_id)
+    stored = await fakes.recover(ledger_id)
     assert segments(stored) == {0: ("b1", "b2"), 1: ("b1", "b4")}
     assert end(stored) == closed(1, 20)
     assert b1.count("read", 0) == 0
     assert b4.holds(ledger_id) == [1]
 
 
-async def test_t39_a_bookie_that_fails_on_the_first_entry_is_replaced_in_the_same_segment(world: World) -> None:
-    b1, b2, b3, b4 = await world.bookies("b1", "b2", "b3", "b4")
+async def test_t39_a_bookie_that_fails_on_the_first_entry_is_replaced_in_the_same_segment(fakes: Fakes) -> None:
+    b1, b2, b3, b4 = await fakes.bookies("b1", "b2", "b3", "b4")
     await b2.stop()
-    ledger_id, _ = await world.create(THREE, 3, 2)
-    world.put(b1, ledger_id, 0)
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
+    fakes.put(b1, ledger_id, 0)
     slow = b3.hold("add")
-    recovering = asyncio.create_task(world.recover(ledger_id))
+    recovering = asyncio.create_task(fakes.recover(ledger_id))
     await until(lambda: b4.holds(ledger_id) == [0])
     slow.release()
     stored = await recovering
@@ -119,16 +119,16 @@ async def test_t39_a_bookie_that_fails_on_the_first_entry_is_replaced_in_the_sam
     assert end(stored) == closed(0, 10)
 
 
-async def test_t40_a_bookie_that_fails_later_is_replaced_from_there_on(world: World) -> None:
-    b1, b2, b3, b4 = await world.bookies("b1", "b2", "b3", "b4")
-    ledger_id, _ = await world.create(THREE, 3, 2)
-    world.put(b1, ledger_id, 0)
-    world.put(b3, ledger_id, 1)
+async def test_t40_a_bookie_that_fails_later_is_replaced_from_there_on(fakes: Fakes) -> None:
+    b1, b2, b3, b4 = await fakes.bookies("b1", "b2", "b3", "b4")
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
+    fakes.put(b1, ledger_id, 0)
+    fakes.put(b3, ledger_id, 1)
     for entry_id in (0, 1):
         b2.refuse("read", Status.IO_ERROR, entry_id=entry_id)  # or two negatives could end the ledger first
     b2.refuse("add", Status.IO_ERROR, entry_id=1)
     slow = b3.hold("add", 1)
-    recovering = asyncio.create_task(world.recover(ledger_id, ONE_AT_A_TIME))
+    recovering = asyncio.create_task(fakes.recover(ledger_id, ONE_AT_A_TIME))
     await until(lambda: b4.holds(ledger_id) == [1])
     slow.release()
     stored = await recovering
@@ -137,23 +137,23 @@ async def test_t40_a_bookie_that_fails_later_is_replaced_from_there_on(world: Wo
     assert b2.holds(ledger_id) == [0]
 
 
-async def test_t41_two_failures_at_the_same_entry_leave_one_segment(world: World) -> None:
-    b1, b2, b3, b4, b5 = await world.bookies("b1", "b2", "b3", "b4", "b5")
-    ledger_id, _ = await world.create(THREE, 3, 2)
+async def test_t41_two_failures_at_the_same_entry_leave_one_segment(fakes: Fakes) -> None:
+    b1, b2, b3, b4, b5 = await fakes.bookies("b1", "b2", "b3", "b4", "b5")
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
     for bookie in (b1, b2):
-        world.put(bookie, ledger_id, 0)
+        fakes.put(bookie, ledger_id, 0)
         bookie.refuse("add", Status.IO_ERROR)
     b3.hold("add")
-    stored = await world.recover(ledger_id)
+    stored = await fakes.recover(ledger_id)
     (only,) = segments(stored).items()
     assert (only[0], set(only[1]), only[1][2]) == (0, {"b3", "b4", "b5"}, "b3")
     assert end(stored) == closed(0, 10)
     assert b4.holds(ledger_id) == b5.holds(ledger_id) == [0]
 
 
-async def test_t42_with_all_bookies_down_recovery_fails_and_can_be_repeated(world: World) -> None:
-    bookies = await world.bookies(*THREE)
-    writer, client = await world.writer(THREE, 3, 2)
+async def test_t42_with_all_bookies_down_recovery_fails_and_can_be_repeated(fakes: Fakes) -> None:
+    bookies = await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 3, 2)
     for i in range(3):
         await writer.append(payload(i))
     writer.abandon()
@@ -161,85 +161,85 @@ async def test_t42_with_all_bookies_down_recovery_fails_and_can_be_repeated(worl
     for bookie in bookies:
         await bookie.stop()
     with pytest.raises(LedgerRecoveryError) as failure:
-        await world.recover(writer.ledger_id)
+        await fakes.recover(writer.ledger_id)
     assert isinstance(failure.value.__cause__, BookieError)
-    stored = await world.metadata(writer.ledger_id)
+    stored = await fakes.metadata(writer.ledger_id)
     assert (stored.state, segments(stored)) == (LedgerState.IN_RECOVERY, {0: THREE})
     for bookie in bookies:
         await bookie.start()
-    assert end(await world.recover(writer.ledger_id)) == closed(2, 30)
+    assert end(await fakes.recover(writer.ledger_id)) == closed(2, 30)
 
 
-async def test_t43_without_a_spare_a_refused_write_back_stops_recovery(world: World) -> None:
-    bookies = await world.bookies(*THREE)
-    ledger_id, _ = await world.create(THREE, 3, 2)
+async def test_t43_without_a_spare_a_refused_write_back_stops_recovery(fakes: Fakes) -> None:
+    bookies = await fakes.bookies(*THREE)
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
     for bookie in bookies:
-        world.put(bookie, ledger_id, 0)
+        fakes.put(bookie, ledger_id, 0)
         bookie.refuse("add", Status.IO_ERROR)
     with pytest.raises(LedgerRecoveryError) as failure:
-        await world.recover(ledger_id)
+        await fakes.recover(ledger_id)
     assert isinstance(failure.value.__cause__, NotEnoughBookiesError)
-    stored = await world.metadata(ledger_id)
+    stored = await fakes.metadata(ledger_id)
     assert (stored.state, segments(stored)) == (LedgerState.IN_RECOVERY, {0: THREE})
 
 
-async def test_t43_a_new_bookie_lets_recovery_end(world: World) -> None:
-    _, _, b3 = await world.bookies(*THREE)
-    writer, client = await world.writer(THREE, 3, 3)
+async def test_t43_a_new_bookie_lets_recovery_end(fakes: Fakes) -> None:
+    _, _, b3 = await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 3, 3)
     for i in range(3):
         await writer.append(payload(i))
     writer.abandon()
     await client.close()
     await b3.stop()
     with pytest.raises(LedgerRecoveryError):
-        await world.recover(writer.ledger_id)
-    await world.bookies("b4")
-    stored = await world.recover(writer.ledger_id)
+        await fakes.recover(writer.ledger_id)
+    await fakes.bookies("b4")
+    stored = await fakes.recover(writer.ledger_id)
     assert end(stored) == closed(2, 30)
     assert stored.last_segment.ensemble == ("b1", "b2", "b4")
 
 
-async def test_t44_a_ledger_closed_meanwhile_is_adopted(world: World) -> None:
-    bookies = await world.bookies(*THREE)
-    ledger_id, _ = await world.create(THREE, 3, 2)
+async def test_t44_a_ledger_closed_meanwhile_is_adopted(fakes: Fakes) -> None:
+    bookies = await fakes.bookies(*THREE)
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
     for bookie in bookies:
-        world.put(bookie, ledger_id, 0)
+        fakes.put(bookie, ledger_id, 0)
     held = [bookie.hold("add") for bookie in bookies]
-    recovering = asyncio.create_task(world.recover(ledger_id))
+    recovering = asyncio.create_task(fakes.recover(ledger_id))
     await held[0].arrived()
-    await world.change(ledger_id, state=LedgerState.CLOSED, last_entry_id=-1, length=0)
+    await fakes.change(ledger_id, state=LedgerState.CLOSED, last_entry_id=-1, length=0)
     for one in held:
         one.release()
     assert end(await recovering) == closed(-1, 0)
 
 
-async def test_t45_a_segment_that_appears_during_recovery_is_refused(world: World) -> None:
-    bookies = await world.bookies(*THREE)
-    ledger_id, _ = await world.create(THREE, 3, 2)
+async def test_t45_a_segment_that_appears_during_recovery_is_refused(fakes: Fakes) -> None:
+    bookies = await fakes.bookies(*THREE)
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
     for bookie in bookies:
-        world.put(bookie, ledger_id, 0)
+        fakes.put(bookie, ledger_id, 0)
     held = [bookie.hold("add") for bookie in bookies]
-    recovering = asyncio.create_task(world.recover(ledger_id))
+    recovering = asyncio.create_task(fakes.recover(ledger_id))
     await held[0].arrived()
-    await world.change(ledger_id, segments=(Segment(0, THREE), Segment(5, ("b2", "b3", "b1"))))
+    await fakes.change(ledger_id, segments=(Segment(0, THREE), Segment(5, ("b2", "b3", "b1"))))
     for one in held:
         one.release()
     with pytest.raises(LedgerRecoveryError, match="last segment"):
         await recovering
-    assert (await world.metadata(ledger_id)).state is LedgerState.IN_RECOVERY
+    assert (await fakes.metadata(ledger_id)).state is LedgerState.IN_RECOVERY
 
 
-async def test_older_segments_may_change_during_recovery(world: World) -> None:
+async def test_older_segments_may_change_during_recovery(fakes: Fakes) -> None:
     """Re-replication moves copies of old segments at any time; the close keeps what it did (protocol section 6.3)."""
-    bookies = await world.bookies(*THREE)
-    ledger_id, _ = await world.create(THREE, 3, 2)
-    await world.change(ledger_id, segments=(Segment(0, ("b7", "b8", "b9")), Segment(4, THREE)))
+    bookies = await fakes.bookies(*THREE)
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
+    await fakes.change(ledger_id, segments=(Segment(0, ("b7", "b8", "b9")), Segment(4, THREE)))
     for bookie in bookies:
-        world.put(bookie, ledger_id, 4, lac=3)
+        fakes.put(bookie, ledger_id, 4, lac=3)
     held = [bookie.hold("add") for bookie in bookies]
-    recovering = asyncio.create_task(world.recover(ledger_id))
+    recovering = asyncio.create_task(fakes.recover(ledger_id))
     await held[0].arrived()
-    await world.change(ledger_id, segments=(Segment(0, ("b6", "b8", "b9")), Segment(4, THREE)))
+    await fakes.change(ledger_id, segments=(Segment(0, ("b6", "b8", "b9")), Segment(4, THREE)))
     for one in held:
         one.release()
     stored = await recovering
@@ -247,10 +247,10 @@ async def test_older_segments_may_change_during_recovery(world: World) -> None:
     assert end(stored) == closed(4, 50)
 
 
-async def test_t46_a_rolling_restart_truncates_nothing(world: World) -> None:
-    b1, b2, _, b4 = await world.bookies("b1", "b2", "b3", "b4")
+async def test_t46_a_rolling_restart_truncates_nothing(fakes: Fakes) -> None:
+    b1, b2, _, b4 = await fakes.bookies("b1", "b2", "b3", "b4")
     b4.refuse("add", Status.IO_ERROR)
-    writer, client = await world.writer(THREE, 2, 2)
+    writer, client = await fakes.writer(THREE, 2, 2)
     for i in range(10):
         await writer.append(payload(i))
     writer.abandon()
@@ -258,20 +258,20 @@ async def test_t46_a_rolling_restart_truncates_nothing(world: World) -> None:
     for bookie in (b1, b2):
         await bookie.stop()
         with pytest.raises(LedgerRecoveryError):
-            await world.recover(writer.ledger_id)
+            await fakes.recover(writer.ledger_id)
         await bookie.start()
-    stored = await world.recover(writer.ledger_id)
+    stored = await fakes.recover(writer.ledger_id)
     assert end(stored) == closed(9, 100)
     assert segments(stored) == {0: THREE}
 
 
-async def test_t47_what_lies_behind_a_gap_is_not_recovered(world: World) -> None:
-    (b1,) = await world.bookies("b1")
-    ledger_id, _ = await world.create(("b1",), 1, 1)
+async def test_t47_what_lies_behind_a_gap_is_not_recovered(fakes: Fakes) -> None:
+    (b1,) = await fakes.bookies("b1")
+    ledger_id, _ = await fakes.create(("b1",), 1, 1)
     for entry_id in range(10):
-        world.put(b1, ledger_id, entry_id, lac=entry_id - 1)
-    world.put(b1, ledger_id, 14, lac=8)
-    assert end(await world.recover(ledger_id)) == closed(9, 100)
+        fakes.put(b1, ledger_id, entry_id, lac=entry_id - 1)
+    fakes.put(b1, ledger_id, 14, lac=8)
+    assert end(await fakes.recover(ledger_id)) == closed(9, 100)
     assert b1.count("add") == 1
 
 
@@ -288,16 +288,16 @@ async def test_t47_what_lies_behind_a_gap_is_not_recovered(world: World) -> None
     ],
 )
 async def test_t48_only_explicit_negatives_end_a_ledger(
-    world: World, answers: tuple[str, ...], expected_end: int | None
+    fakes: Fakes, answers: tuple[str, ...], expected_end: int | None
 ) -> None:
-    bookies = await world.bookies(*THREE)
-    ledger_id, _ = await world.create(THREE, 3, 2)
+    bookies = await fakes.bookies(*THREE)
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
     silent = []
     for bookie, answer in zip(bookies, answers, strict=True):
         for entry_id in range(5):
-            world.put(bookie, ledger_id, entry_id, lac=entry_id - 1)
+            fakes.put(bookie, ledger_id, entry_id, lac=entry_id - 1)
         if answer in {"present", "damaged"}:
-            world.put(bookie, ledger_id, 5, lac=4)
+            fakes.put(bookie, ledger_id, 5, lac=4)
         if answer == "damaged":
             bookie.damage(ledger_id, 5)
         if answer == "unknown":
@@ -306,40 +306,40 @@ async def test_t48_only_explicit_negatives_end_a_ledger(
             silent.append(bookie.hold("read", 5))
     if expected_end is None:
         with pytest.raises(LedgerRecoveryError, match="entry 5"):
-            await recover_past_silence(world, ledger_id, silent)
-        assert (await world.metadata(ledger_id)).state is LedgerState.IN_RECOVERY
+            await recover_past_silence(fakes, ledger_id, silent)
+        assert (await fakes.metadata(ledger_id)).state is LedgerState.IN_RECOVERY
         return
     async with asyncio.timeout(60):
-        stored = await world.recover(ledger_id, PATIENT)
+        stored = await fakes.recover(ledger_id, PATIENT)
     assert end(stored) == closed(expected_end, 10 * (expected_end + 1))
 
 
-async def test_t49_an_ack_quorum_of_one_needs_every_bookie(world: World) -> None:
-    b1, _, _ = await world.bookies("b1", "b2", "b3")
-    risky, _ = await world.create(("b1", "b2"), 2, 1)
-    sound, _ = await world.create(("b1", "b2"), 2, 2)
+async def test_t49_an_ack_quorum_of_one_needs_every_bookie(fakes: Fakes) -> None:
+    b1, _, _ = await fakes.bookies("b1", "b2", "b3")
+    risky, _ = await fakes.create(("b1", "b2"), 2, 1)
+    sound, _ = await fakes.create(("b1", "b2"), 2, 2)
     await b1.stop()
     with pytest.raises(LedgerRecoveryError):
-        await world.recover(risky)
-    assert end(await world.recover(sound)) == closed(-1, 0)
+        await fakes.recover(risky)
+    assert end(await fakes.recover(sound)) == closed(-1, 0)
 
 
-async def test_t50_a_hung_bookie_holds_up_neither_recovery_nor_the_fence(world: World) -> None:
-    _, b2, _ = await world.bookies(*THREE)
-    writer, _ = await world.writer(THREE, 3, 2)
+async def test_t50_a_hung_bookie_holds_up_neither_recovery_nor_the_fence(fakes: Fakes) -> None:
+    _, b2, _ = await fakes.bookies(*THREE)
+    writer, _ = await fakes.writer(THREE, 3, 2)
     for i in range(3):
         await writer.append(payload(i))
     b2.hang("read")
     b2.hang("add")
     async with asyncio.timeout(60):
-        assert end(await world.recover(writer.ledger_id, PATIENT)) == closed(2, 30)
+        assert end(await fakes.recover(writer.ledger_id, PATIENT)) == closed(2, 30)
     with pytest.raises(LedgerFencedError):
         await writer.append(payload(3))
 
 
-async def test_t52_parallel_recoveries_agree_on_one_end(world: World) -> None:
-    await world.bookies(*THREE, "b4")  # a spare: a late "fenced" makes the writer change its ensemble first
-    writer, _ = await world.writer(THREE, 3, 2)
+async def test_t52_parallel_recoveries_agree_on_one_end(fakes: Fakes) -> None:
+    await fakes.bookies(*THREE, "b4")  # a spare: a late "fenced" makes the writer change its ensemble first
+    writer, _ = await fakes.writer(THREE, 3, 2)
     for i in range(5):
         await writer.append(payload(i))
 
@@ -348,25 +348,25 @@ async def test_t52_parallel_recoveries_agree_on_one_end(world: World) -> None:
             await writer.append(payload(i))
 
     writing = asyncio.create_task(write_on())
-    clients = [await world.client() for _ in range(3)]
+    clients = [await fakes.client() for _ in range(3)]
     opening = [client.open(writer.ledger_id, password=PASSWORD, recover=True) for client in clients for _ in range(3)]
     readers = await asyncio.gather(*opening)
     with pytest.raises((LedgerFencedError, LedgerClosedError)):
         await writing
     confirmed = writer.last_add_confirmed
     (the_end,) = {end(reader.metadata) for reader in readers}
-    assert the_end == end(await world.metadata(writer.ledger_id))
+    assert the_end == end(await fakes.metadata(writer.ledger_id))
     assert the_end == closed(the_end[1], 10 * (the_end[1] + 1))
     assert the_end[1] >= confirmed
     assert [entry.payload for entry in await readers[0].read(0)] == [payload(i) for i in range(the_end[1] + 1)]
 
 
-async def test_t53_a_ledger_closed_before_the_mark_is_not_fenced(world: World) -> None:
-    bookies = await world.bookies(*THREE)
-    writer, _ = await world.writer(THREE, 3, 3)
+async def test_t53_a_ledger_closed_before_the_mark_is_not_fenced(fakes: Fakes) -> None:
+    bookies = await fakes.bookies(*THREE)
+    writer, _ = await fakes.writer(THREE, 3, 3)
     for i in range(2):
         await writer.append(payload(i))
-    other = await world.client()
+    other = await fakes.client()
     other.held_store.hold_writes()
     opening = asyncio.create_task(other.open(writer.ledger_id, password=PASSWORD, recover=True))
     await other.held_store.write_is_held()
@@ -378,16 +378,16 @@ async def test_t53_a_ledger_closed_before_the_mark_is_not_fenced(world: World) -
     assert all(bookie.count("read") == 0 for bookie in bookies)
 
 
-async def test_t54_the_next_recoverer_reads_from_the_stored_ensemble(world: World) -> None:
-    b1, b2, b3, b4 = await world.bookies("b1", "b2", "b3", "b4")
-    ledger_id, _ = await world.create(THREE, 3, 2)
+async def test_t54_the_next_recoverer_reads_from_the_stored_ensemble(fakes: Fakes) -> None:
+    b1, b2, b3, b4 = await fakes.bookies("b1", "b2", "b3", "b4")
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
     for entry_id in range(3):
-        world.put(b1, ledger_id, entry_id)
-        world.put(b3, ledger_id, entry_id)
+        fakes.put(b1, ledger_id, entry_id)
+        fakes.put(b3, ledger_id, entry_id)
     b2.refuse("add", Status.IO_ERROR)
     b3.hold("add")
     substitute = b4.hold("add")
-    first = await world.client()
+    first = await fakes.client()
     crashing = asyncio.create_task(first.open(ledger_id, password=PASSWORD, recover=True))
     await substitute.arrived()
     first.held_store.hold_writes()
@@ -399,37 +399,37 @@ async def test_t54_the_next_recoverer_reads_from_the_stored_ensemble(world: Worl
     for bookie in (b2, b3, b4):
         bookie.obey()
         bookie.requests.clear()
-    stored = await world.recover(ledger_id)
+    stored = await fakes.recover(ledger_id)
     assert end(stored) == closed(2, 30)
     assert segments(stored) == {0: THREE}
     assert b4.requests == []
     await until(lambda: b2.holds(ledger_id) == [0, 1, 2])
 
 
-async def test_d4_recovery_reads_from_the_bookies_it_has_itself_replaced(world: World) -> None:
+async def test_d4_recovery_reads_from_the_bookies_it_has_itself_replaced(fakes: Fakes) -> None:
     """Entry 2 was acknowledged by b2 and b3. They take no write-backs any more; their substitutes lack the entry."""
-    b1, b2, b3, _, _ = await world.bookies("b1", "b2", "b3", "b4", "b5")
-    ledger_id, _ = await world.create(THREE, 3, 2)
+    b1, b2, b3, _, _ = await fakes.bookies("b1", "b2", "b3", "b4", "b5")
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
     for bookie, count in ((b1, 2), (b2, 3), (b3, 3)):
         for entry_id in range(count):
-            world.put(bookie, ledger_id, entry_id)
+            fakes.put(bookie, ledger_id, entry_id)
     for bookie in (b2, b3):
         bookie.refuse("add", Status.IO_ERROR)
     b1.hold("add")  # so that both substitutes are needed from the first entry on
-    stored = await world.recover(ledger_id, ONE_AT_A_TIME)
+    stored = await fakes.recover(ledger_id, ONE_AT_A_TIME)
     assert end(stored) == closed(2, 30)
     assert set(stored.last_segment.ensemble) == {"b1", "b4", "b5"}
 
 
-async def test_t55_a_damaged_answer_to_the_fence_counts_for_coverage_alone(world: World) -> None:
-    b1, b2, b3 = await world.bookies(*THREE)
-    ledger_id, _ = await world.create(THREE, 3, 2)
+async def test_t55_a_damaged_answer_to_the_fence_counts_for_coverage_alone(fakes: Fakes) -> None:
+    b1, b2, b3 = await fakes.bookies(*THREE)
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
     for bookie, lac in ((b1, 7), (b2, 1), (b3, 2)):
         for entry_id in range(4):
-            world.put(bookie, ledger_id, entry_id, lac=lac)
+            fakes.put(bookie, ledger_id, entry_id, lac=lac)
     b1.damage(ledger_id, 3)
     slow = [bookie.hold("read", -1) for bookie in (b2, b3)]
-    recovering = asyncio.create_task(world.recover(ledger_id))
+    recovering = asyncio.create_task(fakes.recover(ledger_id))
     await slow[0].arrived()
     await until(lambda: b1.count("read", -1) == 1)
     for one in slow:
@@ -437,99 +437,99 @@ async def test_t55_a_damaged_answer_to_the_fence_counts_for_coverage_alone(world
     assert end(await recovering) == closed(3, 40)
 
 
-async def test_t55_a_damaged_last_answer_is_no_success(world: World) -> None:
+async def test_t55_a_damaged_last_answer_is_no_success(fakes: Fakes) -> None:
     """Fencing is covered, but how far the ledger is confirmed was not learned (protocol section 2.3)."""
-    b1, b2, b3 = await world.bookies(*THREE)
-    ledger_id, _ = await world.create(THREE, 3, 2)
+    b1, b2, b3 = await fakes.bookies(*THREE)
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
     for bookie in (b1, b2):
-        world.put(bookie, ledger_id, 0)
+        fakes.put(bookie, ledger_id, 0)
         bookie.damage(ledger_id, 0)
     await b3.stop()
     with pytest.raises(LedgerRecoveryError) as failure:
-        await world.recover(ledger_id)
+        await fakes.recover(ledger_id)
     assert isinstance(failure.value.__cause__, DigestMismatchError | BookieError)
 
 
 @pytest.mark.parametrize("in_flight_max", [1, 3, 13])
-async def test_t56_how_far_it_reads_ahead_changes_nothing(world: World, in_flight_max: int) -> None:
-    bookies = await world.bookies(*THREE)
-    ledger_id, _ = await world.create(THREE, 3, 2)
+async def test_t56_how_far_it_reads_ahead_changes_nothing(fakes: Fakes, in_flight_max: int) -> None:
+    bookies = await fakes.bookies(*THREE)
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
     for entry_id in range(10):
         for bookie in bookies:
-            world.put(bookie, ledger_id, entry_id)
-    stored = await world.recover(ledger_id, ClientConfig(recovery_reads_in_flight_max=in_flight_max))
+            fakes.put(bookie, ledger_id, entry_id)
+    stored = await fakes.recover(ledger_id, ClientConfig(recovery_reads_in_flight_max=in_flight_max))
     assert end(stored) == closed(9, 100)
     await until(lambda: all(bookie.count("add") >= 10 for bookie in bookies))  # the third copy may be late
     for bookie in bookies:
         assert [bookie.count("add", entry_id) for entry_id in range(11)] == [1] * 10 + [0]
 
 
-async def test_t57_limbo_is_unknown_and_not_absent(world: World) -> None:
+async def test_t57_limbo_is_unknown_and_not_absent(fakes: Fakes) -> None:
     """An entry is on b1 and b3; b1 has lost it, and knows that it may have."""
-    b1, b2, b3 = await world.bookies(*THREE)
-    ledger_id, _ = await world.create(THREE, 3, 2)
-    world.put(b3, ledger_id, 0)
+    b1, b2, b3 = await fakes.bookies(*THREE)
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
+    fakes.put(b3, ledger_id, 0)
     b1.ledgers[ledger_id] = StoredLedger(b3.ledgers[ledger_id].master_key, is_fenced=True, is_limbo=True)
     silent = b3.hold("read", 0)
     with pytest.raises(LedgerRecoveryError, match="entry 0"):
-        await recover_past_silence(world, ledger_id, [silent])
-    assert (await world.metadata(ledger_id)).state is LedgerState.IN_RECOVERY
+        await recover_past_silence(fakes, ledger_id, [silent])
+    assert (await fakes.metadata(ledger_id)).state is LedgerState.IN_RECOVERY
     b3.obey()
     b2.hold("add")
-    assert end(await world.recover(ledger_id)) == closed(0, 10)
+    assert end(await fakes.recover(ledger_id)) == closed(0, 10)
     assert b1.holds(ledger_id) == [0]
 
 
-async def test_t57_without_limbo_two_negatives_truncate(world: World) -> None:
+async def test_t57_without_limbo_two_negatives_truncate(fakes: Fakes) -> None:
     """The model's negative case: it shows that the test above depends on the bookie's "unknown"."""
-    b1, _, b3 = await world.bookies(*THREE)
-    ledger_id, _ = await world.create(THREE, 3, 2)
-    world.put(b3, ledger_id, 0)
+    b1, _, b3 = await fakes.bookies(*THREE)
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
+    fakes.put(b3, ledger_id, 0)
     b1.ledgers[ledger_id] = StoredLedger(b3.ledgers[ledger_id].master_key, is_fenced=True)
     b3.hang("read", 0)
-    assert end(await world.recover(ledger_id, PATIENT)) == closed(-1, 0)
+    assert end(await fakes.recover(ledger_id, PATIENT)) == closed(-1, 0)
 
 
-async def test_t58_an_empty_last_segment_takes_the_length_of_the_entry_before_it(world: World) -> None:
-    bookies = await world.bookies(*THREE)
-    ledger_id, _ = await world.create(THREE, 3, 2)
-    await world.change(ledger_id, segments=(Segment(0, THREE), Segment(10, ("b3", "b1", "b2"))))
+async def test_t58_an_empty_last_segment_takes_the_length_of_the_entry_before_it(fakes: Fakes) -> None:
+    bookies = await fakes.bookies(*THREE)
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
+    await fakes.change(ledger_id, segments=(Segment(0, THREE), Segment(10, ("b3", "b1", "b2"))))
     for bookie in bookies[:2]:
         for entry_id in range(10):
-            world.put(bookie, ledger_id, entry_id, lac=entry_id - 1)
-    stored = await world.recover(ledger_id)
+            fakes.put(bookie, ledger_id, entry_id, lac=entry_id - 1)
+    stored = await fakes.recover(ledger_id)
     assert end(stored) == closed(9, 100)
     assert all(bookie.count("add") == 0 for bookie in bookies)
 
 
-async def test_the_length_is_exact_when_nothing_is_recovered(world: World) -> None:
+async def test_the_length_is_exact_when_nothing_is_recovered(fakes: Fakes) -> None:
     """The best answer to the fence describes entry 2, which no ack quorum holds and recovery does not find."""
-    b1, b2, b3 = await world.bookies(*THREE)
-    ledger_id, _ = await world.create(THREE, 3, 2)
+    b1, b2, b3 = await fakes.bookies(*THREE)
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
     for bookie in (b1, b2, b3):
         for entry_id in range(2):
-            world.put(bookie, ledger_id, entry_id, lac=entry_id - 1)
-    world.put(b3, ledger_id, 2, lac=1)
+            fakes.put(bookie, ledger_id, entry_id, lac=entry_id - 1)
+    fakes.put(b3, ledger_id, 2, lac=1)
     b3.hold("read", 2)
     slow = [bookie.hold("read", -1) for bookie in (b1, b2)]
-    recovering = asyncio.create_task(world.recover(ledger_id, PATIENT))
+    recovering = asyncio.create_task(fakes.recover(ledger_id, PATIENT))
     await slow[0].arrived()
     await until(lambda: b3.count("read", -1) == 1)
     slow[0].release()
     assert end(await recovering) == closed(1, 20)
 
 
-async def test_t59_write_backs_are_recovery_adds_with_the_first_lac(world: World) -> None:
-    b1, b2, b3 = await world.bookies(*THREE)
-    writer, client = await world.writer(THREE, 3, 2)
+async def test_t59_write_backs_are_recovery_adds_with_the_first_lac(fakes: Fakes) -> None:
+    b1, b2, b3 = await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 3, 2)
     await writer.append(payload(0))
     ledger_id = writer.ledger_id
     await until(lambda: all(bookie.holds(ledger_id) == [0] for bookie in (b1, b2, b3)))
     for entry_id in (1, 2, 3):
-        world.put(b1, ledger_id, entry_id, lac=0)
-        world.put(b3, ledger_id, entry_id, lac=0)
+        fakes.put(b1, ledger_id, entry_id, lac=0)
+        fakes.put(b3, ledger_id, entry_id, lac=0)
     b2.requests.clear()
-    assert end(await world.recover(ledger_id, ONE_AT_A_TIME)) == closed(3, 40)
+    assert end(await fakes.recover(ledger_id, ONE_AT_A_TIME)) == closed(3, 40)
     await until(lambda: b2.count("add") >= 3)
     adds = [request for request in b2.requests if request.kind == "add"]
     assert [request.entry_id for request in adds] == [1, 2, 3]
@@ -542,48 +542,48 @@ async def test_t59_write_backs_are_recovery_adds_with_the_first_lac(world: World
     await client.close()
 
 
-async def test_a_bookie_that_answers_fenced_to_a_recovery_add_is_replaced(world: World) -> None:
+async def test_a_bookie_that_answers_fenced_to_a_recovery_add_is_replaced(fakes: Fakes) -> None:
     """A Java bookie refuses all adds to a ledger that it collected after a fence."""
-    b1, b2, b3, b4 = await world.bookies("b1", "b2", "b3", "b4")
-    ledger_id, _ = await world.create(THREE, 3, 3)
+    b1, b2, b3, b4 = await fakes.bookies("b1", "b2", "b3", "b4")
+    ledger_id, _ = await fakes.create(THREE, 3, 3)
     for bookie in (b1, b3):
-        world.put(bookie, ledger_id, 0)
+        fakes.put(bookie, ledger_id, 0)
     b2.refuse("add", Status.FENCED)
     b2.refuse("read", Status.IO_ERROR, entry_id=0)  # a denial that comes first would end the ledger: ack quorum 3
-    stored = await world.recover(ledger_id)
+    stored = await fakes.recover(ledger_id)
     assert end(stored) == closed(0, 10)
     assert segments(stored) == {0: ("b1", "b4", "b3")}
     assert b4.holds(ledger_id) == [0]
 
 
-async def test_a_bookie_that_answered_fenced_does_not_come_back_as_a_successor(world: World) -> None:
-    b1, b2, b3, b4 = await world.bookies("b1", "b2", "b3", "b4")
-    ledger_id, _ = await world.create(THREE, 3, 3)
+async def test_a_bookie_that_answered_fenced_does_not_come_back_as_a_successor(fakes: Fakes) -> None:
+    b1, b2, b3, b4 = await fakes.bookies("b1", "b2", "b3", "b4")
+    ledger_id, _ = await fakes.create(THREE, 3, 3)
     for entry_id in range(2):
-        world.put(b1, ledger_id, entry_id)
-        world.put(b3, ledger_id, entry_id)
+        fakes.put(b1, ledger_id, entry_id)
+        fakes.put(b3, ledger_id, entry_id)
         b2.refuse("read", Status.IO_ERROR, entry_id=entry_id)  # a denial that comes first would end the ledger
     b2.refuse("add", Status.FENCED)
     b4.refuse("add", Status.IO_ERROR, entry_id=1)
     with pytest.raises(LedgerRecoveryError, match="no writable bookie is left"):
-        await world.recover(ledger_id, ONE_AT_A_TIME)
+        await fakes.recover(ledger_id, ONE_AT_A_TIME)
     assert b2.count("add", 1) == 0
 
 
 @pytest.mark.parametrize("is_fenced_first", [True, False])
 async def test_one_spare_for_a_dead_bookie_and_one_that_answers_fenced_lets_recovery_end(
-    world: World, *, is_fenced_first: bool
+    fakes: Fakes, *, is_fenced_first: bool
 ) -> None:
     """An ack quorum can be reached with the spare and the bookie that is left: no further successor is needed."""
-    b2, b3, b4 = await world.bookies("b2", "b3", "b4")
-    ledger_id, _ = await world.create(THREE, 3, 2)
+    b2, b3, b4 = await fakes.bookies("b2", "b3", "b4")
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
     for entry_id in range(3):
-        world.put(b3, ledger_id, entry_id)
+        fakes.put(b3, ledger_id, entry_id)
     for entry_id in range(4):
         b2.refuse("read", Status.UNKNOWN_LEDGER_STATE if entry_id < 3 else Status.NO_SUCH_LEDGER, entry_id=entry_id)
     fenced = b2.hold("add", status=Status.FENCED)
     spare = b4.hold("add")
-    recovering = asyncio.create_task(world.recover(ledger_id))
+    recovering = asyncio.create_task(fakes.recover(ledger_id))
     if is_fenced_first:
         fenced.release()
     await spare.arrived()
@@ -595,38 +595,38 @@ async def test_one_spare_for_a_dead_bookie_and_one_that_answers_fenced_lets_reco
     assert b4.holds(ledger_id) == [0, 1, 2]
 
 
-async def test_the_last_spare_replaces_the_member_that_is_not_registered(world: World) -> None:
+async def test_the_last_spare_replaces_the_member_that_is_not_registered(fakes: Fakes) -> None:
     """It would fail too, only later than the member that refused."""
-    b1, b2, b3, _ = await world.bookies("b1", "b2", "b3", "b4")
-    ledger_id, _ = await world.create(THREE, 3, 2)
-    world.put(b3, ledger_id, 0)
+    b1, b2, b3, _ = await fakes.bookies("b1", "b2", "b3", "b4")
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
+    fakes.put(b3, ledger_id, 0)
     b1.hang("read")
     unanswered = b1.hold("add")
     refused = b2.hold("add", status=Status.FENCED)
-    recovering = asyncio.create_task(world.recover(ledger_id, PATIENT))
+    recovering = asyncio.create_task(fakes.recover(ledger_id, PATIENT))
     await unanswered.arrived()
     await refused.arrived()
-    await world.withdraw("b1")
+    await fakes.withdraw("b1")
     refused.release()
     stored = await recovering
     assert segments(stored) == {0: ("b4", "b2", "b3")}
     assert end(stored) == closed(0, 10)
 
 
-async def test_a_bookie_with_another_key_stops_recovery_at_once(world: World) -> None:
-    b1, *_ = await world.bookies(*THREE)
-    ledger_id, _ = await world.create(THREE, 3, 1)  # every bookie's answer is needed
+async def test_a_bookie_with_another_key_stops_recovery_at_once(fakes: Fakes) -> None:
+    b1, *_ = await fakes.bookies(*THREE)
+    ledger_id, _ = await fakes.create(THREE, 3, 1)  # every bookie's answer is needed
     b1.ledgers[ledger_id] = StoredLedger(b"another key")
     with pytest.raises(LedgerPasswordError):
-        await world.recover(ledger_id)
+        await fakes.recover(ledger_id)
 
 
-async def test_a_recovered_ledger_is_not_recovered_again(world: World) -> None:
-    bookies = await world.bookies(*THREE)
-    ledger_id, _ = await world.create(THREE, 3, 2)
-    world.put(bookies[0], ledger_id, 0)
-    first = await world.recover(ledger_id)
+async def test_a_recovered_ledger_is_not_recovered_again(fakes: Fakes) -> None:
+    bookies = await fakes.bookies(*THREE)
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
+    fakes.put(bookies[0], ledger_id, 0)
+    first = await fakes.recover(ledger_id)
     for bookie in bookies:
         await bookie.stop()  # nobody is asked
-    second = await world.recover(ledger_id)
+    second = await fakes.recover(ledger_id)
     assert msgspec.structs.replace(first, creator_token=0) == msgspec.structs.replace(second, creator_token=0)

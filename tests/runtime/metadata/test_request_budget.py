@@ -16,7 +16,7 @@ from bkctl.runtime.metadata.request_budget import BURST_S, RequestBudget, share_
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
-from tests.runtime.metadata.store_worlds import ModelWorld
+from tests.runtime.metadata.linked_servers import LinkedModel
 from tests.sim.loop import VirtualClock, VirtualLoop, run_simulated
 
 
@@ -175,11 +175,11 @@ def test_shares_of_the_budget() -> None:
 
 def test_what_waits_for_its_turn_does_not_outlive_its_session() -> None:
     async def run() -> None:
-        world = ModelWorld(seed=1)
-        store = BudgetedStore(await world.connect(), RequestBudget(VirtualClock(), 10, 10))
+        linked = LinkedModel(seed=1)
+        store = BudgetedStore(await linked.connect(), RequestBudget(VirtualClock(), 10, 10))
         writes = [asyncio.create_task(store.create(f"/n{number}")) for number in range(10)]
         await asyncio.sleep(0.35)
-        await world.expire(store)
+        await linked.expire(store)
         results = await asyncio.gather(*writes, return_exceptions=True)
         created = [result for result in results if isinstance(result, str)]
         assert [type(result) for result in results] == [str] * len(created) + [SessionExpiredError] * (

@@ -30,26 +30,26 @@ from bkctl.runtime.metadata.store import (
 )
 from bkctl.runtime.metadata.write_groups import BYTES_MAX, COST_OF_COMPANY, WRITES_MAX, WriteGroups
 from tests.counting_store import CountingStore
-from tests.runtime.metadata.store_worlds import ModelWorld
+from tests.runtime.metadata.linked_servers import LinkedModel
 from tests.sim.loop import VirtualClock, run_simulated
 
-Scenario = Callable[[ModelWorld, MetadataStore], Awaitable[None]]
+Scenario = Callable[[LinkedModel, MetadataStore], Awaitable[None]]
 
 
 def simulate(scenario: Scenario) -> None:
     async def run(seed: int) -> None:
-        world = ModelWorld(seed)
+        linked = LinkedModel(seed)
         try:
-            await scenario(world, await world.connect())
+            await scenario(linked, await linked.connect())
         finally:
-            await world.close()
+            await linked.close()
 
     for seed in range(8):
         run_simulated(run(seed))
 
 
 def test_writes_of_many_callers_need_few_transactions() -> None:
-    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+    async def scenario(_: LinkedModel, store: MetadataStore) -> None:
         counting = CountingStore(store)
         groups = WriteGroups(counting, RequestBudget(VirtualClock(), None, 128))
 
@@ -72,7 +72,7 @@ def test_writes_of_many_callers_need_few_transactions() -> None:
 
 
 def test_one_caller_alone_needs_no_transaction() -> None:
-    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+    async def scenario(_: LinkedModel, store: MetadataStore) -> None:
         counting = CountingStore(store)
         groups = WriteGroups(counting, RequestBudget(VirtualClock(), None, 128))
         await groups.write(CreateNode("/a"))
@@ -95,7 +95,7 @@ def test_each_write_fails_for_itself() -> None:
         ((CreateNode("not a path"),), MetadataError),
     ]
 
-    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+    async def scenario(_: LinkedModel, store: MetadataStore) -> None:
         await store.create("/old")
         groups = WriteGroups(store, RequestBudget(VirtualClock(), None, 128))
         good = [groups.write(CreateNode(f"/n{number}")) for number in range(40)]
@@ -114,7 +114,7 @@ def test_each_write_fails_for_itself() -> None:
 def test_writes_that_check_the_same_node_share_a_transaction(*, is_target_there: bool) -> None:
     """Copies of many ledgers go to the same bookies."""
 
-    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+    async def scenario(_: LinkedModel, store: MetadataStore) -> None:
         counting = CountingStore(store)
         groups = WriteGroups(counting, RequestBudget(VirtualClock(), None, 128))
         await store.create("/there")
@@ -140,7 +140,7 @@ def test_writes_that_check_the_same_node_share_a_transaction(*, is_target_there:
 
 
 def test_a_node_that_one_checks_and_another_writes_is_not_in_one_transaction() -> None:
-    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+    async def scenario(_: LinkedModel, store: MetadataStore) -> None:
         groups = WriteGroups(store, RequestBudget(VirtualClock(), None, 128))
         await store.create("/n")
         writes: list[tuple[NodeWrite, ...]] = [
@@ -156,7 +156,7 @@ def test_a_node_that_one_checks_and_another_writes_is_not_in_one_transaction() -
 
 
 def test_writes_of_one_node_are_carried_out_in_order() -> None:
-    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+    async def scenario(_: LinkedModel, store: MetadataStore) -> None:
         groups = WriteGroups(store, RequestBudget(VirtualClock(), None, 128))
         writes: list[NodeWrite] = [CreateNode("/a"), *(SetNode("/a", b"%d" % n, n) for n in range(30))]
         await asyncio.gather(*(groups.write(write) for write in writes))
@@ -166,7 +166,7 @@ def test_writes_of_one_node_are_carried_out_in_order() -> None:
 
 
 def test_of_many_that_create_one_node_one_succeeds() -> None:
-    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+    async def scenario(_: LinkedModel, store: MetadataStore) -> None:
         groups = WriteGroups(store, RequestBudget(VirtualClock(), None, 128))
         results = await asyncio.gather(
             *(groups.write(CreateNode("/a", b"%d" % n)) for n in range(10)), return_exceptions=True
@@ -178,7 +178,7 @@ def test_of_many_that_create_one_node_one_succeeds() -> None:
 
 
 def test_a_write_that_was_cancelled_while_it_waited_is_never_sent() -> None:
-    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+    async def scenario(_: LinkedModel, store: MetadataStore) -> None:
         groups = WriteGroups(store, RequestBudget(VirtualClock(), None, 128))
         tasks = [asyncio.create_task(groups.write(CreateNode(f"/a{number}"))) for number in range(20)]
         await asyncio.sleep(0)
@@ -196,7 +196,7 @@ def test_a_write_that_was_cancelled_while_it_waited_is_never_sent() -> None:
 
 
 def test_large_writes_stay_below_the_limit_of_a_transaction() -> None:
-    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+    async def scenario(_: LinkedModel, store: MetadataStore) -> None:
         sizes: list[int] = []
         write_all = store.write_all
 
@@ -216,7 +216,7 @@ def test_large_writes_stay_below_the_limit_of_a_transaction() -> None:
 
 
 def test_an_error_that_is_not_the_stores_reaches_every_caller() -> None:
-    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+    async def scenario(_: LinkedModel, store: MetadataStore) -> None:
         async def broken(_: object) -> object:
             raise OverflowError("a number does not fit")
 
@@ -230,7 +230,7 @@ def test_an_error_that_is_not_the_stores_reaches_every_caller() -> None:
 
 
 def test_a_lost_connection_and_a_lost_session_end_what_began() -> None:
-    async def scenario(world: ModelWorld, store: MetadataStore) -> None:
+    async def scenario(linked: LinkedModel, store: MetadataStore) -> None:
         groups, count = WriteGroups(store, RequestBudget(VirtualClock(), None, 128)), WRITES_MAX * 6
 
         def begin(name: str) -> list[asyncio.Task[object]]:
@@ -239,10 +239,10 @@ def test_a_lost_connection_and_a_lost_session_end_what_began() -> None:
         lost = begin("lost")
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        world.link.lose_answers()
+        linked.link.lose_answers()
         await asyncio.sleep(0.5)
-        world.link.cut()
-        world.link.restore()
+        linked.link.cut()
+        linked.link.restore()
         results = await asyncio.gather(*lost, return_exceptions=True)
         errors = [each for each in results if isinstance(each, Exception)]
         assert errors
@@ -253,10 +253,10 @@ def test_a_lost_connection_and_a_lost_session_end_what_began() -> None:
             else:
                 assert await store.exists(f"/lost{number}") is not None
         ended = begin("ended")
-        world.link.freeze()
+        linked.link.freeze()
         await asyncio.sleep(0.01)
-        await world.expire(store)
-        world.link.restore()
+        await linked.expire(store)
+        linked.link.restore()
         results = await asyncio.gather(*ended, return_exceptions=True)
         assert {type(each) for each in results[WRITES_MAX * 2 :]} == {SessionExpiredError}
         await groups.write(CreateNode("/after"))
@@ -268,7 +268,7 @@ def test_a_lost_connection_and_a_lost_session_end_what_began() -> None:
 
 
 def test_an_ephemeral_node_belongs_to_the_session() -> None:
-    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+    async def scenario(_: LinkedModel, store: MetadataStore) -> None:
         groups = WriteGroups(store, RequestBudget(VirtualClock(), None, 128))
         await asyncio.gather(*(groups.write(CreateNode(f"/e{n}", b"", is_ephemeral=n > 0)) for n in range(3)))
         owners = [stat.ephemeral_owner for n in range(3) if (stat := await store.exists(f"/e{n}"))]
@@ -281,9 +281,9 @@ def test_an_ephemeral_node_belongs_to_the_session() -> None:
 def test_no_node_is_left_without_its_callers_knowledge(*, is_ephemeral: bool) -> None:
     """A create that ended with an error, or was cancelled, is not carried out after a later answer of the session."""
 
-    async def scenario(world: ModelWorld, store: MetadataStore) -> None:
+    async def scenario(linked: LinkedModel, store: MetadataStore) -> None:
         groups = WriteGroups(store, RequestBudget(VirtualClock(), None, 128))
-        source = world.clock.random
+        source = linked.clock.random
         for turn in range(5):
             tasks = [
                 asyncio.create_task(groups.write(CreateNode(f"/t{turn}-{number}", is_ephemeral=is_ephemeral)))
@@ -335,7 +335,7 @@ def _paths_and_cost(writes: list[NodeWrite]) -> tuple[list[str], float]:
 
 @pytest.mark.parametrize("rate", [1, 10, 300, 1000])
 def test_no_second_costs_more_than_the_budget(rate: int) -> None:
-    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+    async def scenario(_: LinkedModel, store: MetadataStore) -> None:
         noting = Noting(store)
         budgeted = BudgetedStore(store, RequestBudget(VirtualClock(), rate, 64))
         for turn in range(2):
@@ -355,7 +355,7 @@ def test_no_second_costs_more_than_the_budget(rate: int) -> None:
 def test_no_write_waits_longer_than_its_place_in_the_queue(rate: int | None) -> None:
     """A scan keeps the queue full of reads; the writes that asked meanwhile keep their places among them."""
 
-    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+    async def scenario(_: LinkedModel, store: MetadataStore) -> None:
         noting = Noting(store)
         budgeted = BudgetedStore(store, RequestBudget(VirtualClock(), rate, 16))
         asked: list[str] = []
@@ -377,7 +377,7 @@ def test_no_write_waits_longer_than_its_place_in_the_queue(rate: int | None) -> 
 
 
 def test_writes_that_were_cancelled_while_they_waited_cost_nothing() -> None:
-    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+    async def scenario(_: LinkedModel, store: MetadataStore) -> None:
         loop = asyncio.get_running_loop()
         budgeted = BudgetedStore(store, RequestBudget(VirtualClock(), 10, 64))
         await budgeted.get("/")
@@ -395,7 +395,7 @@ def test_writes_that_were_cancelled_while_they_waited_cost_nothing() -> None:
 
 @pytest.mark.parametrize("rate", [5, 50, 1000])
 def test_slow_answers_do_not_hold_up_what_the_budget_allows(rate: int) -> None:
-    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+    async def scenario(_: LinkedModel, store: MetadataStore) -> None:
         loop = asyncio.get_running_loop()
         for name in ("create", "write_all"):
             setattr(store, name, _delayed(getattr(store, name), 0.5))
@@ -417,7 +417,7 @@ def _delayed(operation: Callable[..., Awaitable[object]], delay_s: float) -> Cal
 
 @pytest.mark.parametrize("rate", [1000, None])
 def test_the_first_writes_are_not_the_last_ones_where_transactions_fail(rate: int | None) -> None:
-    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+    async def scenario(_: LinkedModel, store: MetadataStore) -> None:
         loop = asyncio.get_running_loop()
         budgeted = BudgetedStore(store, RequestBudget(VirtualClock(), rate, 64))
         begin_s = loop.time()
@@ -438,7 +438,7 @@ def test_the_first_writes_are_not_the_last_ones_where_transactions_fail(rate: in
 
 
 def test_a_write_that_is_cancelled_together_with_the_read_before_it_costs_nothing() -> None:
-    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+    async def scenario(_: LinkedModel, store: MetadataStore) -> None:
         loop = asyncio.get_running_loop()
         store.get = _delayed(store.get, 5.0)  # type: ignore[method-assign,assignment]
         budgeted = BudgetedStore(store, RequestBudget(VirtualClock(), 1, 1))
@@ -457,10 +457,10 @@ def test_a_write_that_is_cancelled_together_with_the_read_before_it_costs_nothin
 
 
 def test_an_interrupt_leaves_no_task(capsys: pytest.CaptureFixture[str]) -> None:
-    async def scenario(world: ModelWorld, store: MetadataStore) -> None:
-        budgeted = BudgetedStore(store, RequestBudget(world.clock, world.clock.random.choice([20, 300, None]), 8))
+    async def scenario(linked: LinkedModel, store: MetadataStore) -> None:
+        budgeted = BudgetedStore(store, RequestBudget(linked.clock, linked.clock.random.choice([20, 300, None]), 8))
         callers = [asyncio.create_task(budgeted.create(f"/n{number}")) for number in range(300)]
-        await asyncio.sleep(world.clock.random.uniform(0, 0.05))
+        await asyncio.sleep(linked.clock.random.uniform(0, 0.05))
         for task in callers:
             task.cancel()
         await asyncio.wait(callers)

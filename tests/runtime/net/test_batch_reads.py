@@ -23,7 +23,7 @@ REJECTIONS = [100, 103]
 
 
 @contextlib.asynccontextmanager
-async def stage(
+async def bookie_and_pool(
     entry_count: int, config: ClientConfig | None = None, clock: Clock | None = None
 ) -> AsyncIterator[tuple[BatchBookie, BookiePool]]:
     """A bookie with entries 0, 1, 2, ... of ledger 1, of 100 bytes each, and a pool."""
@@ -45,7 +45,7 @@ def bodies(*entry_ids: int) -> list[bytes]:
 
 
 async def test_consecutive_entries_are_one_request_on_a_connection_of_their_own() -> None:
-    async with stage(10) as (bookie, pool):
+    async with bookie_and_pool(10) as (bookie, pool):
         assert await pool.read_many(BOOKIE, 1, range(2, 8), bytes_max=BYTES_MAX) == bodies(2, 3, 4, 5, 6, 7)
         assert await pool.read_many(BOOKIE, 1, [8, 9], bytes_max=BYTES_MAX) == bodies(8, 9)
         assert [(call.first_entry_id, call.count_max, call.bytes_max) for call in bookie.calls] == [
@@ -58,14 +58,14 @@ async def test_consecutive_entries_are_one_request_on_a_connection_of_their_own(
 
 
 async def test_other_ids_and_single_entries_are_single_reads() -> None:
-    async with stage(10) as (bookie, pool):
+    async with bookie_and_pool(10) as (bookie, pool):
         for entry_ids in ([5], [1, 3], [2, 1], [1, 1], [0, 2, 2, 3], [1, 3, 2, 4]):
             assert await pool.read_many(BOOKIE, 1, entry_ids, bytes_max=BYTES_MAX) == bodies(*entry_ids)
         assert bookie.calls == []
 
 
 async def test_the_answer_is_a_prefix_within_the_size() -> None:
-    async with stage(10) as (_, pool):
+    async with bookie_and_pool(10) as (_, pool):
         assert await pool.read_many(BOOKIE, 1, range(10), bytes_max=36 + 4 * 104) == bodies(0, 1, 2, 3)
         assert await pool.read_many(BOOKIE, 1, range(4, 10), bytes_max=BYTES_MAX) == bodies(4, 5, 6, 7, 8, 9)
         assert await pool.read_many(BOOKIE, 1, range(10), bytes_max=1) == bodies(0)
@@ -73,13 +73,13 @@ async def test_the_answer_is_a_prefix_within_the_size() -> None:
 
 
 async def test_no_answer_is_asked_for_that_is_larger_than_a_frame() -> None:
-    async with stage(10, ClientConfig(frame_bytes_max=1000)) as (bookie, pool):
+    async with bookie_and_pool(10, ClientConfig(frame_bytes_max=1000)) as (bookie, pool):
         assert await pool.read_many(BOOKIE, 1, range(10), bytes_max=BYTES_MAX) == bodies(*range(9))
         assert bookie.calls[0].bytes_max == 1000
 
 
 async def test_a_missing_entry_ends_the_answer_and_is_then_read_singly() -> None:
-    async with stage(10) as (bookie, pool):
+    async with bookie_and_pool(10) as (bookie, pool):
         del bookie.memory.entries[1, 4]
         assert await pool.read_many(BOOKIE, 1, range(10), bytes_max=BYTES_MAX) == bodies(0, 1, 2, 3)
         assert await pool.read_many(BOOKIE, 1, range(4, 7), bytes_max=BYTES_MAX) == [
@@ -92,7 +92,7 @@ async def test_a_missing_entry_ends_the_answer_and_is_then_read_singly() -> None
 
 @pytest.mark.parametrize("code", REJECTIONS)
 async def test_a_bookie_that_rejects_batch_reads_is_not_asked_again(code: int) -> None:
-    async with stage(10) as (bookie, pool):
+    async with bookie_and_pool(10) as (bookie, pool):
         bookie.answer = lambda call: answer_frame(call, code, [])
         for _ in range(3):
             assert await pool.read_many(BOOKIE, 1, range(10), bytes_max=BYTES_MAX) == bodies(*range(10))
@@ -100,7 +100,7 @@ async def test_a_bookie_that_rejects_batch_reads_is_not_asked_again(code: int) -
 
 
 async def test_a_bookie_that_closes_the_connection_is_not_asked_again() -> None:
-    async with stage(10) as (bookie, pool):
+    async with bookie_and_pool(10) as (bookie, pool):
         bookie.answer = lambda call: b""
         first, second = (pool.read_many(BOOKIE, 1, range(start, 10), bytes_max=BYTES_MAX) for start in (0, 5))
         assert await first == bodies(*range(10))
@@ -118,7 +118,7 @@ async def test_a_bkctl_bookie_serves_all_entries_and_logs_nothing(caplog: pytest
 
 
 async def test_a_connection_lost_after_an_answer_says_nothing_about_batch_reads() -> None:
-    async with stage(10) as (bookie, pool):
+    async with bookie_and_pool(10) as (bookie, pool):
         await pool.read_many(BOOKIE, 1, range(10), bytes_max=BYTES_MAX)
         bookie.answer = lambda call: b""
         assert await pool.read_many(BOOKIE, 1, range(10), bytes_max=BYTES_MAX) == bodies(*range(10))
@@ -152,7 +152,7 @@ def no_frame(call: BatchReadCall) -> bytes:
 async def test_a_wrong_answer_ends_the_connection_and_no_entry_is_lost(
     answer: object, is_first: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with stage(10) as (bookie, pool):
+    async with bookie_and_pool(10) as (bookie, pool):
         if not is_first:
             await pool.read_many(BOOKIE, 1, range(10), bytes_max=BYTES_MAX)
         bookie.answer = answer  # type: ignore[assignment]
@@ -163,7 +163,7 @@ async def test_a_wrong_answer_ends_the_connection_and_no_entry_is_lost(
 
 
 async def test_too_many_requests_is_the_answer_of_all_entries() -> None:
-    async with stage(10) as (bookie, pool):
+    async with bookie_and_pool(10) as (bookie, pool):
         bookie.answer = lambda call: answer_frame(call, 106, [])
         expected = [Status.TOO_MANY_REQUESTS] * 10
         assert await pool.read_many(BOOKIE, 1, range(10), bytes_max=BYTES_MAX) == expected
@@ -172,7 +172,7 @@ async def test_too_many_requests_is_the_answer_of_all_entries() -> None:
 
 async def test_a_silent_bookie_times_out_once_and_its_late_answer_is_dropped() -> None:
     clock = SteppedClock()
-    async with stage(10, clock=clock) as (bookie, pool):
+    async with bookie_and_pool(10, clock=clock) as (bookie, pool):
         bookie.answer = lambda call: None
         read = pool.read_many(BOOKIE, 1, range(10), bytes_max=BYTES_MAX)
         await bookie.calls_are(1)
@@ -188,7 +188,7 @@ async def test_a_silent_bookie_times_out_once_and_its_late_answer_is_dropped() -
 
 
 async def test_answers_come_in_any_order() -> None:
-    async with stage(10) as (bookie, pool):
+    async with bookie_and_pool(10) as (bookie, pool):
         bookie.answer = lambda call: None
         reads = [pool.read_many(BOOKIE, 1, range(start, 10), bytes_max=BYTES_MAX) for start in (0, 5)]
         await bookie.calls_are(2)
@@ -198,7 +198,7 @@ async def test_answers_come_in_any_order() -> None:
 
 
 async def test_a_bookie_without_a_connection_is_unavailable_and_may_serve_batches_later() -> None:
-    async with stage(10) as (bookie, pool):
+    async with bookie_and_pool(10) as (bookie, pool):
         port, bookie.port = bookie.port, 1
         assert await pool.read_many(BOOKIE, 1, range(3), bytes_max=BYTES_MAX) == [Status.UNAVAILABLE] * 3
         bookie.port = port
@@ -207,7 +207,7 @@ async def test_a_bookie_without_a_connection_is_unavailable_and_may_serve_batche
 
 
 async def test_a_cancelled_batch_read_leaves_the_connection_alone() -> None:
-    async with stage(10) as (bookie, pool):
+    async with bookie_and_pool(10) as (bookie, pool):
         bookie.answer = lambda call: None
         answered, refused = (pool.read_many(BOOKIE, 1, range(10), bytes_max=BYTES_MAX) for _ in range(2))
         await bookie.calls_are(2)
@@ -220,7 +220,7 @@ async def test_a_cancelled_batch_read_leaves_the_connection_alone() -> None:
 
 
 async def test_close_ends_batch_reads() -> None:
-    async with stage(10) as (bookie, pool):
+    async with bookie_and_pool(10) as (bookie, pool):
         bookie.answer = lambda call: None
         read = pool.read_many(BOOKIE, 1, range(10), bytes_max=BYTES_MAX)
         await bookie.calls_are(1)

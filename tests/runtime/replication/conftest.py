@@ -1,4 +1,4 @@
-"""One stage per test, taken down with it."""
+"""One fleet per test, taken down with it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.runtime.client.world import World
-from tests.runtime.replication.stage import Stage, SteppedStage
+from tests.runtime.client.fakes import Fakes
+from tests.runtime.replication.fleet import Fleet, SteppedFleet
 
 
 @pytest.fixture
-async def stage(metadata_uri: str) -> AsyncIterator[Stage]:
+async def fleet(metadata_uri: str) -> AsyncIterator[Fleet]:
     """No bookie runs yet."""
-    world = await World.build(metadata_uri)
+    fakes = await Fakes.build(metadata_uri)
     try:
-        yield await Stage.build(world)
+        yield await Fleet.build(fakes)
     finally:
-        await world.close()
+        await fakes.close()
 
 
 @pytest.fixture
-async def stepped(stage: Stage) -> SteppedStage:
+async def stepped(fleet: Fleet) -> SteppedFleet:
     """No bookie runs yet, and no time passes by itself."""
-    return await SteppedStage.build(stage.world)
+    return await SteppedFleet.build(fleet.fakes)

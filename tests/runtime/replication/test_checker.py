@@ -15,9 +15,9 @@ from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_check import CheckTotals, LedgerCheck
 from bkctl.runtime.replication.survey.checker import ROUNDS_MAX, LedgerChecker
 from bkctl.storage.ids import ENTRY_ID_MAX
-from tests.runtime.client.world import credentials
+from tests.runtime.client.fakes import credentials
+from tests.runtime.replication.fleet import QUICK, Fleet, length_of
 from tests.runtime.replication.samples import ledger
-from tests.runtime.replication.stage import QUICK, Stage, length_of
 
 
 def counts(check: LedgerCheck) -> tuple[int, int, int, int, int, int]:
@@ -33,32 +33,32 @@ def counts(check: LedgerCheck) -> tuple[int, int, int, int, int, int]:
     )
 
 
-async def test_every_copy_is_read_and_a_good_ledger_is_clean(stage: Stage) -> None:
-    await stage.start("b1", "b2", "b3")
-    ledger_id = await stage.store(ledger({0: ["b1", "b2", "b3"]}, 2, 2, last_entry_id=29, length=length_of(30)))
+async def test_every_copy_is_read_and_a_good_ledger_is_clean(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2", "b3")
+    ledger_id = await fleet.store(ledger({0: ["b1", "b2", "b3"]}, 2, 2, last_entry_id=29, length=length_of(30)))
 
-    check = await stage.check(ledger_id)
+    check = await fleet.check(ledger_id)
 
     assert check.is_clean
     assert counts(check) == (60, 60, 0, 0, 0, 0)
     assert (check.entries, check.last_entry_id, check.ledger_state) == (30, 29, "closed")
-    for bookie in stage.bookies.values():
+    for bookie in fleet.bookies.values():
         assert sorted(request.entry_id for request in bookie.requests) == bookie.holds(ledger_id)
         assert not any(request.is_fencing for request in bookie.requests)
         assert not bookie.ledgers[ledger_id].is_fenced
     assert check.bytes_read == sum(
-        len(body) for bookie in stage.bookies.values() for body in bookie.ledgers[ledger_id].entries.values()
+        len(body) for bookie in fleet.bookies.values() for body in bookie.ledgers[ledger_id].entries.values()
     )
 
 
-async def test_missing_corrupt_and_unreachable_are_told_apart(stage: Stage) -> None:
-    await stage.start("b1", "b2", "b3")
-    ledger_id = await stage.store(ledger({0: ["b1", "b2", "dead"]}, 3, 2, last_entry_id=9, length=length_of(10)))
-    del stage.bookies["b1"].ledgers[ledger_id].entries[3]
-    stage.bookies["b2"].damage(ledger_id, 5)
-    stage.bookies["b2"].refuse("read", Status.IO_ERROR, entry_id=7)
+async def test_missing_corrupt_and_unreachable_are_told_apart(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2", "b3")
+    ledger_id = await fleet.store(ledger({0: ["b1", "b2", "dead"]}, 3, 2, last_entry_id=9, length=length_of(10)))
+    del fleet.bookies["b1"].ledgers[ledger_id].entries[3]
+    fleet.bookies["b2"].damage(ledger_id, 5)
+    fleet.bookies["b2"].refuse("read", Status.IO_ERROR, entry_id=7)
 
-    check = await stage.check(ledger_id)
+    check = await fleet.check(ledger_id)
 
     assert counts(check) == (30, 17, 1, 1, 10, 0)
     assert check.copies_failed == 1
@@ -72,183 +72,183 @@ async def test_missing_corrupt_and_unreachable_are_told_apart(stage: Stage) -> N
     assert (check.lost, check.unreadable) == ((), ())
 
 
-async def test_an_error_in_answer_is_damage_but_no_proof_of_loss(stage: Stage) -> None:
-    await stage.start("b1", "b2")
-    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=length_of(2)), holes=["b1"])
-    stage.bookies["b2"].refuse("read", Status.IO_ERROR, entry_id=1)
+async def test_an_error_in_answer_is_damage_but_no_proof_of_loss(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2")
+    ledger_id = await fleet.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=length_of(2)), holes=["b1"])
+    fleet.bookies["b2"].refuse("read", Status.IO_ERROR, entry_id=1)
 
-    check = await stage.check(ledger_id)
+    check = await fleet.check(ledger_id)
 
     assert counts(check) == (4, 1, 2, 0, 0, 0)
     assert check.copies_failed == 1
     assert (check.lost, check.unreadable) == ((), (EntryRange(1, 1),))
 
 
-async def test_t41_an_entry_that_nobody_has_is_data_loss(stage: Stage) -> None:
-    await stage.start("b1", "b2", "b3")
-    ledger_id = await stage.store(
+async def test_t41_an_entry_that_nobody_has_is_data_loss(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2", "b3")
+    ledger_id = await fleet.store(
         ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=0, length=length_of(1)), holes=["b1", "b2", "b3"]
     )
 
-    check = await stage.check(ledger_id)
+    check = await fleet.check(ledger_id)
 
     assert not check.is_clean
     assert check.lost == (EntryRange(0, 0),)
     assert counts(check) == (3, 0, 3, 0, 0, 0)
 
 
-async def test_silence_is_not_loss(stage: Stage) -> None:
-    await stage.start("b1")
-    ledger_id = await stage.store(ledger({0: ["b1", "dead"]}, 2, 2, last_entry_id=1, length=length_of(2)), holes=["b1"])
+async def test_silence_is_not_loss(fleet: Fleet) -> None:
+    await fleet.start("b1")
+    ledger_id = await fleet.store(ledger({0: ["b1", "dead"]}, 2, 2, last_entry_id=1, length=length_of(2)), holes=["b1"])
 
-    check = await stage.check(ledger_id)
+    check = await fleet.check(ledger_id)
 
     assert (check.lost, check.unreadable) == ((), (EntryRange(0, 1),))
 
 
-async def test_copies_that_differ_are_found_although_their_digests_hold(stage: Stage) -> None:
-    await stage.start("b1", "b2", "b3")
-    ledger_id = await stage.store(ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=1, length=length_of(2)))
+async def test_copies_that_differ_are_found_although_their_digests_hold(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2", "b3")
+    ledger_id = await fleet.store(ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=1, length=length_of(2)))
     codec = credentials(ledger_id).codec
-    stage.bookies["b1"].ledgers[ledger_id].entries[1] = codec.encode(1, 0, length_of(2), b"other text")
+    fleet.bookies["b1"].ledgers[ledger_id].entries[1] = codec.encode(1, 0, length_of(2), b"other text")
 
-    check = await stage.check(ledger_id)
+    check = await fleet.check(ledger_id)
 
     assert counts(check) == (6, 5, 0, 0, 0, 1)
     assert [(defect.bookie_id, defect.state) for defect in check.defects] == [("b1", CopyState.DIFFERENT)]
 
 
-async def test_another_last_add_confirmed_in_a_copy_is_no_difference(stage: Stage) -> None:
-    await stage.start("b1", "b2")
-    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=3, length=length_of(4)))
+async def test_another_last_add_confirmed_in_a_copy_is_no_difference(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2")
+    ledger_id = await fleet.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=3, length=length_of(4)))
     codec = credentials(ledger_id).codec
-    entry = codec.decode(2, stage.bookies["b1"].ledgers[ledger_id].entries[2])
-    stage.bookies["b1"].ledgers[ledger_id].entries[2] = codec.encode(2, 3, entry.length, entry.payload)
+    entry = codec.decode(2, fleet.bookies["b1"].ledgers[ledger_id].entries[2])
+    fleet.bookies["b1"].ledgers[ledger_id].entries[2] = codec.encode(2, 3, entry.length, entry.payload)
 
-    assert (await stage.check(ledger_id)).is_clean
+    assert (await fleet.check(ledger_id)).is_clean
 
 
-async def test_an_open_ledger_is_checked_up_to_what_is_confirmed_and_not_fenced(stage: Stage) -> None:
-    await stage.start("b1", "b2")
-    ledger_id = await stage.store(ledger({0: ["b1", "b2"], 3: ["b2", "b1"]}, 2, 2, state=LedgerState.OPEN))
-    for bookie in stage.bookies.values():
+async def test_an_open_ledger_is_checked_up_to_what_is_confirmed_and_not_fenced(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2")
+    ledger_id = await fleet.store(ledger({0: ["b1", "b2"], 3: ["b2", "b1"]}, 2, 2, state=LedgerState.OPEN))
+    for bookie in fleet.bookies.values():
         for entry_id in (3, 4, 5):
-            stage.world.put(bookie, ledger_id, entry_id, lac=entry_id - 1)
+            fleet.fakes.put(bookie, ledger_id, entry_id, lac=entry_id - 1)
 
-    check = await stage.check(ledger_id)
+    check = await fleet.check(ledger_id)
 
     assert (check.entries, check.last_entry_id, check.is_clean) == (5, 4, True)
-    assert not any(bookie.ledgers[ledger_id].is_fenced for bookie in stage.bookies.values())
+    assert not any(bookie.ledgers[ledger_id].is_fenced for bookie in fleet.bookies.values())
 
 
-async def test_an_open_ledger_whose_end_is_unknown_has_its_complete_segments_checked(stage: Stage) -> None:
-    await stage.start("b1", "b2")
-    ledger_id = await stage.store(ledger({0: ["b1", "b2"], 3: ["dead", "gone"]}, 2, 2, state=LedgerState.OPEN))
+async def test_an_open_ledger_whose_end_is_unknown_has_its_complete_segments_checked(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2")
+    ledger_id = await fleet.store(ledger({0: ["b1", "b2"], 3: ["dead", "gone"]}, 2, 2, state=LedgerState.OPEN))
 
-    check = await stage.check(ledger_id)
+    check = await fleet.check(ledger_id)
 
     assert (check.entries, check.copies_good, check.last_entry_id) == (3, 6, 2)
     assert check.problem is not None
     assert not check.is_clean
 
 
-async def test_named_entries_are_read_although_the_end_is_unknown(stage: Stage) -> None:
-    await stage.start("b1", "b2")
-    ledger_id = await stage.store(ledger({0: ["b1", "b2", "dead", "gone"]}, 2, 2, state=LedgerState.OPEN))
+async def test_named_entries_are_read_although_the_end_is_unknown(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2")
+    ledger_id = await fleet.store(ledger({0: ["b1", "b2", "dead", "gone"]}, 2, 2, state=LedgerState.OPEN))
     for entry_id in range(9):
         for index in (entry_id % 4, (entry_id + 1) % 4):
             if index < 2:
-                stage.world.put(stage.bookies[f"b{index + 1}"], ledger_id, entry_id, lac=entry_id - 1)
-    del stage.bookies["b1"].ledgers[ledger_id].entries[4]  # its other copy is good
-    stage.bookies["b1"].damage(ledger_id, 7)  # its other copy is on a bookie that is down
+                fleet.fakes.put(fleet.bookies[f"b{index + 1}"], ledger_id, entry_id, lac=entry_id - 1)
+    del fleet.bookies["b1"].ledgers[ledger_id].entries[4]  # its other copy is good
+    fleet.bookies["b1"].damage(ledger_id, 7)  # its other copy is on a bookie that is down
 
-    check = await stage.check(ledger_id, CheckScope((EntryRange(0, 8),)))
+    check = await fleet.check(ledger_id, CheckScope((EntryRange(0, 8),)))
 
     # Entries 0, 4 and 8 are on both that are up, 1 and 5 on b2 and a dead one, 2 and 6 on dead ones alone.
     assert (check.entries, check.copies_good, check.copies_missing, check.copies_corrupt) == (7, 8, 1, 1)
     assert (check.lost, check.unreadable) == ((), (EntryRange(2, 2), EntryRange(6, 7)))
     assert (check.last_entry_id, check.is_clean) == (8, False)
     assert "it is open, and its end is unknown" in str(check.problem)
-    assert not any(bookie.ledgers[ledger_id].is_fenced for bookie in stage.bookies.values())
+    assert not any(bookie.ledgers[ledger_id].is_fenced for bookie in fleet.bookies.values())
 
-    beyond = await stage.check(ledger_id, CheckScope((EntryRange(8, 13),)))
+    beyond = await fleet.check(ledger_id, CheckScope((EntryRange(8, 13),)))
     assert (beyond.entries, beyond.copies_expected, beyond.lost) == (1, 2, ())
     assert beyond.unreadable == (EntryRange(9, 11), EntryRange(13, 13)), "a bookie that is down may have them"
     assert "; no bookie of their write sets has 12" in str(beyond.problem)
 
 
-async def test_no_endless_range_is_read_while_the_end_is_unknown(stage: Stage) -> None:
-    await stage.start("b1", "b2")
-    ledger_id = await stage.store(ledger({0: ["b1", "b2"], 3: ["gone", "dead"]}, 2, 2, state=LedgerState.OPEN))
+async def test_no_endless_range_is_read_while_the_end_is_unknown(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2")
+    ledger_id = await fleet.store(ledger({0: ["b1", "b2"], 3: ["gone", "dead"]}, 2, 2, state=LedgerState.OPEN))
 
     for last in (ENTRY_ID_MAX, ENTRY_ID_MAX - 1, 100_003):
-        check = await stage.check(ledger_id, CheckScope((EntryRange(1, last),)))
+        check = await fleet.check(ledger_id, CheckScope((EntryRange(1, last),)))
         assert (check.entries, check.copies_good, check.last_entry_id) == (2, 4, 2)
         assert "entries from 3 on were not read: name at most 100000" in str(check.problem)
-    assert stage.bookies["b1"].count("read") == stage.bookies["b2"].count("read") == 3 * 2
+    assert fleet.bookies["b1"].count("read") == fleet.bookies["b2"].count("read") == 3 * 2
 
 
-async def test_named_entries_above_what_is_confirmed_are_read_and_never_lost(stage: Stage) -> None:
-    await stage.start("b1", "b2", "b3")
-    ledger_id = await stage.store(ledger({0: ["b1", "b2", "b3"]}, 3, 2, state=LedgerState.OPEN))
+async def test_named_entries_above_what_is_confirmed_are_read_and_never_lost(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2", "b3")
+    ledger_id = await fleet.store(ledger({0: ["b1", "b2", "b3"]}, 3, 2, state=LedgerState.OPEN))
     for entry_id in range(6):
-        for bookie in stage.bookies.values():
-            stage.world.put(bookie, ledger_id, entry_id, lac=entry_id - 1)
-    for bookie in stage.bookies.values():
+        for bookie in fleet.bookies.values():
+            fleet.fakes.put(bookie, ledger_id, entry_id, lac=entry_id - 1)
+    for bookie in fleet.bookies.values():
         bookie.damage(ledger_id, 5)
 
-    assert (await stage.check(ledger_id, CheckScope((EntryRange(5, 6),)))).entries == 1
+    assert (await fleet.check(ledger_id, CheckScope((EntryRange(5, 6),)))).entries == 1
     for bookie_id in ("b1", "b2"):
-        del stage.bookies[bookie_id].ledgers[ledger_id].entries[5]
-    check = await stage.check(ledger_id, CheckScope((EntryRange(3, 8),)))
+        del fleet.bookies[bookie_id].ledgers[ledger_id].entries[5]
+    check = await fleet.check(ledger_id, CheckScope((EntryRange(3, 8),)))
     assert (check.entries, check.last_entry_id, check.lost, check.unreadable) == (3, 5, (), (EntryRange(5, 5),))
-    assert (await stage.check(ledger_id)).last_entry_id == 3
-    stage.bookies["b3"].refuse("read", Status.UNKNOWN_LEDGER_STATE, entry_id=7)
-    doubtful = await stage.check(ledger_id, CheckScope((EntryRange(3, 8),)))
+    assert (await fleet.check(ledger_id)).last_entry_id == 3
+    fleet.bookies["b3"].refuse("read", Status.UNKNOWN_LEDGER_STATE, entry_id=7)
+    doubtful = await fleet.check(ledger_id, CheckScope((EntryRange(3, 8),)))
     assert doubtful.problem == "entries 7 may exist on bookies that gave no certain answer"
 
 
-async def test_entries_before_the_open_segment_need_no_end(stage: Stage) -> None:
-    await stage.start("b1", "b2")
-    ledger_id = await stage.store(ledger({0: ["b1", "b2"], 3: ["dead", "gone"]}, 2, 2, state=LedgerState.OPEN))
+async def test_entries_before_the_open_segment_need_no_end(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2")
+    ledger_id = await fleet.store(ledger({0: ["b1", "b2"], 3: ["dead", "gone"]}, 2, 2, state=LedgerState.OPEN))
 
-    check = await stage.check(ledger_id, CheckScope((EntryRange(0, 2),)))
+    check = await fleet.check(ledger_id, CheckScope((EntryRange(0, 2),)))
 
     assert (check.is_clean, check.entries, check.copies_good, check.problem) == (True, 3, 6, None)
 
 
-async def test_a_damaged_last_entry_does_not_hide_the_others(stage: Stage) -> None:
-    await stage.start("b1")
-    ledger_id = await stage.store(ledger({0: ["b1"]}, 1, 1, state=LedgerState.OPEN))
+async def test_a_damaged_last_entry_does_not_hide_the_others(fleet: Fleet) -> None:
+    await fleet.start("b1")
+    ledger_id = await fleet.store(ledger({0: ["b1"]}, 1, 1, state=LedgerState.OPEN))
     for entry_id in range(4):
-        stage.world.put(stage.bookies["b1"], ledger_id, entry_id, lac=entry_id - 1)
-    stage.bookies["b1"].damage(ledger_id, 3)
+        fleet.fakes.put(fleet.bookies["b1"], ledger_id, entry_id, lac=entry_id - 1)
+    fleet.bookies["b1"].damage(ledger_id, 3)
 
-    check = await stage.check(ledger_id, CheckScope((EntryRange(0, 3),)))
+    check = await fleet.check(ledger_id, CheckScope((EntryRange(0, 3),)))
 
     assert (check.entries, check.copies_good, check.copies_corrupt) == (4, 3, 1)
     assert (check.lost, check.unreadable, check.last_entry_id) == ((), (EntryRange(3, 3),), 3)
 
 
-async def test_a_copy_that_moved_during_the_check_is_not_missing(stage: Stage) -> None:
-    await stage.start("b1", "b2", "b3")
-    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=3, length=length_of(4)), holes=["b1"])
+async def test_a_copy_that_moved_during_the_check_is_not_missing(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2", "b3")
+    ledger_id = await fleet.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=3, length=length_of(4)), holes=["b1"])
     for entry_id in range(4):
-        stage.world.put(stage.bookies["b3"], ledger_id, entry_id)
-    held = stage.bookies["b1"].hold("read")
-    running = asyncio.create_task(stage.check(ledger_id))
+        fleet.fakes.put(fleet.bookies["b3"], ledger_id, entry_id)
+    held = fleet.bookies["b1"].hold("read")
+    running = asyncio.create_task(fleet.check(ledger_id))
     await held.arrived()
-    stored = await stage.read(ledger_id)
-    await stage.ledgers.write(ledger_id, replace_in_segment(stored.value, 0, {0: "b3"}), stored.version)
+    stored = await fleet.read(ledger_id)
+    await fleet.ledgers.write(ledger_id, replace_in_segment(stored.value, 0, {0: "b3"}), stored.version)
     held.release()
 
     assert (await running).is_clean
 
 
-async def test_a_ledger_deleted_during_the_last_round_is_no_finding(stage: Stage) -> None:
-    await stage.start("b1", "b2")
+async def test_a_ledger_deleted_during_the_last_round_is_no_finding(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2")
     metadata = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=3, length=length_of(4))
-    ledger_id = await stage.store(metadata, holes=["b1"])
+    ledger_id = await fleet.store(metadata, holes=["b1"])
     reads = 0
 
     async def read(ledger_id: int) -> Versioned[LedgerMetadata]:
@@ -256,39 +256,39 @@ async def test_a_ledger_deleted_during_the_last_round_is_no_finding(stage: Stage
         stored = await original(ledger_id)
         reads += 1
         if reads < ROUNDS_MAX:
-            await stage.ledgers.write(ledger_id, stored.value, stored.version)
+            await fleet.ledgers.write(ledger_id, stored.value, stored.version)
         else:
-            await stage.ledgers.delete(ledger_id)
+            await fleet.ledgers.delete(ledger_id)
         return stored
 
-    original, stage.ledgers.read = stage.ledgers.read, read  # type: ignore[method-assign]
-    assert (await stage.check(ledger_id)).is_deleted
+    original, fleet.ledgers.read = fleet.ledgers.read, read  # type: ignore[method-assign]
+    assert (await fleet.check(ledger_id)).is_deleted
     assert reads == ROUNDS_MAX
 
 
-async def test_a_deleted_ledger_is_no_finding_and_unreadable_metadata_is_one(stage: Stage) -> None:
-    await stage.start("b1")
-    assert (await stage.check(4711)).is_deleted
-    path = f"{stage.ledgers.root}/{stage.ledgers.tree.ledger_path(555)}"
-    await stage.client.store.create(path, b"garbage", make_parents=True)
-    check = await stage.check(555)
+async def test_a_deleted_ledger_is_no_finding_and_unreadable_metadata_is_one(fleet: Fleet) -> None:
+    await fleet.start("b1")
+    assert (await fleet.check(4711)).is_deleted
+    path = f"{fleet.ledgers.root}/{fleet.ledgers.tree.ledger_path(555)}"
+    await fleet.client.store.create(path, b"garbage", make_parents=True)
+    check = await fleet.check(555)
     assert check.problem is not None
     assert not check.is_clean
 
 
-async def test_an_overloaded_bookie_is_asked_again(stage: Stage) -> None:
-    await stage.start("b1", "b2")
-    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=length_of(10)))
-    stage.bookies["b1"].refuse("read", Status.TOO_MANY_REQUESTS, times=12)
+async def test_an_overloaded_bookie_is_asked_again(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2")
+    ledger_id = await fleet.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=length_of(10)))
+    fleet.bookies["b1"].refuse("read", Status.TOO_MANY_REQUESTS, times=12)
 
-    assert (await stage.check(ledger_id)).is_clean
+    assert (await fleet.check(ledger_id)).is_clean
 
 
-async def test_all_ledgers_are_summed_up(stage: Stage) -> None:
-    await stage.start("b1", "b2")
-    ids = [await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5))) for _ in range(20)]
-    del stage.bookies["b1"].ledgers[ids[7]]
-    live = (await stage.registration.snapshot()).live
+async def test_all_ledgers_are_summed_up(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2")
+    ids = [await fleet.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5))) for _ in range(20)]
+    del fleet.bookies["b1"].ledgers[ids[7]]
+    live = (await fleet.registration.snapshot()).live
     seen: list[int] = []
 
     async def chosen() -> AsyncIterator[int]:
@@ -298,7 +298,7 @@ async def test_all_ledgers_are_summed_up(stage: Stage) -> None:
     def take(check: LedgerCheck, _totals: CheckTotals) -> None:
         seen.append(check.ledger_id)
 
-    totals = await LedgerChecker(stage.client.ports, live, QUICK).check_all(chosen(), take)
+    totals = await LedgerChecker(fleet.client.ports, live, QUICK).check_all(chosen(), take)
 
     assert sorted(seen) == [*ids, 4711]
     assert (totals.ledgers, totals.ledgers_clean, totals.entries) == (20, 19, 100)

@@ -12,14 +12,14 @@ from bkctl.runtime.protocol.digest import master_key
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.copy.reader import CopyReader
 from bkctl.runtime.replication.judge.copies import CopyState
-from tests.runtime.client.world import TIMEOUT_S, credentials
+from tests.runtime.client.fakes import TIMEOUT_S, credentials
+from tests.runtime.replication.fleet import QUICK, Fleet, SteppedFleet
 from tests.runtime.replication.samples import ledger
-from tests.runtime.replication.stage import QUICK, Stage, SteppedStage
 
 
-def reader(stage: Stage, *registered: str, silence_pause_s: float = QUICK.silence_pause_s) -> CopyReader:
+def reader(fleet: Fleet, *registered: str, silence_pause_s: float = QUICK.silence_pause_s) -> CopyReader:
     config = msgspec.structs.replace(QUICK, silence_pause_s=silence_pause_s)
-    return CopyReader(stage.client.ports, config, registered.__contains__)
+    return CopyReader(fleet.client.ports, config, registered.__contains__)
 
 
 @pytest.mark.parametrize(
@@ -33,19 +33,19 @@ def reader(stage: Stage, *registered: str, silence_pause_s: float = QUICK.silenc
     ],
 )
 async def test_only_the_two_negatives_are_missing(
-    stage: Stage, status: Status, state: CopyState, requests: int
+    fleet: Fleet, status: Status, state: CopyState, requests: int
 ) -> None:
-    await stage.start("b1")
-    stage.bookies["b1"].refuse("read", status)
+    await fleet.start("b1")
+    fleet.bookies["b1"].refuse("read", status)
 
-    copy = await reader(stage, "b1").read("b1", credentials(1), 0)
+    copy = await reader(fleet, "b1").read("b1", credentials(1), 0)
 
-    assert (copy.state, stage.bookies["b1"].count("read")) == (state, requests)
+    assert (copy.state, fleet.bookies["b1"].count("read")) == (state, requests)
     assert copy.reason
     assert not copy.reason.startswith("bookie")
 
 
-async def test_a_silent_bookie_is_asked_once_more_and_then_left_alone(stepped: SteppedStage) -> None:
+async def test_a_silent_bookie_is_asked_once_more_and_then_left_alone(stepped: SteppedFleet) -> None:
     await stepped.start("b1")
     ledger_id = await stepped.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
     bookie, copies, keys = stepped.bookies["b1"], reader(stepped, "b1", silence_pause_s=3600), credentials(ledger_id)
@@ -60,7 +60,7 @@ async def test_a_silent_bookie_is_asked_once_more_and_then_left_alone(stepped: S
     assert all(copy.reason for copy in found)
 
 
-async def test_reads_that_begin_while_a_silent_bookie_is_asked_again_share_the_outcome(stepped: SteppedStage) -> None:
+async def test_reads_that_begin_while_a_silent_bookie_is_asked_again_share_the_outcome(stepped: SteppedFleet) -> None:
     await stepped.start("b1")
     ledger_id = await stepped.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
     bookie, copies, keys = stepped.bookies["b1"], reader(stepped, "b1", silence_pause_s=3600), credentials(ledger_id)
@@ -78,7 +78,7 @@ async def test_reads_that_begin_while_a_silent_bookie_is_asked_again_share_the_o
     assert bookie.count("read") == 2
 
 
-async def test_a_silent_bookie_is_asked_again_by_one_read_after_the_pause(stepped: SteppedStage) -> None:
+async def test_a_silent_bookie_is_asked_again_by_one_read_after_the_pause(stepped: SteppedFleet) -> None:
     await stepped.start("b1")
     ledger_id = await stepped.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
     bookie, copies, keys = stepped.bookies["b1"], reader(stepped, "b1", silence_pause_s=60), credentials(ledger_id)
@@ -97,7 +97,7 @@ async def test_a_silent_bookie_is_asked_again_by_one_read_after_the_pause(steppe
     assert {copy.state for copy in found} == {CopyState.PRESENT}
 
 
-async def test_one_time_out_is_not_silence(stepped: SteppedStage) -> None:
+async def test_one_time_out_is_not_silence(stepped: SteppedFleet) -> None:
     await stepped.start("b1")
     ledger_id = await stepped.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
     copies, keys = reader(stepped, "b1", silence_pause_s=3600), credentials(ledger_id)
@@ -106,10 +106,10 @@ async def test_one_time_out_is_not_silence(stepped: SteppedStage) -> None:
     assert {copy.state for copy in found} == {CopyState.PRESENT}
 
 
-async def test_a_bookie_without_a_connection_gets_the_attempts_that_a_restart_takes(stage: Stage) -> None:
-    await stage.start("b1")
-    ledger_id = await stage.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
-    bookie, copies, keys = stage.bookies["b1"], reader(stage, "b1", silence_pause_s=3600), credentials(ledger_id)
+async def test_a_bookie_without_a_connection_gets_the_attempts_that_a_restart_takes(fleet: Fleet) -> None:
+    await fleet.start("b1")
+    ledger_id = await fleet.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
+    bookie, copies, keys = fleet.bookies["b1"], reader(fleet, "b1", silence_pause_s=3600), credentials(ledger_id)
     bookie.drop("read", times=QUICK.attempts_max - 1)
     assert (await copies.read("b1", keys, 0)).state is CopyState.PRESENT
     bookie.drop("read", times=QUICK.attempts_max)
@@ -118,7 +118,7 @@ async def test_a_bookie_without_a_connection_gets_the_attempts_that_a_restart_ta
     assert bookie.count("read") == asked + QUICK.attempts_max
 
 
-async def test_a_read_that_was_cancelled_leaves_the_asking_to_the_others(stepped: SteppedStage) -> None:
+async def test_a_read_that_was_cancelled_leaves_the_asking_to_the_others(stepped: SteppedFleet) -> None:
     await stepped.start("b1")
     ledger_id = await stepped.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
     bookie, copies, keys = stepped.bookies["b1"], reader(stepped, "b1", silence_pause_s=3600), credentials(ledger_id)
@@ -135,18 +135,18 @@ async def test_a_read_that_was_cancelled_leaves_the_asking_to_the_others(stepped
     assert (await second).state is CopyState.PRESENT
 
 
-async def test_a_bookie_that_is_not_registered_is_not_asked(stage: Stage) -> None:
-    await stage.start("b1")
-    assert (await reader(stage).read("b1", credentials(1), 0)).reason == "not registered"
-    assert stage.bookies["b1"].requests == []
+async def test_a_bookie_that_is_not_registered_is_not_asked(fleet: Fleet) -> None:
+    await fleet.start("b1")
+    assert (await reader(fleet).read("b1", credentials(1), 0)).reason == "not registered"
+    assert fleet.bookies["b1"].requests == []
 
 
-async def test_a_copy_of_another_entry_is_corrupt(stage: Stage) -> None:
-    await stage.start("b1")
-    ledger_id = await stage.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=3, length=1))
-    stored = stage.bookies["b1"].ledgers[ledger_id].entries
+async def test_a_copy_of_another_entry_is_corrupt(fleet: Fleet) -> None:
+    await fleet.start("b1")
+    ledger_id = await fleet.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=3, length=1))
+    stored = fleet.bookies["b1"].ledgers[ledger_id].entries
     stored[1] = stored[2]
-    assert (await reader(stage, "b1").read("b1", credentials(ledger_id), 1)).state is CopyState.CORRUPT
+    assert (await reader(fleet, "b1").read("b1", credentials(ledger_id), 1)).state is CopyState.CORRUPT
 
 
 def test_metadata_of_old_releases_is_read_with_the_defaults() -> None:

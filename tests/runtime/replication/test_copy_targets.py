@@ -27,13 +27,13 @@ from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.judge.targets import CopyNeed, PlacementForecast, choose_target, stripe_bytes
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 from bkctl.runtime.replication.turn.target_chooser import TargetChooser
-from tests.runtime.client.world import segments
+from tests.runtime.client.fakes import segments
+from tests.runtime.replication.fleet import QUICK, Fleet, length_of
 from tests.runtime.replication.samples import ledger
-from tests.runtime.replication.stage import QUICK, Stage, length_of
 
 
-def chooser_of(stage: Stage, live: LiveBookies, suspects: SuspectBookies) -> TargetChooser:
-    ports = stage.client.ports
+def chooser_of(fleet: Fleet, live: LiveBookies, suspects: SuspectBookies) -> TargetChooser:
+    ports = fleet.client.ports
     return TargetChooser(live, suspects, ports.clock, ports.placement)
 
 
@@ -46,10 +46,10 @@ async def choose(chooser: TargetChooser, excluded: Collection[str], entry_count:
     return found.bookies[0] if isinstance(found, Choice) else None
 
 
-async def test_targets_are_given_equal_shares_of_entries(stage: Stage) -> None:
-    await stage.start("b1", "b2", "b3", "b4")
-    clock = stage.client.ports.clock
-    chooser = chooser_of(stage, LiveBookies(stage.registration, clock), SuspectBookies(clock, 30))
+async def test_targets_are_given_equal_shares_of_entries(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2", "b3", "b4")
+    clock = fleet.client.ports.clock
+    chooser = chooser_of(fleet, LiveBookies(fleet.registration, clock), SuspectBookies(clock, 30))
     given: Counter[str] = Counter()
     for number in range(90):
         target = await choose(chooser, {"b4"}, 1 + number % 3)
@@ -59,34 +59,34 @@ async def test_targets_are_given_equal_shares_of_entries(stage: Stage) -> None:
     assert max(given.values()) - min(given.values()) <= 3
 
 
-async def test_suspects_are_taken_only_when_there_is_nobody_else(stage: Stage) -> None:
-    await stage.start("b1", "b2")
-    clock = stage.client.ports.clock
+async def test_suspects_are_taken_only_when_there_is_nobody_else(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2")
+    clock = fleet.client.ports.clock
     suspects = SuspectBookies(clock, 30)
     suspects.add("b1")
-    chooser = chooser_of(stage, LiveBookies(stage.registration, clock), suspects)
+    chooser = chooser_of(fleet, LiveBookies(fleet.registration, clock), suspects)
     assert [await choose(chooser, (), 1) for _ in range(3)] == ["b2", "b2", "b2"]
     assert await choose(chooser, {"b2"}, 1) == "b1"
 
 
-async def test_before_giving_up_the_registrations_are_read_again(stage: Stage) -> None:
-    await stage.start("b1")
-    clock = stage.client.ports.clock
-    live = LiveBookies(stage.registration, clock)
-    chooser = chooser_of(stage, live, SuspectBookies(clock, 30))
+async def test_before_giving_up_the_registrations_are_read_again(fleet: Fleet) -> None:
+    await fleet.start("b1")
+    clock = fleet.client.ports.clock
+    live = LiveBookies(fleet.registration, clock)
+    chooser = chooser_of(fleet, live, SuspectBookies(clock, 30))
     assert await choose(chooser, {"b1"}, 1) is None
-    await stage.start("b2")
+    await fleet.start("b2")
     assert await choose(chooser, {"b1"}, 1) == "b2"
     assert "b2" in live
     assert "b3" not in live
 
 
-async def test_a_read_only_bookie_is_live_and_is_never_a_target(stage: Stage) -> None:
-    await stage.start("b1")
-    await stage.start("b2", mode=BookieMode.READ_ONLY)
-    clock = stage.client.ports.clock
-    live = LiveBookies(stage.registration, clock)
-    chooser = chooser_of(stage, live, SuspectBookies(clock, 30))
+async def test_a_read_only_bookie_is_live_and_is_never_a_target(fleet: Fleet) -> None:
+    await fleet.start("b1")
+    await fleet.start("b2", mode=BookieMode.READ_ONLY)
+    clock = fleet.client.ports.clock
+    live = LiveBookies(fleet.registration, clock)
+    chooser = chooser_of(fleet, live, SuspectBookies(clock, 30))
     assert [await choose(chooser, (), 1) for _ in range(4)] == ["b1"] * 4
     assert await choose(chooser, {"b1"}, 1) is None, "not after the second look at the registrations either"
     assert "b1" in live
@@ -117,62 +117,62 @@ class KnownRacks(Placement):
 RACKS = {"b1": "/r1", "b2": "/r1", "b3": "/r2", "b4": "/r2", "b5": "/r3"}
 
 
-def place_by(stage: Stage, placement: Placement) -> None:
-    stage.client.ports = dataclasses.replace(stage.client.ports, placement=placement)
+def place_by(fleet: Fleet, placement: Placement) -> None:
+    fleet.client.ports = dataclasses.replace(fleet.client.ports, placement=placement)
 
 
-async def test_the_copies_of_a_recovery_go_to_another_rack(stage: Stage) -> None:
-    await stage.start("b2", "b3", "b4")
-    place_by(stage, KnownRacks(RACKS))
+async def test_the_copies_of_a_recovery_go_to_another_rack(fleet: Fleet) -> None:
+    await fleet.start("b2", "b3", "b4")
+    place_by(fleet, KnownRacks(RACKS))
     for _ in range(6):
-        await stage.store(ledger({0: ["b3", "b1"]}, 2, 2, last_entry_id=4, length=length_of(5)))
-    plan = await stage.recovery().plan(["b1"])
+        await fleet.store(ledger({0: ["b3", "b1"]}, 2, 2, last_entry_id=4, length=length_of(5)))
+    plan = await fleet.recovery().plan(["b1"])
     assert not plan.totals.broken_rules
 
-    report = await stage.recover("b1")
+    report = await fleet.recover("b1")
 
     assert (report.failures, report.broken_rules) == ((), {})
     for ledger_id in range(6):
-        assert segments((await stage.read(ledger_id)).value) == {0: ("b3", "b2")}
+        assert segments((await fleet.read(ledger_id)).value) == {0: ("b3", "b2")}
 
 
-async def test_a_target_that_breaks_a_rule_is_taken_only_if_that_is_accepted(stage: Stage) -> None:
-    await stage.start("b3", "b4")
-    place_by(stage, KnownRacks(RACKS))
-    ledger_id = await stage.store(ledger({0: ["b3", "b1"]}, 2, 2, last_entry_id=4, length=length_of(5)))
-    assert (await stage.recovery().plan(["b1"])).totals.broken_rules == {PlacementRule.RACKS: 1}
+async def test_a_target_that_breaks_a_rule_is_taken_only_if_that_is_accepted(fleet: Fleet) -> None:
+    await fleet.start("b3", "b4")
+    place_by(fleet, KnownRacks(RACKS))
+    ledger_id = await fleet.store(ledger({0: ["b3", "b1"]}, 2, 2, last_entry_id=4, length=length_of(5)))
+    assert (await fleet.recovery().plan(["b1"])).totals.broken_rules == {PlacementRule.RACKS: 1}
 
-    (failure,) = (await stage.recover("b1")).failures
+    (failure,) = (await fleet.recover("b1")).failures
     assert failure.reason is FailureReason.PLACEMENT
     assert "b3, b4: 1 rack instead of 2 (--placement best-effort accepts that)" in failure.detail
-    assert segments((await stage.read(ledger_id)).value) == {0: ("b3", "b1")}
+    assert segments((await fleet.read(ledger_id)).value) == {0: ("b3", "b1")}
 
     accepting = msgspec.structs.replace(QUICK, placement=PlacementMode.BEST_EFFORT)
-    report = await stage.recover("b1", config=accepting)
+    report = await fleet.recover("b1", config=accepting)
     assert (report.failures, report.broken_rules) == ((), {"racks per write quorum": 1})
-    assert segments((await stage.read(ledger_id)).value) == {0: ("b3", "b4")}
+    assert segments((await fleet.read(ledger_id)).value) == {0: ("b3", "b4")}
 
 
-async def test_targets_of_one_segment_are_chosen_together(stage: Stage) -> None:
+async def test_targets_of_one_segment_are_chosen_together(fleet: Fleet) -> None:
     """The first of two targets must not be the only bookie that the second position could have."""
-    await stage.start("b2", "b3", "b4", "b5")
-    place_by(stage, KnownRacks({"b2": "/r2", "b3": "/r1", "b4": "/r3", "b5": "/r2"}))
+    await fleet.start("b2", "b3", "b4", "b5")
+    place_by(fleet, KnownRacks({"b2": "/r2", "b3": "/r1", "b4": "/r3", "b5": "/r2"}))
     ensembles: dict[int, Sequence[str]] = {0: ["b2", "b3", "b4", "b5"], 1: ["b6", "b7", "b2", "b3"]}
     for _ in range(4):
-        await stage.store(ledger(ensembles, 2, 2, last_entry_id=3, length=length_of(4)))
+        await fleet.store(ledger(ensembles, 2, 2, last_entry_id=3, length=length_of(4)))
 
-    report = await stage.recover("b6", "b7")
+    report = await fleet.recover("b6", "b7")
 
     assert (report.failures, report.broken_rules) == ((), {})
     for ledger_id in range(4):
-        assert segments((await stage.read(ledger_id)).value)[1] == ("b5", "b4", "b2", "b3")
+        assert segments((await fleet.read(ledger_id)).value)[1] == ("b5", "b4", "b2", "b3")
 
 
-async def test_copies_on_their_way_count_against_the_reserve(stage: Stage) -> None:
-    await stage.start("b1")
-    clock = stage.client.ports.clock
+async def test_copies_on_their_way_count_against_the_reserve(fleet: Fleet) -> None:
+    await fleet.start("b1")
+    clock = fleet.client.ports.clock
     placement = KnownRacks({}, {"b1": BookieSpace(100, 50)})
-    chooser = TargetChooser(LiveBookies(stage.registration, clock), SuspectBookies(clock, 30), clock, placement)
+    chooser = TargetChooser(LiveBookies(fleet.registration, clock), SuspectBookies(clock, 30), clock, placement)
     need = CopyNeed(write_quorum_size=1, ensemble=("dead",), index=0, bytes_needed=20)
     assert await chooser.choose(need) == Choice(("b1",))
     assert await chooser.choose(need) == Choice(("b1",))

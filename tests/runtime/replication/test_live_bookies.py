@@ -11,14 +11,14 @@ from bkctl.runtime.client.bookie_software import BookieSoftware
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 from tests.counting_store import CountingStore
-from tests.runtime.replication.stage import Stage
+from tests.runtime.replication.fleet import Fleet
 
 
 class ListedInTurn(RegistrationClient):
     """Answers with these lists, one after the other; the last one stays."""
 
-    def __init__(self, stage: Stage, *lists: tuple[str, ...]) -> None:
-        super().__init__(stage.client.store, stage.ledgers.root)
+    def __init__(self, fleet: Fleet, *lists: tuple[str, ...]) -> None:
+        super().__init__(fleet.client.store, fleet.ledgers.root)
         self.lists = list(lists)
 
     async def snapshot(self, on_change: Callable[[], None] | None = None) -> Registrations:
@@ -34,51 +34,51 @@ class ListedInTurn(RegistrationClient):
     ids=["one is late", "both are late"],
 )
 async def test_after_an_outage_bookies_that_were_known_are_waited_for(
-    stage: Stage, after: list[tuple[str, ...]]
+    fleet: Fleet, after: list[tuple[str, ...]]
 ) -> None:
-    registration = ListedInTurn(stage, ("b1", "b2"), *after)
-    live = LiveBookies(registration, stage.client.ports.clock, return_wait_s=60.0)
+    registration = ListedInTurn(fleet, ("b1", "b2"), *after)
+    live = LiveBookies(registration, fleet.client.ports.clock, return_wait_s=60.0)
     await live.refresh()
     live.note_outage()
     assert (await live.refresh()).writable == ("b1", "b2")
 
 
-async def test_a_session_that_the_server_ends_after_its_first_answer_is_waited_for_too(stage: Stage) -> None:
-    registration = ListedInTurn(stage, ("b1", "b2"), ("b1", "b2"), ("b1",), ("b1", "b2"))
-    live = LiveBookies(registration, stage.client.ports.clock, return_wait_s=60.0)
+async def test_a_session_that_the_server_ends_after_its_first_answer_is_waited_for_too(fleet: Fleet) -> None:
+    registration = ListedInTurn(fleet, ("b1", "b2"), ("b1", "b2"), ("b1",), ("b1", "b2"))
+    live = LiveBookies(registration, fleet.client.ports.clock, return_wait_s=60.0)
     await live.refresh()
     live.note_outage()
     await live.refresh()
     assert (await live.refresh(0)).writable == ("b1", "b2")
 
 
-async def test_a_list_that_was_read_before_the_outage_was_noticed_makes_no_bookie_unknown(stage: Stage) -> None:
-    registration = ListedInTurn(stage, ("b1", "b2"), ("b1",), ("b1",), ("b1", "b2"))
-    live = LiveBookies(registration, stage.client.ports.clock, return_wait_s=60.0)
+async def test_a_list_that_was_read_before_the_outage_was_noticed_makes_no_bookie_unknown(fleet: Fleet) -> None:
+    registration = ListedInTurn(fleet, ("b1", "b2"), ("b1",), ("b1",), ("b1", "b2"))
+    live = LiveBookies(registration, fleet.client.ports.clock, return_wait_s=60.0)
     await live.refresh()
     assert (await live.refresh(0)).writable == ("b1",)
     live.note_outage()
     assert (await live.refresh()).writable == ("b1", "b2")
 
 
-async def test_a_list_that_is_read_while_the_outage_lasts_waits_however_long_that_is(stage: Stage) -> None:
-    registration = ListedInTurn(stage, ("b1", "b2"), ("b1",), ("b1", "b2"))
-    live = LiveBookies(registration, stage.client.ports.clock, return_wait_s=0.0)
+async def test_a_list_that_is_read_while_the_outage_lasts_waits_however_long_that_is(fleet: Fleet) -> None:
+    registration = ListedInTurn(fleet, ("b1", "b2"), ("b1",), ("b1", "b2"))
+    live = LiveBookies(registration, fleet.client.ports.clock, return_wait_s=0.0)
     await live.refresh()
     live.note_outage(is_over=False)
     assert (await live.refresh()).writable == ("b1", "b2")
 
 
-async def test_bookies_known_from_the_plan_are_waited_for_when_the_run_begins_in_an_outage(stage: Stage) -> None:
-    registration = ListedInTurn(stage, (), ("b1",))
-    live = LiveBookies(registration, stage.client.ports.clock, return_wait_s=60.0, known=["b1"])
+async def test_bookies_known_from_the_plan_are_waited_for_when_the_run_begins_in_an_outage(fleet: Fleet) -> None:
+    registration = ListedInTurn(fleet, (), ("b1",))
+    live = LiveBookies(registration, fleet.client.ports.clock, return_wait_s=60.0, known=["b1"])
     live.note_outage()
     assert (await live.refresh()).writable == ("b1",)
 
 
-async def test_a_bookie_that_does_not_come_back_is_given_up(stage: Stage) -> None:
-    registration = ListedInTurn(stage, ("b1", "b2"), ("b1",))
-    live = LiveBookies(registration, stage.client.ports.clock, return_wait_s=0.1)
+async def test_a_bookie_that_does_not_come_back_is_given_up(fleet: Fleet) -> None:
+    registration = ListedInTurn(fleet, ("b1", "b2"), ("b1",))
+    live = LiveBookies(registration, fleet.client.ports.clock, return_wait_s=0.1)
     await live.refresh()
     live.note_outage()
     async with asyncio.timeout(30):
@@ -86,17 +86,17 @@ async def test_a_bookie_that_does_not_come_back_is_given_up(stage: Stage) -> Non
     assert "b2" not in live
 
 
-async def test_what_many_ledgers_ask_of_a_bookie_at_once_is_read_once(stage: Stage) -> None:
+async def test_what_many_ledgers_ask_of_a_bookie_at_once_is_read_once(fleet: Fleet) -> None:
     """The first copies of a run begin together, and all ask the same."""
-    await stage.add_cookie("b1")
-    counting = CountingStore(stage.client.store)
-    registration = RegistrationClient(counting, stage.ledgers.root)
-    clock = stage.client.ports.clock
+    await fleet.add_cookie("b1")
+    counting = CountingStore(fleet.client.store)
+    registration = RegistrationClient(counting, fleet.ledgers.root)
+    clock = fleet.client.ports.clock
     live, software = LiveBookies(registration, clock), BookieSoftware(registration, clock)
     with counting.counted() as counts:
         since = await asyncio.gather(*(live.member_since("b1") for _ in range(50)))
     assert sum(counts.values()) == 1, counts
-    assert {*since} == {await stage.client.ports.registrations.member_since("b1")} != {None}
+    assert {*since} == {await fleet.client.ports.registrations.member_since("b1")} != {None}
     with counting.counted() as for_one:
         is_bkctl = [await software.is_bkctl("b1")]
     with counting.counted() as for_many:

@@ -15,29 +15,29 @@ from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.judge.marks import MarkFinding
 from bkctl.runtime.replication.run.mark_clearing import ClearOutcome, MarkClearing
 from bkctl.runtime.replication.run.mark_repair import JudgedMark, MarkRepair
+from tests.runtime.replication.fleet import QUICK, Fleet, length_of
 from tests.runtime.replication.samples import ledger
-from tests.runtime.replication.stage import QUICK, Stage, length_of
 
 
 class Marked:
     """Three bookies, and the marks of their ledgers."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-        self.store = stage.client.store
-        self.root = stage.ledgers.root
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.store = fleet.client.store
+        self.root = fleet.ledgers.root
         self.paths = Paths(self.root)
         self.marks = UnderReplicationMarks(self.store, self.root, LoopClock())
-        self.repair = MarkRepair(stage.client.ports, self.store, stage.locks, QUICK)
+        self.repair = MarkRepair(fleet.client.ports, self.store, fleet.locks, QUICK)
         self.kept: list[str] = []
         self.outcomes: dict[int, ClearOutcome] = {}
 
     async def start(self) -> None:
-        await self.stage.start("b1", "b2", "b3")
+        await self.fleet.start("b1", "b2", "b3")
 
     async def ledger(self, *ensemble: str, entries: int = 2, holes: Sequence[str] = ()) -> int:
         metadata = ledger({0: ensemble or ("b1", "b2")}, 2, 2, last_entry_id=entries - 1, length=length_of(entries))
-        return await self.stage.store(metadata, holes=holes)
+        return await self.fleet.store(metadata, holes=holes)
 
     async def ids(self) -> list[int]:
         found = list_marks(self.store, self.root, ForeignNames())
@@ -56,8 +56,8 @@ class Marked:
 
 
 @pytest.fixture
-async def marked(stage: Stage) -> Marked:
-    found = Marked(stage)
+async def marked(fleet: Fleet) -> Marked:
+    found = Marked(fleet)
     await found.start()
     return found
 
@@ -65,17 +65,17 @@ async def marked(stage: Stage) -> Marked:
 @pytest.mark.parametrize("count", [30, pytest.param(500, marks=pytest.mark.battery)])
 async def test_after_a_bookie_is_back_its_marks_are_cleared_without_copying(marked: Marked, count: int) -> None:
     ledger_ids = await asyncio.gather(*(marked.ledger() for _ in range(count)))
-    await marked.stage.world.withdraw("b1")
+    await marked.fleet.fakes.withdraw("b1")
     await asyncio.gather(*(marked.marks.mark(ledger_id, ["b1"]) for ledger_id in ledger_ids))
     judged = await marked.examine()
     assert {each.verdict.state for each in judged.values()} == {MarkFinding.WAITING}
-    await marked.stage.world.register("b1")
+    await marked.fleet.fakes.register("b1")
     judged = await marked.examine()
     assert {each.verdict.state for each in judged.values()} == {MarkFinding.COPIES_UNKNOWN}
     judged = await marked.examine(is_deep=True)
     assert {each.verdict.state for each in judged.values()} == {MarkFinding.COMPLETE}
-    assert marked.stage.adds() == 0
-    assert marked.stage.reads() == 2 * count, "only the copies of b1"
+    assert marked.fleet.adds() == 0
+    assert marked.fleet.reads() == 2 * count, "only the copies of b1"
     outcomes = await marked.clear(judged)
     assert outcomes == dict.fromkeys(ledger_ids, ClearOutcome.CLEARED)
     assert await marked.ids() == []
@@ -87,10 +87,10 @@ async def test_after_a_bookie_is_back_its_marks_are_cleared_without_copying(mark
 async def test_a_bookie_that_was_frozen_before_it_went_down_comes_back_without_its_last_entries(marked: Marked) -> None:
     """Two of three bookies confirmed all entries; the mark was made while the third was down."""
     metadata = ledger({0: ("b1", "b2", "b3")}, 3, 2, last_entry_id=19, length=length_of(20))
-    ledger_id = await marked.stage.store(metadata, holes=["b3"])
-    await marked.stage.world.withdraw("b3")
+    ledger_id = await marked.fleet.store(metadata, holes=["b3"])
+    await marked.fleet.fakes.withdraw("b3")
     await marked.marks.mark(ledger_id, ["b3"])
-    await marked.stage.world.register("b3")
+    await marked.fleet.fakes.register("b3")
     assert (await marked.examine())[ledger_id].verdict.state is MarkFinding.COPIES_UNKNOWN
     judged = await marked.examine(is_deep=True)
     assert judged[ledger_id].verdict.state is MarkFinding.WAITING
@@ -102,11 +102,11 @@ async def test_a_bookie_that_was_frozen_before_it_went_down_comes_back_without_i
 async def test_of_two_segments_only_the_one_with_the_named_bookie_is_read(marked: Marked) -> None:
     """Entries that the named bookie should not store need no copy on it."""
     metadata = ledger({0: ("b1", "b2"), 4: ("b2", "b3")}, 2, 2, last_entry_id=5, length=length_of(6))
-    ledger_id = await marked.stage.store(metadata)
+    ledger_id = await marked.fleet.store(metadata)
     await marked.marks.mark(ledger_id, ["b3", "gone"])
     judged = await marked.examine(is_deep=True)
     assert judged[ledger_id].verdict.state is MarkFinding.COMPLETE
-    assert marked.stage.reads() == 2
+    assert marked.fleet.reads() == 2
 
 
 async def test_copies_decide_about_bookies_that_were_up_all_along(marked: Marked) -> None:
@@ -128,7 +128,7 @@ async def test_marks_of_deleted_ledgers_are_cleared_and_only_their_own_branch(ma
     kept, deleted = await marked.ledger("b1", "b9"), await marked.ledger()
     for ledger_id in (kept, deleted):
         await marked.marks.mark(ledger_id, ["b9"])
-    await marked.store.delete(marked.stage.ledgers.path(deleted))
+    await marked.store.delete(marked.fleet.ledgers.path(deleted))
     judged = await marked.examine()
     assert judged[deleted].verdict.state is MarkFinding.LEDGER_DELETED
     assert await marked.clear(judged) == {deleted: ClearOutcome.CLEARED}
@@ -145,7 +145,7 @@ async def test_a_mark_that_was_renewed_or_locked_or_cleared_meanwhile_is_left(ma
     judged = await marked.examine()
     await marked.marks.mark(renewed, ["b3"])
     await marked.marks.clear(gone, 0)
-    async with await marked.stage.world.client() as worker:
+    async with await marked.fleet.fakes.client() as worker:
         path = marked.paths.replication_lock(locked)
         await worker.store.create(path, b'bookieId: "worker"\n', is_ephemeral=True)
         assert await marked.clear(judged) == {
@@ -162,7 +162,7 @@ async def test_a_ledger_that_changed_since_it_was_examined_is_judged_again(marke
     ledger_id = await marked.ledger()
     await marked.marks.mark(ledger_id, ["b9"])
     judged = await marked.examine()
-    await marked.stage.world.withdraw("b2")
+    await marked.fleet.fakes.withdraw("b2")
     assert await marked.clear(judged) == {ledger_id: ClearOutcome.NEEDED}
     assert await marked.ids() == [ledger_id]
     assert marked.kept == []
@@ -174,7 +174,7 @@ async def test_a_mark_is_set_again_if_its_bookie_fails_while_it_is_cleared(marke
     for each in (ledger_id, other):
         await marked.marks.mark(each, ["b2", "b3"])
     answers = [[], [ledger_id]]
-    clearing = MarkClearing(marked.store, marked.root, marked.marks, marked.stage.locks)
+    clearing = MarkClearing(marked.store, marked.root, marked.marks, marked.fleet.locks)
 
     async def are_needed(ledger_ids: Sequence[int]) -> Collection[int]:
         assert sorted(ledger_ids) == [ledger_id, other]

@@ -18,7 +18,7 @@ WAIT_MAX_S = 120.0
 OPERATION_TIMEOUT_S = 10.0
 
 
-class Stage:
+class LinkedStore:
     """A store behind a link that can be cut, and a wait over it."""
 
     def __init__(self, clock: VirtualClock, link: ModelLink, store: ModelMetadataStore) -> None:
@@ -36,79 +36,79 @@ class Stage:
         return "done"
 
 
-def simulate(scenario: Callable[[Stage], Awaitable[None]]) -> None:
+def simulate(scenario: Callable[[LinkedStore], Awaitable[None]]) -> None:
     """Run a scenario to its end."""
 
     async def run() -> None:
         clock, link = VirtualClock(), ModelLink()
         config = ZooKeeperConfig(operation_timeout_s=OPERATION_TIMEOUT_S)
         async with await ModelMetadataStore.connect(ModelZooKeeper(clock), link, clock, config) as store:
-            await scenario(Stage(clock, link, store))
+            await scenario(LinkedStore(clock, link, store))
 
     run_simulated(run())
 
 
 def test_work_is_done_again_after_the_outage_and_each_outage_is_reported_twice() -> None:
-    async def scenario(stage: Stage) -> None:
-        stage.link.cut()
-        stage.clock.call_later(90.0, stage.link.restore)
-        assert await stage.wait.outlast(stage.read) == "done"
-        began, ended = stage.outages
+    async def scenario(linked: LinkedStore) -> None:
+        linked.link.cut()
+        linked.clock.call_later(90.0, linked.link.restore)
+        assert await linked.wait.outlast(linked.read) == "done"
+        began, ended = linked.outages
         assert (began.is_over, ended.is_over) == (False, True)
         assert (began.wait_max_s, began.since_ms) == (WAIT_MAX_S, ended.since_ms)
-        assert await stage.wait.outlast(stage.read) == "done"
-        assert len(stage.outages) == 2
+        assert await linked.wait.outlast(linked.read) == "done"
+        assert len(linked.outages) == 2
 
     simulate(scenario)
 
 
 def test_a_longer_outage_ends_the_run_at_its_limit_and_not_at_the_next_time_out() -> None:
-    async def scenario(stage: Stage) -> None:
-        stage.link.cut()
-        started_ns = stage.clock.monotonic_ns()
+    async def scenario(linked: LinkedStore) -> None:
+        linked.link.cut()
+        started_ns = linked.clock.monotonic_ns()
         with pytest.raises(MetadataOutageError, match="unavailable for over 120 s"):
-            await stage.wait.outlast(stage.read)
-        waited_s = (stage.clock.monotonic_ns() - started_ns) / 1e9
+            await linked.wait.outlast(linked.read)
+        waited_s = (linked.clock.monotonic_ns() - started_ns) / 1e9
         assert waited_s == pytest.approx(OPERATION_TIMEOUT_S + WAIT_MAX_S, abs=1.5)
-        assert [outage.is_over for outage in stage.outages] == [False]
+        assert [outage.is_over for outage in linked.outages] == [False]
 
     simulate(scenario)
 
 
 def test_all_parts_of_a_run_share_one_wait() -> None:
-    async def scenario(stage: Stage) -> None:
-        stage.link.cut()
-        stage.clock.call_later(60.0, stage.link.restore)
-        assert await asyncio.gather(*(stage.wait.outlast(stage.read) for _ in range(16))) == ["done"] * 16
-        assert [outage.is_over for outage in stage.outages] == [False, True]
-        assert stage.reads < 16 * 2 + 10, "one of them asks the store, the others wait"
+    async def scenario(linked: LinkedStore) -> None:
+        linked.link.cut()
+        linked.clock.call_later(60.0, linked.link.restore)
+        assert await asyncio.gather(*(linked.wait.outlast(linked.read) for _ in range(16))) == ["done"] * 16
+        assert [outage.is_over for outage in linked.outages] == [False, True]
+        assert linked.reads < 16 * 2 + 10, "one of them asks the store, the others wait"
 
     simulate(scenario)
 
 
 def test_all_parts_of_a_run_end_together_when_it_is_too_long() -> None:
-    async def scenario(stage: Stage) -> None:
-        stage.link.cut()
-        results = await asyncio.gather(*(stage.wait.outlast(stage.read) for _ in range(16)), return_exceptions=True)
+    async def scenario(linked: LinkedStore) -> None:
+        linked.link.cut()
+        results = await asyncio.gather(*(linked.wait.outlast(linked.read) for _ in range(16)), return_exceptions=True)
         assert {type(result) for result in results} == {MetadataOutageError}
-        assert stage.clock.monotonic_ns() / 1e9 < OPERATION_TIMEOUT_S + WAIT_MAX_S + 5
+        assert linked.clock.monotonic_ns() / 1e9 < OPERATION_TIMEOUT_S + WAIT_MAX_S + 5
 
     simulate(scenario)
 
 
 def test_a_new_outage_gets_the_whole_wait_again() -> None:
-    async def scenario(stage: Stage) -> None:
+    async def scenario(linked: LinkedStore) -> None:
         for _ in range(3):
-            stage.link.cut()
-            stage.clock.call_later(100.0, stage.link.restore)
-            await stage.wait.outlast(stage.read)
-        assert len(stage.outages) == 6
+            linked.link.cut()
+            linked.clock.call_later(100.0, linked.link.restore)
+            await linked.wait.outlast(linked.read)
+        assert len(linked.outages) == 6
 
     simulate(scenario)
 
 
 def test_work_that_breaks_the_connection_each_time_is_given_up() -> None:
-    async def scenario(stage: Stage) -> None:
+    async def scenario(linked: LinkedStore) -> None:
         attempts = 0
 
         async def work() -> None:
@@ -117,7 +117,7 @@ def test_work_that_breaks_the_connection_each_time_is_given_up() -> None:
             raise MetadataUnavailableError("the connection to ZooKeeper was lost before the response")
 
         with pytest.raises(MetadataUnavailableError, match="lost before the response"):
-            await stage.wait.outlast(work)
+            await linked.wait.outlast(work)
         assert attempts == ATTEMPTS_MAX
 
     simulate(scenario)

@@ -28,11 +28,11 @@ from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.storage.adapters.sqlite import temporary_database
-from tests.runtime.client.world import Client, World, segments
+from tests.runtime.client.fakes import Client, Fakes, segments
 from tests.runtime.metadata.conftest import expire, session_of
 from tests.runtime.metadata.link import TcpLink
+from tests.runtime.replication.fleet import QUICK, Fleet, carry_out, length_of
 from tests.runtime.replication.samples import ledger
-from tests.runtime.replication.stage import QUICK, Stage, carry_out, length_of
 from tests.until import until
 
 ZOOKEEPER = ZooKeeperConfig(session_timeout_ms=60_000, operation_timeout_s=1.0)
@@ -54,21 +54,21 @@ class WatchedRegistration(RegistrationClient):
         return found
 
 
-class Scene(NamedTuple):
-    """A stage whose client reaches ZooKeeper by a link, and what its recovery reported."""
+class LinkedRecovery(NamedTuple):
+    """A fleet whose client reaches ZooKeeper by a link, and what its recovery reported."""
 
-    stage: Stage
+    fleet: Fleet
     link: TcpLink
     registration: WatchedRegistration
     outages: asyncio.Queue[MetadataOutage]
     moments: list[RecoveryProgress]
 
     def recovery(self, config: ReplicationConfig = CONFIG) -> BookieRecovery:
-        stage = self.stage
+        fleet = self.fleet
         return BookieRecovery(
-            dataclasses.replace(stage.client.ports, registrations=self.registration),
-            stage.cookies,
-            stage.locks,
+            dataclasses.replace(fleet.client.ports, registrations=self.registration),
+            fleet.cookies,
+            fleet.locks,
             Policy(config=config),
             self.outages.put_nowait,
             open_database=temporary_database,
@@ -84,296 +84,296 @@ class Scene(NamedTuple):
             return await self.outages.get()
 
     async def expire_session(self, zookeeper: EmbeddedZooKeeper) -> None:
-        await asyncio.to_thread(expire, session_of(self.stage.client.held_store), zookeeper)
+        await asyncio.to_thread(expire, session_of(self.fleet.client.held_store), zookeeper)
 
     async def lose_session(self, zookeeper: EmbeddedZooKeeper) -> None:
         """Return when the client knows that its session has ended."""
         lost = asyncio.Event()
-        self.stage.client.store.on_session_lost(lost.set)
+        self.fleet.client.store.on_session_lost(lost.set)
         await self.expire_session(zookeeper)
         async with asyncio.timeout(LIMIT_S):
             await lost.wait()
 
 
-async def client_in_time(world: World, link: TcpLink) -> Client:
+async def client_in_time(fakes: Fakes, link: TcpLink) -> Client:
     """Connecting has the time-out of an operation, and takes what a busy machine takes."""
     while True:
         with contextlib.suppress(MetadataUnavailableError):
-            return await world.client(servers=link.address, zookeeper=ZOOKEEPER)
+            return await fakes.client(servers=link.address, zookeeper=ZOOKEEPER)
 
 
 @pytest.fixture
-async def scene(metadata_uri: str, zookeeper: EmbeddedZooKeeper) -> AsyncIterator[Scene]:
-    world = await World.build(metadata_uri)
+async def linked(metadata_uri: str, zookeeper: EmbeddedZooKeeper) -> AsyncIterator[LinkedRecovery]:
+    fakes = await Fakes.build(metadata_uri)
     link = await TcpLink.open(zookeeper.port)
     try:
-        stage = Stage(world, await client_in_time(world, link))
-        registration = WatchedRegistration(stage.client.store, stage.ledgers.root)
-        yield Scene(stage, link, registration, asyncio.Queue(), [])
+        fleet = Fleet(fakes, await client_in_time(fakes, link))
+        registration = WatchedRegistration(fleet.client.store, fleet.ledgers.root)
+        yield LinkedRecovery(fleet, link, registration, asyncio.Queue(), [])
     finally:
         link.restore()
-        await world.close()
+        await fakes.close()
         await link.close()
 
 
-async def store_ledgers(stage: Stage, count: int) -> list[int]:
+async def store_ledgers(fleet: Fleet, count: int) -> list[int]:
     """Ledgers of five entries on b1, which is dead, and b2."""
-    await stage.start("b2", "b3")
+    await fleet.start("b2", "b3")
     sample = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5))
-    return [await stage.store(sample) for _ in range(count)]
+    return [await fleet.store(sample) for _ in range(count)]
 
 
-async def test_copies_made_before_the_outage_are_kept_while_the_lock_is_held(scene: Scene) -> None:
-    stage = scene.stage
-    (ledger_id,) = await store_ledgers(stage, 1)
-    held = stage.bookies["b3"].hold("add", 4)
-    running = await scene.run()
+async def test_copies_made_before_the_outage_are_kept_while_the_lock_is_held(linked: LinkedRecovery) -> None:
+    fleet = linked.fleet
+    (ledger_id,) = await store_ledgers(fleet, 1)
+    held = fleet.bookies["b3"].hold("add", 4)
+    running = await linked.run()
     await held.arrived()
-    scene.link.cut()
+    linked.link.cut()
     held.release()
-    outage = await scene.next_outage()
+    outage = await linked.next_outage()
     assert (outage.is_over, outage.wait_max_s) == (False, 60.0)
-    scene.link.restore()
-    assert (await scene.next_outage()).is_over
+    linked.link.restore()
+    assert (await linked.next_outage()).is_over
 
     report = await running
     assert report.is_complete
-    assert segments((await stage.read(ledger_id)).value) == {0: ("b3", "b2")}
-    assert stage.bookies["b3"].count("add") == 5
-    assert (await stage.check(ledger_id)).is_clean
+    assert segments((await fleet.read(ledger_id)).value) == {0: ("b3", "b2")}
+    assert fleet.bookies["b3"].count("add") == 5
+    assert (await fleet.check(ledger_id)).is_clean
 
 
 async def test_a_ledger_that_somebody_else_repaired_in_the_outage_is_left_to_them(
-    scene: Scene, zookeeper: EmbeddedZooKeeper
+    linked: LinkedRecovery, zookeeper: EmbeddedZooKeeper
 ) -> None:
-    stage = scene.stage
-    (ledger_id,) = await store_ledgers(stage, 1)
-    await stage.start("b4")
+    fleet = linked.fleet
+    (ledger_id,) = await store_ledgers(fleet, 1)
+    await fleet.start("b4")
     others = {"b3": "b4", "b4": "b3"}
-    held = [stage.bookies[bookie_id].hold("add", 4) for bookie_id in others]
-    running = await scene.run()
+    held = [fleet.bookies[bookie_id].hold("add", 4) for bookie_id in others]
+    running = await linked.run()
     await asyncio.wait([asyncio.create_task(each.arrived()) for each in held], return_when=asyncio.FIRST_COMPLETED)
-    scene.link.cut()
-    await scene.expire_session(zookeeper)
-    stored = await stage.world.ledgers.read(ledger_id)
-    chosen = next(bookie_id for bookie_id in others if stage.bookies[bookie_id].count("add"))
+    linked.link.cut()
+    await linked.expire_session(zookeeper)
+    stored = await fleet.fakes.ledgers.read(ledger_id)
+    chosen = next(bookie_id for bookie_id in others if fleet.bookies[bookie_id].count("add"))
     repaired = replace_in_segment(stored.value, 0, {0: others[chosen]})
-    version = (await stage.world.ledgers.write(ledger_id, repaired, stored.version)).version
+    version = (await fleet.fakes.ledgers.write(ledger_id, repaired, stored.version)).version
     for each in held:
         each.release()
-    await scene.next_outage()
-    scene.link.restore()
+    await linked.next_outage()
+    linked.link.restore()
 
     report = await running
     assert report.ledgers_repaired_by_others == 1
-    assert (await stage.world.ledgers.read(ledger_id)).version == version, "nothing was written on old knowledge"
+    assert (await fleet.fakes.ledgers.read(ledger_id)).version == version, "nothing was written on old knowledge"
 
 
-async def test_a_change_whose_answer_was_lost_is_not_made_twice(scene: Scene) -> None:
-    stage = scene.stage
-    (ledger_id,) = await store_ledgers(stage, 1)
-    version = (await stage.read(ledger_id)).version
-    stage.client.held_store.hold_writes()
-    running = await scene.run()
-    await stage.client.held_store.write_is_held()
-    scene.link.lose_answers()
-    stage.client.held_store.release_writes()
+async def test_a_change_whose_answer_was_lost_is_not_made_twice(linked: LinkedRecovery) -> None:
+    fleet = linked.fleet
+    (ledger_id,) = await store_ledgers(fleet, 1)
+    version = (await fleet.read(ledger_id)).version
+    fleet.client.held_store.hold_writes()
+    running = await linked.run()
+    await fleet.client.held_store.write_is_held()
+    linked.link.lose_answers()
+    fleet.client.held_store.release_writes()
 
     async def is_changed() -> bool:
-        return (await stage.world.ledgers.read(ledger_id)).version != version
+        return (await fleet.fakes.ledgers.read(ledger_id)).version != version
 
     await until(is_changed)
-    scene.link.cut()
-    await scene.next_outage()
-    scene.link.restore()
+    linked.link.cut()
+    await linked.next_outage()
+    linked.link.restore()
 
     report = await running
     assert (report.is_complete, report.fragments) == (True, 1)
-    assert (await stage.read(ledger_id)).version == version + 1
+    assert (await fleet.read(ledger_id)).version == version + 1
 
 
 async def test_bookies_that_have_not_registered_again_are_waited_for(
-    scene: Scene, zookeeper: EmbeddedZooKeeper
+    linked: LinkedRecovery, zookeeper: EmbeddedZooKeeper
 ) -> None:
     """Their sessions end in the same outage; to take them for dead would leave the ledger unrepaired."""
-    stage = scene.stage
-    (ledger_id,) = await store_ledgers(stage, 1)
-    held = stage.bookies["b3"].hold("add", 4)
-    running = await scene.run()
+    fleet = linked.fleet
+    (ledger_id,) = await store_ledgers(fleet, 1)
+    held = fleet.bookies["b3"].hold("add", 4)
+    running = await linked.run()
     await held.arrived()
-    scene.link.cut()
-    await stage.world.withdraw("b2", "b3")
-    await scene.expire_session(zookeeper)
+    linked.link.cut()
+    await fleet.fakes.withdraw("b2", "b3")
+    await linked.expire_session(zookeeper)
     held.release()
-    await scene.next_outage()
-    scene.link.restore()
-    assert (await scene.next_outage()).is_over
-    scene.registration.read.clear()
+    await linked.next_outage()
+    linked.link.restore()
+    assert (await linked.next_outage()).is_over
+    linked.registration.read.clear()
     async with asyncio.timeout(LIMIT_S):
-        await scene.registration.read.wait()
-    await stage.world.register("b2", "b3")
+        await linked.registration.read.wait()
+    await fleet.fakes.register("b2", "b3")
 
     assert (await running).is_complete
-    assert (await stage.check(ledger_id)).is_clean
+    assert (await fleet.check(ledger_id)).is_clean
 
 
 async def test_a_session_that_ends_without_an_error_is_an_outage_too(
-    scene: Scene, zookeeper: EmbeddedZooKeeper
+    linked: LinkedRecovery, zookeeper: EmbeddedZooKeeper
 ) -> None:
     """No operation was under way, so none failed: the lost lock is what tells."""
-    stage = scene.stage
-    (ledger_id,) = await store_ledgers(stage, 1)
-    held = stage.bookies["b3"].hold("add", 4)
-    running = await scene.run()
+    fleet = linked.fleet
+    (ledger_id,) = await store_ledgers(fleet, 1)
+    held = fleet.bookies["b3"].hold("add", 4)
+    running = await linked.run()
     await held.arrived()
-    await stage.world.withdraw("b2", "b3")
-    await scene.lose_session(zookeeper)
-    await until_connected(stage, ledger_id)
-    scene.registration.read.clear()
+    await fleet.fakes.withdraw("b2", "b3")
+    await linked.lose_session(zookeeper)
+    await until_connected(fleet, ledger_id)
+    linked.registration.read.clear()
     held.release()
     async with asyncio.timeout(LIMIT_S):
-        await scene.registration.read.wait()
-    await stage.world.register("b2", "b3")
+        await linked.registration.read.wait()
+    await fleet.fakes.register("b2", "b3")
 
     assert (await running).is_complete
-    assert (await stage.check(ledger_id)).is_clean
+    assert (await fleet.check(ledger_id)).is_clean
 
 
 async def test_a_failure_found_after_the_session_ended_is_not_reported_but_looked_at_again(
-    scene: Scene, zookeeper: EmbeddedZooKeeper
+    linked: LinkedRecovery, zookeeper: EmbeddedZooKeeper
 ) -> None:
-    stage = scene.stage
-    (ledger_id,) = await store_ledgers(stage, 1)
-    stage.bookies["b3"].refuse("add", Status.IO_ERROR, 4, times=1)
-    held = stage.bookies["b2"].hold("read", 4)
-    running = await scene.run()
+    fleet = linked.fleet
+    (ledger_id,) = await store_ledgers(fleet, 1)
+    fleet.bookies["b3"].refuse("add", Status.IO_ERROR, 4, times=1)
+    held = fleet.bookies["b2"].hold("read", 4)
+    running = await linked.run()
     await held.arrived()
-    await scene.lose_session(zookeeper)
-    await until_connected(stage, ledger_id)
+    await linked.lose_session(zookeeper)
+    await until_connected(fleet, ledger_id)
     held.release()
 
     assert (await running).is_complete
-    assert (await stage.check(ledger_id)).is_clean
+    assert (await fleet.check(ledger_id)).is_clean
 
 
-async def test_a_target_that_could_not_be_found_in_the_outage_is_used_after_it(scene: Scene) -> None:
+async def test_a_target_that_could_not_be_found_in_the_outage_is_used_after_it(linked: LinkedRecovery) -> None:
     """Its address is in ZooKeeper. The first connection to it is opened while ZooKeeper is away."""
-    stage = scene.stage
-    (ledger_id,) = await store_ledgers(stage, 1)
-    held = stage.bookies["b2"].hold("read")
-    running = await scene.run()
+    fleet = linked.fleet
+    (ledger_id,) = await store_ledgers(fleet, 1)
+    held = fleet.bookies["b2"].hold("read")
+    running = await linked.run()
     await held.arrived()
-    scene.link.cut()
+    linked.link.cut()
     held.release()
-    await scene.next_outage()
-    scene.link.restore()
+    await linked.next_outage()
+    linked.link.restore()
 
     assert (await running).is_complete
-    assert (await stage.check(ledger_id)).is_clean
+    assert (await fleet.check(ledger_id)).is_clean
 
 
-async def test_a_source_that_failed_in_the_outage_is_asked_again_after_it(scene: Scene) -> None:
-    stage = scene.stage
-    (ledger_id,) = await store_ledgers(stage, 1)
-    held = stage.bookies["b2"].hold("read")
-    running = await scene.run()
+async def test_a_source_that_failed_in_the_outage_is_asked_again_after_it(linked: LinkedRecovery) -> None:
+    fleet = linked.fleet
+    (ledger_id,) = await store_ledgers(fleet, 1)
+    held = fleet.bookies["b2"].hold("read")
+    running = await linked.run()
     await held.arrived()
-    scene.link.cut()
-    await stage.bookies["b2"].stop()
-    await scene.next_outage()
-    await stage.bookies["b2"].start()
+    linked.link.cut()
+    await fleet.bookies["b2"].stop()
+    await linked.next_outage()
+    await fleet.bookies["b2"].start()
     held.release()
-    scene.link.restore()
+    linked.link.restore()
 
     assert (await running).is_complete
-    assert (await stage.check(ledger_id)).is_clean
+    assert (await fleet.check(ledger_id)).is_clean
 
 
 async def test_an_outage_that_is_too_long_ends_the_run_and_the_next_one_does_the_rest(
-    scene: Scene, caplog: pytest.LogCaptureFixture
+    linked: LinkedRecovery, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage = scene.stage
-    await stage.start("b2", "b3")
+    fleet = linked.fleet
+    await fleet.start("b2", "b3")
     lengths = (10, 10, 5)  # the newest comes first
     samples = [ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=each - 1, length=length_of(each)) for each in lengths]
-    ids = [await stage.store(sample) for sample in samples]
+    ids = [await fleet.store(sample) for sample in samples]
     one_by_one = msgspec.structs.replace(CONFIG, ledgers_in_parallel=1, metadata_outage_max_s=0.5)
-    held = stage.bookies["b3"].hold("add", 9)
-    running = await scene.run(one_by_one)
+    held = fleet.bookies["b3"].hold("add", 9)
+    running = await linked.run(one_by_one)
     await held.arrived()
-    scene.link.cut()
+    linked.link.cut()
     held.release()
     with pytest.raises(MetadataOutageError, match=r"unavailable for over 0\.5 s"):
         await running
-    assert [outage.is_over for outage in (await scene.next_outage(),)] == [False]
+    assert [outage.is_over for outage in (await linked.next_outage(),)] == [False]
     assert "replication lock" not in caplog.text, "it is left, without waiting for an answer that cannot come"
-    last = scene.moments[-1]
+    last = linked.moments[-1]
     assert (last.ledgers_done, last.ledgers_total) == (1, 3)
-    scene.link.restore()
-    await until_connected(stage, ids[0])
-    moved = [ledger_id for ledger_id in ids if "b1" not in (await stage.read(ledger_id)).value.bookies()]
+    linked.link.restore()
+    await until_connected(fleet, ids[0])
+    moved = [ledger_id for ledger_id in ids if "b1" not in (await fleet.read(ledger_id)).value.bookies()]
     assert moved == [ids[2]]
 
-    assert (await (await scene.run())).ledgers_repaired == 2
+    assert (await (await linked.run())).ledgers_repaired == 2
     for ledger_id in ids:
-        assert (await stage.check(ledger_id)).is_clean
+        assert (await fleet.check(ledger_id)).is_clean
 
 
-async def test_a_scan_is_begun_again_after_an_outage(scene: Scene) -> None:
-    stage = scene.stage
-    await store_ledgers(stage, 3)
-    scene.link.cut()
-    planning = asyncio.create_task(scene.recovery().plan(["b1"]))
-    await scene.next_outage()
-    scene.link.restore()
+async def test_a_scan_is_begun_again_after_an_outage(linked: LinkedRecovery) -> None:
+    fleet = linked.fleet
+    await store_ledgers(fleet, 3)
+    linked.link.cut()
+    planning = asyncio.create_task(linked.recovery().plan(["b1"]))
+    await linked.next_outage()
+    linked.link.restore()
     assert len((await planning).ledgers) == 3
 
 
-async def test_a_cookie_whose_delete_lost_its_answer_is_reported_as_deleted(scene: Scene) -> None:
-    stage = scene.stage
-    await store_ledgers(stage, 1)
-    await stage.add_cookie("b1")
-    decommission = Decommission(scene.recovery(), stage.cookies, stage.client.ports)
+async def test_a_cookie_whose_delete_lost_its_answer_is_reported_as_deleted(linked: LinkedRecovery) -> None:
+    fleet = linked.fleet
+    await store_ledgers(fleet, 1)
+    await fleet.add_cookie("b1")
+    decommission = Decommission(linked.recovery(), fleet.cookies, fleet.client.ports)
     plan = await decommission.plan(["b1"])
-    cookies = CookieStore(stage.world.store, stage.ledgers.root)
+    cookies = CookieStore(fleet.fakes.store, fleet.ledgers.root)
     running = asyncio.create_task(
-        carry_out(decommission, plan, DrainHooks(keep_cookie=lambda *_: scene.link.lose_answers()))
+        carry_out(decommission, plan, DrainHooks(keep_cookie=lambda *_: linked.link.lose_answers()))
     )
 
     async def is_deleted() -> bool:
         return "b1" not in await cookies.ids()
 
     await until(is_deleted)
-    scene.link.cut()
-    await scene.next_outage()
-    scene.link.restore()
+    linked.link.cut()
+    await linked.next_outage()
+    linked.link.restore()
 
     report = await running
     assert (report.is_complete, report.is_cookie_deleted) == (True, True)
 
 
-async def test_after_an_outage_the_cookie_goes_only_when_a_new_scan_finds_no_reference(scene: Scene) -> None:
-    stage = scene.stage
-    await store_ledgers(stage, 1)
-    await stage.add_cookie("b1")
-    decommission = Decommission(scene.recovery(), stage.cookies, stage.client.ports)
+async def test_after_an_outage_the_cookie_goes_only_when_a_new_scan_finds_no_reference(linked: LinkedRecovery) -> None:
+    fleet = linked.fleet
+    await store_ledgers(fleet, 1)
+    await fleet.add_cookie("b1")
+    decommission = Decommission(linked.recovery(), fleet.cookies, fleet.client.ports)
     plan = await decommission.plan(["b1"])
-    running = asyncio.create_task(carry_out(decommission, plan, DrainHooks(keep_cookie=lambda *_: scene.link.cut())))
-    await scene.next_outage()
+    running = asyncio.create_task(carry_out(decommission, plan, DrainHooks(keep_cookie=lambda *_: linked.link.cut())))
+    await linked.next_outage()
     sample = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5))
-    late, _ = await stage.world.ledgers.create(sample)
-    scene.link.restore()
+    late, _ = await fleet.fakes.ledgers.create(sample)
+    linked.link.restore()
 
     report = await running
     assert report.remaining == (late,)
     assert not report.is_cookie_deleted
-    assert "b1" in await stage.cookies.ids()
+    assert "b1" in await fleet.cookies.ids()
 
 
-async def until_connected(stage: Stage, ledger_id: int) -> None:
-    """Wait until the stage's store serves again."""
+async def until_connected(fleet: Fleet, ledger_id: int) -> None:
+    """Wait until the fleet's store serves again."""
     async with asyncio.timeout(LIMIT_S):
         while True:
             with contextlib.suppress(MetadataUnavailableError):
-                await stage.read(ledger_id)
+                await fleet.read(ledger_id)
                 return

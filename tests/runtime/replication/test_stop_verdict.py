@@ -20,8 +20,8 @@ from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.judge.stop_verdict import ClusterNow, StopCheck, StopReason, StopVerdict
 from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
 from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
+from tests.runtime.replication.fleet import Fleet, length_of
 from tests.runtime.replication.samples import ledger, random_ledger
-from tests.runtime.replication.stage import Stage, length_of
 
 OPEN = LedgerState.OPEN
 ROOMY = BookieSpace(total_bytes=1000, free_bytes=900)
@@ -188,29 +188,29 @@ def test_a_yes_never_leaves_a_ledger_without_a_live_copy() -> None:
     assert len(answers) > 4
 
 
-async def test_the_scan_of_a_cluster(stage: Stage) -> None:
-    await stage.start("b1", "b2", "b3")
-    await stage.start("b4", mode=BookieMode.READ_ONLY)
+async def test_the_scan_of_a_cluster(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2", "b3")
+    await fleet.start("b4", mode=BookieMode.READ_ONLY)
     for bookie_id in ("b1", "b2", "b3", "b4"):
-        await stage.add_cookie(bookie_id)
-    ledger_id = await stage.store(ledger({0: ["b1", "b4"]}, 2, 2, last_entry_id=4, length=length_of(5)))
-    parts = (stage.client.ports, stage.client.store, stage.registration)
+        await fleet.add_cookie(bookie_id)
+    ledger_id = await fleet.store(ledger({0: ["b1", "b4"]}, 2, 2, last_entry_id=4, length=length_of(5)))
+    parts = (fleet.client.ports, fleet.client.store, fleet.registration)
 
     async def verdict(*bookie_ids: str) -> StopVerdict:
         return await scan_for_stop(*parts, bookie_ids, foreign=ForeignNames(lambda _: None))
 
     assert (await verdict("b1")).is_yes
     assert refusals(await verdict("b1", "b4")) == [StopReason.UNREADABLE]
-    marks = UnderReplicationMarks(stage.client.store, stage.ledgers.root, stage.client.ports.clock)
+    marks = UnderReplicationMarks(fleet.client.store, fleet.ledgers.root, fleet.client.ports.clock)
     await marks.mark(ledger_id, ["b1"])
     assert refusals(await verdict("b1")) == [StopReason.MARKS]
-    await stage.ledgers.delete(ledger_id, (await stage.read(ledger_id)).version)
+    await fleet.ledgers.delete(ledger_id, (await fleet.read(ledger_id)).version)
     assert [each.reason for each in (await verdict("b1")).objections] == [StopReason.STALE_MARKS]
-    stage.bookies["b4"].refuse("info", Status.UNAUTHORIZED, times=2)
+    fleet.bookies["b4"].refuse("info", Status.UNAUTHORIZED, times=2)
     refusing = await verdict("b1")
     assert refusals(refusing) == [StopReason.SILENT]
     assert refusing.reasons[0].detail.startswith("bookie b4 is registered but answers: ")
-    await stage.bookies["b4"].stop()
+    await fleet.bookies["b4"].stop()
     silent = await verdict("b1")
     assert refusals(silent) == [StopReason.SILENT]
     assert silent.reasons[0].detail.startswith("bookie b4 is registered but does not answer")

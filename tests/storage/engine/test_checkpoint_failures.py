@@ -139,7 +139,7 @@ class FailingNthFile(TracedFile):
             super().sync_data()
 
 
-class World:
+class TwoDirectoryBookie:
     """A bookie with two journals and two ledger directories, and what it has acknowledged."""
 
     def __init__(self, root: Path) -> None:
@@ -209,11 +209,11 @@ def root(tmp_path: Path) -> Iterator[Path]:
 
 def kinds_of_operations(directory: Path) -> list[str]:
     """Of a checkpoint, in their order."""
-    world = World(directory)
-    world.failing.arm(0, is_after=False)
-    checkpoint(world.bookie.storage)
-    world.bookie.storage.close()
-    return world.failing.kinds
+    two_directories = TwoDirectoryBookie(directory)
+    two_directories.failing.arm(0, is_after=False)
+    checkpoint(two_directories.bookie.storage)
+    two_directories.bookie.storage.close()
+    return two_directories.failing.kinds
 
 
 @pytest.mark.parametrize(
@@ -232,30 +232,30 @@ def test_any_operation_of_a_checkpoint_may_fail(root: Path, is_after: bool, firs
     assert set(kinds) >= {"create", "write", "sync", "replace", "remove", "index", "list"}
     failures: list[str] = []
     for number in range(first, len(kinds) + 1, 2):
-        world = World(root / str(number))
-        world.failing.arm(number, is_after=is_after)
+        two_directories = TwoDirectoryBookie(root / str(number))
+        two_directories.failing.arm(number, is_after=is_after)
         is_final = False
         try:
-            checkpoint(world.bookie.storage)
+            checkpoint(two_directories.bookie.storage)
         except IndexFailedError:
             is_final = True
         except (StorageError, OSError):
             pass
-        world.failing.disarm()
-        if world.failing.failed:
-            failures.append(world.failing.failed)
-        world.check(world.bookie.storage)
-        world.check_after_kill()
+        two_directories.failing.disarm()
+        if two_directories.failing.failed:
+            failures.append(two_directories.failing.failed)
+        two_directories.check(two_directories.bookie.storage)
+        two_directories.check_after_kill()
         if is_final:  # a restart alone can tell what is there
-            world.restart()
-        world.add(range(8, 10))
-        checkpoint(world.bookie.storage)
-        world.check_after_kill()
-        checkpoint(world.bookie.storage)
-        world.check(world.bookie.storage)
-        world.check_after_kill()
-        assert body_of(world.bookie.storage, USED_AGAIN, 0) is None or is_final
-        world.bookie.storage.close()
-        shutil.rmtree(world.root)
+            two_directories.restart()
+        two_directories.add(range(8, 10))
+        checkpoint(two_directories.bookie.storage)
+        two_directories.check_after_kill()
+        checkpoint(two_directories.bookie.storage)
+        two_directories.check(two_directories.bookie.storage)
+        two_directories.check_after_kill()
+        assert body_of(two_directories.bookie.storage, USED_AGAIN, 0) is None or is_final
+        two_directories.bookie.storage.close()
+        shutil.rmtree(two_directories.root)
     armed = kinds[first - 1 :: 2]
     assert list(map(kind_of, failures)) == [kind for kind in armed if not (is_after and kind in NO_CHANGE)]

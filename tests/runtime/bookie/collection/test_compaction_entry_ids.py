@@ -14,19 +14,19 @@ from bkctl.storage.entry_log.compaction_scan import CHILD_MODULE, ScanEnd, ScanE
 from bkctl.storage.entry_log.log_lists import read_quarantine
 from bkctl.storage.errors import EntryDamagedError
 from bkctl.storage.filenames import QUARANTINE
-from tests.runtime.bookie.compaction_stage import (
+from tests.runtime.bookie.conftest import MODES
+from tests.runtime.bookie.open_logs import (
     SMALL_LOGS,
-    Stage,
+    OpenLogs,
     delete,
     fill,
     kill_compaction,
     leftovers,
     log_names,
+    open_logs,
     require_stored,
-    staged,
     stored,
 )
-from tests.runtime.bookie.conftest import MODES
 from tests.sim.children import InProcessChildren
 from tests.storage.engines import open_engine
 from tests.storage.traced_disk import TracedDisk
@@ -70,26 +70,26 @@ def require_map_agrees(root: Path) -> None:
     assert messages[-1] == ScanEnd(is_complete=True)
 
 
-def require_all(stage: Stage) -> None:
+def require_all(logs: OpenLogs) -> None:
     for ledger_id, entry_id in KEPT:
-        require_stored(stage.engine, [ledger_id], [entry_id])
+        require_stored(logs.engine, [ledger_id], [entry_id])
 
 
-def require_all_but_the_lost(stage: Stage) -> None:
+def require_all_but_the_lost(logs: OpenLogs) -> None:
     for ledger_id, entry_id in KEPT:
         if (ledger_id, entry_id) != LOST:
-            require_stored(stage.engine, [ledger_id], [entry_id])
+            require_stored(logs.engine, [ledger_id], [entry_id])
 
 
 async def require_found_again(root: Path, whole: bytes) -> None:
     """Once the bytes are as they were, the entry is there, and the log may go."""
     (root / "0.log").write_bytes(whole)
     (root / QUARANTINE).unlink()
-    async with staged(root) as stage:
-        require_all(stage)
-        assert await stage.round() == 0
-        require_all(stage)
-        assert stage.collector.quarantined_count == 0
+    async with open_logs(root) as logs:
+        require_all(logs)
+        assert await logs.round() == 0
+        require_all(logs)
+        assert logs.collector.quarantined_count == 0
         assert not (root / "0.log").exists()
 
 
@@ -104,13 +104,13 @@ async def test_a_log_in_which_an_entry_has_another_id_is_quarantined(
     require_map_agrees(directory)
     damaged = log.read_bytes()
     for _ in range(2):
-        async with staged(directory, config=config) as stage:
-            await stage.round()
+        async with open_logs(directory, config=config) as logs:
+            await logs.round()
             assert log.read_bytes() == damaged
-            assert stage.collector.quarantined_count == 1
-            require_all_but_the_lost(stage)
+            assert logs.collector.quarantined_count == 1
+            require_all_but_the_lost(logs)
             with pytest.raises(EntryDamagedError, match=f"found 2:{new_entry_id} instead"):
-                stage.engine.stored.read(*LOST)
+                logs.engine.stored.read(*LOST)
     assert "ledger 2 entry 1" in read_quarantine(TracedDisk(), str(directory))[0]
     await require_found_again(directory, whole)
 
@@ -121,22 +121,22 @@ async def test_it_is_kept_while_a_repair_is_due_too(
     directory: Path, config: GarbageCollectionConfig, new_entry_id: int
 ) -> None:
     change_entry_id(directory / "0.log", new_entry_id)
-    async with staged(directory, config=config) as stage:
-        await stage.round(is_repair_due=True)
-        assert stage.collector.quarantined_count == 1
+    async with open_logs(directory, config=config) as logs:
+        await logs.round(is_repair_due=True)
+        assert logs.collector.quarantined_count == 1
         assert (directory / "0.log").exists()
-        require_all_but_the_lost(stage)
+        require_all_but_the_lost(logs)
 
 
 @MODES
 async def test_it_matters_no_more_when_the_ledger_is_gone(directory: Path, config: GarbageCollectionConfig) -> None:
     change_entry_id(directory / "0.log", 77_777)
-    async with staged(directory, config=config) as stage:
-        delete(stage.engine, [LOST[0]])
-        assert await stage.round() == 0
-        assert stage.collector.quarantined_count == 0
+    async with open_logs(directory, config=config) as logs:
+        delete(logs.engine, [LOST[0]])
+        assert await logs.round() == 0
+        assert logs.collector.quarantined_count == 0
         assert not (directory / "0.log").exists()
-        require_stored(stage.engine, [3], range(8))
+        require_stored(logs.engine, [3], range(8))
 
 
 KILLED_BEFORE = {
@@ -158,11 +158,11 @@ async def test_a_compaction_that_is_resumed_does_not_delete_it_either(
     change_entry_id(log, new_entry_id)
     await kill_compaction(directory, *KILLED_BEFORE[before])
     assert leftovers(directory)
-    async with staged(directory) as stage:
-        await stage.round()
-        assert stage.collector.quarantined_count == 1
+    async with open_logs(directory) as logs:
+        await logs.round()
+        assert logs.collector.quarantined_count == 1
         assert log.exists()
-        require_all_but_the_lost(stage)
+        require_all_but_the_lost(logs)
     await require_found_again(directory, whole)
 
 
@@ -173,11 +173,11 @@ async def test_damage_of_the_source_after_the_copying_loses_nothing(
 ) -> None:
     await kill_compaction(directory, *KILLED_BEFORE[before])
     change_entry_id(directory / "0.log", new_entry_id)
-    async with staged(directory) as stage:
-        assert await stage.round() == 0
-        assert stage.collector.quarantined_count == 0
+    async with open_logs(directory) as logs:
+        assert await logs.round() == 0
+        assert logs.collector.quarantined_count == 0
         assert not (directory / "0.log").exists()
-        require_all(stage)
+        require_all(logs)
 
 
 @NEW_IDS
@@ -186,8 +186,8 @@ async def test_damage_of_the_copy_before_the_index_names_it_loses_nothing(direct
     await kill_compaction(directory, *KILLED_BEFORE["the new log has a name"])
     (finished,) = leftovers(directory)
     change_entry_id(directory / finished, new_entry_id)
-    async with staged(directory, scan_rows_max=1) as stage:
-        await stage.round()
-        require_all(stage)
-        await stage.round()
-        require_all(stage)
+    async with open_logs(directory, scan_rows_max=1) as logs:
+        await logs.round()
+        require_all(logs)
+        await logs.round()
+        require_all(logs)

@@ -11,15 +11,15 @@ from bkctl.runtime.config import GarbageCollectionConfig
 from bkctl.storage.disk_room import DiskRoom
 from bkctl.storage.errors import IndexDamagedError
 from bkctl.storage.ports import DiskSpace
-from tests.runtime.bookie.compaction_stage import ENTRIES, KEPT, Stage, log_names, require_stored, staged
 from tests.runtime.bookie.conftest import MODES
+from tests.runtime.bookie.open_logs import ENTRIES, KEPT, OpenLogs, log_names, open_logs, require_stored
 from tests.storage.traced_disk import TracedDisk
 
 
-def note_sweeps(stage: Stage) -> list[tuple[list[int], list[int] | None]]:
+def note_sweeps(logs: OpenLogs) -> list[tuple[list[int], list[int] | None]]:
     """Logs and ledgers of each sweep from now on; None: all ledgers."""
     sweeps: list[tuple[list[int], list[int] | None]] = []
-    workers_run = stage.workers.run
+    workers_run = logs.workers.run
 
     def run(lane, function, /, *arguments, **keywords):  # type: ignore[no-untyped-def]
         if function.__name__ == "rows_naming":
@@ -27,7 +27,7 @@ def note_sweeps(stage: Stage) -> list[tuple[list[int], list[int] | None]]:
             sweeps.append((sorted(log_ids), ledger_ids))
         return workers_run(lane, function, *arguments, **keywords)
 
-    stage.workers.run = run  # type: ignore[method-assign]
+    logs.workers.run = run  # type: ignore[method-assign]
     return sweeps
 
 
@@ -35,20 +35,20 @@ def note_sweeps(stage: Stage) -> list[tuple[list[int], list[int] | None]]:
 async def test_one_sweep_of_the_ledgers_concerned_does_for_all_logs(
     mixed: Path, config: GarbageCollectionConfig
 ) -> None:
-    async with staged(mixed, config=config) as stage:
-        sweeps = note_sweeps(stage)
-        assert await stage.round() == 0
+    async with open_logs(mixed, config=config) as logs:
+        sweeps = note_sweeps(logs)
+        assert await logs.round() == 0
         assert sweeps == [([0, 1, 2, 3], list(KEPT)), ([4], None)]  # 4.log was active when the bookie stopped: no map
-        require_stored(stage.engine, KEPT, ENTRIES)
+        require_stored(logs.engine, KEPT, ENTRIES)
 
 
 @MODES
 async def test_originals_do_not_pile_up_beside_their_copies(mixed: Path, config: GarbageCollectionConfig) -> None:
-    async with staged(mixed, config=msgspec.structs.replace(config, originals_bytes_max=3000)) as stage:
-        sweeps = note_sweeps(stage)
-        assert await stage.round() == 0
+    async with open_logs(mixed, config=msgspec.structs.replace(config, originals_bytes_max=3000)) as logs:
+        sweeps = note_sweeps(logs)
+        assert await logs.round() == 0
         assert [log_ids for log_ids, _ in sweeps] == [[0, 3], [1, 2], [4]]
-        require_stored(stage.engine, KEPT, ENTRIES)
+        require_stored(logs.engine, KEPT, ENTRIES)
 
 
 class NarrowDisk(TracedDisk):
@@ -72,18 +72,18 @@ async def test_originals_go_first_when_there_is_no_room_for_more_copies(
     mixed: Path, config: GarbageCollectionConfig
 ) -> None:
     disk = NarrowDisk(mixed, logs_bytes(mixed) + 2500)  # more than the survivors of one log
-    async with staged(mixed, disk=disk, config=config, room=DiskRoom(disk, [str(mixed)], 0)) as stage:
-        sweeps = note_sweeps(stage)
-        assert await stage.round() == 0
+    async with open_logs(mixed, disk=disk, config=config, room=DiskRoom(disk, [str(mixed)], 0)) as logs:
+        sweeps = note_sweeps(logs)
+        assert await logs.round() == 0
         assert len(sweeps) > 2
         assert set(log_names(mixed)).isdisjoint({"0.log", "1.log", "2.log", "3.log", "4.log"})
-        require_stored(stage.engine, KEPT, ENTRIES)
+        require_stored(logs.engine, KEPT, ENTRIES)
 
 
 @MODES
 async def test_an_index_that_cannot_be_read_proves_nothing(mixed: Path, config: GarbageCollectionConfig) -> None:
-    async with staged(mixed, config=config) as stage:
-        workers_run = stage.workers.run
+    async with open_logs(mixed, config=config) as logs:
+        workers_run = logs.workers.run
         is_damaged = True
 
         def run(lane, function, /, *arguments, **keywords):  # type: ignore[no-untyped-def]
@@ -91,12 +91,12 @@ async def test_an_index_that_cannot_be_read_proves_nothing(mixed: Path, config: 
                 raise IndexDamagedError("as if a block of the index were damaged")
             return workers_run(lane, function, *arguments, **keywords)
 
-        stage.workers.run = run  # type: ignore[method-assign]
+        logs.workers.run = run  # type: ignore[method-assign]
         before = log_names(mixed)
         with pytest.raises(IndexDamagedError):
-            await stage.round()
+            await logs.round()
         assert set(before) < set(log_names(mixed))
         is_damaged = False
-        assert await stage.round() == 0
+        assert await logs.round() == 0
         assert set(before).isdisjoint(log_names(mixed))
-        require_stored(stage.engine, KEPT, ENTRIES)
+        require_stored(logs.engine, KEPT, ENTRIES)

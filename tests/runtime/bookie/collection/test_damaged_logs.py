@@ -14,7 +14,7 @@ from bkctl.runtime.protocol.status import Status
 from bkctl.storage.config import JournalConfig
 from bkctl.storage.errors import IndexMissingError
 from bkctl.storage.filenames import current_directory
-from tests.runtime.bookie.handler_stage import Bookie
+from tests.runtime.bookie.handler_bookie import Bookie
 from tests.storage.engines import open_storage
 from tests.storage.golden import DAMAGE_CASES
 from tests.storage.golden_bookies import adopt

@@ -24,11 +24,11 @@ from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.filenames import METADATA_SEEN
 from bkctl.storage.metadata_seen import MetadataSeen, read_metadata_seen
 from tests.counting_store import CountingStore
-from tests.runtime.bookie.collection.test_ledgers import OWN_ID, World, hooked_ledgers, tree, world
+from tests.runtime.bookie.collection.test_ledgers import OWN_ID, Bookie, bookie, hooked_ledgers, tree
 from tests.runtime.metadata.conftest import root, store
 from tests.storage.engines import checkpoint
 
-__all__ = ["root", "store", "tree", "world"]
+__all__ = ["bookie", "root", "store", "tree"]
 
 SEEN = MetadataSeen(bookie_id="own:3181", zxid=100, step=5)
 RESTORED = CollectionNote(step=9, restored="2026-01-31T12:00:00Z")
@@ -56,43 +56,43 @@ def test_the_rule(seen: MetadataSeen | None, note: CollectionNote | None, zxid: 
     assert (reason or "") in (found or "")
 
 
-def again(world: World, store: MetadataStore | None = None) -> ForwardProof:
+def again(bookie: Bookie, store: MetadataStore | None = None) -> ForwardProof:
     """The proof of the same bookie after a restart."""
     return ForwardProof(
-        *(store or world.store, world.root, OWN_ID, OsFileSystem(), directories(world)),
-        *(world.workers, LoopClock(), world.metrics, lambda: sorted(world.local_ids())),
+        *(store or bookie.store, bookie.root, OWN_ID, OsFileSystem(), directories(bookie)),
+        *(bookie.workers, LoopClock(), bookie.metrics, lambda: sorted(bookie.local_ids())),
     )
 
 
-def directories(world: World) -> list[str]:
-    return [engine.ledger_directory for engine in world.storage.engines]
+def directories(bookie: Bookie) -> list[str]:
+    return [engine.ledger_directory for engine in bookie.storage.engines]
 
 
-async def give(world: World, count: int) -> list[int]:
+async def give(bookie: Bookie, count: int) -> list[int]:
     """Let the cluster's counter give ids."""
-    generator = LedgerIdGenerator(world.store, world.root, world.ledgers.tree)
+    generator = LedgerIdGenerator(bookie.store, bookie.root, bookie.ledgers.tree)
     return [await generator.next_id() for _ in range(count)]
 
 
-async def test_an_id_that_was_not_given_yet_stops_all_until_an_operator_confirms(world: World) -> None:
-    await give(world, 10)
-    world.store_locally(6, 9, 10, 11)
+async def test_an_id_that_was_not_given_yet_stops_all_until_an_operator_confirms(bookie: Bookie) -> None:
+    await give(bookie, 10)
+    bookie.store_locally(6, 9, 10, 11)
     with pytest.raises(MetadataError, match=r"ledger 11 is here.* bkctl bookie gc confirm own:3181"):
-        await world.collect()
-    assert (world.local_ids(), world.metrics.deletion_stopped) == ({6, 9, 10, 11}, 1)
-    note = await RecoveryNotes(world.store, world.root).collection.find(OWN_ID)
+        await bookie.collect()
+    assert (bookie.local_ids(), bookie.metrics.deletion_stopped) == ({6, 9, 10, 11}, 1)
+    note = await RecoveryNotes(bookie.store, bookie.root).collection.find(OWN_ID)
     assert note is not None
     assert "ledger 11" in note.value.stopped
-    await give(world, 10)  # new ledgers use these ids again
-    restarted = again(world)
+    await give(bookie, 10)  # new ledgers use these ids again
+    restarted = again(bookie)
     await restarted.begin()
     assert restarted.stopped is not None
     assert restarted.stopped.since_ms == note.value.stopped_ms
-    confirmed = await world.proof.confirm()
+    confirmed = await bookie.proof.confirm()
     assert confirmed is not None
-    assert world.metrics.deletion_stopped == 0
-    assert await world.collect() == 4
-    checkpoint(world.storage)
+    assert bookie.metrics.deletion_stopped == 0
+    assert await bookie.collect() == 4
+    checkpoint(bookie.storage)
 
 
 class LaggingServer(CountingStore):
@@ -123,24 +123,24 @@ class LaggingServer(CountingStore):
 
 @pytest.mark.parametrize("is_given", [True, False])
 async def test_a_server_that_lags_behind_is_asked_again_before_an_id_counts_as_not_given(
-    world: World, is_given: bool
+    bookie: Bookie, is_given: bool
 ) -> None:
-    await world.proof.advance()
-    await give(world, 10)
-    await world.create(11)
-    lagging = LaggingServer(world.store, [world.ledgers.path(11)])
-    await lagging.remember(Paths(world.root).short_ids)
-    await lagging.remember(world.root)
+    await bookie.proof.advance()
+    await give(bookie, 10)
+    await bookie.create(11)
+    lagging = LaggingServer(bookie.store, [bookie.ledgers.path(11)])
+    await lagging.remember(Paths(bookie.root).short_ids)
+    await lagging.remember(bookie.root)
     if is_given:
-        await give(world, 10)
-    proof = again(world, lagging)
+        await give(bookie, 10)
+    proof = again(bookie, lagging)
     await proof.begin()
     lagging.is_behind = True
-    ledgers = hooked_ledgers(world.ledgers, lagging)  # type: ignore[arg-type]
+    ledgers = hooked_ledgers(bookie.ledgers, lagging)  # type: ignore[arg-type]
     assert await _absent(ledgers, 11)
     await proof.require_given(ledgers, [11], 9)
     assert (proof.stopped, lagging.is_behind) == (None, False)
-    seen = read_metadata_seen(OsFileSystem(), directories(world))
+    seen = read_metadata_seen(OsFileSystem(), directories(bookie))
     assert seen is not None
     assert seen.suspect == -1
 
@@ -152,87 +152,87 @@ async def _absent(ledgers: LedgerStore, ledger_id: int) -> bool:
     return True
 
 
-async def test_ids_that_clients_choose_stop_nothing(world: World) -> None:
-    await give(world, 10)
-    await world.create(1000)
-    world.store_locally(500, 900)
-    assert await world.collect() == 2
-    await world.ledgers.delete(1000)
-    checkpoint(world.storage)
-    world.store_locally(1000, 8)
-    assert await world.collect() == 2, "the highest id that clients chose is remembered"
+async def test_ids_that_clients_choose_stop_nothing(bookie: Bookie) -> None:
+    await give(bookie, 10)
+    await bookie.create(1000)
+    bookie.store_locally(500, 900)
+    assert await bookie.collect() == 2
+    await bookie.ledgers.delete(1000)
+    checkpoint(bookie.storage)
+    bookie.store_locally(1000, 8)
+    assert await bookie.collect() == 2, "the highest id that clients chose is remembered"
 
 
-async def test_a_confirmation_holds_for_all_ledgers_that_are_here(world: World) -> None:
-    await world.proof.advance()
-    await give(world, 4)
-    world.store_locally(20, 21)
-    await RecoveryNotes(world.store, world.root).collection.put(OWN_ID, RESTORED)
+async def test_a_confirmation_holds_for_all_ledgers_that_are_here(bookie: Bookie) -> None:
+    await bookie.proof.advance()
+    await give(bookie, 4)
+    bookie.store_locally(20, 21)
+    await RecoveryNotes(bookie.store, bookie.root).collection.put(OWN_ID, RESTORED)
     with pytest.raises(MetadataError, match="the backup of 2026"):
-        await world.collect()
-    await world.proof.confirm()
-    assert await world.collect() == 2
+        await bookie.collect()
+    await bookie.proof.confirm()
+    assert await bookie.collect() == 2
 
 
-async def test_the_newer_metadata_ends_the_stop_by_itself(world: World) -> None:
-    notes = RecoveryNotes(world.store, world.root).collection
-    await world.proof.advance()
+async def test_the_newer_metadata_ends_the_stop_by_itself(bookie: Bookie) -> None:
+    notes = RecoveryNotes(bookie.store, bookie.root).collection
+    await bookie.proof.advance()
     newer = await notes.find(OWN_ID)
     assert newer is not None
     await notes.put(OWN_ID, CollectionNote(step=newer.value.step - 1))
     for _ in range(2):
         with pytest.raises(MetadataError, match="has note"):
-            await world.proof.advance()
+            await bookie.proof.advance()
     await notes.put(OWN_ID, newer.value)
-    await world.proof.advance()
-    assert (world.proof.stopped, world.metrics.deletion_stopped) == (None, 0)
+    await bookie.proof.advance()
+    assert (bookie.proof.stopped, bookie.metrics.deletion_stopped) == (None, 0)
 
 
-async def test_a_damaged_record_stops_the_deletion(world: World) -> None:
-    world.store_locally(50)
-    for directory in directories(world):
+async def test_a_damaged_record_stops_the_deletion(bookie: Bookie) -> None:
+    bookie.store_locally(50)
+    for directory in directories(bookie):
         Path(directory, METADATA_SEEN).write_bytes(b"x")
-    restarted = again(world)
+    restarted = again(bookie)
     await restarted.begin()
     assert restarted.stopped is not None
     assert "bkctl.metadata" in restarted.stopped.reason
     await restarted.confirm()
-    seen = read_metadata_seen(OsFileSystem(), directories(world))
+    seen = read_metadata_seen(OsFileSystem(), directories(bookie))
     assert seen is not None
     assert seen.chosen == 50
-    assert 0 < seen.zxid <= world.store.zxid
+    assert 0 < seen.zxid <= bookie.store.zxid
 
 
-async def test_a_new_bookie_does_not_inherit_the_stop_of_a_former_one(world: World) -> None:
-    for directory in directories(world):
+async def test_a_new_bookie_does_not_inherit_the_stop_of_a_former_one(bookie: Bookie) -> None:
+    for directory in directories(bookie):
         Path(directory, METADATA_SEEN).unlink()
-    await RecoveryNotes(world.store, world.root).collection.put(OWN_ID, RESTORED)
-    restarted = again(world)
+    await RecoveryNotes(bookie.store, bookie.root).collection.put(OWN_ID, RESTORED)
+    restarted = again(bookie)
     await restarted.begin()
     assert restarted.stopped is None
 
 
-async def test_a_bookie_that_may_keep_no_note_collects(world: World, zookeeper: EmbeddedZooKeeper) -> None:
-    world.store_locally(50)
-    path = RecoveryNotes(world.store, world.root).collection.path_of(OWN_ID)
+async def test_a_bookie_that_may_keep_no_note_collects(bookie: Bookie, zookeeper: EmbeddedZooKeeper) -> None:
+    bookie.store_locally(50)
+    path = RecoveryNotes(bookie.store, bookie.root).collection.path_of(OWN_ID)
     owner = KazooClient(zookeeper.connect_string, auth_data=[("digest", "other:secret")])
     owner.start()
     try:
         owner.set_acls(path, [make_digest_acl("other", "secret", all=True)])
         for _ in range(2):
-            await world.proof.advance()
-        assert await world.collect() == 1
+            await bookie.proof.advance()
+        assert await bookie.collect() == 1
     finally:
         owner.stop()
         owner.close()
 
 
-async def test_a_new_bookie_that_loses_zookeeper_at_its_start_is_not_stopped_by_that(world: World) -> None:
-    for directory in directories(world):
+async def test_a_new_bookie_that_loses_zookeeper_at_its_start_is_not_stopped_by_that(bookie: Bookie) -> None:
+    for directory in directories(bookie):
         Path(directory, METADATA_SEEN).unlink()
-    await RecoveryNotes(world.store, world.root).collection.remove(OWN_ID)
-    await again(world, LostAtNote(world.store)).begin()
-    restarted = again(world)
+    await RecoveryNotes(bookie.store, bookie.root).collection.remove(OWN_ID)
+    await again(bookie, LostAtNote(bookie.store)).begin()
+    restarted = again(bookie)
     await restarted.begin()
     assert restarted.stopped is None
 

@@ -64,7 +64,7 @@ class HookedStore:
         return await self._store.get(path)
 
 
-class World:
+class Bookie:
     """A bookie's storage, its cluster, and the two collectors between them."""
 
     def __init__(self, storage: LedgerStorage, store: ZooKeeperStore, root: str, ledgers: LedgerStore) -> None:
@@ -142,89 +142,89 @@ def tree() -> LedgerTree:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, store: ZooKeeperStore, root: str, tree: LedgerTree) -> AsyncIterator[World]:
+async def bookie(tmp_path: Path, store: ZooKeeperStore, root: str, tree: LedgerTree) -> AsyncIterator[Bookie]:
     await store.create(root.rpartition("/")[0])
     await init_cluster(store, root, tree, random.Random(1))
     storage = open_storage(config_below(tmp_path, ledgers=2))
     storage.replay()
-    world = World(storage, store, root, await open_ledger_store(store, root))
-    await world.prepare()
-    yield world
-    await world.workers.close()
+    bookie = Bookie(storage, store, root, await open_ledger_store(store, root))
+    await bookie.prepare()
+    yield bookie
+    await bookie.workers.close()
     storage.close()
 
 
 @pytest.mark.parametrize("tree", list(LedgerTree))
-async def test_what_is_gone_goes_and_what_exists_stays(world: World, tree: LedgerTree) -> None:
+async def test_what_is_gone_goes_and_what_exists_stays(bookie: Bookie, tree: LedgerTree) -> None:
     edges = LONG_EDGES if tree in {LedgerTree.HIERARCHICAL, LedgerTree.LONG_HIERARCHICAL} else EDGES
     neighbours = [ledger_id + 1 for ledger_id in edges if ledger_id + 1 not in edges and ledger_id < LEDGER_ID_MAX]
     if tree is LedgerTree.LEGACY_HIERARCHICAL:
         neighbours.remove(10**10)
-    world.store_locally(*edges, *neighbours)
-    await world.create(*edges)
-    assert await world.collect() == len(neighbours)
-    assert world.local_ids() == set(edges)
-    assert sorted(world.forgotten) == neighbours
-    checkpoint(world.storage)
-    assert await world.collect() == 0
-    assert world.metrics.ledgers_deleted_count == len(neighbours)
+    bookie.store_locally(*edges, *neighbours)
+    await bookie.create(*edges)
+    assert await bookie.collect() == len(neighbours)
+    assert bookie.local_ids() == set(edges)
+    assert sorted(bookie.forgotten) == neighbours
+    checkpoint(bookie.storage)
+    assert await bookie.collect() == 0
+    assert bookie.metrics.ledgers_deleted_count == len(neighbours)
 
 
-async def test_names_that_are_no_ledgers_and_the_fatal_id_delete_nothing(world: World, store: ZooKeeperStore) -> None:
+async def test_names_that_are_no_ledgers_and_the_fatal_id_delete_nothing(bookie: Bookie, store: ZooKeeperStore) -> None:
     """Id 2^63-1 in the metadata makes every Java bookie delete everything (metadata section 4.3)."""
     kept = [5, 6, 10005, 2**31, 2**62, LEDGER_ID_MAX]
-    world.store_locally(*kept, 8)
-    await world.create(*kept)
+    bookie.store_locally(*kept, 8)
+    await bookie.create(*kept)
     garbage = ("922/3372/0368/5477/L5807", "00/0000/Lxxxx", "00/0000/garbage", "00/12345/L0001", "99/x", "7")
     for path in garbage:
-        if await store.exists(f"{world.root}/{path}") is None:
-            await store.create(f"{world.root}/{path}", b"", make_parents=True)
-    assert await world.collect() == 1
-    assert world.local_ids() == set(kept)
+        if await store.exists(f"{bookie.root}/{path}") is None:
+            await store.create(f"{bookie.root}/{path}", b"", make_parents=True)
+    assert await bookie.collect() == 1
+    assert bookie.local_ids() == set(kept)
 
 
-async def test_a_part_that_cannot_be_listed_deletes_nothing_of_it(world: World, zookeeper: EmbeddedZooKeeper) -> None:
-    await world.create(5, 10005, 20005)
-    world.store_locally(5, 6, 10005, 10006, 20005, 20006)
+async def test_a_part_that_cannot_be_listed_deletes_nothing_of_it(bookie: Bookie, zookeeper: EmbeddedZooKeeper) -> None:
+    await bookie.create(5, 10005, 20005)
+    bookie.store_locally(5, 6, 10005, 10006, 20005, 20006)
     owner = KazooClient(zookeeper.connect_string, auth_data=[("digest", "other:secret")])
     owner.start()
     try:
-        owner.set_acls(f"{world.root}/00/0001", [make_digest_acl("other", "secret", all=True)])
-        assert await world.collect() == 2
-        assert world.local_ids() == {5, 10005, 10006, 20005}
-        assert world.metrics.ledgers_kept_count >= 2
+        owner.set_acls(f"{bookie.root}/00/0001", [make_digest_acl("other", "secret", all=True)])
+        assert await bookie.collect() == 2
+        assert bookie.local_ids() == {5, 10005, 10006, 20005}
+        assert bookie.metrics.ledgers_kept_count >= 2
     finally:
         owner.stop()
         owner.close()
 
 
-async def test_a_ledger_that_is_created_while_it_is_looked_for_stays(world: World) -> None:
-    world.store_locally(50, 51)
-    world.hooked.before_get[world.ledgers.path(50)] = lambda: world.create(50)
-    assert await world.collect() == 1
-    assert world.local_ids() == {50}
+async def test_a_ledger_that_is_created_while_it_is_looked_for_stays(bookie: Bookie) -> None:
+    bookie.store_locally(50, 51)
+    bookie.hooked.before_get[bookie.ledgers.path(50)] = lambda: bookie.create(50)
+    assert await bookie.collect() == 1
+    assert bookie.local_ids() == {50}
 
 
-async def test_a_ledger_that_is_created_before_the_second_look_stays(world: World) -> None:
-    world.store_locally(50, 51)
+async def test_a_ledger_that_is_created_before_the_second_look_stays(bookie: Bookie) -> None:
+    bookie.store_locally(50, 51)
 
     async def arm() -> None:
-        world.hooked.before_get[world.ledgers.path(50)] = lambda: world.create(50)
+        bookie.hooked.before_get[bookie.ledgers.path(50)] = lambda: bookie.create(50)
 
-    world.hooked.before_get[world.ledgers.path(50)] = arm
-    assert await world.collect() == 1
-    assert world.local_ids() == {50}
+    bookie.hooked.before_get[bookie.ledgers.path(50)] = arm
+    assert await bookie.collect() == 1
+    assert bookie.local_ids() == {50}
 
 
 @pytest.mark.parametrize("touch", ["entry", "entry and checkpoint", "fence", "explicit LAC", "limbo", "key"])
-async def test_a_ledger_that_is_used_while_it_is_looked_for_stays(world: World, touch: str) -> None:
+async def test_a_ledger_that_is_used_while_it_is_looked_for_stays(bookie: Bookie, touch: str) -> None:
     """The answer "missing" may be older than the use: whoever uses it may have created it again meanwhile."""
-    world.store_locally(50, 51)
-    engine = world.storage.engine_of(50)
+    bookie.store_locally(50, 51)
+    engine = bookie.storage.engine_of(50)
     if touch == "key":
         engine.delete_ledger(50)
         engine.set_fenced(50)
-        checkpoint(world.storage)
+        checkpoint(bookie.storage)
     looks_count = 0
 
     async def use() -> None:
@@ -234,7 +234,7 @@ async def test_a_ledger_that_is_used_while_it_is_looked_for_stays(world: World, 
             if touch.startswith("entry"):
                 engine.add(50, looks_count, entry(50, looks_count))
             if touch == "entry and checkpoint":
-                checkpoint(world.storage)
+                checkpoint(bookie.storage)
             if touch == "fence":
                 engine.set_fenced(50)
             if touch == "explicit LAC":
@@ -243,14 +243,14 @@ async def test_a_ledger_that_is_used_while_it_is_looked_for_stays(world: World, 
                 engine.set_limbo(50)
             if touch == "key":
                 engine.set_master_key(50, KEY)
-        world.hooked.before_get[world.ledgers.path(50)] = use
+        bookie.hooked.before_get[bookie.ledgers.path(50)] = use
 
-    world.hooked.before_get[world.ledgers.path(50)] = use
-    await world.collect()
+    bookie.hooked.before_get[bookie.ledgers.path(50)] = use
+    await bookie.collect()
     assert looks_count >= 2
     # Once the row is as it was before the next attempt, only a new use could keep it: some happen once.
-    assert (50 in world.local_ids()) == (touch not in {"fence", "limbo", "key"})
-    assert (51 in world.local_ids()) == (touch == "entry and checkpoint")  # then every attempt was disturbed
+    assert (50 in bookie.local_ids()) == (touch not in {"fence", "limbo", "key"})
+    assert (51 in bookie.local_ids()) == (touch == "entry and checkpoint")  # then every attempt was disturbed
 
 
 async def test_a_ledger_that_is_used_beside_a_checkpoint_that_fails_stays(tmp_path: Path) -> None:
@@ -273,46 +273,46 @@ async def test_a_ledger_that_is_used_beside_a_checkpoint_that_fails_stays(tmp_pa
     storage.close()
 
 
-async def test_a_ledger_in_limbo_goes_when_it_is_gone(world: World) -> None:
+async def test_a_ledger_in_limbo_goes_when_it_is_gone(bookie: Bookie) -> None:
     """What may be lacking here has no bearing on it, and no repair ends the limbo of a ledger without metadata."""
-    world.store_locally(50, 51)
+    bookie.store_locally(50, 51)
     for ledger_id in (50, 51):
-        world.storage.engine_of(ledger_id).set_limbo(ledger_id)
-    await world.create(51)
-    assert await world.collect() == 1
-    assert world.local_ids() == {51}
+        bookie.storage.engine_of(ledger_id).set_limbo(ledger_id)
+    await bookie.create(51)
+    assert await bookie.collect() == 1
+    assert bookie.local_ids() == {51}
 
 
-async def test_a_checkpoint_beside_it_only_costs_another_attempt(world: World) -> None:
-    world.store_locally(50)
+async def test_a_checkpoint_beside_it_only_costs_another_attempt(bookie: Bookie) -> None:
+    bookie.store_locally(50)
     looks_count = 0
 
     async def use() -> None:
         nonlocal looks_count
         looks_count += 1
         if looks_count == 2:
-            checkpoint(world.storage)
-        world.hooked.before_get[world.ledgers.path(50)] = use
+            checkpoint(bookie.storage)
+        bookie.hooked.before_get[bookie.ledgers.path(50)] = use
 
-    world.hooked.before_get[world.ledgers.path(50)] = use
-    assert await world.collect() == 1
+    bookie.hooked.before_get[bookie.ledgers.path(50)] = use
+    assert await bookie.collect() == 1
     assert looks_count == 3
 
 
-async def _other_instance(world: World, store: ZooKeeperStore) -> None:
-    await store.set(Paths(world.root).instance_id, b"another", ANY_VERSION)
+async def _other_instance(bookie: Bookie, store: ZooKeeperStore) -> None:
+    await store.set(Paths(bookie.root).instance_id, b"another", ANY_VERSION)
 
 
-async def _no_instance(world: World, store: ZooKeeperStore) -> None:
-    await store.delete(Paths(world.root).instance_id)
+async def _no_instance(bookie: Bookie, store: ZooKeeperStore) -> None:
+    await store.delete(Paths(bookie.root).instance_id)
 
 
-async def _no_cookie(world: World, store: ZooKeeperStore) -> None:
-    await store.delete(f"{world.root}/cookies/{OWN_ID}")
+async def _no_cookie(bookie: Bookie, store: ZooKeeperStore) -> None:
+    await store.delete(f"{bookie.root}/cookies/{OWN_ID}")
 
 
-async def _restore_under_way(world: World, store: ZooKeeperStore) -> None:
-    await store.set(world.root, RESTORE_MARK + b"0123", ANY_VERSION)
+async def _restore_under_way(bookie: Bookie, store: ZooKeeperStore) -> None:
+    await store.set(bookie.root, RESTORE_MARK + b"0123", ANY_VERSION)
 
 
 CHANGES = {"other": _other_instance, "none": _no_instance, "cookie": _no_cookie, "restore": _restore_under_way}
@@ -321,31 +321,31 @@ CHANGES = {"other": _other_instance, "none": _no_instance, "cookie": _no_cookie,
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("moment", ["before", "during"])
 async def test_another_cluster_says_nothing_about_this_bookie(
-    world: World, store: ZooKeeperStore, change: str, moment: str
+    bookie: Bookie, store: ZooKeeperStore, change: str, moment: str
 ) -> None:
-    world.store_locally(50, 51)
+    bookie.store_locally(50, 51)
     if moment == "before":
-        await CHANGES[change](world, store)
+        await CHANGES[change](bookie, store)
     else:
-        world.hooked.before_get[world.ledgers.path(50)] = lambda: CHANGES[change](world, store)
+        bookie.hooked.before_get[bookie.ledgers.path(50)] = lambda: CHANGES[change](bookie, store)
     with pytest.raises(MetadataError):
-        await world.collect()
-    assert world.local_ids() == {50, 51}
+        await bookie.collect()
+    assert bookie.local_ids() == {50, 51}
 
 
-async def test_a_cluster_that_was_created_again_says_nothing(world: World, store: ZooKeeperStore) -> None:
-    world.store_locally(50)
-    assert await world.collect() == 1
-    world.store_locally(51)
-    nodes = {path: (await store.get(f"{world.root}/{path}")).data for path in ("INSTANCEID", f"cookies/{OWN_ID}")}
-    await _delete_below(store, world.root)
+async def test_a_cluster_that_was_created_again_says_nothing(bookie: Bookie, store: ZooKeeperStore) -> None:
+    bookie.store_locally(50)
+    assert await bookie.collect() == 1
+    bookie.store_locally(51)
+    nodes = {path: (await store.get(f"{bookie.root}/{path}")).data for path in ("INSTANCEID", f"cookies/{OWN_ID}")}
+    await _delete_below(store, bookie.root)
     with pytest.raises(MetadataError, match="is missing"):
-        await world.collect()
+        await bookie.collect()
     for path, data in nodes.items():
-        await store.create(f"{world.root}/{path}", data, make_parents=True)
+        await store.create(f"{bookie.root}/{path}", data, make_parents=True)
     with pytest.raises(MetadataError, match="created again"):
-        await world.collect()
-    assert world.local_ids() == {51}
+        await bookie.collect()
+    assert bookie.local_ids() == {51}
 
 
 async def _delete_below(store: ZooKeeperStore, path: str) -> None:
@@ -354,173 +354,173 @@ async def _delete_below(store: ZooKeeperStore, path: str) -> None:
     await store.delete(path)
 
 
-async def test_a_cluster_without_any_ledger_is_believed_the_second_time(world: World) -> None:
-    await world.ledgers.delete(3)
-    world.store_locally(50)
-    assert await world.collect() == 0
-    assert await world.collect() == 1
-    world.store_locally(51)
-    await world.create(60)
-    assert await world.collect() == 1
-    await world.ledgers.delete(60)
-    world.store_locally(52)
-    assert await world.collect() == 0
+async def test_a_cluster_without_any_ledger_is_believed_the_second_time(bookie: Bookie) -> None:
+    await bookie.ledgers.delete(3)
+    bookie.store_locally(50)
+    assert await bookie.collect() == 0
+    assert await bookie.collect() == 1
+    bookie.store_locally(51)
+    await bookie.create(60)
+    assert await bookie.collect() == 1
+    await bookie.ledgers.delete(60)
+    bookie.store_locally(52)
+    assert await bookie.collect() == 0
 
 
 async def test_an_answer_of_another_session_is_no_proof(
-    world: World, store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper
+    bookie: Bookie, store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper
 ) -> None:
-    world.store_locally(50)
+    bookie.store_locally(50)
     looks_count = 0
 
     async def lose_session() -> None:
         nonlocal looks_count
         looks_count += 1
-        world.hooked.before_get[world.ledgers.path(50)] = lose_session
+        bookie.hooked.before_get[bookie.ledgers.path(50)] = lose_session
         if looks_count > 1:
             lost = store.session_id
             expire(session_of(store), zookeeper)
             while store.session_id in {lost, 0}:
                 with contextlib.suppress(MetadataError):
-                    await store.sync(world.root)
+                    await store.sync(bookie.root)
 
-    world.hooked.before_get[world.ledgers.path(50)] = lose_session
+    bookie.hooked.before_get[bookie.ledgers.path(50)] = lose_session
     with contextlib.suppress(MetadataError):
-        await world.collect()
+        await bookie.collect()
     assert looks_count > 1
-    assert world.local_ids() == {50}
+    assert bookie.local_ids() == {50}
 
 
 # -- copies that the metadata does not name ----------------------------------------------------------------------
 
 
-async def test_copies_that_the_metadata_does_not_name_go(world: World, other_store: ZooKeeperStore) -> None:
+async def test_copies_that_the_metadata_does_not_name_go(bookie: Bookie, other_store: ZooKeeperStore) -> None:
     closed_here, closed_elsewhere = to_closed(OPEN, 0, 10), to_closed(FOREIGN, 0, 10)
-    world.store_locally(20, 21, 22, 23, 24, 25)
-    await world.create(20, metadata=closed_here)
-    await world.create(21, 22, metadata=closed_elsewhere)
-    await world.create(23, metadata=FOREIGN)
-    await world.create(24, metadata=msgspec.structs.replace(closed_elsewhere, segments=(*FOREIGN.segments,)))
-    world.storage.engine_of(24).set_limbo(24)
+    bookie.store_locally(20, 21, 22, 23, 24, 25)
+    await bookie.create(20, metadata=closed_here)
+    await bookie.create(21, 22, metadata=closed_elsewhere)
+    await bookie.create(23, metadata=FOREIGN)
+    await bookie.create(24, metadata=msgspec.structs.replace(closed_elsewhere, segments=(*FOREIGN.segments,)))
+    bookie.storage.engine_of(24).set_limbo(24)
     # 25 is not in the metadata at all: that is the other collector's.
-    lock = await ReplicationLocks(other_store, world.root, "a worker").acquire(22)
+    lock = await ReplicationLocks(other_store, bookie.root, "a worker").acquire(22)
     assert lock is not None
-    assert await world.overreplicated.collect(world.ledgers) == 1
-    assert world.local_ids() == {20, 22, 23, 24, 25}
+    assert await bookie.overreplicated.collect(bookie.ledgers) == 1
+    assert bookie.local_ids() == {20, 22, 23, 24, 25}
     await lock.release()
-    assert await world.overreplicated.collect(world.ledgers) == 1
-    assert world.local_ids() == {20, 23, 24, 25}
-    assert world.metrics.ledgers_overreplicated_count == 2
-    assert await other_store.children(f"{world.root}/underreplication/locks") == []
+    assert await bookie.overreplicated.collect(bookie.ledgers) == 1
+    assert bookie.local_ids() == {20, 23, 24, 25}
+    assert bookie.metrics.ledgers_overreplicated_count == 2
+    assert await other_store.children(f"{bookie.root}/underreplication/locks") == []
 
 
-async def test_a_copy_that_is_named_by_the_time_its_lock_is_held_stays(world: World) -> None:
+async def test_a_copy_that_is_named_by_the_time_its_lock_is_held_stays(bookie: Bookie) -> None:
     """A repairer finished between the first look and the lock."""
-    world.store_locally(21)
-    await world.create(21, metadata=to_closed(FOREIGN, 0, 10))
-    collector = world.overreplicated
+    bookie.store_locally(21)
+    await bookie.create(21, metadata=to_closed(FOREIGN, 0, 10))
+    collector = bookie.overreplicated
     acquire = collector._locks.acquire
 
     async def acquire_late(ledger_id: int) -> object:
-        found = await world.ledgers.read(ledger_id)
+        found = await bookie.ledgers.read(ledger_id)
         named = msgspec.structs.replace(found.value, segments=OPEN.segments)
-        await world.ledgers.write(ledger_id, named, found.version)
+        await bookie.ledgers.write(ledger_id, named, found.version)
         return await acquire(ledger_id)
 
     collector._locks.acquire = acquire_late  # type: ignore[method-assign, assignment]
-    assert await collector.collect(world.ledgers) == 0
-    assert world.local_ids() == {21}
+    assert await collector.collect(bookie.ledgers) == 0
+    assert bookie.local_ids() == {21}
 
 
-async def test_a_copy_that_is_just_being_written_stays(world: World) -> None:
-    world.store_locally(21)
-    await world.create(21, metadata=to_closed(FOREIGN, 0, 10))
-    engine = world.storage.engine_of(21)
+async def test_a_copy_that_is_just_being_written_stays(bookie: Bookie) -> None:
+    bookie.store_locally(21)
+    await bookie.create(21, metadata=to_closed(FOREIGN, 0, 10))
+    engine = bookie.storage.engine_of(21)
     engine.add(21, 1, entry(21, 1))
-    assert await world.overreplicated.collect(world.ledgers) == 0
-    assert world.local_ids() == {21}
+    assert await bookie.overreplicated.collect(bookie.ledgers) == 0
+    assert bookie.local_ids() == {21}
 
 
 # -- their fences ------------------------------------------------------------------------------------------------
 
 
-def fences(world: World) -> list[int]:
-    return sorted(ledger_id for engine in world.storage.engines for ledger_id in engine.collected.ids())
+def fences(bookie: Bookie) -> list[int]:
+    return sorted(ledger_id for engine in bookie.storage.engines for ledger_id in engine.collected.ids())
 
 
-def recorded_fences(world: World) -> list[int]:
+def recorded_fences(bookie: Bookie) -> list[int]:
     """Those on disk."""
     found: list[int] = []
-    for engine in world.storage.engines:
+    for engine in bookie.storage.engines:
         found += CollectedLedgers.open(OsFileSystem(), engine.ledger_directory).ids()
     return sorted(found)
 
 
-async def test_a_fence_is_recorded_before_its_copy_goes_and_until_the_ledger_is_gone(world: World) -> None:
-    world.store_locally(20, 21, 22, 25)
-    await world.create(20, metadata=to_closed(OPEN, 0, 10))
-    await world.create(21, 22, metadata=to_closed(FOREIGN, 0, 10))
-    assert await world.overreplicated.collect(world.ledgers) == 2
-    assert fences(world) == recorded_fences(world) == [21, 22]
-    assert await world.collect() == 1, "25, which is in no metadata and leaves no fence"
-    assert fences(world) == recorded_fences(world) == [21, 22]
-    world.storage.engine_of(22).set_master_key(22, KEY)  # a copy that is made again
-    checkpoint(world.storage)
-    assert await world.overreplicated.collect(world.ledgers) == 1
-    assert fences(world) == recorded_fences(world) == [21, 22]
-    await world.ledgers.delete(22)
-    assert await world.collect() == 0, "no row is deleted"
-    assert sorted(world.forgotten) == [21, 22, 22, 25], "the row of 22 was deleted twice"
-    assert fences(world) == recorded_fences(world) == [21]
-    world.storage.engine_of(21).set_master_key(21, KEY)
-    checkpoint(world.storage)
-    await world.ledgers.delete(21)
-    assert await world.collect() == 1
-    assert fences(world) == recorded_fences(world) == []
-    assert world.local_ids() == {20}
-    assert world.metrics.ledgers_deleted_count == 2
-    assert world.metrics.ledgers_kept_count == 0
+async def test_a_fence_is_recorded_before_its_copy_goes_and_until_the_ledger_is_gone(bookie: Bookie) -> None:
+    bookie.store_locally(20, 21, 22, 25)
+    await bookie.create(20, metadata=to_closed(OPEN, 0, 10))
+    await bookie.create(21, 22, metadata=to_closed(FOREIGN, 0, 10))
+    assert await bookie.overreplicated.collect(bookie.ledgers) == 2
+    assert fences(bookie) == recorded_fences(bookie) == [21, 22]
+    assert await bookie.collect() == 1, "25, which is in no metadata and leaves no fence"
+    assert fences(bookie) == recorded_fences(bookie) == [21, 22]
+    bookie.storage.engine_of(22).set_master_key(22, KEY)  # a copy that is made again
+    checkpoint(bookie.storage)
+    assert await bookie.overreplicated.collect(bookie.ledgers) == 1
+    assert fences(bookie) == recorded_fences(bookie) == [21, 22]
+    await bookie.ledgers.delete(22)
+    assert await bookie.collect() == 0, "no row is deleted"
+    assert sorted(bookie.forgotten) == [21, 22, 22, 25], "the row of 22 was deleted twice"
+    assert fences(bookie) == recorded_fences(bookie) == [21]
+    bookie.storage.engine_of(21).set_master_key(21, KEY)
+    checkpoint(bookie.storage)
+    await bookie.ledgers.delete(21)
+    assert await bookie.collect() == 1
+    assert fences(bookie) == recorded_fences(bookie) == []
+    assert bookie.local_ids() == {20}
+    assert bookie.metrics.ledgers_deleted_count == 2
+    assert bookie.metrics.ledgers_kept_count == 0
 
 
-async def test_a_copy_whose_fence_cannot_be_recorded_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.store_locally(21, 22)
-    await world.create(21, 22, metadata=to_closed(FOREIGN, 0, 10))
-    directory = Path(world.storage.engine_of(21).ledger_directory)
+async def test_a_copy_whose_fence_cannot_be_recorded_stays(bookie: Bookie, monkeypatch: pytest.MonkeyPatch) -> None:
+    bookie.store_locally(21, 22)
+    await bookie.create(21, 22, metadata=to_closed(FOREIGN, 0, 10))
+    directory = Path(bookie.storage.engine_of(21).ledger_directory)
     (directory / COLLECTED).mkdir()  # in the way
-    assert await world.overreplicated.collect(world.ledgers) == 1
-    assert world.local_ids() == {21}
-    assert fences(world) == [22]
-    assert await world.collect() == 0, "the file still cannot be replaced, and the round goes on"
+    assert await bookie.overreplicated.collect(bookie.ledgers) == 1
+    assert bookie.local_ids() == {21}
+    assert fences(bookie) == [22]
+    assert await bookie.collect() == 0, "the file still cannot be replaced, and the round goes on"
     (directory / COLLECTED).rmdir()
-    assert await world.collect() == 0
-    assert await world.overreplicated.collect(world.ledgers) == 1
-    assert world.local_ids() == set()
-    assert fences(world) == recorded_fences(world) == [21, 22]
+    assert await bookie.collect() == 0
+    assert await bookie.overreplicated.collect(bookie.ledgers) == 1
+    assert bookie.local_ids() == set()
+    assert fences(bookie) == recorded_fences(bookie) == [21, 22]
 
 
-async def test_a_fence_goes_only_after_the_second_look(world: World) -> None:
+async def test_a_fence_goes_only_after_the_second_look(bookie: Bookie) -> None:
     """Its ledger is created again, or its metadata was not seen, when it is looked for."""
-    world.store_locally(21)
-    await world.create(21, metadata=to_closed(FOREIGN, 0, 10))
-    assert await world.overreplicated.collect(world.ledgers) == 1
-    found = await world.ledgers.read(21)
-    await world.ledgers.delete(21)
+    bookie.store_locally(21)
+    await bookie.create(21, metadata=to_closed(FOREIGN, 0, 10))
+    assert await bookie.overreplicated.collect(bookie.ledgers) == 1
+    found = await bookie.ledgers.read(21)
+    await bookie.ledgers.delete(21)
 
     async def arm() -> None:
-        world.hooked.before_get[world.ledgers.path(21)] = lambda: world.create(21, metadata=found.value)
+        bookie.hooked.before_get[bookie.ledgers.path(21)] = lambda: bookie.create(21, metadata=found.value)
 
-    world.hooked.before_get[world.ledgers.path(21)] = arm
-    assert await world.collect() == 0
-    assert fences(world) == recorded_fences(world) == [21]
+    bookie.hooked.before_get[bookie.ledgers.path(21)] = arm
+    assert await bookie.collect() == 0
+    assert fences(bookie) == recorded_fences(bookie) == [21]
 
 
-async def test_a_fence_stays_when_its_ledger_is_used_while_it_is_looked_for(world: World) -> None:
-    world.store_locally(21)
-    await world.create(21, metadata=to_closed(FOREIGN, 0, 10))
-    assert await world.overreplicated.collect(world.ledgers) == 1
-    checkpoint(world.storage)
-    await world.ledgers.delete(21)
-    engine = world.storage.engine_of(21)
+async def test_a_fence_stays_when_its_ledger_is_used_while_it_is_looked_for(bookie: Bookie) -> None:
+    bookie.store_locally(21)
+    await bookie.create(21, metadata=to_closed(FOREIGN, 0, 10))
+    assert await bookie.overreplicated.collect(bookie.ledgers) == 1
+    checkpoint(bookie.storage)
+    await bookie.ledgers.delete(21)
+    engine = bookie.storage.engine_of(21)
     looks_count = 0
 
     async def use() -> None:
@@ -530,40 +530,40 @@ async def test_a_fence_stays_when_its_ledger_is_used_while_it_is_looked_for(worl
             engine.set_explicit_lac(21, bytes(15) + bytes([looks_count]))
             engine.set_master_key(21, KEY)
             engine.add(21, looks_count, entry(21, looks_count))
-        world.hooked.before_get[world.ledgers.path(21)] = use
+        bookie.hooked.before_get[bookie.ledgers.path(21)] = use
 
-    world.hooked.before_get[world.ledgers.path(21)] = use
-    assert await world.collect() == 0
-    assert world.local_ids() == {21}
-    assert fences(world) == [21]
+    bookie.hooked.before_get[bookie.ledgers.path(21)] = use
+    assert await bookie.collect() == 0
+    assert bookie.local_ids() == {21}
+    assert fences(bookie) == [21]
 
 
 @pytest.mark.parametrize("moment", ["before the sync", "after the sync"])
-async def test_a_round_that_is_cut_off_while_it_records_a_fence_keeps_the_copy(world: World, moment: str) -> None:
+async def test_a_round_that_is_cut_off_while_it_records_a_fence_keeps_the_copy(bookie: Bookie, moment: str) -> None:
     """The record may be on disk then: the next round writes it again, or removes it with the ledger."""
-    world.store_locally(21)
-    await world.create(21, metadata=to_closed(FOREIGN, 0, 10))
+    bookie.store_locally(21)
+    await bookie.create(21, metadata=to_closed(FOREIGN, 0, 10))
     may_go_on = threading.Event()
-    blocked = world.workers.run(COMPACTION_LANE, may_go_on.wait)
-    running = asyncio.ensure_future(world.overreplicated.collect(world.ledgers))
-    path = Path(world.storage.engine_of(21).ledger_directory, COLLECTED)
+    blocked = bookie.workers.run(COMPACTION_LANE, may_go_on.wait)
+    running = asyncio.ensure_future(bookie.overreplicated.collect(bookie.ledgers))
+    path = Path(bookie.storage.engine_of(21).ledger_directory, COLLECTED)
     if moment == "after the sync":
         may_go_on.set()
         async with asyncio.timeout(60):
             while not path.exists():  # noqa: ASYNC110  a file sends no event
                 await asyncio.sleep(0)
     else:
-        lock = f"{world.root}/underreplication/locks"
+        lock = f"{bookie.root}/underreplication/locks"
         async with asyncio.timeout(60):
-            while not await world.store.exists(lock) or not await world.store.children(lock):  # noqa: ASYNC110
+            while not await bookie.store.exists(lock) or not await bookie.store.children(lock):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     running.cancel()
     await asyncio.wait([running])
     may_go_on.set()
     await blocked
     if running.cancelled():
-        assert world.local_ids() == {21}
-        assert await world.overreplicated.collect(world.ledgers) == 1
-    assert world.local_ids() == set()
-    assert 21 in fences(world)
-    assert set(recorded_fences(world)) == {21}
+        assert bookie.local_ids() == {21}
+        assert await bookie.overreplicated.collect(bookie.ledgers) == 1
+    assert bookie.local_ids() == set()
+    assert 21 in fences(bookie)
+    assert set(recorded_fences(bookie)) == {21}

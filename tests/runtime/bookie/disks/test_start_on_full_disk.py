@@ -32,7 +32,7 @@ TORN = b"\0\0\x04\0torn"
 """Of a record of 1 KiB, in the first of its sectors."""
 
 
-class Stage:
+class UnflushedBookie:
     """A bookie whose journal holds entries that were never flushed; killed and started as a test wants it."""
 
     def __init__(self, directory: Path, metadata_uri: str, store: ZooKeeperStore) -> None:
@@ -99,54 +99,58 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, metadata_uri: str, store: ZooKeeperStore) -> Stage:
-    return Stage(tmp_path, metadata_uri, store)
+def unflushed(tmp_path: Path, metadata_uri: str, store: ZooKeeperStore) -> UnflushedBookie:
+    return UnflushedBookie(tmp_path, metadata_uri, store)
 
 
-async def test_without_room_for_what_the_journal_holds(ledger_disk: SmallDisk, stage: Stage) -> None:
+async def test_without_room_for_what_the_journal_holds(ledger_disk: SmallDisk, unflushed: UnflushedBookie) -> None:
     """The entries wait in the write cache and in the journals; fences are journaled."""
-    await stage.write()
+    await unflushed.write()
     ledger_disk.use(0.9)
     for new_fence in (3, 4):
-        await stage.fence_read_only(new_fence)
-    async with stage.bookie().running() as (_, peer):
+        await unflushed.fence_read_only(new_fence)
+    async with unflushed.bookie().running() as (_, peer):
         ledger_disk.use(0.1)
-        await stage.require_writable(peer)
-    await stage.require_nothing_lost(3, 4)
+        await unflushed.require_writable(peer)
+    await unflushed.require_nothing_lost(3, 4)
 
 
 @pytest.mark.battery
-async def test_behind_a_torn_tail(ledger_disk: SmallDisk, stage: Stage) -> None:
-    await stage.write()
-    stage.tear_journal()
+async def test_behind_a_torn_tail(ledger_disk: SmallDisk, unflushed: UnflushedBookie) -> None:
+    await unflushed.write()
+    unflushed.tear_journal()
     ledger_disk.use(0.9)
     for new_fence in (3, 4):
-        assert "which were never synced" in await stage.fence_read_only(new_fence)
-    async with stage.bookie().running() as (_, peer):
+        assert "which were never synced" in await unflushed.fence_read_only(new_fence)
+    async with unflushed.bookie().running() as (_, peer):
         ledger_disk.use(0.1)
-        await stage.require_writable(peer)
-    await stage.require_nothing_lost(3, 4)
+        await unflushed.require_writable(peer)
+    await unflushed.require_nothing_lost(3, 4)
 
 
 @pytest.mark.battery
-async def test_with_more_in_the_journal_than_half_a_write_cache(ledger_disk: SmallDisk, stage: Stage) -> None:
-    await stage.write()
+async def test_with_more_in_the_journal_than_half_a_write_cache(
+    ledger_disk: SmallDisk, unflushed: UnflushedBookie
+) -> None:
+    await unflushed.write()
     ledger_disk.use(0.97)
     small = "dbStorage_writeCacheMaxSizeMb=8"
     for _ in range(2):
-        async with stage.bookie(small).running() as (_, peer):
-            await stage.require_read_only(peer)
-    async with stage.bookie(small).running() as (_, peer):
+        async with unflushed.bookie(small).running() as (_, peer):
+            await unflushed.require_read_only(peer)
+    async with unflushed.bookie(small).running() as (_, peer):
         ledger_disk.use(0.1)
-        await stage.require_writable(peer)
-    await stage.require_nothing_lost()
+        await unflushed.require_writable(peer)
+    await unflushed.require_nothing_lost()
 
 
-async def test_with_more_in_the_journal_than_the_write_cache(ledger_disk: SmallDisk, stage: Stage) -> None:
+async def test_with_more_in_the_journal_than_the_write_cache(
+    ledger_disk: SmallDisk, unflushed: UnflushedBookie
+) -> None:
     """What cannot be kept in memory cannot be served: the sentence says how much room, or memory, it takes."""
-    await stage.write()
+    await unflushed.write()
     ledger_disk.use(0.97)
-    refused = stage.bookie("dbStorage_writeCacheMaxSizeMb=4")
+    refused = unflushed.bookie("dbStorage_writeCacheMaxSizeMb=4")
     assert await refused.refused(()) == SERVER_EXCEPTION_EXIT_CODE
     last_line = refused.said().splitlines()[-1]
     assert last_line.startswith(f"error: {ledger_disk.path}")
@@ -154,103 +158,105 @@ async def test_with_more_in_the_journal_than_the_write_cache(ledger_disk: SmallD
         r"iB are free, [0-9.]+ [A-Z]iB more are needed.* --set (dbStorage_writeCacheMaxSizeMb=[0-9]+)$", last_line
     )
     assert found is not None
-    async with stage.bookie(found[1]).running() as (_, peer):
-        await stage.require_read_only(peer)
-    async with stage.bookie(found[1]).running() as (_, peer):
+    async with unflushed.bookie(found[1]).running() as (_, peer):
+        await unflushed.require_read_only(peer)
+    async with unflushed.bookie(found[1]).running() as (_, peer):
         ledger_disk.use(0.1)
-        await stage.require_writable(peer)
-    await stage.require_nothing_lost()
+        await unflushed.require_writable(peer)
+    await unflushed.require_nothing_lost()
 
 
-async def test_without_a_single_free_block_for_a_journal(journal_disk: SmallDisk, stage: Stage) -> None:
+async def test_without_a_single_free_block_for_a_journal(journal_disk: SmallDisk, unflushed: UnflushedBookie) -> None:
     """Nothing can be journaled: a fence is answered when it can."""
-    await stage.write()
+    await unflushed.write()
     journal_disk.use(1.0)
     for _ in range(2):
-        async with stage.bookie().running() as (_, peer):
-            await stage.require_read_only(peer)
-    async with stage.bookie().running() as (_, peer):
+        async with unflushed.bookie().running() as (_, peer):
+            await unflushed.require_read_only(peer)
+    async with unflushed.bookie().running() as (_, peer):
         fencing = asyncio.create_task(peer.read(3, 0, fence_with=KEY))
         done, _ = await asyncio.wait([fencing], timeout=1.5)
         assert not done
         journal_disk.use(0.5)
         with pytest.raises(NoSuchEntryError):
             await fencing
-        await stage.require_writable(peer)
-    await stage.require_nothing_lost(3)
+        await unflushed.require_writable(peer)
+    await unflushed.require_nothing_lost(3)
 
 
-async def test_without_a_single_free_block(ledger_disk: SmallDisk, stage: Stage) -> None:
+async def test_without_a_single_free_block(ledger_disk: SmallDisk, unflushed: UnflushedBookie) -> None:
     """Not even the index can be opened: it is read as it stands."""
-    await stage.write()
+    await unflushed.write()
     ledger_disk.use(1.0)
     for new_fence in (3, 4):
-        await stage.fence_read_only(new_fence)
-    async with stage.bookie().running() as (_, peer):
-        await stage.require_all(peer)
+        await unflushed.fence_read_only(new_fence)
+    async with unflushed.bookie().running() as (_, peer):
+        await unflushed.require_all(peer)
         ledger_disk.use(0.1)
-        await stage.require_writable(peer)
-    await stage.require_nothing_lost(3, 4)
+        await unflushed.require_writable(peer)
+    await unflushed.require_nothing_lost(3, 4)
 
 
 @pytest.mark.battery
-async def test_without_a_single_free_block_and_with_everything_flushed(ledger_disk: SmallDisk, stage: Stage) -> None:
+async def test_without_a_single_free_block_and_with_everything_flushed(
+    ledger_disk: SmallDisk, unflushed: UnflushedBookie
+) -> None:
     """What was flushed is read through the index, and comes from the entry logs."""
-    await stage.write()
-    async with stage.bookie().running() as (process, _):
+    await unflushed.write()
+    async with unflushed.bookie().running() as (process, _):
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, 60) == 0
     ledger_disk.use(1.0)
     for _ in range(2):
-        async with stage.bookie().running() as (_, peer):
-            await stage.require_read_only(peer)
+        async with unflushed.bookie().running() as (_, peer):
+            await unflushed.require_read_only(peer)
             with pytest.raises(NoSuchEntryError):
                 await peer.read(1, COUNT)
-    async with stage.bookie().running() as (_, peer):
+    async with unflushed.bookie().running() as (_, peer):
         ledger_disk.use(0.1)
-        await stage.require_writable(peer)
-    await stage.require_nothing_lost()
+        await unflushed.require_writable(peer)
+    await unflushed.require_nothing_lost()
 
 
 @pytest.mark.battery
 async def test_without_a_single_free_block_on_any_disk(
-    ledger_disk: SmallDisk, journal_disk: SmallDisk, stage: Stage
+    ledger_disk: SmallDisk, journal_disk: SmallDisk, unflushed: UnflushedBookie
 ) -> None:
-    await stage.write()
+    await unflushed.write()
     for disk in (ledger_disk, journal_disk):
         disk.use(1.0)
     for _ in range(2):
-        async with stage.bookie().running() as (_, peer):
-            await stage.require_read_only(peer)
-    async with stage.bookie().running() as (_, peer):
+        async with unflushed.bookie().running() as (_, peer):
+            await unflushed.require_read_only(peer)
+    async with unflushed.bookie().running() as (_, peer):
         for disk in (ledger_disk, journal_disk):
             disk.use(0.1)
-        await stage.require_writable(peer)
-    await stage.require_nothing_lost()
+        await unflushed.require_writable(peer)
+    await unflushed.require_nothing_lost()
 
 
 @pytest.mark.battery
 async def test_deleted_ledgers_free_a_disk_without_a_single_free_block(
-    ledger_disk: SmallDisk, stage: Stage, store: ZooKeeperStore, metadata_uri: str
+    ledger_disk: SmallDisk, unflushed: UnflushedBookie, store: ZooKeeperStore, metadata_uri: str
 ) -> None:
     """Nobody tidies up the disk: the collector finds by the index, as it stands, which logs may go."""
-    await stage.write()
+    await unflushed.write()
     uri = parse_metadata_uri(metadata_uri)
     ledgers = await open_ledger_store(store, uri.root, uri.tree)
     for ledger_id in (1, 2):
         await ledgers.create(new_ledger(("traced",), 1, 1, DigestType.CRC32C, b"secret"), ledger_id=ledger_id)
     for entry_id in (0, 1):  # each in a log of its own
-        async with stage.bookie("logSizeLimit=1048576").running() as (process, peer):
+        async with unflushed.bookie("logSizeLimit=1048576").running() as (process, peer):
             assert await peer.add(2, entry_id, recovery=True) is Status.OK
             process.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(process.wait, 60) == 0
     ledger_disk.use(1.0)
-    async with stage.bookie("gcWaitTime=500").running() as (_, peer):
-        await stage.require_read_only(peer)
+    async with unflushed.bookie("gcWaitTime=500").running() as (_, peer):
+        await unflushed.require_read_only(peer)
         await ledgers.delete(1)
-        await stage.wait_mode(BookieMode.WRITABLE)
+        await unflushed.wait_mode(BookieMode.WRITABLE)
         assert await peer.add(2, 2, recovery=True) is Status.OK
-    async with stage.bookie().running() as (_, peer):
+    async with unflushed.bookie().running() as (_, peer):
         for entry_id in range(3):
             assert await peer.read(2, entry_id) == peer.body(2, entry_id)
         with pytest.raises(NoSuchLedgerError):

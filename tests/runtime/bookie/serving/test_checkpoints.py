@@ -50,7 +50,7 @@ class FailingDisk(TracedDisk):
         return DiskSpace(2**30, self.usable_bytes, filesystem_id=1)
 
 
-class Stage:
+class OpenEngine:
     def __init__(self, root: Path, workers: LaneWorkers) -> None:
         self.disk = FailingDisk()
         config = config_below(root)
@@ -67,84 +67,84 @@ class Stage:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+async def opened(tmp_path: Path) -> AsyncIterator[OpenEngine]:
     workers = LaneWorkers()
-    stage = Stage(tmp_path, workers)
-    yield stage
-    stage.service.stop()
-    await asyncio.wait([stage.run])
+    opened = OpenEngine(tmp_path, workers)
+    yield opened
+    opened.service.stop()
+    await asyncio.wait([opened.run])
     await workers.close()
-    stage.storage.close()
+    opened.storage.close()
 
 
-async def test_who_waits_for_a_checkpoint_is_told_when_it_is_durable(stage: Stage) -> None:
-    stage.engine.add(1, 0, entry(1, 0))
+async def test_who_waits_for_a_checkpoint_is_told_when_it_is_durable(opened: OpenEngine) -> None:
+    opened.engine.add(1, 0, entry(1, 0))
     async with asyncio.timeout(30):
-        await stage.service.settle()
-    assert stage.engine.stored.read(1, 0) == entry(1, 0)
+        await opened.service.settle()
+    assert opened.engine.stored.read(1, 0) == entry(1, 0)
 
 
-async def test_a_checkpoint_that_failed_tells_nobody(stage: Stage) -> None:
+async def test_a_checkpoint_that_failed_tells_nobody(opened: OpenEngine) -> None:
     """The retry writes what the failed one was to write, and nothing newer: who came meanwhile waits for the next."""
-    stage.disk.number = errno.EACCES
-    stage.engine.add(1, 0, entry(1, 0))
-    first = asyncio.ensure_future(stage.service.settle())
-    await until(lambda: stage.disk.failure_count)
-    stage.engine.add(1, 1, entry(1, 1))
-    second = asyncio.ensure_future(stage.service.settle())
+    opened.disk.number = errno.EACCES
+    opened.engine.add(1, 0, entry(1, 0))
+    first = asyncio.ensure_future(opened.service.settle())
+    await until(lambda: opened.disk.failure_count)
+    opened.engine.add(1, 1, entry(1, 1))
+    second = asyncio.ensure_future(opened.service.settle())
     await asyncio.sleep(0.1)
     assert not first.done()
     assert not second.done()
-    stage.disk.number = None
+    opened.disk.number = None
     async with asyncio.timeout(30):
         await asyncio.gather(first, second)
     for entry_id in (0, 1):
-        assert stage.engine.stored.read(1, entry_id) == entry(1, entry_id)
+        assert opened.engine.stored.read(1, entry_id) == entry(1, entry_id)
 
 
-async def test_a_large_deletion_is_ended_by_the_checkpoints_that_follow_at_once(stage: Stage) -> None:
+async def test_a_large_deletion_is_ended_by_the_checkpoints_that_follow_at_once(opened: OpenEngine) -> None:
     for entry_id in range(20):
-        stage.engine.add(1, entry_id, entry(1, entry_id))
+        opened.engine.add(1, entry_id, entry(1, entry_id))
     async with asyncio.timeout(30):
-        await stage.service.settle()
-        stage.engine.delete_ledger(1)
-        await stage.service.settle()
-        assert stage.engine.is_deletion_pending(1)
-        await until(lambda: not stage.engine.is_deletion_pending(1))
+        await opened.service.settle()
+        opened.engine.delete_ledger(1)
+        await opened.service.settle()
+        assert opened.engine.is_deletion_pending(1)
+        await until(lambda: not opened.engine.is_deletion_pending(1))
 
 
-async def test_what_takes_the_room_during_a_checkpoint_stops_it_before_the_index(stage: Stage) -> None:
+async def test_what_takes_the_room_during_a_checkpoint_stops_it_before_the_index(opened: OpenEngine) -> None:
     """LevelDB without room ends the process; a checkpoint is tried again when there is some."""
-    stage.disk.is_filled_beside = True
-    stage.engine.add(1, 0, entry(1, 0))
-    settled = asyncio.ensure_future(stage.service.settle())
-    await until(lambda: stage.modes.is_disk_full)
+    opened.disk.is_filled_beside = True
+    opened.engine.add(1, 0, entry(1, 0))
+    settled = asyncio.ensure_future(opened.service.settle())
+    await until(lambda: opened.modes.is_disk_full)
     assert not settled.done()
-    assert stage.engine.stored.read(1, 0) is None, "the index knows nothing of it"
-    assert stage.engine.find_cached(1, 0) == entry(1, 0)
-    stage.disk.is_filled_beside = False
-    stage.disk.usable_bytes = 2**29
+    assert opened.engine.stored.read(1, 0) is None, "the index knows nothing of it"
+    assert opened.engine.find_cached(1, 0) == entry(1, 0)
+    opened.disk.is_filled_beside = False
+    opened.disk.usable_bytes = 2**29
     async with asyncio.timeout(30):
         await settled
-    assert not stage.modes.reasons
-    assert stage.engine.stored.read(1, 0) == entry(1, 0)
-    assert os.listdir(stage.engine.ledger_directory).count("0.log") == 0, "what was written of it took room"
+    assert not opened.modes.reasons
+    assert opened.engine.stored.read(1, 0) == entry(1, 0)
+    assert os.listdir(opened.engine.ledger_directory).count("0.log") == 0, "what was written of it took room"
 
 
-async def test_the_last_checkpoint_takes_what_room_there_is(stage: Stage) -> None:
-    stage.disk.usable_bytes = RESERVE_BYTES // 2 - 1
-    stage.engine.add(1, 0, entry(1, 0))
-    stage.service.stop()
-    await asyncio.wait([stage.run])
-    await stage.service.flush()
-    assert stage.engine.stored.read(1, 0) == entry(1, 0)
+async def test_the_last_checkpoint_takes_what_room_there_is(opened: OpenEngine) -> None:
+    opened.disk.usable_bytes = RESERVE_BYTES // 2 - 1
+    opened.engine.add(1, 0, entry(1, 0))
+    opened.service.stop()
+    await asyncio.wait([opened.run])
+    await opened.service.flush()
+    assert opened.engine.stored.read(1, 0) == entry(1, 0)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS])
-async def test_a_disk_that_fails_ends_the_bookie_with_a_sentence(stage: Stage, number: int) -> None:
-    stage.disk.number = number
-    stage.engine.add(1, 0, entry(1, 0))
-    stage.service.request()
+async def test_a_disk_that_fails_ends_the_bookie_with_a_sentence(opened: OpenEngine, number: int) -> None:
+    opened.disk.number = number
+    opened.engine.add(1, 0, entry(1, 0))
+    opened.service.request()
     with pytest.raises(DiskUnusableError, match=r"a disk failed: .*ledgers-0/current/.*log"):
         async with asyncio.timeout(30):
-            await asyncio.shield(stage.run)
+            await asyncio.shield(opened.run)

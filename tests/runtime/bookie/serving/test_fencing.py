@@ -25,12 +25,12 @@ from bkctl.storage.journal.reader import JournalScan
 from tests.runtime.bookie.committing import GatedDisk, committing
 from tests.runtime.bookie.conftest import KEY as PEER_KEY
 from tests.runtime.bookie.conftest import Peer
-from tests.runtime.bookie.handler_stage import Bookie
+from tests.runtime.bookie.handler_bookie import Bookie
 from tests.storage.engines import KEY, FailingOnceDisk, checkpoint, config_below, entry, open_storage
 from tests.until import until
 
 
-class Stage:
+class GatedBookie:
     """A bookie whose disk a test can stop."""
 
     def __init__(self, config: StorageConfig, *, handles_max: int = 1000) -> None:
@@ -52,10 +52,10 @@ class Stage:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    stage = Stage(config_below(tmp_path))
-    yield stage
-    await stage.close()
+async def gated(tmp_path: Path) -> AsyncIterator[GatedBookie]:
+    gated = GatedBookie(config_below(tmp_path))
+    yield gated
+    await gated.close()
 
 
 async def several_ticks() -> None:
@@ -64,13 +64,13 @@ async def several_ticks() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_second_fencing_read_waits_for_the_first_fence(stage: Stage) -> None:
-    bookie = stage.bookie
+async def test_a_second_fencing_read_waits_for_the_first_fence(gated: GatedBookie) -> None:
+    bookie = gated.bookie
     assert await bookie.add(5, 0) is Status.OK
-    stage.disk.take_calls()
-    gate = stage.disk.close_gate("sync")
+    gated.disk.take_calls()
+    gate = gated.disk.close_gate("sync")
     first = bookie.fence(5)
-    await stage.until_syncing()
+    await gated.until_syncing()
     second = bookie.fence(5)
     # The reads lane answers in order: the read parts of both are done.
     for _ in range(3):
@@ -83,25 +83,25 @@ async def test_a_second_fencing_read_waits_for_the_first_fence(stage: Stage) -> 
     assert await second is Status.OK
 
 
-async def test_a_fence_that_was_not_durable_is_never_reported_as_durable(stage: Stage) -> None:
+async def test_a_fence_that_was_not_durable_is_never_reported_as_durable(gated: GatedBookie) -> None:
     """The row stays fenced in memory after the journal has failed, and the restart accepts adds again."""
-    bookie = stage.bookie
+    bookie = gated.bookie
     assert await bookie.add(5, 0) is Status.OK
-    stage.disk.fail_on = "sync"
+    gated.disk.fail_on = "sync"
     assert await bookie.fence(5) is Status.IO_ERROR
-    stage.disk.fail_on = None
+    gated.disk.fail_on = None
     assert await bookie.fence(5) is Status.IO_ERROR
     assert (await bookie.read(5, 0, KEY))[0] is Status.IO_ERROR
 
 
-async def test_nothing_is_known_to_be_durable_after_the_journal_has_failed(stage: Stage) -> None:
-    bookie = stage.bookie
+async def test_nothing_is_known_to_be_durable_after_the_journal_has_failed(gated: GatedBookie) -> None:
+    bookie = gated.bookie
     assert await bookie.add(5, 0) is Status.OK
     assert await bookie.fence(5) is Status.OK
     assert await bookie.fence(5) is Status.OK, "a fence that is durable is confirmed again"
-    stage.disk.fail_on = "sync"
+    gated.disk.fail_on = "sync"
     assert await bookie.write_lac(5, 0) is Status.IO_ERROR
-    stage.disk.fail_on = None
+    gated.disk.fail_on = None
     assert await bookie.fence(5) is Status.IO_ERROR
     assert (await bookie.read(5, 0, KEY))[0] is Status.IO_ERROR
     assert await bookie.force_ledger(5) is Status.IO_ERROR
@@ -124,34 +124,34 @@ async def test_a_forced_ledger_waits_for_the_write_under_way(tmp_path: Path) -> 
     """Adds are acknowledged before their sync here, so that the force alone proves that they are durable."""
     config = config_below(tmp_path)
     journal = msgspec.structs.replace(config.journal, is_data_synced=False, sync_interval_s=3600.0)
-    stage = Stage(msgspec.structs.replace(config, journal=journal))
+    gated = GatedBookie(msgspec.structs.replace(config, journal=journal))
     try:
-        bookie = stage.bookie
-        gate = stage.disk.close_gate("write")
+        bookie = gated.bookie
+        gate = gated.disk.close_gate("write")
         added = asyncio.ensure_future(bookie.add(5, 0))
-        await until(lambda: any(call == "write" for call, _ in stage.disk.calls))
+        await until(lambda: any(call == "write" for call, _ in gated.disk.calls))
         forced = bookie.force_ledger(5)
         await several_ticks()
         assert not forced.done(), "the entry is not written yet"
-        sync = stage.disk.close_gate("sync")
+        sync = gated.disk.close_gate("sync")
         gate.set()
         assert await added is Status.OK
-        await stage.until_syncing()
+        await gated.until_syncing()
         assert not forced.done(), "the entry is not synced yet"
         sync.set()
         assert await forced is Status.OK
-        stage.disk.take_calls()
+        gated.disk.take_calls()
         assert await bookie.force_ledger(5) is Status.OK
-        assert stage.disk.take_calls() == [], "nothing is left to sync"
+        assert gated.disk.take_calls() == [], "nothing is left to sync"
     finally:
-        await stage.close()
+        await gated.close()
 
 
-async def test_a_forced_ledger_waits_for_the_sync_under_way(stage: Stage) -> None:
-    gate = stage.disk.close_gate("sync")
-    added = asyncio.ensure_future(stage.bookie.add(5, 0))
-    await stage.until_syncing()
-    forced = stage.bookie.force_ledger(5)
+async def test_a_forced_ledger_waits_for_the_sync_under_way(gated: GatedBookie) -> None:
+    gate = gated.disk.close_gate("sync")
+    added = asyncio.ensure_future(gated.bookie.add(5, 0))
+    await gated.until_syncing()
+    forced = gated.bookie.force_ledger(5)
     await several_ticks()
     assert not forced.done()
     gate.set()
@@ -174,20 +174,20 @@ async def test_a_forced_ledger_waits_for_a_group_that_is_complete_but_not_begun(
 
 async def test_a_handle_that_was_let_go_journals_the_key_again(tmp_path: Path) -> None:
     """The bound on the handles holds, and the key stands before the fence of each ledger in a replay."""
-    stage = Stage(config_below(tmp_path), handles_max=2)
-    bookie = stage.bookie
+    gated = GatedBookie(config_below(tmp_path), handles_max=2)
+    bookie = gated.bookie
     for ledger_id in (5, 6, 7, 5):
         assert await bookie.add(ledger_id, 0) is Status.OK
     journal_id = bookie.storage.journals[0].durable_position.journal_id
-    path = f"{stage.config.journal_directories[0]}/current/{journal_id:x}.txn"
+    path = f"{gated.config.journal_directories[0]}/current/{journal_id:x}.txn"
     records = JournalScan(GatedDisk(), path, is_newest=True)
     assert [each.ledger_id for each in records if each.kind is JournalRecordKind.LEDGER_KEY] == [5, 6, 7, 5]
-    await stage.close()
+    await gated.close()
 
 
-async def test_a_key_that_was_accepted_does_not_open_the_ledger_for_another_key(stage: Stage) -> None:
+async def test_a_key_that_was_accepted_does_not_open_the_ledger_for_another_key(gated: GatedBookie) -> None:
     """The ledger is open in this process; the handle that is kept is no excuse for a wrong key."""
-    bookie = stage.bookie
+    bookie = gated.bookie
     assert await bookie.add(5, 0) is Status.OK
     assert await bookie.add(5, 1, key=b"wrong" * 4) is Status.UNAUTHORIZED
     assert (await bookie.read(5, 0, b"wrong" * 4))[0] is Status.UNAUTHORIZED

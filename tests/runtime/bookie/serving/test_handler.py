@@ -20,7 +20,7 @@ from bkctl.storage.engine.replay import checkpoint_now
 from bkctl.storage.errors import IndexDamagedError
 from bkctl.storage.journal.format import JournalRecordKind
 from bkctl.storage.journal.reader import JournalScan
-from tests.runtime.bookie.handler_stage import Bookie
+from tests.runtime.bookie.handler_bookie import Bookie
 from tests.storage.engines import KEY, config_below, entry, explicit_lac, open_storage
 
 

@@ -24,7 +24,7 @@ from bkctl.storage.index.ledger_index import LedgerIndex
 from bkctl.storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
 from tests.runtime.bookie.committing import add_run
 from tests.runtime.bookie.conftest import KEY as PEER_KEY
-from tests.runtime.bookie.handler_stage import Bookie
+from tests.runtime.bookie.handler_bookie import Bookie
 from tests.runtime.bookie.test_measures import bookie as running
 from tests.storage.engines import KEY, SMALL, checkpoint, config_below, entry, explicit_lac, open_storage
 
@@ -46,7 +46,7 @@ class DamagedOnDemand(PlyvelIndexStore):
         return super().get(key)
 
 
-class Stage:
+class OpenEngine:
     def __init__(self, root: Path) -> None:
         config = config_below(root, engine=FEW_ROWS)
         self.stores: list[DamagedOnDemand] = []
@@ -75,15 +75,15 @@ class Stage:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    stage = Stage(tmp_path)
-    yield stage
-    await stage.bookie.close()
+async def opened(tmp_path: Path) -> AsyncIterator[OpenEngine]:
+    opened = OpenEngine(tmp_path)
+    yield opened
+    await opened.bookie.close()
 
 
-async def test_a_row_on_disk_gives_the_same_answers(stage: Stage) -> None:
-    await stage.fill()
-    bookie, cold = stage.bookie, iter(MANY)
+async def test_a_row_on_disk_gives_the_same_answers(opened: OpenEngine) -> None:
+    await opened.fill()
+    bookie, cold = opened.bookie, iter(MANY)
     assert await bookie.read(next(cold), 0) == (Status.OK, entry(0, 0, b""), -1)
     assert (await bookie.read(next(cold), 7))[0] is Status.NO_SUCH_ENTRY
     assert await bookie.add(next(cold), 1) is Status.OK
@@ -95,12 +95,12 @@ async def test_a_row_on_disk_gives_the_same_answers(stage: Stage) -> None:
     assert await bookie.read_lac(next(cold)) == (Status.OK, None, entry(6, 0, b""))
     assert (await bookie.list_entries(next(cold)))[0] is Status.OK
     assert (await bookie.read(max(MANY) + 1, 0))[0] is Status.NO_SUCH_LEDGER
-    assert all(stage.rows.needs_read(ledger_id) for ledger_id in range(8, 20)), "else nothing was read from the disk"
+    assert all(opened.rows.needs_read(ledger_id) for ledger_id in range(8, 20)), "else nothing was read from the disk"
 
 
-async def test_requests_of_a_ledger_whose_row_is_read_keep_their_order(stage: Stage) -> None:
-    await stage.fill()
-    bookie = stage.bookie
+async def test_requests_of_a_ledger_whose_row_is_read_keep_their_order(opened: OpenEngine) -> None:
+    await opened.fill()
+    bookie = opened.bookie
     asked = [
         bookie.ask(add_run(0, 1, key=KEY)),
         bookie.ask(ReadCall(1, 0, 1, None, False)),
@@ -110,54 +110,54 @@ async def test_requests_of_a_ledger_whose_row_is_read_keep_their_order(stage: St
     assert [await each.status() for each in asked] == [Status.OK] * 4
 
 
-async def test_a_row_that_cannot_be_read_is_an_error_and_not_a_missing_ledger(stage: Stage) -> None:
-    await stage.fill()
-    bookie = stage.bookie
-    stage.set_damaged(True)
+async def test_a_row_that_cannot_be_read_is_an_error_and_not_a_missing_ledger(opened: OpenEngine) -> None:
+    await opened.fill()
+    bookie = opened.bookie
+    opened.set_damaged(True)
     assert (await bookie.read(0, 0))[0] is Status.IO_ERROR
     assert await bookie.add(1, 1) is Status.IO_ERROR
     assert await bookie.fence(2) is Status.IO_ERROR
     assert await bookie.write_lac(3, 0) is Status.IO_ERROR
     assert await bookie.add(max(MANY), 1) is Status.OK, "its row is in memory"
-    stage.set_damaged(False)
+    opened.set_damaged(False)
     assert await bookie.add(1, 1) is Status.OK
 
 
-async def test_a_row_that_was_read_before_a_change_is_not_used_after_it(stage: Stage) -> None:
-    await stage.fill()
-    bookie, rows = stage.bookie, stage.rows
+async def test_a_row_that_was_read_before_a_change_is_not_used_after_it(opened: OpenEngine) -> None:
+    await opened.fill()
+    bookie, rows = opened.bookie, opened.rows
     asked = bookie.ask(add_run(0, 1, key=KEY))
     assert bookie.engine.set_fenced(0)
-    checkpoint(stage.storage)
+    checkpoint(opened.storage)
     for ledger_id in MANY[1:]:
         rows.find(ledger_id)
     assert rows.needs_read(0)
     assert await asked.status() is Status.FENCED
 
 
-async def test_new_ledgers_wait_for_a_checkpoint_while_too_many_rows_are_changed(stage: Stage) -> None:
-    bookie = stage.bookie
-    for ledger_id in itertools.takewhile(lambda _: stage.rows.has_room, itertools.count()):
+async def test_new_ledgers_wait_for_a_checkpoint_while_too_many_rows_are_changed(opened: OpenEngine) -> None:
+    bookie = opened.bookie
+    for ledger_id in itertools.takewhile(lambda _: opened.rows.has_room, itertools.count()):
         assert await bookie.add(ledger_id, 0) is Status.OK
-    new = stage.bookie.engine.ledger_count
+    new = opened.bookie.engine.ledger_count
     assert await bookie.fence(new) is Status.TOO_MANY_REQUESTS
     assert await bookie.fence(0) is Status.TOO_MANY_REQUESTS
     assert await bookie.write_lac(0, 0) is Status.TOO_MANY_REQUESTS
     assert await bookie.add(0, 1) is Status.OK, "it changes no row"
     assert bookie.engine.ledger_count == new
     waiting = bookie.ask(add_run(new, 0, key=KEY))
-    running = stage.storage.begin_checkpoint()
+    running = opened.storage.begin_checkpoint()
     bookie.handler._adds.retry_waiting()
     assert await waiting.status() is Status.OK
     assert await bookie.fence(0) is Status.OK
-    stage.storage.write_checkpoint(running)
-    stage.storage.end_checkpoint(running)
+    opened.storage.write_checkpoint(running)
+    opened.storage.end_checkpoint(running)
 
 
-async def test_a_dropped_row_takes_the_lac_of_its_ledger_along(stage: Stage) -> None:
-    await stage.fill()
-    bookie = stage.bookie
-    confirmed = stage.bookie.engine._last_add_confirmed
+async def test_a_dropped_row_takes_the_lac_of_its_ledger_along(opened: OpenEngine) -> None:
+    await opened.fill()
+    bookie = opened.bookie
+    confirmed = opened.bookie.engine._last_add_confirmed
     assert 0 not in confirmed
     assert len(confirmed) < len(MANY)
     assert await bookie.read(0, 0) == (Status.OK, entry(0, 0, b""), -1)
@@ -241,9 +241,9 @@ async def test_very_many_ledgers(bookie_config: BookieConfig, ledger_count: int,
     assert bytes_max // 2 < max(peaks) <= bytes_max
 
 
-async def test_a_dropped_row_does_not_lower_the_lac_of_entries_in_the_write_cache(stage: Stage) -> None:
-    await stage.fill()
-    bookie, rows = stage.bookie, stage.rows
+async def test_a_dropped_row_does_not_lower_the_lac_of_entries_in_the_write_cache(opened: OpenEngine) -> None:
+    await opened.fill()
+    bookie, rows = opened.bookie, opened.rows
     for entry_id in range(1, 6):
         assert await bookie.add(0, entry_id) is Status.OK
     assert await bookie.read(0, 5) == (Status.OK, entry(0, 5, b""), 4)
@@ -253,16 +253,16 @@ async def test_a_dropped_row_does_not_lower_the_lac_of_entries_in_the_write_cach
     assert await bookie.read(0, 5) == (Status.OK, entry(0, 5, b""), 4)
 
 
-async def test_a_row_that_is_lost_during_a_read_leaves_no_request_without_an_answer(stage: Stage) -> None:
-    await stage.fill()
-    bookie, rows = stage.bookie, stage.rows
+async def test_a_row_that_is_lost_during_a_read_leaves_no_request_without_an_answer(opened: OpenEngine) -> None:
+    await opened.fill()
+    bookie, rows = opened.bookie, opened.rows
     for ledger_id in (0, 1):
         rows.find(ledger_id)
     asked = [bookie.ask(ReadCall(1, 0, -1, None, False)), *(bookie.ask(ReadLacCall(1, each)) for each in (0, 1))]
     for ledger_id in MANY[2:]:
         rows.find(ledger_id)
     assert rows.needs_read(0)
-    stage.set_damaged(True)
+    opened.set_damaged(True)
     async with asyncio.timeout(20):  # else a lost answer is waited for without end
         statuses = [await each.status() for each in asked]
     assert statuses[1:] == [Status.IO_ERROR] * 2

@@ -45,7 +45,7 @@ class WatchedWorkers(LaneWorkers):
         return super().run(lane, function, *arguments, **keywords)
 
 
-class Stage:
+class OpenEngine:
     """A directory with the entries 0 to ``entry_count`` - 1 of ledger 1 on disk, and its reads."""
 
     def __init__(self, root: Path, entry_count: int, config: EngineConfig) -> None:
@@ -62,30 +62,30 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def staged(root: Path, entry_count: int, config: EngineConfig | None = None) -> AsyncIterator[Stage]:
-    stage = Stage(root, entry_count, config or EngineConfig())
-    yield stage
-    await stage.workers.close()
-    stage.engine.close()
+async def filled_engine(root: Path, entry_count: int, config: EngineConfig | None = None) -> AsyncIterator[OpenEngine]:
+    filled = OpenEngine(root, entry_count, config or EngineConfig())
+    yield filled
+    await filled.workers.close()
+    filled.engine.close()
 
 
 async def test_many_reads_of_one_tick_are_answered_in_turns(tmp_path: Path) -> None:
     answered: list[tuple[int, Status, bytes | None, int]] = []
-    async with staged(tmp_path, 200) as stage:
+    async with filled_engine(tmp_path, 200) as filled:
 
         def submit(entry_id: int) -> None:
             def done(outcome: ReadOutcome) -> None:
-                answered.append((entry_id, outcome.status, outcome.body, len(stage.workers.turns)))
+                answered.append((entry_id, outcome.status, outcome.body, len(filled.workers.turns)))
 
-            stage.reads.submit(new_read(stage.engine, 1, entry_id, needs_last_entry=False), done)
+            filled.reads.submit(new_read(filled.engine, 1, entry_id, needs_last_entry=False), done)
 
         for entry_id in range(201):
             submit(entry_id)
-        await stage.read(0)
+        await filled.read(0)
         assert [entry_id for entry_id, *_ in answered] == list(range(201))
         assert all(answer[1:3] == (Status.OK, body_of(answer[0])) for answer in answered[:200])
         assert answered[200][1:3] == (Status.NO_SUCH_ENTRY, None)
-        assert max(stage.workers.turns) <= 64
+        assert max(filled.workers.turns) <= 64
         assert answered[0][3] == 1, "answered, and free to be forgotten, before the next turn begins"
 
 
@@ -118,25 +118,25 @@ async def test_reads_are_answered_even_if_their_turn_ends_by_a_defect(
     def find(*_: object) -> None:
         raise ValueError("a defect")
 
-    async with staged(tmp_path, 100) as stage:
+    async with filled_engine(tmp_path, 100) as filled:
         monkeypatch.setattr(reads, "read_all", find)
-        outcomes = await asyncio.wait_for(asyncio.gather(*map(stage.read, range(100))), 60)
+        outcomes = await asyncio.wait_for(asyncio.gather(*map(filled.read, range(100))), 60)
     assert {outcome.status for outcome in outcomes} == {Status.IO_ERROR}
 
 
 async def test_a_reader_that_goes_through_a_ledger_asks_the_disk_once_in_a_while(tmp_path: Path) -> None:
-    async with staged(tmp_path, 200, EngineConfig(read_ahead_count_max=50)) as stage:
+    async with filled_engine(tmp_path, 200, EngineConfig(read_ahead_count_max=50)) as filled:
         for entry_id in range(200):
-            if stage.engine.find_cached(1, entry_id) is None:
-                assert (await stage.read(entry_id)).body == body_of(entry_id)
-            assert stage.engine.find_cached(1, entry_id) == body_of(entry_id)
-        assert len(stage.workers.turns) == 4
+            if filled.engine.find_cached(1, entry_id) is None:
+                assert (await filled.read(entry_id)).body == body_of(entry_id)
+            assert filled.engine.find_cached(1, entry_id) == body_of(entry_id)
+        assert len(filled.workers.turns) == 4
 
 
 async def test_reads_of_one_tick_share_what_the_first_of_them_brings(tmp_path: Path) -> None:
     """A client asks for the entries of a range at once; none of them is in the cache when the others are asked for."""
-    async with staged(tmp_path, 100) as stage:
-        engine = stage.engine
+    async with filled_engine(tmp_path, 100) as filled:
+        engine = filled.engine
         opened: list[int] = []
         read_run, read = engine.stored.read_run, engine.stored.read
 
@@ -152,16 +152,16 @@ async def test_reads_of_one_tick_share_what_the_first_of_them_brings(tmp_path: P
 
         engine.stored.read_run = noted_read_run  # type: ignore[method-assign,assignment]
         engine.stored.read = noted_read  # type: ignore[method-assign,assignment]
-        asked = [stage.read(entry_id) for entry_id in range(30, 70)]
+        asked = [filled.read(entry_id) for entry_id in range(30, 70)]
         assert [(await outcome).body for outcome in asked] == [body_of(entry_id) for entry_id in range(30, 70)]
         assert opened == [30, 31], "31 follows 30, and that is what reads on"
 
 
 async def test_what_was_read_ahead_does_not_hide_a_newer_add(tmp_path: Path) -> None:
     """H18, from the other side: an add that comes while the lane reads."""
-    async with staged(tmp_path, 10) as stage:
-        engine = stage.engine
-        asked = stage.read(0)
+    async with filled_engine(tmp_path, 10) as filled:
+        engine = filled.engine
+        asked = filled.read(0)
         engine.add(1, 5, body_of(5) + b"newer")
         await asked
         assert engine.find_cached(1, 4) == body_of(4)

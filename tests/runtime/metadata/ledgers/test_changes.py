@@ -18,7 +18,7 @@ from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
 
 
-class Stage:
+class PlainLedgers:
     """Ledgers whose bytes are plain text, and a record of what was kept before it was changed."""
 
     def __init__(self, store: ZooKeeperStore, ledgers: LedgerStore) -> None:
@@ -48,10 +48,10 @@ class Stage:
 
 
 @pytest.fixture
-async def stage(store: ZooKeeperStore, root: str) -> Stage:
+async def plain(store: ZooKeeperStore, root: str) -> PlainLedgers:
     await store.create(root.rpartition("/")[0])
     await init_cluster(store, root, LedgerTree.HIERARCHICAL, random.Random(1))
-    return Stage(store, await open_ledger_store(store, root))
+    return PlainLedgers(store, await open_ledger_store(store, root))
 
 
 async def fates(run: AsyncIterator[LedgerFate]) -> dict[int, LedgerFate]:
@@ -62,8 +62,8 @@ def replace(_: int, stored: StoredLedger | None) -> Step:
     return Step(Action.NONE) if stored is None else Step(Action.SET, b"new")
 
 
-async def test_each_action_and_what_was_there_is_kept(stage: Stage) -> None:
-    await stage.plant([1, 2, 3, 4])
+async def test_each_action_and_what_was_there_is_kept(plain: PlainLedgers) -> None:
+    await plain.plant([1, 2, 3, 4])
 
     def decide(ledger_id: int, stored: StoredLedger | None) -> Step:
         if stored is None:
@@ -76,7 +76,7 @@ async def test_each_action_and_what_was_there_is_kept(stage: Stage) -> None:
         }
         return steps[ledger_id]
 
-    found = await fates(stage.changes(decide).run(each_of([1, 2, 3, 4, 5])))
+    found = await fates(plain.changes(decide).run(each_of([1, 2, 3, 4, 5])))
     assert {each: fate.action for each, fate in found.items()} == {
         1: Action.SET,
         2: Action.DELETE,
@@ -85,16 +85,16 @@ async def test_each_action_and_what_was_there_is_kept(stage: Stage) -> None:
         5: Action.CREATE,
     }
     assert found[4].reason == "x"
-    assert await stage.contents() == {1: (b"new", 1), 3: (b"old", 0), 4: (b"old", 0), 5: (b"created", 0)}
-    assert sorted((action, data, version) for action, _, data, version in stage.kept) == [
+    assert await plain.contents() == {1: (b"new", 1), 3: (b"old", 0), 4: (b"old", 0), 5: (b"created", 0)}
+    assert sorted((action, data, version) for action, _, data, version in plain.kept) == [
         ("delete", b"old", 0),
         ("set", b"old", 0),
     ]
 
 
-async def test_a_lost_race_is_decided_anew_and_kept_anew(stage: Stage, other_store: ZooKeeperStore) -> None:
-    await stage.plant([1])
-    path = stage.ledgers.path(1)
+async def test_a_lost_race_is_decided_anew_and_kept_anew(plain: PlainLedgers, other_store: ZooKeeperStore) -> None:
+    await plain.plant([1])
+    path = plain.ledgers.path(1)
     rivals = iter([b"rival 1", b"rival 2"])
     seen: list[bytes] = []
 
@@ -104,7 +104,7 @@ async def test_a_lost_race_is_decided_anew_and_kept_anew(stage: Stage, other_sto
         seen.append(stored.node.data)
         return Step(Action.SET, stored.node.data + b"!")
 
-    operation = stage.changes(decide)
+    operation = plain.changes(decide)
     carry_out = operation._carry_out
 
     async def with_a_rival(ledger_id: int, stored: StoredLedger | None, step: Step) -> bool:
@@ -116,14 +116,14 @@ async def test_a_lost_race_is_decided_anew_and_kept_anew(stage: Stage, other_sto
     found = await fates(operation.run(each_of([1])))
     assert found[1].action is Action.SET
     assert seen == [b"old", b"rival 1", b"rival 2"]
-    assert await stage.contents() == {1: (b"rival 2!", 3)}
-    assert [(data, version) for _, _, data, version in stage.kept] == [(b"old", 0), (b"rival 1", 1), (b"rival 2", 2)]
+    assert await plain.contents() == {1: (b"rival 2!", 3)}
+    assert [(data, version) for _, _, data, version in plain.kept] == [(b"old", 0), (b"rival 1", 1), (b"rival 2", 2)]
 
 
-async def test_an_endless_race_is_given_up(stage: Stage, other_store: ZooKeeperStore) -> None:
-    await stage.plant([1])
-    path = stage.ledgers.path(1)
-    operation = stage.changes(replace)
+async def test_an_endless_race_is_given_up(plain: PlainLedgers, other_store: ZooKeeperStore) -> None:
+    await plain.plant([1])
+    path = plain.ledgers.path(1)
+    operation = plain.changes(replace)
     carry_out = operation._carry_out
 
     async def with_a_rival(ledger_id: int, stored: StoredLedger | None, step: Step) -> bool:
@@ -133,16 +133,16 @@ async def test_an_endless_race_is_given_up(stage: Stage, other_store: ZooKeeperS
     operation._carry_out = with_a_rival  # type: ignore[method-assign]
     found = await fates(operation.run(each_of([1])))
     assert found[1] == LedgerFate(1, Action.FAIL, "other processes keep changing it")
-    assert await stage.contents() == {1: (b"rival", ATTEMPTS_MAX)}
+    assert await plain.contents() == {1: (b"rival", ATTEMPTS_MAX)}
 
 
-async def test_no_more_than_the_limit(stage: Stage) -> None:
+async def test_no_more_than_the_limit(plain: PlainLedgers) -> None:
     ids = list(range(3 * BATCH))
-    await stage.plant(ids)
+    await plain.plant(ids)
     for limit in (1, BATCH, BATCH + 3):
-        before = await stage.contents()
-        assert len(await fates(stage.changes(_touch).run(each_of(ids), changes_max=limit))) == limit
-        after = await stage.contents()
+        before = await plain.contents()
+        assert len(await fates(plain.changes(_touch).run(each_of(ids), changes_max=limit))) == limit
+        after = await plain.contents()
         assert sum(before[each] != after[each] for each in ids) == limit
 
 
@@ -157,9 +157,9 @@ def _touch(_: int, stored: StoredLedger | None) -> Step:
     return Step(Action.SET, stored.node.data + b".")
 
 
-async def test_stopped_at_any_change_nothing_is_changed_that_was_not_kept(stage: Stage) -> None:
+async def test_stopped_at_any_change_nothing_is_changed_that_was_not_kept(plain: PlainLedgers) -> None:
     ids = list(range(BATCH + 10))
-    await stage.plant(ids)
+    await plain.plant(ids)
     for steps in (0, 1, BATCH - 1, BATCH, BATCH + 5):
         left = iter(range(steps))
 
@@ -167,23 +167,23 @@ async def test_stopped_at_any_change_nothing_is_changed_that_was_not_kept(stage:
             if next(left, None) is None:  # type: ignore[call-overload]
                 raise RefusedError("stopped")
 
-        before = await stage.contents()
-        stage.kept.clear()
+        before = await plain.contents()
+        plain.kept.clear()
         told: list[int] = []
-        run = stage.changes(_touch, before_each=before_each).run(each_of(ids))
+        run = plain.changes(_touch, before_each=before_each).run(each_of(ids))
         with pytest.raises(RefusedError):
             await _collect(run, told)
-        after = await stage.contents()
-        kept = {(path, data, version) for _, path, data, version in stage.kept}
+        after = await plain.contents()
+        kept = {(path, data, version) for _, path, data, version in plain.kept}
         changed = [each for each in ids if after[each] != before[each]]
         assert changed == sorted(told), "all that happened is told, and nothing is under way any more"
         assert len(changed) == steps
-        assert {(stage.ledgers.path(each), *before[each]) for each in changed} <= kept
+        assert {(plain.ledgers.path(each), *before[each]) for each in changed} <= kept
 
 
-async def test_a_ledger_that_is_gone_counts_as_none(stage: Stage) -> None:
-    found = await fates(stage.changes(replace).run(each_of([7])))
+async def test_a_ledger_that_is_gone_counts_as_none(plain: PlainLedgers) -> None:
+    found = await fates(plain.changes(replace).run(each_of([7])))
     assert found[7].action is Action.NONE
     with pytest.raises(RefusedError, match="makes Java bookies delete"):
-        await fates(stage.changes(lambda *_: Step(Action.CREATE, b"x")).run(each_of([2**63 - 1])))
-    assert await stage.contents() == {}
+        await fates(plain.changes(lambda *_: Step(Action.CREATE, b"x")).run(each_of([2**63 - 1])))
+    assert await plain.contents() == {}

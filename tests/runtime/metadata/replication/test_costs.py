@@ -12,7 +12,7 @@ from bkctl.runtime.metadata.replication.lock import list_held_locks
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from bkctl.runtime.metadata.replication.work import PickedLedger
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
-from tests.runtime.metadata.replication_stage import ReplicationStage
+from tests.runtime.metadata.replication_peer import ReplicationPeer
 
 A, B = "10.0.0.1:3181", "10.0.0.2:3181"
 STATED = {
@@ -65,14 +65,14 @@ def as_stated(counts: collections.Counter[str], stated: str) -> str:
 class Ledger:
     """What was measured."""
 
-    def __init__(self, stage: ReplicationStage) -> None:
-        self.stage = stage
+    def __init__(self, peer: ReplicationPeer) -> None:
+        self.peer = peer
         self.stated = STATED
         self.measured: dict[str, str] = {}
 
     @asynccontextmanager
     async def measure(self, action: str) -> AsyncIterator[None]:
-        with self.stage.store.counted() as counts:
+        with self.peer.store.counted() as counts:
             yield
         self.measured[action] = as_stated(counts, self.stated.get(action, ""))
 
@@ -81,13 +81,13 @@ class Ledger:
             return await acting
 
     async def pick(self, action: str, ledger_id: int) -> PickedLedger:
-        picked = await self.cost(action, self.stage.work.pick(ledger_id))
+        picked = await self.cost(action, self.peer.work.pick(ledger_id))
         assert isinstance(picked, PickedLedger)
         return picked
 
 
 async def measure_marks(book: Ledger) -> None:
-    marks = book.stage.marks
+    marks = book.peer.marks
     await book.cost("mark a ledger, the first of all", marks.mark(0x10000, [A]))
     await book.cost("mark a ledger, the first of its 65536", marks.mark(0, [A]))
     for ledger_id in range(1, 99):
@@ -96,50 +96,50 @@ async def measure_marks(book: Ledger) -> None:
     await book.cost("mark it again, nothing new", marks.mark(99, [A]))
     await book.cost("mark it again, another bookie", marks.mark(99, [B]))
     await marks.clear(0x10000, 0)
-    assert len(str(await book.cost("list 100 marks in a row", book.stage.ids()))) > 100
+    assert len(str(await book.cost("list 100 marks in a row", book.peer.ids()))) > 100
 
 
-async def measure_work(book: Ledger, theirs: ReplicationStage) -> None:
+async def measure_work(book: Ledger, theirs: ReplicationPeer) -> None:
     async with book.measure("list the ids of 100 marks in a row"):
-        assert len([each async for each in book.stage.work.ids()]) == 100
+        assert len([each async for each in book.peer.work.ids()]) == 100
     first, second, third = [await book.pick("pick a ledger", ledger_id) for ledger_id in (1, 2, 3)]
-    await book.cost("finish a ledger", book.stage.work.finish(first))
+    await book.cost("finish a ledger", book.peer.work.finish(first))
     await theirs.marks.mark(2, ["10.0.0.9:3181"])
-    await book.cost("finish a ledger that was marked again", book.stage.work.finish(second))
+    await book.cost("finish a ledger that was marked again", book.peer.work.finish(second))
     await book.cost("give a ledger back", third.release())
     assert await theirs.locks.acquire(7)
-    await book.cost("pick a ledger that another worker holds", book.stage.work.pick(7))
-    await book.cost("take a lock that another worker holds", book.stage.locks.acquire(7))
-    await book.cost("take a lock by id", book.stage.locks.acquire(5))
+    await book.cost("pick a ledger that another worker holds", book.peer.work.pick(7))
+    await book.cost("take a lock that another worker holds", book.peer.locks.acquire(7))
+    await book.cost("take a lock by id", book.peer.locks.acquire(5))
     async with book.measure("list 2 locks and their holders"):
-        assert len([each async for each in list_held_locks(book.stage.store, book.stage.root, book.stage.foreign)]) == 2
+        assert len([each async for each in list_held_locks(book.peer.store, book.peer.root, book.peer.foreign)]) == 2
 
 
-async def measure_election(book: Ledger, theirs: ReplicationStage) -> None:
-    stage = book.stage
-    other = AuditorElection(theirs.store, stage.root, B, lambda _: None)
+async def measure_election(book: Ledger, theirs: ReplicationPeer) -> None:
+    peer = book.peer
+    other = AuditorElection(theirs.store, peer.root, B, lambda _: None)
     await other.campaign()
     await other.resign()
-    election = AuditorElection(stage.store, stage.root, A, lambda _: None)
+    election = AuditorElection(peer.store, peer.root, A, lambda _: None)
     async with book.measure("win the election at once"):
         await election.campaign()
-        await stage.store.quiet()
-    await book.cost("who is the auditor", read_auditor(stage.store, stage.root, stage.foreign))
+        await peer.store.quiet()
+    await book.cost("who is the auditor", read_auditor(peer.store, peer.root, peer.foreign))
     await book.cost("resign", election.resign())
     await other.campaign()
     async with book.measure("wait in the election"):
         waiting = asyncio.ensure_future(election.campaign())
-        await stage.store.quiet()
+        await peer.store.quiet()
     async with book.measure("be the auditor, or wait, per hour"):
         await asyncio.sleep(0.2)
     async with book.measure("succeed the auditor"):
         await other.resign()
         await waiting
-        await stage.store.quiet()
+        await peer.store.quiet()
 
 
 async def measure_switches(book: Ledger) -> None:
-    switches = ReplicationSwitches(book.stage.store, book.stage.root)
+    switches = ReplicationSwitches(book.peer.store, book.peer.root)
     await book.cost("is it enabled", switches.is_enabled())
     await book.cost("disable", switches.disable())
     await book.cost("enable", switches.enable())
@@ -151,15 +151,15 @@ async def measure_switches(book: Ledger) -> None:
     async with book.measure("watch the delay"):
         watch = switches.watch_recovery_delay(told.put_nowait)
         await told.get()
-        await book.stage.store.quiet()
+        await book.peer.store.quiet()
     watch.cancel()
     await switches.set_check_time_ms(PeriodicCheck.REPLICAS, 1)
     await book.cost("store the time of a check", switches.set_check_time_ms(PeriodicCheck.REPLICAS, 2))
 
 
 async def test_each_action_costs_what_is_stated(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:
-    book = Ledger(await ReplicationStage.open(store, root))
-    theirs = await ReplicationStage.open(other_store, root)
+    book = Ledger(await ReplicationPeer.open(store, root))
+    theirs = await ReplicationPeer.open(other_store, root)
     await measure_marks(book)
     await measure_work(book, theirs)
     await measure_election(book, theirs)

@@ -68,7 +68,7 @@ async def test_the_nodes_are_those_of_java(store: ZooKeeperStore, other_store: Z
     await first.win()
     second = Party(other_store, cluster, THEIRS)
     assert not await second.has_won()
-    seen = [(path, data) for stage, path, data in golden_nodes() if stage in {"auditor running", "two electors"}]
+    seen = [(path, data) for peer, path, data in golden_nodes() if peer in {"auditor running", "two electors"}]
     expected = [(path, data) for path, data in seen if "auditorelection" in path]
     assert len(expected) == 3
     for path, data in expected:

@@ -20,7 +20,7 @@ from bkctl.runtime.net.host import canonical_host_name
 from tests.counting_store import CountingStore
 from tests.runtime.golden_metadata import java_nodes, java_vectors
 from tests.runtime.metadata.conftest import LosesSession, expire, session_of
-from tests.runtime.metadata.replication_stage import ReplicationStage, holder_of
+from tests.runtime.metadata.replication_peer import ReplicationPeer, holder_of
 from tests.until import until
 
 
@@ -243,16 +243,16 @@ async def test_no_cluster_and_a_foreign_tree(store: ZooKeeperStore, root: str) -
 
 
 async def test_all_holders(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:
-    stage = await ReplicationStage.open(store, root)
+    peer = await ReplicationPeer.open(store, root)
     theirs = await new_locks(other_store, root, "theirs")
     for ledger_id in (2**40, 3):
-        assert await stage.locks.acquire(ledger_id)
+        assert await peer.locks.acquire(ledger_id)
     assert await theirs.acquire(4)
-    await store.create(stage.paths.replication_lock(5), b"junk")
+    await store.create(peer.paths.replication_lock(5), b"junk")
     for name in ("junk", "urL5", "urL00000000005"):
-        await store.create(f"{stage.paths.replication_locks}/{name}")
-    with stage.store.counted() as counts:
-        held = [lock async for lock in list_held_locks(stage.store, root, stage.foreign)]
+        await store.create(f"{peer.paths.replication_locks}/{name}")
+    with peer.store.counted() as counts:
+        held = [lock async for lock in list_held_locks(peer.store, root, peer.foreign)]
     assert counts == {"children": 1, "get": 4}
     assert [(lock.ledger_id, lock.holder) for lock in held] == [
         (3, "myhost.example.com"),
@@ -262,10 +262,10 @@ async def test_all_holders(store: ZooKeeperStore, other_store: ZooKeeperStore, r
     ]
     assert [lock.session_id for lock in held] == [store.session_id, other_store.session_id, 0, store.session_id]
     assert held[2].problem is not None
-    with stage.store.counted() as counts:
-        assert await list_locked_ids(stage.store, root, stage.foreign) == [3, 4, 5, 2**40]
+    with peer.store.counted() as counts:
+        assert await list_locked_ids(peer.store, root, peer.foreign) == [3, 4, 5, 2**40]
     assert counts == {"children": 1}
-    assert len(stage.foreign_told) == 3
+    assert len(peer.foreign_told) == 3
     with pytest.raises(MetadataFormatError, match="urL0000000005"):
         await holder_of(theirs, 5)
 
@@ -278,25 +278,25 @@ async def test_nobody_holds_a_lock_where_no_tree_is(store: ZooKeeperStore, root:
 
 
 async def test_what_a_lock_costs(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:
-    stage = await ReplicationStage.open(store, root)
-    with stage.store.counted() as counts:
-        lock = await stage.locks.acquire(1)
+    peer = await ReplicationPeer.open(store, root)
+    with peer.store.counted() as counts:
+        lock = await peer.locks.acquire(1)
         assert lock is not None
     assert counts == {"create": 1}, "the mark is not looked at: a collector locks ledgers that are not marked"
-    with stage.store.counted() as counts:
-        assert await stage.locks.acquire(1) is None
-        assert stage.locks.holds(1)
+    with peer.store.counted() as counts:
+        assert await peer.locks.acquire(1) is None
+        assert peer.locks.holds(1)
     assert counts == {}
-    with stage.store.counted() as counts:
+    with peer.store.counted() as counts:
         await lock.release()
     assert counts == {"delete": 1}
     theirs = await new_locks(other_store, root)
     assert await theirs.acquire(2)
-    with stage.store.counted() as counts:
-        assert await stage.locks.acquire(2) is None
+    with peer.store.counted() as counts:
+        assert await peer.locks.acquire(2) is None
     assert counts == {"create": 1}
-    fresh = ReplicationLocks(stage.store, root, "host")
-    with stage.store.counted() as counts:
+    fresh = ReplicationLocks(peer.store, root, "host")
+    with peer.store.counted() as counts:
         assert await fresh.acquire(3)
     assert counts == {"get": 1, "create": 1}, "a new process looks at the layout once"
 

@@ -12,30 +12,30 @@ from bkctl.runtime.metadata.store import CreateNode, Node, NodeStat, NodeWrite
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.counting_store import CountingStore
 from tests.runtime.metadata.replication.test_format import golden_nodes
-from tests.runtime.metadata.replication_stage import NOW_MS, ReplicationStage, StandingClock
+from tests.runtime.metadata.replication_peer import NOW_MS, ReplicationPeer, StandingClock
 
 A, B, C = "10.0.0.1:3181", "10.0.0.2:3181", "10.0.0.3:3181"
 
 
 async def test_a_mark_is_created_merged_and_left_alone(store: ZooKeeperStore, root: str) -> None:
-    stage = await ReplicationStage.open(store, root)
-    assert await stage.marks.mark(5, [A]) is MarkOutcome.CREATED
-    assert await stage.text(5) == f'replica: "{A}"\nctime: {NOW_MS}\n'
-    stage.clock.time_ms += 7
-    assert await stage.marks.mark(5, [A]) is MarkOutcome.UNCHANGED
-    assert (await stage.listed())[0].version == 0
-    assert await stage.marks.mark(5, [B, A, C, B]) is MarkOutcome.MERGED
-    assert await stage.text(5) == f'replica: "{A}"\nreplica: "{B}"\nreplica: "{C}"\nctime: {NOW_MS + 7}\n'
-    assert (await stage.listed())[0].version == 1
-    assert await stage.marks.mark(6, []) is MarkOutcome.CREATED
-    assert await stage.text(6) == f"ctime: {NOW_MS}\n".replace(str(NOW_MS), str(NOW_MS + 7))
-    assert await stage.marks.mark(6, []) is MarkOutcome.UNCHANGED
+    peer = await ReplicationPeer.open(store, root)
+    assert await peer.marks.mark(5, [A]) is MarkOutcome.CREATED
+    assert await peer.text(5) == f'replica: "{A}"\nctime: {NOW_MS}\n'
+    peer.clock.time_ms += 7
+    assert await peer.marks.mark(5, [A]) is MarkOutcome.UNCHANGED
+    assert (await peer.listed())[0].version == 0
+    assert await peer.marks.mark(5, [B, A, C, B]) is MarkOutcome.MERGED
+    assert await peer.text(5) == f'replica: "{A}"\nreplica: "{B}"\nreplica: "{C}"\nctime: {NOW_MS + 7}\n'
+    assert (await peer.listed())[0].version == 1
+    assert await peer.marks.mark(6, []) is MarkOutcome.CREATED
+    assert await peer.text(6) == f"ctime: {NOW_MS}\n".replace(str(NOW_MS), str(NOW_MS + 7))
+    assert await peer.marks.mark(6, []) is MarkOutcome.UNCHANGED
 
 
 async def test_the_tree_is_the_one_that_java_left(store: ZooKeeperStore, root: str) -> None:
     """The same marks, at the same times, in the same order: the same nodes and versions."""
-    stage = await ReplicationStage.open(store, root)
-    without_time = UnderReplicationMarks(stage.store, root, stage.clock, is_ctime_stored=False)
+    peer = await ReplicationPeer.open(store, root)
+    without_time = UnderReplicationMarks(peer.store, root, peer.clock, is_ctime_stored=False)
     expected: dict[str, tuple[bytes, int]] = {}
     for name in ("bookie killed, marked", "second bookie killed, marks without ctime"):
         for stage_name, path, data in golden_nodes():
@@ -51,46 +51,46 @@ async def test_the_tree_is_the_one_that_java_left(store: ZooKeeperStore, root: s
         if data.endswith(b'"\n'):
             await without_time.mark(ledger_id, lines)
         else:
-            stage.clock.time_ms = int(lines[-1])
-            await stage.marks.mark(ledger_id, lines[:1])
+            peer.clock.time_ms = int(lines[-1])
+            await peer.marks.mark(ledger_id, lines[:1])
             if len(lines) > 2:
                 await without_time.mark(ledger_id, lines[1:-1])
     for path, (data, version) in expected.items():
         if "7fff" not in path:
             node = await store.get(root + path)
             assert (node.data, node.stat.version) == (data, version), path
-    assert await stage.ids() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 2**32]
+    assert await peer.ids() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 2**32]
 
 
 async def test_costs_of_marking(store: ZooKeeperStore, root: str) -> None:
-    stage = await ReplicationStage.open(store, root)
-    with stage.store.counted() as counts:
-        await stage.marks.mark(0x10000, [A])
+    peer = await ReplicationPeer.open(store, root)
+    with peer.store.counted() as counts:
+        await peer.marks.mark(0x10000, [A])
     assert counts == {"transaction": 2, "create": 5}, "the first mark of all: three levels, of which two fail at first"
-    with stage.store.counted() as counts:
-        await stage.marks.mark(0x10001, [A])
+    with peer.store.counted() as counts:
+        await peer.marks.mark(0x10001, [A])
     assert counts == {"transaction": 1}, "a new mark"
-    with stage.store.counted() as counts:
-        await stage.marks.mark(0x10001, [A])
+    with peer.store.counted() as counts:
+        await peer.marks.mark(0x10001, [A])
     assert counts == {"transaction": 1, "get": 1}, "marked already: no write succeeds"
-    with stage.store.counted() as counts:
-        await stage.marks.mark(0x10001, [B])
+    with peer.store.counted() as counts:
+        await peer.marks.mark(0x10001, [B])
     assert counts == {"transaction": 1, "get": 1, "set": 1}, "merged"
-    with stage.store.counted() as counts:
-        await stage.marks.mark(0x20001, [B])
+    with peer.store.counted() as counts:
+        await peer.marks.mark(0x20001, [B])
     assert counts == {"transaction": 2, "create": 1}, "the first of 65536 ledgers"
-    await store.delete(stage.paths.mark(0x10001))
-    with stage.store.counted() as counts:
-        await stage.marks.mark(0x10001, [B])
+    await store.delete(peer.paths.mark(0x10001))
+    with peer.store.counted() as counts:
+        await peer.marks.mark(0x10001, [B])
     assert counts == {"transaction": 1, "get": 1, "create": 1}, "a directory whose mark was cleared by Pulsar's driver"
-    fresh = UnderReplicationMarks(stage.store, root, stage.clock)
-    with stage.store.counted() as counts:
+    fresh = UnderReplicationMarks(peer.store, root, peer.clock)
+    with peer.store.counted() as counts:
         await fresh.mark(0x10002, [A])
     assert counts == {"get": 1, "transaction": 1}, "a new process looks at the layout once"
 
 
 async def test_markers_that_race_lose_nothing(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:
-    stages = [await ReplicationStage.open(each, root) for each in (store, other_store)]
+    stages = [await ReplicationPeer.open(each, root) for each in (store, other_store)]
     bookies = [f"10.0.0.{number}:3181" for number in range(20)]
     await asyncio.gather(
         *(
@@ -107,7 +107,7 @@ async def test_markers_that_race_lose_nothing(store: ZooKeeperStore, other_store
 
 async def test_marking_and_clearing_race(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:
     """Directories vanish under the marker's feet; a mark set last is never lost."""
-    marker, clearer = [await ReplicationStage.open(each, root) for each in (store, other_store)]
+    marker, clearer = [await ReplicationPeer.open(each, root) for each in (store, other_store)]
     is_over = False
 
     async def clear() -> None:
@@ -128,96 +128,96 @@ async def test_marking_and_clearing_race(store: ZooKeeperStore, other_store: Zoo
 
 
 async def test_a_renewed_mark_survives_its_clearing(store: ZooKeeperStore, root: str) -> None:
-    stage = await ReplicationStage.open(store, root)
-    await stage.marks.mark(1, [A])
-    seen = (await stage.listed())[0].version
-    await stage.marks.mark(1, [B])
-    assert not await stage.marks.clear(1, seen)
-    assert await stage.ids() == [1]
-    assert await stage.marks.clear(1, seen + 1)
-    assert await stage.ids() == []
-    assert await store.children(stage.paths.under_replicated_ledgers) == []
+    peer = await ReplicationPeer.open(store, root)
+    await peer.marks.mark(1, [A])
+    seen = (await peer.listed())[0].version
+    await peer.marks.mark(1, [B])
+    assert not await peer.marks.clear(1, seen)
+    assert await peer.ids() == [1]
+    assert await peer.marks.clear(1, seen + 1)
+    assert await peer.ids() == []
+    assert await store.children(peer.paths.under_replicated_ledgers) == []
 
 
 async def test_clearing_prunes_what_it_leaves_empty(store: ZooKeeperStore, root: str) -> None:
-    stage = await ReplicationStage.open(store, root)
+    peer = await ReplicationPeer.open(store, root)
     for ledger_id in (1, 2, 0x10000):
-        await stage.marks.mark(ledger_id, [A])
-    with stage.store.counted() as counts:
-        assert await stage.marks.clear(1, 0)
+        await peer.marks.mark(ledger_id, [A])
+    with peer.store.counted() as counts:
+        assert await peer.marks.clear(1, 0)
     assert counts == {"delete": 2, "exists": 2}, "mark and its directory; the next level holds another"
-    ledgers = stage.paths.under_replicated_ledgers
+    ledgers = peer.paths.under_replicated_ledgers
     assert await store.children(f"{ledgers}/0000/0000/0000") == ["0002"]
     await store.set(f"{ledgers}/0000/0000/0001", b"", -1)
-    await stage.marks.clear(0x10000, 0)
+    await peer.marks.clear(0x10000, 0)
     assert await store.children(f"{ledgers}/0000/0000") == ["0000"], "pruned at the version it has"
-    with stage.store.counted() as counts:
-        await stage.marks.clear(2, 0)
+    with peer.store.counted() as counts:
+        await peer.marks.clear(2, 0)
     assert counts == {"delete": 5, "exists": 4}, "the last mark of all"
     assert await store.children(ledgers) == []
-    assert await stage.marks.clear(2, 0), "gone already is cleared"
+    assert await peer.marks.clear(2, 0), "gone already is cleared"
 
 
 async def test_a_clearing_that_was_cut_short_is_completed(store: ZooKeeperStore, root: str) -> None:
-    stage = await ReplicationStage.open(store, root)
-    await stage.marks.mark(1, [A])
-    await store.delete(stage.paths.mark(1))
-    assert await stage.marks.clear(1, 0)
-    assert await store.children(stage.paths.under_replicated_ledgers) == []
+    peer = await ReplicationPeer.open(store, root)
+    await peer.marks.mark(1, [A])
+    await store.delete(peer.paths.mark(1))
+    assert await peer.marks.clear(1, 0)
+    assert await store.children(peer.paths.under_replicated_ledgers) == []
 
 
 async def test_a_mark_that_cannot_be_read_is_its_own_error(store: ZooKeeperStore, root: str) -> None:
-    stage = await ReplicationStage.open(store, root)
+    peer = await ReplicationPeer.open(store, root)
     for ledger_id in (1, 2, 3):
-        await stage.marks.mark(ledger_id, [A])
-    await store.set(stage.paths.mark(2), b"junk", -1)
+        await peer.marks.mark(ledger_id, [A])
+    await store.set(peer.paths.mark(2), b"junk", -1)
     with pytest.raises(MetadataFormatError, match="urL0000000002"):
-        await stage.marks.mark(2, [B])
-    assert await stage.text(2) == "junk"
-    found = await stage.listed()
+        await peer.marks.mark(2, [B])
+    assert await peer.text(2) == "junk"
+    found = await peer.listed()
     assert [each.ledger_id for each in found] == [1, 2, 3]
     assert [each.problem is None for each in found] == [True, False, True]
-    assert await stage.ids(missing=B) == [2], "nobody knows whether it names the bookie"
-    assert await stage.ids(not_missing=A) == [2]
+    assert await peer.ids(missing=B) == [2], "nobody knows whether it names the bookie"
+    assert await peer.ids(not_missing=A) == [2]
     assert found[1].marked_ms == found[1].changed_ms
 
 
 async def test_listing_filters_and_tells_times(store: ZooKeeperStore, root: str) -> None:
-    stage = await ReplicationStage.open(store, root)
-    await stage.marks.mark(2**62, [A, B])
-    await stage.marks.mark(70000, [B])
-    await UnderReplicationMarks(store, root, stage.clock, is_ctime_stored=False).mark(3, [A])
-    await stage.marks.mark(4, [])
-    assert await stage.ids() == [3, 4, 70000, 2**62]
-    assert await stage.ids(missing=A) == [3, 2**62]
-    assert await stage.ids(not_missing=A) == [4, 70000]
-    assert await stage.ids(missing=B, not_missing=A) == [70000]
-    by_id = {found.ledger_id: found for found in await stage.listed()}
+    peer = await ReplicationPeer.open(store, root)
+    await peer.marks.mark(2**62, [A, B])
+    await peer.marks.mark(70000, [B])
+    await UnderReplicationMarks(store, root, peer.clock, is_ctime_stored=False).mark(3, [A])
+    await peer.marks.mark(4, [])
+    assert await peer.ids() == [3, 4, 70000, 2**62]
+    assert await peer.ids(missing=A) == [3, 2**62]
+    assert await peer.ids(not_missing=A) == [4, 70000]
+    assert await peer.ids(missing=B, not_missing=A) == [70000]
+    by_id = {found.ledger_id: found for found in await peer.listed()}
     assert by_id[70000].marked_ms == NOW_MS
     stored = by_id[3].mark
     assert stored is not None
     assert stored.ctime_ms is None
-    assert by_id[3].marked_ms == (await store.get(stage.paths.mark(3))).stat.mtime_ms
+    assert by_id[3].marked_ms == (await store.get(peer.paths.mark(3))).stat.mtime_ms
 
 
 async def test_cost_of_listing(store: ZooKeeperStore, root: str) -> None:
-    stage = await ReplicationStage.open(store, root)
-    with stage.store.counted() as counts:
-        assert await stage.ids() == []
+    peer = await ReplicationPeer.open(store, root)
+    with peer.store.counted() as counts:
+        assert await peer.ids() == []
     assert counts == {"children": 1}
     for ledger_id in (*range(100), 70000):
-        await stage.marks.mark(ledger_id, [A])
-    with stage.store.counted() as counts:
-        assert len(await stage.ids()) == 101
+        await peer.marks.mark(ledger_id, [A])
+    with peer.store.counted() as counts:
+        assert len(await peer.ids()) == 101
     assert counts == {"get": 101, "children": 5}, "one per mark; one for the top, one, one, and two of 65536 ids each"
 
 
 async def test_listing_stops_early_and_is_bounded(store: ZooKeeperStore, root: str) -> None:
-    stage = await ReplicationStage.open(store, root)
+    peer = await ReplicationPeer.open(store, root)
     for ledger_id in range(200):
-        await stage.marks.mark(ledger_id, [A])
-    listing = list_marks(stage.store, root, stage.foreign, window=10)
-    with stage.store.counted() as counts:
+        await peer.marks.mark(ledger_id, [A])
+    listing = list_marks(peer.store, root, peer.foreign, window=10)
+    with peer.store.counted() as counts:
         async for found in listing:
             assert found.ledger_id == 0
             break
@@ -227,25 +227,25 @@ async def test_listing_stops_early_and_is_bounded(store: ZooKeeperStore, root: s
 
 async def test_looking_creates_nothing(store: ZooKeeperStore, root: str) -> None:
     await store.create(root, make_parents=True)
-    stage = ReplicationStage(store, root)
-    assert await stage.ids() == []
+    peer = ReplicationPeer(store, root)
+    assert await peer.ids() == []
     assert await read_mark(store, root, 1) is None
-    assert await stage.work.pick(1) is NotPicked.NOT_MARKED
-    assert [each async for each in stage.work.ids()] == []
+    assert await peer.work.pick(1) is NotPicked.NOT_MARKED
+    assert [each async for each in peer.work.ids()] == []
     assert await store.children(root) == []
 
 
 async def test_foreign_names_are_told_of_once_and_left_alone(store: ZooKeeperStore, root: str) -> None:
-    stage = await ReplicationStage.open(store, root)
-    await stage.marks.mark(1, [A])
-    ledgers = stage.paths.under_replicated_ledgers
+    peer = await ReplicationPeer.open(store, root)
+    await peer.marks.mark(1, [A])
+    ledgers = peer.paths.under_replicated_ledgers
     foreign = ["junk", "urL0000000009", "0000/ABCD", "0000/0000/0000/12345", "ffff/ffff/ffff/ffff"]
     for name in foreign:
         await store.create(f"{ledgers}/{name}", b"x", make_parents=True)
-    assert await stage.ids() == [1]
-    assert await stage.ids() == [1]
-    assert sorted(told.split(" ")[0] for told in stage.foreign_told) == sorted(f"{ledgers}/{name}" for name in foreign)
-    assert await stage.marks.clear(1, 0)
+    assert await peer.ids() == [1]
+    assert await peer.ids() == [1]
+    assert sorted(told.split(" ")[0] for told in peer.foreign_told) == sorted(f"{ledgers}/{name}" for name in foreign)
+    assert await peer.marks.clear(1, 0)
     assert await store.children(f"{ledgers}/0000/0000/0000") == ["12345"]
 
 
@@ -266,12 +266,12 @@ async def test_marks_need_a_cluster_and_an_id_that_may_exist(store: ZooKeeperSto
 
 async def test_metaformat_takes_the_directories_away(store: ZooKeeperStore, root: str) -> None:
     """Who believes in them makes them again: marks and locks go on."""
-    stage = await ReplicationStage.open(store, root)
-    await store.delete(stage.paths.under_replicated_ledgers)
-    await store.delete(stage.paths.replication_locks)
-    assert await stage.marks.mark(1, [A]) is MarkOutcome.CREATED
-    await store.delete(stage.paths.replication_locks)
-    assert await stage.locks.acquire(1) is not None
+    peer = await ReplicationPeer.open(store, root)
+    await store.delete(peer.paths.under_replicated_ledgers)
+    await store.delete(peer.paths.replication_locks)
+    assert await peer.marks.mark(1, [A]) is MarkOutcome.CREATED
+    await store.delete(peer.paths.replication_locks)
+    assert await peer.locks.acquire(1) is not None
 
 
 class _Interfering(CountingStore):
@@ -302,7 +302,7 @@ class _Interfering(CountingStore):
 
 
 async def test_every_step_of_a_merge_may_be_overtaken(store: ZooKeeperStore, root: str) -> None:
-    theirs = await ReplicationStage.open(store, root)
+    theirs = await ReplicationPeer.open(store, root)
     interfering = _Interfering(store)
     marks = UnderReplicationMarks(interfering, root, theirs.clock)
     await marks.mark(1, [A])

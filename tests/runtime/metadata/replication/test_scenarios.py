@@ -16,7 +16,7 @@ from bkctl.runtime.metadata.replication.election import AuditorElection
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks, list_marks, read_mark
 from bkctl.runtime.metadata.replication.work import PickedLedger, ReplicationWork
-from tests.runtime.metadata.replication_stage import pick_any
+from tests.runtime.metadata.replication_peer import pick_any
 from tests.sim.loop import VirtualClock, run_simulated
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore
 from tests.sim.zookeeper_model import ModelZooKeeper

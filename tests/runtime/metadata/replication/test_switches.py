@@ -12,12 +12,12 @@ from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.counting_store import CountingStore
 from tests.runtime.metadata.replication.test_format import golden_nodes
-from tests.runtime.metadata.replication_stage import ReplicationStage
+from tests.runtime.metadata.replication_peer import ReplicationPeer
 
 
 async def opened(store: ZooKeeperStore, root: str) -> tuple[ReplicationSwitches, CountingStore, str]:
-    stage = await ReplicationStage.open(store, root)
-    return ReplicationSwitches(stage.store, root), stage.store, f"{root}/underreplication"
+    peer = await ReplicationPeer.open(store, root)
+    return ReplicationSwitches(peer.store, root), peer.store, f"{root}/underreplication"
 
 
 async def test_off_and_on_and_what_it_costs(store: ZooKeeperStore, root: str) -> None:
@@ -106,8 +106,8 @@ async def test_check_times(store: ZooKeeperStore, root: str) -> None:
     switches, counting, tree = await opened(store, root)
     golden = {
         path.rpartition("/")[2]: data
-        for stage, path, data in golden_nodes()
-        if stage == "after forceauditchecks -calc -ppc -rc"
+        for peer, path, data in golden_nodes()
+        if peer == "after forceauditchecks -calc -ppc -rc"
     }
     for check in PeriodicCheck:
         assert await switches.check_time_ms(check) is None

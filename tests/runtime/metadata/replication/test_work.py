@@ -12,7 +12,7 @@ from bkctl.runtime.metadata.replication.work import NotPicked, PickedLedger
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.conftest import expire, session_of
-from tests.runtime.metadata.replication_stage import ReplicationStage, holder_of
+from tests.runtime.metadata.replication_peer import ReplicationPeer, holder_of
 
 A, B = "10.0.0.1:3181", "10.0.0.2:3181"
 
@@ -23,48 +23,48 @@ async def settled(store: ZooKeeperStore) -> None:
     await store.exists("/")
 
 
-async def picked_by(stage: ReplicationStage, ledger_id: int) -> PickedLedger:
-    picked = await stage.work.pick(ledger_id)
+async def picked_by(peer: ReplicationPeer, ledger_id: int) -> PickedLedger:
+    picked = await peer.work.pick(ledger_id)
     assert isinstance(picked, PickedLedger)
     return picked
 
 
-async def ids_of(stage: ReplicationStage) -> list[int]:
-    return [ledger_id async for ledger_id in stage.work.ids()]
+async def ids_of(peer: ReplicationPeer) -> list[int]:
+    return [ledger_id async for ledger_id in peer.work.ids()]
 
 
 async def test_listing_picking_and_finishing_and_what_they_cost(store: ZooKeeperStore, root: str) -> None:
-    stage = await ReplicationStage.open(store, root)
+    peer = await ReplicationPeer.open(store, root)
     for ledger_id in range(20):
-        await stage.marks.mark(ledger_id, [A])
-    with stage.store.counted() as counts:
-        assert await ids_of(stage) == list(range(20))
+        await peer.marks.mark(ledger_id, [A])
+    with peer.store.counted() as counts:
+        assert await ids_of(peer) == list(range(20))
     assert counts == {"children": 4}, "one for each level"
-    with stage.store.counted() as counts:
-        picked = await picked_by(stage, 7)
+    with peer.store.counted() as counts:
+        picked = await picked_by(peer, 7)
     assert counts == {"get": 1, "create": 1}
     assert (picked.ledger_id, picked.mark.version) == (7, 0)
     assert await holder_of(ReplicationLocks(store, root, "reader"), 7) == "myhost.example.com"
-    with stage.store.counted() as counts:
-        assert await stage.work.finish(picked)
+    with peer.store.counted() as counts:
+        assert await peer.work.finish(picked)
     assert counts == {"delete": 3, "exists": 2}, "mark, directory, lock; the directory and the one above are looked at"
-    assert 7 not in await stage.ids()
+    assert 7 not in await peer.ids()
     assert await holder_of(ReplicationLocks(store, root, "reader"), 7) is None
-    while picked_now := await stage.pick_any():
-        await stage.work.finish(picked_now)
-    assert await store.children(stage.paths.under_replicated_ledgers) == []
+    while picked_now := await peer.pick_any():
+        await peer.work.finish(picked_now)
+    assert await store.children(peer.paths.under_replicated_ledgers) == []
 
 
-async def is_reported(stage: ReplicationStage, event: Awaitable[object]) -> None:
+async def is_reported(peer: ReplicationPeer, event: Awaitable[object]) -> None:
     """The event is reported as a change of what was listed before."""
-    stage.changed.clear()
-    await stage.work.is_switched_off()
-    for ledger_id in await ids_of(stage):
-        await stage.work.read(ledger_id)
-    with stage.store.counted() as counts:
+    peer.changed.clear()
+    await peer.work.is_switched_off()
+    for ledger_id in await ids_of(peer):
+        await peer.work.read(ledger_id)
+    with peer.store.counted() as counts:
         await event
         async with asyncio.timeout(60):
-            await stage.changed.wait()
+            await peer.changed.wait()
     assert counts == {}, "to wait costs nothing"
 
 
@@ -72,7 +72,7 @@ async def test_every_event_that_makes_work_is_reported(
     store: ZooKeeperStore, other_store: ZooKeeperStore, root: str
 ) -> None:
     await store.create(root, make_parents=True)
-    ours, theirs = ReplicationStage(store, root), ReplicationStage(other_store, root)
+    ours, theirs = ReplicationPeer(store, root), ReplicationPeer(other_store, root)
     await is_reported(ours, theirs.marks.mark(1, [A]))
     await theirs.marks.clear(1, 0)
     await settled(store)
@@ -89,70 +89,70 @@ async def test_every_event_that_makes_work_is_reported(
 
 
 async def test_listing_again_adds_no_watches(store: ZooKeeperStore, root: str) -> None:
-    stage = await ReplicationStage.open(store, root)
-    await stage.marks.mark(1, [A])
+    peer = await ReplicationPeer.open(store, root)
+    await peer.marks.mark(1, [A])
     for _ in range(3):
-        await ids_of(stage)
-        assert len(stage.work._watched) == 4
-    await stage.marks.mark(2, [A])
+        await ids_of(peer)
+        assert len(peer.work._watched) == 4
+    await peer.marks.mark(2, [A])
     await settled(store)
-    assert len(stage.work._watched) == 3, "the directory that changed is no longer watched"
+    assert len(peer.work._watched) == 3, "the directory that changed is no longer watched"
 
 
 async def test_the_switch_is_read_once_until_it_changes(store: ZooKeeperStore, root: str) -> None:
-    stage = await ReplicationStage.open(store, root)
+    peer = await ReplicationPeer.open(store, root)
     switches = ReplicationSwitches(store, root)
     await switches.disable()
-    with stage.store.counted() as counts:
-        assert await stage.work.is_switched_off()
-        assert await stage.work.is_switched_off()
+    with peer.store.counted() as counts:
+        assert await peer.work.is_switched_off()
+        assert await peer.work.is_switched_off()
     assert counts == {"exists": 1}
     await switches.enable()
     await settled(store)
-    assert not await stage.work.is_switched_off()
+    assert not await peer.work.is_switched_off()
 
 
 async def test_the_version_is_read_before_the_lock_and_not_after(store: ZooKeeperStore, root: str) -> None:
     """A mark renewed between the two must survive the repair of what was seen before."""
-    stage = await ReplicationStage.open(store, root)
-    await stage.marks.mark(1, [A])
-    create = stage.store.create
+    peer = await ReplicationPeer.open(store, root)
+    await peer.marks.mark(1, [A])
+    create = peer.store.create
 
     async def renew_then_create(path: str, data: bytes = b"", **options: bool) -> str:
-        await stage.marks.mark(1, [B])
+        await peer.marks.mark(1, [B])
         return await create(path, data, **options)
 
-    stage.store.create = renew_then_create  # type: ignore[method-assign]
-    picked = await picked_by(stage, 1)
-    stage.store.create = create  # type: ignore[method-assign]
+    peer.store.create = renew_then_create  # type: ignore[method-assign]
+    picked = await picked_by(peer, 1)
+    peer.store.create = create  # type: ignore[method-assign]
     assert picked.mark.version == 0
-    assert not await stage.work.finish(picked)
+    assert not await peer.work.finish(picked)
     assert not picked.lock.is_held
-    assert await stage.ids(missing=B) == [1]
-    again = await picked_by(stage, 1)
+    assert await peer.ids(missing=B) == [1]
+    again = await picked_by(peer, 1)
     assert again.mark.version == 1
-    assert await stage.work.finish(again)
+    assert await peer.work.finish(again)
 
 
 async def test_many_workers_repair_each_ledger_one_at_a_time(
     store: ZooKeeperStore, other_store: ZooKeeperStore, root: str
 ) -> None:
-    stages = [await ReplicationStage.open(each, root, seed=seed) for seed, each in enumerate((store, other_store))]
+    stages = [await ReplicationPeer.open(each, root, seed=seed) for seed, each in enumerate((store, other_store))]
     count = 120
     for ledger_id in range(count):
         await stages[0].marks.mark(ledger_id * 7919, [A])
     done: set[int] = set()
     held: set[int] = set()
 
-    async def work(stage: ReplicationStage) -> None:
-        for ledger_id in await ids_of(stage):
-            picked = await stage.work.pick(ledger_id)
+    async def work(peer: ReplicationPeer) -> None:
+        for ledger_id in await ids_of(peer):
+            picked = await peer.work.pick(ledger_id)
             if isinstance(picked, PickedLedger):
                 assert ledger_id not in held
                 held.add(ledger_id)
                 await asyncio.sleep(0.001)
                 held.remove(ledger_id)
-                assert await stage.work.finish(picked)
+                assert await peer.work.finish(picked)
                 done.add(ledger_id)
 
     await asyncio.gather(*(work(stages[index % 2]) for index in range(6)))
@@ -164,23 +164,23 @@ async def test_many_workers_repair_each_ledger_one_at_a_time(
 async def test_a_ledger_that_is_locked_or_not_marked_is_not_picked(
     store: ZooKeeperStore, other_store: ZooKeeperStore, root: str
 ) -> None:
-    stage = await ReplicationStage.open(store, root)
+    peer = await ReplicationPeer.open(store, root)
     for ledger_id in (1, 2):
-        await stage.marks.mark(ledger_id, [A])
+        await peer.marks.mark(ledger_id, [A])
     assert await ReplicationLocks(other_store, root, "theirs").acquire(1)
-    assert await stage.work.pick(1) is NotPicked.LOCKED
-    assert await stage.work.pick(3) is NotPicked.NOT_MARKED
-    picked = await picked_by(stage, 2)
-    with stage.store.counted() as counts:
-        assert await stage.work.pick(2) is NotPicked.LOCKED
+    assert await peer.work.pick(1) is NotPicked.LOCKED
+    assert await peer.work.pick(3) is NotPicked.NOT_MARKED
+    picked = await picked_by(peer, 2)
+    with peer.store.counted() as counts:
+        assert await peer.work.pick(2) is NotPicked.LOCKED
     assert counts == {"get": 1}, "our own lock is known without asking"
     await picked.release()
-    await (await picked_by(stage, 2)).release()
+    await (await picked_by(peer, 2)).release()
 
 
 async def test_junk_is_passed_over(store: ZooKeeperStore, root: str) -> None:
-    stage = await ReplicationStage.open(store, root)
-    ledgers = stage.paths.under_replicated_ledgers
+    peer = await ReplicationPeer.open(store, root)
+    ledgers = peer.paths.under_replicated_ledgers
     for name in (
         "junk",
         "0000/x",
@@ -189,44 +189,44 @@ async def test_junk_is_passed_over(store: ZooKeeperStore, root: str) -> None:
         "8000/0000/0000/0000",
     ):
         await store.create(f"{ledgers}/{name}", make_parents=True)
-    assert await ids_of(stage) == []
-    await stage.marks.mark(1, [A])
-    await store.set(stage.paths.mark(1), b"junk", -1)
-    picked = await picked_by(stage, 1)
+    assert await ids_of(peer) == []
+    await peer.marks.mark(1, [A])
+    await store.set(peer.paths.mark(1), b"junk", -1)
+    picked = await picked_by(peer, 1)
     assert picked.mark.problem is not None, "a worker clears it, as Java's does"
 
 
 async def test_a_lost_session_ends_the_work(store: ZooKeeperStore, root: str, zookeeper: EmbeddedZooKeeper) -> None:
-    stage = await ReplicationStage.open(store, root)
-    await stage.marks.mark(1, [A])
-    picked = await picked_by(stage, 1)
-    await ids_of(stage)
+    peer = await ReplicationPeer.open(store, root)
+    await peer.marks.mark(1, [A])
+    picked = await picked_by(peer, 1)
+    await ids_of(peer)
     lost = asyncio.Event()
     store.on_session_lost(lost.set)
     await asyncio.to_thread(expire, session_of(store), zookeeper)
     await lost.wait()
     async with asyncio.timeout(60):
-        await stage.changed.wait()
+        await peer.changed.wait()
     assert not picked.lock.is_held
     with pytest.raises(ConflictError, match="lock was lost"):
-        await stage.work.finish(picked)
-    assert await stage.ids() == [1], "somebody else may be at work"
-    again = await picked_by(stage, 1)
+        await peer.work.finish(picked)
+    assert await peer.ids() == [1], "somebody else may be at work"
+    again = await picked_by(peer, 1)
     assert again.lock.is_held
-    assert (await store.get(stage.paths.replication_lock(1))).stat.ephemeral_owner == store.session_id
+    assert (await store.get(peer.paths.replication_lock(1))).stat.ephemeral_owner == store.session_id
 
 
 async def test_an_answer_of_a_session_that_is_gone_is_no_lock(store: ZooKeeperStore, root: str) -> None:
     """The node was created, then the session ended, and only then the caller runs on."""
-    stage = await ReplicationStage.open(store, root)
-    create = stage.store.create
+    peer = await ReplicationPeer.open(store, root)
+    create = peer.store.create
 
     async def create_then_lose(path: str, data: bytes = b"", **options: bool) -> str:
         created = await create(path, data, **options)
-        stage.locks._note_session_lost()
+        peer.locks._note_session_lost()
         return created
 
-    stage.store.create = create_then_lose  # type: ignore[method-assign]
+    peer.store.create = create_then_lose  # type: ignore[method-assign]
     with pytest.raises(SessionExpiredError):
-        await stage.locks.acquire(1)
-    assert not stage.locks.holds(1)
+        await peer.locks.acquire(1)
+    assert not peer.locks.holds(1)

@@ -29,7 +29,7 @@ from tests.processes import (
     start_bkctl,
 )
 from tests.runtime.metadata.conftest import connect_in_time, halt
-from tests.runtime.metadata.replication_stage import holder_of
+from tests.runtime.metadata.replication_peer import holder_of
 from tests.until import until, wait_until
 from tests.zookeeper_servers import Ensemble, ZooKeeperServer
 

@@ -96,7 +96,7 @@ def log_names(root: Path) -> list[str]:
     return sorted(name for name in os.listdir(root) if name.endswith(".log") and "." not in name[:-4])
 
 
-class Stage:
+class OpenLogs:
     """An open directory."""
 
     def __init__(
@@ -146,7 +146,7 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def staged(
+async def open_logs(
     root: Path,
     *,
     disk: TracedDisk | None = None,
@@ -154,14 +154,14 @@ async def staged(
     room: DiskRoom | None = None,
     children: Children | None = None,
     scan_rows_max: int = ROWS_MAX,
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[OpenLogs]:
     # Without processes: there are tests of very many rounds.
     children = children or InProcessChildren(OsFileSystem(), open_plyvel)
-    stage = Stage(root, disk or TracedDisk(), config, room, children, scan_rows_max)
+    logs = OpenLogs(root, disk or TracedDisk(), config, room, children, scan_rows_max)
     try:
-        yield stage
+        yield logs
     finally:
-        await stage.close()
+        await logs.close()
 
 
 class KillingDisk(TracedDisk):
@@ -193,8 +193,8 @@ async def kill_compaction(root: Path, operation: str, suffix: str, skipped_count
 def _die_in_compaction(root: Path, operation: str, suffix: str, skipped_count: int) -> None:
     async def die() -> None:
         disk = KillingDisk(operation, suffix, skipped_count)
-        async with staged(root, disk=disk, config=TRANSACTIONAL) as stage:
+        async with open_logs(root, disk=disk, config=TRANSACTIONAL) as logs:
             disk.is_armed = True
-            await stage.round()
+            await logs.round()
 
     asyncio.run(die())

@@ -36,7 +36,7 @@ class RoundError(Exception):
     """A round found something wrong."""
 
 
-class SoakGround:
+class SoakCluster:
     """One cluster for all rounds. Use as a context manager: it ends every process."""
 
     def __init__(self, directory: Path, seed: int, say: Callable[[str], None]) -> None:

@@ -65,7 +65,7 @@ class ModelHost:
         return None
 
 
-class Machine:
+class WholeBookie:
     """One bookie and its metadata store. Made and used on a virtual loop."""
 
     def __init__(self, mode: Mode, seed: int = 0) -> None:

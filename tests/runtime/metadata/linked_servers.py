@@ -1,4 +1,4 @@
-"""The two worlds in which the contract of the MetadataStore port is tested: a ZooKeeper server, and its model."""
+"""The two servers, reached by links, on which the contract of MetadataStore is tested: ZooKeeper and its model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Link(Protocol):
     def restore(self) -> None: ...
 
 
-class World(Protocol):
+class Linked(Protocol):
     """One server, one link to it for the stores under test, and sessions aside that nothing happens to."""
 
     @property
@@ -55,7 +55,7 @@ class World(Protocol):
         """The server ends the session of a store."""
 
 
-class ModelWorld:
+class LinkedModel:
     """Everything in this process, in virtual time."""
 
     def __init__(self, seed: int, *, is_budgeted: bool = False) -> None:
@@ -88,7 +88,7 @@ class ModelWorld:
             await store.close()
 
 
-class ZooKeeperWorld:
+class LinkedZooKeeper:
     """A real server; the link is a proxy."""
 
     def __init__(self, server: EmbeddedZooKeeper, link: TcpLink, root: str) -> None:
@@ -129,35 +129,35 @@ def _take_over_and_close(servers: str, identity: tuple[int, bytes]) -> None:
     thief.close()
 
 
-Scenario = Callable[[World], Awaitable[None]]
+Scenario = Callable[[Linked], Awaitable[None]]
 
 
-async def _run(scenario: Scenario, world: ModelWorld | ZooKeeperWorld) -> None:
+async def _run(scenario: Scenario, linked: LinkedModel | LinkedZooKeeper) -> None:
     try:
         async with asyncio.timeout(SCENARIO_TIMEOUT_S):
-            store = await world.aside()
-            await store.create(world.root, make_parents=True)
-            await scenario(world)
+            store = await linked.aside()
+            await store.create(linked.root, make_parents=True)
+            await scenario(linked)
     finally:
-        await world.close()
+        await linked.close()
 
 
 async def _run_in_model(scenario: Scenario, seed: int, *, is_budgeted: bool) -> None:
-    await _run(scenario, ModelWorld(seed, is_budgeted=is_budgeted))
+    await _run(scenario, LinkedModel(seed, is_budgeted=is_budgeted))
 
 
 async def _run_in_zookeeper(scenario: Scenario, server: EmbeddedZooKeeper, root: str) -> None:
-    await _run(scenario, ZooKeeperWorld(server, await TcpLink.open(server.port), root))
+    await _run(scenario, LinkedZooKeeper(server, await TcpLink.open(server.port), root))
 
 
 def contract(scenario: Callable[[Any], Awaitable[None]]) -> Callable[..., None]:
     """Make a scenario tests: against ZooKeeper, against the model with some seeds, and that behind a request budget."""
 
-    @pytest.mark.parametrize("world", ["zookeeper", "model", "budgeted model"])
-    def test(world: str, request: pytest.FixtureRequest) -> None:
-        if world != "zookeeper":
+    @pytest.mark.parametrize("linked", ["zookeeper", "model", "budgeted model"])
+    def test(linked: str, request: pytest.FixtureRequest) -> None:
+        if linked != "zookeeper":
             for seed in _MODEL_SEEDS:
-                run_simulated(_run_in_model(scenario, seed, is_budgeted=world == "budgeted model"))
+                run_simulated(_run_in_model(scenario, seed, is_budgeted=linked == "budgeted model"))
         else:
             server = cast("EmbeddedZooKeeper", request.getfixturevalue("zookeeper"))
             asyncio.run(_run_in_zookeeper(scenario, server, f"/contract/{scenario.__name__}"))

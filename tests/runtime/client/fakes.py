@@ -86,7 +86,7 @@ class Client(LedgerClient):
         return LedgerWriter(self.ports, credentials(ledger_id), Versioned(metadata, 0))
 
 
-class World:
+class Fakes:
     """Build it with ``build``. Bookies b1, b2 ... exist once ``bookies`` was called."""
 
     def __init__(self, uri: str, store: HeldStore, ledgers: LedgerStore) -> None:
@@ -99,7 +99,7 @@ class World:
         self._clients: list[Client] = []
 
     @classmethod
-    async def build(cls, uri: str) -> World:
+    async def build(cls, uri: str) -> Fakes:
         parsed = parse_metadata_uri(uri)
         store = await HeldStore.connect(parsed.servers)
         await init_cluster(store, parsed.root, parsed.tree, random.Random(1))

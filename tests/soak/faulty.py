@@ -96,7 +96,7 @@ class Bookies(Cluster):
         return process
 
 
-class Stage:
+class Faulty:
     """Bookies, and what can be done to the first of them. Use as a context manager: it ends and unmounts everything."""
 
     def __init__(self, directory: Path, metadata_uri: str, ensemble: Ensemble | None = None) -> None:
@@ -114,7 +114,7 @@ class Stage:
         self._image = directory / "disk.img"
         self._own_disk: Sequence[str] = ()
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> Faulty:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -29,8 +29,8 @@ from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.storage.adapters.sqlite import temporary_database
+from tests.runtime.client.fakes import TIMEOUT_S, Client, Fakes, answers_so_far, payload
 from tests.runtime.client.scripted_bookie import ScriptedBookie
-from tests.runtime.client.world import TIMEOUT_S, Client, World, answers_so_far, payload
 from tests.runtime.net.stepped_clock import SteppedClock
 
 T = TypeVar("T")
@@ -52,11 +52,11 @@ QUICK = ReplicationConfig(
 """The limits of production, with waits made for tests."""
 
 
-class Stage:
+class Fleet:
     """Make it with ``build``."""
 
-    def __init__(self, world: World, client: Client) -> None:
-        self.world = world
+    def __init__(self, fakes: Fakes, client: Client) -> None:
+        self.fakes = fakes
         self.client = client
         self.ledgers = client.ports.ledgers
         self.bookies: dict[str, ScriptedBookie] = {}
@@ -66,12 +66,12 @@ class Stage:
         self.locks = ReplicationLocks(store, root, "this-host")
 
     @classmethod
-    async def build(cls, world: World) -> Stage:
-        return cls(world, await world.client(PATIENT))
+    async def build(cls, fakes: Fakes) -> Fleet:
+        return cls(fakes, await fakes.client(PATIENT))
 
     async def start(self, *bookie_ids: str, mode: BookieMode = BookieMode.WRITABLE) -> None:
         """Bring bookies up and register them."""
-        for bookie in await self.world.bookies(*bookie_ids, mode=mode):
+        for bookie in await self.fakes.bookies(*bookie_ids, mode=mode):
             self.bookies[bookie.bookie_id] = bookie
 
     async def store(self, metadata: LedgerMetadata, *, ledger_id: int | None = None, holes: Iterable[str] = ()) -> int:
@@ -83,7 +83,7 @@ class Stage:
                 for position in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size):
                     bookie_id = segment.ensemble[position]
                     if bookie_id in self.bookies and bookie_id not in holes:
-                        self.world.put(self.bookies[bookie_id], ledger_id, entry_id, lac=entry_id - 1)
+                        self.fakes.put(self.bookies[bookie_id], ledger_id, entry_id, lac=entry_id - 1)
         return ledger_id
 
     async def read(self, ledger_id: int) -> Versioned[LedgerMetadata]:
@@ -91,7 +91,7 @@ class Stage:
         return await self.ledgers.read(ledger_id)
 
     def recovery(self, config: ReplicationConfig = QUICK) -> BookieRecovery:
-        """Recovery with this stage's parts."""
+        """Recovery with this fleet's parts."""
         return BookieRecovery(
             self.client.ports,
             self.cookies,
@@ -106,7 +106,7 @@ class Stage:
         return await recovery.run(await recovery.plan(bookie_ids))
 
     def decommission(self) -> Decommission:
-        """Decommission with this stage's parts."""
+        """Decommission with this fleet's parts."""
         return Decommission(self.recovery(), self.cookies, self.client.ports)
 
     async def check(self, ledger_id: int, scope: CheckScope = WHOLE) -> LedgerCheck:
@@ -146,21 +146,21 @@ async def carry_out(
 
 
 def length_of(entry_count: int) -> int:
-    """Payload bytes of a ledger that ``Stage.store`` fills."""
+    """Payload bytes of a ledger that ``Fleet.store`` fills."""
     return sum(len(payload(entry_id)) for entry_id in range(entry_count))
 
 
-class SteppedStage(Stage):
-    """A stage whose client sees time pass only in ``advance``: for bookies that do not answer."""
+class SteppedFleet(Fleet):
+    """A fleet whose client sees time pass only in ``advance``: for bookies that do not answer."""
 
-    def __init__(self, world: World, client: Client, clock: SteppedClock) -> None:
-        super().__init__(world, client)
+    def __init__(self, fakes: Fakes, client: Client, clock: SteppedClock) -> None:
+        super().__init__(fakes, client)
         self._clock = clock
 
     @classmethod
-    async def build(cls, world: World) -> SteppedStage:
+    async def build(cls, fakes: Fakes) -> SteppedFleet:
         clock = SteppedClock()
-        return cls(world, await world.client(clock=clock), clock)
+        return cls(fakes, await fakes.client(clock=clock), clock)
 
     async def advance(self, seconds: float) -> None:
         """Let all answers that are on their way arrive, then let time pass."""

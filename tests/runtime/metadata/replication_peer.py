@@ -28,7 +28,7 @@ class StandingClock(LoopClock):
         return self.time_ms
 
 
-class ReplicationStage:
+class ReplicationPeer:
     """One process of a cluster. ``open`` makes the tree and asks every part once, so that later costs are plain."""
 
     def __init__(self, store: MetadataStore, root: str, *, seed: int = 1, is_ctime_stored: bool = True) -> None:
@@ -46,14 +46,14 @@ class ReplicationStage:
     @classmethod
     async def open(
         cls, store: MetadataStore, root: str, *, seed: int = 1, is_ctime_stored: bool = True
-    ) -> ReplicationStage:
+    ) -> ReplicationPeer:
         if await store.exists(root) is None:
             await store.create(root, make_parents=True)
         await UnderReplicationTree(store, root).require()
-        stage = cls(store, root, seed=seed, is_ctime_stored=is_ctime_stored)
-        await stage.marks._tree.require()
-        await stage.locks._tree.require()
-        return stage
+        peer = cls(store, root, seed=seed, is_ctime_stored=is_ctime_stored)
+        await peer.marks._tree.require()
+        await peer.locks._tree.require()
+        return peer
 
     async def pick_any(self) -> PickedLedger | None:
         """Lock the first marked ledger that no process has locked."""
