@@ -179,7 +179,7 @@ class _Run:
         context, session, request, watch = self.context, self.session, self.request, self.operation.watch
         switch = BookieSwitch(context, session, watch, request.token)
         async with mode_turn(context, session.store, session.root, self.change) as lock:
-            if (await watch.look(live)).writable and not request.is_risk_accepted:
+            if (await watch.read(live)).writable and not request.is_risk_accepted:
                 verdict = await _check_cluster(session, self.access, self.found)
                 if not verdict.is_yes:  # warnings were shown before
                     require_yes(context, verdict, request)

@@ -46,10 +46,10 @@ class Auditor:
         self._store = store
         self._paths = Paths(ports.ledgers.root)
         self.publisher = Publisher(ports, store, config)
-        self.liveness = Liveness(ports, store, config, self._note_look)
+        self.liveness = Liveness(ports, store, config, self._note_bookie_check)
         self._interval_s = config.bookie_check_interval_s or None
         self._audits = Lane("audit", self._audit, ports.clock, interval_s=self._interval_s)
-        self._audits.due_in(self._interval_s or REPEAT_S)  # the first look at the bookies wakes it
+        self._audits.due_in(self._interval_s or REPEAT_S)  # the first check of the bookies wakes it
         self._returns = ReturnedBookies(ports, store, config, self.publisher)
         self._backlog = Lane("backlog", self._count_marks, ports.clock, interval_s=BACKLOG_INTERVAL_S)
         self._foreign = ForeignNames()
@@ -126,7 +126,7 @@ class Auditor:
         if last is not None and (last.postponed or (last.lost and absences)):
             self._is_owed = True  # other bookies' ledgers have a copy again
 
-    def _note_look(self, returned: Mapping[str, LostBookieNote], is_hurried: bool) -> None:
+    def _note_bookie_check(self, returned: Mapping[str, LostBookieNote], is_hurried: bool) -> None:
         """Begin a pass if one is needed that neither runs nor has ended."""
         if returned:
             self._note_return(returned)
@@ -147,7 +147,7 @@ class Auditor:
 
     async def _audit(self, turn: Turn) -> str:
         """One pass over all metadata."""
-        if not self.liveness.has_looked:
+        if not self.liveness.has_checked:
             return "waits for the first look at the bookies"
         if not await self.publisher.is_enabled():
             self._is_owed = True

@@ -56,7 +56,7 @@ class MarkListing:
         self._pause_s = PAUSE_S_MIN
         self._ended_ms = 0
         self._interval_s = 0.0
-        self._offered = self._looked = 0
+        self._offered = self._ranked = 0
         self._with_note: set[int] = set()
         self._rare: set[int] = set()
         """Postponed ledgers that another try can help only after an event."""
@@ -69,7 +69,7 @@ class MarkListing:
     @property
     def is_young(self) -> bool:
         """Whether a running listing has looked at too few ledgers to know which is the most urgent."""
-        return self._looked < FIRST_COUNT
+        return self._ranked < FIRST_COUNT
 
     def note_change(self) -> None:
         """Something has changed since it was listed."""
@@ -111,7 +111,7 @@ class MarkListing:
     async def run(self, at_work: Container[int], on_progress: Callable[[], None]) -> None:
         """List, leaving out ledgers that are ``at_work``."""
         has_changed, self._has_changed = self._has_changed, False
-        self._offered = self._looked = 0
+        self._offered = self._ranked = 0
         self.queue.clear()
         try:
             await self._note_registrations()
@@ -157,7 +157,7 @@ class MarkListing:
         candidates = wanted()
         async with aclosing(candidates), aclosing(pipelined(candidates, self._rank, READS_IN_FLIGHT_MAX)) as ranks:
             async for rank in ranks:
-                self._looked += 1
+                self._ranked += 1
                 if rank is not None:
                     self.queue.offer(rank)
                     self._offered += 1

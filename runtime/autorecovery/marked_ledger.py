@@ -98,7 +98,7 @@ class MarkedLedgerRepair:
         """
         try:
             stored = await self._ports.ledgers.read(self._ledger_id)
-            self._registrations = await self._look(stored.value, picked_ns)
+            self._registrations = await self._read_registrations(stored.value, picked_ns)
             await self._replace_lost(stored, seen)
             await self._rewrite(stored.value)
             await self._repair_placement()
@@ -110,7 +110,7 @@ class MarkedLedgerRepair:
             self._fail(FailureReason.METADATA_UNREADABLE, str(error))
         return self._outcome
 
-    async def _look(self, metadata: LedgerMetadata, picked_ns: int) -> Registrations:
+    async def _read_registrations(self, metadata: LedgerMetadata, picked_ns: int) -> Registrations:
         """Who is registered. Members that the mark names may be in the list only because it is older than the mark."""
         bookies, mark = self.tools.engine.live_bookies, self.picked.mark.mark
         registrations = await bookies.refresh()

@@ -88,7 +88,7 @@ class AuditorOffice:
                 await self._take_leader()
             elif await self.store.exists(self._leader_path) is not None:
                 return  # elected while this process waited
-            watch = self.store.watch_node(self._leader_path, self._look_at_leader)
+            watch = self.store.watch_node(self._leader_path, self._note_leader)
             self.problem = None
             await self._audit()
         finally:
@@ -174,7 +174,7 @@ class AuditorOffice:
             with contextlib.suppress(NoNodeError):
                 await self.store.delete(self._leader_path)
 
-    def _look_at_leader(self, node: Node | None) -> None:
+    def _note_leader(self, node: Node | None) -> None:
         if self.is_beside_pulsar:
             if node is not None and node.stat.ephemeral_owner == self.store.session_id:
                 return

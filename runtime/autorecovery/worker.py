@@ -271,7 +271,7 @@ class Worker:
                 logger.warning("ledger %d is not repaired: %s", ledger_id, failure.detail)
             self._listing.postpone(ledger_id, note)
         elif outcome.is_for_others:
-            await self._look_at_own_bookie()
+            await self._check_own_bookie()
             self._postpone(ledger_id, OTHERS_PAUSE_S)
         elif outcome.is_done:
             await self._finish(picked, outcome, former)
@@ -290,7 +290,7 @@ class Worker:
         self._ledgers_repaired += 1
         self._finished_ms = self._clock.now_ms()
 
-    async def _look_at_own_bookie(self) -> None:
+    async def _check_own_bookie(self) -> None:
         """Report that it cannot take copies, once."""
         is_missed = self._own_bookie not in (await self._live_bookies.refresh()).writable
         if is_missed and not self._is_own_bookie_missed:

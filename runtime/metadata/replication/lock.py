@@ -213,9 +213,9 @@ class ReplicationLocks:
 
     def _watch(self, lock: ReplicationLock) -> None:
         path = self._paths.replication_lock(lock.ledger_id)
-        lock.watch_by(self._store.watch_node(path, functools.partial(self._look_at, lock)))
+        lock.watch_by(self._store.watch_node(path, functools.partial(self._note_node, lock)))
 
-    def _look_at(self, lock: ReplicationLock, node: Node | None) -> None:
+    def _note_node(self, lock: ReplicationLock, node: Node | None) -> None:
         if not lock.is_held or (node is not None and node.stat.ephemeral_owner == self._store.session_id):
             return
         self._note_deleted(lock)
@@ -256,7 +256,7 @@ class ReplicationLocks:
         """Whether the lock is this session's; no operation."""
         return ledger_id in self._held
 
-    async def look_at(self, ledger_id: int) -> HeldLock | None:
+    async def read(self, ledger_id: int) -> HeldLock | None:
         """The lock as stored, of any holder; None when it is free."""
         return await read_lock(self._store, self._paths.root, ledger_id)
 

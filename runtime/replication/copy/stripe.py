@@ -114,7 +114,7 @@ class _StripeCopy:
     async def _batches(self) -> AsyncIterator[Sequence[int]]:
         rest = self._job.fragment.entries
         while rest.count:
-            for batch in self._reader.run.until_look(
+            for batch in self._reader.run.until_probe(
                 batches(self._entry_ids(rest), self._batch_size), rest.last_entry_id
             ):
                 yield batch

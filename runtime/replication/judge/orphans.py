@@ -114,7 +114,7 @@ def why_in_use(ledger: PulsarLedger, terms: OrphanTerms) -> KeptReason | None:
 
 
 def is_written(versions: tuple[int, int | None], last_confirmed: tuple[int | None, int | None]) -> bool:
-    """Whether a process wrote a ledger between two looks at its node and its last confirmed entry; None: not known.
+    """Whether a process wrote a ledger between two reads of its node and its last confirmed entry; None: not known.
 
     A deletion (no version) proves nothing: all brokers trim.
     """

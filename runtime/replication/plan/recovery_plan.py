@@ -27,7 +27,7 @@ ENTRY_HEAD_BYTES = 40
 _STATE_NAMES = {state: state.name.lower() for state in LedgerState}
 
 
-class OpenLook(msgspec.Struct, frozen=True, gc=False):
+class OpenSegment(msgspec.Struct, frozen=True, gc=False):
     """A ledger with a leaving bookie in its open last segment, as the plan saw it: it may have to be fenced."""
 
     segment: Segment
@@ -51,7 +51,7 @@ class LedgerPlan(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     bytes_to_copy: int | None
     """None: the ledger is not closed, so its size is unknown."""
     surviving_copies: int
-    open_look: OpenLook | None = None
+    open_segment: OpenSegment | None = None
     broken_rules: tuple[BrokenRule, ...] = ()
     why_no_target: str | None = None
     """Why the targets are not enough for some fragment, whatever the rules."""
@@ -61,7 +61,7 @@ class LedgerPlan(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     @property
     def needs_fencing(self) -> bool:
         """Whether a leaving bookie is in its open last segment, so that the ledger must be closed first."""
-        return self.open_look is not None
+        return self.open_segment is not None
 
     @property
     def may_have_writer(self) -> bool:
@@ -176,15 +176,15 @@ def plan_ledger(
         entries=entries,
         bytes_to_copy=payload_bytes + entries * ENTRY_HEAD_BYTES if metadata.is_closed else None,
         surviving_copies=min(_surviving_copies(metadata, fragment, live) for fragment in fragments),
-        open_look=_open_look(metadata, created_ms) if is_open else None,
+        open_segment=_open_segment(metadata, created_ms) if is_open else None,
         broken_rules=tuple(broken for each in forecasts for broken in each.broken),
         why_no_target=next((each.why_none for each in forecasts if each.why_none is not None), None),
         close_needs=tuple(sorted(blocking_members(metadata, live))) if is_open else (),
     )
 
 
-def _open_look(metadata: LedgerMetadata, created_ms: int | None) -> OpenLook:
-    return OpenLook(
+def _open_segment(metadata: LedgerMetadata, created_ms: int | None) -> OpenSegment:
+    return OpenSegment(
         segment=metadata.last_segment,
         owner=owner_of(dict(metadata.custom_metadata)),
         created_ms=metadata.created_ms(created_ms),

@@ -120,7 +120,7 @@ class Decommission:
 
     async def known(self, bookie_ids: Sequence[str]) -> tuple[str, ...]:
         """The bookies that are registered, have a cookie, or are referenced by a ledger."""
-        live = (await self.watch.look(bookie_ids)).serving
+        live = (await self.watch.read(bookie_ids)).serving
         absent = {each for each in bookie_ids if each not in live and await self._cookie_version(each) is None}
         if absent:
             absent.intersection_update((await self._recovery.scan(sorted(absent))).unnamed)
@@ -142,7 +142,7 @@ class Decommission:
         ignores those that reference none.
         """
         if is_rehearsal:
-            live = frozenset((await self.watch.look(bookie_ids)).serving)
+            live = frozenset((await self.watch.read(bookie_ids)).serving)
         else:
             live = frozenset([each for each in bookie_ids if not await self._is_down(each, on_wait)])
         if live and accepted_losses:

@@ -13,7 +13,7 @@ import msgspec
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataError
 from bkctl.runtime.ledger.owner import owner_of
-from bkctl.runtime.metadata.pulsar_migration import LOOK_AGE_S_MAX
+from bkctl.runtime.metadata.pulsar_migration import FLAG_AGE_S_MAX
 from bkctl.runtime.ports import Workers
 from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.judge.ledger_result import LedgerResult
@@ -140,7 +140,7 @@ class LedgerRun:
         while True:
             with contextlib.suppress(MetadataError):  # the repairs wait for the store, or fail
                 await self._ports.ledgers.migration.require_none()
-            await self._ports.clock.sleep(LOOK_AGE_S_MAX)
+            await self._ports.clock.sleep(FLAG_AGE_S_MAX)
 
     async def _tick(self) -> None:
         while True:

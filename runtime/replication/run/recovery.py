@@ -202,7 +202,7 @@ class BookieRecovery:
                 ledger_id=ledger.ledger_id,
                 leaving=leaving,
                 unreachable=unreachable,
-                seen=None if ledger.open_look is None else ledger.open_look.segment,
+                seen=None if ledger.open_segment is None else ledger.open_segment.segment,
                 ranges=() if job is None else job.file.ranges_of(ledger.ledger_id),
                 stored=plan.seen.pop(ledger.ledger_id, None),
                 is_drain=plan.is_drain,

@@ -187,7 +187,7 @@ class LedgerChecker:
         while rest.count:
             found = batches(scope.entry_ids(credentials.ledger_id, metadata, rest), count_max)
             await for_each_leased(
-                each_of(run.until_look(found, rest.last_entry_id)),
+                each_of(run.until_probe(found, rest.last_entry_id)),
                 check_batch,
                 self._copies.windows.items,
                 lambda: tally.entry_bytes * metadata.write_quorum_size * count_max(),

@@ -222,7 +222,7 @@ async def _versions(ports: ClientPorts, store: MetadataStore, ledger_ids: Sequen
 async def _last_confirmed(ports: ClientPorts, witnesses: Sequence[PulsarLedger]) -> dict[int, int | None]:
     """The last confirmed entry of each ledger that is open, read without fencing; None if it is not known."""
 
-    async def look(witness: PulsarLedger) -> tuple[int, int | None]:
+    async def read(witness: PulsarLedger) -> tuple[int, int | None]:
         try:
             metadata = (await ports.ledgers.read(witness.ledger_id)).value
             if metadata.is_closed:
@@ -232,12 +232,12 @@ async def _last_confirmed(ports: ClientPorts, witnesses: Sequence[PulsarLedger])
             return witness.ledger_id, None
         return witness.ledger_id, reader.last_add_confirmed
 
-    async with aclosing(pipelined(each_of(witnesses), look, _LAST_ENTRIES_IN_FLIGHT_MAX)) as looks:
-        return dict([each async for each in looks])
+    async with aclosing(pipelined(each_of(witnesses), read, _LAST_ENTRIES_IN_FLIGHT_MAX)) as answers:
+        return dict([each async for each in answers])
 
 
 async def _new_ledgers(ports: ClientPorts, store: MetadataStore, found: _Screened) -> list[PulsarLedger]:
-    """Ledgers of topics that were created since the last look. Ids ascend in the order of creation."""
+    """Ledgers of topics that were created since the last list. Ids ascend in the order of creation."""
     await store.sync(ports.ledgers.root)
     async with aclosing(ports.ledgers.list_ids()) as ids:
         new = [each async for each in ids if each > found.newest_id]

@@ -139,7 +139,7 @@ class LedgerTurn:
         return LedgerResult(ledger_id=ledger_id) if is_done else None
 
     async def _why_locked(self) -> str:
-        lock = await self._tools.locks.look_at(self._task.ledger_id)
+        lock = await self._tools.locks.read(self._task.ledger_id)
         holder = "an unknown host" if lock is None or lock.holder is None else lock.holder
         sentence = f"held by {holder}, gave up after {self._tools.policy.config.lock_wait_s:g} s"
         if lock is not None and not lock.session_id:
@@ -164,7 +164,7 @@ async def _work_on(turn: TurnState) -> LedgerResult:
         except TargetGoneError as gone:
             attempt -= 1  # ends all the same: each target is tried once
             turn.unusable[gone.target] = f"bookie {gone.target} left, or became read-only, after it was copied to"
-            await turn.tools.live_bookies.look()
+            await turn.tools.live_bookies.latest()
         except (BadVersionError, MetadataUnavailableError) as conflict:
             # A lost race or a lost answer: in both cases the stored metadata shows what remains to be done.
             if isinstance(conflict, MetadataUnavailableError):
@@ -236,7 +236,7 @@ async def _result(turn: TurnState, metadata: LedgerMetadata) -> LedgerResult:
         for place, copied in turn.moves.items()
         if metadata.segment_of(place.first_entry_id).ensemble[place.ensemble_index] == copied.target
     ]
-    gone = {copied.target for _, copied in named} - ((await turn.tools.live_bookies.look()).live if named else set())
+    gone = {copied.target for _, copied in named} - ((await turn.tools.live_bookies.latest()).live if named else set())
     stay = {place: bad for place, bad in turn.bad_stripes.items() if turn.fragment_at(metadata, place) is not None}
     moved = [bad for place, bad in turn.bad_stripes.items() if place not in stay]
     return LedgerResult(
