@@ -27,7 +27,7 @@ from bkctl.runtime.replication.judge.check_scope import CheckScope
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.marks import bookies_in_question
 from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
-from bkctl.runtime.replication.run.engine import Engine
+from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.runtime.replication.turn.task import LedgerTask
 
@@ -71,7 +71,7 @@ class RepairTools:
     """What the repairs of one worker share. ``is_local``: copies may only go to the worker's own bookie."""
 
     ports: ClientPorts
-    engine: Engine
+    repairer: LedgerRepairer
     checker: LedgerChecker
     config: ReplicationConfig
     is_local: bool
@@ -112,7 +112,7 @@ class MarkedLedgerRepair:
 
     async def _read_registrations(self, metadata: LedgerMetadata, picked_ns: int) -> Registrations:
         """Who is registered. Members that the mark names may be in the list only because it is older than the mark."""
-        bookies, mark = self.tools.engine.live_bookies, self.picked.mark.mark
+        bookies, mark = self.tools.repairer.live_bookies, self.picked.mark.mark
         registrations = await bookies.refresh()
         named = metadata.bookies() if mark is None else metadata.bookies().intersection(mark.missing_bookies)
         if registrations.live.isdisjoint(named):
@@ -205,7 +205,7 @@ class MarkedLedgerRepair:
 
     async def _carry_out(self, task: LedgerTask) -> list[LedgerFailure]:
         """The failures of a turn; _InterruptedError."""
-        result = await self.tools.engine.repair_locked(self.picked.lock, task, self.activity)
+        result = await self.tools.repairer.repair_locked(self.picked.lock, task, self.activity)
         if result.was_deleted:
             raise LedgerNotFoundError(self._ledger_id, "it was deleted")
         self._outcome.broken_rules.extend(result.broken_rules)
@@ -225,10 +225,10 @@ class MarkedLedgerRepair:
         if failure.reason is FailureReason.UNREADABLE:
             verdict = judge_ledger(write_set_rows(self._ledger_id, metadata), self._registrations.live)
             is_rare = verdict.replication is ReplicationState.UNAVAILABLE
-        place, detail = failure.place, failure.bare_detail
+        subject, detail = failure.ledger_and_entries, failure.bare_detail
         if failure.bookie_id:
-            place = f"{failure.copies} copies on {failure.bookie_id}: {failure.reason.value}"
-        self._fail(failure.reason, f"{place}: {detail}" if detail else place, is_rare=is_rare)
+            subject = f"{failure.copies} copies on {failure.bookie_id}: {failure.reason.value}"
+        self._fail(failure.reason, f"{subject}: {detail}" if detail else subject, is_rare=is_rare)
 
     def _fail(self, reason: FailureReason, detail: str, *, is_rare: bool = False) -> None:
         self._outcome.failures.append(RepairFailure(reason.name, detail, is_rare))

@@ -42,9 +42,9 @@ from bkctl.runtime.metadata.store import CheckNode, Versioned
 from bkctl.runtime.protocol.status import error_of
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.gaps import next_listed
-from bkctl.runtime.replication.copy.job import CopyTools
 from bkctl.runtime.replication.copy.rate import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader, batch_entries_max, reason_of
+from bkctl.runtime.replication.copy.stripe_task import CopyTools
 from bkctl.runtime.replication.copy.writer import worst_of
 from bkctl.runtime.replication.judge.copies import Copy, CopyState, marked_different
 from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, in_and_out_of
@@ -231,17 +231,17 @@ class LossClose:
     ) -> tuple[str, ...]:
         """The ensemble with other bookies in place of those that leave; NotEnoughBookiesError. ``failed``: why some
         cannot take copies; they are not chosen."""
-        places = {index: each for index, each in enumerate(ensemble) if each in leaving}
-        if not places:
+        positions = {index: each for index, each in enumerate(ensemble) if each in leaving}
+        if not positions:
             return ensemble
         replacements = await Replacements.fetch(self._ports, ledger_id, metadata)
         try:
-            chosen = replacements.choose(ensemble, places, {*self._lost, *failed})
+            chosen = replacements.choose(ensemble, positions, {*self._lost, *failed})
         except NotEnoughBookiesError as error:
             why = "".join(f"; {each}: {reason}" for each, reason in failed.items())
             raise NotEnoughBookiesError(ledger_id, f"{bare_reason(ledger_id, error)}{why}") from error
-        if len(chosen) < len(places):
-            missing = ", ".join(bookie_id for index, bookie_id in places.items() if index not in chosen)
+        if len(chosen) < len(positions):
+            missing = ", ".join(bookie_id for index, bookie_id in positions.items() if index not in chosen)
             raise NotEnoughBookiesError(ledger_id, f"no writable bookie is left to replace {missing}: start another")
         return tuple(chosen.get(index, each) for index, each in enumerate(ensemble))
 

@@ -21,7 +21,7 @@ from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPla
 from bkctl.runtime.replication.plan.scan import PlanDemand, RecoveryScan
 from bkctl.runtime.replication.plan.store import OpenDatabase
 from bkctl.runtime.replication.policy import Policy
-from bkctl.runtime.replication.run.engine import Engine
+from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
 from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryJob, RecoveryProgress
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport, RecoveryTally
 from bkctl.runtime.replication.survey.loss_proof import LossProof
@@ -179,7 +179,7 @@ class BookieRecovery:
         leaving = frozenset() if self._find_leaving is None else await self.outage.outlast(self._find_leaving)
         tally = RecoveryTally(self.policy.config.verify)
         run = LedgerRun(self._ports, self.policy, plan.totals, tally.add, on_progress, job)
-        engine = Engine(
+        repairer = LedgerRepairer(
             self._ports,
             self._locks,
             self.policy,
@@ -189,7 +189,7 @@ class BookieRecovery:
             on_range=run.note_range,
             on_outage=self._on_outage,
         )
-        seconds = await run.run(engine, self._tasks(plan, run, job))
+        seconds = await run.run(repairer, self._tasks(plan, run, job))
         return tally.report(plan.bookie_ids, seconds, plan.unreadable)
 
     async def _tasks(self, plan: RecoveryPlan, run: LedgerRun, job: RecoveryJob | None) -> AsyncIterator[LedgerTask]:

@@ -97,21 +97,22 @@ class _Screened(msgspec.Struct):
 async def find_orphans(
     ports: ClientPorts,
     store: MetadataStore,
-    places: Sequence[PulsarStore],
+    pulsar_stores: Sequence[PulsarStore],
     terms: OrphanTerms,
     *,
     settle_s: float,
     only: Collection[int] | None,
     view: SearchView,
 ) -> OrphanSearch:
-    """Judge all ledgers, or those of ``only``, by the references of all ``places``, read twice ``settle_s`` apart.
+    """Judge all ledgers, or those of ``only``, by the references in all ``pulsar_stores``, read twice ``settle_s``
+    apart.
 
-    A node that cannot be read or listed ends the search with its error. RefusedError for a place without metadata of
+    A node that cannot be read or listed ends the search with its error. RefusedError for a store without metadata of
     Pulsar.
     """
     view.on_step("reading ledgers")
     found = await _screen_all(ports, store, terms, only, view)
-    references, foreign_writes = await _read_twice(ports, store, places, found, settle_s, view)
+    references, foreign_writes = await _read_twice(ports, store, pulsar_stores, found, settle_s, view)
     zookeeper_ms = max(found.newest_ms, references.newest_ms)
     young = _set_young_aside(found, terms, zookeeper_ms)
     compaction = await _compaction(ports, found.candidates, references) if terms.compacted else {}
@@ -148,7 +149,7 @@ async def find_orphans(
 async def _read_twice(
     ports: ClientPorts,
     store: MetadataStore,
-    places: Sequence[PulsarStore],
+    pulsar_stores: Sequence[PulsarStore],
     found: _Screened,
     settle_s: float,
     view: SearchView,
@@ -156,8 +157,8 @@ async def _read_twice(
     """All references of two readings, and the ledgers that another cluster has written between them."""
     references = PulsarReferences()
     view.on_step("reading references")
-    for place in places:
-        await read_references(place, references, view.on_progress)
+    for pulsar_store in pulsar_stores:
+        await read_references(pulsar_store, references, view.on_progress)
     unnamed = [each for each in found.witnesses if each.ledger_id not in references.named]
     before = await _last_confirmed(ports, unnamed)
     view.on_step("waiting before the references are read again")
@@ -166,8 +167,8 @@ async def _read_twice(
         await ports.clock.sleep(settle_s / 2)
         arrivals.append(await _new_ledgers(ports, store, found))
     view.on_step("reading references again")
-    for place in places:
-        await read_references(place, references, view.on_progress)
+    for pulsar_store in pulsar_stores:
+        await read_references(pulsar_store, references, view.on_progress)
     return references, await _foreign_writes(ports, store, references, unnamed, before, arrivals)
 
 

@@ -30,10 +30,10 @@ from bkctl.runtime.replication.turn.state import (
     ZOOKEEPER,
     BadStripe,
     LockLostError,
-    StripePlace,
+    RewrittenCopies,
+    StripePosition,
     TurnState,
     TurnTools,
-    WrittenInPlace,
 )
 from bkctl.runtime.replication.turn.task import LedgerTask
 from bkctl.storage.errors import BkctlError
@@ -49,7 +49,7 @@ class LedgerTurn:
         self._tools = tools
         self._task = task
         self._activity = activity
-        self._written = WrittenInPlace()
+        self._written = RewrittenCopies()
 
     async def run(self) -> LedgerResult:
         """Do all that the task says.
@@ -232,16 +232,18 @@ async def _finished_without_lock(turn: TurnState) -> LedgerResult | None:
 async def _result(turn: TurnState, metadata: LedgerMetadata) -> LedgerResult:
     """The result, based on the currently stored metadata, and on who is registered now."""
     named = [
-        (place, copied)
-        for place, copied in turn.moves.items()
-        if metadata.segment_of(place.first_entry_id).ensemble[place.ensemble_index] == copied.target
+        (position, copied)
+        for position, copied in turn.moves.items()
+        if metadata.segment_of(position.first_entry_id).ensemble[position.ensemble_index] == copied.target
     ]
     gone = {copied.target for _, copied in named} - ((await turn.tools.live_bookies.latest()).live if named else set())
-    stay = {place: bad for place, bad in turn.bad_stripes.items() if turn.fragment_at(metadata, place) is not None}
-    moved = [bad for place, bad in turn.bad_stripes.items() if place not in stay]
+    stay = {
+        position: bad for position, bad in turn.bad_stripes.items() if turn.fragment_at(metadata, position) is not None
+    }
+    moved = [bad for position, bad in turn.bad_stripes.items() if position not in stay]
     return LedgerResult(
         ledger_id=turn.task.ledger_id,
-        fragments=len({place.first_entry_id for place, _ in named}),
+        fragments=len({position.first_entry_id for position, _ in named}),
         entries=sum(copied.entries for _, copied in named),
         bytes_copied=sum(copied.bytes_copied for _, copied in named) + turn.written.size_bytes,
         copies_written=turn.written.copies,
@@ -251,8 +253,8 @@ async def _result(turn: TurnState, metadata: LedgerMetadata) -> LedgerResult:
         was_closed=turn.was_closed,
         failures=(
             *turn.bad_left,
-            *(found.failure for place, found in turn.failures.items() if place not in turn.bad_stripes),
-            *(_why_not_moved(turn, place, bad) for place, bad in stay.items()),
+            *(found.failure for position, found in turn.failures.items() if position not in turn.bad_stripes),
+            *(_why_not_moved(turn, position, bad) for position, bad in stay.items()),
             *(
                 LedgerFailure(turn.task.ledger_id, FailureReason.TARGET_GONE, (), f"bookie {target} is not registered")
                 for target in sorted(gone)
@@ -268,9 +270,9 @@ async def _result(turn: TurnState, metadata: LedgerMetadata) -> LedgerResult:
     )
 
 
-def _why_not_moved(turn: TurnState, place: StripePlace, bad: BadStripe) -> LedgerFailure:
+def _why_not_moved(turn: TurnState, position: StripePosition, bad: BadStripe) -> LedgerFailure:
     reason, detail = FailureReason.CONFLICT, "the ledger changed meanwhile: run the command again"
-    if (found := turn.failures.get(place)) is not None:
+    if (found := turn.failures.get(position)) is not None:
         reason, detail = found.failure.reason, found.failure.bare_detail
     reason = FailureReason.STRIPE if reason is FailureReason.LOST else reason
     detail = MUST_MOVE.format(detail)
