@@ -186,9 +186,9 @@ class Auditor:
         self.last_pass = scan
         if scan.postponed + scan.lost and not self.liveness.live.isdisjoint(lost_before):
             self._is_owed = True  # a bookie that came back during the pass may have copies
-        if self._marked & scan.named:
+        if self._marked & scan.referenced:
             self._audits.due_in(min(REPEAT_S, self._interval_s or REPEAT_S))
-        self.liveness.note_named(scan.named, lost)
+        self.liveness.note_referenced(scan.referenced, lost)
 
     async def _count_marks(self, turn: Turn) -> str:
         """Count the marked ledgers. It reads the directories of the marks, not the marks."""

@@ -94,10 +94,10 @@ class Liveness:
         self._is_hurried = True
         self.lane.wake()
 
-    def note_named(self, named: set[str], lost_before: frozenset[str]) -> None:
+    def note_referenced(self, referenced: set[str], lost_before: frozenset[str]) -> None:
         """A pass over all metadata found these names. ``lost_before``: bookies that were gone when it began."""
-        self._known |= named
-        self._idle = lost_before - named
+        self._known |= referenced
+        self._idle = lost_before - referenced
         self._are_names_known = True
         self.lane.wake()
 

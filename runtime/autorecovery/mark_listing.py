@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Container
 from contextlib import aclosing
 
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole
-from bkctl.runtime.autorecovery.failed_ledgers import believed, is_rare
+from bkctl.runtime.autorecovery.failed_ledgers import believed, needs_event
 from bkctl.runtime.autorecovery.work_queue import WorkQueue, urgency
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
@@ -58,7 +58,7 @@ class MarkListing:
         self._interval_s = 0.0
         self._offered = self._ranked = 0
         self._with_note: set[int] = set()
-        self._rare: set[int] = set()
+        self._needing_event: set[int] = set()
         """Postponed ledgers that another try can help only after an event."""
         self._live: frozenset[str] = frozenset()
         self._is_worker: dict[str, bool] = {}
@@ -92,7 +92,7 @@ class MarkListing:
         """
         if note is None or note.retry_ms <= self._clock.now_ms():
             return True
-        if is_rare(note, self.config) and note.last_ms < self._gained_ms:
+        if needs_event(note, self.config) and note.last_ms < self._gained_ms:
             return True
         self.postpone(ledger_id, note)
         return False
@@ -105,8 +105,8 @@ class MarkListing:
     def postpone(self, ledger_id: int, note: FailedLedgerNote) -> None:
         """Take a failed ledger again when it is time."""
         self.queue.postpone(ledger_id, note.retry_ms)
-        if is_rare(note, self.config):
-            self._rare.add(ledger_id)
+        if needs_event(note, self.config):
+            self._needing_event.add(ledger_id)
 
     async def run(self, at_work: Container[int], on_progress: Callable[[], None]) -> None:
         """List, leaving out ledgers that are ``at_work``."""
@@ -183,10 +183,10 @@ class MarkListing:
         live = (await self.live_bookies.refresh()).live
         if self._live and not live <= self._live:
             self._gained_ms = self._clock.now_ms()
-            for ledger_id in self._rare:
+            for ledger_id in self._needing_event:
                 if self.queue.is_postponed(ledger_id):
                     self.queue.postpone(ledger_id, self._gained_ms)
-            self._rare.clear()
+            self._needing_event.clear()
         self._live = live
 
     async def _share(self) -> Callable[[int], bool]:

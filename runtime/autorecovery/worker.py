@@ -225,21 +225,21 @@ class Worker:
                 return
             writer = self._writers.pop(ledger_id, None)
             is_due = writer is not None and writer.due_ms <= self._clock.now_ms()
-            seen = writer.segment if writer is not None and is_due else None
+            earlier_segment = writer.segment if writer is not None and is_due else None
             repair = MarkedLedgerRepair(self._tools, picked, activity)
-            outcome = await picked.lock.while_held(lambda: repair.run(picked_ns, seen))
+            outcome = await picked.lock.while_held(lambda: repair.run(picked_ns, earlier_segment))
             if outcome is None:
                 self._live_bookies.note_outage()
                 outcome = MarkedOutcome(is_interrupted=True)
-            await self._settle(picked, outcome, former, writer)
+            await self._finish_or_postpone(picked, outcome, former, writer)
         finally:
             del self._held[ledger_id]
             if self._repairer.outage.is_lasting:
-                self._locks.leave(picked.lock)
+                self._locks.release_later(picked.lock)
             else:
                 await picked.release()
 
-    async def _settle(
+    async def _finish_or_postpone(
         self,
         picked: PickedLedger,
         outcome: MarkedOutcome,
@@ -282,9 +282,9 @@ class Worker:
             await self._notes.failures.remove(str(ledger_id))
         if not await self._work.finish(picked):
             self._queue.postpone(ledger_id, self._clock.now_ms())  # marked again meanwhile
-        elif outcome.relied_on:
+        elif outcome.checked_bookies:
             age_s = (self._clock.monotonic_ns() - checked_ns) / 1e9
-            lost = outcome.relied_on - (await self._live_bookies.refresh(age_s)).live
+            lost = outcome.checked_bookies - (await self._live_bookies.refresh(age_s)).live
             if lost:
                 await self._marks.mark(ledger_id, sorted(lost))
         self._ledgers_repaired += 1

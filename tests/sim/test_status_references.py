@@ -65,11 +65,11 @@ def test_a_complete_scan_proves_what_is_referenced() -> None:
         for _ in range(20):
             await cluster.store(pair("b1:3181", "b2:3181"))
         found = await references(cluster)
-        assert (found.ledgers, found.why_unknown, found.unnamed) == (20, None, frozenset({DOWN}))
+        assert (found.ledgers, found.why_unknown, found.unreferenced) == (20, None, frozenset({DOWN}))
         await cluster.store(pair("b1:3181", DOWN))
         found = await references(cluster)
-        assert (found.ledgers, found.why_unknown, found.unnamed) == (21, None, frozenset())
-        assert found.named == {DOWN}
+        assert (found.ledgers, found.why_unknown, found.unreferenced) == (21, None, frozenset())
+        assert found.referenced == {DOWN}
 
 
 def test_the_scan_ends_when_all_lost_bookies_were_named() -> None:
@@ -78,7 +78,7 @@ def test_the_scan_ends_when_all_lost_bookies_were_named() -> None:
         for _ in range(300):
             await cluster.store(pair("b1:3181", DOWN))
         found = await references(cluster)
-        assert (found.ledgers, found.why_unknown, found.named) == (1, None, frozenset({DOWN}))
+        assert (found.ledgers, found.why_unknown, found.referenced) == (1, None, frozenset({DOWN}))
 
     simulate(scenario)
 
@@ -90,7 +90,7 @@ def test_a_ledger_that_cannot_be_read_may_reference_it() -> None:
         await cluster.metadata_store.set(cluster.ports.ledgers.path(ledger_id), b"junk", -1)
         found = await references(cluster)
         assert f"ledger {ledger_id}" in str(found.why_unknown)
-        assert found.unnamed == frozenset()
+        assert found.unreferenced == frozenset()
 
     simulate(scenario)
 
@@ -103,7 +103,7 @@ def test_what_there_was_no_time_for_is_unknown() -> None:
         found = await references(cluster, StatusLimits(ledgers_s=0.02))
         assert found.ledgers < 300
         assert "ledgers were read in 0.02 s" in str(found.why_unknown)
-        assert found.unnamed == frozenset()
+        assert found.unreferenced == frozenset()
 
     simulate(scenario)
 
@@ -146,7 +146,7 @@ def test_the_deadline_of_a_removed_bookie_is_no_news() -> None:
             await notes.daemons.put("1", note)
             status = await read(cluster)
             assert status.references is not None
-            assert status.references.unnamed == {"b2:3181"}
+            assert status.references.unreferenced == {"b2:3181"}
             parts = {each.part for each in findings_of(status)}
             assert parts.isdisjoint({"deadlines", "bookies_down", "bookies_unreferenced"})
             await cluster.store(pair("b1:3181", "b2:3181"))

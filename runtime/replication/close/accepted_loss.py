@@ -46,7 +46,7 @@ from bkctl.runtime.replication.copy.rate import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader, batch_entries_max, reason_of
 from bkctl.runtime.replication.copy.stripe_task import CopyTools
 from bkctl.runtime.replication.copy.writer import worst_of
-from bkctl.runtime.replication.judge.copies import Copy, CopyState, marked_different
+from bkctl.runtime.replication.judge.copies import Copy, CopyState, compared_copies
 from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, in_and_out_of
 from bkctl.runtime.replication.survey.loss_proof import why_not_given_up
 from bkctl.storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
@@ -366,7 +366,7 @@ class _SegmentCopy:
                     raise _MemberFailedError(copy.bookie_id, copy.reason)
                 reason = f"bookie {copy.bookie_id}: entry {entry_id} may exist on it: {copy.reason}"
                 raise LedgerRecoveryError(self._credentials.ledger_id, reason)
-        return marked_different(list(copies.values()))
+        return compared_copies(list(copies.values()))
 
     def _good_body(self, entry_id: int, judged: Sequence[Copy]) -> bytes | None:
         """The copy that counts; notes what is known of the entry."""

@@ -91,12 +91,12 @@ class CopyGaps:
         self._lists: dict[str, EntryList | None] = {}
 
     async def at(
-        self, entries: EntryRange, bookie_ids: Sequence[str], seen: Mapping[str, Copy], run: BarrenRun
+        self, entries: EntryRange, bookie_ids: Sequence[str], earlier_copies: Mapping[str, Copy], run: BarrenRun
     ) -> CopyGap:
-        """The gap at the start of ``entries``, maybe an empty one. ``seen``: copies of earlier entries of this run."""
+        """The gap at the start of ``entries``, maybe empty. ``earlier_copies``: of earlier entries of this run."""
         found = await asyncio.gather(*(self._next(bookie_id, entries.first_entry_id) for bookie_id in bookie_ids))
         copies = {copy.bookie_id: copy for _, copy in found}
-        for bookie_id, copy in seen.items():
+        for bookie_id, copy in earlier_copies.items():
             # A bookie that may have lost entries denies none of them, whatever its last one is.
             if copy.state is CopyState.FAILED and copies[bookie_id].state is CopyState.MISSING:
                 copies[bookie_id] = copy

@@ -18,7 +18,7 @@ from bkctl.runtime.replication.copy.stripe_task import BATCHES_IN_FLIGHT, CopyTo
 from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.judge.bad_copies import BAD_STATES, judge_entry, left_copies
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
-from bkctl.runtime.replication.judge.fragments import EntryRangeSet, batches, in_and_out_of, joined, stripe
+from bkctl.runtime.replication.judge.fragments import EntryRangeSet, batches, in_and_out_of, merge_ranges, stripe
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 
 
@@ -66,7 +66,7 @@ class StripeRewrite:
     async def _batches(self) -> AsyncIterator[Sequence[int]]:
         task, metadata = self._task, self._task.metadata
         sizes = (metadata.ensemble_size, metadata.write_quorum_size)
-        bad, _ = in_and_out_of(joined(task.bad), (task.fragment.entries,))
+        bad, _ = in_and_out_of(merge_ranges(task.bad), (task.fragment.entries,))
         entry_ids = chain.from_iterable(stripe(entries, task.index, *sizes) for entries in bad)
         for batch in batches(entry_ids, lambda: batch_entries_max(self._entry_bytes * metadata.write_quorum_size)):
             yield batch
@@ -74,7 +74,7 @@ class StripeRewrite:
     async def _repair_batch(self, entry_ids: Sequence[int]) -> None:
         if self._target in self._unusable:
             for entry_id in entry_ids:
-                self._leave(FailureReason.UNREACHABLE, entry_id, self._unusable[self._target])
+                self._note_left(FailureReason.UNREACHABLE, entry_id, self._unusable[self._target])
             return
         expected_bytes = self._entry_bytes * self._task.metadata.write_quorum_size + REQUEST_COST_BYTES
         async with self._tools.copies.windows.memory.lease(len(entry_ids) * expected_bytes) as memory:
@@ -99,7 +99,7 @@ class StripeRewrite:
         verdict = judge_entry(in_order, self._target, is_bkctl=is_bkctl)
         if verdict.left is not None:
             reason, detail = verdict.left
-            self._leave(reason, entry_id, detail)
+            self._note_left(reason, entry_id, detail)
         if verdict.must_move:
             self._must_move.add(entry_id)
         return verdict.source
@@ -141,10 +141,10 @@ class StripeRewrite:
                 good += 1
                 bytes_written += len(source.body)
             elif copy.state is CopyState.UNREACHABLE:
-                self._leave(FailureReason.UNREACHABLE, entry_id, copy.reason)
+                self._note_left(FailureReason.UNREACHABLE, entry_id, copy.reason)
             else:
                 detail = copy.reason or "its copy differs from the one that was written"
-                self._leave(FailureReason.STILL_BAD, entry_id, detail)
+                self._note_left(FailureReason.STILL_BAD, entry_id, detail)
         self._copies += good
         self._bytes_written += bytes_written
         self._tools.on_copied(good, bytes_written)
@@ -155,8 +155,8 @@ class StripeRewrite:
         if status in {Status.TIMEOUT, Status.UNAVAILABLE}:
             self._unusable[self._target] = detail
             reason = FailureReason.UNREACHABLE
-        self._leave(reason, entry_id, detail)
+        self._note_left(reason, entry_id, detail)
 
-    def _leave(self, reason: FailureReason, entry_id: int, detail: str) -> None:
+    def _note_left(self, reason: FailureReason, entry_id: int, detail: str) -> None:
         self._left.setdefault(reason, EntryRangeSet()).add(entry_id)
         self._details.setdefault(reason, detail)

@@ -50,7 +50,7 @@ class SourceReader:
         self._defects: dict[tuple[str, CopyState], EntryRangeSet] = {}
         self.run = BarrenRun(tools.config.barren_entries_max)
         """When it ends a walk, ``after_gap`` is where to go on."""
-        self._seen: dict[str, Copy] = {}
+        self._earlier_copies: dict[str, Copy] = {}
         self._gaps = CopyGaps(tools.ports.bookies, tools.copies, task.credentials)
 
     @property
@@ -99,8 +99,8 @@ class SourceReader:
         round_ids = range(rest.first_entry_id, rest.first_entry_id + ensemble_size)
         stored = [each for each in round_ids if is_in_write_set(each, index, ensemble_size, write_quorum_size)]
         sources = list(dict.fromkeys(source for each in stored for source in self._sources(each)))
-        seen = {bookie_id: copy for bookie_id, copy in self._seen.items() if bookie_id in sources}
-        gap = await self._gaps.at(rest, sources, seen, self.run)
+        earlier_copies = {bookie_id: copy for bookie_id, copy in self._earlier_copies.items() if bookie_id in sources}
+        gap = await self._gaps.at(rest, sources, earlier_copies, self.run)
         if gap.entries.count:
             self._record_gap(gap)
         return EntryRange(gap.entries.last_entry_id + 1, rest.last_entry_id)
@@ -190,7 +190,7 @@ class SourceReader:
             if copy.state is CopyState.UNREACHABLE:
                 self._ports.suspects.add(copy.bookie_id)
             elif copy.state is not CopyState.PRESENT:
-                self._seen[copy.bookie_id] = copy
+                self._earlier_copies[copy.bookie_id] = copy
                 self._defects.setdefault((copy.bookie_id, copy.state), EntryRangeSet()).add(entry_id)
         for copy in found.values():
             if copy.state is CopyState.PRESENT:

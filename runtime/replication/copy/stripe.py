@@ -225,7 +225,7 @@ class _StripeCopy:
         return [entry_id for (entry_id, body), answer in rows if not self._is_equal(entry_id, answer, body)]
 
     def _is_equal(self, entry_id: int, stored: BodyOrStatus, body: bytes) -> bool:
-        """Whether the payloads are; the last add confirmed inside a body may differ (see ``marked_different``)."""
+        """Whether the payloads are; the last add confirmed inside a body may differ (see ``compared_copies``)."""
         if stored == body or isinstance(stored, Status):
             return stored == body
         codec = self._task.credentials.codec

@@ -125,19 +125,19 @@ class RootStatus(msgspec.Struct, frozen=True):
 class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
     """Which of the bookies that are down, ``bookie_ids``, the metadata of the ledgers names; ``ledgers`` were read.
 
-    ``why_unknown``: why not all could be read; None: all were, or all bookies are in ``named``: the others are not
+    ``why_unknown``: why not all could be read; None: all were, or all bookies are in ``referenced``: the others are not
     referenced.
     """
 
     bookie_ids: frozenset[str]
-    named: frozenset[str]
+    referenced: frozenset[str]
     ledgers: int
     why_unknown: str | None = None
 
     @property
-    def unnamed(self) -> frozenset[str]:
+    def unreferenced(self) -> frozenset[str]:
         """Bookies that no ledger names: proven, not only not found."""
-        return frozenset() if self.why_unknown is not None else self.bookie_ids - self.named
+        return frozenset() if self.why_unknown is not None else self.bookie_ids - self.referenced
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,8 +167,8 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def unreferenced(self) -> list[str]:
         """Bookies with a cookie that are not registered, and that no ledger names."""
-        unnamed = frozenset[str]() if self.references is None else self.references.unnamed
-        return [each.bookie_id for each in self.bookies or () if each.bookie_id in unnamed]
+        unreferenced = frozenset[str]() if self.references is None else self.references.unreferenced
+        return [each.bookie_id for each in self.bookies or () if each.bookie_id in unreferenced]
 
     @property
     def maintenance(self) -> tuple[Maintenance, ...]:
@@ -283,7 +283,7 @@ def _down_findings(status: ClusterStatus) -> Iterator[StatusFinding]:
 
 
 def _doubt(references: DownReferences | None, bookie_ids: Sequence[str]) -> str:
-    if references is None or references.why_unknown is None or references.named.issuperset(bookie_ids):
+    if references is None or references.why_unknown is None or references.referenced.issuperset(bookie_ids):
         return ""
     return f" (whether any does is unknown: {references.why_unknown})"
 
@@ -414,7 +414,7 @@ def _note_findings(status: ClusterStatus) -> Iterator[StatusFinding]:
     waiting = None
     if marks is not None and marks.oldest_ms is not None and not is_off:
         waiting = WaitingMarks(marks.oldest_ms, status.locks is None or status.locks.count > 0)
-    unnamed = frozenset[str]() if status.references is None else status.references.unnamed
-    deadlines = tuple(each for each in status.recovery.deadlines if each[0] not in unnamed)
+    unreferenced = frozenset[str]() if status.references is None else status.references.unreferenced
+    deadlines = tuple(each for each in status.recovery.deadlines if each[0] not in unreferenced)
     recovery = msgspec.structs.replace(status.recovery, deadlines=deadlines)
     yield from recovery_findings(recovery, waiting, status.now_ms)

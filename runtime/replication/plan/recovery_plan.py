@@ -113,11 +113,12 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     newest. ``unreadable``: ledgers with unreadable metadata, which may reference the bookies and stay unchanged.
     ``targets``: writable bookies to copy to; with ``is_restricted`` no others are used, even if they register later.
     ``registered``: leaving bookies that are still registered. If one of them is to be unreachable, the plan cannot be
-    carried out yet. ``unnamed``: leaving bookies that no ledger references. ``seen_at_ns``: time on the monotonic clock
-    when all metadata had been read. ``known_totals``: the sums over ``ledgers``, if they are known.
-    ``placement``: a sentence that says where racks and groups come from; empty if there are none. ``seen``: metadata of
-    closed ledgers, for a run that follows; a run takes it out. ``is_of_ledgers``: the caller chose the ledgers, so
-    others may reference the bookies. ``is_rest``: what an interrupted job left, which was to move all ledgers.
+    carried out yet. ``unreferenced``: leaving bookies that no ledger references. ``scanned_at_ns``: time on the
+    monotonic clock when all metadata had been read. ``known_totals``: the sums over ``ledgers``, if they are known.
+    ``placement``: a sentence that says where racks and groups come from; empty if there are none.
+    ``scanned_metadata``: metadata of closed ledgers, for a run that follows; a run takes it out. ``is_of_ledgers``: the
+    caller chose the ledgers, so others may reference the bookies. ``is_unfinished_job``: what an interrupted job left,
+    which was to move all ledgers.
     """
 
     bookie_ids: tuple[str, ...]
@@ -128,13 +129,13 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     is_restricted: bool = False
     registered: tuple[str, ...] = ()
     unreachable: tuple[str, ...] = ()
-    unnamed: tuple[str, ...] = ()
-    seen_at_ns: int = 0
+    unreferenced: tuple[str, ...] = ()
+    scanned_at_ns: int = 0
     known_totals: PlanTotals | None = None
     placement: str = ""
-    seen: dict[int, Versioned[LedgerMetadata]] = {}
+    scanned_metadata: dict[int, Versioned[LedgerMetadata]] = {}
     is_of_ledgers: bool = False
-    is_rest: bool = False
+    is_unfinished_job: bool = False
     is_drain: bool = False
 
     @property

@@ -27,7 +27,7 @@ from bkctl.runtime.replication.judge.bad_copies import (
     plan_in_place,
 )
 from bkctl.runtime.replication.judge.check_scope import CheckScope
-from bkctl.runtime.replication.judge.fragments import EntryRange, joined
+from bkctl.runtime.replication.judge.fragments import EntryRange, merge_ranges
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult
 from bkctl.runtime.replication.judge.targets import PlacementForecast
 from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
@@ -116,7 +116,7 @@ class InPlaceRepair:
             nonlocal bytes_read
             scope = CheckScope(has_open_end=False)
             if ledger_id in ranges:
-                scope = CheckScope(joined(ranges[ledger_id]), has_open_end=False)
+                scope = CheckScope(merge_ranges(ranges[ledger_id]), has_open_end=False)
             check = await self.outage.outlast(lambda: checker.check(ledger_id, scope))
             bytes_read += check.bytes_read
             try:

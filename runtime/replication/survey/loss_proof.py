@@ -172,7 +172,7 @@ def _sentence(entry_id: int, copy: Copy) -> str:
     return f"bookie {copy.bookie_id} may have entry {entry_id}: {copy.reason}"
 
 
-def named_reasons(reasons: Sequence[tuple[int, str]]) -> str:
+def listed_reasons(reasons: Sequence[tuple[int, str]]) -> str:
     """The first ledgers with their reasons, and the number of others."""
     return listed([f"ledger {ledger_id}: {reason}" for ledger_id, reason in reasons], separator="; ")
 

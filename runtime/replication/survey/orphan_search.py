@@ -31,9 +31,9 @@ from bkctl.runtime.replication.judge.orphans import (
     OrphanReason,
     OrphanTerms,
     PulsarLedger,
+    has_new_in_each,
     is_written,
     judge,
-    keep_appearing,
     pulsar_ledger,
     why_in_use,
 )
@@ -271,7 +271,7 @@ async def _foreign_writes(
     new = [[each for each in witnesses if each.ledger_id not in references.named] for witnesses in arrivals]
     present = await _versions(ports, store, [each.ledger_id for witnesses in new for each in witnesses])
     new = [[each for each in witnesses if present[each.ledger_id] is not None] for witnesses in new]
-    return written + (list(chain.from_iterable(new)) if keep_appearing(*new) else [])
+    return written + (list(chain.from_iterable(new)) if has_new_in_each(*new) else [])
 
 
 async def _compaction(
@@ -287,14 +287,14 @@ async def _compaction(
     }
     found: dict[PulsarTopic, frozenset[int] | str] = {}
     for topic in sorted(topics):
-        named = set(references.compacted.get(topic, ()))
+        compacted_ids = set(references.compacted.get(topic, ()))
         try:
             for ledger_id in sorted(references.compaction_cursors.get(topic, ())):
-                named |= await _compacted_by_cursor(ports, ledger_id)
+                compacted_ids |= await _compacted_by_cursor(ports, ledger_id)
         except BkctlError as error:
             found[topic] = f"compaction cursor of persistent://{topic.namespace}/{topic.name}: {error}"
         else:
-            found[topic] = frozenset(named)
+            found[topic] = frozenset(compacted_ids)
     return found
 
 

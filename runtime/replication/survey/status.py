@@ -131,9 +131,9 @@ class StatusSurvey:
         down = frozenset(known.difference(each.bookie_id for each in bookies if each.is_registered))
         if not down:
             return None
-        named, count, why_unknown = set[str](), 0, None
+        referenced, count, why_unknown = set[str](), 0, None
         if root is None or root.migration is not None or root.is_restore_unfinished:
-            return DownReferences(bookie_ids=down, named=frozenset(), ledgers=0, why_unknown="no ledger was read")
+            return DownReferences(bookie_ids=down, referenced=frozenset(), ledgers=0, why_unknown="no ledger was read")
         try:
             async with asyncio.timeout(self._limits.ledgers_s):
                 await self._store.sync(self._root)
@@ -141,16 +141,16 @@ class StatusSurvey:
                     async for _, found in ledgers:
                         count += 1
                         if isinstance(found, Versioned):
-                            named |= down & found.value.bookies()
+                            referenced |= down & found.value.bookies()
                         else:
                             why_unknown = str(found)
-                        if named == down:
+                        if referenced == down:
                             break
         except TimeoutError:
             why_unknown = f"only {count:,} ledgers were read in {self._limits.ledgers_s:g} s"
         except BkctlError as error:
             why_unknown = str(error)
-        return DownReferences(bookie_ids=down, named=frozenset(named), ledgers=count, why_unknown=why_unknown)
+        return DownReferences(bookie_ids=down, referenced=frozenset(referenced), ledgers=count, why_unknown=why_unknown)
 
     async def _part(self, name: str, read: Callable[[], Awaitable[T]], unknown: dict[str, str]) -> T | None:
         """The result; None, with the reason in ``unknown``, if it failed or took too long."""

@@ -12,7 +12,7 @@ from bkctl.runtime.placement.choice import NoChoice
 from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.judge.closability import why_not_closable
 from bkctl.runtime.replication.judge.copies import CopyState
-from bkctl.runtime.replication.judge.fragments import EntryRange, joined
+from bkctl.runtime.replication.judge.fragments import EntryRange, merge_ranges
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, SourceDefect
 from bkctl.runtime.replication.turn.moves import need_of, why_no_target
 from bkctl.runtime.replication.turn.state import StripePosition, TurnState
@@ -62,7 +62,7 @@ async def read_closed(turn: TurnState) -> Versioned[LedgerMetadata]:
     else:
         turn.was_closed = True
         for bookie_id, entry_ids in recovery.corrupt_left.items():
-            entries = joined(EntryRange(each, each) for each in entry_ids)
+            entries = merge_ranges(EntryRange(each, each) for each in entry_ids)
             turn.defects.append(SourceDefect(turn.task.ledger_id, bookie_id, CopyState.CORRUPT, entries))
     return await turn.read()
 

@@ -72,7 +72,7 @@ class LedgerTurn:
                     return result
             finally:
                 if self._tools.outage.is_lasting:
-                    self._tools.locks.leave(lock)
+                    self._tools.locks.release_later(lock)
                 else:
                     await lock.release()
         finished = await self._finished_by_others()
@@ -231,25 +231,27 @@ async def _finished_without_lock(turn: TurnState) -> LedgerResult | None:
 
 async def _result(turn: TurnState, metadata: LedgerMetadata) -> LedgerResult:
     """The result, based on the currently stored metadata, and on who is registered now."""
-    named = [
+    committed = [
         (position, copied)
         for position, copied in turn.moves.items()
         if metadata.segment_of(position.first_entry_id).ensemble[position.ensemble_index] == copied.target
     ]
-    gone = {copied.target for _, copied in named} - ((await turn.tools.live_bookies.latest()).live if named else set())
+    gone = {copied.target for _, copied in committed} - (
+        (await turn.tools.live_bookies.latest()).live if committed else set()
+    )
     stay = {
         position: bad for position, bad in turn.bad_stripes.items() if turn.fragment_at(metadata, position) is not None
     }
     moved = [bad for position, bad in turn.bad_stripes.items() if position not in stay]
     return LedgerResult(
         ledger_id=turn.task.ledger_id,
-        fragments=len({position.first_entry_id for position, _ in named}),
-        entries=sum(copied.entries for _, copied in named),
-        bytes_copied=sum(copied.bytes_copied for _, copied in named) + turn.written.size_bytes,
+        fragments=len({position.first_entry_id for position, _ in committed}),
+        entries=sum(copied.entries for _, copied in committed),
+        bytes_copied=sum(copied.bytes_copied for _, copied in committed) + turn.written.size_bytes,
         copies_written=turn.written.copies,
         stripes_moved=len(moved),
         copies_moved=sum(bad.copies for bad in moved),
-        broken_rules=tuple(broken for _, copied in named for broken in copied.broken_rules),
+        broken_rules=tuple(broken for _, copied in committed for broken in copied.broken_rules),
         was_closed=turn.was_closed,
         failures=(
             *turn.bad_left,

@@ -126,9 +126,9 @@ def test_a_bookie_whose_ledgers_a_command_moves_is_only_a_warning() -> None:
     )
 
 
-def looked(*named: str, why_unknown: str | None = None) -> DownReferences:
+def looked(*referenced: str, why_unknown: str | None = None) -> DownReferences:
     return DownReferences(
-        bookie_ids=frozenset({"b4:3181"}), named=frozenset(named), ledgers=12, why_unknown=why_unknown
+        bookie_ids=frozenset({"b4:3181"}), referenced=frozenset(referenced), ledgers=12, why_unknown=why_unknown
     )
 
 
