@@ -20,7 +20,7 @@ from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.judge.cluster_status import (
     BookieFacts,
-    ClusterStatus,
+    ClusterFacts,
     down_bookies,
     findings_of,
     first_counted,
@@ -48,7 +48,7 @@ _FINDINGS = Table(
 class _WatchedStatus(NamedTuple):
     """The status of the cluster, and the time until it is repaired, as far as it is known."""
 
-    status: ClusterStatus
+    status: ClusterFacts
     seconds_left: float | None = None
 
 
@@ -76,7 +76,7 @@ async def show_status(
 
 async def _watch(context: CommandContext, interval_s: float) -> None:
     """Until the command is interrupted."""
-    first: ClusterStatus | None = None
+    first: ClusterFacts | None = None
     while True:
         status = await _read_status(context)
         first = first_counted(first, status)
@@ -85,7 +85,7 @@ async def _watch(context: CommandContext, interval_s: float) -> None:
         await asyncio.sleep(interval_s)
 
 
-async def _read_status(context: CommandContext) -> ClusterStatus:
+async def _read_status(context: CommandContext) -> ClusterFacts:
     """The status, on a session of its own: what fails becomes part of the status. ClusterNotFoundError."""
     zookeeper = context.settings.zookeeper
     timeout_s = min(zookeeper.operation_timeout_s, _TIMEOUT_S)
@@ -99,7 +99,7 @@ async def _read_status(context: CommandContext) -> ClusterStatus:
         survey = StatusSurvey(session.store, session.root, session.ledgers, bookies, clock, limits)
         return await survey.read()
     except MetadataUnavailableError as error:
-        return ClusterStatus(now_ms=clock.now_ms(), unknown={"zookeeper": str(error)})
+        return ClusterFacts(now_ms=clock.now_ms(), unknown={"zookeeper": str(error)})
     finally:
         with suppress(TimeoutError):  # the session has no nodes, so its end need not be awaited
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
@@ -124,7 +124,7 @@ def _print(context: CommandContext, watched: _WatchedStatus) -> Outcome:
     return _outcome(watched.status, severity)
 
 
-def _outcome(status: ClusterStatus, severity: Urgency) -> Outcome:
+def _outcome(status: ClusterFacts, severity: Urgency) -> Outcome:
     if status.zookeeper_ms is None:
         return Outcome.METADATA_UNAVAILABLE
     if severity is Urgency.CRITICAL:
@@ -168,7 +168,7 @@ def _body(context: CommandContext, watched: _WatchedStatus, severity: Urgency) -
     }
 
 
-def _note_counts(status: ClusterStatus) -> dict[str, object]:
+def _note_counts(status: ClusterFacts) -> dict[str, object]:
     """What the notes of autorecovery count."""
     recovery = status.recovery
     if recovery is None:
@@ -185,7 +185,7 @@ def _note_counts(status: ClusterStatus) -> dict[str, object]:
     }
 
 
-def _bookie_counts(status: ClusterStatus) -> dict[str, object]:
+def _bookie_counts(status: ClusterFacts) -> dict[str, object]:
     if status.bookies is None:
         return dict.fromkeys(
             ("bookies_writable", "bookies_read_only", "bookies_down", "bookies_silent", "total_bytes", "free_bytes")
@@ -200,7 +200,7 @@ def _bookie_counts(status: ClusterStatus) -> dict[str, object]:
     }
 
 
-def _bookie_rows(status: ClusterStatus) -> list[dict[str, object]]:
+def _bookie_rows(status: ClusterFacts) -> list[dict[str, object]]:
     return [
         {
             "id": each.bookie_id,
@@ -244,7 +244,7 @@ def _screen(
     }
 
 
-def _bookies_text(status: ClusterStatus) -> str:
+def _bookies_text(status: ClusterFacts) -> str:
     if status.bookies is None:
         return "unknown"
     counts = _bookie_counts(status)
@@ -255,13 +255,13 @@ def _bookies_text(status: ClusterStatus) -> str:
     return text + (f"; {counts['bookies_silent']} did not answer" if counts["bookies_silent"] else "")
 
 
-def _why_unknown(status: ClusterStatus) -> str | None:
+def _why_unknown(status: ClusterFacts) -> str | None:
     """Why marks do not say what is at risk: an auditor may not have marked the ledgers of a bookie that is down."""
     down = down_bookies(status)
     return None if down is None else f"unknown ({down} down; bkctl audit counts)"
 
 
-def _marks_text(status: ClusterStatus) -> str:
+def _marks_text(status: ClusterFacts) -> str:
     marks, why_unknown = status.marks, _why_unknown(status)
     if marks is None:
         return "unknown"
@@ -275,7 +275,7 @@ def _marks_text(status: ClusterStatus) -> str:
     return f"{marks.ledgers} marked{age}; with one copy left: unknown (bkctl audit)"
 
 
-def _repairs_text(status: ClusterStatus) -> str:
+def _repairs_text(status: ClusterFacts) -> str:
     parts = []
     if status.locks is None:
         parts.append("unknown")
@@ -303,7 +303,7 @@ def _time_left_text(watched: _WatchedStatus) -> str:
     return "unknown (--watch measures it)"
 
 
-def _disks_text(status: ClusterStatus) -> str:
+def _disks_text(status: ClusterFacts) -> str:
     used = {each.bookie_id: each.used_fraction for each in status.bookies or () if each.used_fraction is not None}
     if not used:
         return "unknown"
@@ -313,7 +313,7 @@ def _disks_text(status: ClusterStatus) -> str:
     return f"{free} of {total} free; fullest: {fullest}, {percent(used[fullest])} used"
 
 
-def _autorecovery_text(status: ClusterStatus) -> str:
+def _autorecovery_text(status: ClusterFacts) -> str:
     switches, auditor = status.autorecovery, status.auditor
     if auditor is None:
         text = "auditor unknown"
@@ -332,5 +332,5 @@ def _kind_text(recovery: RecoveryStatus | None) -> str:
     return "" if kind is None else f" ({kind.value})"
 
 
-def _age(status: ClusterStatus, since_ms: int) -> str:
+def _age(status: ClusterFacts, since_ms: int) -> str:
     return duration(max(0, status.now_ms - since_ms) / 1000)

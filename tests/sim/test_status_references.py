@@ -15,7 +15,7 @@ from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_stor
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.election import AuditorElection
 from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
-from bkctl.runtime.replication.judge.cluster_status import ClusterStatus, DownReferences, findings_of
+from bkctl.runtime.replication.judge.cluster_status import ClusterFacts, DownReferences, findings_of
 from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
@@ -32,7 +32,7 @@ async def read(
     cluster: RepairCluster,
     limits: StatusLimits | None = None,
     open_ledgers: Callable[[], Awaitable[LedgerStore]] | None = None,
-) -> ClusterStatus:
+) -> ClusterFacts:
     store = cluster.metadata_store
 
     async def open_them() -> LedgerStore:

@@ -1,6 +1,6 @@
 """The state of a cluster as an operator needs it first, and what is wrong with it. Pure.
 
-``ClusterStatus`` has only what was measured: a part that did not answer is None, and ``unknown`` has the reason.
+``ClusterFacts`` has only what was measured: a part that did not answer is None, and ``unknown`` has the reason.
 Only while bookies are down, it has what a short scan of the ledgers' metadata found.
 """
 
@@ -140,7 +140,7 @@ class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset() if self.why_unknown is not None else self.bookie_ids - self.referenced
 
 
-class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known about a cluster now; a part is None if it is unknown, and ``unknown`` has the reasons."""
 
     now_ms: int
@@ -176,7 +176,7 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
         return () if self.recovery is None else self.recovery.maintenance
 
 
-def findings_of(status: ClusterStatus) -> list[StatusFinding]:
+def findings_of(status: ClusterFacts) -> list[StatusFinding]:
     """What is wrong, most urgent first."""
     if status.zookeeper_ms is None:
         reason = status.unknown.get("zookeeper", "no answer")
@@ -206,12 +206,12 @@ def worst(findings: list[StatusFinding]) -> Urgency:
     return max((each.severity for each in findings), default=Urgency.OK)
 
 
-def first_counted(before: ClusterStatus | None, now: ClusterStatus) -> ClusterStatus:
+def first_counted(before: ClusterFacts | None, now: ClusterFacts) -> ClusterFacts:
     """The status from which a watch measures its pace: the first that counted all marks, else the present one."""
     return now if before is None or _total(before.marks) is None else before
 
 
-def seconds_left(before: ClusterStatus, now: ClusterStatus) -> float | None:
+def seconds_left(before: ClusterFacts, now: ClusterFacts) -> float | None:
     """Time until no ledger is marked, at the pace between both; None if it is unknown, or no mark was cleared."""
     counts = [_total(before.marks), _total(now.marks)]
     seconds = (now.now_ms - before.now_ms) / 1000
@@ -243,19 +243,19 @@ def _root_findings(root: RootStatus | None) -> Iterator[StatusFinding]:
         yield StatusFinding(Urgency.WARNING, "migration", root.migration, "bkctl metadata doctor")
 
 
-def down_bookies(status: ClusterStatus) -> str | None:
+def down_bookies(status: ClusterFacts) -> str | None:
     """Which bookies are down, in words, like "bookie b1:3181 is"; None if no such one may be named."""
     return these_bookies(status.down, "is", "are") if status.down else None
 
 
-def _is_nothing_repaired(status: ClusterStatus) -> bool:
+def _is_nothing_repaired(status: ClusterFacts) -> bool:
     """Whether no ledger is marked and none will be, because no auditor works."""
     has_no_auditor = status.auditor is not None and not status.auditor.is_elected
     is_off = status.autorecovery is not None and status.autorecovery.off_since_ms is not None
     return _total(status.marks) == 0 and (has_no_auditor or is_off)
 
 
-def _down_findings(status: ClusterStatus) -> Iterator[StatusFinding]:
+def _down_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
     down = status.down
     if not down:
         return
@@ -288,7 +288,7 @@ def _doubt(references: DownReferences | None, bookie_ids: Sequence[str]) -> str:
     return f" (whether any does is unknown: {references.why_unknown})"
 
 
-def _unreferenced_findings(status: ClusterStatus) -> Iterator[StatusFinding]:
+def _unreferenced_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
     if status.unreferenced:
         assert status.references is not None
         sentence = (
@@ -304,7 +304,7 @@ def _silent(bookies: Sequence[BookieFacts]) -> list[str]:
     return [each.bookie_id for each in bookies if each.is_registered and each.problem is not None]
 
 
-def _bookie_findings(status: ClusterStatus) -> Iterator[StatusFinding]:
+def _bookie_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
     bookies = status.bookies
     if bookies is None:
         return
@@ -344,7 +344,7 @@ def _disk_findings(bookies: tuple[BookieFacts, ...] | None) -> Iterator[StatusFi
             yield StatusFinding(severity, "disks", sentence, "bkctl bookie info")
 
 
-def _collection_findings(status: ClusterStatus) -> Iterator[StatusFinding]:
+def _collection_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
     """A bookie that was removed may have left its note."""
     known = {each.bookie_id for each in status.bookies or ()}
     stopped = () if status.recovery is None else status.recovery.stopped
@@ -356,7 +356,7 @@ def _collection_findings(status: ClusterStatus) -> Iterator[StatusFinding]:
         yield StatusFinding(Urgency.CRITICAL, "deletion_stopped", sentence, f"bkctl bookie gc status {first}")
 
 
-def _replication_findings(status: ClusterStatus) -> Iterator[StatusFinding]:
+def _replication_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
     switches = status.autorecovery
     if switches is not None and switches.off_since_ms is not None:
         note = switches.note
@@ -378,7 +378,7 @@ def _replication_findings(status: ClusterStatus) -> Iterator[StatusFinding]:
         yield StatusFinding(Urgency.NOTICE, "full_check", sentence, "bkctl autorecovery reset-checks all-ledgers")
 
 
-def _delay_finding(status: ClusterStatus, delay_s: int) -> StatusFinding:
+def _delay_finding(status: ClusterFacts, delay_s: int) -> StatusFinding:
     sentence = f"ledgers of a lost bookie are replicated only after {duration(delay_s)}"
     cause = next((each for each in status.maintenance if each.note and each.note.set_delay_s == delay_s), None)
     if cause is None:
@@ -390,7 +390,7 @@ def _delay_finding(status: ClusterStatus, delay_s: int) -> StatusFinding:
     return StatusFinding(Urgency.NOTICE, "recovery_delay", sentence, "bkctl autorecovery maintenance list")
 
 
-def _mark_findings(status: ClusterStatus) -> Iterator[StatusFinding]:
+def _mark_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
     marks, locks = status.marks, status.locks
     if marks is not None and (marks.at_least or not marks.is_exact):
         is_old = marks.oldest_ms is not None and status.now_ms - marks.oldest_ms > MARK_AGE_WARNING_MS
@@ -407,7 +407,7 @@ def _mark_findings(status: ClusterStatus) -> Iterator[StatusFinding]:
         yield StatusFinding(Urgency.NOTICE, "old_lock", sentence, "bkctl autorecovery running")
 
 
-def _note_findings(status: ClusterStatus) -> Iterator[StatusFinding]:
+def _note_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
     if status.recovery is None:
         return
     marks, is_off = status.marks, status.autorecovery is not None and status.autorecovery.off_since_ms is not None

@@ -1,4 +1,4 @@
-"""Status of a cluster: reads the parts of ``ClusterStatus`` at the same time, each with a deadline. Changes nothing.
+"""Status of a cluster: reads the parts of ``ClusterFacts`` at the same time, each with a deadline. Changes nothing.
 
 A part that does not answer in time becomes unknown, with the reason. Marks are counted only as far as their time
 allows. Ledgers are read only while a bookie is down whose ledgers no command moves, at the end and for a short time:
@@ -37,7 +37,7 @@ from bkctl.runtime.replication.judge.cluster_status import (
     AuditorStatus,
     AutorecoveryStatus,
     BookieFacts,
-    ClusterStatus,
+    ClusterFacts,
     DownReferences,
     MarkCount,
     RepairLocks,
@@ -83,14 +83,14 @@ class StatusSurvey:
         self._foreign = ForeignNames(lambda _: None)
         self._began_ns = 0
 
-    async def read(self) -> ClusterStatus:
+    async def read(self) -> ClusterFacts:
         """The status now; ClusterNotFoundError. MetadataUnavailableError does not end it."""
         unknown: dict[str, str] = {}
         now_ms = self._clock.now_ms()
         began_ns = self._began_ns = self._clock.monotonic_ns()
         root = await self._part("zookeeper", self._read_root, unknown)
         if root is None:
-            return ClusterStatus(now_ms=now_ms, unknown=unknown)
+            return ClusterFacts(now_ms=now_ms, unknown=unknown)
         latency_ms = (self._clock.monotonic_ns() - began_ns) / 1e6
         more, bookies, marks, locks, recovery, autorecovery = await asyncio.gather(
             self._part("root", self._read_more_of_root, unknown),
@@ -102,7 +102,7 @@ class StatusSurvey:
         )
         if more is not None:
             more = msgspec.structs.replace(more, is_restore_unfinished=root.startswith(RESTORE_MARK))
-        return ClusterStatus(
+        return ClusterFacts(
             now_ms=now_ms,
             zookeeper_ms=latency_ms,
             root=more,

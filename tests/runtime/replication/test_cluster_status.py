@@ -16,7 +16,7 @@ from bkctl.runtime.replication.judge.cluster_status import (
     AuditorStatus,
     AutorecoveryStatus,
     BookieFacts,
-    ClusterStatus,
+    ClusterFacts,
     DownReferences,
     MarkCount,
     RepairLocks,
@@ -38,7 +38,7 @@ def bookie(name: str, **changes: Any) -> BookieFacts:
     return msgspec.structs.replace(GOOD, bookie_id=f"{name}:3181", **changes)
 
 
-HEALTHY = ClusterStatus(
+HEALTHY = ClusterFacts(
     now_ms=NOW_MS,
     zookeeper_ms=2.0,
     root=RootStatus("an-id"),
@@ -251,7 +251,7 @@ def test_counts_show_what_is_known() -> None:
 
 
 def test_the_time_left_needs_two_counts_and_progress() -> None:
-    def counted(seconds: int, at_most: int | None) -> ClusterStatus:
+    def counted(seconds: int, at_most: int | None) -> ClusterFacts:
         return msgspec.structs.replace(HEALTHY, now_ms=NOW_MS + seconds * 1000, marks=MarkCount(0, at_most))
 
     assert seconds_left(counted(0, 100), counted(10, 80)) == 40

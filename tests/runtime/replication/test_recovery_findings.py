@@ -20,7 +20,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
 from bkctl.runtime.replication.judge.cluster_status import (
     AutorecoveryStatus,
-    ClusterStatus,
+    ClusterFacts,
     MarkCount,
     RepairLocks,
     findings_of,
@@ -118,7 +118,7 @@ def test_each_fault_is_found(part: str, severity: Urgency, words: str, changes: 
     assert (finding.part, finding.severity) == (part, severity)
     assert words in finding.sentence
     assert finding.command.startswith("bkctl ")
-    status = ClusterStatus(
+    status = ClusterFacts(
         now_ms=NOW_MS,
         zookeeper_ms=2.0,
         marks=MarkCount(1, 1, OLD.oldest_ms),
@@ -143,7 +143,7 @@ def test_workers_are_idle_only_while_marks_wait() -> None:
 
 def test_workers_that_autorecovery_switches_off_are_not_blamed() -> None:
     (no_worker,) = recovery_findings(msgspec.structs.replace(GOOD, daemons=(AUDITOR,)), OLD, NOW_MS)
-    status = ClusterStatus(
+    status = ClusterFacts(
         now_ms=NOW_MS,
         zookeeper_ms=2.0,
         marks=MarkCount(1, 1, OLD.oldest_ms),
