@@ -14,7 +14,7 @@ from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.help_page import COPYING, HelpCommand
 from bkctl.commands.outages import reporting_interruption
 from bkctl.commands.parse import all_ledger_ids, parse_bookie_id
-from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_rest, start_of, work_of
+from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_unfinished, start_of, work_of
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import PLAN_TABLE, plan_body, print_report, report_body
 from bkctl.commands.replication_access import note_end, policy_of, replication_access, waiting_sentence
@@ -64,10 +64,10 @@ async def failed_bookie(
         raise InvalidArgumentError("--resume takes targets and ledgers from the job file: leave out --to and --ledger")
     policy = policy_of(context.settings.replication, flags, open_ledgers)
     async with open_session(context) as session:
-        rest = None
+        unfinished = None
         if flags.resume is not None:
-            rest = read_rest(flags.resume, bookie_ids, session)
-            policy = policy_of(context.settings.replication, flags, open_ledgers, rest.start)
+            unfinished = read_unfinished(flags.resume, bookie_ids, session)
+            policy = policy_of(context.settings.replication, flags, open_ledgers, unfinished.start)
         access = await replication_access(context, session, policy)
         recovery, console, advice_of = access.recovery, context.console, partial(_target_advice, bookie_ids)
         if context.settings.is_rehearsal:
@@ -75,11 +75,12 @@ async def failed_bookie(
                 console.warn(_still_up(each, bookie_ids))
         else:
             await recovery.require_down(bookie_ids, lambda each: console.say(waiting_sentence(each)), advice_of)
-        if rest is None:
+        if unfinished is None:
             found = await recovery.plan(bookie_ids, ledger_ids, only_targets=to or ())
         else:
-            found = await recovery.plan_rest(rest)
-        scanned_for = bookie_ids if rest is None and ledger_ids is None else ()  # else not all ledgers were scanned
+            found = await recovery.plan_unfinished(unfinished)
+        # not all ledgers were scanned for an unfinished job, or for chosen ledgers
+        scanned_for = bookie_ids if unfinished is None and ledger_ids is None else ()
         plan = access.change_plan(found)
         if not found.ledgers:
             nothing_to_change(context, plan, table=PLAN_TABLE, totals=plan_body(found))

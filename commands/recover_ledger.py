@@ -16,7 +16,7 @@ from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.findings_file import read_findings
 from bkctl.commands.outages import report_outage, reporting_interruption
 from bkctl.commands.parse import all_ledger_ids
-from bkctl.commands.recovery_job import delete_job, open_job, read_rest_of_ledgers, start_of
+from bkctl.commands.recovery_job import delete_job, open_job, read_unfinished_of_ledgers, start_of
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.replication_access import note_end, policy_of
@@ -29,7 +29,7 @@ from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.replication.judge.bad_copies import BadCopies, InPlacePlan, LedgerInPlace
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
-from bkctl.runtime.replication.plan.job_file import JobRest, JobWork
+from bkctl.runtime.replication.plan.job_file import JobWork, UnfinishedJob
 from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
 from bkctl.storage.words import SHOWN_MAX, counted, decimal, size
@@ -90,10 +90,10 @@ async def recover_ledger(
     policy = policy_of(context.settings.replication, flags)
     async with open_session(context) as session:
         if flags.resume is not None:
-            rest = read_rest_of_ledgers(flags.resume, ledger_ids, session)
-            policy = policy_of(context.settings.replication, flags, recorded=rest.start)
+            unfinished = read_unfinished_of_ledgers(flags.resume, ledger_ids, session)
+            policy = policy_of(context.settings.replication, flags, recorded=unfinished.start)
             repair = await _repair(context, session, policy)
-            found = plan_of_rest(rest)
+            found = plan_of_unfinished(unfinished)
         else:
             ranges = {} if findings is None else _found_before(session, findings, ledger_ids)
             repair = await _repair(context, session, policy)
@@ -105,10 +105,10 @@ async def recover_ledger(
     return _outcome(report)
 
 
-def plan_of_rest(rest: JobRest) -> InPlacePlan:
+def plan_of_unfinished(unfinished: UnfinishedJob) -> InPlacePlan:
     """What an interrupted job has left. Every copy is read again before it is written."""
-    ledgers = [msgspec.json.decode(plan, type=LedgerInPlace) for plan in rest.plans if plan is not None]
-    for plan in rest.done_plans:  # the bad copies that the plan had left are left still
+    ledgers = [msgspec.json.decode(plan, type=LedgerInPlace) for plan in unfinished.plans if plan is not None]
+    for plan in unfinished.done_plans:  # the bad copies that the plan had left are left still
         done = msgspec.json.decode(plan, type=LedgerInPlace)
         ledgers.append(msgspec.structs.replace(done, changes=()))
     return InPlacePlan(tuple(sorted(ledgers, key=lambda ledger: ledger.ledger_id)))

@@ -22,7 +22,7 @@ from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConfigurationError, ConflictError, RefusedError
 from bkctl.runtime.net.loop import LaneWorkers
 from bkctl.runtime.new_file import write_whole
-from bkctl.runtime.replication.plan.job_file import JobFile, JobRest, JobStart, JobWork, no_job_file
+from bkctl.runtime.replication.plan.job_file import JobFile, JobStart, JobWork, UnfinishedJob, no_job_file
 from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
 from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.ledgers import RecoveryJob
@@ -52,35 +52,35 @@ class OpenedJob:
     is_finished: bool = False
 
 
-def read_rest(path: str, bookie_ids: Collection[str], session: Session) -> JobRest:
+def read_unfinished(path: str, bookie_ids: Collection[str], session: Session) -> UnfinishedJob:
     """What a job of bookies has left; ConflictError if it is another one; errors of ``_reopen``."""
     with contextlib.closing(_reopen(path)) as job_file:
-        rest = job_file.rest
-    start = rest.start
+        unfinished = job_file.unfinished
+    start = unfinished.start
     _require_of_cluster(path, start, session)
     if not start.bookie_ids:
         raise ConflictError(f"nothing was changed: {path} is a job of bkctl recover ledger")
     if set(start.bookie_ids) != set(bookie_ids):
         raise ConflictError(f"nothing was changed: {path} is a job for {', '.join(start.bookie_ids)}: repeat these ids")
-    return rest
+    return unfinished
 
 
-def read_rest_of_ledgers(path: str, ledger_ids: Collection[int], session: Session) -> JobRest:
+def read_unfinished_of_ledgers(path: str, ledger_ids: Collection[int], session: Session) -> UnfinishedJob:
     """What a job of ``recover ledger`` has left; ConflictError if it is another one; errors of ``_reopen``.
 
     ``ledger_ids``: those of the command line, which may be repeated; the job has those with bad copies.
     """
     with contextlib.closing(_reopen(path)) as job_file:
-        rest, planned = job_file.rest, job_file.ledger_ids
-    _require_of_cluster(path, rest.start, session)
-    if rest.start.bookie_ids:
-        raise ConflictError(f"nothing was changed: {path} is a job for {', '.join(rest.start.bookie_ids)}")
+        unfinished, planned = job_file.unfinished, job_file.ledger_ids
+    _require_of_cluster(path, unfinished.start, session)
+    if unfinished.start.bookie_ids:
+        raise ConflictError(f"nothing was changed: {path} is a job for {', '.join(unfinished.start.bookie_ids)}")
     if ledger_ids and not planned <= set(ledger_ids):
         raise ConflictError(
             f"nothing was changed: {path} is a job of {counted(len(planned), 'ledger')}, which are not all among "
             "these: leave out LEDGER"
         )
-    return rest
+    return unfinished
 
 
 def _require_of_cluster(path: str, start: JobStart, session: Session) -> None:

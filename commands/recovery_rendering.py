@@ -11,7 +11,7 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.runtime.replication.config import OpenLedgers, PlacementMode
 from bkctl.runtime.replication.judge.ledger_result import LedgerFailure, rule_counts
-from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, OpenLook, PlanTotals, RecoveryPlan
+from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, OpenSegment, PlanTotals, RecoveryPlan
 from bkctl.runtime.replication.policy import DEFAULT_POLICY, Policy
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.storage.words import SHOWN_MAX, counted, decimal, duration, enumerated, listed, size
@@ -140,8 +140,8 @@ def plan_row(ledger: LedgerPlan, policy: Policy = DEFAULT_POLICY, *, is_drain: b
         "bytes": ledger.bytes_to_copy,
         "surviving_copies": ledger.surviving_copies,
         "needs_fencing": ledger.needs_fencing and not is_skipped and not is_unclosable,
-        "owner": None if ledger.open_look is None else ledger.open_look.owner,
-        "created": None if ledger.open_look is None else time_text(ledger.open_look.created_ms),
+        "owner": None if ledger.open_segment is None else ledger.open_segment.owner,
+        "created": None if ledger.open_segment is None else time_text(ledger.open_segment.created_ms),
         "problem": _problem(ledger, policy, is_unclosable=is_unclosable),
     }
 
@@ -278,16 +278,16 @@ def _open_ledger_sentences(
 
 def _first_names(ledgers: Sequence[LedgerPlan]) -> str:
     """The first ledgers, with owner and age, and how many more there are."""
-    names = [f"{ledger.ledger_id} ({_about(ledger.open_look)})" for ledger in ledgers[:SHOWN_MAX]]
+    names = [f"{ledger.ledger_id} ({_about(ledger.open_segment)})" for ledger in ledgers[:SHOWN_MAX]]
     return listed(names, total=len(ledgers))
 
 
-def _about(look: OpenLook | None) -> str:
-    assert look is not None
-    owner = look.owner or "no known owner"
-    if look.created_ms is None:
+def _about(open_segment: OpenSegment | None) -> str:
+    assert open_segment is not None
+    owner = open_segment.owner or "no known owner"
+    if open_segment.created_ms is None:
         return f"{owner}, of unknown age"
-    return f"{owner}, {duration(max(0.0, time.time() - look.created_ms / 1000))} old"
+    return f"{owner}, {duration(max(0.0, time.time() - open_segment.created_ms / 1000))} old"
 
 
 def report_body(report: RecoveryReport) -> dict[str, object]:

@@ -16,11 +16,11 @@ from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import open_session, require_metadata_uri
 from bkctl.commands.watch import clear_screen, parse_watch
 from bkctl.runtime.errors import MetadataUnavailableError
-from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
+from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.judge.cluster_status import (
-    BookieLook,
-    ClusterLook,
+    BookieFacts,
+    ClusterFacts,
     down_bookies,
     findings_of,
     first_counted,
@@ -46,9 +46,9 @@ _FINDINGS = Table(
 
 
 class _WatchedStatus(NamedTuple):
-    """One look at the cluster, and the time until it is repaired, as far as it is known."""
+    """The status of the cluster, and the time until it is repaired, as far as it is known."""
 
-    status: ClusterLook
+    status: ClusterFacts
     seconds_left: float | None = None
 
 
@@ -76,7 +76,7 @@ async def show_status(
 
 async def _watch(context: CommandContext, interval_s: float) -> None:
     """Until the command is interrupted."""
-    first: ClusterLook | None = None
+    first: ClusterFacts | None = None
     while True:
         status = await _read_status(context)
         first = first_counted(first, status)
@@ -85,8 +85,8 @@ async def _watch(context: CommandContext, interval_s: float) -> None:
         await asyncio.sleep(interval_s)
 
 
-async def _read_status(context: CommandContext) -> ClusterLook:
-    """One look, on a session of its own: what fails becomes part of the status. ClusterNotFoundError."""
+async def _read_status(context: CommandContext) -> ClusterFacts:
+    """The status, on a session of its own: what fails becomes part of the status. ClusterNotFoundError."""
     zookeeper = context.settings.zookeeper
     timeout_s = min(zookeeper.operation_timeout_s, _TIMEOUT_S)
     hurried = context.with_settings(zookeeper=msgspec.structs.replace(zookeeper, operation_timeout_s=timeout_s))
@@ -97,34 +97,34 @@ async def _read_status(context: CommandContext) -> ClusterLook:
         bookies = session.bookies(timeout_max_s=timeout_s)
         limits = StatusLimits(bookie_s=timeout_s)
         survey = StatusSurvey(session.store, session.root, session.ledgers, bookies, clock, limits)
-        return await survey.look()
+        return await survey.read()
     except MetadataUnavailableError as error:
-        return ClusterLook(now_ms=clock.now_ms(), unknown={"zookeeper": str(error)})
+        return ClusterFacts(now_ms=clock.now_ms(), unknown={"zookeeper": str(error)})
     finally:
         with suppress(TimeoutError):  # the session has no nodes, so its end need not be awaited
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await at_end.aclose()
 
 
-def _print(context: CommandContext, look: _WatchedStatus) -> Outcome:
+def _print(context: CommandContext, watched: _WatchedStatus) -> Outcome:
     console = context.console
-    findings = findings_of(look.status)
+    findings = findings_of(watched.status)
     severity = worst(findings)
     rows: list[dict[str, object]] = [
         {"severity": each.severity.name.lower(), "part": each.part, "finding": each.sentence, "command": each.command}
         for each in findings
     ]
     if console.is_for_people:
-        console.record("ClusterStatus", _screen(context, look, severity, findings))
+        console.record("ClusterStatus", _screen(context, watched, severity, findings))
         console.table(_FINDINGS, rows)
     else:
-        body = _body(context, look, severity)
-        details = console.cut({"findings": rows, "bookies": _bookie_rows(look.status)})
+        body = _body(context, watched, severity)
+        details = console.cut({"findings": rows, "bookies": _bookie_rows(watched.status)})
         console.record("ClusterStatus", body, name="severity", details=details, lines=Lines(_FINDINGS, rows))
-    return _outcome(look.status, severity)
+    return _outcome(watched.status, severity)
 
 
-def _outcome(status: ClusterLook, severity: Urgency) -> Outcome:
+def _outcome(status: ClusterFacts, severity: Urgency) -> Outcome:
     if status.zookeeper_ms is None:
         return Outcome.METADATA_UNAVAILABLE
     if severity is Urgency.CRITICAL:
@@ -135,9 +135,9 @@ def _outcome(status: ClusterLook, severity: Urgency) -> Outcome:
 # --- structured formats --------------------------------------------------------------------------------------------
 
 
-def _body(context: CommandContext, look: _WatchedStatus, severity: Urgency) -> dict[str, object]:
+def _body(context: CommandContext, watched: _WatchedStatus, severity: Urgency) -> dict[str, object]:
     """Stable fields; None: unknown."""
-    status = look.status
+    status = watched.status
     root, marks, locks, switches = status.root, status.marks, status.locks, status.autorecovery
     return {
         "severity": severity.name.lower(),
@@ -156,7 +156,7 @@ def _body(context: CommandContext, look: _WatchedStatus, severity: Urgency) -> d
         "repair_holders": None if locks is None else [f"{name} {count}" for name, count in locks.holders.items()],
         "oldest_repair_since": None if locks is None else time_text(locks.oldest_ms),
         "operations": None if root is None else list(root.operations),
-        "seconds_left": None if look.seconds_left is None else round(look.seconds_left),
+        "seconds_left": None if watched.seconds_left is None else round(watched.seconds_left),
         "auditor_elected": None if status.auditor is None else status.auditor.is_elected,
         "auditor": None if status.auditor is None else status.auditor.bookie_id,
         **_note_counts(status),
@@ -168,7 +168,7 @@ def _body(context: CommandContext, look: _WatchedStatus, severity: Urgency) -> d
     }
 
 
-def _note_counts(status: ClusterLook) -> dict[str, object]:
+def _note_counts(status: ClusterFacts) -> dict[str, object]:
     """What the notes of autorecovery count."""
     recovery = status.recovery
     if recovery is None:
@@ -185,7 +185,7 @@ def _note_counts(status: ClusterLook) -> dict[str, object]:
     }
 
 
-def _bookie_counts(status: ClusterLook) -> dict[str, object]:
+def _bookie_counts(status: ClusterFacts) -> dict[str, object]:
     if status.bookies is None:
         return dict.fromkeys(
             ("bookies_writable", "bookies_read_only", "bookies_down", "bookies_silent", "total_bytes", "free_bytes")
@@ -200,7 +200,7 @@ def _bookie_counts(status: ClusterLook) -> dict[str, object]:
     }
 
 
-def _bookie_rows(status: ClusterLook) -> list[dict[str, object]]:
+def _bookie_rows(status: ClusterFacts) -> list[dict[str, object]]:
     return [
         {
             "id": each.bookie_id,
@@ -214,7 +214,7 @@ def _bookie_rows(status: ClusterLook) -> list[dict[str, object]]:
     ]
 
 
-def _state(bookie: BookieLook) -> str:
+def _state(bookie: BookieFacts) -> str:
     return {True: "writable", False: "read-only", None: "down"}[bookie.is_writable]
 
 
@@ -222,10 +222,10 @@ def _state(bookie: BookieLook) -> str:
 
 
 def _screen(
-    context: CommandContext, look: _WatchedStatus, severity: Urgency, findings: list[StatusFinding]
+    context: CommandContext, watched: _WatchedStatus, severity: Urgency, findings: list[StatusFinding]
 ) -> dict[str, object]:
     """One line of text for each question, in the order in which a person asks them."""
-    status = look.status
+    status = watched.status
     answer = "does not answer" if status.zookeeper_ms is None else f"answers in {status.zookeeper_ms:.0f} ms"
     lines: dict[str, object] = {
         "status": f"{severity.name.lower()}, {counted(len(findings), 'finding')}",
@@ -238,13 +238,13 @@ def _screen(
         "bookies": _bookies_text(status),
         "at risk": _marks_text(status),
         "in repair": _repairs_text(status),
-        "time left": _time_left_text(look),
+        "time left": _time_left_text(watched),
         "disks": _disks_text(status),
         "autorecovery": _autorecovery_text(status),
     }
 
 
-def _bookies_text(status: ClusterLook) -> str:
+def _bookies_text(status: ClusterFacts) -> str:
     if status.bookies is None:
         return "unknown"
     counts = _bookie_counts(status)
@@ -255,13 +255,13 @@ def _bookies_text(status: ClusterLook) -> str:
     return text + (f"; {counts['bookies_silent']} did not answer" if counts["bookies_silent"] else "")
 
 
-def _why_unknown(status: ClusterLook) -> str | None:
+def _why_unknown(status: ClusterFacts) -> str | None:
     """Why marks do not say what is at risk: an auditor may not have marked the ledgers of a bookie that is down."""
     down = down_bookies(status)
     return None if down is None else f"unknown ({down} down; bkctl audit counts)"
 
 
-def _marks_text(status: ClusterLook) -> str:
+def _marks_text(status: ClusterFacts) -> str:
     marks, why_unknown = status.marks, _why_unknown(status)
     if marks is None:
         return "unknown"
@@ -275,7 +275,7 @@ def _marks_text(status: ClusterLook) -> str:
     return f"{marks.ledgers} marked{age}; with one copy left: unknown (bkctl audit)"
 
 
-def _repairs_text(status: ClusterLook) -> str:
+def _repairs_text(status: ClusterFacts) -> str:
     parts = []
     if status.locks is None:
         parts.append("unknown")
@@ -289,21 +289,21 @@ def _repairs_text(status: ClusterLook) -> str:
     return "; ".join(parts)
 
 
-def _time_left_text(look: _WatchedStatus) -> str:
-    why_unknown = _why_unknown(look.status)
-    if look.seconds_left is not None:
+def _time_left_text(watched: _WatchedStatus) -> str:
+    why_unknown = _why_unknown(watched.status)
+    if watched.seconds_left is not None:
         others = "" if why_unknown is None else f"; ledgers that are not marked: {why_unknown}"
-        return f"about {duration(look.seconds_left)} at the pace of this watch{others}"
-    if look.status.root is not None and look.status.root.recovering:
+        return f"about {duration(watched.seconds_left)} at the pace of this watch{others}"
+    if watched.status.root is not None and watched.status.root.recovering:
         return "unknown (the command that moves the ledgers shows it)"
     if why_unknown is not None:
         return why_unknown
-    if look.status.marks is not None and look.status.marks.at_most == 0:
+    if watched.status.marks is not None and watched.status.marks.at_most == 0:
         return "nothing to repair"
     return "unknown (--watch measures it)"
 
 
-def _disks_text(status: ClusterLook) -> str:
+def _disks_text(status: ClusterFacts) -> str:
     used = {each.bookie_id: each.used_fraction for each in status.bookies or () if each.used_fraction is not None}
     if not used:
         return "unknown"
@@ -313,7 +313,7 @@ def _disks_text(status: ClusterLook) -> str:
     return f"{free} of {total} free; fullest: {fullest}, {percent(used[fullest])} used"
 
 
-def _autorecovery_text(status: ClusterLook) -> str:
+def _autorecovery_text(status: ClusterFacts) -> str:
     switches, auditor = status.autorecovery, status.auditor
     if auditor is None:
         text = "auditor unknown"
@@ -327,10 +327,10 @@ def _autorecovery_text(status: ClusterLook) -> str:
     return f"{state}, {text}{_kind_text(status.recovery)}, delay {delay}, last full check {checked}"
 
 
-def _kind_text(recovery: RecoveryLook | None) -> str:
+def _kind_text(recovery: RecoveryStatus | None) -> str:
     kind = None if recovery is None else recovery.auditor_kind
     return "" if kind is None else f" ({kind.value})"
 
 
-def _age(status: ClusterLook, since_ms: int) -> str:
+def _age(status: ClusterFacts, since_ms: int) -> str:
     return duration(max(0, status.now_ms - since_ms) / 1000)

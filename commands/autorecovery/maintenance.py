@@ -31,8 +31,8 @@ from bkctl.runtime.metadata.replication.maintenance import (
     list_maintenance,
     start_maintenance,
 )
-from bkctl.runtime.metadata.replication.recovery_look import AuditorKind, kind_of_auditor, read_daemons
 from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_status import AuditorKind, kind_of_auditor, read_daemons
 from bkctl.runtime.metadata.replication.switches import RecoveryDelay
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.judge.stop_verdict import StopVerdict

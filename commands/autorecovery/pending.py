@@ -19,8 +19,8 @@ from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.watch import clear_screen, parse_watch
 from bkctl.runtime.metadata.replication.marks import ListedMark, list_marked_ids, list_marks
-from bkctl.runtime.metadata.replication.recovery_look import read_daemons
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_status import read_daemons
 from bkctl.runtime.replication.judge.pending_ledger import repair_pace
 from bkctl.storage.words import counted, duration, size
 
@@ -109,8 +109,8 @@ async def _watch(context: CommandContext, wanted: _MarkFilter, interval_s: float
     first: _MarksAtOnce | None = None
     while True:
         clear_screen(context)
-        look = await _list(context, wanted, first)
-        first = first or look
+        at_once = await _list(context, wanted, first)
+        first = first or at_once
         await asyncio.sleep(interval_s)
 
 
@@ -146,19 +146,19 @@ async def _list(context: CommandContext, wanted: _MarkFilter, first: _MarksAtOnc
         async with aclosing(list_marked_ids(session.store, session.root, session.foreign)) as ids:
             async for _ in ids:
                 marked += 1
-        look = _MarksAtOnce(number, marked, session.now_ms)
-        context.console.say(await _summary(notes, rows, look, first))
-    return look
+        at_once = _MarksAtOnce(number, marked, session.now_ms)
+        context.console.say(await _summary(notes, rows, at_once, first))
+    return at_once
 
 
-async def _summary(notes: RecoveryNotes, rows: PendingRows, look: _MarksAtOnce, first: _MarksAtOnce | None) -> str:
-    text = f"{counted(look.marked, 'ledger')} marked; of those listed: about {size(rows.bytes_missing)} to copy"
+async def _summary(notes: RecoveryNotes, rows: PendingRows, at_once: _MarksAtOnce, first: _MarksAtOnce | None) -> str:
+    text = f"{counted(at_once.marked, 'ledger')} marked; of those listed: about {size(rows.bytes_missing)} to copy"
     if rows.failed:
         text += f", {counted(rows.failed, 'failed repair')}"
     pace = None
-    if first is not None and first.marked > look.marked:
-        pace = (first.marked - look.marked) * 1000 / max(1, look.now_ms - first.now_ms)
+    if first is not None and first.marked > at_once.marked:
+        pace = (first.marked - at_once.marked) * 1000 / max(1, at_once.now_ms - first.now_ms)
     elif rows.oldest_ms is not None:
         pace = repair_pace(await read_daemons(notes), rows.oldest_ms)
     left = "unknown (--watch measures it)" if first is None else "unknown"
-    return f"{text}; time left: {left if pace is None else 'about ' + duration(look.marked / pace)}"
+    return f"{text}; time left: {left if pace is None else 'about ' + duration(at_once.marked / pace)}"

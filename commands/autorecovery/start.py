@@ -18,7 +18,7 @@ from bkctl.commands.server_log import ServerLog
 from bkctl.commands.session import require_metadata_uri
 from bkctl.commands.shared_options import setting_option
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole, ReplicationTarget
-from bkctl.runtime.autorecovery.process import ProcessPlace, run_autorecovery
+from bkctl.runtime.autorecovery.process import ProcessId, run_autorecovery
 from bkctl.runtime.net.host import canonical_host_name
 from bkctl.runtime.net.systemd import Systemd
 from bkctl.storage.errors import BkctlError
@@ -62,8 +62,8 @@ async def start(
         with contextlib.closing(ServerLog(settings.log, is_debug=is_debug, server="daemon")) as log:
             _reload_at_sighup(context, flags, log)
             try:
-                place = ProcessPlace(await asyncio.to_thread(canonical_host_name), os.getpid())
-                await run_autorecovery(settings.config, place, stop.event, stop.note_serving, Systemd(os.environ))
+                process_id = ProcessId(await asyncio.to_thread(canonical_host_name), os.getpid())
+                await run_autorecovery(settings.config, process_id, stop.event, stop.note_serving, Systemd(os.environ))
             except Exception as error:
                 log.note_failure(error)
                 raise

@@ -15,7 +15,7 @@ from bkctl.commands.session import Session, open_session
 from bkctl.runtime.metadata.replication.election import read_pulsar_auditor
 from bkctl.runtime.metadata.replication.lock import HeldLock, list_held_locks, list_locked_ids
 from bkctl.runtime.metadata.replication.marks import list_marks
-from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook, look_at_recovery
+from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus, read_recovery_status
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_note
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck
 from bkctl.runtime.replication.judge.daemon_findings import (
@@ -46,9 +46,9 @@ async def show_status(context: CommandContext) -> None:
     what they do. Those of Java show only in the election and in the locks of the ledgers that they repair.
     """
     async with open_session(context) as session:
-        off, look, pending, locked, body = await asyncio.gather(
+        off, recovery, pending, locked, body = await asyncio.gather(
             session.switches.switched_off(),
-            look_at_recovery(session.store, session.root, session.foreign),
+            read_recovery_status(session.store, session.root, session.foreign),
             _count_pending(session),
             list_locked_ids(session.store, session.root, session.foreign),
             _settings(context, session),
@@ -58,7 +58,7 @@ async def show_status(context: CommandContext) -> None:
         waiting = None
         if pending.oldest_ms is not None and off is None:
             waiting = WaitingMarks(pending.oldest_ms, has_locks=bool(locked))
-        kind = look.auditor_kind
+        kind = recovery.auditor_kind
         body = {
             "enabled": off is None,
             "disabled_since": None if off is None else time_text(off.since_ms),
@@ -66,39 +66,39 @@ async def show_status(context: CommandContext) -> None:
             "disabled_reason": note.reason,
             "disabled_until": note.until,
             "overdue": note.is_overdue(session.now_ms),
-            "auditor": None if look.auditor is None else look.auditor.bookie_id,
+            "auditor": None if recovery.auditor is None else recovery.auditor.bookie_id,
             "auditor_kind": None if kind is None else kind.value,
-            "auditor_since": None if look.auditor is None else time_text(look.auditor.since_ms),
+            "auditor_since": None if recovery.auditor is None else time_text(recovery.auditor.since_ms),
             **body,
             "pending": pending.marks,
             "pending_truncated": pending.is_truncated,
             "oldest_pending_at": time_text(pending.oldest_ms),
             "running": len(locked),
-            "idle_s": idle_seconds(look, waiting, session.now_ms),
-            "failed": look.failures,
-            "ledgers_with_losses": look.losses.count,
+            "idle_s": idle_seconds(recovery, waiting, session.now_ms),
+            "failed": recovery.failures,
+            "ledgers_with_losses": recovery.losses.count,
         }
-        if look.auditor is not None and not look.auditor.is_pulsar:
+        if recovery.auditor is not None and not recovery.auditor.is_pulsar:
             warn_of_second_auditor(context, await read_pulsar_auditor(session.store, session.root))
-    tables = status_tables(look, locks, session.now_ms)
+    tables = status_tables(recovery, locks, session.now_ms)
     rows = {key: rows for key, (_, rows) in tables.items()}
     context.console.record("AutorecoveryStatus", body, name="enabled", details=context.console.cut(rows))
     for table, table_rows in tables.values():
         context.console.table(table, table_rows)
-    _warn(context, look, None if off is None else note, waiting, session.now_ms)
+    _warn(context, recovery, None if off is None else note, waiting, session.now_ms)
 
 
 def _warn(
-    context: CommandContext, look: RecoveryLook, off: SwitchNote | None, waiting: WaitingMarks | None, now_ms: int
+    context: CommandContext, recovery: RecoveryStatus, off: SwitchNote | None, waiting: WaitingMarks | None, now_ms: int
 ) -> None:
     """Everything that is wrong. ``off``: the note of the switch while autorecovery is disabled."""
-    if look.auditor is not None and look.auditor.problem is not None:
-        context.console.warn(str(look.auditor.problem))
+    if recovery.auditor is not None and recovery.auditor.problem is not None:
+        context.console.warn(str(recovery.auditor.problem))
     if off is not None and off.is_overdue(now_ms):
         context.console.warn(f"autorecovery was to be disabled only until {off.until}: run bkctl autorecovery enable")
-    elif off is None and look.auditor is None:
+    elif off is None and recovery.auditor is None:
         context.console.warn("no auditor is elected: lost bookies will not be detected")
-    found = [each for each in recovery_findings(look, waiting, now_ms) if each.severity > Urgency.NOTICE]
+    found = [each for each in recovery_findings(recovery, waiting, now_ms) if each.severity > Urgency.NOTICE]
     for each in sorted(found, key=lambda finding: -finding.severity):
         more = "" if each.command == STATUS_COMMAND else f": {each.command}"
         context.console.warn(f"{each.sentence}{more}")

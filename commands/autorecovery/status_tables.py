@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from bkctl.commands.rendering import Column, Row, Table, time_text
 from bkctl.runtime.metadata.replication.lock import HeldLock
-from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
 from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, HeldLedger, LaneStatus
+from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
 from bkctl.storage.words import SHOWN_MAX, UNKNOWN, listed, size
 
 
@@ -78,17 +78,17 @@ _LOSSES = Table(
 
 
 def status_tables(
-    look: RecoveryLook, locks: Sequence[HeldLock], now_ms: int
+    recovery: RecoveryStatus, locks: Sequence[HeldLock], now_ms: int
 ) -> Mapping[str, tuple[Table, Sequence[Row]]]:
     """The tables, by their keys in structured formats."""
-    auditor = look.auditor_daemon
+    auditor = recovery.auditor_daemon
     return {
         "tasks": (_TASKS, [_task(each) for each in auditor.lanes] if auditor is not None else []),
-        "daemons": (_DAEMONS, [_daemon(each) for each in look.daemons]),
+        "daemons": (_DAEMONS, [_daemon(each) for each in recovery.daemons]),
         "holders": (_HOLDERS, _holders(locks)),
-        "bookies_gone": (_AWAITED, _awaited(look)),
-        "maintenance": (_MAINTENANCE, _maintenance(look, now_ms)),
-        "losses": (_LOSSES, _losses(look)),
+        "bookies_gone": (_AWAITED, _awaited(recovery)),
+        "maintenance": (_MAINTENANCE, _maintenance(recovery, now_ms)),
+        "losses": (_LOSSES, _losses(recovery)),
     }
 
 
@@ -151,8 +151,8 @@ def _holders(locks: Sequence[HeldLock]) -> list[Row]:
     ]
 
 
-def _awaited(look: RecoveryLook) -> list[Row]:
-    ends_ms = {each.bookie_id: 0 if each.note is None else each.note.end_ms for each in look.maintenance}
+def _awaited(recovery: RecoveryStatus) -> list[Row]:
+    ends_ms = {each.bookie_id: 0 if each.note is None else each.note.end_ms for each in recovery.maintenance}
     return [
         {
             "bookie_id": bookie_id,
@@ -160,11 +160,11 @@ def _awaited(look: RecoveryLook) -> list[Row]:
             "marked_at": time_text(max(note.due_ms, ends_ms.get(bookie_id, 0))),
             "in_maintenance": bookie_id in ends_ms,
         }
-        for bookie_id, note in look.deadlines
+        for bookie_id, note in recovery.deadlines
     ]
 
 
-def _maintenance(look: RecoveryLook, now_ms: int) -> list[Row]:
+def _maintenance(recovery: RecoveryStatus, now_ms: int) -> list[Row]:
     return [
         {
             "bookie_id": each.bookie_id,
@@ -172,11 +172,11 @@ def _maintenance(look: RecoveryLook, now_ms: int) -> list[Row]:
             "overdue": each.is_overdue(now_ms),
             "user": None if each.note is None else each.note.user,
         }
-        for each in look.maintenance
+        for each in recovery.maintenance
     ]
 
 
-def _losses(look: RecoveryLook) -> list[Row]:
+def _losses(recovery: RecoveryStatus) -> list[Row]:
     return [
         {
             "ledger_id": key,
@@ -184,5 +184,5 @@ def _losses(look: RecoveryLook) -> list[Row]:
             "missing_bookies": list(note.missing_bookies),
             "reason": note.reason,
         }
-        for key, note in look.losses.first
+        for key, note in recovery.losses.first
     ]

@@ -40,7 +40,7 @@ async def wait_for_retention(context: CommandContext, request: LeavingRequest) -
         watch = ModeWatch(session.registrations, ports.clock, outage)
         switch = BookieSwitch(context, session, watch, request.token)
         left = await scan_for_retention(ports, ids)
-        found = await watch.look(ids)
+        found = await watch.read(ids)
         if found.down and not left.is_empty:
             raise RefusedError(
                 f"nothing was changed: bookie {found.down[0]} is down, so its ledgers have one copy less until "

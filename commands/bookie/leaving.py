@@ -20,7 +20,7 @@ from bkctl.commands.bookie.restart_check import objection_rows
 from bkctl.commands.bookie.stop_command import host_of, run_stop_command
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.outages import WorkProgress, reporting_interruption
-from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_rest, start_of, work_of
+from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_unfinished, start_of, work_of
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shortened
 from bkctl.commands.replication_access import (
@@ -84,7 +84,7 @@ async def drain_or_decommission(context: CommandContext, request: LeavingRequest
     policy = policy_of(context.settings.replication, request.copying, request.open_ledgers)
     async with open_session(context) as session:
         if request.copying.resume is not None:
-            left = read_rest(request.copying.resume, request.bookie_ids, session)
+            left = read_unfinished(request.copying.resume, request.bookie_ids, session)
             policy = policy_of(context.settings.replication, request.copying, request.open_ledgers, left.start)
         access = await replication_access(context, session, policy)
         ports = (await session.client()).ports
@@ -179,7 +179,7 @@ class _Run:
         context, session, request, watch = self.context, self.session, self.request, self.operation.watch
         switch = BookieSwitch(context, session, watch, request.token)
         async with mode_turn(context, session.store, session.root, self.change) as lock:
-            if (await watch.look(live)).writable and not request.is_risk_accepted:
+            if (await watch.read(live)).writable and not request.is_risk_accepted:
                 verdict = await _check_cluster(session, self.access, self.found)
                 if not verdict.is_yes:  # warnings were shown before
                     require_yes(context, verdict, request)

@@ -41,7 +41,7 @@ class BookieSwitch:
             try:
                 await self._set(bookie_id, Mode.READ_ONLY, reason)
             except (BookieError, AdminAccessError) as error:
-                if (await self._watch.look([bookie_id])).writable:
+                if (await self._watch.read([bookie_id])).writable:
                     console.warn(f"make bookie {bookie_id} read-only yourself, bkctl cannot: {error}")
                 else:
                     console.warn(f"bookie {bookie_id} is read-only, but bkctl cannot ask it to stay so: {error}")

@@ -38,7 +38,7 @@ async def undrain(
         clock = LoopClock()
         outage = OutageWait(session.registrations.snapshot, clock, context.settings.timeout_s, lambda _: None)
         watch = ModeWatch(session.registrations, clock, outage)
-        found = await watch.look(ids)
+        found = await watch.read(ids)
         todo = [each for each in ids if each not in found.writable]
         switch = BookieSwitch(context, session, watch, token)
         await switch.require_answers(todo)

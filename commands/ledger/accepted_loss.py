@@ -75,7 +75,7 @@ async def loss_sentences(
         if why_not_closable(each.ledger_id, metadata, live) is None:
             sentences.append(f"ledger {each.ledger_id} can probably be closed without a loss, which is tried first")
             continue
-        known = await closing.look(each.ledger_id, metadata)
+        known = await closing.examine(each.ledger_id, metadata)
         if isinstance(known, str):
             raise RefusedError(f"nothing was changed: ledger {each.ledger_id}: {known}")
         end = f"entry {known} is the highest" if known >= 0 else "no entry is known"

@@ -32,7 +32,7 @@ from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
 from bkctl.runtime.replication.close.ledger_closer import CloseOutcome, CloseResult, LedgerCloser, LossConsent
 from bkctl.runtime.replication.judge.closability import why_not_closable
-from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges, joined
+from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges, merge_ranges
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.storage.words import counted, first_lines, size
 
@@ -127,7 +127,7 @@ class _Report:
     def add(self, result: CloseResult, owner: str | None) -> None:
         """One ledger that was open at first."""
         for bookie_id, entry_ids in sorted(result.corrupt_left.items()):
-            entries = format_ranges(joined(EntryRange(each, each) for each in entry_ids))
+            entries = format_ranges(merge_ranges(EntryRange(each, each) for each in entry_ids))
             place = {"ledger_id": str(result.ledger_id), "bookie_id": bookie_id, "entries": entries}
             self.left.append(place | {"reason": FailureReason.BAD_RECORD.value})
         if result.loss is not None:

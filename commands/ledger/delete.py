@@ -12,7 +12,7 @@ from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.ledger.accepted_loss import LostBookies, parse_lost
 from bkctl.commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
-from bkctl.commands.ledger.force_open import last_looks, require_empty, sentence_of
+from bkctl.commands.ledger.force_open import require_empty, searched_again, sentence_of
 from bkctl.commands.ledger.named import IdsFromFile, LedgerIds, owner_sentences, read_ledgers
 from bkctl.commands.ledger.rows import owner_text, state_name
 from bkctl.commands.parse import all_ledger_ids
@@ -73,12 +73,14 @@ async def delete(
         found, gone = await _find(client, ledger_ids, named)
         _require_deletable(found, is_unreadable_allowed=unreadable, is_open_allowed=force_open)
         forced = [int(item["ledger_id"]) for item in found if item["state"] in _UNCLOSED]
-        looks = await require_empty(client, forced, lost)
-        plan = _plan(session, found, gone, [sentence_of(*each) for each in looks.items()], lost, is_forced=force_open)
+        searches = await require_empty(client, forced, lost)
+        plan = _plan(
+            session, found, gone, [sentence_of(*each) for each in searches.items()], lost, is_forced=force_open
+        )
         versions = {int(item["ledger_id"]): item["expected_version"] for item in plan.items}
         async with (
             open_change(context, plan, client.store, table=PLAN_TABLE) as change,
-            last_looks(client, looks, lost) as guarded,
+            searched_again(client, searches, lost) as guarded,
         ):
             tally = await change_ledgers(
                 context,

@@ -19,7 +19,7 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.judge.explanation import LedgerExplanation, LedgerFacts, OutsideCopies, end_of, is_bad
 from bkctl.runtime.replication.judge.explanation import explain as explain_facts
-from bkctl.runtime.replication.survey.ledger_look import LedgerLook
+from bkctl.runtime.replication.survey.ledger_facts import LedgerFactsReader
 from bkctl.storage.words import size
 
 _ASK_TIMEOUT_S = 3.0
@@ -88,9 +88,9 @@ async def explain(
         client = await session.client()
         ports = dataclasses.replace(client.ports, bookies=session.bookies(timeout_max_s=_ASK_TIMEOUT_S))
         stored = await ports.ledgers.read(ledger_id)
-        look = LedgerLook(ports, session.store, context.settings.replication, session.foreign)
+        reader = LedgerFactsReader(ports, session.store, context.settings.replication, session.foreign)
         with context.console.progress("asking the bookies"):
-            facts = await look.facts(ledger_id, stored, ignored)
+            facts = await reader.facts(ledger_id, stored, ignored)
     found = explain_facts(facts)
     _print(context, stored, facts, found)
     return Outcome.FINDINGS if found.problems else Outcome.OK

@@ -14,36 +14,40 @@ from bkctl.runtime.metadata.ledgers.changes import Action, Decide, Step
 from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
 from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from bkctl.runtime.net.host import canonical_host_name
-from bkctl.runtime.replication.survey.loss_proof import LastLook, look_for_entries, why_end_not_lost
+from bkctl.runtime.replication.survey.loss_proof import EntrySearch, search_entries, why_end_not_lost
 
 
 async def require_empty(
     client: LedgerClient, ledger_ids: Sequence[int], lost: Collection[str] = ()
-) -> dict[int, LastLook]:
+) -> dict[int, EntrySearch]:
     """The answers of the bookies for each ledger; RefusedError when a bookie has an entry of one, or may have.
 
     ``lost``: bookies that the operator gives up. Then entries may exist, if nothing else can know the end.
     """
-    looks = {}
+    searches = {}
     for ledger_id in ledger_ids:
-        look = await _ask_all(client, ledger_id, lost)
-        if look.reason is not None:
-            raise RefusedError(f"nothing was changed: ledger {ledger_id} is not closed, and {look.reason}")
-        looks[ledger_id] = look
-    return looks
+        search = await _ask_all(client, ledger_id, lost)
+        if search.reason is not None:
+            raise RefusedError(f"nothing was changed: ledger {ledger_id} is not closed, and {search.reason}")
+        searches[ledger_id] = search
+    return searches
 
 
-def sentence_of(ledger_id: int, look: LastLook) -> str:
+def sentence_of(ledger_id: int, search: EntrySearch) -> str:
     """For the plan."""
-    if look.is_end_lost:
+    if search.is_end_lost:
         return f"ledger {ledger_id} is not closed, and only lost bookies can know its end; all its entries are deleted"
     sentence = f"ledger {ledger_id} is not closed; no registered bookie has an entry of it"
-    return f"{sentence}. Not asked because they are down: {', '.join(look.unseen)}" if look.unseen else sentence
+    return (
+        f"{sentence}. Not asked because they are down: {', '.join(search.unreachable)}"
+        if search.unreachable
+        else sentence
+    )
 
 
 @asynccontextmanager
-async def last_looks(
-    client: LedgerClient, planned: Mapping[int, LastLook], lost: Collection[str] = ()
+async def searched_again(
+    client: LedgerClient, planned: Mapping[int, EntrySearch], lost: Collection[str] = ()
 ) -> AsyncIterator[Callable[[Decide], Decide]]:
     """Lock the ledgers and ask every bookie again, fencing; yields a function that adds the result to a decision.
 
@@ -78,14 +82,14 @@ async def last_looks(
                 continue
             held[ledger_id] = await stack.enter_async_context(lock)
             for is_fencing in (False, True):
-                look = await _ask_all(client, ledger_id, lost, is_fencing=is_fencing)
-                gone = sorted(set(look.unseen).difference(before.unseen))
+                search = await _ask_all(client, ledger_id, lost, is_fencing=is_fencing)
+                gone = sorted(set(search.unreachable).difference(before.unreachable))
                 if gone:
                     reasons[ledger_id] = (
                         f"bookie {gone[0]} answered for the plan, but is down now: run the command again"
                     )
-                elif look.reason is not None:
-                    reasons[ledger_id] = look.reason
+                elif search.reason is not None:
+                    reasons[ledger_id] = search.reason
                 if ledger_id in reasons:
                     break
         yield guarded
@@ -93,17 +97,17 @@ async def last_looks(
 
 async def _ask_all(
     client: LedgerClient, ledger_id: int, lost: Collection[str], *, is_fencing: bool = False
-) -> LastLook:
+) -> EntrySearch:
     try:
         stored = await client.ports.ledgers.read(ledger_id)
     except LedgerNotFoundError:
-        return LastLook(None, ())  # deleted meanwhile
+        return EntrySearch(None, ())  # deleted meanwhile
     if stored.value.is_closed:
-        return LastLook("it was closed during this command: delete it without --force-open", ())
+        return EntrySearch("it was closed during this command: delete it without --force-open", ())
     registration = RegistrationClient(client.store, client.ports.ledgers.root)
     if lost:
         reason = await why_end_not_lost(
             client.ports, registration, ledger_id, stored.value, lost, is_fencing=is_fencing
         )
-        return LastLook(reason, (), is_end_lost=True)
-    return await look_for_entries(client.ports, registration, ledger_id, stored.value, is_fencing=is_fencing)
+        return EntrySearch(reason, (), is_end_lost=True)
+    return await search_entries(client.ports, registration, ledger_id, stored.value, is_fencing=is_fencing)

@@ -18,7 +18,7 @@ from bkctl.runtime.errors import (
     NoSuchLedgerError,
     UnknownLedgerStateError,
 )
-from bkctl.runtime.replication.close.accepted_loss import LOOK_AHEAD_ENTRIES
+from bkctl.runtime.replication.close.accepted_loss import READ_AHEAD_ENTRIES
 from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, format_ranges
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.ids import ENTRY_ID_MAX
@@ -102,11 +102,11 @@ class FoundCopies:
                     known, absent = each.entry_id, None
                     good = known if isinstance(each, Entry) else good
                     yield each
-                    if self._last is None and known - good >= LOOK_AHEAD_ENTRIES:
+                    if self._last is None and known - good >= READ_AHEAD_ENTRIES:
                         break
                     continue
                 absent = absent or each
-                if each.entry_id - known >= LOOK_AHEAD_ENTRIES:
+                if each.entry_id - known >= READ_AHEAD_ENTRIES:
                     break
         if absent is not None and self._last is not None:
             self._note(EntryRange(absent.entry_id, last), absent.error)

@@ -46,10 +46,10 @@ class Auditor:
         self._store = store
         self._paths = Paths(ports.ledgers.root)
         self.publisher = Publisher(ports, store, config)
-        self.liveness = Liveness(ports, store, config, self._note_look)
+        self.liveness = Liveness(ports, store, config, self._note_bookie_check)
         self._interval_s = config.bookie_check_interval_s or None
         self._audits = Lane("audit", self._audit, ports.clock, interval_s=self._interval_s)
-        self._audits.due_in(self._interval_s or REPEAT_S)  # the first look at the bookies wakes it
+        self._audits.due_in(self._interval_s or REPEAT_S)  # the first check of the bookies wakes it
         self._returns = ReturnedBookies(ports, store, config, self.publisher)
         self._backlog = Lane("backlog", self._count_marks, ports.clock, interval_s=BACKLOG_INTERVAL_S)
         self._foreign = ForeignNames()
@@ -126,7 +126,7 @@ class Auditor:
         if last is not None and (last.postponed or (last.lost and absences)):
             self._is_owed = True  # other bookies' ledgers have a copy again
 
-    def _note_look(self, returned: Mapping[str, LostBookieNote], is_hurried: bool) -> None:
+    def _note_bookie_check(self, returned: Mapping[str, LostBookieNote], is_hurried: bool) -> None:
         """Begin a pass if one is needed that neither runs nor has ended."""
         if returned:
             self._note_return(returned)
@@ -147,7 +147,7 @@ class Auditor:
 
     async def _audit(self, turn: Turn) -> str:
         """One pass over all metadata."""
-        if not self.liveness.has_looked:
+        if not self.liveness.has_checked:
             return "waits for the first look at the bookies"
         if not await self.publisher.is_enabled():
             self._is_owed = True
@@ -186,9 +186,9 @@ class Auditor:
         self.last_pass = scan
         if scan.postponed + scan.lost and not self.liveness.live.isdisjoint(lost_before):
             self._is_owed = True  # a bookie that came back during the pass may have copies
-        if self._marked & scan.named:
+        if self._marked & scan.referenced:
             self._audits.due_in(min(REPEAT_S, self._interval_s or REPEAT_S))
-        self.liveness.note_named(scan.named, lost)
+        self.liveness.note_referenced(scan.referenced, lost)
 
     async def _count_marks(self, turn: Turn) -> str:
         """Count the marked ledgers. It reads the directories of the marks, not the marks."""

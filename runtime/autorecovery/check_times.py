@@ -12,8 +12,8 @@ from bkctl.runtime.metadata.replication.switches import PeriodicCheck, Replicati
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN_S = 600.0
-"""A check that is not due looks at least this often whether an operator has made it due."""
+DUE_CHECK_INTERVAL_S = 600.0
+"""Whether an operator has made a check due is read at least this often."""
 REPEAT_FIRST_S = 300.0
 """Pause before the first repeat of a check that could not read everything; it doubles after each further one."""
 REPEATS_PER_INTERVAL = 10

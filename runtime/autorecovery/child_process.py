@@ -15,7 +15,7 @@ import uvloop
 
 from bkctl.runtime.admin.exposition import ViewCollector, metrics_text
 from bkctl.runtime.autorecovery.child import DaemonLogLine, DaemonMetrics, DaemonSetup, ToDaemon
-from bkctl.runtime.autorecovery.process import ProcessPlace, run_autorecovery
+from bkctl.runtime.autorecovery.process import ProcessId, run_autorecovery
 from bkctl.runtime.net.host import canonical_host_name
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.net.message_pipe import MessagePipe, end_at_signals, parent_pipe
@@ -56,8 +56,8 @@ async def serve() -> int:
     collectors: list[ViewCollector] = []
     helpers = [asyncio.ensure_future(each) for each in (_follow(pipe, stop), _report(pipe, collectors))]
     try:
-        place = ProcessPlace(canonical_host_name(), setup.pid)  # it may block, which here delays nothing else
-        await run_autorecovery(setup.config, place, stop, lambda: None, Systemd({}), collectors.append)
+        process_id = ProcessId(canonical_host_name(), setup.pid)  # it may block, which here delays nothing else
+        await run_autorecovery(setup.config, process_id, stop, lambda: None, Systemd({}), collectors.append)
     except BkctlError as error:
         logger.error("%s", error)
         return 1

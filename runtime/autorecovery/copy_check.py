@@ -4,7 +4,7 @@ It reads the first and the last entry of each stripe of each segment, and a shar
 asks no bookie for a list of its entries, because many do not answer that (replication section 7.4). The open segment of
 a ledger is left out: its writer still changes it, and a mark would make Java's workers close the ledger.
 
-Ledgers with bad copies on bookies that answer are marked, so that a worker writes the copies again. A second look must
+Ledgers with bad copies on bookies that answer are marked, so that a worker writes the copies again. A second check must
 confirm them. Bookies that are not registered are not asked. A copy that was not read is unknown: it is counted, its
 ledger is read again, and a round with unknown copies stores no time of a check, which other auditors would believe.
 """
@@ -17,7 +17,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from bkctl.runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, NOT_YET, last_check_ms
+from bkctl.runtime.autorecovery.check_times import DISABLED, DUE_CHECK_INTERVAL_S, NOT_YET, last_check_ms
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
 from bkctl.runtime.autorecovery.copy_rounds import (
     CopyVerdict,
@@ -54,7 +54,7 @@ from bkctl.storage.errors import BkctlError
 logger = logging.getLogger(__name__)
 
 CONFIRM_AFTER_S = 2.0
-"""Pause before the second look at bad copies: an add or a repair may be in progress."""
+"""Pause before the second check of bad copies: an add or a repair may be in progress."""
 TURN_S = 900.0
 """A run of the lane ends after this time, and the next one goes on: so its status is never much older."""
 SAVE_EVERY_S = 60.0
@@ -86,7 +86,9 @@ class CopyCheck:
         self._saved_ns = 0
         # One batch of entries may take this long at the rate; each batch is a sign of life.
         slowest_batch_s = 16 * BATCH_BYTES / config.check_bytes_per_s
-        self.lane = Lane("copies", self._run, ports.clock, interval_s=LOOK_AGAIN_S, silence_max_s=300 + slowest_batch_s)
+        self.lane = Lane(
+            "copies", self._run, ports.clock, interval_s=DUE_CHECK_INTERVAL_S, silence_max_s=300 + slowest_batch_s
+        )
 
     async def _run(self, turn: Turn) -> str:
         self._rate.turn = turn
@@ -97,7 +99,7 @@ class CopyCheck:
         progress = self.progress = current_round(await self._note.find(), last_ms, clock.now_ms(), period_s)
         wait_s = (max(progress.began_ms, progress.repeat_ms) - clock.now_ms()) / 1000
         if wait_s > 0:
-            self.lane.due_in(min(wait_s, LOOK_AGAIN_S))
+            self.lane.due_in(min(wait_s, DUE_CHECK_INTERVAL_S))
             return summary_of(progress)
         try:
             self.lane.due_in(await self._go_on(progress, turn))
@@ -188,7 +190,7 @@ class CopyCheck:
         async def check_one(ledger_id: int) -> None:
             nonlocal found
             is_whole = ledger_id in lost
-            check, verdict = await self._look(
+            check, verdict = await self._check_ledger(
                 ledger_id, CheckScope(sample=None if is_whole else sample, has_open_end=False)
             )
             is_news, found = ledger_id not in found.again, with_check(found, check, verdict)
@@ -215,7 +217,7 @@ class CopyCheck:
             await self._publisher.publish(each_of(requests), turn)
         return msgspec.structs.replace(found, last_ledger_id=max(ledger_ids))
 
-    async def _look(self, ledger_id: int, scope: CheckScope) -> tuple[LedgerCheck, CopyVerdict]:
+    async def _check_ledger(self, ledger_id: int, scope: CheckScope) -> tuple[LedgerCheck, CopyVerdict]:
         """Check a ledger; if it has bad copies, check it again. A ledger that cannot be checked has a problem."""
         try:
             check = await self._checker.check(ledger_id, scope)

@@ -86,7 +86,7 @@ class CopyVerdict(NamedTuple):
     lost: tuple[EntryRange, ...]
 
     def confirmed_by(self, later: CopyVerdict) -> CopyVerdict:
-        """What a second look found too."""
+        """What a second check found too."""
         return CopyVerdict(self.bad_bookies & later.bad_bookies, later.lost if self.lost else ())
 
 
@@ -111,7 +111,7 @@ def is_unknown(defect: CopyDefect) -> bool:
 
 
 def with_check(note: CopyCheckNote, check: LedgerCheck, verdict: CopyVerdict) -> CopyCheckNote:
-    """The round with one more ledger, or with another look at one. ``verdict``: what was confirmed."""
+    """The round with one more ledger, or with another check of one. ``verdict``: what was confirmed."""
     found = counts_of(check, verdict)
     if found.is_complete and check.ledger_id not in note.again:
         return msgspec.structs.replace(note, counts=note.counts + found)

@@ -18,7 +18,7 @@ from bkctl.runtime.autorecovery.auditor import Auditor
 from bkctl.runtime.autorecovery.lane import end_tasks
 from bkctl.runtime.autorecovery.office import AuditorOffice
 from bkctl.runtime.errors import MetadataAuthError
-from bkctl.runtime.metadata.pulsar_migration import LOOK_AGE_S_MAX, flag_path, read_migration
+from bkctl.runtime.metadata.pulsar_migration import FLAG_AGE_S_MAX, flag_path, read_migration
 from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes, WorkerStatus, daemon_key
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.ports import Clock
@@ -109,13 +109,13 @@ class AutorecoveryDaemon:
         running: list[asyncio.Future[None]] = []
         try:
             while True:
-                await self._look_for_migration()
+                await self._read_migration_flag()
                 if not self._is_allowed:
                     await end_tasks(running, END_S_MAX)
                     running = []
                 elif not running:
                     running = [asyncio.ensure_future(part) for part in self._parts()]
-                await self.clock.sleep(LOOK_AGE_S_MAX)
+                await self.clock.sleep(FLAG_AGE_S_MAX)
         finally:
             await end_tasks(running, END_S_MAX)
 
@@ -125,7 +125,7 @@ class AutorecoveryDaemon:
         if self.new_worker is not None:
             yield self._repair(self.new_worker)
 
-    async def _look_for_migration(self) -> None:
+    async def _read_migration_flag(self) -> None:
         try:
             reason = await read_migration(self.store, self.root)
         except Exception as error:  # the daemon must survive everything

@@ -1,7 +1,8 @@
 """Follows which bookies are registered. Fast: it reads a few nodes, and never waits for a pass over the ledgers.
 
-A look follows each change of the registrations and of the recovery delay, and a timer. Writable and read-only bookies
-are both alive. Known bookies have a cookie, were seen registered, or are named by the metadata of a ledger.
+A check of the bookies follows each change of the registrations and of the recovery delay, and a timer. Writable and
+read-only bookies are both alive. Known bookies have a cookie, were seen registered, or are named by the metadata of a
+ledger.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ NoteT = TypeVar("NoteT", bound=msgspec.Struct)
 
 logger = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S = 10.0
+BOOKIE_CHECK_INTERVAL_S = 10.0
 _NAMES_MAX = 5
 
 
 class Liveness:
-    """The bookies as of the last look; the fields are empty before the first one.
+    """The bookies as of the last check; the fields are empty before the first one.
 
-    ``on_look`` is called after each look with the bookies that came back, and whether the look was hurried.
+    ``on_check`` is called after each check with the bookies that came back, and whether it was hurried.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Liveness:
         ports: ClientPorts,
         store: MetadataStore,
         config: AutorecoveryConfig,
-        on_look: Callable[[Mapping[str, LostBookieNote], bool], None],
+        on_check: Callable[[Mapping[str, LostBookieNote], bool], None],
     ) -> None:
         root = ports.ledgers.root
         self._ports = ports
@@ -52,9 +53,9 @@ class Liveness:
         self._config = config
         self._notes = RecoveryNotes(store, root)
         self._switches = ReplicationSwitches(store, root)
-        self._on_look = on_look
-        self.lane = Lane("liveness", self._look, ports.clock, interval_s=LOOK_INTERVAL_S)
-        self.has_looked = False
+        self._on_check = on_check
+        self.lane = Lane("liveness", self._check_bookies, ports.clock, interval_s=BOOKIE_CHECK_INTERVAL_S)
+        self.has_checked = False
         self.live: frozenset[str] = frozenset()
         self.lost: dict[str, LostBookieNote] = {}
         self.excused: frozenset[str] = frozenset()
@@ -75,7 +76,7 @@ class Liveness:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Look after each change in this block."""
+        """Check after each change in this block."""
         wake = self.lane.wake
         watches = [
             self._store.watch_children(self._paths.available, lambda _: wake()),
@@ -93,10 +94,10 @@ class Liveness:
         self._is_hurried = True
         self.lane.wake()
 
-    def note_named(self, named: set[str], lost_before: frozenset[str]) -> None:
+    def note_referenced(self, referenced: set[str], lost_before: frozenset[str]) -> None:
         """A pass over all metadata found these names. ``lost_before``: bookies that were gone when it began."""
-        self._known |= named
-        self._idle = lost_before - named
+        self._known |= referenced
+        self._idle = lost_before - referenced
         self._are_names_known = True
         self.lane.wake()
 
@@ -116,7 +117,7 @@ class Liveness:
                 self._is_restart_due = True
         self.lane.wake()
 
-    async def _look(self, turn: Turn) -> str:
+    async def _check_bookies(self, turn: Turn) -> str:
         await self._store.sync(self._paths.root)  # the server of a new session may lag
         registrations = await self._ports.registrations.snapshot()
         cookies = frozenset(await self._ports.registrations.with_cookie())
@@ -124,7 +125,7 @@ class Liveness:
             self._notes.maintenance, "the note of the maintenance of bookie %s is ignored"
         )
         excused_until_ms = {bookie_id: note.end_ms for bookie_id, note in maintenance.items()}
-        if not self.has_looked:
+        if not self.has_checked:
             self.lost = await self._readable(self._notes.deadlines, "the deadline of bookie %s begins again")
         turn.beat()
         if self._delay_s is None:
@@ -132,7 +133,7 @@ class Liveness:
         self.live = registrations.live
         self._known |= self.live
         is_hurried, is_restart_due, before = self._is_hurried, self._is_restart_due, self.lost
-        self._is_hurried = self._is_restart_due = False  # what is asked from now on is for the next look
+        self._is_hurried = self._is_restart_due = False  # what is asked from now on is for the next check
         try:
             await self._follow(cookies, excused_until_ms, is_hurried=is_hurried, is_restart_due=is_restart_due)
         except BaseException:
@@ -147,9 +148,9 @@ class Liveness:
         self.verdict = judge_lost(self.lost, excused_until_ms, counted, now_ms, delay_ms, share_max)
         self._report_alarm()
         if self.verdict.next_ms is not None:
-            self.lane.due_in(min(LOOK_INTERVAL_S, (self.verdict.next_ms - now_ms) / 1000))
-        self.has_looked = True
-        self._on_look({each: note for each, note in before.items() if each in self.live}, is_hurried)
+            self.lane.due_in(min(BOOKIE_CHECK_INTERVAL_S, (self.verdict.next_ms - now_ms) / 1000))
+        self.has_checked = True
+        self._on_check({each: note for each, note in before.items() if each in self.live}, is_hurried)
         return self._summary()
 
     async def _follow(

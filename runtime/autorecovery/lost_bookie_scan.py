@@ -108,7 +108,7 @@ def _replaceable(metadata: LedgerMetadata, verdict: LedgerVerdict, bookies: froz
 
 @dataclasses.dataclass(eq=False)
 class LostBookieScan:
-    """One pass. What it found is in its fields once ``requests`` has ended. ``named``: all bookies in metadata."""
+    """One pass. What it found is in its fields once ``requests`` has ended. ``referenced``: all bookies in metadata."""
 
     ports: ClientPorts
     publisher: Publisher
@@ -118,7 +118,7 @@ class LostBookieScan:
     unreadable: int = 0
     lost: int = 0
     postponed: int = 0
-    named: set[str] = dataclasses.field(default_factory=set)
+    referenced: set[str] = dataclasses.field(default_factory=set)
 
     async def requests(self, turn: Turn) -> AsyncGenerator[MarkRequest, None]:
         """The ledgers to mark. Losses are noted on the way, and notes of losses that are over are removed."""
@@ -134,7 +134,7 @@ class LostBookieScan:
                     noted.discard(ledger_id)
                     continue
                 for segment in found.value.segments:
-                    self.named.update(segment.ensemble)
+                    self.referenced.update(segment.ensemble)
                 finding = examine_ledger(ledger_id, found.value, self.live(), self.aim())
                 if finding is not None and finding.lost_with:
                     self.lost += 1

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Container
 from contextlib import aclosing
 
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole
-from bkctl.runtime.autorecovery.failed_ledgers import believed, is_rare
+from bkctl.runtime.autorecovery.failed_ledgers import believed, needs_event
 from bkctl.runtime.autorecovery.work_queue import WorkQueue, urgency
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
@@ -56,9 +56,9 @@ class MarkListing:
         self._pause_s = PAUSE_S_MIN
         self._ended_ms = 0
         self._interval_s = 0.0
-        self._offered = self._looked = 0
+        self._offered = self._ranked = 0
         self._with_note: set[int] = set()
-        self._rare: set[int] = set()
+        self._needing_event: set[int] = set()
         """Postponed ledgers that another try can help only after an event."""
         self._live: frozenset[str] = frozenset()
         self._is_worker: dict[str, bool] = {}
@@ -69,7 +69,7 @@ class MarkListing:
     @property
     def is_young(self) -> bool:
         """Whether a running listing has looked at too few ledgers to know which is the most urgent."""
-        return self._looked < FIRST_COUNT
+        return self._ranked < FIRST_COUNT
 
     def note_change(self) -> None:
         """Something has changed since it was listed."""
@@ -92,7 +92,7 @@ class MarkListing:
         """
         if note is None or note.retry_ms <= self._clock.now_ms():
             return True
-        if is_rare(note, self.config) and note.last_ms < self._gained_ms:
+        if needs_event(note, self.config) and note.last_ms < self._gained_ms:
             return True
         self.postpone(ledger_id, note)
         return False
@@ -105,13 +105,13 @@ class MarkListing:
     def postpone(self, ledger_id: int, note: FailedLedgerNote) -> None:
         """Take a failed ledger again when it is time."""
         self.queue.postpone(ledger_id, note.retry_ms)
-        if is_rare(note, self.config):
-            self._rare.add(ledger_id)
+        if needs_event(note, self.config):
+            self._needing_event.add(ledger_id)
 
     async def run(self, at_work: Container[int], on_progress: Callable[[], None]) -> None:
         """List, leaving out ledgers that are ``at_work``."""
         has_changed, self._has_changed = self._has_changed, False
-        self._offered = self._looked = 0
+        self._offered = self._ranked = 0
         self.queue.clear()
         try:
             await self._note_registrations()
@@ -157,7 +157,7 @@ class MarkListing:
         candidates = wanted()
         async with aclosing(candidates), aclosing(pipelined(candidates, self._rank, READS_IN_FLIGHT_MAX)) as ranks:
             async for rank in ranks:
-                self._looked += 1
+                self._ranked += 1
                 if rank is not None:
                     self.queue.offer(rank)
                     self._offered += 1
@@ -183,10 +183,10 @@ class MarkListing:
         live = (await self.live_bookies.refresh()).live
         if self._live and not live <= self._live:
             self._gained_ms = self._clock.now_ms()
-            for ledger_id in self._rare:
+            for ledger_id in self._needing_event:
                 if self.queue.is_postponed(ledger_id):
                     self.queue.postpone(ledger_id, self._gained_ms)
-            self._rare.clear()
+            self._needing_event.clear()
         self._live = live
 
     async def _share(self) -> Callable[[int], bool]:

@@ -27,7 +27,7 @@ from bkctl.runtime.replication.judge.check_scope import CheckScope
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.marks import bookies_in_question
 from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
-from bkctl.runtime.replication.run.engine import Engine
+from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.runtime.replication.turn.task import LedgerTask
 
@@ -35,7 +35,7 @@ _INTERRUPTED = frozenset({FailureReason.LOCK_LOST, FailureReason.CONFLICT})
 _FOR_OTHERS = frozenset({FailureReason.NOT_ENOUGH_BOOKIES, FailureReason.PLACEMENT, FailureReason.OPEN})
 """Failures of a worker that copies only to its own bookie which another worker may not have."""
 _UNWILLING = frozenset({FailureReason.READ_ONLY, FailureReason.REFUSED})
-_RARE = frozenset({FailureReason.LOST, FailureReason.DIFFERENT, FailureReason.STRIPE})
+_NEED_EVENT = frozenset({FailureReason.LOST, FailureReason.DIFFERENT, FailureReason.STRIPE})
 """Only an event, such as the return of a bookie, can help."""
 
 
@@ -53,7 +53,7 @@ class MarkedOutcome(msgspec.Struct, kw_only=True):
     """The lock was lost, or the metadata kept changing: begin again."""
     is_for_others: bool = False
     """Only a worker with another bookie can repair it."""
-    relied_on: frozenset[str] = frozenset()
+    checked_bookies: frozenset[str] = frozenset()
     """Bookies that the mark names and that are registered and complete. An auditor that loses one of them now would
     find it in the mark, and change nothing."""
 
@@ -71,7 +71,7 @@ class RepairTools:
     """What the repairs of one worker share. ``is_local``: copies may only go to the worker's own bookie."""
 
     ports: ClientPorts
-    engine: Engine
+    repairer: LedgerRepairer
     checker: LedgerChecker
     config: ReplicationConfig
     is_local: bool
@@ -91,15 +91,15 @@ class MarkedLedgerRepair:
         self._registrations = Registrations(writable=(), read_only=())
         self._outcome = MarkedOutcome()
 
-    async def run(self, picked_ns: int, seen: Segment | None) -> MarkedOutcome:
-        """Repair it. ``picked_ns``: when its mark was read. ``seen``: see ``LedgerTask``.
+    async def run(self, picked_ns: int, earlier_segment: Segment | None) -> MarkedOutcome:
+        """Repair it. ``picked_ns``: when its mark was read. ``earlier_segment``: see ``LedgerTask``.
 
         MetadataUnavailableError, other MetadataError, ConfigurationError.
         """
         try:
             stored = await self._ports.ledgers.read(self._ledger_id)
-            self._registrations = await self._look(stored.value, picked_ns)
-            await self._replace_lost(stored, seen)
+            self._registrations = await self._read_registrations(stored.value, picked_ns)
+            await self._replace_lost(stored, earlier_segment)
             await self._rewrite(stored.value)
             await self._repair_placement()
         except LedgerNotFoundError:
@@ -110,27 +110,32 @@ class MarkedLedgerRepair:
             self._fail(FailureReason.METADATA_UNREADABLE, str(error))
         return self._outcome
 
-    async def _look(self, metadata: LedgerMetadata, picked_ns: int) -> Registrations:
+    async def _read_registrations(self, metadata: LedgerMetadata, picked_ns: int) -> Registrations:
         """Who is registered. Members that the mark names may be in the list only because it is older than the mark."""
-        bookies, mark = self.tools.engine.live_bookies, self.picked.mark.mark
+        bookies, mark = self.tools.repairer.live_bookies, self.picked.mark.mark
         registrations = await bookies.refresh()
-        named = metadata.bookies() if mark is None else metadata.bookies().intersection(mark.missing_bookies)
-        if registrations.live.isdisjoint(named):
+        in_doubt = metadata.bookies() if mark is None else metadata.bookies().intersection(mark.missing_bookies)
+        if registrations.live.isdisjoint(in_doubt):
             return registrations
         return await bookies.refresh((self._ports.clock.monotonic_ns() - picked_ns) / 1e9)
 
-    async def _replace_lost(self, stored: Versioned[LedgerMetadata], seen: Segment | None) -> None:
+    async def _replace_lost(self, stored: Versioned[LedgerMetadata], earlier_segment: Segment | None) -> None:
         """Replace members that are not registered."""
         gone, last_segment = self._gone(stored.value), stored.value.last_segment
         if not gone:
             return
         if not self.tools.config.open_ledger_wait_s:
-            seen = last_segment
+            earlier_segment = last_segment
         task = LedgerTask(
-            ledger_id=self._ledger_id, leaving=gone, unreachable=gone, seen=seen, stored=stored, is_data_first=True
+            ledger_id=self._ledger_id,
+            leaving=gone,
+            unreachable=gone,
+            earlier_segment=earlier_segment,
+            stored=stored,
+            is_data_first=True,
         )
         for failure in await self._carry_out(task):
-            if failure.reason is FailureReason.OPEN and seen != last_segment:
+            if failure.reason is FailureReason.OPEN and earlier_segment != last_segment:
                 self._outcome.open_segment = last_segment
             else:
                 self._note(failure, stored.value)
@@ -147,7 +152,7 @@ class MarkedLedgerRepair:
             check = await checker.check(self._ledger_id, CheckScope(has_open_end=False))
         if check.is_deleted:
             raise LedgerNotFoundError(self._ledger_id, "it was deleted")
-        self._outcome.relied_on = asked
+        self._outcome.checked_bookies = asked
         if check.is_clean:
             return
         if check.problem is not None:
@@ -191,7 +196,7 @@ class MarkedLedgerRepair:
         if not moves.leaving:
             for first_entry_id, broken in moves.stuck.items():
                 detail = f"no bookie can improve the segment from entry {first_entry_id}: {'; '.join(map(str, broken))}"
-                self._fail(FailureReason.PLACEMENT, detail, is_rare=True)
+                self._fail(FailureReason.PLACEMENT, detail, needs_event=True)
             return
         task = LedgerTask(
             ledger_id=self._ledger_id,
@@ -205,7 +210,7 @@ class MarkedLedgerRepair:
 
     async def _carry_out(self, task: LedgerTask) -> list[LedgerFailure]:
         """The failures of a turn; _InterruptedError."""
-        result = await self.tools.engine.repair_locked(self.picked.lock, task, self.activity)
+        result = await self.tools.repairer.repair_locked(self.picked.lock, task, self.activity)
         if result.was_deleted:
             raise LedgerNotFoundError(self._ledger_id, "it was deleted")
         self._outcome.broken_rules.extend(result.broken_rules)
@@ -221,14 +226,14 @@ class MarkedLedgerRepair:
         if self.tools.is_local and failure.reason in _FOR_OTHERS:
             self._outcome.is_for_others = True
             return
-        is_rare = failure.reason in _RARE
+        needs_event = failure.reason in _NEED_EVENT
         if failure.reason is FailureReason.UNREADABLE:
             verdict = judge_ledger(write_set_rows(self._ledger_id, metadata), self._registrations.live)
-            is_rare = verdict.replication is ReplicationState.UNAVAILABLE
-        place, detail = failure.place, failure.bare_detail
+            needs_event = verdict.replication is ReplicationState.UNAVAILABLE
+        subject, detail = failure.ledger_and_entries, failure.bare_detail
         if failure.bookie_id:
-            place = f"{failure.copies} copies on {failure.bookie_id}: {failure.reason.value}"
-        self._fail(failure.reason, f"{place}: {detail}" if detail else place, is_rare=is_rare)
+            subject = f"{failure.copies} copies on {failure.bookie_id}: {failure.reason.value}"
+        self._fail(failure.reason, f"{subject}: {detail}" if detail else subject, needs_event=needs_event)
 
-    def _fail(self, reason: FailureReason, detail: str, *, is_rare: bool = False) -> None:
-        self._outcome.failures.append(RepairFailure(reason.name, detail, is_rare))
+    def _fail(self, reason: FailureReason, detail: str, *, needs_event: bool = False) -> None:
+        self._outcome.failures.append(RepairFailure(reason.name, detail, needs_event))

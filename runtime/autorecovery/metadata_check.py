@@ -14,7 +14,14 @@ from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
-from bkctl.runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, NOT_YET, last_check_ms, repeat_in_s, wait_s
+from bkctl.runtime.autorecovery.check_times import (
+    DISABLED,
+    DUE_CHECK_INTERVAL_S,
+    NOT_YET,
+    last_check_ms,
+    repeat_in_s,
+    wait_s,
+)
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
 from bkctl.runtime.autorecovery.lane import Lane, Turn
 from bkctl.runtime.autorecovery.publisher import DisabledError
@@ -79,11 +86,11 @@ class MetadataCheck(abc.ABC, Generic[NoteT]):
             try:
                 await self._check(turn)
             except DisabledError:
-                self.lane.due_in(LOOK_AGAIN_S)
+                self.lane.due_in(DUE_CHECK_INTERVAL_S)
                 return DISABLED
             seconds = (clock.monotonic_ns() - began_ns) / 1e9
             await self._keep(msgspec.structs.replace(self._found, ended_ms=clock.now_ms(), seconds=seconds))
-        self.lane.due_in(min(await self._due_in_s(), LOOK_AGAIN_S))
+        self.lane.due_in(min(await self._due_in_s(), DUE_CHECK_INTERVAL_S))
         return self._words()
 
     def _words(self) -> str:

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 PULSAR_ABSENCE_S: Final = 60.0
 """How long Pulsar's auditor must be gone before another one runs: in this time Pulsar elects the next."""
-LEAVING_S_MAX: Final = 2.0
+RESIGN_S_MAX: Final = 2.0
 """How long giving back the office may take; after that it ends with the session."""
 _AUDITOR_END_S_MAX: Final = 3.0
 _RETRY_FIRST_S: Final = 1.0
@@ -74,7 +74,7 @@ class AuditorOffice:
                     self._report(f"the election of the auditor failed: {str(error) or type(error).__name__}")
                 await self.clock.sleep(retry_s)
         finally:
-            await self._leave()
+            await self._resign()
 
     async def _hold_once(self) -> None:
         """Wait for the office, and hold it until deposed."""
@@ -88,13 +88,13 @@ class AuditorOffice:
                 await self._take_leader()
             elif await self.store.exists(self._leader_path) is not None:
                 return  # elected while this process waited
-            watch = self.store.watch_node(self._leader_path, self._look_at_leader)
+            watch = self.store.watch_node(self._leader_path, self._note_leader)
             self.problem = None
             await self._audit()
         finally:
             if watch is not None:
                 watch.cancel()
-            await self._leave()
+            await self._resign()
 
     async def _audit(self) -> None:
         if self._deposed.done():
@@ -116,10 +116,10 @@ class AuditorOffice:
         if not self._deposed.done():
             self._deposed.set_result(None)
 
-    async def _leave(self) -> None:
+    async def _resign(self) -> None:
         """Give back both offices; bounded."""
         try:
-            async with asyncio.timeout(LEAVING_S_MAX):
+            async with asyncio.timeout(RESIGN_S_MAX):
                 if self.is_beside_pulsar:
                     await self._give_back_leader()
                 await self._election.resign()
@@ -174,7 +174,7 @@ class AuditorOffice:
             with contextlib.suppress(NoNodeError):
                 await self.store.delete(self._leader_path)
 
-    def _look_at_leader(self, node: Node | None) -> None:
+    def _note_leader(self, node: Node | None) -> None:
         if self.is_beside_pulsar:
             if node is not None and node.stat.ephemeral_owner == self.store.session_id:
                 return

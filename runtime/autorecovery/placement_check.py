@@ -33,8 +33,8 @@ from bkctl.runtime.placement.rules import faults_of
 from bkctl.runtime.placement.survey import BookieSurvey, rules_that_apply
 from bkctl.runtime.replication.judge.fragments import segment_entries
 
-LOOK_EVERY = 500
-"""Closed ledgers between two looks at the registrations, and whether autorecovery is disabled."""
+LEDGERS_PER_REFRESH = 500
+"""Closed ledgers after which the registrations are read again, and whether autorecovery is disabled."""
 VERDICTS_MAX = 10_000
 
 
@@ -70,7 +70,7 @@ class PlacementCheck(MetadataCheck[PlacementCheckNote]):
                 if not metadata.is_closed:
                     continue
                 counts = self._found
-                if counts.ledgers % LOOK_EVERY == LOOK_EVERY - 1:
+                if counts.ledgers % LEDGERS_PER_REFRESH == LEDGERS_PER_REFRESH - 1:
                     judge = await self._judge(judge)
                 verdict = judge.verdict_on(metadata)
                 self._found = msgspec.structs.replace(

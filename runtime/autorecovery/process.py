@@ -51,7 +51,7 @@ T = TypeVar("T")
 CONNECT_PAUSE_S: Final = 2.0
 
 
-class ProcessPlace(msgspec.Struct, frozen=True):
+class ProcessId(msgspec.Struct, frozen=True):
     """Where this process runs. ``host`` is the name that Java would write to a lock (``canonical_host_name``)."""
 
     host: str
@@ -60,7 +60,7 @@ class ProcessPlace(msgspec.Struct, frozen=True):
 
 async def run_autorecovery(
     config: DaemonConfig,
-    place: ProcessPlace,
+    process_id: ProcessId,
     stop: asyncio.Event,
     on_serving: Callable[[], None],
     manager: ServiceManager,
@@ -77,10 +77,10 @@ async def run_autorecovery(
             client = await _connect_unless_stopped(config, stop)
             if client is not None:
                 running.push_async_callback(client.close)
-                daemon = _new_daemon(config, client, place)
+                daemon = _new_daemon(config, client, process_id)
                 if on_daemon is not None:
                     on_daemon(ViewCollector(daemon, catalogue_of(client.ports.clock.now_ms)))
-                address = await _open_admin(config.autorecovery, place, daemon, running)
+                address = await _open_admin(config.autorecovery, process_id, daemon, running)
                 daemon.who = msgspec.structs.replace(daemon.who, admin=address)
                 logger.info("admin interface: %s", address or "none")
                 manager.notify(STATUS="running")
@@ -92,7 +92,7 @@ async def run_autorecovery(
 
 async def _open_admin(
     config: AutorecoveryConfig,
-    place: ProcessPlace,
+    process_id: ProcessId,
     daemon: AutorecoveryDaemon,
     running: contextlib.AsyncExitStack,
 ) -> str | None:
@@ -114,19 +114,19 @@ async def _open_admin(
 
     await require_token_file(admin, read)
     opened = await open_tcp_ports(
-        server, admin, listen_tcp, OsHost(), read_token, routes.probe_routes(), [place.host], workers
+        server, admin, listen_tcp, OsHost(), read_token, routes.probe_routes(), [process_id.host], workers
     )
-    path = await _open_socket(config.admin_socket, place, server)
+    path = await _open_socket(config.admin_socket, process_id, server)
     if opened.http is None:
         return None if path is None else f"unix:{path}"
-    host = place.host if admin.http_host in ALL_ADDRESSES else admin.http_host
+    host = process_id.host if admin.http_host in ALL_ADDRESSES else admin.http_host
     return f"http://{host}:{opened.http}"
 
 
-async def _open_socket(configured: str | None, place: ProcessPlace, server: AdminServer) -> str | None:
+async def _open_socket(configured: str | None, process_id: ProcessId, server: AdminServer) -> str | None:
     """Path of the unix socket; None: none was configured, and the usual one cannot be opened. ConfigurationError."""
     try:
-        path = configured or os.path.join(run_directory(), f"autorecovery-{place.pid}.admin.sock")
+        path = configured or os.path.join(run_directory(), f"autorecovery-{process_id.pid}.admin.sock")
         await server.open_local(listen_unix, path)
     except (OSError, ConfigurationError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
@@ -179,14 +179,14 @@ def _report_missing_layout(ledgers: LedgerStore) -> None:
         logger.warning("%s is missing: ledgers are looked for in the layout %s; see bkctl metadata doctor", path, name)
 
 
-def _new_daemon(config: DaemonConfig, client: LedgerClient, place: ProcessPlace) -> AutorecoveryDaemon:
+def _new_daemon(config: DaemonConfig, client: LedgerClient, process_id: ProcessId) -> AutorecoveryDaemon:
     ports, store, root = client.ports, client.store, client.ports.ledgers.root
     settings = config.autorecovery
     now_ms = ports.clock.now_ms()
     who = DaemonNote(
-        bookie_id=daemon_id(place),
-        host=place.host,
-        pid=place.pid,
+        bookie_id=daemon_id(process_id),
+        host=process_id.host,
+        pid=process_id.pid,
         role=settings.role.value,
         started_ms=now_ms,
         written_ms=now_ms,
@@ -194,7 +194,7 @@ def _new_daemon(config: DaemonConfig, client: LedgerClient, place: ProcessPlace)
     )
 
     def new_worker() -> Worker:
-        return Worker(ports, store, settings, config.replication, holder=place.host)
+        return Worker(ports, store, settings, config.replication, holder=process_id.host)
 
     office = AuditorOffice(
         store,
@@ -213,10 +213,10 @@ def _new_daemon(config: DaemonConfig, client: LedgerClient, place: ProcessPlace)
     )
 
 
-def daemon_id(place: ProcessPlace) -> str:
+def daemon_id(process_id: ProcessId) -> str:
     """What the vote of a daemon contains: an id that no bookie has, so that no Java process mistakes it for its own."""
-    found = f"autorecovery-{place.host}-{place.pid}"
-    return found if is_valid_bookie_id(found) else f"autorecovery-{place.pid}"
+    found = f"autorecovery-{process_id.host}-{process_id.pid}"
+    return found if is_valid_bookie_id(found) else f"autorecovery-{process_id.pid}"
 
 
 async def _connect_unless_stopped(config: DaemonConfig, stop: asyncio.Event) -> LedgerClient | None:

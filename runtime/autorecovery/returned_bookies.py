@@ -102,8 +102,8 @@ class ReturnedBookies:
             if self._absences[bookie_id] == absence:
                 del self._absences[bookie_id]
         cleared = sum(count for outcome, count in outcomes.items() if outcome.is_cleared)
-        named = ", ".join(sorted(absences))
-        text = f"{named}: cleared {cleared} marks, left {outcomes.total() - cleared} to the workers"
+        names = ", ".join(sorted(absences))
+        text = f"{names}: cleared {cleared} marks, left {outcomes.total() - cleared} to the workers"
         logger.info("bookies that came back: %s", text)
         return text
 

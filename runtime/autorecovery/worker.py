@@ -31,7 +31,7 @@ from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.policy import CopyPace, Policy
-from bkctl.runtime.replication.run.engine import Engine
+from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.storage.errors import BkctlError
 
@@ -88,16 +88,16 @@ class Worker:
         self._marks = UnderReplicationMarks(store, root, ports.clock, is_ctime_stored=config.is_mark_time_stored)
         self._work = ReplicationWork(store, root, self._marks, self._locks, self._note_change)
         policy = Policy(config=replication, pace=CopyPace(bytes_per_s=config.copy_bytes_per_s))
-        self._engine = Engine(
+        self._repairer = LedgerRepairer(
             ports,
             self._locks,
             policy,
             only_targets=(own_bookie,) if is_local and own_bookie is not None else (),
             on_outage=_report_outage,
         )
-        self._live_bookies = self._engine.live_bookies
-        checker = LedgerChecker(ports, self._live_bookies, replication, self._engine.pacer.total)
-        self._tools = RepairTools(ports, self._engine, checker, replication, is_local)
+        self._live_bookies = self._repairer.live_bookies
+        checker = LedgerChecker(ports, self._live_bookies, replication, self._repairer.pacer.total)
+        self._tools = RepairTools(ports, self._repairer, checker, replication, is_local)
         self._queue = WorkQueue()
         self._listing = MarkListing(ports, store, config, self._work, self._notes, self._live_bookies, self._queue)
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -119,7 +119,7 @@ class Worker:
             finished_ms=self._finished_ms,
             ledgers_repaired=self._ledgers_repaired,
             ledgers_failed=self._ledgers_failed,
-            bytes_copied=self._engine.bytes_copied,
+            bytes_copied=self._repairer.bytes_copied,
             waiting=self._queue.known_count,
             copies_breaking_placement=self._copies_breaking_placement,
         )
@@ -131,7 +131,7 @@ class Worker:
                 try:
                     await self._serve()
                 except MetadataUnavailableError as error:
-                    await self._engine.outage.wait(error)
+                    await self._repairer.outage.wait(error)
                 except BkctlError as error:
                     if str(error) != self._problem:
                         logger.warning("the replication worker cannot take ledgers, and tries again: %s", error)
@@ -196,7 +196,7 @@ class Worker:
             await self._take_and_repair(ledger_id)
         except MetadataUnavailableError as error:
             self._postpone(ledger_id, ERROR_PAUSE_S)
-            await self._engine.outage.wait(error)
+            await self._repairer.outage.wait(error)
         except BkctlError as error:
             logger.warning("ledger %d: the repair failed, and will be repeated: %s", ledger_id, error)
             self._postpone(ledger_id, self._config.failed_ledger_pause_first_s)
@@ -225,21 +225,21 @@ class Worker:
                 return
             writer = self._writers.pop(ledger_id, None)
             is_due = writer is not None and writer.due_ms <= self._clock.now_ms()
-            seen = writer.segment if writer is not None and is_due else None
+            earlier_segment = writer.segment if writer is not None and is_due else None
             repair = MarkedLedgerRepair(self._tools, picked, activity)
-            outcome = await picked.lock.while_held(lambda: repair.run(picked_ns, seen))
+            outcome = await picked.lock.while_held(lambda: repair.run(picked_ns, earlier_segment))
             if outcome is None:
                 self._live_bookies.note_outage()
                 outcome = MarkedOutcome(is_interrupted=True)
-            await self._settle(picked, outcome, former, writer)
+            await self._finish_or_postpone(picked, outcome, former, writer)
         finally:
             del self._held[ledger_id]
-            if self._engine.outage.is_lasting:
-                self._locks.leave(picked.lock)
+            if self._repairer.outage.is_lasting:
+                self._locks.release_later(picked.lock)
             else:
                 await picked.release()
 
-    async def _settle(
+    async def _finish_or_postpone(
         self,
         picked: PickedLedger,
         outcome: MarkedOutcome,
@@ -271,7 +271,7 @@ class Worker:
                 logger.warning("ledger %d is not repaired: %s", ledger_id, failure.detail)
             self._listing.postpone(ledger_id, note)
         elif outcome.is_for_others:
-            await self._look_at_own_bookie()
+            await self._check_own_bookie()
             self._postpone(ledger_id, OTHERS_PAUSE_S)
         elif outcome.is_done:
             await self._finish(picked, outcome, former)
@@ -282,15 +282,15 @@ class Worker:
             await self._notes.failures.remove(str(ledger_id))
         if not await self._work.finish(picked):
             self._queue.postpone(ledger_id, self._clock.now_ms())  # marked again meanwhile
-        elif outcome.relied_on:
+        elif outcome.checked_bookies:
             age_s = (self._clock.monotonic_ns() - checked_ns) / 1e9
-            lost = outcome.relied_on - (await self._live_bookies.refresh(age_s)).live
+            lost = outcome.checked_bookies - (await self._live_bookies.refresh(age_s)).live
             if lost:
                 await self._marks.mark(ledger_id, sorted(lost))
         self._ledgers_repaired += 1
         self._finished_ms = self._clock.now_ms()
 
-    async def _look_at_own_bookie(self) -> None:
+    async def _check_own_bookie(self) -> None:
         """Report that it cannot take copies, once."""
         is_missed = self._own_bookie not in (await self._live_bookies.refresh()).writable
         if is_missed and not self._is_own_bookie_missed:

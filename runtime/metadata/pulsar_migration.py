@@ -14,8 +14,8 @@ from bkctl.runtime.errors import NoNodeError, RefusedError
 from bkctl.runtime.metadata.store import MetadataStore
 
 FLAG_PATH = "/pulsar/migration-coordinator/migration"
-LOOK_AGE_S_MAX = 5.0
-"""Changes rely on a look at the flag that is at most this old."""
+FLAG_AGE_S_MAX = 5.0
+"""Changes rely on a flag that was read at most this long ago."""
 _RUNNING = frozenset({"PREPARATION", "COPYING"})
 _COMPLETED = "COMPLETED"
 _WITHOUT_EFFECT = frozenset({"NOT_STARTED", "FAILED"})
@@ -28,29 +28,29 @@ class _MigrationFlag(msgspec.Struct):
 
 
 class MigrationWatch:
-    """Looks at the flag again and again while a command runs: a migration may begin at any time."""
+    """Reads the flag again and again while a command runs: a migration may begin at any time."""
 
     def __init__(self, store: MetadataStore, root: str) -> None:
         self._store = store
         self._root = root
         self._reason: str | None = None
-        self._looked_at_s: float | None = None
-        self._looking = asyncio.Lock()
+        self._read_at_s: float | None = None
+        self._reading = asyncio.Lock()
 
     async def require_none(self) -> None:
-        """RefusedError if a migration forbids changes of the metadata, at most ``LOOK_AGE_S_MAX`` ago."""
+        """RefusedError if a migration forbids changes of the metadata, at most ``FLAG_AGE_S_MAX`` ago."""
         if self._is_old():
-            async with self._looking:
+            async with self._reading:
                 if self._is_old():
                     started_s = asyncio.get_running_loop().time()
                     self._reason = await read_migration(self._store, self._root)
-                    self._looked_at_s = started_s
+                    self._read_at_s = started_s
         if self._reason is not None:
             raise RefusedError(f"{self._reason} ({flag_path(self._root)})")
 
     def _is_old(self) -> bool:
         now_s = asyncio.get_running_loop().time()
-        return self._looked_at_s is None or now_s - self._looked_at_s >= LOOK_AGE_S_MAX
+        return self._read_at_s is None or now_s - self._read_at_s >= FLAG_AGE_S_MAX
 
 
 async def read_migration(store: MetadataStore, root: str) -> str | None:

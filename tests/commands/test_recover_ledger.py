@@ -12,7 +12,7 @@ import plyvel
 import pytest
 from kazoo.client import KazooClient
 
-from bkctl.commands.recover_ledger import plan_of_rest, work_of_repair
+from bkctl.commands.recover_ledger import plan_of_unfinished, work_of_repair
 from bkctl.runtime.metadata.bookies.service_info import BookieServiceInfo, decode_service_info, encode_service_info
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.replication.judge.bad_copies import BadCopies, InPlacePlan, LedgerInPlace, left_copies
@@ -162,7 +162,7 @@ def test_a_continued_repair_still_reports_what_its_plan_had_left() -> None:
     job_file.append(done(8))
     job_file.write()
 
-    again = plan_of_rest(job_file.rest)
+    again = plan_of_unfinished(job_file.unfinished)
 
     assert [ledger.ledger_id for ledger in again.to_repair] == [9]
     assert [left.ledger_id for left in again.left] == [7, 8, 9]

@@ -102,7 +102,7 @@ def test_a_killed_job_continues_within_a_long_copy(degraded: DegradedCluster) ->
     killed.kill()
     killed.wait()
     job = JobFile(SqliteDatabase(job_file))
-    left = job.rest.ledger_ids
+    left = job.unfinished.ledger_ids
     ((record,),) = (ranges for ranges in map(job.ranges_of, left) if ranges)
     done = job.done_before[0]
     job.close()

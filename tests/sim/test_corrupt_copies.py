@@ -69,7 +69,7 @@ def test_a_corrupt_copy_is_written_in_place_only_on_a_bookie_that_says_it_is_bkc
             )
         assert report.copies_not_needed == 0
         assert (await plan(cluster, ledger_id)).to_repair == ()
-        assert await cluster.locks.look_at(ledger_id) is None
+        assert await cluster.locks.read(ledger_id) is None
 
     simulate(scenario)
 
@@ -638,7 +638,7 @@ def test_an_outage_while_missing_copies_are_written_does_not_end_the_turn_before
         assert report.is_complete, report.left
         assert await cluster.ensembles(ledger_id) == {0: ("b4", "b2", "b3")}
         assert (report.copies_moved, report.stripes_moved) == (1, 1)
-        assert await cluster.locks.look_at(ledger_id) is None
+        assert await cluster.locks.read(ledger_id) is None
 
     simulate(scenario)
 

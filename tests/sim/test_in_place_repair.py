@@ -88,7 +88,7 @@ def test_t24_an_ensemble_of_all_bookies_gets_its_entries_back_on_the_one_that_ca
         assert report.bytes_written == sum(map(len, before["b2"].values()))
         assert {bookie_id: entries[ledger_id] for bookie_id, entries in cluster.copies.items()} == before
         assert (await cluster.ports.ledgers.read(ledger_id)).version == version
-        assert await cluster.locks.look_at(ledger_id) is None
+        assert await cluster.locks.read(ledger_id) is None
         last = moments[-1]
         assert (last.ledgers_done, last.ledgers_total, last.entries_copied) == (1, 1, len(before["b2"]))
         assert (await plan(cluster, ledger_id)).to_repair == ()
@@ -355,7 +355,7 @@ def test_an_outage_of_zookeeper_that_ends_the_session_is_waited_out(cut_after_s:
         assert report.copies_written + report.copies_not_needed == 1000
         for ledger_id in ids:
             assert cluster.holds("b2", ledger_id) == list(range(50))
-            assert await cluster.locks.look_at(ledger_id) is None
+            assert await cluster.locks.read(ledger_id) is None
 
     simulate(scenario)
 

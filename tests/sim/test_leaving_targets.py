@@ -64,7 +64,7 @@ def test_a_target_that_leaves_during_the_next_stripe_is_never_named(
         left: list[str] = []
         leaving: list[asyncio.Task[None]] = []
 
-        async def let_leave() -> None:
+        async def remove_target() -> None:
             (target,) = (each for each in "tuv" if cluster.holds(each, ledger_id))
             await leave(cluster, target)
             left.append(target)
@@ -73,7 +73,7 @@ def test_a_target_that_leaves_during_the_next_stripe_is_never_named(
             if request.bookie_id != "c" or request.kind != "read" or left:
                 return None
             if not leaving:
-                leaving.append(asyncio.create_task(let_leave()))
+                leaving.append(asyncio.create_task(remove_target()))
             return Status.TOO_MANY_REQUESTS
 
         cluster.rules.append(hold_up)

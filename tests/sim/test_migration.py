@@ -8,7 +8,7 @@ import pytest
 
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.ledger.metadata import LedgerState
-from bkctl.runtime.metadata.pulsar_migration import FLAG_PATH, LOOK_AGE_S_MAX
+from bkctl.runtime.metadata.pulsar_migration import FLAG_AGE_S_MAX, FLAG_PATH
 from bkctl.runtime.metadata.store import ANY_VERSION
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.run.drain import DrainHooks
@@ -49,7 +49,7 @@ def test_a_change_relies_on_a_recent_look() -> None:
         ledger_id = await cluster.store(OPEN, entries=1)
         stored = await ledgers.read(ledger_id)
         await begin(cluster)
-        await cluster.clock.sleep(LOOK_AGE_S_MAX)
+        await cluster.clock.sleep(FLAG_AGE_S_MAX)
         with pytest.raises(RefusedError, match=REFUSAL):
             await ledgers.write(ledger_id, stored.value, stored.version)
         with pytest.raises(RefusedError, match=REFUSAL):
@@ -59,7 +59,7 @@ def test_a_change_relies_on_a_recent_look() -> None:
         assert await ledgers.read(ledger_id) == stored
 
         await cluster.metadata_store.set(FLAG_PATH, b'{"phase": "FAILED"}', ANY_VERSION)
-        await cluster.clock.sleep(LOOK_AGE_S_MAX)
+        await cluster.clock.sleep(FLAG_AGE_S_MAX)
         await ledgers.write(ledger_id, stored.value, stored.version)
 
     simulate(scenario)

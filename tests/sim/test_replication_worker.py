@@ -480,13 +480,13 @@ def test_a_failed_ledger_is_tried_by_all_workers_together_with_pauses_that_doubl
             store, _ = await process_on(cluster)
             stores.append(store)
             worker = await worker_of_its_own(cluster, store, holder=f"host{number}")
-            run = worker._engine.repair_locked
+            run = worker._repairer.repair_locked
 
             async def noted(*arguments: object, run: object = run) -> object:
                 tried_s.append(cluster.clock.monotonic_ns() / 1e9)
                 return await run(*arguments)  # type: ignore[operator]
 
-            worker._engine.repair_locked = noted  # type: ignore[method-assign, assignment]
+            worker._repairer.repair_locked = noted  # type: ignore[method-assign, assignment]
             workers.append(worker)
         async with serving(*workers):
             note = await until_failed(cluster, ledger_id)

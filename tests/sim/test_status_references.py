@@ -15,7 +15,7 @@ from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_stor
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.election import AuditorElection
 from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
-from bkctl.runtime.replication.judge.cluster_status import ClusterLook, DownReferences, findings_of
+from bkctl.runtime.replication.judge.cluster_status import ClusterFacts, DownReferences, findings_of
 from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
@@ -28,11 +28,11 @@ async def must_not_open() -> LedgerStore:
     raise AssertionError("no ledger may be read")
 
 
-async def look(
+async def read(
     cluster: RepairCluster,
     limits: StatusLimits | None = None,
     open_ledgers: Callable[[], Awaitable[LedgerStore]] | None = None,
-) -> ClusterLook:
+) -> ClusterFacts:
     store = cluster.metadata_store
 
     async def open_them() -> LedgerStore:
@@ -40,11 +40,11 @@ async def look(
 
     limits = limits or StatusLimits()
     survey = StatusSurvey(store, ROOT, open_ledgers or open_them, cluster.ports.bookies, cluster.clock, limits)
-    return await survey.look()
+    return await survey.read()
 
 
 async def references(cluster: RepairCluster, limits: StatusLimits | None = None) -> DownReferences:
-    found = (await look(cluster, limits)).references
+    found = (await read(cluster, limits)).references
     assert found is not None
     return found
 
@@ -65,11 +65,11 @@ def test_a_complete_scan_proves_what_is_referenced() -> None:
         for _ in range(20):
             await cluster.store(pair("b1:3181", "b2:3181"))
         found = await references(cluster)
-        assert (found.ledgers, found.why_unknown, found.unnamed) == (20, None, frozenset({DOWN}))
+        assert (found.ledgers, found.why_unknown, found.unreferenced) == (20, None, frozenset({DOWN}))
         await cluster.store(pair("b1:3181", DOWN))
         found = await references(cluster)
-        assert (found.ledgers, found.why_unknown, found.unnamed) == (21, None, frozenset())
-        assert found.named == {DOWN}
+        assert (found.ledgers, found.why_unknown, found.unreferenced) == (21, None, frozenset())
+        assert found.referenced == {DOWN}
 
 
 def test_the_scan_ends_when_all_lost_bookies_were_named() -> None:
@@ -78,7 +78,7 @@ def test_the_scan_ends_when_all_lost_bookies_were_named() -> None:
         for _ in range(300):
             await cluster.store(pair("b1:3181", DOWN))
         found = await references(cluster)
-        assert (found.ledgers, found.why_unknown, found.named) == (1, None, frozenset({DOWN}))
+        assert (found.ledgers, found.why_unknown, found.referenced) == (1, None, frozenset({DOWN}))
 
     simulate(scenario)
 
@@ -90,7 +90,7 @@ def test_a_ledger_that_cannot_be_read_may_reference_it() -> None:
         await cluster.metadata_store.set(cluster.ports.ledgers.path(ledger_id), b"junk", -1)
         found = await references(cluster)
         assert f"ledger {ledger_id}" in str(found.why_unknown)
-        assert found.unnamed == frozenset()
+        assert found.unreferenced == frozenset()
 
     simulate(scenario)
 
@@ -103,7 +103,7 @@ def test_what_there_was_no_time_for_is_unknown() -> None:
         found = await references(cluster, StatusLimits(ledgers_s=0.02))
         assert found.ledgers < 300
         assert "ledgers were read in 0.02 s" in str(found.why_unknown)
-        assert found.unnamed == frozenset()
+        assert found.unreferenced == frozenset()
 
     simulate(scenario)
 
@@ -119,7 +119,7 @@ def test_no_ledger_is_read_while_no_answer_is_needed(is_moving: bool) -> None:
             await cluster.start("b1:3181", "b2:3181")
         holder = OperationHolder("recover failed-bookie", "ann", "h1", 17, "2026-01-01T00:00:00Z")
         async with await lock_bookies(cluster.metadata_store, ROOT, holder, [DOWN]):
-            found = await look(cluster, open_ledgers=must_not_open)
+            found = await read(cluster, open_ledgers=must_not_open)
         assert found.references is None
         assert found.bookies is not None
 
@@ -144,12 +144,12 @@ def test_the_deadline_of_a_removed_bookie_is_no_news() -> None:
                 bookie_id="b1:3181", host="h", pid=7, role="both", started_ms=1, written_ms=2, is_auditor=True
             )
             await notes.daemons.put("1", note)
-            status = await look(cluster)
+            status = await read(cluster)
             assert status.references is not None
-            assert status.references.unnamed == {"b2:3181"}
+            assert status.references.unreferenced == {"b2:3181"}
             parts = {each.part for each in findings_of(status)}
             assert parts.isdisjoint({"deadlines", "bookies_down", "bookies_unreferenced"})
             await cluster.store(pair("b1:3181", "b2:3181"))
-            assert "deadlines" in {each.part for each in findings_of(await look(cluster))}
+            assert "deadlines" in {each.part for each in findings_of(await read(cluster))}
 
     simulate(scenario)

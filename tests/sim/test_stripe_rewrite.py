@@ -1,4 +1,4 @@
-"""Bad copies of a stripe that are written again to their own bookie (``StripeJob.bad``)."""
+"""Bad copies of a stripe that are written again to their own bookie (``StripeTask.bad``)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
-from bkctl.runtime.replication.copy.job import StripeJob, StripeOutcome
 from bkctl.runtime.replication.copy.rate import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader
-from bkctl.runtime.replication.copy.stripe import Replicator
+from bkctl.runtime.replication.copy.stripe import StripeReplicator
+from bkctl.runtime.replication.copy.stripe_task import StripeOutcome, StripeTask
 from bkctl.runtime.replication.judge.fragments import EntryRange, fragments_naming
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from tests.runtime.client.fakes import credentials, payload
@@ -38,7 +38,7 @@ class Rewrites:
         self.unusable: dict[str, str] = {}
         self.requests_seen = 0
         self.lock_is_lost_after = 10**9
-        self._replicator = Replicator(
+        self._replicator = StripeReplicator(
             cluster.ports,
             copies,
             config,
@@ -49,9 +49,9 @@ class Rewrites:
     async def run(self, ledger_id: int, metadata: LedgerMetadata, *bad: EntryRange) -> StripeOutcome:
         (fragment,) = fragments_naming(metadata, ["b1"])
         (index,) = fragment.bookie_indexes
-        job = StripeJob(credentials(ledger_id), metadata, fragment, index, "b1", frozenset(), bad=bad or ALL)
+        task = StripeTask(credentials(ledger_id), metadata, fragment, index, "b1", frozenset(), bad=bad or ALL)
         activity = LedgerActivity(ledger_id, 0)
-        return await self._replicator.copy(job, activity, self._require_lock, self.unusable)
+        return await self._replicator.copy(task, activity, self._require_lock, self.unusable)
 
     def _require_lock(self) -> None:
         self.requests_seen += 1

@@ -110,7 +110,7 @@ class ReplicationLock:
             watch.cancel()
 
     async def release(self) -> None:
-        """Release the lock; can be repeated. If that fails, ``settle`` or the end of the session deletes the node."""
+        """Release the lock; can be repeated. If it fails, ``release_in_doubt`` or the session's end deletes it."""
         if not self._is_held:
             return  # once lost, the node may belong to another holder
         self.note_lost()
@@ -161,7 +161,7 @@ class ReplicationLocks:
         self._held: dict[int, ReplicationLock] = {}
         self._acquiring: set[int] = set()
         self._in_doubt: dict[int, None] = {}
-        self._one_settles = asyncio.Lock()
+        self._one_releases = asyncio.Lock()
         self._sessions_lost_count = 0
         store.on_session_lost(self._note_session_lost)
 
@@ -176,7 +176,7 @@ class ReplicationLocks:
             return None
         self._acquiring.add(ledger_id)
         try:
-            await self.settle()
+            await self.release_in_doubt()
             await self._tree.require()
             return await self._acquire(ledger_id, unchanged)
         finally:
@@ -213,9 +213,9 @@ class ReplicationLocks:
 
     def _watch(self, lock: ReplicationLock) -> None:
         path = self._paths.replication_lock(lock.ledger_id)
-        lock.watch_by(self._store.watch_node(path, functools.partial(self._look_at, lock)))
+        lock.watch_by(self._store.watch_node(path, functools.partial(self._note_node, lock)))
 
-    def _look_at(self, lock: ReplicationLock, node: Node | None) -> None:
+    def _note_node(self, lock: ReplicationLock, node: Node | None) -> None:
         if not lock.is_held or (node is not None and node.stat.ephemeral_owner == self._store.session_id):
             return
         self._note_deleted(lock)
@@ -224,13 +224,13 @@ class ReplicationLocks:
         self._forget(lock)
         logger.warning("another process deleted the replication lock of ledger %d", lock.ledger_id)
 
-    async def settle(self) -> None:
+    async def release_in_doubt(self) -> None:
         """Release locks that this session may hold without knowing it: those with an unanswered create or delete.
 
         No operation when there is none, else two for each. MetadataUnavailableError: call again later.
         """
         while self._in_doubt:
-            async with self._one_settles:
+            async with self._one_releases:
                 if not self._in_doubt:
                     return
                 ledger_id = next(iter(self._in_doubt))
@@ -241,8 +241,8 @@ class ReplicationLocks:
                         await self._store.delete(path)
                 self._in_doubt.pop(ledger_id, None)
 
-    def leave(self, lock: ReplicationLock) -> None:
-        """Release a lock without waiting for ZooKeeper: ``settle`` or the end of the session deletes its node."""
+    def release_later(self, lock: ReplicationLock) -> None:
+        """Release a lock without waiting for ZooKeeper: ``release_in_doubt`` or the session's end deletes its node."""
         if lock.is_held:
             lock.note_lost()
             del self._held[lock.ledger_id]
@@ -256,7 +256,7 @@ class ReplicationLocks:
         """Whether the lock is this session's; no operation."""
         return ledger_id in self._held
 
-    async def look_at(self, ledger_id: int) -> HeldLock | None:
+    async def read(self, ledger_id: int) -> HeldLock | None:
         """The lock as stored, of any holder; None when it is free."""
         return await read_lock(self._store, self._paths.root, ledger_id)
 
@@ -288,7 +288,7 @@ class ReplicationLocks:
         try:
             result = await transaction(DeleteNode(path))
         except asyncio.CancelledError:
-            self.leave(lock)
+            self.release_later(lock)
             raise
         except MetadataUnavailableError:
             raise

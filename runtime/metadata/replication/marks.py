@@ -245,7 +245,7 @@ async def list_marked_ids(store: NodeReader, root: str, foreign: ForeignNames) -
         return directory, await list_groups(store, directory, foreign)
 
     def below(directories: AsyncIterator[str]) -> AsyncGenerator[str, None]:
-        return _joined(pipelined(directories, names, _DIRECTORIES_AHEAD))
+        return _child_paths(pipelined(directories, names, _DIRECTORIES_AHEAD))
 
     first = below(each_of([top]))
     second = below(first)
@@ -260,7 +260,7 @@ async def list_marked_ids(store: NodeReader, root: str, foreign: ForeignNames) -
                 foreign.skip(directory, "a directory of marks")
 
 
-async def _joined(listings: AsyncGenerator[tuple[str, list[str]], None]) -> AsyncGenerator[str, None]:
+async def _child_paths(listings: AsyncGenerator[tuple[str, list[str]], None]) -> AsyncGenerator[str, None]:
     async with aclosing(listings):
         async for directory, names in listings:
             for name in names:

@@ -1,6 +1,6 @@
 """Closes a ledger whose end only lost bookies may know, after the operator has given them up. Exception to promise 3.
 
-    look     the lost bookies are unregistered, all other members answer, and others can take the place of the lost
+    examine  the lost bookies are unregistered, all other members answer, and others can take the place of the lost
     fence    every other member; without the answer of each of them nothing more is done
     copy     each entry of the last segment that any of them has, to its full write set without the lost bookies
     close    one compare-and-set: the last segment names no lost bookie, and the new members must not have left
@@ -42,16 +42,16 @@ from bkctl.runtime.metadata.store import CheckNode, Versioned
 from bkctl.runtime.protocol.status import error_of
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.gaps import next_listed
-from bkctl.runtime.replication.copy.job import CopyTools
 from bkctl.runtime.replication.copy.rate import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader, batch_entries_max, reason_of
+from bkctl.runtime.replication.copy.stripe_task import CopyTools
 from bkctl.runtime.replication.copy.writer import worst_of
-from bkctl.runtime.replication.judge.copies import Copy, CopyState, marked_different
+from bkctl.runtime.replication.judge.copies import Copy, CopyState, compared_copies
 from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, in_and_out_of
 from bkctl.runtime.replication.survey.loss_proof import why_not_given_up
 from bkctl.storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
 
-LOOK_AHEAD_ENTRIES = 10_000
+READ_AHEAD_ENTRIES = 10_000
 """How many entries without a good copy in a row, after the highest one that is known, prove that no more follow.
 
 The answer for the last entry is not enough: a Java bookie may name a lower one than it has (protocol section 6.5)."""
@@ -99,7 +99,7 @@ class LossClose:
         """The lost bookies in the last segment."""
         return tuple(sorted(self._lost.intersection(metadata.last_segment.ensemble)))
 
-    async def look(self, ledger_id: int, metadata: LedgerMetadata) -> int | str:
+    async def examine(self, ledger_id: int, metadata: LedgerMetadata) -> int | str:
         """Why it would be refused, as far as that is known without a fence. Otherwise the highest entry that is known,
         which is not certainly the last one. Changes nothing."""
         if (reason := await self._why_not_given_up(metadata)) is not None:
@@ -231,17 +231,17 @@ class LossClose:
     ) -> tuple[str, ...]:
         """The ensemble with other bookies in place of those that leave; NotEnoughBookiesError. ``failed``: why some
         cannot take copies; they are not chosen."""
-        places = {index: each for index, each in enumerate(ensemble) if each in leaving}
-        if not places:
+        positions = {index: each for index, each in enumerate(ensemble) if each in leaving}
+        if not positions:
             return ensemble
         replacements = await Replacements.fetch(self._ports, ledger_id, metadata)
         try:
-            chosen = replacements.choose(ensemble, places, {*self._lost, *failed})
+            chosen = replacements.choose(ensemble, positions, {*self._lost, *failed})
         except NotEnoughBookiesError as error:
             why = "".join(f"; {each}: {reason}" for each, reason in failed.items())
             raise NotEnoughBookiesError(ledger_id, f"{bare_reason(ledger_id, error)}{why}") from error
-        if len(chosen) < len(places):
-            missing = ", ".join(bookie_id for index, bookie_id in places.items() if index not in chosen)
+        if len(chosen) < len(positions):
+            missing = ", ".join(bookie_id for index, bookie_id in positions.items() if index not in chosen)
             raise NotEnoughBookiesError(ledger_id, f"no writable bookie is left to replace {missing}: start another")
         return tuple(chosen.get(index, each) for index, each in enumerate(ensemble))
 
@@ -316,7 +316,7 @@ class _SegmentCopy:
         """Copy all entries; LedgerRecoveryError if a former member gives no answer for an entry."""
         entry_id = self._metadata.last_segment.first_entry_id
         batch_size, largest_bytes, barren = _FIRST_BATCH, 0, 0
-        while (limit := min(self.known + LOOK_AHEAD_ENTRIES, ENTRY_ID_MAX)) >= entry_id:
+        while (limit := min(self.known + READ_AHEAD_ENTRIES, ENTRY_ID_MAX)) >= entry_id:
             entry_ids = range(entry_id, min(entry_id + batch_size - 1, limit) + 1)
             wanted = {each: self._members(each) for each in entry_ids}
             copies = await self._tools.copies.read_each(wanted, self._credentials)
@@ -333,7 +333,7 @@ class _SegmentCopy:
             await asyncio.gather(*(self._write(each, bodies) for each, bodies in missing.items()))
             entry_id = entry_ids[-1] + 1
             batch_size = batch_entries_max(largest_bytes)
-            if barren >= LOOK_AHEAD_ENTRIES and barren % LOOK_AHEAD_ENTRIES < len(entry_ids):
+            if barren >= READ_AHEAD_ENTRIES and barren % READ_AHEAD_ENTRIES < len(entry_ids):
                 entry_id = await self._after_gap(entry_id, barren)
 
     def note_holes_until(self, entry_id: int) -> None:
@@ -366,7 +366,7 @@ class _SegmentCopy:
                     raise _MemberFailedError(copy.bookie_id, copy.reason)
                 reason = f"bookie {copy.bookie_id}: entry {entry_id} may exist on it: {copy.reason}"
                 raise LedgerRecoveryError(self._credentials.ledger_id, reason)
-        return marked_different(list(copies.values()))
+        return compared_copies(list(copies.values()))
 
     def _good_body(self, entry_id: int, judged: Sequence[Copy]) -> bytes | None:
         """The copy that counts; notes what is known of the entry."""

@@ -145,7 +145,7 @@ class LedgerCloser:
             stored = await self._ports.ledgers.read(ledger_id)
             if stored.value.is_closed:
                 return CloseResult(ledger_id, CloseOutcome.CLOSED_BY_OTHERS, stored.value)
-            known = await consent.closing.look(ledger_id, stored.value)
+            known = await consent.closing.examine(ledger_id, stored.value)
             if isinstance(known, str):
                 return _failed(ledger_id, f"{known}; it was left as it is")
             await consent.keep(ledger_id)

@@ -14,8 +14,8 @@ from bkctl.runtime.replication.cluster_audit.shape import (
     LedgerShape,
     ShapeKey,
     outcomes,
+    problems_of,
     shape_key,
-    standing_of,
 )
 from bkctl.runtime.replication.cluster_audit.tables import (
     NO_OWNER,
@@ -59,8 +59,8 @@ class _CountedShape(LedgerShape):
     def __init__(self, verdict: LedgerVerdict, known: KnownBookies) -> None:
         rows = verdict.rows
         super().__init__(rows, known)
-        self.standing = standing = standing_of(self, known)
-        self.outcomes = tuple(outcomes(self, known, standing))
+        self.problems = problems = problems_of(self, known)
+        self.outcomes = tuple(outcomes(self, known, problems))
         self.live_copies = [row.live_copies for row in rows]
         self.under_replicated = [row.replication in UNDER_REPLICATED_STATES for row in rows]
         self.widths = [len(set(row.write_set.write_set)) for row in rows]
@@ -68,10 +68,10 @@ class _CountedShape(LedgerShape):
             "open_ledgers": self.ledger_state != "closed",
             "in_recovery_ledgers": self.ledger_state == "in_recovery",
             "one_copy": any(row.live_copies == 1 < row.expected_copies for row in rows),
-            "lost": standing.lost_ledgers,
+            "lost": problems.lost_ledgers,
             "unclosable": self.is_closable is False,
-            "unwritable": standing.unwritable_ledgers,
-            "unreplaceable": standing.unreplaceable_ledgers,
+            "unwritable": problems.unwritable_ledgers,
+            "unreplaceable": problems.unreplaceable_ledgers,
             "ack_quorum_one": self.ack_quorum_size == 1,
             "write_quorum_one": self.write_quorum_size == 1,
             "misplaced": self.misplaced_write_sets > 0,
@@ -163,7 +163,7 @@ class AuditCounter:
         if verdict.replication in UNDER_REPLICATED_STATES:
             state = verdict.replication.value
             setattr(owner, state, getattr(owner, state) + 1)
-            found = under_replicated_ledger(verdict, is_closable=shape.is_closable, is_lost=shape.standing.lost_ledgers)
+            found = under_replicated_ledger(verdict, is_closable=shape.is_closable, is_lost=shape.problems.lost_ledgers)
             totals.list_ledger("under_replicated", found)
         if shape.ack_quorum_size == 1:
             owner.ack_quorum_one += 1
@@ -187,14 +187,14 @@ class AuditCounter:
                 continue  # of a ledger that was looked up, and has another shape now
             for name, is_found in shape.findings.items():
                 self._totals.count(name, shape.count * is_found)
-            self._fold_places(shape)
-            for kind, name, standing in shape.outcomes:
+            self._fold_bookies_and_racks(shape)
+            for kind, name, problems in shape.outcomes:
                 effect = self._totals.losses.setdefault(loss_key(kind, name), LossEffect(kind, name))
-                for counter, is_found in standing._asdict().items():
+                for counter, is_found in problems._asdict().items():
                     setattr(effect, counter, getattr(effect, counter) + shape.count * is_found)
         self._shapes.clear()
 
-    def _fold_places(self, shape: _CountedShape) -> None:
+    def _fold_bookies_and_racks(self, shape: _CountedShape) -> None:
         """Sums by bookie and by rack."""
         bookies, racks, count = self._totals.bookies, self._totals.racks, shape.count
         for bookie_id in shape.members:

@@ -84,7 +84,7 @@ class LedgerShape:
             self.misplaced_write_sets += 1
 
 
-class LedgerStanding(NamedTuple):
+class LedgerProblems(NamedTuple):
     """What is wrong with a ledger, by the counters of ``LossEffect``. Unreadable ones include those that are lost."""
 
     unwritable_ledgers: bool
@@ -93,12 +93,12 @@ class LedgerStanding(NamedTuple):
     lost_ledgers: bool
 
 
-def standing_of(
+def problems_of(
     shape: LedgerShape,
     known: KnownBookies,
     lost: frozenset[str] = frozenset(),
     lost_writable: frozenset[str] = frozenset(),
-) -> LedgerStanding:
+) -> LedgerProblems:
     """What is wrong with a ledger without ``lost``: bookies of it. ``lost_writable``: all writable bookies that are
     lost."""
     is_unreadable = is_lost = False
@@ -120,10 +120,10 @@ def standing_of(
         outside = len(known.writable) - len(lost_writable | members)
         is_concerned = not lost or len(left_members) < len(members)
         is_unreplaceable = is_concerned and needed > outside
-    return LedgerStanding(is_unwritable, is_unreplaceable, is_unreadable, is_lost)
+    return LedgerProblems(is_unwritable, is_unreplaceable, is_unreadable, is_lost)
 
 
-def outcomes(shape: LedgerShape, known: KnownBookies, now: LedgerStanding) -> Iterator[tuple[str, str, LedgerStanding]]:
+def outcomes(shape: LedgerShape, known: KnownBookies, now: LedgerProblems) -> Iterator[tuple[str, str, LedgerProblems]]:
     """Every loss of one bookie, of one rack, and of those asked about, that makes something worse for a ledger: its
     kind, its name, and what becomes wrong."""
     bookies, racks = _candidates(shape, known)
@@ -135,8 +135,8 @@ def outcomes(shape: LedgerShape, known: KnownBookies, now: LedgerStanding) -> It
         lost = frozenset(each for each in shape.members if known.is_part_of(loss, each))
         supposed.append(("set", loss.name, lost, writable))
     for kind, name, lost, lost_writable in supposed:
-        after = standing_of(shape, known, lost, lost_writable)
-        became = LedgerStanding(
+        after = problems_of(shape, known, lost, lost_writable)
+        became = LedgerProblems(
             after.unwritable_ledgers and not now.unwritable_ledgers,
             after.unreplaceable_ledgers and not now.unreplaceable_ledgers,
             after.unreadable_ledgers and not after.lost_ledgers and not now.unreadable_ledgers,

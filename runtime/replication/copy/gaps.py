@@ -24,7 +24,7 @@ from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
 
-LOOK_AFTER = 64
+PROBE_AFTER = 64
 """Entries in a row without a good copy after which the bookies are asked where to go on."""
 
 _NONE = ENTRY_ID_MAX + 1
@@ -46,15 +46,15 @@ class BarrenRun:
         """``entries_max``: after so many the rest of a segment is not read."""
         self.entries_max = entries_max
         self._entries = 0
-        self._look_at = LOOK_AFTER
+        self._probe_at = PROBE_AFTER
         self.read_to = INVALID_ENTRY_ID
-        """Where the last walk ended (``until_look``)."""
+        """Where the last walk ended (``until_probe``)."""
 
-    def until_look(self, found: Iterable[BatchT], last_entry_id: int) -> Iterator[BatchT]:
-        """Batches of entries until a look is due; ``last_entry_id`` is where they end if none is."""
+    def until_probe(self, found: Iterable[BatchT], last_entry_id: int) -> Iterator[BatchT]:
+        """Batches of entries until a probe is due; ``last_entry_id`` is where they end if none is."""
         for batch in found:
             yield batch
-            if self.is_look_due:
+            if self.is_probe_due:
                 self.read_to = batch[-1]
                 return
         self.read_to = last_entry_id
@@ -62,23 +62,23 @@ class BarrenRun:
     def note(self, entry_count: int, *, has_good_copy: bool) -> None:
         """Count a batch. Batches may come in any order."""
         if has_good_copy:
-            self._entries, self._look_at = 0, LOOK_AFTER
+            self._entries, self._probe_at = 0, PROBE_AFTER
         else:
             self._entries += entry_count
 
     @property
-    def is_look_due(self) -> bool:
+    def is_probe_due(self) -> bool:
         """Whether to ask the bookies where to go on."""
-        return self._entries >= self._look_at
+        return self._entries >= self._probe_at
 
     @property
     def is_hopeless(self) -> bool:
         """Whether to stop reading."""
         return self._entries >= self.entries_max
 
-    def note_look(self, gap: EntryRange) -> None:
-        """After a look that found no gap, the next one is due after twice as many entries."""
-        self._look_at = LOOK_AFTER if gap.count else self._entries * 2
+    def note_probe(self, gap: EntryRange) -> None:
+        """After a probe that found no gap, the next one is due after twice as many entries."""
+        self._probe_at = PROBE_AFTER if gap.count else self._entries * 2
 
 
 class CopyGaps:
@@ -91,12 +91,12 @@ class CopyGaps:
         self._lists: dict[str, EntryList | None] = {}
 
     async def at(
-        self, entries: EntryRange, bookie_ids: Sequence[str], seen: Mapping[str, Copy], run: BarrenRun
+        self, entries: EntryRange, bookie_ids: Sequence[str], earlier_copies: Mapping[str, Copy], run: BarrenRun
     ) -> CopyGap:
-        """The gap at the start of ``entries``, maybe an empty one. ``seen``: copies of earlier entries of this run."""
+        """The gap at the start of ``entries``, maybe empty. ``earlier_copies``: of earlier entries of this run."""
         found = await asyncio.gather(*(self._next(bookie_id, entries.first_entry_id) for bookie_id in bookie_ids))
         copies = {copy.bookie_id: copy for _, copy in found}
-        for bookie_id, copy in seen.items():
+        for bookie_id, copy in earlier_copies.items():
             # A bookie that may have lost entries denies none of them, whatever its last one is.
             if copy.state is CopyState.FAILED and copies[bookie_id].state is CopyState.MISSING:
                 copies[bookie_id] = copy
@@ -106,7 +106,7 @@ class CopyGaps:
             reason = f"not read: no bookie has a good copy of the {run.entries_max} entries before"
             copies = {each: Copy(each, CopyState.FAILED, reason) for each in bookie_ids}
         gap = EntryRange(entries.first_entry_id, min(next_entry_id - 1, entries.last_entry_id))
-        run.note_look(gap)
+        run.note_probe(gap)
         return CopyGap(gap, copies)
 
     async def _next(self, bookie_id: str, entry_id: int) -> tuple[int, Copy]:

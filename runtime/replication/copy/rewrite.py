@@ -13,12 +13,12 @@ from itertools import chain
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.protocol.status import Status, error_of
 from bkctl.runtime.replication.copy.activity import LedgerActivity
-from bkctl.runtime.replication.copy.job import BATCHES_IN_FLIGHT, CopyTools, StripeJob, StripeOutcome
 from bkctl.runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max, entry_bytes_estimate
+from bkctl.runtime.replication.copy.stripe_task import BATCHES_IN_FLIGHT, CopyTools, StripeOutcome, StripeTask
 from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.judge.bad_copies import BAD_STATES, judge_entry, left_copies
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
-from bkctl.runtime.replication.judge.fragments import EntryRangeSet, batches, in_and_out_of, joined, stripe
+from bkctl.runtime.replication.judge.fragments import EntryRangeSet, batches, in_and_out_of, merge_ranges, stripe
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 
 
@@ -28,18 +28,18 @@ class StripeRewrite:
     def __init__(
         self,
         tools: CopyTools,
-        job: StripeJob,
+        task: StripeTask,
         activity: LedgerActivity,
         before_add: Callable[[], None],
         unusable: dict[str, str],
     ) -> None:
         self._tools = tools
-        self._job = job
-        self._target = job.target
+        self._task = task
+        self._target = task.target
         self._activity = activity
         self._before_add = before_add
         self._unusable = unusable
-        self._entry_bytes = max(1, entry_bytes_estimate(job.metadata))
+        self._entry_bytes = max(1, entry_bytes_estimate(task.metadata))
         """Expected size of the next entry: a moving average."""
         self._copies = 0
         self._bytes_written = 0
@@ -50,7 +50,7 @@ class StripeRewrite:
     async def run(self) -> StripeOutcome:
         """Repair all batches."""
         await for_each_bounded(self._batches(), self._repair_batch, BATCHES_IN_FLIGHT)
-        ledger_id = self._job.credentials.ledger_id
+        ledger_id = self._task.credentials.ledger_id
         return StripeOutcome(
             entries=self._copies,
             bytes_copied=self._bytes_written,
@@ -64,19 +64,19 @@ class StripeRewrite:
         )
 
     async def _batches(self) -> AsyncIterator[Sequence[int]]:
-        job, metadata = self._job, self._job.metadata
+        task, metadata = self._task, self._task.metadata
         sizes = (metadata.ensemble_size, metadata.write_quorum_size)
-        bad, _ = in_and_out_of(joined(job.bad), (job.fragment.entries,))
-        entry_ids = chain.from_iterable(stripe(entries, job.index, *sizes) for entries in bad)
+        bad, _ = in_and_out_of(merge_ranges(task.bad), (task.fragment.entries,))
+        entry_ids = chain.from_iterable(stripe(entries, task.index, *sizes) for entries in bad)
         for batch in batches(entry_ids, lambda: batch_entries_max(self._entry_bytes * metadata.write_quorum_size)):
             yield batch
 
     async def _repair_batch(self, entry_ids: Sequence[int]) -> None:
         if self._target in self._unusable:
             for entry_id in entry_ids:
-                self._leave(FailureReason.UNREACHABLE, entry_id, self._unusable[self._target])
+                self._note_left(FailureReason.UNREACHABLE, entry_id, self._unusable[self._target])
             return
-        expected_bytes = self._entry_bytes * self._job.metadata.write_quorum_size + REQUEST_COST_BYTES
+        expected_bytes = self._entry_bytes * self._task.metadata.write_quorum_size + REQUEST_COST_BYTES
         async with self._tools.copies.windows.memory.lease(len(entry_ids) * expected_bytes) as memory:
             found = await self._read({each: [self._target] for each in entry_ids})
             bad = [each for each in entry_ids if found[each][self._target].state in BAD_STATES]
@@ -99,15 +99,15 @@ class StripeRewrite:
         verdict = judge_entry(in_order, self._target, is_bkctl=is_bkctl)
         if verdict.left is not None:
             reason, detail = verdict.left
-            self._leave(reason, entry_id, detail)
+            self._note_left(reason, entry_id, detail)
         if verdict.must_move:
             self._must_move.add(entry_id)
         return verdict.source
 
     def _members(self, entry_id: int) -> list[str]:
-        metadata = self._job.metadata
+        metadata = self._task.metadata
         indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
-        return list(dict.fromkeys(self._job.fragment.ensemble[index] for index in indexes))
+        return list(dict.fromkeys(self._task.fragment.ensemble[index] for index in indexes))
 
     async def _read(self, wanted: Mapping[int, Sequence[str]]) -> dict[int, dict[str, Copy]]:
         """Copies of entries on these bookies."""
@@ -116,7 +116,7 @@ class StripeRewrite:
         for bookie_id, count in counts.items():
             await pacer.take(bookie_id, bookie_id, count * entry_bytes)
         with self._activity.waiting(f"copies on {', '.join(counts)}"):
-            found = await self._tools.copies.read_each(wanted, self._job.credentials)
+            found = await self._tools.copies.read_each(wanted, self._task.credentials)
         for bookie_id, count in counts.items():
             bytes_read = sum(len(copies[bookie_id].body) for copies in found.values() if bookie_id in copies)
             pacer.correct(bookie_id, bookie_id, count * entry_bytes, bytes_read)
@@ -126,7 +126,7 @@ class StripeRewrite:
         """Write copies, and read back those that the target took."""
         if not adds:
             return
-        target, credentials = self._target, self._job.credentials
+        target, credentials = self._target, self._task.credentials
         await self._tools.pacer.take(target, target, 2 * sum(len(source.body) for _, source in adds))
         with self._activity.waiting(f"target {target}"):
             bodies = [(entry_id, source.body) for entry_id, source in adds]
@@ -141,10 +141,10 @@ class StripeRewrite:
                 good += 1
                 bytes_written += len(source.body)
             elif copy.state is CopyState.UNREACHABLE:
-                self._leave(FailureReason.UNREACHABLE, entry_id, copy.reason)
+                self._note_left(FailureReason.UNREACHABLE, entry_id, copy.reason)
             else:
                 detail = copy.reason or "its copy differs from the one that was written"
-                self._leave(FailureReason.STILL_BAD, entry_id, detail)
+                self._note_left(FailureReason.STILL_BAD, entry_id, detail)
         self._copies += good
         self._bytes_written += bytes_written
         self._tools.on_copied(good, bytes_written)
@@ -155,8 +155,8 @@ class StripeRewrite:
         if status in {Status.TIMEOUT, Status.UNAVAILABLE}:
             self._unusable[self._target] = detail
             reason = FailureReason.UNREACHABLE
-        self._leave(reason, entry_id, detail)
+        self._note_left(reason, entry_id, detail)
 
-    def _leave(self, reason: FailureReason, entry_id: int, detail: str) -> None:
+    def _note_left(self, reason: FailureReason, entry_id: int, detail: str) -> None:
         self._left.setdefault(reason, EntryRangeSet()).add(entry_id)
         self._details.setdefault(reason, detail)

@@ -14,8 +14,8 @@ from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGap, CopyGaps
-from bkctl.runtime.replication.copy.job import CopyTools, StripeJob
 from bkctl.runtime.replication.copy.reader import entry_bytes_estimate, pause_s
+from bkctl.runtime.replication.copy.stripe_task import CopyTools, StripeTask
 from bkctl.runtime.replication.copy.tasks import for_each_leased, run_all
 from bkctl.runtime.replication.copy.window import Lease
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
@@ -33,15 +33,15 @@ class GivenUpError(Exception):
 class SourceReader:
     """Reads the entries of one stripe, and records bad copies and entries without a good one."""
 
-    def __init__(self, tools: CopyTools, job: StripeJob, activity: LedgerActivity) -> None:
+    def __init__(self, tools: CopyTools, task: StripeTask, activity: LedgerActivity) -> None:
         self._ports = tools.ports
         self._copies = tools.copies
         self._config = tools.config
         self._pacer = tools.pacer
-        self._job = job
+        self._task = task
         self._activity = activity
-        self._sizes = (job.metadata.ensemble_size, job.metadata.write_quorum_size)
-        self.entry_bytes = max(1, entry_bytes_estimate(job.metadata))
+        self._sizes = (task.metadata.ensemble_size, task.metadata.write_quorum_size)
+        self.entry_bytes = max(1, entry_bytes_estimate(task.metadata))
         """Expected size of the next entry: a moving average."""
         self.lost = EntryRangeSet()
         self._failed = EntryRangeSet()
@@ -50,8 +50,8 @@ class SourceReader:
         self._defects: dict[tuple[str, CopyState], EntryRangeSet] = {}
         self.run = BarrenRun(tools.config.barren_entries_max)
         """When it ends a walk, ``after_gap`` is where to go on."""
-        self._seen: dict[str, Copy] = {}
-        self._gaps = CopyGaps(tools.ports.bookies, tools.copies, job.credentials)
+        self._earlier_copies: dict[str, Copy] = {}
+        self._gaps = CopyGaps(tools.ports.bookies, tools.copies, task.credentials)
 
     @property
     def is_hopeless(self) -> bool:
@@ -70,7 +70,7 @@ class SourceReader:
     def defects(self) -> tuple[SourceDefect, ...]:
         """Bad copies on the sources."""
         return tuple(
-            SourceDefect(self._job.credentials.ledger_id, bookie_id, state, entries.ranges())
+            SourceDefect(self._task.credentials.ledger_id, bookie_id, state, entries.ranges())
             for (bookie_id, state), entries in sorted(self._defects.items(), key=lambda item: item[0][0])
         )
 
@@ -95,18 +95,18 @@ class SourceReader:
 
     async def after_gap(self, rest: EntryRange) -> EntryRange:
         """``rest`` without the entries at its start that no source has, which are recorded. GivenUpError."""
-        index, (ensemble_size, write_quorum_size) = self._job.index, self._sizes
+        index, (ensemble_size, write_quorum_size) = self._task.index, self._sizes
         round_ids = range(rest.first_entry_id, rest.first_entry_id + ensemble_size)
         stored = [each for each in round_ids if is_in_write_set(each, index, ensemble_size, write_quorum_size)]
         sources = list(dict.fromkeys(source for each in stored for source in self._sources(each)))
-        seen = {bookie_id: copy for bookie_id, copy in self._seen.items() if bookie_id in sources}
-        gap = await self._gaps.at(rest, sources, seen, self.run)
+        earlier_copies = {bookie_id: copy for bookie_id, copy in self._earlier_copies.items() if bookie_id in sources}
+        gap = await self._gaps.at(rest, sources, earlier_copies, self.run)
         if gap.entries.count:
             self._record_gap(gap)
         return EntryRange(gap.entries.last_entry_id + 1, rest.last_entry_id)
 
     def _record_gap(self, gap: CopyGap) -> None:
-        index, entries, sizes = self._job.index, gap.entries, self._sizes
+        index, entries, sizes = self._task.index, gap.entries, self._sizes
         states = {copy.state for copy in gap.copies.values()}
         if CopyState.UNREACHABLE in states:
             self._give_up_from(entries.first_entry_id)
@@ -128,11 +128,11 @@ class SourceReader:
 
     async def _read_from(self, source: str, entry_ids: Sequence[int], good: dict[int, bytes]) -> dict[int, Status]:
         """Read entries from one source, except bad copies from the others; returns those without an answer."""
-        target = self._job.target
+        target = self._task.target
         with self._activity.waiting(f"source {source}"):
             expected_bytes = len(entry_ids) * self.entry_bytes
             await self._pacer.take(source, target, expected_bytes)
-            found = await self._copies.read_verified(source, self._job.credentials, entry_ids, self.entry_bytes)
+            found = await self._copies.read_verified(source, self._task.credentials, entry_ids, self.entry_bytes)
         self._pacer.correct(source, target, expected_bytes, sum(map(len, found.good.values())))
         good.update(found.good)
         if found.unanswered:
@@ -190,7 +190,7 @@ class SourceReader:
             if copy.state is CopyState.UNREACHABLE:
                 self._ports.suspects.add(copy.bookie_id)
             elif copy.state is not CopyState.PRESENT:
-                self._seen[copy.bookie_id] = copy
+                self._earlier_copies[copy.bookie_id] = copy
                 self._defects.setdefault((copy.bookie_id, copy.state), EntryRangeSet()).add(entry_id)
         for copy in found.values():
             if copy.state is CopyState.PRESENT:
@@ -200,7 +200,7 @@ class SourceReader:
 
     async def _ask(self, bookie_id: str, entry_id: int, *, attempts_max: int | None = None) -> Copy:
         with self._activity.waiting(f"source {bookie_id}"):
-            return await self._copies.read(bookie_id, self._job.credentials, entry_id, attempts_max=attempts_max)
+            return await self._copies.read(bookie_id, self._task.credentials, entry_id, attempts_max=attempts_max)
 
     def _sources(self, entry_id: int) -> list[str]:
         """Members of the write set that may have the entry, in one order per ledger, suspects last.
@@ -208,15 +208,15 @@ class SourceReader:
         The replaced bookie is the first one if it still serves: it has the whole stripe, in this order on its disk.
         """
         ensemble_size, write_quorum_size = self._sizes
-        ensemble = self._job.fragment.ensemble
+        ensemble = self._task.fragment.ensemble
         # Otherwise start with the same member for all entries, so that its disk reads sequentially; vary it by ledger.
-        start = self._job.credentials.ledger_id % ensemble_size
+        start = self._task.credentials.ledger_id % ensemble_size
         indexes = sorted(
             write_set(entry_id, ensemble_size, write_quorum_size),
-            key=lambda index: (index != self._job.index, (index - start) % ensemble_size),
+            key=lambda index: (index != self._task.index, (index - start) % ensemble_size),
         )
         bookie_ids = dict.fromkeys(ensemble[index] for index in indexes)
-        return self._ports.suspects.last([bookie for bookie in bookie_ids if bookie not in self._job.unreachable])
+        return self._ports.suspects.last([bookie for bookie in bookie_ids if bookie not in self._task.unreachable])
 
     def _record_failure(self, entry_id: int, found: dict[str, Copy]) -> None:
         answers = ", ".join(f"{copy.bookie_id}: {copy.reason}" for copy in found.values())
@@ -231,5 +231,5 @@ class SourceReader:
     def _give_up_from(self, entry_id: int) -> NoReturn:
         # Each further entry would cost a timeout, so the rest of the range is reported without reading it.
         first_entry_id = entry_id if self._unprobed is None else min(entry_id, self._unprobed.first_entry_id)
-        self._unprobed = EntryRange(first_entry_id, self._job.fragment.entries.last_entry_id)
+        self._unprobed = EntryRange(first_entry_id, self._task.fragment.entries.last_entry_id)
         raise GivenUpError

@@ -18,10 +18,10 @@ from bkctl.runtime.ports import BodyOrStatus
 from bkctl.runtime.protocol.status import Status, error_of
 from bkctl.runtime.replication.config import VerifyMode
 from bkctl.runtime.replication.copy.activity import LedgerActivity
-from bkctl.runtime.replication.copy.job import BATCHES_IN_FLIGHT, CopyTools, StripeJob, StripeOutcome
 from bkctl.runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max
 from bkctl.runtime.replication.copy.rewrite import StripeRewrite
 from bkctl.runtime.replication.copy.sources import BATCH_ENTRIES, GivenUpError, SourceReader
+from bkctl.runtime.replication.copy.stripe_task import BATCHES_IN_FLIGHT, CopyTools, StripeOutcome, StripeTask
 from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.copy.writer import worst_of
 from bkctl.runtime.replication.judge.copies import CopyState
@@ -30,25 +30,25 @@ from bkctl.runtime.replication.judge.fragments import EntryRange, batches, first
 _SAMPLED_SHARE = 0.01
 
 
-class Replicator(CopyTools):
+class StripeReplicator(CopyTools):
     """Copies stripes for all ledgers of a run."""
 
     async def copy(
         self,
-        job: StripeJob,
+        task: StripeTask,
         activity: LedgerActivity,
         before_add: Callable[[], None] = lambda: None,
         unusable: dict[str, str] | None = None,
     ) -> StripeOutcome:
         """Copy, and read the entries back from the target. An empty stripe needs no request.
 
-        Only for a job with ``bad``: ``before_add`` is called before each request that writes, and may raise, for
+        Only for a task with ``bad``: ``before_add`` is called before each request that writes, and may raise, for
         example because the lock was lost. ``unusable``: bookies that stopped answering to adds, with the reason, which
         may be shared by several jobs; their copies are left.
         """
-        if job.bad:
-            return await StripeRewrite(self, job, activity, before_add, {} if unusable is None else unusable).run()
-        return await _StripeCopy(self, job, activity).run()
+        if task.bad:
+            return await StripeRewrite(self, task, activity, before_add, {} if unusable is None else unusable).run()
+        return await _StripeCopy(self, task, activity).run()
 
 
 class _BatchProgress(msgspec.Struct):
@@ -59,34 +59,34 @@ class _BatchProgress(msgspec.Struct):
 class _StripeCopy:
     """State of copying one stripe."""
 
-    def __init__(self, tools: CopyTools, job: StripeJob, activity: LedgerActivity) -> None:
+    def __init__(self, tools: CopyTools, task: StripeTask, activity: LedgerActivity) -> None:
         self._tools = tools
         self._ports = tools.ports
-        self._job = job
+        self._task = task
         self._activity = activity
-        self._reader = SourceReader(tools, job, activity)
+        self._reader = SourceReader(tools, task, activity)
         self._bytes_copied = 0
         self._target_failure: str | None = None
         self._is_target_read_first = False
         self._unverified: deque[_BatchProgress] = deque()
         """Batches up to the last one that was started, from the first one that is not verified."""
-        metadata, entries = job.metadata, job.fragment.entries
+        metadata, entries = task.metadata, task.fragment.entries
         sizes = (metadata.ensemble_size, metadata.write_quorum_size)
-        self._ends = {first_stored(entries, job.index, *sizes), last_stored(entries, job.index, *sizes)}
+        self._ends = {first_stored(entries, task.index, *sizes), last_stored(entries, task.index, *sizes)}
 
     async def run(self) -> StripeOutcome:
         """Copy all batches."""
-        job, reader = self._job, self._reader
+        task, reader = self._task, self._reader
         try:
-            self._is_target_read_first = job.entries > 0 and await self._may_have_corrupt_copies()
-            if job.entries <= self._batch_size():
-                await self._copy_batch(list(self._entry_ids(job.fragment.entries)))
+            self._is_target_read_first = task.entries > 0 and await self._may_have_corrupt_copies()
+            if task.entries <= self._batch_size():
+                await self._copy_batch(list(self._entry_ids(task.fragment.entries)))
             else:
                 await for_each_bounded(self._batches(), self._copy_batch, BATCHES_IN_FLIGHT)
         except GivenUpError:
             pass
         return StripeOutcome(
-            entries=job.entries,
+            entries=task.entries,
             bytes_copied=self._bytes_copied,
             target_failure=self._target_failure,
             lost=reader.lost.ranges(),
@@ -98,23 +98,23 @@ class _StripeCopy:
     async def _may_have_corrupt_copies(self) -> bool:
         """Whether the target could have a bad record that must not be written over, because it does not run bkctl
         (H18) and has the ledger already: it was a member before, or is one in another segment."""
-        job = self._job
-        if await self._tools.software.is_bkctl(job.target):
+        task = self._task
+        if await self._tools.software.is_bkctl(task.target):
             return False
-        (answer,) = await self._tools.copies.read_batch(job.target, job.credentials.ledger_id, [job.last_entry_id])
+        (answer,) = await self._tools.copies.read_batch(task.target, task.credentials.ledger_id, [task.last_entry_id])
         return answer is not Status.NO_SUCH_LEDGER
 
     def _entry_ids(self, entries: EntryRange) -> Iterator[int]:
-        metadata = self._job.metadata
-        return stripe(entries, self._job.index, metadata.ensemble_size, metadata.write_quorum_size)
+        metadata = self._task.metadata
+        return stripe(entries, self._task.index, metadata.ensemble_size, metadata.write_quorum_size)
 
     def _batch_size(self) -> int:
         return batch_entries_max(self._reader.entry_bytes, BATCH_ENTRIES)
 
     async def _batches(self) -> AsyncIterator[Sequence[int]]:
-        rest = self._job.fragment.entries
+        rest = self._task.fragment.entries
         while rest.count:
-            for batch in self._reader.run.until_look(
+            for batch in self._reader.run.until_probe(
                 batches(self._entry_ids(rest), self._batch_size), rest.last_entry_id
             ):
                 yield batch
@@ -130,7 +130,7 @@ class _StripeCopy:
         self._unverified.append(progress)
         size_bytes = len(entry_ids) * (self._reader.entry_bytes + REQUEST_COST_BYTES)
         async with self._tools.copies.windows.memory.lease(size_bytes) as memory:
-            is_copied = entry_ids[-1] <= self._job.copied_until
+            is_copied = entry_ids[-1] <= self._task.copied_until
             if is_copied or self._is_target_read_first:
                 bad = await self._bad_on_target(entry_ids)
                 entry_ids = bad if is_copied else entry_ids
@@ -151,14 +151,14 @@ class _StripeCopy:
 
     async def _add(self, adds: Sequence[tuple[int, bytes]]) -> None:
         """After a failed add the target is not used."""
-        job = self._job
-        with self._activity.waiting(f"target {job.target}"):
-            failures = await self._tools.writer.add(job.target, job.credentials, adds)
+        task = self._task
+        with self._activity.waiting(f"target {task.target}"):
+            failures = await self._tools.writer.add(task.target, task.credentials, adds)
         if failures:
             status = worst_of(failures)
             if status in {Status.TIMEOUT, Status.UNAVAILABLE}:
-                self._ports.suspects.add(job.target)
-            self._give_up_target(str(error_of(status, job.target)))
+                self._ports.suspects.add(task.target)
+            self._give_up_target(str(error_of(status, task.target)))
 
     def _give_up_target(self, reason: str) -> NoReturn:
         self._target_failure = self._target_failure or reason
@@ -186,38 +186,38 @@ class _StripeCopy:
 
     async def _bad_on_target(self, entry_ids: Sequence[int]) -> list[int]:
         """Entries that the target does not have, or may not have. Gives it up if it has a record that stays bad."""
-        job = self._job
-        with self._activity.waiting(f"target {job.target}"):
+        task = self._task
+        with self._activity.waiting(f"target {task.target}"):
             await self._pace_target(len(entry_ids))
             found = await self._tools.copies.read_verified(
-                job.target, job.credentials, entry_ids, self._reader.entry_bytes
+                task.target, task.credentials, entry_ids, self._reader.entry_bytes
             )
-        if found.unanswered and not await self._tools.software.is_bkctl(job.target):
+        if found.unanswered and not await self._tools.software.is_bkctl(task.target):
             rest = list(found.unanswered)
             for entry_id, copy in zip(
-                rest, await self._tools.copies.read_many(job.target, job.credentials, rest), strict=True
+                rest, await self._tools.copies.read_many(task.target, task.credentials, rest), strict=True
             ):
                 if copy.state is CopyState.UNREACHABLE:  # it may have a bad record
                     self._give_up_target(
-                        f"bookie {job.target}: cannot read its copy of entry {entry_id}: {copy.reason}"
+                        f"bookie {task.target}: cannot read its copy of entry {entry_id}: {copy.reason}"
                     )
                 if copy.state is not CopyState.PRESENT:
                     found.bad[entry_id] = copy
         records = {entry_id: copy for entry_id, copy in found.bad.items() if copy.has_bad_record}
-        if records and not await self._tools.software.is_bkctl(job.target):
+        if records and not await self._tools.software.is_bkctl(task.target):
             entry_id, copy = next(iter(records.items()))
             # A record that the bookie cannot read stays on its disk as well as a corrupt one.
             kind = "cannot read its" if copy.is_damaged else "has a corrupt"
-            self._give_up_target(f"bookie {job.target}: {kind} copy of entry {entry_id}, which stays there")
+            self._give_up_target(f"bookie {task.target}: {kind} copy of entry {entry_id}, which stays there")
         return [entry_id for entry_id in entry_ids if entry_id not in found.good]
 
     async def _different(self, wanted: Mapping[int, bytes]) -> list[int]:
         """Entries that the target does not have, or may not have, with these bodies."""
-        job, entry_ids = self._job, list(wanted)
-        with self._activity.waiting(f"target {job.target}"):
+        task, entry_ids = self._task, list(wanted)
+        with self._activity.waiting(f"target {task.target}"):
             await self._pace_target(len(entry_ids))
             answers = await self._tools.copies.read_batch(
-                job.target, job.credentials.ledger_id, entry_ids, self._reader.entry_bytes
+                task.target, task.credentials.ledger_id, entry_ids, self._reader.entry_bytes
             )
         if answers == list(wanted.values()):
             return []
@@ -225,23 +225,23 @@ class _StripeCopy:
         return [entry_id for (entry_id, body), answer in rows if not self._is_equal(entry_id, answer, body)]
 
     def _is_equal(self, entry_id: int, stored: BodyOrStatus, body: bytes) -> bool:
-        """Whether the payloads are; the last add confirmed inside a body may differ (see ``marked_different``)."""
+        """Whether the payloads are; the last add confirmed inside a body may differ (see ``compared_copies``)."""
         if stored == body or isinstance(stored, Status):
             return stored == body
-        codec = self._job.credentials.codec
+        codec = self._task.credentials.codec
         (error,) = codec.verify_many([entry_id], [stored])
         return error is None and codec.decode(entry_id, stored).payload == codec.decode(entry_id, body).payload
 
     async def _pace_target(self, entry_count: int) -> None:
-        await self._tools.pacer.take_read(self._job.target, entry_count * self._reader.entry_bytes)
+        await self._tools.pacer.take_read(self._task.target, entry_count * self._reader.entry_bytes)
 
     async def _verify_one(self, entry_id: int, body: bytes) -> None:
-        job = self._job
-        copy = await self._tools.copies.read(job.target, job.credentials, entry_id)
+        task = self._task
+        copy = await self._tools.copies.read(task.target, task.credentials, entry_id)
         if copy.entry is None:
-            self._give_up_target(f"bookie {job.target}: cannot read its copy of entry {entry_id}: {copy.reason}")
+            self._give_up_target(f"bookie {task.target}: cannot read its copy of entry {entry_id}: {copy.reason}")
         if not self._is_equal(entry_id, copy.body, body):
-            self._give_up_target(f"bookie {job.target}: has a different entry {entry_id}")
+            self._give_up_target(f"bookie {task.target}: has a different entry {entry_id}")
 
     def _note_verified(self) -> None:
         """Report how far the stripe is complete without gaps."""
@@ -249,4 +249,4 @@ class _StripeCopy:
         while self._unverified and self._unverified[0].is_verified:
             verified = self._unverified.popleft().last_entry_id
         if verified is not None:
-            self._tools.on_verified(self._job, verified)
+            self._tools.on_verified(self._task, verified)

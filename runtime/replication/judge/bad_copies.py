@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
-from bkctl.runtime.replication.judge.copies import Copy, CopyState, marked_different
+from bkctl.runtime.replication.judge.copies import Copy, CopyState, compared_copies
 from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
     Fragment,
@@ -22,7 +22,7 @@ from bkctl.runtime.replication.judge.fragments import (
     format_ranges,
     fragments_naming,
     in_and_out_of,
-    joined,
+    merge_ranges,
     segment_entries,
     stripe_count,
 )
@@ -85,7 +85,7 @@ class LedgerInPlace(msgspec.Struct, frozen=True, kw_only=True):
         ranges: dict[str, list[EntryRange]] = {}
         for each in self.changes:
             ranges.setdefault(each.bookie_id, []).extend(each.entries)
-        return {bookie_id: joined(found) for bookie_id, found in ranges.items()}
+        return {bookie_id: merge_ranges(found) for bookie_id, found in ranges.items()}
 
 
 class InPlacePlan(msgspec.Struct, frozen=True):
@@ -140,7 +140,7 @@ def plan_in_place(
     ``writable``: bookies that accept entries. ``bkctl``: those of ``bad_records_on`` that run bkctl. ``forecast``: what
     is known about the targets for a stripe.
     """
-    different = joined(
+    different = merge_ranges(
         entries for defect in check.defects if defect.state is CopyState.DIFFERENT for entries in defect.entries
     )
     changes: list[BadCopies] = []
@@ -215,9 +215,9 @@ def _stripes(
         if fragment.is_open or not any(counts.values()):
             continue
         copies = {states: copies[states] - counts[states] for states in copies}
-        count, inside = sum(counts.values()), joined(each for found in ranges.values() for each in found)
+        count, inside = sum(counts.values()), merge_ranges(each for found in ranges.values() for each in found)
         (index,) = fragment.bookie_indexes
-        without_copy, _ = in_and_out_of(joined((*check.lost, *check.unreadable)), (fragment.entries,))
+        without_copy, _ = in_and_out_of(merge_ranges((*check.lost, *check.unreadable)), (fragment.entries,))
         without_copy = tuple(each for each in without_copy if first_stored(each, index, *sizes) != INVALID_ENTRY_ID)
         why_no_target = forecast(metadata, fragment).why_none
         if without_copy:
@@ -253,7 +253,7 @@ class EntryVerdict(msgspec.Struct, frozen=True):
 
 def judge_entry(copies: Sequence[Copy], target: str, *, is_bkctl: bool) -> EntryVerdict:
     """Decide again about the copy of ``target``, which runs bkctl or not, from the copies of the whole write set."""
-    judged = marked_different(copies)
+    judged = compared_copies(copies)
     own = next(copy for copy in judged if copy.bookie_id == target)
     if own.state is CopyState.UNREACHABLE:
         return EntryVerdict(left=(FailureReason.UNREACHABLE, own.reason))

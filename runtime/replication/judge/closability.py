@@ -33,8 +33,10 @@ class CloseFailure(msgspec.Struct, frozen=True, kw_only=True):
 def last_resort(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str]) -> str:
     """What to do about an unclosed ledger if the members that are not registered never come back. Pure."""
     lost = sorted(set(metadata.last_segment.ensemble).difference(live_bookies))
-    named = " ".join(f"--accept-loss {each}" for each in lost)
-    return f"if their disks are lost, bkctl ledger close {ledger_id} {named} ends the ledger with what the others have"
+    options = " ".join(f"--accept-loss {each}" for each in lost)
+    return (
+        f"if their disks are lost, bkctl ledger close {ledger_id} {options} ends the ledger with what the others have"
+    )
 
 
 def why_not_closable(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str]) -> CloseFailure | None:
@@ -58,13 +60,13 @@ def why_not_closed(
 ) -> CloseFailure:
     """Why a recovery failed, and what helps. ``live_bookies``: those that are registered, if that is known. Pure."""
     missing = sorted(error.missing)
-    named = enumerated([f"{each} ({error.missing[each]})" for each in missing])
+    missing_bookies = enumerated([f"{each} ({error.missing[each]})" for each in missing])
     condition = "able to give a valid answer"
     if error.entry_id is None:
-        reason = f"entries may exist that only {named} can have"
+        reason = f"entries may exist that only {missing_bookies} can have"
         next_step = what_helps(ledger_id, metadata, missing, error.fenced, condition)
     else:
-        reason = f"entry {error.entry_id} may exist on {named}"
+        reason = f"entry {error.entry_id} may exist on {missing_bookies}"
         is_one_enough = len(missing) <= metadata.ack_quorum_size
         next_step = _next_step(ledger_id, missing, condition, is_one_enough=is_one_enough)
     if error.fenced:

@@ -1,6 +1,6 @@
 """The state of a cluster as an operator needs it first, and what is wrong with it. Pure.
 
-``ClusterLook`` has only what was measured: a part that did not answer is None, and ``unknown`` has the reason.
+``ClusterFacts`` has only what was measured: a part that did not answer is None, and ``unknown`` has the reason.
 Only while bookies are down, it has what a short scan of the ledgers' metadata found.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
+from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
 from bkctl.runtime.replication.judge.status_finding import StatusFinding, Urgency, age, these_bookies
@@ -30,7 +30,7 @@ FULL_CHECK_AGE_MS = 15 * 86_400_000
 """Java's auditor checks all ledgers every week by default: after this, at least one check is missing."""
 
 
-class BookieLook(msgspec.Struct, frozen=True):
+class BookieFacts(msgspec.Struct, frozen=True):
     """A bookie. ``is_writable`` None: not registered. ``problem``: why a registered one did not report its disks.
 
     ``is_refusing``: the problem is what it answered.
@@ -125,33 +125,33 @@ class RootStatus(msgspec.Struct, frozen=True):
 class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
     """Which of the bookies that are down, ``bookie_ids``, the metadata of the ledgers names; ``ledgers`` were read.
 
-    ``why_unknown``: why not all could be read; None: all were, or all bookies are in ``named``: the others are not
+    ``why_unknown``: why not all could be read; None: all were, or all bookies are in ``referenced``: the others are not
     referenced.
     """
 
     bookie_ids: frozenset[str]
-    named: frozenset[str]
+    referenced: frozenset[str]
     ledgers: int
     why_unknown: str | None = None
 
     @property
-    def unnamed(self) -> frozenset[str]:
+    def unreferenced(self) -> frozenset[str]:
         """Bookies that no ledger names: proven, not only not found."""
-        return frozenset() if self.why_unknown is not None else self.bookie_ids - self.named
+        return frozenset() if self.why_unknown is not None else self.bookie_ids - self.referenced
 
 
-class ClusterLook(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look at a cluster found; a part is None if it is unknown, and ``unknown`` has the reasons."""
+class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about a cluster now; a part is None if it is unknown, and ``unknown`` has the reasons."""
 
     now_ms: int
     zookeeper_ms: float | None = None
     """How long ZooKeeper took to answer; None: it did not."""
     root: RootStatus | None = None
-    bookies: tuple[BookieLook, ...] | None = None
+    bookies: tuple[BookieFacts, ...] | None = None
     marks: MarkCount | None = None
     locks: RepairLocks | None = None
     auditor: AuditorStatus | None = None
-    recovery: RecoveryLook | None = None
+    recovery: RecoveryStatus | None = None
     """The notes of autorecovery."""
     autorecovery: AutorecoveryStatus | None = None
     references: DownReferences | None = None
@@ -167,8 +167,8 @@ class ClusterLook(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def unreferenced(self) -> list[str]:
         """Bookies with a cookie that are not registered, and that no ledger names."""
-        unnamed = frozenset[str]() if self.references is None else self.references.unnamed
-        return [each.bookie_id for each in self.bookies or () if each.bookie_id in unnamed]
+        unreferenced = frozenset[str]() if self.references is None else self.references.unreferenced
+        return [each.bookie_id for each in self.bookies or () if each.bookie_id in unreferenced]
 
     @property
     def maintenance(self) -> tuple[Maintenance, ...]:
@@ -176,7 +176,7 @@ class ClusterLook(msgspec.Struct, frozen=True, kw_only=True):
         return () if self.recovery is None else self.recovery.maintenance
 
 
-def findings_of(status: ClusterLook) -> list[StatusFinding]:
+def findings_of(status: ClusterFacts) -> list[StatusFinding]:
     """What is wrong, most urgent first."""
     if status.zookeeper_ms is None:
         reason = status.unknown.get("zookeeper", "no answer")
@@ -206,13 +206,13 @@ def worst(findings: list[StatusFinding]) -> Urgency:
     return max((each.severity for each in findings), default=Urgency.OK)
 
 
-def first_counted(before: ClusterLook | None, now: ClusterLook) -> ClusterLook:
-    """The look from which a watch measures its pace: the first that counted all marks, else the present one."""
+def first_counted(before: ClusterFacts | None, now: ClusterFacts) -> ClusterFacts:
+    """The status from which a watch measures its pace: the first that counted all marks, else the present one."""
     return now if before is None or _total(before.marks) is None else before
 
 
-def seconds_left(before: ClusterLook, now: ClusterLook) -> float | None:
-    """Time until no ledger is marked, at the pace between two looks; None if it is unknown, or no mark was cleared."""
+def seconds_left(before: ClusterFacts, now: ClusterFacts) -> float | None:
+    """Time until no ledger is marked, at the pace between both; None if it is unknown, or no mark was cleared."""
     counts = [_total(before.marks), _total(now.marks)]
     seconds = (now.now_ms - before.now_ms) / 1000
     if counts[0] is None or counts[1] is None or seconds <= 0 or counts[1] >= counts[0]:
@@ -243,19 +243,19 @@ def _root_findings(root: RootStatus | None) -> Iterator[StatusFinding]:
         yield StatusFinding(Urgency.WARNING, "migration", root.migration, "bkctl metadata doctor")
 
 
-def down_bookies(status: ClusterLook) -> str | None:
+def down_bookies(status: ClusterFacts) -> str | None:
     """Which bookies are down, in words, like "bookie b1:3181 is"; None if no such one may be named."""
     return these_bookies(status.down, "is", "are") if status.down else None
 
 
-def _is_nothing_repaired(status: ClusterLook) -> bool:
+def _is_nothing_repaired(status: ClusterFacts) -> bool:
     """Whether no ledger is marked and none will be, because no auditor works."""
     has_no_auditor = status.auditor is not None and not status.auditor.is_elected
     is_off = status.autorecovery is not None and status.autorecovery.off_since_ms is not None
     return _total(status.marks) == 0 and (has_no_auditor or is_off)
 
 
-def _down_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+def _down_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
     down = status.down
     if not down:
         return
@@ -283,12 +283,12 @@ def _down_findings(status: ClusterLook) -> Iterator[StatusFinding]:
 
 
 def _doubt(references: DownReferences | None, bookie_ids: Sequence[str]) -> str:
-    if references is None or references.why_unknown is None or references.named.issuperset(bookie_ids):
+    if references is None or references.why_unknown is None or references.referenced.issuperset(bookie_ids):
         return ""
     return f" (whether any does is unknown: {references.why_unknown})"
 
 
-def _unreferenced_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+def _unreferenced_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
     if status.unreferenced:
         assert status.references is not None
         sentence = (
@@ -300,11 +300,11 @@ def _unreferenced_findings(status: ClusterLook) -> Iterator[StatusFinding]:
         yield StatusFinding(Urgency.NOTICE, "bookies_unreferenced", sentence, fix)
 
 
-def _silent(bookies: Sequence[BookieLook]) -> list[str]:
+def _silent(bookies: Sequence[BookieFacts]) -> list[str]:
     return [each.bookie_id for each in bookies if each.is_registered and each.problem is not None]
 
 
-def _bookie_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+def _bookie_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
     bookies = status.bookies
     if bookies is None:
         return
@@ -332,7 +332,7 @@ def _bookie_findings(status: ClusterLook) -> Iterator[StatusFinding]:
         yield StatusFinding(Urgency.WARNING, "bookies_without_cookie", sentence, "bkctl metadata doctor")
 
 
-def _disk_findings(bookies: tuple[BookieLook, ...] | None) -> Iterator[StatusFinding]:
+def _disk_findings(bookies: tuple[BookieFacts, ...] | None) -> Iterator[StatusFinding]:
     used = {each.bookie_id: each.used_fraction for each in bookies or () if each.used_fraction is not None}
     for severity, limit, end in (
         (Urgency.CRITICAL, DISK_CRITICAL_FRACTION, math.inf),
@@ -344,7 +344,7 @@ def _disk_findings(bookies: tuple[BookieLook, ...] | None) -> Iterator[StatusFin
             yield StatusFinding(severity, "disks", sentence, "bkctl bookie info")
 
 
-def _collection_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+def _collection_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
     """A bookie that was removed may have left its note."""
     known = {each.bookie_id for each in status.bookies or ()}
     stopped = () if status.recovery is None else status.recovery.stopped
@@ -356,7 +356,7 @@ def _collection_findings(status: ClusterLook) -> Iterator[StatusFinding]:
         yield StatusFinding(Urgency.CRITICAL, "deletion_stopped", sentence, f"bkctl bookie gc status {first}")
 
 
-def _replication_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+def _replication_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
     switches = status.autorecovery
     if switches is not None and switches.off_since_ms is not None:
         note = switches.note
@@ -378,7 +378,7 @@ def _replication_findings(status: ClusterLook) -> Iterator[StatusFinding]:
         yield StatusFinding(Urgency.NOTICE, "full_check", sentence, "bkctl autorecovery reset-checks all-ledgers")
 
 
-def _delay_finding(status: ClusterLook, delay_s: int) -> StatusFinding:
+def _delay_finding(status: ClusterFacts, delay_s: int) -> StatusFinding:
     sentence = f"ledgers of a lost bookie are replicated only after {duration(delay_s)}"
     cause = next((each for each in status.maintenance if each.note and each.note.set_delay_s == delay_s), None)
     if cause is None:
@@ -390,7 +390,7 @@ def _delay_finding(status: ClusterLook, delay_s: int) -> StatusFinding:
     return StatusFinding(Urgency.NOTICE, "recovery_delay", sentence, "bkctl autorecovery maintenance list")
 
 
-def _mark_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+def _mark_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
     marks, locks = status.marks, status.locks
     if marks is not None and (marks.at_least or not marks.is_exact):
         is_old = marks.oldest_ms is not None and status.now_ms - marks.oldest_ms > MARK_AGE_WARNING_MS
@@ -407,14 +407,14 @@ def _mark_findings(status: ClusterLook) -> Iterator[StatusFinding]:
         yield StatusFinding(Urgency.NOTICE, "old_lock", sentence, "bkctl autorecovery running")
 
 
-def _note_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+def _note_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
     if status.recovery is None:
         return
     marks, is_off = status.marks, status.autorecovery is not None and status.autorecovery.off_since_ms is not None
     waiting = None
     if marks is not None and marks.oldest_ms is not None and not is_off:
         waiting = WaitingMarks(marks.oldest_ms, status.locks is None or status.locks.count > 0)
-    unnamed = frozenset[str]() if status.references is None else status.references.unnamed
-    deadlines = tuple(each for each in status.recovery.deadlines if each[0] not in unnamed)
+    unreferenced = frozenset[str]() if status.references is None else status.references.unreferenced
+    deadlines = tuple(each for each in status.recovery.deadlines if each[0] not in unreferenced)
     recovery = msgspec.structs.replace(status.recovery, deadlines=deadlines)
     yield from recovery_findings(recovery, waiting, status.now_ms)

@@ -55,7 +55,7 @@ class Copy(msgspec.Struct, frozen=True):
         return self.state is CopyState.CORRUPT or self.is_damaged
 
 
-def marked_different(copies: Sequence[Copy]) -> list[Copy]:
+def compared_copies(copies: Sequence[Copy]) -> list[Copy]:
     """The copies; those that differ from the majority are marked.
 
     Payload and length must be equal. The last add confirmed inside an entry may differ, because Java's recovery and
@@ -64,10 +64,10 @@ def marked_different(copies: Sequence[Copy]) -> list[Copy]:
     contents = [copy.content for copy in copies if copy.content is not None]
     if len(contents) < 2 or all(content == contents[0] for content in contents):
         return list(copies)
-    standing = max(contents, key=contents.count)
+    majority = max(contents, key=contents.count)
     return [
         copy
-        if copy.content is None or copy.content == standing
+        if copy.content is None or copy.content == majority
         else msgspec.structs.replace(
             copy, state=CopyState.DIFFERENT, reason="payload or length differs from the other copies"
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
+from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
 from bkctl.runtime.replication.judge.status_finding import StatusFinding, Urgency, age, these_bookies
 from bkctl.storage.words import counted, duration, listed
 
@@ -28,43 +28,43 @@ class WaitingMarks(msgspec.Struct, frozen=True):
     has_locks: bool
 
 
-def idle_seconds(look: RecoveryLook, waiting: WaitingMarks | None, now_ms: int) -> int | None:
+def idle_seconds(recovery: RecoveryStatus, waiting: WaitingMarks | None, now_ms: int) -> int | None:
     """How long no worker of bkctl has finished a ledger while marks wait; None if none wait, or no worker runs."""
-    workers = [each for each in look.daemons if each.worker is not None]
+    workers = [each for each in recovery.daemons if each.worker is not None]
     if waiting is None or not workers:
         return None
     finished = [each.worker.finished_ms or each.started_ms for each in workers if each.worker is not None]
     return max(0, now_ms - max(waiting.oldest_ms, *finished)) // 1000
 
 
-def recovery_findings(look: RecoveryLook, waiting: WaitingMarks | None, now_ms: int) -> Iterator[StatusFinding]:
+def recovery_findings(recovery: RecoveryStatus, waiting: WaitingMarks | None, now_ms: int) -> Iterator[StatusFinding]:
     """What is wrong. ``waiting`` None: no ledger is marked, that is unknown, or autorecovery is disabled."""
-    yield from _loss_findings(look)
-    yield from _return_findings(look)
-    yield from _maintenance_findings(look, now_ms)
-    yield from _deadline_findings(look, now_ms)
-    yield from _daemon_findings(look, now_ms)
-    yield from _worker_findings(look, waiting, now_ms)
-    if look.failures:
-        sentence = f"repairs of {look.failures:,} marked ledgers failed and will be tried again"
+    yield from _loss_findings(recovery)
+    yield from _return_findings(recovery)
+    yield from _maintenance_findings(recovery, now_ms)
+    yield from _deadline_findings(recovery, now_ms)
+    yield from _daemon_findings(recovery, now_ms)
+    yield from _worker_findings(recovery, waiting, now_ms)
+    if recovery.failures:
+        sentence = f"repairs of {recovery.failures:,} marked ledgers failed and will be tried again"
         yield StatusFinding(Urgency.NOTICE, "failed_repairs", sentence, "bkctl autorecovery pending")
-    for problem in look.unreadable:
+    for problem in recovery.unreadable:
         yield StatusFinding(Urgency.WARNING, "unreadable_note", problem, "bkctl metadata doctor")
 
 
-def _loss_findings(look: RecoveryLook) -> Iterator[StatusFinding]:
-    count = look.losses.count
+def _loss_findings(recovery: RecoveryStatus) -> Iterator[StatusFinding]:
+    count = recovery.losses.count
     if not count:
         return
-    first = [key for key, _ in look.losses.first]
+    first = [key for key, _ in recovery.losses.first]
     names = f": {listed(first, total=count)}" if first else ""
     sentence = f"{counted(count, 'ledger has', 'ledgers have')} entries that no registered bookie has{names}"
     command = f"bkctl ledger explain {first[0]}" if len(first) == 1 else STATUS_COMMAND
     yield StatusFinding(Urgency.CRITICAL, "lost_entries", sentence, command)
 
 
-def _return_findings(look: RecoveryLook) -> Iterator[StatusFinding]:
-    for bookie_id, ledger_ids in look.returned:
+def _return_findings(recovery: RecoveryStatus) -> Iterator[StatusFinding]:
+    for bookie_id, ledger_ids in recovery.returned:
         ledgers = "ledger" if len(ledger_ids) == 1 else f"{counted(len(ledger_ids), 'ledger')}:"
         sentence = (
             f"bookie {bookie_id} is back, which was given up when {ledgers} {listed(ledger_ids)} "
@@ -75,8 +75,8 @@ def _return_findings(look: RecoveryLook) -> Iterator[StatusFinding]:
         )
 
 
-def _maintenance_findings(look: RecoveryLook, now_ms: int) -> Iterator[StatusFinding]:
-    overdue = [each for each in look.maintenance if each.note is not None and each.is_overdue(now_ms)]
+def _maintenance_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[StatusFinding]:
+    overdue = [each for each in recovery.maintenance if each.note is not None and each.is_overdue(now_ms)]
     if overdue:
         names = [each.bookie_id for each in overdue]
         since_ms = min(each.note.end_ms for each in overdue if each.note is not None)
@@ -88,9 +88,9 @@ def _maintenance_findings(look: RecoveryLook, now_ms: int) -> Iterator[StatusFin
 _MAINTENANCE_COMMAND = "bkctl autorecovery maintenance list"
 
 
-def _deadline_findings(look: RecoveryLook, now_ms: int) -> Iterator[StatusFinding]:
-    excused = {each.bookie_id for each in look.maintenance if not each.is_overdue(now_ms)}
-    pending = [(bookie_id, note) for bookie_id, note in look.deadlines if note.due_ms > now_ms]
+def _deadline_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[StatusFinding]:
+    excused = {each.bookie_id for each in recovery.maintenance if not each.is_overdue(now_ms)}
+    pending = [(bookie_id, note) for bookie_id, note in recovery.deadlines if note.due_ms > now_ms]
     names = [bookie_id for bookie_id, _ in pending if bookie_id not in excused]
     if names:
         wait = duration(min(note.due_ms - now_ms for bookie_id, note in pending if bookie_id in names) / 1000)
@@ -98,14 +98,14 @@ def _deadline_findings(look: RecoveryLook, now_ms: int) -> Iterator[StatusFindin
         yield StatusFinding(Urgency.NOTICE, "deadlines", sentence, STATUS_COMMAND)
 
 
-def _daemon_findings(look: RecoveryLook, now_ms: int) -> Iterator[StatusFinding]:
-    silent = [each for each in look.daemons if now_ms - each.written_ms > SILENCE_WARNING_MS]
+def _daemon_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[StatusFinding]:
+    silent = [each for each in recovery.daemons if now_ms - each.written_ms > SILENCE_WARNING_MS]
     if silent:
         names = listed([f"{each.host} (process {each.pid})" for each in silent])
         wait = age(now_ms, min(each.written_ms for each in silent))
         sentence = f"daemons have not reported for up to {wait} and may hang: {names}"
         yield StatusFinding(Urgency.WARNING, "daemon_silent", sentence, STATUS_COMMAND)
-    for daemon in look.daemons:
+    for daemon in recovery.daemons:
         if daemon.alarm is not None:
             yield StatusFinding(Urgency.CRITICAL, "too_many_gone", daemon.alarm, STATUS_COMMAND)
         for lane in daemon.lanes:
@@ -118,14 +118,14 @@ def _daemon_findings(look: RecoveryLook, now_ms: int) -> Iterator[StatusFinding]
             yield StatusFinding(Urgency.WARNING, "auditor_task", sentence, STATUS_COMMAND)
 
 
-def _worker_findings(look: RecoveryLook, waiting: WaitingMarks | None, now_ms: int) -> Iterator[StatusFinding]:
-    if waiting is None or not look.daemons:
+def _worker_findings(recovery: RecoveryStatus, waiting: WaitingMarks | None, now_ms: int) -> Iterator[StatusFinding]:
+    if waiting is None or not recovery.daemons:
         return
-    idle_s = idle_seconds(look, waiting, now_ms)
+    idle_s = idle_seconds(recovery, waiting, now_ms)
     if idle_s is None:
         if not waiting.has_locks and now_ms - waiting.oldest_ms > NO_WORKER_AGE_MS:
             sentence = "ledgers are marked, but no daemon is a worker: " + listed(
-                [f"{each.host} (role {each.role})" for each in look.daemons]
+                [f"{each.host} (role {each.role})" for each in recovery.daemons]
             )
             yield StatusFinding(Urgency.WARNING, "no_worker", sentence, STATUS_COMMAND)
     elif idle_s > NO_PROGRESS_WARNING_S:

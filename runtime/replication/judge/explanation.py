@@ -240,8 +240,8 @@ def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
     if metadata.state is LedgerState.IN_RECOVERY:
         yield "it is in recovery: a recovery is running, or was started and not finished"
     if missing_answers:
-        named = enumerated([f"{bookie_id} ({reason})" for bookie_id, reason in missing_answers.items()])
-        yield f"it cannot be closed now: entries may exist that only {named} can have"
+        missing = enumerated([f"{bookie_id} ({reason})" for bookie_id, reason in missing_answers.items()])
+        yield f"it cannot be closed now: entries may exist that only {missing} can have"
     for bookie_id in sorted(metadata.bookies() - live):
         count = sum(bookie_id in segment.ensemble for segment in facts.segments)
         state = "counts as gone" if bookie_id in facts.ignored else "is not registered"
@@ -250,7 +250,7 @@ def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
         if answer.problem is not None:
             yield f"bookie {bookie_id} is registered but gives no valid answer: {answer.problem}"
     for bookie_id, segments in _bad_copies(facts).items():
-        yield f"bookie {bookie_id} does not have the first or last entry of {_named_segments(segments)}"
+        yield f"bookie {bookie_id} does not have the first or last entry of {_segments_text(segments)}"
     for row in judge_ledger(write_set_rows(facts.ledger_id, metadata), live).rows:
         if row.replication is ReplicationState.UNAVAILABLE:
             start = row.write_set.segment_first_entry_id
@@ -328,11 +328,11 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
             refused += [] if possible else found
         if movable:
             them = enumerated(sorted(targets), "or", SHOWN_MAX)
-            yield f"{command} would copy its entries of {_named_segments(movable)} to {them}"
+            yield f"{command} would copy its entries of {_segments_text(movable)} to {them}"
         if without_copy:
-            yield f"{command} would leave {_named_segments(without_copy)}: no live copy is known of some of the entries"
+            yield f"{command} would leave {_segments_text(without_copy)}: no live copy is known of some of the entries"
         if stuck:
-            yield f"{command} would leave {_named_segments(stuck)}: no bookie can take the copies{_why(refused)}"
+            yield f"{command} would leave {_segments_text(stuck)}: no bookie can take the copies{_why(refused)}"
 
 
 def _without_copy(facts: LedgerFacts) -> list[SegmentFacts]:
@@ -372,7 +372,7 @@ def _outside(facts: LedgerFacts) -> Iterator[str]:
         yield f"bookie {each.bookie_id}, outside of the ensemble, did not answer: {each.problem}"
     unasked = [each for each in segments if not asked.intersection(each.without_copy)]
     if asked and unasked:
-        yield f"no bookie outside of the ensemble was asked for {_named_segments(unasked)}"
+        yield f"no bookie outside of the ensemble was asked for {_segments_text(unasked)}"
 
 
 def _why(refused: list[CandidateVerdict]) -> str:
@@ -406,6 +406,6 @@ def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
         yield f"the auditor {state.auditor} has not marked it yet; bkctl autorecovery trigger starts a check"
 
 
-def _named_segments(segments: list[SegmentFacts]) -> str:
+def _segments_text(segments: list[SegmentFacts]) -> str:
     starts = [str(each.entries.first_entry_id) for each in segments]
     return f"{counted(len(starts), 'segment')} (from entry {enumerated(starts, shown_max=SHOWN_MAX)})"

@@ -70,7 +70,7 @@ class EntryRangeSet:
         return tuple(EntryRange(first, last) for first, last in sorted(self._last_by_first.items()))
 
 
-def joined(ranges: Iterable[EntryRange]) -> tuple[EntryRange, ...]:
+def merge_ranges(ranges: Iterable[EntryRange]) -> tuple[EntryRange, ...]:
     """The entries of all ranges, as ascending ranges that neither overlap nor touch."""
     found: list[EntryRange] = []
     for entries in sorted((each for each in ranges if each.count), key=lambda each: each.first_entry_id):

@@ -53,7 +53,7 @@ class LedgerFailure(msgspec.Struct, frozen=True):
     copies: int = 0
 
     @property
-    def place(self) -> str:
+    def ledger_and_entries(self) -> str:
         """The ledger and the affected entries, if any."""
         return f"ledger {self.ledger_id}" + (f", entries {format_ranges(self.entries)}" if self.entries else "")
 
@@ -63,7 +63,7 @@ class LedgerFailure(msgspec.Struct, frozen=True):
         return self.detail.removeprefix(f"ledger {self.ledger_id}: ")
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.reason.value}: {self.bare_detail}"
+        return f"{self.ledger_and_entries}: {self.reason.value}: {self.bare_detail}"
 
 
 class LedgerOutcome(enum.Enum):

@@ -114,7 +114,7 @@ def why_in_use(ledger: PulsarLedger, terms: OrphanTerms) -> KeptReason | None:
 
 
 def is_written(versions: tuple[int, int | None], last_confirmed: tuple[int | None, int | None]) -> bool:
-    """Whether a process wrote a ledger between two looks at its node and its last confirmed entry; None: not known.
+    """Whether a process wrote a ledger between two reads of its node and its last confirmed entry; None: not known.
 
     A deletion (no version) proves nothing: all brokers trim.
     """
@@ -124,7 +124,7 @@ def is_written(versions: tuple[int, int | None], last_confirmed: tuple[int | Non
     return versions[0] != versions[1] or is_longer
 
 
-def keep_appearing(*arrivals: Sequence[PulsarLedger]) -> bool:
+def has_new_in_each(*arrivals: Sequence[PulsarLedger]) -> bool:
     """Whether ledgers that no node names are new in each interval. One broker that fails leaves some in one only."""
     return all(arrivals)
 
@@ -156,7 +156,7 @@ def _judge_compacted(
     """A topic that names no compacted ledger may have lost the label for one that it still uses."""
     if not terms.compacted:
         return KeptReason.COMPACTED
-    named = compaction.get(candidate.owner.topic, "")
-    if isinstance(named, str) or not named:
+    compacted_ids = compaction.get(candidate.owner.topic, "")
+    if isinstance(compacted_ids, str) or not compacted_ids:
         return KeptReason.UNCLEAR
-    return KeptReason.NAMED if candidate.ledger_id in named else OrphanReason.NOT_CURRENT
+    return KeptReason.NAMED if candidate.ledger_id in compacted_ids else OrphanReason.NOT_CURRENT

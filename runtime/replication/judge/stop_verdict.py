@@ -134,7 +134,7 @@ class StopCheck:
         self._found: dict[StopReason, tuple[str, list[int]]] = {}
         self._sizes: Counter[tuple[int, int, IsolationDemand | None]] = Counter()
         """Ensemble size, write quorum and isolation of the ledgers in use."""
-        self.named: set[str] = set()
+        self.referenced: set[str] = set()
         """All bookies that ledgers reference."""
         self._successors: dict[tuple[object, ...], Choice | NoChoice] = {}
         self._scanned = self._on_them = self._open_on_them = self._bytes = 0
@@ -145,7 +145,7 @@ class StopCheck:
         isolation = isolation_demand(metadata.custom_metadata)
         self._sizes[metadata.ensemble_size, metadata.write_quorum_size, isolation] += 1
         members = metadata.bookies()
-        self.named |= members
+        self.referenced |= members
         if self._ids.isdisjoint(members):
             return
         self._on_them += 1
@@ -293,11 +293,11 @@ class StopCheck:
 
     def _judge_cluster(self) -> None:
         cluster = self._cluster
-        down = sorted((set(cluster.with_cookie) | self.named) - self._live_now - self._ids - cluster.silent)
-        named = [each for each in down if each in self.named]
-        if named:
-            what = f"bookie {named[0]} is" if len(named) == 1 else f"bookies {', '.join(named)} are"
-            it = "it" if len(named) == 1 else "them"
+        down = sorted((set(cluster.with_cookie) | self.referenced) - self._live_now - self._ids - cluster.silent)
+        referenced = [each for each in down if each in self.referenced]
+        if referenced:
+            what = f"bookie {referenced[0]} is" if len(referenced) == 1 else f"bookies {', '.join(referenced)} are"
+            it = "it" if len(referenced) == 1 else "them"
             self._note(
                 StopReason.BOOKIE_DOWN, f"{what} down and ledgers name {it}: start {it}, or decommission {it} first"
             )

@@ -76,7 +76,7 @@ class JobRange(msgspec.Struct, frozen=True, kw_only=True):
     last_entry_id: int
 
 
-class JobRest(NamedTuple):
+class UnfinishedJob(NamedTuple):
     """What an interrupted job has left to do, in the order of work.
 
     ``plans`` of these ledgers and ``done_plans`` of the others: for jobs that recorded plans.
@@ -122,11 +122,13 @@ class JobFile:
         return cls(database)
 
     @property
-    def rest(self) -> JobRest:
+    def unfinished(self) -> UnfinishedJob:
         """What is left to do."""
         rows = list(self._database.execute(_NOT_DONE))
         done = tuple(plan for (plan,) in self._database.execute(_DONE_PLANS))
-        return JobRest(self.start, tuple(ledger_id for ledger_id, _ in rows), tuple(plan for _, plan in rows), done)
+        return UnfinishedJob(
+            self.start, tuple(ledger_id for ledger_id, _ in rows), tuple(plan for _, plan in rows), done
+        )
 
     @property
     def has_ledgers(self) -> bool:

@@ -27,7 +27,7 @@ ENTRY_HEAD_BYTES = 40
 _STATE_NAMES = {state: state.name.lower() for state in LedgerState}
 
 
-class OpenLook(msgspec.Struct, frozen=True, gc=False):
+class OpenSegment(msgspec.Struct, frozen=True, gc=False):
     """A ledger with a leaving bookie in its open last segment, as the plan saw it: it may have to be fenced."""
 
     segment: Segment
@@ -51,7 +51,7 @@ class LedgerPlan(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     bytes_to_copy: int | None
     """None: the ledger is not closed, so its size is unknown."""
     surviving_copies: int
-    open_look: OpenLook | None = None
+    open_segment: OpenSegment | None = None
     broken_rules: tuple[BrokenRule, ...] = ()
     why_no_target: str | None = None
     """Why the targets are not enough for some fragment, whatever the rules."""
@@ -61,7 +61,7 @@ class LedgerPlan(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     @property
     def needs_fencing(self) -> bool:
         """Whether a leaving bookie is in its open last segment, so that the ledger must be closed first."""
-        return self.open_look is not None
+        return self.open_segment is not None
 
     @property
     def may_have_writer(self) -> bool:
@@ -113,11 +113,12 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     newest. ``unreadable``: ledgers with unreadable metadata, which may reference the bookies and stay unchanged.
     ``targets``: writable bookies to copy to; with ``is_restricted`` no others are used, even if they register later.
     ``registered``: leaving bookies that are still registered. If one of them is to be unreachable, the plan cannot be
-    carried out yet. ``unnamed``: leaving bookies that no ledger references. ``seen_at_ns``: time on the monotonic clock
-    when all metadata had been read. ``known_totals``: the sums over ``ledgers``, if they are known.
-    ``placement``: a sentence that says where racks and groups come from; empty if there are none. ``seen``: metadata of
-    closed ledgers, for a run that follows; a run takes it out. ``is_of_ledgers``: the caller chose the ledgers, so
-    others may reference the bookies. ``is_rest``: what an interrupted job left, which was to move all ledgers.
+    carried out yet. ``unreferenced``: leaving bookies that no ledger references. ``scanned_at_ns``: time on the
+    monotonic clock when all metadata had been read. ``known_totals``: the sums over ``ledgers``, if they are known.
+    ``placement``: a sentence that says where racks and groups come from; empty if there are none.
+    ``scanned_metadata``: metadata of closed ledgers, for a run that follows; a run takes it out. ``is_of_ledgers``: the
+    caller chose the ledgers, so others may reference the bookies. ``is_unfinished_job``: what an interrupted job left,
+    which was to move all ledgers.
     """
 
     bookie_ids: tuple[str, ...]
@@ -128,13 +129,13 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     is_restricted: bool = False
     registered: tuple[str, ...] = ()
     unreachable: tuple[str, ...] = ()
-    unnamed: tuple[str, ...] = ()
-    seen_at_ns: int = 0
+    unreferenced: tuple[str, ...] = ()
+    scanned_at_ns: int = 0
     known_totals: PlanTotals | None = None
     placement: str = ""
-    seen: dict[int, Versioned[LedgerMetadata]] = {}
+    scanned_metadata: dict[int, Versioned[LedgerMetadata]] = {}
     is_of_ledgers: bool = False
-    is_rest: bool = False
+    is_unfinished_job: bool = False
     is_drain: bool = False
 
     @property
@@ -176,15 +177,15 @@ def plan_ledger(
         entries=entries,
         bytes_to_copy=payload_bytes + entries * ENTRY_HEAD_BYTES if metadata.is_closed else None,
         surviving_copies=min(_surviving_copies(metadata, fragment, live) for fragment in fragments),
-        open_look=_open_look(metadata, created_ms) if is_open else None,
+        open_segment=_open_segment(metadata, created_ms) if is_open else None,
         broken_rules=tuple(broken for each in forecasts for broken in each.broken),
         why_no_target=next((each.why_none for each in forecasts if each.why_none is not None), None),
         close_needs=tuple(sorted(blocking_members(metadata, live))) if is_open else (),
     )
 
 
-def _open_look(metadata: LedgerMetadata, created_ms: int | None) -> OpenLook:
-    return OpenLook(
+def _open_segment(metadata: LedgerMetadata, created_ms: int | None) -> OpenSegment:
+    return OpenSegment(
         segment=metadata.last_segment,
         owner=owner_of(dict(metadata.custom_metadata)),
         created_ms=metadata.created_ms(created_ms),

@@ -21,7 +21,7 @@ from bkctl.runtime.replication.judge.targets import PlacementForecast
 from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan, plan_ledger
 from bkctl.runtime.replication.plan.store import OpenDatabase, PlanStore
 
-SEEN_MAX = 20_000
+SCANNED_METADATA_MAX = 20_000
 """A plan keeps the metadata of so many ledgers, about a kilobyte each; a run reads that of the others again."""
 
 _Found: TypeAlias = tuple[int, Versioned[LedgerMetadata] | MetadataFormatError | None]
@@ -63,7 +63,7 @@ class RecoveryScan:
         await self._require_targets(demand)
         plan = await self.scan(demand)
         if not demand.may_be_gone:
-            await self._require_known(plan.unnamed, "none of these ledgers" if demand.ledger_ids else "no ledger")
+            await self._require_known(plan.unreferenced, "none of these ledgers" if demand.ledger_ids else "no ledger")
         broken = rule_counts(plan.totals.broken_rules)
         if demand.only_targets and broken and self.config.placement is PlacementMode.STRICT:
             rules = ", ".join(f"{rule}: {count}" for rule, count in broken.items())
@@ -81,8 +81,8 @@ class RecoveryScan:
         forecast = PlacementForecast(survey, demand.barred, self.ports.clock.random, demand.only_targets)
         plans = PlanStore(self.open_database())
         unreadable: list[LedgerFailure] = []
-        named: set[str] = set()
-        seen: dict[int, Versioned[LedgerMetadata]] = {}
+        referenced: set[str] = set()
+        scanned_metadata: dict[int, Versioned[LedgerMetadata]] = {}
         scanned = 0
         async with contextlib.aclosing(self._read(demand)) as ledgers:
             async for ledger_id, found in ledgers:
@@ -95,9 +95,9 @@ class RecoveryScan:
                     unreadable.append(LedgerFailure(ledger_id, reason, (), str(found)))
                     continue
                 if members := demand.leaving & found.value.bookies():
-                    if found.value.is_closed and len(seen) < SEEN_MAX:
-                        seen[ledger_id] = found
-                    named |= members
+                    if found.value.is_closed and len(scanned_metadata) < SCANNED_METADATA_MAX:
+                        scanned_metadata[ledger_id] = found
+                    referenced |= members
                     plans.add(
                         plan_ledger(
                             ledger_id, found.value, found.version, demand.leaving, live, forecast.of, found.ctime_ms
@@ -113,10 +113,10 @@ class RecoveryScan:
             is_restricted=bool(demand.only_targets),
             registered=tuple(sorted(registrations.live & demand.leaving)),
             unreachable=tuple(sorted(demand.unreachable)),
-            unnamed=tuple(sorted(demand.leaving - named)),
-            seen_at_ns=self.ports.clock.monotonic_ns(),
+            unreferenced=tuple(sorted(demand.leaving - referenced)),
+            scanned_at_ns=self.ports.clock.monotonic_ns(),
             placement=survey.origin,
-            seen=seen,
+            scanned_metadata=scanned_metadata,
             is_of_ledgers=demand.ledger_ids is not None,
         )
 

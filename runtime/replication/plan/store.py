@@ -71,5 +71,5 @@ class PlanStore(Sequence[LedgerPlan]):
     def __getitem__(self, index: int | slice) -> LedgerPlan | list[LedgerPlan]:
         if isinstance(index, slice):
             return list(islice(self, *index.indices(len(self))))
-        place = range(len(self))[index]
-        return next(islice(self, place, None))
+        position = range(len(self))[index]
+        return next(islice(self, position, None))

@@ -40,7 +40,7 @@ class ModeWatch:
         self._clock = clock
         self._outage = outage
 
-    async def look(self, bookie_ids: Collection[str]) -> LeavingBookies:
+    async def read(self, bookie_ids: Collection[str]) -> LeavingBookies:
         """How the bookies are registered now."""
         found = await self._outage.outlast(self._registration.snapshot)
         writable = frozenset(bookie_ids).intersection(found.writable)
@@ -50,7 +50,7 @@ class ModeWatch:
 
     async def require_no_writable(self, bookie_ids: Collection[str]) -> LeavingBookies:
         """ConflictError if one of the bookies accepts writes, so that new ledgers may be on it."""
-        found = await self.look(bookie_ids)
+        found = await self.read(bookie_ids)
         if found.writable:
             raise ConflictError(
                 f"bookie {found.writable[0]} is writable again, so new ledgers may be on it: make it read-only "
@@ -71,7 +71,7 @@ class ModeWatch:
         """
         deadline_ns = self._clock.monotonic_ns() + int(wait_s * 1e9)
         is_told = False
-        while (left := state(await self.look(bookie_ids))) and self._clock.monotonic_ns() < deadline_ns:
+        while (left := state(await self.read(bookie_ids))) and self._clock.monotonic_ns() < deadline_ns:
             if not is_told:
                 is_told = True
                 on_wait(left)

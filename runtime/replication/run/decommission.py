@@ -33,10 +33,12 @@ from bkctl.runtime.replication.run.bookie_mode import ModeWatch
 from bkctl.runtime.replication.run.drain import Drain, DrainHooks, DrainResult, OpenLedger
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
-from bkctl.runtime.replication.survey.loss_proof import named_reasons
+from bkctl.runtime.replication.survey.loss_proof import listed_reasons
 from bkctl.storage.words import counted
 
-_NAMED_MEANWHILE = ", because of a write while its cookie was deleted: the cookie was written again; repeat the command"
+_REFERENCED_MEANWHILE = (
+    ", because of a write while its cookie was deleted: the cookie was written again; repeat the command"
+)
 _REGISTERED_AGAIN = (
     "bookie {0} registered again while its cookie was deleted, so new ledgers may be on it: make sure that it is "
     "stopped, then run bkctl decommission {0} again"
@@ -62,7 +64,7 @@ class DecommissionPlan(msgspec.Struct, frozen=True):
         return f"bookie {', '.join(self.bookie_ids)}"
 
     @property
-    def kept(self) -> str:
+    def cookie_remark(self) -> str:
         """End of a sentence that says why no cookie was deleted."""
         cookies = [each for each in self.cookie_versions.values() if each is not None]
         if not cookies:
@@ -120,10 +122,10 @@ class Decommission:
 
     async def known(self, bookie_ids: Sequence[str]) -> tuple[str, ...]:
         """The bookies that are registered, have a cookie, or are referenced by a ledger."""
-        live = (await self.watch.look(bookie_ids)).serving
+        live = (await self.watch.read(bookie_ids)).serving
         absent = {each for each in bookie_ids if each not in live and await self._cookie_version(each) is None}
         if absent:
-            absent.intersection_update((await self._recovery.scan(sorted(absent))).unnamed)
+            absent.intersection_update((await self._recovery.scan(sorted(absent))).unreferenced)
         return tuple(each for each in bookie_ids if each not in absent)
 
     async def plan(
@@ -142,7 +144,7 @@ class Decommission:
         ignores those that reference none.
         """
         if is_rehearsal:
-            live = frozenset((await self.watch.look(bookie_ids)).serving)
+            live = frozenset((await self.watch.read(bookie_ids)).serving)
         else:
             live = frozenset([each for each in bookie_ids if not await self._is_down(each, on_wait)])
         if live and accepted_losses:
@@ -157,7 +159,7 @@ class Decommission:
         unreadable = [(each.ledger_id, each.detail) for each in plan.unreadable if each.ledger_id in accepted_losses]
         unproven = unreadable + await self._unproven(ids, [ledger.ledger_id for ledger in accepted])
         if unproven:
-            raise RefusedError(f"nothing was changed: these losses are not proven: {named_reasons(unproven)}")
+            raise RefusedError(f"nothing was changed: these losses are not proven: {listed_reasons(unproven)}")
         return DecommissionPlan(ids, versions, plan.without(accepted_losses), live, accepted)
 
     async def _is_down(self, bookie_id: str, on_wait: Callable[[str], None] | None) -> bool:
@@ -207,10 +209,10 @@ class Decommission:
     def report(self, plan: DecommissionPlan, moved: DrainResult, *, is_drain_only: bool) -> DecommissionReport:
         """The report of a drain after which nothing more is done; only a decommission would delete cookies."""
         report = _report(plan, moved, moved.last_scan)
-        kept = "" if is_drain_only else plan.kept
+        cookie_remark = "" if is_drain_only else plan.cookie_remark
         return msgspec.structs.replace(
             report,
-            refusal=None if report.refusal is None else report.refusal + kept,
+            refusal=None if report.refusal is None else report.refusal + cookie_remark,
             is_drained_only=True,
             read_only=tuple(sorted(plan.live)),
         )
@@ -230,12 +232,12 @@ class Decommission:
             refusal = report.refusal
             unproven = [] if refusal is not None else await self._unproven(plan.bookie_ids, report.accepted)
             if unproven:
-                refusal = f"no longer proven lost: {named_reasons(unproven)}"
+                refusal = f"no longer proven lost: {listed_reasons(unproven)}"
             deleted: list[str] = []
             if refusal is not None and self._own_deletes:  # the restoration was cut off
                 refusal = await self._restore_cookies(refusal)
             elif refusal is not None:
-                refusal += plan.kept
+                refusal += plan.cookie_remark
             elif (refusal := await self._delete_cookies(plan, hooks, deleted)) is None and deleted:
                 report = _report(plan, moved, await drain.scan(plan.bookie_ids))
                 if report.refusal is not None:
@@ -258,7 +260,7 @@ class Decommission:
         try:
             await self._recovery.require_down(plan.bookie_ids)
         except RefusedError as error:
-            return f"{error}{plan.kept}"
+            return f"{error}{plan.cookie_remark}"
         if hooks.clear_marks is not None:
             await hooks.clear_marks()
         for bookie_id, version in plan.cookie_versions.items():
@@ -276,7 +278,7 @@ class Decommission:
             with contextlib.suppress(NodeExistsError):
                 await self._cookies.create_node(bookie_id, data)
         self._own_deletes.clear()
-        return refusal + _NAMED_MEANWHILE
+        return refusal + _REFERENCED_MEANWHILE
 
     async def _delete_cookie(
         self, plan: DecommissionPlan, bookie_id: str, version: int, hooks: DrainHooks
@@ -291,7 +293,7 @@ class Decommission:
                 self._own_deletes[bookie_id] = node.data
                 raise
         except RefusedError as error:
-            return f"{error}{plan.kept}"
+            return f"{error}{plan.cookie_remark}"
         except BadVersionError:
             return f"the cookie of bookie {bookie_id} changed in the meantime: it was not deleted"
         except NoNodeError:
@@ -303,9 +305,9 @@ class Decommission:
 def _report(plan: DecommissionPlan, moved: DrainResult, found: RecoveryPlan) -> DecommissionReport:
     """What a scan shows. ``refusal``: a sentence about the ledgers that reference the bookies, or may."""
     accepted = {ledger.ledger_id for ledger in plan.accepted}
-    named = {ledger.ledger_id for ledger in found.ledgers}
+    referencing = {ledger.ledger_id for ledger in found.ledgers}
     unreadable = {failure.ledger_id: failure.reason for failure in found.unreadable}
-    remaining = tuple(sorted((named - accepted) | unreadable.keys()))
+    remaining = tuple(sorted((referencing - accepted) | unreadable.keys()))
     count, refusal = len(remaining), None
     if remaining:
         ledgers = counted(count, "ledger still references", "ledgers still reference")
@@ -322,5 +324,5 @@ def _report(plan: DecommissionPlan, moved: DrainResult, found: RecoveryPlan) -> 
         remaining=remaining,
         refusal=refusal,
         open_ledgers=moved.open_ledgers,
-        accepted=tuple(sorted(named & accepted)),
+        accepted=tuple(sorted(referencing & accepted)),
     )

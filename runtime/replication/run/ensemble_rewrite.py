@@ -32,7 +32,7 @@ from bkctl.storage.ids import INVALID_ENTRY_ID
 PROBES_MAX = 64
 """Maximum entries that the destination must prove to have; each of a different ledger."""
 
-_NAMED_MAX = 5
+_OBSTACLES_SHOWN_MAX = 5
 _PROGRESS_EVERY_LEDGERS = 256
 _ATTEMPTS_MAX = 3
 
@@ -130,7 +130,7 @@ class EnsembleRewrite:
                 found.ends_left += rewrite.is_end_left
                 if rewrite.obstacle is not None:
                     found.obstacles_count += 1
-                    if len(found.obstacles) < _NAMED_MAX:
+                    if len(found.obstacles) < _OBSTACLES_SHOWN_MAX:
                         found.obstacles.append(f"ledger {ledger.ledger_id}: {rewrite.obstacle}")
                 if not rewrite.segments:
                     continue
@@ -224,18 +224,18 @@ class _Sample:
     def __init__(self, randomness: random.Random, probes_max: int) -> None:
         self._random = randomness
         self._probes_max = probes_max
-        self._seen = 0
+        self._offered = 0
         self.probes: list[Probe] = []
 
     def add(self, probe: Probe) -> None:
         """Add a candidate."""
-        self._seen += 1
+        self._offered += 1
         if len(self.probes) < self._probes_max:
             self.probes.append(probe)
             return
-        place = self._random.randrange(self._seen)
-        if place < self._probes_max:
-            self.probes[place] = probe
+        slot = self._random.randrange(self._offered)
+        if slot < self._probes_max:
+            self.probes[slot] = probe
 
 
 class Rewrite(msgspec.Struct, frozen=True):

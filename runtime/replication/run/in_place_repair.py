@@ -27,12 +27,12 @@ from bkctl.runtime.replication.judge.bad_copies import (
     plan_in_place,
 )
 from bkctl.runtime.replication.judge.check_scope import CheckScope
-from bkctl.runtime.replication.judge.fragments import EntryRange, joined
+from bkctl.runtime.replication.judge.fragments import EntryRange, merge_ranges
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult
 from bkctl.runtime.replication.judge.targets import PlacementForecast
 from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
 from bkctl.runtime.replication.policy import Policy
-from bkctl.runtime.replication.run.engine import Engine
+from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
 from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryJob, RecoveryProgress
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.runtime.replication.turn.task import LedgerTask
@@ -116,7 +116,7 @@ class InPlaceRepair:
             nonlocal bytes_read
             scope = CheckScope(has_open_end=False)
             if ledger_id in ranges:
-                scope = CheckScope(joined(ranges[ledger_id]), has_open_end=False)
+                scope = CheckScope(merge_ranges(ranges[ledger_id]), has_open_end=False)
             check = await self.outage.outlast(lambda: checker.check(ledger_id, scope))
             bytes_read += check.bytes_read
             try:
@@ -147,7 +147,7 @@ class InPlaceRepair:
         results: list[LedgerResult] = []
         totals = PlanTotals(ledgers=len(planned), entries=plan.copies, bytes_to_copy=plan.bytes_estimate)
         run = LedgerRun(self.ports, self.policy, totals, results.append, on_progress, job)
-        engine = Engine(
+        repairer = LedgerRepairer(
             self.ports,
             self.locks,
             self.policy,
@@ -158,7 +158,7 @@ class InPlaceRepair:
             LedgerTask(ledger_id=ledger_id, bad=ledger.bad, ranges=() if job is None else job.file.ranges_of(ledger_id))
             for ledger_id, ledger in planned.items()
         ]
-        seconds = await run.run(engine, each_of(tasks))
+        seconds = await run.run(repairer, each_of(tasks))
         results.sort(key=lambda result: result.ledger_id)
         left = [each for result in results for each in _left_of(result, planned[result.ledger_id])]
         left = sorted([*plan.left, *left], key=lambda each: (each.ledger_id, each.bookie_id))

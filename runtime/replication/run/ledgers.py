@@ -13,14 +13,14 @@ import msgspec
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataError
 from bkctl.runtime.ledger.owner import owner_of
-from bkctl.runtime.metadata.pulsar_migration import LOOK_AGE_S_MAX
+from bkctl.runtime.metadata.pulsar_migration import FLAG_AGE_S_MAX
 from bkctl.runtime.ports import Workers
 from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.judge.ledger_result import LedgerResult
 from bkctl.runtime.replication.plan.job_file import JobFile, JobRange
 from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
 from bkctl.runtime.replication.policy import CopyPace, Policy
-from bkctl.runtime.replication.run.engine import Engine
+from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
 from bkctl.runtime.replication.run.queue import LedgerQueue
 from bkctl.runtime.replication.turn.task import LedgerTask
 
@@ -90,7 +90,7 @@ class LedgerRun:
         self._done = self._failed = 0
         self._waiting_for_writers = 0
         self._writers_due_ns = 0
-        self._engine: Engine
+        self._repairer: LedgerRepairer
         self._queue: LedgerQueue
 
     def note_range(self, found: JobRange) -> None:
@@ -98,9 +98,9 @@ class LedgerRun:
         if self._job is not None and not self._is_unrecorded:
             self._job.file.append(found)
 
-    async def run(self, engine: Engine, tasks: AsyncIterable[LedgerTask]) -> float:
+    async def run(self, repairer: LedgerRepairer, tasks: AsyncIterable[LedgerTask]) -> float:
         """Work on all tasks; returns the seconds. RefusedError as soon as Pulsar begins to migrate its metadata."""
-        self._engine, self._queue = engine, LedgerQueue(tasks, self._ports.clock, self._config)
+        self._repairer, self._queue = repairer, LedgerQueue(tasks, self._ports.clock, self._config)
         started_ns = self._ports.clock.monotonic_ns()
         self._follow_pace()
         ticking = asyncio.create_task(self._tick())
@@ -140,7 +140,7 @@ class LedgerRun:
         while True:
             with contextlib.suppress(MetadataError):  # the repairs wait for the store, or fail
                 await self._ports.ledgers.migration.require_none()
-            await self._ports.clock.sleep(LOOK_AGE_S_MAX)
+            await self._ports.clock.sleep(FLAG_AGE_S_MAX)
 
     async def _tick(self) -> None:
         while True:
@@ -151,7 +151,7 @@ class LedgerRun:
 
     def _follow_pace(self) -> None:
         if self._job is not None and (pace := self._job.read_pace()) is not None:
-            self._engine.set_pace(pace)
+            self._repairer.set_pace(pace)
 
     async def _write_job(self) -> None:
         """Record what is done. Without disk space the run goes on: the metadata shows what is done, too."""
@@ -164,7 +164,7 @@ class LedgerRun:
             self._job.warn(f"cannot write the job file, so --resume cannot continue this run: {error.strerror}")
 
     async def _repair_one(self, task: LedgerTask) -> None:
-        result = await self._engine.repair(task)
+        result = await self._repairer.repair(task)
         if not self._queue.finish(task, result):
             return
         if result.failures or result.was_closed:
@@ -188,15 +188,15 @@ class LedgerRun:
         if self._on_progress is None or not (is_forced or now_ns - self._progress_at_ns >= PROGRESS_INTERVAL_NS):
             return
         self._progress_at_ns = now_ns
-        current = self._engine.current
+        current = self._repairer.current
         oldest = current[0] if current else self._queue.oldest_locked()
         self._on_progress(
             RecoveryProgress(
                 ledgers_done=self._done,
                 ledgers_total=self._totals.ledgers,
                 ledgers_failed=self._failed,
-                entries_copied=self._engine.entries_copied,
-                bytes_copied=self._engine.bytes_copied,
+                entries_copied=self._repairer.entries_copied,
+                bytes_copied=self._repairer.bytes_copied,
                 bytes_planned=self._totals.bytes_to_copy,
                 waiting_for_writers=self._waiting_for_writers,
                 writers_wait_s=max(0.0, (self._writers_due_ns - now_ns) / 1e9) if self._waiting_for_writers else 0.0,

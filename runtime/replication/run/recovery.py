@@ -16,12 +16,12 @@ from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.replication.copy.reader import SILENCE, reason_of
-from bkctl.runtime.replication.plan.job_file import JobRest
+from bkctl.runtime.replication.plan.job_file import UnfinishedJob
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.plan.scan import PlanDemand, RecoveryScan
 from bkctl.runtime.replication.plan.store import OpenDatabase
 from bkctl.runtime.replication.policy import Policy
-from bkctl.runtime.replication.run.engine import Engine
+from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
 from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryJob, RecoveryProgress
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport, RecoveryTally
 from bkctl.runtime.replication.survey.loss_proof import LossProof
@@ -122,12 +122,14 @@ class BookieRecovery:
         demand = _demand(bookie_ids, ledger_ids, unreachable, only_targets)
         return await self.outage.outlast(lambda: self._scan.plan(demand))
 
-    async def plan_rest(self, rest: JobRest) -> RecoveryPlan:
+    async def plan_unfinished(self, unfinished: UnfinishedJob) -> RecoveryPlan:
         """Plan what an interrupted job has left. Its ledgers may have been deleted meanwhile. Errors as in ``plan``."""
-        start = rest.start
-        demand = _demand(start.bookie_ids, rest.ledger_ids, None, start.only_targets)._replace(may_be_gone=True)
+        start = unfinished.start
+        demand = _demand(start.bookie_ids, unfinished.ledger_ids, None, start.only_targets)._replace(may_be_gone=True)
         plan = await self.outage.outlast(lambda: self._scan.plan(demand))
-        return msgspec.structs.replace(plan, is_of_ledgers=start.is_of_ledgers, is_rest=not start.is_of_ledgers)
+        return msgspec.structs.replace(
+            plan, is_of_ledgers=start.is_of_ledgers, is_unfinished_job=not start.is_of_ledgers
+        )
 
     async def scan(
         self,
@@ -165,7 +167,7 @@ class BookieRecovery:
         not in its plan, and are failures of the report.
         """
         report = await self._carry_out(plan, on_progress, job)
-        if not plan.is_rest or not report.is_complete:
+        if not plan.is_unfinished_job or not report.is_complete:
             return report
         last = await self.scan(plan.bookie_ids, unreachable=plan.unreachable)
         return report.with_left([ledger.ledger_id for ledger in last.ledgers], last.unreadable)
@@ -179,7 +181,7 @@ class BookieRecovery:
         leaving = frozenset() if self._find_leaving is None else await self.outage.outlast(self._find_leaving)
         tally = RecoveryTally(self.policy.config.verify)
         run = LedgerRun(self._ports, self.policy, plan.totals, tally.add, on_progress, job)
-        engine = Engine(
+        repairer = LedgerRepairer(
             self._ports,
             self._locks,
             self.policy,
@@ -189,7 +191,7 @@ class BookieRecovery:
             on_range=run.note_range,
             on_outage=self._on_outage,
         )
-        seconds = await run.run(engine, self._tasks(plan, run, job))
+        seconds = await run.run(repairer, self._tasks(plan, run, job))
         return tally.report(plan.bookie_ids, seconds, plan.unreadable)
 
     async def _tasks(self, plan: RecoveryPlan, run: LedgerRun, job: RecoveryJob | None) -> AsyncIterator[LedgerTask]:
@@ -202,9 +204,9 @@ class BookieRecovery:
                 ledger_id=ledger.ledger_id,
                 leaving=leaving,
                 unreachable=unreachable,
-                seen=None if ledger.open_look is None else ledger.open_look.segment,
+                earlier_segment=None if ledger.open_segment is None else ledger.open_segment.segment,
                 ranges=() if job is None else job.file.ranges_of(ledger.ledger_id),
-                stored=plan.seen.pop(ledger.ledger_id, None),
+                stored=plan.scanned_metadata.pop(ledger.ledger_id, None),
                 is_drain=plan.is_drain,
             )
 
@@ -212,7 +214,7 @@ class BookieRecovery:
             if not (waits and ledger.may_have_writer):
                 yield task(ledger)
         written = [ledger for ledger in plan.ledgers if waits and ledger.may_have_writer]
-        await run.wait_for_writers(len(written), plan.seen_at_ns + int(self.policy.config.open_ledger_wait_s * 1e9))
+        await run.wait_for_writers(len(written), plan.scanned_at_ns + int(self.policy.config.open_ledger_wait_s * 1e9))
         for ledger in written:
             yield task(ledger)
 

@@ -25,7 +25,7 @@ from bkctl.runtime.replication.copy.reader import BATCH_ENTRIES, CopyReader, bat
 from bkctl.runtime.replication.copy.tasks import for_each_bounded, for_each_leased
 from bkctl.runtime.replication.copy.window import Lease
 from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
-from bkctl.runtime.replication.judge.copies import Copy, CopyState, marked_different
+from bkctl.runtime.replication.judge.copies import Copy, CopyState, compared_copies
 from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
     EntryRangeSet,
@@ -120,8 +120,8 @@ class LedgerChecker:
             entries = segment_entries(metadata, segment_index, last_entry_id)
             await self._check_segment(metadata, segment_index, entries, credentials, tally, scope)
         if not metadata.is_closed and scope.has_open_end:
-            named = scope.last_from(last_entry_id + 1)
-            entries = EntryRange(last_entry_id + 1, INVALID_ENTRY_ID if named is None else named)
+            last_scoped = scope.last_from(last_entry_id + 1)
+            entries = EntryRange(last_entry_id + 1, INVALID_ENTRY_ID if last_scoped is None else last_scoped)
             await self._check_segment(metadata, last_index, entries, credentials, tally, scope, is_confirmed=False)
         problem = _problem_of(metadata, scope, failure, tally)
         return tally.result(ledger_id, metadata.state.name.lower(), max(last_entry_id, tally.last_entry_id), problem)
@@ -162,10 +162,10 @@ class LedgerChecker:
 
         def members(entry_id: int) -> list[str]:
             indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
-            named = dict.fromkeys(ensemble[index] for index in indexes)
-            return [each for each in named if each in bookie_ids]
+            storing = dict.fromkeys(ensemble[index] for index in indexes)
+            return [each for each in storing if each in bookie_ids]
 
-        run, seen = BarrenRun(self._config.barren_entries_max), dict[str, Copy]()
+        run, earlier_copies = BarrenRun(self._config.barren_entries_max), dict[str, Copy]()
         gaps = CopyGaps(self._ports.bookies, self._copies, credentials)
 
         async def check_batch(entry_ids: tuple[int, ...], lease: Lease) -> None:
@@ -174,11 +174,11 @@ class LedgerChecker:
             copies = [copy for row in found.values() for copy in row.values()]
             if copies:
                 run.note(len(entry_ids), has_good_copy=any(copy.entry is not None for copy in copies))
-            seen.update((copy.bookie_id, copy) for copy in copies if copy.entry is None)
+            earlier_copies.update((copy.bookie_id, copy) for copy in copies if copy.entry is None)
             add = tally.add if is_confirmed else tally.add_if_found
             for entry_id, each_wanted in wanted.items():
                 if each_wanted:
-                    add(entry_id, marked_different([found[entry_id][each] for each in each_wanted]))
+                    add(entry_id, compared_copies([found[entry_id][each] for each in each_wanted]))
 
         def count_max() -> int:
             return batch_entries_max(tally.entry_bytes * metadata.write_quorum_size)
@@ -187,14 +187,14 @@ class LedgerChecker:
         while rest.count:
             found = batches(scope.entry_ids(credentials.ledger_id, metadata, rest), count_max)
             await for_each_leased(
-                each_of(run.until_look(found, rest.last_entry_id)),
+                each_of(run.until_probe(found, rest.last_entry_id)),
                 check_batch,
                 self._copies.windows.items,
                 lambda: tally.entry_bytes * metadata.write_quorum_size * count_max(),
             )
             rest = EntryRange(run.read_to + 1, rest.last_entry_id)
             if rest.count:
-                gap = await gaps.at(rest, bookie_ids, seen, run)
+                gap = await gaps.at(rest, bookie_ids, earlier_copies, run)
                 if is_confirmed:
                     tally.add_gap(metadata, ensemble, scope.within(gap.entries), gap.copies)
                 else:

@@ -3,7 +3,7 @@
 The operator names the bookies that are lost; none of them may be registered. The proof asks every other bookie that
 should have the entries. For closed segments only "no such entry" and "no such ledger" count: a bookie that is not
 registered, does not answer, or answers with an error or a damaged copy proves nothing. The proof fences only when
-asked to, and never writes. ``look_for_entries``, for deleting an unclosed ledger, checks all bookies for any entry.
+asked to, and never writes. ``search_entries``, for deleting an unclosed ledger, checks all bookies for any entry.
 """
 
 from __future__ import annotations
@@ -172,32 +172,32 @@ def _sentence(entry_id: int, copy: Copy) -> str:
     return f"bookie {copy.bookie_id} may have entry {entry_id}: {copy.reason}"
 
 
-def named_reasons(reasons: Sequence[tuple[int, str]]) -> str:
+def listed_reasons(reasons: Sequence[tuple[int, str]]) -> str:
     """The first ledgers with their reasons, and the number of others."""
     return listed([f"ledger {ledger_id}: {reason}" for ledger_id, reason in reasons], separator="; ")
 
 
-class LastLook(msgspec.Struct, frozen=True):
+class EntrySearch(msgspec.Struct, frozen=True):
     """Answers of the bookies.
 
     ``reason``: why the ledger must not be deleted; None if all registered bookies report that they have no entry of it.
-    ``unseen``: bookies in the metadata that are not registered and do not answer. ``is_end_lost``: the reason is None
-    although bookies have entries, because it is proven that only lost bookies can know where the ledger ends.
+    ``unreachable``: bookies in the metadata that are not registered and do not answer. ``is_end_lost``: the reason is
+    None although bookies have entries, because it is proven that only lost bookies can know where the ledger ends.
     """
 
     reason: str | None
-    unseen: tuple[str, ...]
+    unreachable: tuple[str, ...]
     is_end_lost: bool = False
 
 
-async def look_for_entries(
+async def search_entries(
     ports: ClientPorts,
     registration: RegistrationClient,
     ledger_id: int,
     metadata: LedgerMetadata,
     *,
     is_fencing: bool = False,
-) -> LastLook:
+) -> EntrySearch:
     """Ask every registered bookie, and every bookie in the metadata, for its last entry of the ledger.
 
     ``is_fencing``: the bookies of the last segment fence the ledger first, so that its writer can add nothing more.
@@ -210,12 +210,12 @@ async def look_for_entries(
         *(last_entry_on(ports, each, credentials, is_fencing=each in fenced) for each in bookie_ids)
     )
     reason = None
-    unseen = []
+    unreachable = []
     for bookie_id, answer in zip(bookie_ids, answers, strict=True):
         if isinstance(answer, str) and bookie_id not in live:
-            unseen.append(bookie_id)
+            unreachable.append(bookie_id)
         elif isinstance(answer, str):
             reason = reason or answer
         elif answer >= 0:
             reason = f"bookie {bookie_id} has entry {answer}"
-    return LastLook(reason, tuple(unseen))
+    return EntrySearch(reason, tuple(unreachable))

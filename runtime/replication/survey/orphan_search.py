@@ -31,9 +31,9 @@ from bkctl.runtime.replication.judge.orphans import (
     OrphanReason,
     OrphanTerms,
     PulsarLedger,
+    has_new_in_each,
     is_written,
     judge,
-    keep_appearing,
     pulsar_ledger,
     why_in_use,
 )
@@ -97,21 +97,22 @@ class _Screened(msgspec.Struct):
 async def find_orphans(
     ports: ClientPorts,
     store: MetadataStore,
-    places: Sequence[PulsarStore],
+    pulsar_stores: Sequence[PulsarStore],
     terms: OrphanTerms,
     *,
     settle_s: float,
     only: Collection[int] | None,
     view: SearchView,
 ) -> OrphanSearch:
-    """Judge all ledgers, or those of ``only``, by the references of all ``places``, read twice ``settle_s`` apart.
+    """Judge all ledgers, or those of ``only``, by the references in all ``pulsar_stores``, read twice ``settle_s``
+    apart.
 
-    A node that cannot be read or listed ends the search with its error. RefusedError for a place without metadata of
+    A node that cannot be read or listed ends the search with its error. RefusedError for a store without metadata of
     Pulsar.
     """
     view.on_step("reading ledgers")
     found = await _screen_all(ports, store, terms, only, view)
-    references, foreign_writes = await _read_twice(ports, store, places, found, settle_s, view)
+    references, foreign_writes = await _read_twice(ports, store, pulsar_stores, found, settle_s, view)
     zookeeper_ms = max(found.newest_ms, references.newest_ms)
     young = _set_young_aside(found, terms, zookeeper_ms)
     compaction = await _compaction(ports, found.candidates, references) if terms.compacted else {}
@@ -148,7 +149,7 @@ async def find_orphans(
 async def _read_twice(
     ports: ClientPorts,
     store: MetadataStore,
-    places: Sequence[PulsarStore],
+    pulsar_stores: Sequence[PulsarStore],
     found: _Screened,
     settle_s: float,
     view: SearchView,
@@ -156,8 +157,8 @@ async def _read_twice(
     """All references of two readings, and the ledgers that another cluster has written between them."""
     references = PulsarReferences()
     view.on_step("reading references")
-    for place in places:
-        await read_references(place, references, view.on_progress)
+    for pulsar_store in pulsar_stores:
+        await read_references(pulsar_store, references, view.on_progress)
     unnamed = [each for each in found.witnesses if each.ledger_id not in references.named]
     before = await _last_confirmed(ports, unnamed)
     view.on_step("waiting before the references are read again")
@@ -166,8 +167,8 @@ async def _read_twice(
         await ports.clock.sleep(settle_s / 2)
         arrivals.append(await _new_ledgers(ports, store, found))
     view.on_step("reading references again")
-    for place in places:
-        await read_references(place, references, view.on_progress)
+    for pulsar_store in pulsar_stores:
+        await read_references(pulsar_store, references, view.on_progress)
     return references, await _foreign_writes(ports, store, references, unnamed, before, arrivals)
 
 
@@ -222,7 +223,7 @@ async def _versions(ports: ClientPorts, store: MetadataStore, ledger_ids: Sequen
 async def _last_confirmed(ports: ClientPorts, witnesses: Sequence[PulsarLedger]) -> dict[int, int | None]:
     """The last confirmed entry of each ledger that is open, read without fencing; None if it is not known."""
 
-    async def look(witness: PulsarLedger) -> tuple[int, int | None]:
+    async def read(witness: PulsarLedger) -> tuple[int, int | None]:
         try:
             metadata = (await ports.ledgers.read(witness.ledger_id)).value
             if metadata.is_closed:
@@ -232,12 +233,12 @@ async def _last_confirmed(ports: ClientPorts, witnesses: Sequence[PulsarLedger])
             return witness.ledger_id, None
         return witness.ledger_id, reader.last_add_confirmed
 
-    async with aclosing(pipelined(each_of(witnesses), look, _LAST_ENTRIES_IN_FLIGHT_MAX)) as looks:
-        return dict([each async for each in looks])
+    async with aclosing(pipelined(each_of(witnesses), read, _LAST_ENTRIES_IN_FLIGHT_MAX)) as answers:
+        return dict([each async for each in answers])
 
 
 async def _new_ledgers(ports: ClientPorts, store: MetadataStore, found: _Screened) -> list[PulsarLedger]:
-    """Ledgers of topics that were created since the last look. Ids ascend in the order of creation."""
+    """Ledgers of topics that were created since the last list. Ids ascend in the order of creation."""
     await store.sync(ports.ledgers.root)
     async with aclosing(ports.ledgers.list_ids()) as ids:
         new = [each async for each in ids if each > found.newest_id]
@@ -270,7 +271,7 @@ async def _foreign_writes(
     new = [[each for each in witnesses if each.ledger_id not in references.named] for witnesses in arrivals]
     present = await _versions(ports, store, [each.ledger_id for witnesses in new for each in witnesses])
     new = [[each for each in witnesses if present[each.ledger_id] is not None] for witnesses in new]
-    return written + (list(chain.from_iterable(new)) if keep_appearing(*new) else [])
+    return written + (list(chain.from_iterable(new)) if has_new_in_each(*new) else [])
 
 
 async def _compaction(
@@ -286,14 +287,14 @@ async def _compaction(
     }
     found: dict[PulsarTopic, frozenset[int] | str] = {}
     for topic in sorted(topics):
-        named = set(references.compacted.get(topic, ()))
+        compacted_ids = set(references.compacted.get(topic, ()))
         try:
             for ledger_id in sorted(references.compaction_cursors.get(topic, ())):
-                named |= await _compacted_by_cursor(ports, ledger_id)
+                compacted_ids |= await _compacted_by_cursor(ports, ledger_id)
         except BkctlError as error:
             found[topic] = f"compaction cursor of persistent://{topic.namespace}/{topic.name}: {error}"
         else:
-            found[topic] = frozenset(named)
+            found[topic] = frozenset(compacted_ids)
     return found
 
 

@@ -1,4 +1,4 @@
-"""One look at a cluster: reads the parts of ``ClusterLook`` at the same time, each with a deadline. Changes nothing.
+"""Status of a cluster: reads the parts of ``ClusterFacts`` at the same time, each with a deadline. Changes nothing.
 
 A part that does not answer in time becomes unknown, with the reason. Marks are counted only as far as their time
 allows. Ledgers are read only while a bookie is down whose ledgers no command moves, at the end and for a short time:
@@ -27,7 +27,7 @@ from bkctl.runtime.metadata.pulsar_migration import read_migration
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.lock import list_held_locks, list_locked_ids
 from bkctl.runtime.metadata.replication.marks import list_marked_ids, read_mark
-from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook, look_at_recovery
+from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus, read_recovery_status
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_note
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
@@ -36,8 +36,8 @@ from bkctl.runtime.replication.copy.reader import SILENCE
 from bkctl.runtime.replication.judge.cluster_status import (
     AuditorStatus,
     AutorecoveryStatus,
-    BookieLook,
-    ClusterLook,
+    BookieFacts,
+    ClusterFacts,
     DownReferences,
     MarkCount,
     RepairLocks,
@@ -62,7 +62,7 @@ class StatusLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatusSurvey:
-    """Looks at one cluster."""
+    """Reads the status of one cluster."""
 
     def __init__(
         self,
@@ -83,26 +83,26 @@ class StatusSurvey:
         self._foreign = ForeignNames(lambda _: None)
         self._began_ns = 0
 
-    async def look(self) -> ClusterLook:
+    async def read(self) -> ClusterFacts:
         """The status now; ClusterNotFoundError. MetadataUnavailableError does not end it."""
         unknown: dict[str, str] = {}
         now_ms = self._clock.now_ms()
         began_ns = self._began_ns = self._clock.monotonic_ns()
         root = await self._part("zookeeper", self._read_root, unknown)
         if root is None:
-            return ClusterLook(now_ms=now_ms, unknown=unknown)
+            return ClusterFacts(now_ms=now_ms, unknown=unknown)
         latency_ms = (self._clock.monotonic_ns() - began_ns) / 1e6
         more, bookies, marks, locks, recovery, autorecovery = await asyncio.gather(
             self._part("root", self._read_more_of_root, unknown),
             self._part("bookies", self._read_bookies, unknown),
             self._part("marks", self._count_marks, unknown),
             self._part("locks", self._read_locks, unknown),
-            self._part("auditor", self._look_at_recovery, unknown),
+            self._part("auditor", self._read_recovery_status, unknown),
             self._part("autorecovery", self._read_autorecovery, unknown),
         )
         if more is not None:
             more = msgspec.structs.replace(more, is_restore_unfinished=root.startswith(RESTORE_MARK))
-        return ClusterLook(
+        return ClusterFacts(
             now_ms=now_ms,
             zookeeper_ms=latency_ms,
             root=more,
@@ -117,7 +117,7 @@ class StatusSurvey:
         )
 
     async def _find_references(
-        self, root: RootStatus | None, bookies: tuple[BookieLook, ...] | None, recovery: RecoveryLook | None
+        self, root: RootStatus | None, bookies: tuple[BookieFacts, ...] | None, recovery: RecoveryStatus | None
     ) -> DownReferences | None:
         """Which bookies that are down the ledgers reference, as far as the time allows.
 
@@ -131,9 +131,9 @@ class StatusSurvey:
         down = frozenset(known.difference(each.bookie_id for each in bookies if each.is_registered))
         if not down:
             return None
-        named, count, why_unknown = set[str](), 0, None
+        referenced, count, why_unknown = set[str](), 0, None
         if root is None or root.migration is not None or root.is_restore_unfinished:
-            return DownReferences(bookie_ids=down, named=frozenset(), ledgers=0, why_unknown="no ledger was read")
+            return DownReferences(bookie_ids=down, referenced=frozenset(), ledgers=0, why_unknown="no ledger was read")
         try:
             async with asyncio.timeout(self._limits.ledgers_s):
                 await self._store.sync(self._root)
@@ -141,16 +141,16 @@ class StatusSurvey:
                     async for _, found in ledgers:
                         count += 1
                         if isinstance(found, Versioned):
-                            named |= down & found.value.bookies()
+                            referenced |= down & found.value.bookies()
                         else:
                             why_unknown = str(found)
-                        if named == down:
+                        if referenced == down:
                             break
         except TimeoutError:
             why_unknown = f"only {count:,} ledgers were read in {self._limits.ledgers_s:g} s"
         except BkctlError as error:
             why_unknown = str(error)
-        return DownReferences(bookie_ids=down, named=frozenset(named), ledgers=count, why_unknown=why_unknown)
+        return DownReferences(bookie_ids=down, referenced=frozenset(referenced), ledgers=count, why_unknown=why_unknown)
 
     async def _part(self, name: str, read: Callable[[], Awaitable[T]], unknown: dict[str, str]) -> T | None:
         """The result; None, with the reason in ``unknown``, if it failed or took too long."""
@@ -186,7 +186,7 @@ class StatusSurvey:
             recovering=frozenset(itertools.chain.from_iterable(moved)),
         )
 
-    async def _read_bookies(self) -> tuple[BookieLook, ...]:
+    async def _read_bookies(self) -> tuple[BookieFacts, ...]:
         registrations, with_cookie = await asyncio.gather(
             self._registrations.snapshot(), self._registrations.with_cookie()
         )
@@ -194,10 +194,10 @@ class StatusSurvey:
         known = sorted(cookies | registrations.live)
         return tuple(await asyncio.gather(*(self._ask(each, registrations, each in cookies) for each in known)))
 
-    async def _ask(self, bookie_id: str, registrations: Registrations, has_cookie: bool) -> BookieLook:
+    async def _ask(self, bookie_id: str, registrations: Registrations, has_cookie: bool) -> BookieFacts:
         if bookie_id not in registrations.live:
-            return BookieLook(bookie_id, is_writable=None, has_cookie=has_cookie)
-        status = BookieLook(bookie_id, is_writable=bookie_id in registrations.writable, has_cookie=has_cookie)
+            return BookieFacts(bookie_id, is_writable=None, has_cookie=has_cookie)
+        status = BookieFacts(bookie_id, is_writable=bookie_id in registrations.writable, has_cookie=has_cookie)
         try:
             async with asyncio.timeout(self._limits.bookie_s):
                 info = await self._bookies.info(bookie_id)
@@ -254,8 +254,8 @@ class StatusSurvey:
                     oldest_ms = lock.since_ms if oldest_ms is None else min(oldest_ms, lock.since_ms)
         return RepairLocks(count, dict(holders.most_common()), oldest_ms)
 
-    async def _look_at_recovery(self) -> RecoveryLook:
-        return await look_at_recovery(self._store, self._root, self._foreign)
+    async def _read_recovery_status(self) -> RecoveryStatus:
+        return await read_recovery_status(self._store, self._root, self._foreign)
 
     async def _read_autorecovery(self) -> AutorecoveryStatus:
         switches = ReplicationSwitches(self._store, self._root)
@@ -270,7 +270,7 @@ class StatusSurvey:
         )
 
 
-def _auditor_of(recovery: RecoveryLook) -> AuditorStatus:
+def _auditor_of(recovery: RecoveryStatus) -> AuditorStatus:
     auditor = recovery.auditor
     return AuditorStatus(auditor is not None, None if auditor is None else auditor.bookie_id)
 

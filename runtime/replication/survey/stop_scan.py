@@ -70,7 +70,7 @@ async def scan_for_stop(
     check.note_marks(marks, deleted=len(marked) - marks)
     check.note_gone(sorted(registrations.live - (await registration.snapshot()).live - set(bookie_ids)))
     for bookie_id in bookie_ids:
-        if bookie_id not in check.named and bookie_id not in registrations.live and bookie_id not in with_cookie:
+        if bookie_id not in check.referenced and bookie_id not in registrations.live and bookie_id not in with_cookie:
             raise BookieNotFoundError(f"bookie {bookie_id} is unknown: no cookie, and no ledger references it")
     return check.verdict()
 

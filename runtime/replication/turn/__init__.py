@@ -1,4 +1,4 @@
-"""One ledger: lock, read, decide, copy, last look, compare-and-set, unlock.
+"""One ledger: lock, read, decide, copy, check the targets, compare-and-set, unlock.
 
 Enters: a ledger and what is to be done with it.
 Leaves: its result: what was done, and what is left with its reason.

@@ -12,10 +12,10 @@ from bkctl.runtime.placement.choice import NoChoice
 from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.judge.closability import why_not_closable
 from bkctl.runtime.replication.judge.copies import CopyState
-from bkctl.runtime.replication.judge.fragments import EntryRange, joined
+from bkctl.runtime.replication.judge.fragments import EntryRange, merge_ranges
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, SourceDefect
 from bkctl.runtime.replication.turn.moves import need_of, why_no_target
-from bkctl.runtime.replication.turn.state import StripePlace, TurnState
+from bkctl.runtime.replication.turn.state import StripePosition, TurnState
 from bkctl.storage.errors import BkctlError
 
 
@@ -27,23 +27,23 @@ async def read_closed(turn: TurnState) -> Versioned[LedgerMetadata]:
     """
     versioned = await turn.read()
     metadata = versioned.value
-    place = StripePlace(metadata.last_segment.first_entry_id, -1)
+    position = StripePosition(metadata.last_segment.first_entry_id, -1)
     if (
         metadata.is_closed
         or not any(fragment.is_open for fragment in turn.task.fragments(metadata))
-        or place in turn.failures
+        or position in turn.failures
     ):
         return versioned
     if (reason := turn.task.why_left_open(metadata, turn.tools.policy)) is not None:
-        turn.fail(metadata, place, FailureReason.OPEN, (), reason)
+        turn.fail(metadata, position, FailureReason.OPEN, (), reason)
         return versioned
     unclosable = why_not_closable(turn.task.ledger_id, metadata, (await turn.tools.live_bookies.refresh()).live)
     if unclosable is not None:
         detail = f"{unclosable.reason}; {unclosable.last_resort}"
-        turn.fail(metadata, place, FailureReason.NOT_CLOSED, (), detail)
+        turn.fail(metadata, position, FailureReason.NOT_CLOSED, (), detail)
         return versioned
     if (reason := await _why_fence_in_vain(turn, metadata)) is not None:
-        turn.fail(metadata, place, FailureReason.OPEN, (), reason)
+        turn.fail(metadata, position, FailureReason.OPEN, (), reason)
         return versioned
     turn.require_lock()
     if metadata.state is LedgerState.OPEN:  # at this version: the writer may have just replaced the bookie
@@ -58,11 +58,11 @@ async def read_closed(turn: TurnState) -> Versioned[LedgerMetadata]:
     except (LedgerNotFoundError, MetadataUnavailableError):
         raise
     except BkctlError as error:
-        turn.fail(metadata, place, FailureReason.NOT_CLOSED, (), str(error))
+        turn.fail(metadata, position, FailureReason.NOT_CLOSED, (), str(error))
     else:
         turn.was_closed = True
         for bookie_id, entry_ids in recovery.corrupt_left.items():
-            entries = joined(EntryRange(each, each) for each in entry_ids)
+            entries = merge_ranges(EntryRange(each, each) for each in entry_ids)
             turn.defects.append(SourceDefect(turn.task.ledger_id, bookie_id, CopyState.CORRUPT, entries))
     return await turn.read()
 

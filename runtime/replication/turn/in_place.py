@@ -6,9 +6,9 @@ import msgspec
 
 from bkctl.runtime.client.ports import credentials_of
 from bkctl.runtime.ledger.metadata import LedgerMetadata
-from bkctl.runtime.replication.copy.job import StripeJob
+from bkctl.runtime.replication.copy.stripe_task import StripeTask
 from bkctl.runtime.replication.judge.fragments import fragments_naming, in_and_out_of
-from bkctl.runtime.replication.turn.state import BadStripe, StripePlace, TurnState
+from bkctl.runtime.replication.turn.state import BadStripe, StripePosition, TurnState
 
 
 async def rewrite(turn: TurnState, metadata: LedgerMetadata) -> None:
@@ -22,21 +22,21 @@ async def rewrite(turn: TurnState, metadata: LedgerMetadata) -> None:
             if fragment.is_open or not inside:
                 continue
             for index in fragment.bookie_indexes:
-                job = StripeJob(credentials, metadata, fragment, index, bookie_id, frozenset(), bad=inside)
+                stripe_task = StripeTask(credentials, metadata, fragment, index, bookie_id, frozenset(), bad=inside)
                 outcome = await turn.tools.replicator.copy(
-                    job, turn.activity, turn.require_lock, turn.tools.silent_members
+                    stripe_task, turn.activity, turn.require_lock, turn.tools.silent_members
                 )
                 turn.written.copies += outcome.entries
                 turn.written.size_bytes += outcome.bytes_copied
                 turn.bad_left += outcome.left
                 if outcome.must_move_count:
-                    place = StripePlace(fragment.entries.first_entry_id, index)
+                    position = StripePosition(fragment.entries.first_entry_id, index)
                     bad = BadStripe(bookie_id, outcome.must_move_count, outcome.must_move)
-                    turn.bad_stripes[place] = bad
+                    turn.bad_stripes[position] = bad
     if turn.bad_stripes:
         leaving: dict[int, frozenset[str]] = {}
-        for place, bad in turn.bad_stripes.items():
-            leaving[place.first_entry_id] = leaving.get(place.first_entry_id, frozenset()) | {bad.bookie_id}
+        for position, bad in turn.bad_stripes.items():
+            leaving[position.first_entry_id] = leaving.get(position.first_entry_id, frozenset()) | {bad.bookie_id}
         down = metadata.bookies() - (await turn.tools.live_bookies.refresh()).live
         unreachable = turn.task.unreachable | down
         turn.task = msgspec.structs.replace(turn.task, leaving_segments=leaving, unreachable=unreachable)

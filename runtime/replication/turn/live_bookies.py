@@ -53,7 +53,7 @@ class LiveBookies:
                     await self._update()
         return self._registrations
 
-    async def look(self) -> Registrations:
+    async def latest(self) -> Registrations:
         """The registered bookies, with all changes that are older than the last answer of the metadata store.
 
         Reads nothing while no change was reported: the store reports one before it answers anything later.

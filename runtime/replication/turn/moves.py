@@ -15,11 +15,11 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.store import NodeWrite, Versioned
 from bkctl.runtime.placement.choice import NoChoice
 from bkctl.runtime.placement.isolation import isolation_demand
-from bkctl.runtime.replication.copy.job import StripeJob
+from bkctl.runtime.replication.copy.stripe_task import StripeTask
 from bkctl.runtime.replication.judge.fragments import Fragment, stripe_count
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.judge.targets import CopyNeed, stripe_bytes
-from bkctl.runtime.replication.turn.state import LockLostError, Move, StripePlace, TurnState
+from bkctl.runtime.replication.turn.state import LockLostError, Move, StripePosition, TurnState
 
 COMMIT_AFTER_NS = 5 * 10**9
 """Copies that have waited so long for the compare-and-set are committed before the next stripe is copied."""
@@ -51,12 +51,12 @@ async def prepare(turn: TurnState, metadata: LedgerMetadata) -> tuple[NewMembers
         first_entry_id = fragment.entries.first_entry_id
         taken: dict[int, str] = {}
         for index in fragment.bookie_indexes:
-            place = StripePlace(first_entry_id, index)
-            if place in turn.failures:
+            position = StripePosition(first_entry_id, index)
+            if position in turn.failures:
                 continue
-            copied = turn.moves.get(place)
+            copied = turn.moves.get(position)
             unfit = {*fragment.ensemble, *taken.values(), *turn.unusable}
-            if copied is None or copied.target in unfit or not await _is_kept(turn, copied):
+            if copied is None or copied.target in unfit or not await _is_still_member(turn, copied):
                 if change and turn.tools.ports.clock.monotonic_ns() - oldest_ns > COMMIT_AFTER_NS:
                     return change, False
                 copied = await _copy(turn, metadata, fragment, index, taken)
@@ -71,7 +71,7 @@ async def require_targets(turn: TurnState, change: NewMembers) -> None:
     """TargetGoneError if a target left while other stripes were copied."""
     for first_entry_id, replacements in change.items():
         for index, target in replacements.items():
-            if not await _is_kept(turn, turn.moves[StripePlace(first_entry_id, index)]):
+            if not await _is_still_member(turn, turn.moves[StripePosition(first_entry_id, index)]):
                 raise TargetGoneError(target)
 
 
@@ -104,7 +104,7 @@ async def switch_metadata(
         raise LockLostError from error
 
 
-async def _is_kept(turn: TurnState, copied: Move) -> bool:
+async def _is_still_member(turn: TurnState, copied: Move) -> bool:
     """Whether the target has been in the cluster all the time, as far as is known now."""
     if copied.target not in turn.tools.live_bookies:
         return False
@@ -119,36 +119,36 @@ async def _copy(
     ``taken``: the targets of other positions of the segment. A bad source does not count against the target, nor a
     bad target against the source.
     """
-    place = StripePlace(fragment.entries.first_entry_id, index)
-    begun = turn.task.begun(place.first_entry_id, index)
+    position = StripePosition(fragment.entries.first_entry_id, index)
+    begun = turn.task.begun(position.first_entry_id, index)
     while True:
         need = need_of(turn, metadata, fragment, index, taken)
         found = await turn.tools.targets.choose(need, preferred=None if begun is None else begun.target)
         if isinstance(found, NoChoice):
             reason = FailureReason.PLACEMENT if found.best is not None else FailureReason.NOT_ENOUGH_BOOKIES
-            turn.fail(metadata, place, reason, (fragment.entries,), why_no_target(turn, found))
+            turn.fail(metadata, position, reason, (fragment.entries,), why_no_target(turn, found))
             return None
         target = found.bookies[0]
         credentials = credentials_of(turn.task.ledger_id, metadata)
         copied_until = begun.last_entry_id if begun is not None and begun.target == target else -1
-        job = StripeJob(credentials, metadata, fragment, index, target, turn.task.unreachable, copied_until)
+        stripe_task = StripeTask(credentials, metadata, fragment, index, target, turn.task.unreachable, copied_until)
         try:
             since = await turn.tools.live_bookies.member_since(target)
             if since is None:
                 turn.unusable[target] = f"bookie {target} has no cookie"
                 continue
-            outcome = await turn.tools.replicator.copy(job, turn.activity)
+            outcome = await turn.tools.replicator.copy(stripe_task, turn.activity)
         finally:
             turn.tools.targets.finish(target, need)
         turn.defects.extend(outcome.defects)
         if outcome.is_complete:
             now_ns = turn.tools.ports.clock.monotonic_ns()
             copied = Move(target, since, now_ns, outcome.entries, outcome.bytes_copied, found.broken)
-            turn.moves[place] = copied
+            turn.moves[position] = copied
             return copied
         if outcome.target_failure is None:
             reason = FailureReason.UNREADABLE if outcome.unreadable else FailureReason.LOST
-            turn.fail(metadata, place, reason, (*outcome.lost, *outcome.unreadable), outcome.reason)
+            turn.fail(metadata, position, reason, (*outcome.lost, *outcome.unreadable), outcome.reason)
             return None
         turn.unusable[target] = outcome.target_failure
 
@@ -164,7 +164,7 @@ def need_of(
         write_quorum_size=metadata.write_quorum_size,
         ensemble=tuple(taken.get(each, bookie_id) for each, bookie_id in enumerate(fragment.ensemble)),
         index=index,
-        pending=tuple(each for each in pending if StripePlace(first_entry_id, each) not in turn.failures),
+        pending=tuple(each for each in pending if StripePosition(first_entry_id, each) not in turn.failures),
         excluded=frozenset({*fragment.ensemble, *leaving, *turn.task.unreachable, *turn.unusable}),
         isolation=isolation_demand(metadata.custom_metadata),
         entry_count=stripe_count(fragment.entries, index, metadata.ensemble_size, metadata.write_quorum_size),

@@ -13,7 +13,7 @@ from bkctl.runtime.metadata.replication.lock import ReplicationLock, Replication
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.placement.rules import BrokenRule
 from bkctl.runtime.replication.copy.activity import LedgerActivity
-from bkctl.runtime.replication.copy.stripe import Replicator
+from bkctl.runtime.replication.copy.stripe import StripeReplicator
 from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, SourceDefect
 from bkctl.runtime.replication.policy import Policy
@@ -28,7 +28,7 @@ class LockLostError(Exception):
     """The lock was lost, so another process may be copying now: stop writing."""
 
 
-class StripePlace(NamedTuple):
+class StripePosition(NamedTuple):
     """One ensemble index of one segment; -1 means the whole open last segment."""
 
     first_entry_id: int
@@ -36,7 +36,7 @@ class StripePlace(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A verified copy of the stripe of a place on its new bookie.
+    """A verified copy of the stripe of a position on its new bookie.
 
     ``member_since``: when the target's cookie was created, before the copy began. ``copied_ns``: when it was verified.
     """
@@ -62,7 +62,7 @@ class TurnTools:
 
     ports: ClientPorts
     locks: ReplicationLocks
-    replicator: Replicator
+    replicator: StripeReplicator
     live_bookies: LiveBookies
     targets: TargetChooser
     outage: OutageWait
@@ -72,7 +72,7 @@ class TurnTools:
 
 
 @dataclasses.dataclass
-class WrittenInPlace:
+class RewrittenCopies:
     """Bad copies that were written again, and their bytes. They stay counted when a turn begins again."""
 
     copies: int = 0
@@ -98,33 +98,33 @@ class TurnState:
     activity: LedgerActivity
     stored: Versioned[LedgerMetadata] | None
     """The metadata, if it is known what is stored now."""
-    written: WrittenInPlace
+    written: RewrittenCopies
     is_lock_ours: bool
     """Whether the last change may release the lock."""
     ledger_state: LedgerState = LedgerState.OPEN
     was_closed: bool = False
     is_rewritten: bool = False
     """Whether the bad copies of the task were written again, as far as that is possible."""
-    moves: dict[StripePlace, Move] = dataclasses.field(default_factory=dict)
+    moves: dict[StripePosition, Move] = dataclasses.field(default_factory=dict)
     unusable: dict[str, str] = dataclasses.field(default_factory=dict)
     """Targets that rejected or lost copies of this ledger, with the reason; not tried again (bk#4668)."""
-    failures: dict[StripePlace, FoundFailure] = dataclasses.field(default_factory=dict)
+    failures: dict[StripePosition, FoundFailure] = dataclasses.field(default_factory=dict)
     defects: list[SourceDefect] = dataclasses.field(default_factory=list)
     bad_left: list[LedgerFailure] = dataclasses.field(default_factory=list)
     """Bad copies that stay where they are."""
-    bad_stripes: dict[StripePlace, BadStripe] = dataclasses.field(default_factory=dict)
+    bad_stripes: dict[StripePosition, BadStripe] = dataclasses.field(default_factory=dict)
 
     def fail(
         self,
         metadata: LedgerMetadata,
-        place: StripePlace,
+        position: StripePosition,
         reason: FailureReason,
         entries: tuple[EntryRange, ...],
         detail: str,
     ) -> None:
-        """Record why a place stays as it is."""
+        """Record why a position stays as it is."""
         failure = LedgerFailure(self.task.ledger_id, reason, entries, detail)
-        self.failures[place] = FoundFailure(self.fragment_at(metadata, place), failure)
+        self.failures[position] = FoundFailure(self.fragment_at(metadata, position), failure)
 
     async def read(self) -> Versioned[LedgerMetadata]:
         """Read the stored metadata, and drop failures whose fragment has changed."""
@@ -136,9 +136,9 @@ class TurnState:
             raise ConflictError(f"ledger {self.task.ledger_id}: its state went backwards; older metadata was restored")
         self.ledger_state = versioned.value.state
         self.failures = {
-            place: found
-            for place, found in self.failures.items()
-            if found.fragment == self.fragment_at(versioned.value, place)
+            position: found
+            for position, found in self.failures.items()
+            if found.fragment == self.fragment_at(versioned.value, position)
         }
         return versioned
 
@@ -147,17 +147,17 @@ class TurnState:
         if not self.lock.is_held:
             raise LockLostError
 
-    def fragment_at(self, metadata: LedgerMetadata, place: StripePlace) -> Fragment | None:
-        """The fragment that references a leaving bookie at this place; None if there is none."""
+    def fragment_at(self, metadata: LedgerMetadata, position: StripePosition) -> Fragment | None:
+        """The fragment that references a leaving bookie at this position; None if there is none."""
         for fragment in self.task.fragments(metadata):
             indexes = (-1,) if fragment.is_open else fragment.bookie_indexes
-            if fragment.entries.first_entry_id == place.first_entry_id and place.ensemble_index in indexes:
+            if fragment.entries.first_entry_id == position.first_entry_id and position.ensemble_index in indexes:
                 return fragment
         return None
 
     def keep_failures_of(self, metadata: LedgerMetadata) -> None:
         """Update the fragments of failures after our own change, which does not make them outdated."""
         self.failures = {
-            place: FoundFailure(self.fragment_at(metadata, place), found.failure)
-            for place, found in self.failures.items()
+            position: FoundFailure(self.fragment_at(metadata, position), found.failure)
+            for position, found in self.failures.items()
         }

@@ -22,10 +22,10 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
     entries whose copies were found bad, by the bookie that the metadata names for them. ``unreachable``: bookies that
     are never asked. No stripe moves to any of these.
 
-    ``seen``: the last segment of an open ledger at a first look, long enough ago for its writer to replace a leaving
-    bookie; None: there was no such look. ``ranges``: what an earlier run copied of the ledger. ``stored``: metadata
-    that was read before, used if its version is still stored. ``is_drain``: the leaving bookies serve, so a writer
-    moves on with its next add. ``is_data_first``, ``must_improve``: see ``CopyNeed``.
+    ``earlier_segment``: the last segment of an open ledger when it was first read, long enough ago for its writer to
+    replace a leaving bookie; None: it was not read then. ``ranges``: what an earlier run copied of the ledger.
+    ``stored``: metadata that was read before, used if its version is still stored. ``is_drain``: the leaving bookies
+    serve, so a writer moves on with its next add. ``is_data_first``, ``must_improve``: see ``CopyNeed``.
     """
 
     ledger_id: int
@@ -33,7 +33,7 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
     leaving_segments: Mapping[int, frozenset[str]] = {}
     bad: Mapping[str, tuple[EntryRange, ...]] = {}
     unreachable: frozenset[str] = frozenset()
-    seen: Segment | None = None
+    earlier_segment: Segment | None = None
     ranges: tuple[JobRange, ...] = ()
     stored: Versioned[LedgerMetadata] | None = None
     is_drain: bool = False
@@ -44,8 +44,8 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
         """The segments that reference a leaving bookie, in their order."""
         found = [*fragments_naming(metadata, self.leaving)] if self.leaving else []
         for first_entry_id, leaving in self.leaving_segments.items():
-            named = fragments_naming(metadata, leaving)
-            found += [each for each in named if each.entries.first_entry_id == first_entry_id]
+            matching = fragments_naming(metadata, leaving)
+            found += [each for each in matching if each.entries.first_entry_id == first_entry_id]
         return found
 
     def begun(self, first_entry_id: int, ensemble_index: int) -> JobRange | None:
@@ -63,6 +63,7 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
             return None
         last = metadata.last_segment
         names = ", ".join(sorted(self.leaving_in(last.first_entry_id).intersection(last.ensemble)))
-        if self.seen is None or policy.leaves_writers(is_drain=self.is_drain):
+        if self.earlier_segment is None or policy.leaves_writers(is_drain=self.is_drain):
             return f"its last segment is open and references {names}"
-        return None if self.seen == last else f"its writer is active and its last segment still references {names}"
+        is_unchanged = self.earlier_segment == last
+        return None if is_unchanged else f"its writer is active and its last segment still references {names}"

@@ -30,10 +30,10 @@ from bkctl.runtime.replication.turn.state import (
     ZOOKEEPER,
     BadStripe,
     LockLostError,
-    StripePlace,
+    RewrittenCopies,
+    StripePosition,
     TurnState,
     TurnTools,
-    WrittenInPlace,
 )
 from bkctl.runtime.replication.turn.task import LedgerTask
 from bkctl.storage.errors import BkctlError
@@ -49,7 +49,7 @@ class LedgerTurn:
         self._tools = tools
         self._task = task
         self._activity = activity
-        self._written = WrittenInPlace()
+        self._written = RewrittenCopies()
 
     async def run(self) -> LedgerResult:
         """Do all that the task says.
@@ -72,7 +72,7 @@ class LedgerTurn:
                     return result
             finally:
                 if self._tools.outage.is_lasting:
-                    self._tools.locks.leave(lock)
+                    self._tools.locks.release_later(lock)
                 else:
                     await lock.release()
         finished = await self._finished_by_others()
@@ -139,7 +139,7 @@ class LedgerTurn:
         return LedgerResult(ledger_id=ledger_id) if is_done else None
 
     async def _why_locked(self) -> str:
-        lock = await self._tools.locks.look_at(self._task.ledger_id)
+        lock = await self._tools.locks.read(self._task.ledger_id)
         holder = "an unknown host" if lock is None or lock.holder is None else lock.holder
         sentence = f"held by {holder}, gave up after {self._tools.policy.config.lock_wait_s:g} s"
         if lock is not None and not lock.session_id:
@@ -164,7 +164,7 @@ async def _work_on(turn: TurnState) -> LedgerResult:
         except TargetGoneError as gone:
             attempt -= 1  # ends all the same: each target is tried once
             turn.unusable[gone.target] = f"bookie {gone.target} left, or became read-only, after it was copied to"
-            await turn.tools.live_bookies.look()
+            await turn.tools.live_bookies.latest()
         except (BadVersionError, MetadataUnavailableError) as conflict:
             # A lost race or a lost answer: in both cases the stored metadata shows what remains to be done.
             if isinstance(conflict, MetadataUnavailableError):
@@ -231,28 +231,32 @@ async def _finished_without_lock(turn: TurnState) -> LedgerResult | None:
 
 async def _result(turn: TurnState, metadata: LedgerMetadata) -> LedgerResult:
     """The result, based on the currently stored metadata, and on who is registered now."""
-    named = [
-        (place, copied)
-        for place, copied in turn.moves.items()
-        if metadata.segment_of(place.first_entry_id).ensemble[place.ensemble_index] == copied.target
+    committed = [
+        (position, copied)
+        for position, copied in turn.moves.items()
+        if metadata.segment_of(position.first_entry_id).ensemble[position.ensemble_index] == copied.target
     ]
-    gone = {copied.target for _, copied in named} - ((await turn.tools.live_bookies.look()).live if named else set())
-    stay = {place: bad for place, bad in turn.bad_stripes.items() if turn.fragment_at(metadata, place) is not None}
-    moved = [bad for place, bad in turn.bad_stripes.items() if place not in stay]
+    gone = {copied.target for _, copied in committed} - (
+        (await turn.tools.live_bookies.latest()).live if committed else set()
+    )
+    stay = {
+        position: bad for position, bad in turn.bad_stripes.items() if turn.fragment_at(metadata, position) is not None
+    }
+    moved = [bad for position, bad in turn.bad_stripes.items() if position not in stay]
     return LedgerResult(
         ledger_id=turn.task.ledger_id,
-        fragments=len({place.first_entry_id for place, _ in named}),
-        entries=sum(copied.entries for _, copied in named),
-        bytes_copied=sum(copied.bytes_copied for _, copied in named) + turn.written.size_bytes,
+        fragments=len({position.first_entry_id for position, _ in committed}),
+        entries=sum(copied.entries for _, copied in committed),
+        bytes_copied=sum(copied.bytes_copied for _, copied in committed) + turn.written.size_bytes,
         copies_written=turn.written.copies,
         stripes_moved=len(moved),
         copies_moved=sum(bad.copies for bad in moved),
-        broken_rules=tuple(broken for _, copied in named for broken in copied.broken_rules),
+        broken_rules=tuple(broken for _, copied in committed for broken in copied.broken_rules),
         was_closed=turn.was_closed,
         failures=(
             *turn.bad_left,
-            *(found.failure for place, found in turn.failures.items() if place not in turn.bad_stripes),
-            *(_why_not_moved(turn, place, bad) for place, bad in stay.items()),
+            *(found.failure for position, found in turn.failures.items() if position not in turn.bad_stripes),
+            *(_why_not_moved(turn, position, bad) for position, bad in stay.items()),
             *(
                 LedgerFailure(turn.task.ledger_id, FailureReason.TARGET_GONE, (), f"bookie {target} is not registered")
                 for target in sorted(gone)
@@ -268,9 +272,9 @@ async def _result(turn: TurnState, metadata: LedgerMetadata) -> LedgerResult:
     )
 
 
-def _why_not_moved(turn: TurnState, place: StripePlace, bad: BadStripe) -> LedgerFailure:
+def _why_not_moved(turn: TurnState, position: StripePosition, bad: BadStripe) -> LedgerFailure:
     reason, detail = FailureReason.CONFLICT, "the ledger changed meanwhile: run the command again"
-    if (found := turn.failures.get(place)) is not None:
+    if (found := turn.failures.get(position)) is not None:
         reason, detail = found.failure.reason, found.failure.bare_detail
     reason = FailureReason.STRIPE if reason is FailureReason.LOST else reason
     detail = MUST_MOVE.format(detail)

@@ -63,8 +63,8 @@ def test_the_memory_of_a_queue_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attempts", "is_rare", "expected_s"),
+    ("attempts", "needs_event", "expected_s"),
     [(1, False, 10), (2, False, 20), (6, False, 300), (10**9, False, 300), (1, True, 3600)],
 )
-def test_the_pause_after_a_failure_doubles_up_to_a_limit(attempts: int, is_rare: bool, expected_s: float) -> None:
-    assert pause_s(AutorecoveryConfig(), attempts, is_rare=is_rare) == expected_s
+def test_the_pause_after_a_failure_doubles_up_to_a_limit(attempts: int, needs_event: bool, expected_s: float) -> None:
+    assert pause_s(AutorecoveryConfig(), attempts, needs_event=needs_event) == expected_s

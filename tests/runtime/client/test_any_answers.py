@@ -24,10 +24,10 @@ from bkctl.runtime.ports import LacReply, ReadReply
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
-from bkctl.runtime.replication.copy.job import StripeJob
 from bkctl.runtime.replication.copy.rate import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader
-from bkctl.runtime.replication.copy.stripe import Replicator
+from bkctl.runtime.replication.copy.stripe import StripeReplicator
+from bkctl.runtime.replication.copy.stripe_task import StripeTask
 from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment
 from bkctl.storage.errors import BkctlError
 from tests.sim.bookies import Answer, BookieRequest, ModelBookies
@@ -159,9 +159,9 @@ def test_a_stripe_is_copied_or_the_outcome_says_why_not(data: st.DataObject) -> 
         copies = CopyReader(ports, config, lambda _: True)
         metadata = (await ports.ledgers.read(0)).value
         fragment = Fragment(0, EntryRange(0, ENTRIES_MAX), BOOKIES, (0,), is_open=False)
-        job = StripeJob(keys, metadata, fragment, 0, "b4", frozenset({"b1"}))
+        task = StripeTask(keys, metadata, fragment, 0, "b4", frozenset({"b1"}))
         activity = LedgerActivity(0, 0)
-        outcome = await Replicator(ports, copies, config, SharedPacer(ports.clock)).copy(job, activity)
+        outcome = await StripeReplicator(ports, copies, config, SharedPacer(ports.clock)).copy(task, activity)
         assert outcome.is_complete or outcome.target_failure or outcome.lost or outcome.unreadable
         windows = [copies.windows.items, copies.windows.memory, *map(copies.windows.of, ("b1", "b2", "b3", "b4"))]
         assert {(each.items_in_flight, each.bytes_in_flight) for each in windows} == {(0, 0)}

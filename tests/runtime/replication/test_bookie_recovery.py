@@ -23,7 +23,7 @@ from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
-from bkctl.runtime.replication.plan.job_file import JobFile, JobRest, JobWork
+from bkctl.runtime.replication.plan.job_file import JobFile, JobWork, UnfinishedJob
 from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
 from bkctl.runtime.replication.run.recovery import BookieRecovery
@@ -833,7 +833,7 @@ async def test_the_end_of_a_continued_job_finds_ledgers_that_were_not_in_its_pla
     late = await fleet.store(ledger({0: ["b2", "b1"]}, 2, 2))
     recovery = fleet.recovery()
 
-    report = await recovery.run(await recovery.plan_rest(JobRest(start, (planned,))))
+    report = await recovery.run(await recovery.plan_unfinished(UnfinishedJob(start, (planned,))))
 
     assert segments((await fleet.read(planned)).value) == {0: ("b3", "b2")}
     if is_of_ledgers:
@@ -844,7 +844,7 @@ async def test_the_end_of_a_continued_job_finds_ledgers_that_were_not_in_its_pla
     assert failure.detail == "it references b1: run the command again without --resume"
     assert (report.ledgers, report.ledgers_repaired, report.ledgers_failed) == (2, 1, 1)
     assert (await recovery.run(await recovery.plan(["b1"]))).is_complete
-    assert (await recovery.run(await recovery.plan_rest(JobRest(start, (planned, late))))).is_complete
+    assert (await recovery.run(await recovery.plan_unfinished(UnfinishedJob(start, (planned, late))))).is_complete
 
 
 async def test_a_full_disk_ends_the_record_of_a_job_and_not_the_run(fleet: Fleet) -> None:
@@ -865,4 +865,4 @@ async def test_a_full_disk_ends_the_record_of_a_job_and_not_the_run(fleet: Fleet
     await workers.close()
     assert report.is_complete
     assert warnings == ["cannot write the job file, so --resume cannot continue this run: No space left on device"]
-    assert job_file.rest.ledger_ids == (ledger_id,)
+    assert job_file.unfinished.ledger_ids == (ledger_id,)

@@ -1,4 +1,4 @@
-"""Findings are a pure function of a look: none for a healthy cluster, one for each thing that is wrong."""
+"""Findings are a pure function of a status: none for a healthy cluster, one for each thing that is wrong."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
 from bkctl.runtime.metadata.replication.recovery_notes import CollectionNote, LostBookieNote, MaintenanceNote
+from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.replication.judge.cluster_status import (
     AuditorStatus,
     AutorecoveryStatus,
-    BookieLook,
-    ClusterLook,
+    BookieFacts,
+    ClusterFacts,
     DownReferences,
     MarkCount,
     RepairLocks,
@@ -31,14 +31,14 @@ from bkctl.runtime.replication.judge.status_finding import Urgency
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
-GOOD = BookieLook("b1:3181", is_writable=True, has_cookie=True, total_bytes=100, free_bytes=60)
+GOOD = BookieFacts("b1:3181", is_writable=True, has_cookie=True, total_bytes=100, free_bytes=60)
 
 
-def bookie(name: str, **changes: Any) -> BookieLook:
+def bookie(name: str, **changes: Any) -> BookieFacts:
     return msgspec.structs.replace(GOOD, bookie_id=f"{name}:3181", **changes)
 
 
-HEALTHY = ClusterLook(
+HEALTHY = ClusterFacts(
     now_ms=NOW_MS,
     zookeeper_ms=2.0,
     root=RootStatus("an-id"),
@@ -126,9 +126,9 @@ def test_a_bookie_whose_ledgers_a_command_moves_is_only_a_warning() -> None:
     )
 
 
-def looked(*named: str, why_unknown: str | None = None) -> DownReferences:
+def looked(*referenced: str, why_unknown: str | None = None) -> DownReferences:
     return DownReferences(
-        bookie_ids=frozenset({"b4:3181"}), named=frozenset(named), ledgers=12, why_unknown=why_unknown
+        bookie_ids=frozenset({"b4:3181"}), referenced=frozenset(referenced), ledgers=12, why_unknown=why_unknown
     )
 
 
@@ -152,10 +152,10 @@ def test_a_bookie_is_not_said_to_be_unreferenced_without_a_proof(references: Dow
     assert down_bookies(status) == "bookie b4:3181 is"
 
 
-def in_maintenance(*bookie_ids: str, set_delay_s: int | None = None, is_over: bool = False) -> RecoveryLook:
+def in_maintenance(*bookie_ids: str, set_delay_s: int | None = None, is_over: bool = False) -> RecoveryStatus:
     end_ms = NOW_MS + (-1 if is_over else 1) * HOUR_MS
     note = MaintenanceNote(start_ms=NOW_MS - 2 * HOUR_MS, end_ms=end_ms, user="ann", set_delay_s=set_delay_s)
-    return RecoveryLook(maintenance=tuple(Maintenance(each, note) for each in bookie_ids))
+    return RecoveryStatus(maintenance=tuple(Maintenance(each, note) for each in bookie_ids))
 
 
 def test_no_recovery_is_advised_for_a_bookie_in_maintenance() -> None:
@@ -191,7 +191,7 @@ def test_the_delay_that_a_maintenance_has_set_is_left_to_its_end() -> None:
 
 def test_no_deadline_of_an_unreferenced_bookie_is_announced() -> None:
     note = LostBookieNote(lost_ms=NOW_MS, due_ms=NOW_MS + 60_000)
-    recovery = RecoveryLook(deadlines=(("b4:3181", note),))
+    recovery = RecoveryStatus(deadlines=(("b4:3181", note),))
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), recovery=recovery)
     assert [each.part for each in findings_of(status) if each.part == "deadlines"] == ["deadlines"]
     gone = msgspec.structs.replace(status, references=looked())
@@ -251,20 +251,20 @@ def test_counts_show_what_is_known() -> None:
 
 
 def test_the_time_left_needs_two_counts_and_progress() -> None:
-    def look(seconds: int, at_most: int | None) -> ClusterLook:
+    def counted(seconds: int, at_most: int | None) -> ClusterFacts:
         return msgspec.structs.replace(HEALTHY, now_ms=NOW_MS + seconds * 1000, marks=MarkCount(0, at_most))
 
-    assert seconds_left(look(0, 100), look(10, 80)) == 40
-    assert seconds_left(look(0, 100), look(10, 0)) == 0
-    assert seconds_left(look(0, 100), look(10, 100)) is None
-    assert seconds_left(look(0, 100), look(10, 101)) is None
-    assert seconds_left(look(0, None), look(10, 80)) is None
-    assert seconds_left(look(0, 100), msgspec.structs.replace(HEALTHY, marks=None)) is None
-    assert seconds_left(look(10, 100), look(10, 80)) is None
+    assert seconds_left(counted(0, 100), counted(10, 80)) == 40
+    assert seconds_left(counted(0, 100), counted(10, 0)) == 0
+    assert seconds_left(counted(0, 100), counted(10, 100)) is None
+    assert seconds_left(counted(0, 100), counted(10, 101)) is None
+    assert seconds_left(counted(0, None), counted(10, 80)) is None
+    assert seconds_left(counted(0, 100), msgspec.structs.replace(HEALTHY, marks=None)) is None
+    assert seconds_left(counted(10, 100), counted(10, 80)) is None
 
 
 def test_the_pace_is_measured_from_the_first_look_that_counted_all_marks() -> None:
-    """A look that ran out of time did not count all marks: compared with it, no later look has an estimate."""
+    """A status that ran out of time did not count all marks: compared with it, no later one has an estimate."""
     partial = msgspec.structs.replace(HEALTHY, marks=MarkCount(2, None))
     full = msgspec.structs.replace(HEALTHY, marks=MarkCount(2, 2))
     unknown = msgspec.structs.replace(HEALTHY, marks=None)
@@ -275,15 +275,15 @@ def test_the_pace_is_measured_from_the_first_look_that_counted_all_marks() -> No
 
 
 def test_a_bookie_that_answers_with_an_error_is_not_called_silent() -> None:
-    look = msgspec.structs.replace(HEALTHY, bookies=(GOOD, REFUSING, SILENT))
-    sentences = {each.part: each.sentence for each in findings_of(look)}
+    status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, REFUSING, SILENT))
+    sentences = {each.part: each.sentence for each in findings_of(status)}
     assert sentences["bookies_refusing"] == "bookie b7:3181 is registered, but answered: no login"
     assert sentences["bookies_silent"] == "bookie b5:3181 is registered, but did not answer"
 
 
 def test_bookies_that_delete_no_ledgers() -> None:
     stopped = tuple((each, CollectionNote(stopped="ZooKeeper has note 4")) for each in ("b1:3181", "b9:3181"))
-    status = msgspec.structs.replace(HEALTHY, recovery=RecoveryLook(stopped=stopped), bookies=(GOOD,))
+    status = msgspec.structs.replace(HEALTHY, recovery=RecoveryStatus(stopped=stopped), bookies=(GOOD,))
     (finding,) = [each for each in findings_of(status) if each.part == "deletion_stopped"]
     assert (finding.severity, finding.command) == (Urgency.CRITICAL, "bkctl bookie gc status b1:3181")
     assert finding.sentence == (

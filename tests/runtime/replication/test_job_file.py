@@ -19,9 +19,9 @@ from bkctl.runtime.replication.plan.job_file import (
     VERSION,
     JobFile,
     JobRange,
-    JobRest,
     JobStart,
     JobWork,
+    UnfinishedJob,
 )
 from bkctl.storage.adapters.sqlite import SqliteDatabase, create_database, memory_database
 
@@ -65,7 +65,7 @@ def reopen(path: str) -> JobFile:
 
 def test_what_was_recorded_is_read_back(tmp_path: Path) -> None:
     job = reopen(new_job(tmp_path / "job"))
-    assert job.rest == JobRest(START, (7, 5), (None, None)), "in the order of work"
+    assert job.unfinished == UnfinishedJob(START, (7, 5), (None, None)), "in the order of work"
     assert job.ranges_of(7) == (found(7, "b5:3181", 299),), "the last record of a stripe counts"
     assert job.ranges_of(9) == (), "a finished ledger has none"
     assert job.done_before == (1, 50)
@@ -115,7 +115,7 @@ def test_one_process_continues_a_job(tmp_path: Path) -> None:
     with pytest.raises(BlockingIOError):
         reopen(path)
     job.close()
-    assert reopen(path).rest.ledger_ids == (5,)
+    assert reopen(path).unfinished.ledger_ids == (5,)
 
 
 def test_a_full_disk_loses_nothing_that_was_written(tmp_path: Path) -> None:
@@ -147,13 +147,13 @@ def test_a_kill_at_any_moment_keeps_what_was_written(tmp_path: Path, killed_afte
     process.kill()
     reported = [int(line) for line in process.communicate()[0].split("\n")[:-1]]
     job = JobFile(SqliteDatabase(path, is_exclusive=True))
-    left = job.rest.ledger_ids
+    left = job.unfinished.ledger_ids
     assert 1000 - len(reported) - len(left) in {0, 1}, "it may have been killed before it reported the last one"
     assert left == tuple(range(len(left) - 1, -1, -1))
     job.append(done(0))
     job.write()
     job.close()
-    assert reopen(path).rest.ledger_ids == left[:-1]
+    assert reopen(path).unfinished.ledger_ids == left[:-1]
 
 
 _WRITE = """

@@ -21,7 +21,7 @@ from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.explanation import LedgerExplanation, LedgerFacts, explain
 from bkctl.runtime.replication.judge.verdict import ReplicationState
-from bkctl.runtime.replication.survey.ledger_look import LedgerLook
+from bkctl.runtime.replication.survey.ledger_facts import LedgerFactsReader
 from tests.runtime.replication.samples import ledger
 from tests.sim.ledger_cluster import ROOT, LedgerCluster, ledger_cluster
 from tests.sim.loop import run_simulated
@@ -46,14 +46,14 @@ async def filled(cluster: LedgerCluster, metadata: LedgerMetadata, count: int = 
     return ledger_id
 
 
-async def look(cluster: LedgerCluster, ledger_id: int, *without: str) -> LedgerFacts:
+async def read_facts(cluster: LedgerCluster, ledger_id: int, *without: str) -> LedgerFacts:
     foreign = ForeignNames(lambda sentence: None)
-    reading = LedgerLook(cluster.ports, cluster.store, ReplicationConfig(), foreign)
+    reading = LedgerFactsReader(cluster.ports, cluster.store, ReplicationConfig(), foreign)
     return await reading.facts(ledger_id, await cluster.ports.ledgers.read(ledger_id), without)
 
 
 async def explained(cluster: LedgerCluster, ledger_id: int, *without: str) -> LedgerExplanation:
-    found = explain(await look(cluster, ledger_id, *without))
+    found = explain(await read_facts(cluster, ledger_id, *without))
     assert not cluster.fenced
     return found
 
@@ -65,7 +65,7 @@ def steps(found: LedgerExplanation) -> str:
 def test_a_whole_ledger_has_no_problem_and_two_reads_per_segment_and_bookie() -> None:
     async def scenario(cluster: LedgerCluster) -> None:
         ledger_id = await filled(cluster, CLOSED)
-        facts = await look(cluster, ledger_id)
+        facts = await read_facts(cluster, ledger_id)
         assert len([each for each in cluster.requests if each.kind == "read"]) <= 2 * 6
         copies = [copy for segment in facts.segments for copy in segment.copies]
         assert {(copy.first, copy.last) for copy in copies} == {(CopyState.PRESENT, CopyState.PRESENT)}
@@ -144,7 +144,7 @@ def test_a_rule_refuses_a_candidate_by_name() -> None:
     async def scenario(cluster: LedgerCluster) -> None:
         ledger_id = await filled(cluster, CLOSED)
         await cluster.stop("b1")
-        facts = await look(cluster, ledger_id)
+        facts = await read_facts(cluster, ledger_id)
         racks = RackTable({"b1": "/r1", "b2": "/r2", "b3": "/r3", "b4": "/r2", "b5": "/r3"})
         survey = msgspec.structs.replace(facts.survey, tables=(racks,))
         rules = PlacementRules(min_racks_per_write_quorum=2)
@@ -169,7 +169,7 @@ def test_groups_and_reserves_refuse_candidates() -> None:
         labels = (("EnsemblePlacementPolicyConfig", policy),)
         ledger_id = await filled(cluster, msgspec.structs.replace(CLOSED, custom_metadata=labels))
         await cluster.stop("b1")
-        facts = await look(cluster, ledger_id)
+        facts = await read_facts(cluster, ledger_id)
         survey = msgspec.structs.replace(
             facts.survey,
             groups={"gold": frozenset({"b1", "b2", "b3", "b4"}), "silver": frozenset({"b5"})},
@@ -253,7 +253,7 @@ def test_a_bookie_outside_of_the_ensemble_that_has_the_lost_entries_is_named() -
         copy_outside(cluster, ledger_id, "b5", 3)
         for bookie_id in ("b1", "b2"):
             await cluster.stop(bookie_id)
-        facts = await look(cluster, ledger_id)
+        facts = await read_facts(cluster, ledger_id)
         assert [each.without_copy for each in facts.segments] == [(0, 3), ()]
         assert {each.bookie_id: (each.asked, each.found) for each in facts.outside} == {
             "b4": ((0, 3), (0, 3)),
@@ -318,12 +318,12 @@ def test_damaged_copies_are_no_source_and_a_busy_bookie_may_be_one() -> None:
         ledger_id = await filled(cluster, ledger({0: ("b1", "b2")}, 2, 2, last_entry_id=9, length=100))
         await cluster.stop("b1")
         del cluster.entries["b2", ledger_id][9]
-        facts = await look(cluster, ledger_id)
+        facts = await read_facts(cluster, ledger_id)
         assert facts.segments[0].without_copy == (9,)
         found = steps(explain(facts))
         assert f"recover ledger {ledger_id} writes missing and damaged copies again where another bookie" in found
         cluster.failing["b2", 9] = Status.TOO_MANY_REQUESTS
-        assert (await look(cluster, ledger_id)).segments[0].without_copy == ()
+        assert (await read_facts(cluster, ledger_id)).segments[0].without_copy == ()
 
     simulate(scenario)
 
@@ -334,7 +334,7 @@ def test_only_some_segments_of_a_ledger_with_many_are_looked_for_outside_and_tha
         ledger_id = await filled(cluster, many, 40)
         for bookie_id in ("b1", "b2"):
             await cluster.stop(bookie_id)
-        facts = await look(cluster, ledger_id)
+        facts = await read_facts(cluster, ledger_id)
         assert {len(each.asked) for each in facts.outside} == {32}
         assert "no bookie outside of the ensemble was asked for 4 segments (from entry 32, 34" in steps(explain(facts))
 

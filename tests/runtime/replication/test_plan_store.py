@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from bkctl.runtime.ledger.metadata import Segment
 from bkctl.runtime.placement.rules import BrokenRule, PlacementRule
-from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, OpenLook, totals_of
+from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, OpenSegment, totals_of
 from bkctl.runtime.replication.plan.store import PlanStore
 from bkctl.storage.adapters.sqlite import memory_database, temporary_database
 
-LOOK = OpenLook(Segment(7, ("b1:3181", "b2:3181")), "topic persistent://t/n/" + "long" * 200, 5)
+OPEN_SEGMENT = OpenSegment(Segment(7, ("b1:3181", "b2:3181")), "topic persistent://t/n/" + "long" * 200, 5)
 BROKEN = BrokenRule(next(iter(PlacementRule)), "one rack")
 
 
@@ -29,7 +29,7 @@ def plan(ledger_id: int, surviving_copies: int, *, is_open: bool = False) -> Led
         entries=10,
         bytes_to_copy=None if is_open else ledger_id * 40,  # more than 64 bits if the metadata says so
         surviving_copies=surviving_copies,
-        open_look=LOOK if is_open else None,
+        open_segment=OPEN_SEGMENT if is_open else None,
         broken_rules=() if is_open else (BROKEN,),
     )
 

@@ -9,7 +9,6 @@ import pytest
 
 from bkctl.runtime.metadata.replication.election import Candidate
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_look import NotedLosses, RecoveryLook
 from bkctl.runtime.metadata.replication.recovery_notes import (
     DaemonNote,
     LaneStatus,
@@ -18,9 +17,10 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
     MaintenanceNote,
     WorkerStatus,
 )
+from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
 from bkctl.runtime.replication.judge.cluster_status import (
     AutorecoveryStatus,
-    ClusterLook,
+    ClusterFacts,
     MarkCount,
     RepairLocks,
     findings_of,
@@ -43,7 +43,7 @@ DAEMON = DaemonNote(
     worker=WORKER,
 )
 AUDITOR = DaemonNote(**{**msgspec.structs.asdict(DAEMON), "role": "auditor", "worker": None})
-GOOD = RecoveryLook(auditor=Candidate("V_1", "host-1", 1, 1), daemons=(DAEMON,))
+GOOD = RecoveryStatus(auditor=Candidate("V_1", "host-1", 1, 1), daemons=(DAEMON,))
 AWAY = LostBookieNote(lost_ms=NOW_MS - 60_000, due_ms=NOW_MS + 240_000)
 LOSS = LostLedgerNote(found_ms=NOW_MS, missing_bookies=("b1:3181",), reason="no copy")
 OLD = WaitingMarks(NOW_MS - 3 * HOUR_MS, has_locks=False)
@@ -109,7 +109,7 @@ FAULTS: list[tuple[str, Urgency, str, dict[str, Any]]] = [
 
 def test_nothing_is_found_while_all_is_well() -> None:
     assert list(recovery_findings(GOOD, OLD, NOW_MS)) == []
-    assert list(recovery_findings(RecoveryLook(), OLD, NOW_MS)) == [], "a cluster without a daemon of bkctl"
+    assert list(recovery_findings(RecoveryStatus(), OLD, NOW_MS)) == [], "a cluster without a daemon of bkctl"
 
 
 @pytest.mark.parametrize(("part", "severity", "words", "changes"), FAULTS)
@@ -118,38 +118,38 @@ def test_each_fault_is_found(part: str, severity: Urgency, words: str, changes: 
     assert (finding.part, finding.severity) == (part, severity)
     assert words in finding.sentence
     assert finding.command.startswith("bkctl ")
-    look = ClusterLook(
+    status = ClusterFacts(
         now_ms=NOW_MS,
         zookeeper_ms=2.0,
         marks=MarkCount(1, 1, OLD.oldest_ms),
         locks=RepairLocks(0, {}),
         recovery=msgspec.structs.replace(GOOD, **changes),
     )
-    assert finding in findings_of(look)
+    assert finding in findings_of(status)
 
 
 def test_a_bookie_in_maintenance_is_not_awaited() -> None:
-    look = msgspec.structs.replace(GOOD, deadlines=(("b1:3181", AWAY),), maintenance=maintenance(NOW_MS + 1))
-    assert list(recovery_findings(look, None, NOW_MS)) == []
+    status = msgspec.structs.replace(GOOD, deadlines=(("b1:3181", AWAY),), maintenance=maintenance(NOW_MS + 1))
+    assert list(recovery_findings(status, None, NOW_MS)) == []
 
 
 def test_workers_are_idle_only_while_marks_wait() -> None:
-    look = msgspec.structs.replace(GOOD, daemons=daemon(worker=msgspec.structs.replace(WORKER, finished_ms=None)))
-    assert idle_seconds(look, None, NOW_MS) is None
-    assert idle_seconds(look, OLD, NOW_MS) == 3 * 3600
-    assert idle_seconds(look, WaitingMarks(NOW_MS - 1000, has_locks=True), NOW_MS) == 1
+    status = msgspec.structs.replace(GOOD, daemons=daemon(worker=msgspec.structs.replace(WORKER, finished_ms=None)))
+    assert idle_seconds(status, None, NOW_MS) is None
+    assert idle_seconds(status, OLD, NOW_MS) == 3 * 3600
+    assert idle_seconds(status, WaitingMarks(NOW_MS - 1000, has_locks=True), NOW_MS) == 1
     assert idle_seconds(msgspec.structs.replace(GOOD, daemons=(AUDITOR,)), OLD, NOW_MS) is None
 
 
 def test_workers_that_autorecovery_switches_off_are_not_blamed() -> None:
     (no_worker,) = recovery_findings(msgspec.structs.replace(GOOD, daemons=(AUDITOR,)), OLD, NOW_MS)
-    look = ClusterLook(
+    status = ClusterFacts(
         now_ms=NOW_MS,
         zookeeper_ms=2.0,
         marks=MarkCount(1, 1, OLD.oldest_ms),
         autorecovery=AutorecoveryStatus(off_since_ms=1),
         recovery=msgspec.structs.replace(GOOD, daemons=(AUDITOR,)),
     )
-    assert no_worker not in findings_of(look)
+    assert no_worker not in findings_of(status)
     locked = WaitingMarks(OLD.oldest_ms, has_locks=True)
     assert list(recovery_findings(msgspec.structs.replace(GOOD, daemons=(AUDITOR,)), locked, NOW_MS)) == []

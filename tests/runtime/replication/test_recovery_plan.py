@@ -12,7 +12,13 @@ from bkctl.runtime.ledger.metadata import LedgerState, Segment
 from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
 from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.replication.judge.targets import PlacementForecast
-from bkctl.runtime.replication.plan.recovery_plan import ENTRY_HEAD_BYTES, LedgerPlan, OpenLook, plan_ledger, totals_of
+from bkctl.runtime.replication.plan.recovery_plan import (
+    ENTRY_HEAD_BYTES,
+    LedgerPlan,
+    OpenSegment,
+    plan_ledger,
+    totals_of,
+)
 from tests.runtime.replication.samples import ledger
 
 
@@ -68,14 +74,14 @@ def test_an_open_last_segment_is_remembered_with_owner_and_age(state: LedgerStat
     )
     plan = plan_ledger(1, metadata, 4, frozenset({"b1"}), frozenset({"b2", "b3"}), created_ms=1234)
     if state is LedgerState.CLOSED:
-        assert (plan.open_look, plan.fragments, plan.entries) == (None, 2, 20)
+        assert (plan.open_segment, plan.fragments, plan.entries) == (None, 2, 20)
         return
-    assert plan.open_look == OpenLook(Segment(10, ("b1", "b3")), "schema of t/n/a", 1234)
+    assert plan.open_segment == OpenSegment(Segment(10, ("b1", "b3")), "schema of t/n/a", 1234)
     assert (plan.fragments, plan.entries, plan.may_have_writer) == (2, 10, state is LedgerState.OPEN)
     stored = msgspec.structs.replace(metadata, ctime_ms=99)
-    look = plan_ledger(1, stored, 4, frozenset({"b1"}), frozenset(), created_ms=1234).open_look
-    assert look is not None
-    assert look.created_ms == 99
+    segment = plan_ledger(1, stored, 4, frozenset({"b1"}), frozenset(), created_ms=1234).open_segment
+    assert segment is not None
+    assert segment.created_ms == 99
     elsewhere = plan_ledger(1, metadata, 4, frozenset({"b2"}), frozenset({"b1", "b3"}))
     assert (elsewhere.needs_fencing, elsewhere.fragments) == (False, 1)
 

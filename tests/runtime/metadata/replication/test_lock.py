@@ -137,8 +137,8 @@ async def test_a_lock_that_is_left_costs_nothing_now_and_is_given_back_before_th
     assert lock is not None
     await counting.quiet()
     with counting.counted() as counts:
-        locks.leave(lock)
-        locks.leave(lock)
+        locks.release_later(lock)
+        locks.release_later(lock)
         await lock.release()
     assert not counts
     assert (lock.is_held, locks.holds(5)) == (False, False)
@@ -160,7 +160,7 @@ async def test_a_session_lost_during_the_create_gives_no_lock(
     assert await holder_of(theirs, 7) is None
     taken = await theirs.acquire(7)
     assert taken is not None
-    await locks.settle()
+    await locks.release_in_doubt()
     await locks.close()
     assert taken.is_held
     assert await holder_of(theirs, 7) == "theirs"
@@ -211,7 +211,7 @@ async def test_a_lock_that_we_may_hold_without_knowing_is_given_back(store: ZooK
         assert again is not None
     assert counts == {"exists": 1, "delete": 1, "create": 1}
     with losing.counted() as counts:
-        await locks.settle()
+        await locks.release_in_doubt()
     assert counts == {}
 
 
@@ -227,7 +227,7 @@ async def test_doubt_never_takes_a_lock_from_somebody_else(
     await lock.release()
     await store.delete(f"{root}/underreplication/locks/urL0000000001")
     assert await theirs.acquire(1)
-    await locks.settle()
+    await locks.release_in_doubt()
     assert await holder_of(locks, 1) == "theirs"
 
 

@@ -22,7 +22,7 @@ BATCHES_IN_FLIGHT = 8
 """Batches of one stripe that are read, written or verified at the same time."""
 
 
-class StripeJob(msgspec.Struct, frozen=True):
+class StripeTask(msgspec.Struct, frozen=True):
     """Copy the entries of ``fragment`` that are striped to ``index`` to ``target``; never ask the ``unreachable``.
 
     ``copied_until``: the target has the entries up to this one already, from an earlier run. They are verified again,
@@ -63,7 +63,7 @@ class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
     source does not answer, the copy is abandoned, and the last range extends to the end of the segment. ``reason``:
     the first of these entries, and the answers for it.
 
-    With ``StripeJob.bad``, ``entries`` and ``bytes_copied`` are copies that were written and are good now. ``left``:
+    With ``StripeTask.bad``, ``entries`` and ``bytes_copied`` are copies that were written and are good now. ``left``:
     copies that stay bad, by reason. ``must_move``: entries with a bad record that must not be written over, as the
     target does not run bkctl (H18); ``must_move_count`` also counts those that are too many to list.
     """
@@ -95,7 +95,7 @@ class CopyTools:
     pacer: SharedPacer
     on_copied: Callable[[int, int], None] = lambda _entries, _bytes: None
     """Called with entries and bytes when a target acknowledges them."""
-    on_verified: Callable[[StripeJob, int], None] = lambda _job, _entry_id: None
+    on_verified: Callable[[StripeTask, int], None] = lambda _task, _entry_id: None
     """Called when all entries of the stripe up to this one are on the target and verified."""
 
     @functools.cached_property

@@ -9,10 +9,10 @@ from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from bkctl.runtime.replication.copy.activity import LedgerActivity
-from bkctl.runtime.replication.copy.job import StripeJob
 from bkctl.runtime.replication.copy.rate import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader
-from bkctl.runtime.replication.copy.stripe import Replicator
+from bkctl.runtime.replication.copy.stripe import StripeReplicator
+from bkctl.runtime.replication.copy.stripe_task import StripeTask
 from bkctl.runtime.replication.judge.ledger_result import LedgerResult
 from bkctl.runtime.replication.plan.job_file import JobRange
 from bkctl.runtime.replication.policy import CopyPace, Policy
@@ -26,7 +26,7 @@ RANGE_INTERVAL_NS = 5 * 10**9
 """How often the progress of a long copy is reported: a kill loses no more."""
 
 
-class Engine:
+class LedgerRepairer:
     """Works on many ledgers concurrently."""
 
     def __init__(
@@ -60,7 +60,9 @@ class Engine:
         self._tools = TurnTools(
             ports=ports,
             locks=locks,
-            replicator=Replicator(ports, self._copies, config, self.pacer, self._count_copied, self._note_verified),
+            replicator=StripeReplicator(
+                ports, self._copies, config, self.pacer, self._count_copied, self._note_verified
+            ),
             live_bookies=self.live_bookies,
             targets=TargetChooser(
                 self.live_bookies,
@@ -113,12 +115,12 @@ class Engine:
         self.entries_copied += entries
         self.bytes_copied += bytes_copied
 
-    def _note_verified(self, job: StripeJob, entry_id: int) -> None:
-        first_entry_id = job.fragment.entries.first_entry_id
-        ledger_id = job.credentials.ledger_id
-        stripe = (ledger_id, first_entry_id, job.index)
+    def _note_verified(self, stripe_task: StripeTask, entry_id: int) -> None:
+        first_entry_id = stripe_task.fragment.entries.first_entry_id
+        ledger_id = stripe_task.credentials.ledger_id
+        stripe = (ledger_id, first_entry_id, stripe_task.index)
         now_ns = self._ports.clock.monotonic_ns()
-        if entry_id >= job.last_entry_id:
+        if entry_id >= stripe_task.last_entry_id:
             self._range_due_ns.pop(stripe, None)
         elif now_ns >= self._range_due_ns.setdefault(stripe, now_ns + RANGE_INTERVAL_NS):
             self._range_due_ns[stripe] = now_ns + RANGE_INTERVAL_NS
@@ -126,8 +128,8 @@ class Engine:
                 JobRange(
                     ledger_id=ledger_id,
                     first_entry_id=first_entry_id,
-                    ensemble_index=job.index,
-                    target=job.target,
+                    ensemble_index=stripe_task.index,
+                    target=stripe_task.target,
                     last_entry_id=entry_id,
                 )
             )

@@ -50,7 +50,7 @@ _SEGMENTS_SEARCHED_MAX = 16
 """Segments without a live copy for which bookies outside of the ensemble are asked; a ledger can have thousands."""
 
 
-class LedgerLook:
+class LedgerFactsReader:
     """Reads the facts about ledgers."""
 
     def __init__(

@@ -52,8 +52,8 @@ class NotedLosses(msgspec.Struct, frozen=True):
     first: tuple[tuple[str, LostLedgerNote], ...] = ()
 
 
-class RecoveryLook(msgspec.Struct, frozen=True, kw_only=True):
-    """One look. ``auditor`` None: none is elected. ``unreadable``: notes that cannot be read, with the reason.
+class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it. ``auditor`` None: none is elected. ``unreadable``: notes that cannot be read, with the reason.
 
     ``deadlines``: of lost bookies, while a daemon of ours is the auditor.
     """
@@ -97,8 +97,8 @@ def kind_of_auditor(auditor: Candidate | None, daemons: tuple[DaemonNote, ...]) 
     return AuditorKind.PULSAR if auditor.is_pulsar else AuditorKind.JAVA
 
 
-async def look_at_recovery(store: MetadataStore, root: str, foreign: ForeignNames) -> RecoveryLook:
-    """One look. One operation for each daemon, deadline, maintenance and bookie of ours, and a few more."""
+async def read_recovery_status(store: MetadataStore, root: str, foreign: ForeignNames) -> RecoveryStatus:
+    """Read it. One operation for each daemon, deadline, maintenance and bookie of ours, and a few more."""
     notes = RecoveryNotes(store, root)
     unreadable: list[str] = []
     (auditor, daemons, deadlines, maintenance, losses, failures), collection = await asyncio.gather(
@@ -116,7 +116,7 @@ async def look_at_recovery(store: MetadataStore, root: str, foreign: ForeignName
     daemon_notes = tuple(note for _, note in sorted(daemons, key=lambda each: (each[1].host, each[1].pid)))
     if find_auditor_daemon(auditor, daemon_notes) is None:
         deadlines = []  # of an earlier auditor: no process updates them
-    return RecoveryLook(
+    return RecoveryStatus(
         auditor=auditor,
         daemons=daemon_notes,
         deadlines=tuple(sorted(deadlines, key=lambda each: (each[1].due_ms, each[0]))),
