@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, TextIO
+from typing import Final, TextIO
 
 from bkctl.commands import rendering, table_layout
 from bkctl.commands.config import ColorMode, OutputForm, Settings
@@ -18,11 +19,12 @@ from bkctl.commands.progress import Progress, Silence, progress_bar
 from bkctl.commands.rendering import Column, Lines, Row, Table
 from bkctl.commands.table_layout import Layout
 from bkctl.runtime.errors import RefusedError
-
-if TYPE_CHECKING:
-    import logging
+from bkctl.storage.severity import Severity
 
 _TABLE_ROWS_MAX = 50
+_STYLES: Final = {Severity.INFORMATION: "36", Severity.WARNING: "33", Severity.CRITICAL: "1;31"}
+"""How a severity looks on a terminal: parameters of the escape sequence SGR."""
+_LOG_LEVELS: Final = {Severity.WARNING: logging.WARNING, Severity.CRITICAL: logging.ERROR}
 _READER_GONE = "stdout was closed by its reader"
 
 
@@ -151,10 +153,17 @@ class Console:
 
     def warn(self, sentence: str) -> None:
         """Print a warning, also with ``--quiet``."""
-        if self._log is not None:
-            self._log.warning("%s", sentence)
+        self.report(Severity.WARNING, sentence)
+
+    def report(self, severity: Severity, sentence: str) -> None:
+        """Print a finding with its severity; ``--quiet`` silences information alone."""
+        if severity is Severity.INFORMATION:
+            self.say(sentence)
+        elif self._log is not None:
+            self._log.log(_LOG_LEVELS[severity], "%s", sentence)
         else:
-            self._write_message(f"{self._paint('warning:', '33')} {_escape(sentence)}")
+            label = _painted(f"{severity.value}:", severity, is_colored=self._is_colored(self._err))
+            self._write_message(f"{label} {_escape(sentence)}")
 
     def error(self, sentence: str, *, traceback_of: BaseException | None = None) -> None:
         """Print why the command failed, also with ``--quiet``; before it the traceback of an error, if given."""
@@ -165,7 +174,8 @@ class Console:
             import traceback
 
             traceback.print_exception(traceback_of, file=self._err)
-        self._write_message(f"{self._paint('error:', '1;31')} {_escape(sentence)}")
+        label = _painted("error:", Severity.CRITICAL, is_colored=self._is_colored(self._err))
+        self._write_message(f"{label} {_escape(sentence)}")
 
     async def confirm(self, question: str) -> None:
         """Ask yes or no after a plan was shown; anything but yes, no terminal, or end of input raises RefusedError.
@@ -275,13 +285,21 @@ class Console:
         from rich.console import Console as RichConsole
         from rich.measure import Measurement
         from rich.table import Table as RichTable
+        from rich.text import Text
+
+        is_colored = self._is_colored(self._out)
+
+        def cell(column: Column, row: Row) -> Text:
+            text = column.cell(row)
+            if column.key == "severity" and text:
+                return Text.from_ansi(_painted(text, Severity(text), is_colored=is_colored))
+            return Text(text)
 
         table = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_header=self._settings.has_headers, show_edge=False)
         for column in columns:
             table.add_column(column.title, justify="right" if column.is_right else "left", no_wrap=True)
         for row in rows:
-            table.add_row(*(_escaped(column.cell(row)) for column in columns))
-        is_colored = self._is_colored(self._out)
+            table.add_row(*(cell(column, row) for column in columns))
         console = RichConsole(
             file=self._out,
             no_color=not is_colored,
@@ -307,13 +325,14 @@ class Console:
             return False
         return bool(self._environment.get("FORCE_COLOR")) or stream.isatty()
 
-    def _paint(self, text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self._is_colored(self._err) else text
-
 
 def standard_console(settings: Settings, environment: Mapping[str, str]) -> Console:
     """A console on this process's standard streams."""
     return Console(settings, environment, sys.stdout, sys.stderr, sys.stdin)
+
+
+def _painted(text: str, severity: Severity, *, is_colored: bool) -> str:
+    return f"\x1b[{_STYLES[severity]}m{text}\x1b[0m" if is_colored else text
 
 
 def _not_written(error: OSError) -> Exception:
@@ -326,12 +345,6 @@ def _not_written(error: OSError) -> Exception:
 def _escape(text: str) -> str:
     """Escape the text, but keep its line breaks: it may quote text from other sources."""
     return rendering.clean(text, "\n")
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
 
 
 async def read_line(stream: TextIO) -> str:

@@ -9,11 +9,13 @@ from typing import Any, overload
 
 from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import Column, Table, time_text
+from bkctl.commands.safety.plan import PlanFinding
 from bkctl.runtime.replication.config import OpenLedgers, PlacementMode
 from bkctl.runtime.replication.judge.ledger_result import LedgerFailure, rule_counts
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, OpenSegment, PlanTotals, RecoveryPlan
 from bkctl.runtime.replication.policy import DEFAULT_POLICY, Policy
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
+from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, decimal, duration, enumerated, listed, size
 
 PLAN_TABLE = Table(
@@ -177,35 +179,46 @@ def plan_summary(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY, drain_wait
     leaves_writers = policy.leaves_writers(is_drain=plan.is_drain)
     scanned = counted(plan.ledgers_scanned, "ledger")
     movable = PlanTotals()
-    lost: list[int] = []
     opened: list[LedgerPlan] = []
-    blocked: list[LedgerPlan] = []
     for ledger in plan.ledgers:  # only once: it is read from a database
         is_unclosable = _is_unclosable(ledger, leaves_writers=leaves_writers)
         if _problem(ledger, policy, is_unclosable=is_unclosable) is None:
             movable.add(ledger)
-        if not ledger.surviving_copies:
-            lost.append(ledger.ledger_id)
         if ledger.needs_fencing:
             opened.append(ledger)
-        if ledger.why_no_target is not None:
-            blocked.append(ledger)
     summary = _movable_sentences(plan, movable, policy.pace.bytes_per_s)
     if not plan.ledgers:
         summary.append(f"nothing to recover: none of {scanned} needs to be moved from {', '.join(plan.bookie_ids)}")
-    if lost:
-        summary.append(
-            f"will not move {counted(len(lost), 'ledger')} completely unless a bookie comes back: "
-            f"some entries have no live copy (ledger {shortened(lost)})"
-        )
     summary += _open_ledger_sentences(opened, policy, is_drain=plan.is_drain, drain_wait_s=drain_wait_s)
+    if plan.ledgers and plan.placement:
+        summary.append(plan.placement)
+    return summary
+
+
+def plan_findings(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY) -> list[PlanFinding]:
+    """What a recovery will leave as it is, and rules that it breaks."""
+    leaves_writers = policy.leaves_writers(is_drain=plan.is_drain)
+    lost: list[int] = []
+    unclosable: list[LedgerPlan] = []
+    blocked: list[LedgerPlan] = []
+    for ledger in plan.ledgers:  # only once: it is read from a database
+        if not ledger.surviving_copies:
+            lost.append(ledger.ledger_id)
+        if ledger.needs_fencing and _is_unclosable(ledger, leaves_writers=leaves_writers):
+            unclosable.append(ledger)
+        if ledger.why_no_target is not None:
+            blocked.append(ledger)
+    warnings = []
+    if unclosable:
+        number, why = counted(len(unclosable), "ledger"), _why_not_closed(unclosable[0])
+        warnings.append(f"will leave the last segment of {number} as it is: {_first_names(unclosable)}; {why}")
     if blocked:
-        summary.append(
+        warnings.append(
             f"{counted(len(blocked), 'ledger')} cannot be recovered completely: too few bookies to copy to "
             f"({blocked[0].why_no_target}); " + ("allow more targets" if plan.is_restricted else "add a bookie")
         )
     if broken := rule_counts(plan.totals.broken_rules):
-        summary.append(
+        warnings.append(
             f"no target keeps the placement rules for some fragments ({_rule_counts(broken)}); they are "
             + (
                 "copied all the same"
@@ -215,12 +228,17 @@ def plan_summary(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY, drain_wait
         )
     if plan.unreadable:
         ids = shortened([failure.ledger_id for failure in plan.unreadable])
-        summary.append(
+        warnings.append(
             f"will skip {counted(len(plan.unreadable), 'ledger')}: the metadata cannot be read (ledger {ids})"
         )
-    if plan.ledgers and plan.placement:
-        summary.append(plan.placement)
-    return summary
+    found = [PlanFinding(Severity.WARNING, each) for each in warnings]
+    if lost:
+        sentence = (
+            f"will not move {counted(len(lost), 'ledger')} completely unless a bookie comes back: "
+            f"some entries have no live copy (ledger {shortened(lost)})"
+        )
+        found.insert(0, PlanFinding(Severity.CRITICAL, sentence))
+    return found
 
 
 def _movable_sentences(plan: RecoveryPlan, movable: PlanTotals, bytes_per_s: int | None) -> list[str]:
@@ -248,7 +266,6 @@ def _open_ledger_sentences(
 ) -> list[str]:
     """What happens to ledgers that are not closed, with their owners and ages."""
     leaves_writers = policy.leaves_writers(is_drain=is_drain)
-    unclosable = [ledger for ledger in ledgers if _is_unclosable(ledger, leaves_writers=leaves_writers)]
     closable = [ledger for ledger in ledgers if not _is_unclosable(ledger, leaves_writers=leaves_writers)]
     written = [ledger for ledger in closable if ledger.may_have_writer]
     in_recovery = [ledger for ledger in closable if not ledger.may_have_writer]
@@ -270,9 +287,6 @@ def _open_ledger_sentences(
         sentences.append(
             f"will close {counted(len(in_recovery), 'ledger')} in recovery first: {_first_names(in_recovery)}"
         )
-    if unclosable:
-        number, why = counted(len(unclosable), "ledger"), _why_not_closed(unclosable[0])
-        sentences.append(f"will leave the last segment of {number} as it is: {_first_names(unclosable)}; {why}")
     return sentences
 
 

@@ -13,7 +13,7 @@ from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.errors import Outcome
 from bkctl.commands.outages import report_outage
 from bkctl.commands.parse import parse_bytes_per_second, parse_duration_s
-from bkctl.commands.recovery_rendering import PLAN_TABLE, PlanItems, plan_body, plan_row, plan_summary
+from bkctl.commands.recovery_rendering import PLAN_TABLE, PlanItems, plan_body, plan_findings, plan_row, plan_summary
 from bkctl.commands.rendering import Table
 from bkctl.commands.safety.gate import Change, open_change
 from bkctl.commands.safety.plan import Plan
@@ -55,6 +55,7 @@ class ReplicationAccess(NamedTuple):
         return self.session.plan(
             subject=", ".join(found.bookie_ids),
             summary=(*plan_summary(found, policy, self.drain_wait_s), *more_summary),
+            findings=plan_findings(found, policy),
             items=PlanItems(found.ledgers, item_of, more_items),
             arguments={
                 "bookie_ids": list(found.bookie_ids),

@@ -14,7 +14,7 @@ from bkctl.commands.context import CommandContext
 from bkctl.runtime.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from bkctl.commands.safety.plan import Plan
+    from bkctl.commands.safety.plan import Plan, PlanFinding
     from bkctl.runtime.client import LedgerClient
     from bkctl.runtime.metadata.bookies.cookies import CookieStore
     from bkctl.runtime.metadata.bookies.registration import RegistrationClient
@@ -143,6 +143,7 @@ class Session:
         *,
         subject: str = "",
         summary: Sequence[str] = (),
+        findings: Sequence[PlanFinding] = (),
         items: Sequence[dict[str, Any]] = (),
         arguments: Mapping[str, Any] | None = None,
         tier: int = 0,
@@ -155,6 +156,7 @@ class Session:
             instance_id=self.instance_id,
             subject=subject,
             summary=tuple(summary),
+            findings=tuple(findings),
             items=items,
             arguments=dict(arguments or {}),
             tier=tier,

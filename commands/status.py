@@ -25,10 +25,10 @@ from bkctl.runtime.replication.judge.cluster_status import (
     findings_of,
     first_counted,
     seconds_left,
-    worst,
 )
-from bkctl.runtime.replication.judge.status_finding import StatusFinding, Urgency
+from bkctl.runtime.replication.judge.status_finding import StatusFinding
 from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey
+from bkctl.storage.severity import Severity, word, worst
 from bkctl.storage.words import counted, duration, percent, size
 
 _TIMEOUT_S = 1.5
@@ -109,9 +109,9 @@ async def _read_status(context: CommandContext) -> ClusterFacts:
 def _print(context: CommandContext, watched: _WatchedStatus) -> Outcome:
     console = context.console
     findings = findings_of(watched.status)
-    severity = worst(findings)
+    severity = worst(each.severity for each in findings)
     rows: list[dict[str, object]] = [
-        {"severity": each.severity.name.lower(), "part": each.part, "finding": each.sentence, "command": each.command}
+        {"severity": each.severity.value, "part": each.part, "finding": each.sentence, "command": each.command}
         for each in findings
     ]
     if console.is_for_people:
@@ -124,23 +124,23 @@ def _print(context: CommandContext, watched: _WatchedStatus) -> Outcome:
     return _outcome(watched.status, severity)
 
 
-def _outcome(status: ClusterFacts, severity: Urgency) -> Outcome:
+def _outcome(status: ClusterFacts, severity: Severity | None) -> Outcome:
     if status.zookeeper_ms is None:
         return Outcome.METADATA_UNAVAILABLE
-    if severity is Urgency.CRITICAL:
+    if severity is Severity.CRITICAL:
         return Outcome.CRITICAL
-    return Outcome.FINDINGS if severity is Urgency.WARNING else Outcome.OK
+    return Outcome.FINDINGS if severity is Severity.WARNING else Outcome.OK
 
 
 # --- structured formats --------------------------------------------------------------------------------------------
 
 
-def _body(context: CommandContext, watched: _WatchedStatus, severity: Urgency) -> dict[str, object]:
+def _body(context: CommandContext, watched: _WatchedStatus, severity: Severity | None) -> dict[str, object]:
     """Stable fields; None: unknown."""
     status = watched.status
     root, marks, locks, switches = status.root, status.marks, status.locks, status.autorecovery
     return {
-        "severity": severity.name.lower(),
+        "severity": word(severity),
         "metadata_uri": context.settings.metadata_uri,
         "instance_id": None if root is None else root.instance_id,
         "zookeeper_reachable": status.zookeeper_ms is not None,
@@ -222,13 +222,13 @@ def _state(bookie: BookieFacts) -> str:
 
 
 def _screen(
-    context: CommandContext, watched: _WatchedStatus, severity: Urgency, findings: list[StatusFinding]
+    context: CommandContext, watched: _WatchedStatus, severity: Severity | None, findings: list[StatusFinding]
 ) -> dict[str, object]:
     """One line of text for each question, in the order in which a person asks them."""
     status = watched.status
     answer = "does not answer" if status.zookeeper_ms is None else f"answers in {status.zookeeper_ms:.0f} ms"
     lines: dict[str, object] = {
-        "status": f"{severity.name.lower()}, {counted(len(findings), 'finding')}",
+        "status": f"{word(severity)}, {counted(len(findings), 'finding')}",
         "cluster": context.settings.metadata_uri,
         "zookeeper": answer,
     }

@@ -183,6 +183,10 @@ class BookieUnavailableError(BookieError):
     """There is no connection, or it was lost before the answer."""
 
 
+SILENCE = (BookieTimeoutError, BookieUnavailableError)
+"""No answer: it proves nothing about the copy, so another attempt is worthwhile."""
+
+
 class LedgerError(BkctlError):
     """An operation on a ledger failed; ``ledger_id`` is None for a new ledger that has no id yet."""
 

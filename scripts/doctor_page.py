@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import textwrap
 
-from bkctl.runtime.metadata.doctor.catalogue import RULES, Rule, Severity
+from bkctl.runtime.metadata.doctor.catalogue import RULES, Rule
+from bkctl.storage.severity import Severity
 
 HEAD = """# Metadata doctor
 
@@ -63,7 +64,7 @@ deliberately has no command for these fixes, because only the operator can know 
 def page() -> str:
     """The whole page."""
     parts = [HEAD]
-    for severity in Severity:
+    for severity in sorted(Severity, reverse=True):
         parts.append(f"## {severity.name.capitalize()}\n")
         parts += [section(rule) for rule in RULES.values() if rule.severity is severity]
     return "\n".join(parts)

@@ -14,7 +14,13 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport, AuditSummary, BookieReplication
+from bkctl.runtime.replication.cluster_audit.tables import (
+    SEVERITIES,
+    TABLES,
+    AuditReport,
+    AuditSummary,
+    BookieReplication,
+)
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.spark_reports.charts import Bar, bar_chart, stacked_bar
 from bkctl.storage.words import duration, size
@@ -44,11 +50,25 @@ _NOTES = {
     "are gone now.",
 }
 
+_COUNT_LABELS = {
+    "unavailable": "unavailable: no live copy",
+    "lost": "lost: no copy on any bookie of the cluster",
+    "unreadable": "unreadable metadata",
+    "at_risk": "at risk: fewer live copies than Qa",
+    "one_copy": "at one copy",
+    "under_replicated": "under-replicated",
+    "unclosable": "not closed, and cannot be closed",
+    "unwritable": "open, and cannot accept writes",
+    "ack_quorum_one": "with an ack quorum of 1",
+    "misplaced": "in too few racks",
+}
+"""The numbers at the top of the page, in its order."""
+
 _STATE_KINDS = {
     ReplicationState.REPLICATED: "good",
     ReplicationState.EMPTY: "neutral",
     ReplicationState.UNDER_REPLICATED: "warning",
-    ReplicationState.AT_RISK: "serious",
+    ReplicationState.AT_RISK: "at-risk",
     ReplicationState.UNAVAILABLE: "critical",
     ReplicationState.UNREADABLE: "unknown",
 }
@@ -75,11 +95,11 @@ class PageTable(msgspec.Struct, frozen=True):
 
 
 class PageCount(msgspec.Struct, frozen=True):
-    """A number at the top of the page. ``kind``: CSS class of its colour if it is not 0."""
+    """A number at the top of the page. ``severity``, if it is not 0, is the CSS class of its colour."""
 
     label: str
     value: int
-    kind: str
+    severity: str
 
 
 class PageChart(msgspec.Struct, frozen=True):
@@ -139,20 +159,12 @@ def _template() -> Template:
 
 
 def _counts(summary: AuditSummary) -> list[PageCount]:
-    counts = [
-        PageCount("unavailable: no live copy", summary.unavailable, "critical"),
-        PageCount("lost: no copy on any bookie of the cluster", summary.lost, "critical"),
-        PageCount("unreadable metadata", summary.unreadable, "critical"),
-        PageCount("at risk: fewer live copies than Qa", summary.at_risk, "serious"),
-        PageCount("at one copy", summary.one_copy, "serious"),
-        PageCount("under-replicated", summary.under_replicated, "warning"),
-        PageCount("not closed, and cannot be closed", summary.unclosable, "serious"),
-        PageCount("open, and cannot accept writes", summary.unwritable, "serious"),
-        PageCount("with an ack quorum of 1", summary.ack_quorum_one, "warning"),
+    values = {kind: getattr(summary, kind) for kind in _COUNT_LABELS}
+    return [
+        PageCount(_COUNT_LABELS[kind], value, SEVERITIES[kind].value)
+        for kind, value in values.items()
+        if value is not None
     ]
-    if summary.misplaced is not None:
-        counts.append(PageCount("in too few racks", summary.misplaced, "warning"))
-    return counts
 
 
 def _states(summary: AuditSummary) -> list[Bar]:

@@ -10,8 +10,9 @@ import msgspec
 from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import Column, Lines, Row, Table, time_text
-from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport
+from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport, severity_of
 from bkctl.runtime.replication.judge.verdict import ReplicationState
+from bkctl.storage.severity import word
 from bkctl.storage.words import decimal, size
 
 _BOOKIE_TABLE = Table(
@@ -121,7 +122,12 @@ def print_report(context: CommandContext, report: AuditReport, *, out: str | Non
     lists = {f"{name}_ledgers" if name in _LEDGER_LISTS else name: found for name, found in rows.items()}
     console.record(
         "AuditReport",
-        _row(report.summary) | {"seconds": seconds, "out": os.path.abspath(out) if out else None},
+        {
+            "severity": word(severity_of(report.summary)),
+            **_row(report.summary),
+            "seconds": seconds,
+            "out": os.path.abspath(out) if out else None,
+        },
         show={"payload_bytes": size, "copy_bytes": size, "seconds": decimal},
         details=console.cut(lists, is_truncated=report.is_truncated),
         lines=Lines(_FINDING_TABLE, findings),

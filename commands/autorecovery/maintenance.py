@@ -37,6 +37,7 @@ from bkctl.runtime.metadata.replication.switches import RecoveryDelay
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
 from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
+from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, decimal
 
 AwayRiskOption = Annotated[bool, typer.Option("--accept-risk", help="Even if the cluster may not cope")]
@@ -99,7 +100,7 @@ async def start(
         verdict = await _check_stop(context, session, chosen)
         objections += [f"{each.reason.value}: {each.detail}" for each in verdict.reasons]
         for each in verdict.warnings:
-            context.console.warn(f"{each.reason.value}: {each.detail}")
+            context.console.report(each.severity, f"{each.reason.value}: {each.detail}")
         _require_consent(context, objections, "should not be away now", wanted.names, is_risk_accepted=is_risk_accepted)
         note = await _carry_out(context, session, notes, wanted, others)
         context.console.say(f"when it is back: bkctl autorecovery maintenance end {' '.join(chosen)}")
@@ -286,7 +287,7 @@ def _require_consent(
     but: str = "continues all the same",
 ) -> None:
     for each in objections:
-        context.console.warn(each)
+        context.console.report(Severity.CRITICAL, each)
     if objections and not is_risk_accepted and not context.settings.is_rehearsal:
         raise RefusedError(f"nothing was changed: bookie {names} {refusal}: {objections[0]}; --accept-risk {but}")
 

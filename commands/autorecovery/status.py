@@ -24,7 +24,7 @@ from bkctl.runtime.replication.judge.daemon_findings import (
     idle_seconds,
     recovery_findings,
 )
-from bkctl.runtime.replication.judge.status_finding import Urgency
+from bkctl.storage.severity import Severity
 
 _PENDING_COUNTED_MAX = 1000
 _LOCKS_READ_MAX = 1000
@@ -98,10 +98,10 @@ def _warn(
         context.console.warn(f"autorecovery was to be disabled only until {off.until}: run bkctl autorecovery enable")
     elif off is None and recovery.auditor is None:
         context.console.warn("no auditor is elected: lost bookies will not be detected")
-    found = [each for each in recovery_findings(recovery, waiting, now_ms) if each.severity > Urgency.NOTICE]
-    for each in sorted(found, key=lambda finding: -finding.severity):
+    found = [each for each in recovery_findings(recovery, waiting, now_ms) if each.severity > Severity.INFORMATION]
+    for each in sorted(found, key=lambda finding: finding.severity, reverse=True):
         more = "" if each.command == STATUS_COMMAND else f": {each.command}"
-        context.console.warn(f"{each.sentence}{more}")
+        context.console.report(each.severity, f"{each.sentence}{more}")
 
 
 async def _settings(context: CommandContext, session: Session) -> dict[str, object]:

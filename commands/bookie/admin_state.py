@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from bkctl.commands.bookie.admin_answers import JavaState, RebuildSize, StateAnswer
 from bkctl.commands.effect import Effect
 from bkctl.commands.safety.plan import Plan
+from bkctl.runtime.admin.api import JavaState, RebuildSize, StateAnswer
 from bkctl.runtime.admin.calls import BKCTL_API
 from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.admin.messages import AdminError, Problem

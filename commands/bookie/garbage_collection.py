@@ -9,13 +9,6 @@ import msgspec
 import typer
 
 from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
-from bkctl.commands.bookie.admin_answers import (
-    CollectionDetails,
-    ForcedCollection,
-    StateAnswer,
-    SuspendedCompaction,
-    Truth,
-)
 from bkctl.commands.bookie.admin_state import change_plan, read_state, require_own
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
@@ -23,6 +16,13 @@ from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.runtime.admin.api import (
+    CollectionDetails,
+    ForcedCollection,
+    StateAnswer,
+    SuspendedCompaction,
+    Truth,
+)
 from bkctl.runtime.admin.calls import BKCTL_API
 from bkctl.runtime.admin.client import AdminClient
 

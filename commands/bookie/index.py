@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 import typer
 
 from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
-from bkctl.commands.bookie.admin_answers import JobProgressAnswer, JobsAnswer, RebuildJob, RebuildSize
 from bkctl.commands.bookie.admin_state import change_plan
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
@@ -19,6 +18,7 @@ from bkctl.commands.rendering import Column, Lines, Table
 from bkctl.commands.safety.gate import open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.storage.index import ONE_AT_A_TIME
+from bkctl.runtime.admin.api import JobsAnswer, JobState, RebuildJob, RebuildSize, StepProgress
 from bkctl.runtime.admin.calls import BKCTL_API, REBUILD_JOB
 from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.admin.messages import AdminError, Problem
@@ -94,7 +94,7 @@ async def _rebuild_size(client: AdminClient) -> RebuildSize:
 
 async def _running_job(client: AdminClient) -> RebuildJob | None:
     for job in (await client.get(f"{BKCTL_API}/jobs", JobsAnswer)).jobs:
-        if job.kind == REBUILD_JOB and job.state == "running":
+        if job.kind == REBUILD_JOB and job.state is JobState.RUNNING:
             return await client.get(f"{BKCTL_API}/jobs/{job.id}", RebuildJob)
     return None
 
@@ -116,7 +116,7 @@ async def _cancel(context: CommandContext, client: AdminClient, found: RebuildSi
     async with open_change(context, plan, table=_PLAN_TABLE):
         ended = await client.delete(f"{BKCTL_API}/jobs/{job.id}", RebuildJob)
     ended = await _follow(context, client, found, ended)
-    if ended.state != "cancelled":
+    if ended.state is not JobState.CANCELLED:
         context.console.warn("the rebuild ended before it was cancelled")
         return _report(context, found, ended)
     _print(context, found, ended)
@@ -156,7 +156,7 @@ async def _follow(context: CommandContext, client: AdminClient, found: RebuildSi
     began_s, step = loop.time(), ""
     try:
         with context.console.progress("rebuilding the index") as bar:
-            while job.state == "running":
+            while job.state is JobState.RUNNING:
                 progress = job.progress
                 if progress.step != step:
                     began_s, step = loop.time(), progress.step
@@ -187,7 +187,7 @@ async def _look_again(client: AdminClient, found: RebuildSize, job_id: int, star
     return job
 
 
-def _show(bar: Progress, progress: JobProgressAnswer, seconds: float) -> None:
+def _show(bar: Progress, progress: StepProgress, seconds: float) -> None:
     done, total, unit = progress.done, progress.total, progress.unit
     if total is None:
         bar.update(0, None, progress.step)
@@ -208,9 +208,9 @@ def _report(context: CommandContext, found: RebuildSize, job: RebuildJob) -> Out
     """Print the result; an error if the job failed or was cancelled."""
     if job.problem == Problem.REFUSED.word:
         raise RefusedError(f"bookie {found.bookie_id}: {job.error}")
-    if job.state == "failed":
+    if job.state is JobState.FAILED:
         raise BkctlError(f"bookie {found.bookie_id}: the rebuild failed: {job.error}{_rebuilt(job)}")
-    if job.state == "cancelled":
+    if job.state is JobState.CANCELLED:
         raise BkctlError(f"bookie {found.bookie_id}: {_cancelled(found, job)}")
     damages = _print(context, found, job)
     if damages:
@@ -246,8 +246,8 @@ def _print(context: CommandContext, found: RebuildSize, job: RebuildJob) -> list
         for each in job.rebuilt
     ]
     damages = [{"path": path, "reason": reason} for each in job.rebuilt for path, reason in each.damages]
-    body: dict[str, Any] = {"bookie_id": found.bookie_id, "job": job.id, "state": job.state}
-    is_done = job.state == "done"
+    body: dict[str, Any] = {"bookie_id": found.bookie_id, "job": job.id, "state": job.state.value}
+    is_done = job.state is JobState.DONE
     for name in ("entries", "locations", "limbo"):
         body[name] = sum(each[name] for each in directories) if is_done else None
     body["is_complete"] = not damages if is_done else None

@@ -16,7 +16,6 @@ import typer
 from bkctl.commands.autorecovery.repair_marks import mark_repair
 from bkctl.commands.bookie.leaving_report import leaving_outcome, nothing_left, report_fields
 from bkctl.commands.bookie.read_only import BookieSwitch
-from bkctl.commands.bookie.restart_check import objection_rows
 from bkctl.commands.bookie.stop_command import host_of, run_stop_command
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.outages import WorkProgress, reporting_interruption
@@ -270,8 +269,8 @@ async def _check_cluster(session: Session, access: ReplicationAccess, found: Dec
 def require_yes(context: CommandContext, verdict: StopVerdict, request: LeavingRequest) -> None:
     """Show what objects; RefusedError if it refuses, unless the risk is accepted or nothing would be changed."""
     names = ", ".join(verdict.bookie_ids)
-    for row in objection_rows(verdict):
-        context.console.warn(f"{row['reason']}: {row['detail']}")
+    for each in (*verdict.reasons, *verdict.warnings):
+        context.console.report(each.severity, f"{each.reason.value}: {each.detail}")
     if verdict.is_yes or request.is_risk_accepted or context.settings.is_rehearsal:
         return
     first = verdict.reasons[0]

@@ -8,8 +8,8 @@ import re
 
 import msgspec
 
-from bkctl.commands.bookie.admin_answers import StateAnswer
 from bkctl.commands.bookie.probe import probe
+from bkctl.runtime.admin.api import StateAnswer
 from bkctl.runtime.admin.calls import BKCTL_API, AdminAddress, decode_answer
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.filenames import ADMIN_SOCKET

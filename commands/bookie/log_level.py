@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
-from bkctl.commands.bookie.admin_answers import LogLevelAnswer
 from bkctl.commands.bookie.admin_state import change_plan, read_state, require_own
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.safety.gate import open_change
+from bkctl.runtime.admin.api import LogLevelAnswer
 from bkctl.runtime.admin.calls import BKCTL_API
 from bkctl.runtime.log_level import LogLevel
 

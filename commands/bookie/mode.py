@@ -11,7 +11,6 @@ import msgspec
 import typer
 
 from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
-from bkctl.commands.bookie.admin_answers import JavaMode, JobAnswer, ModeState, StateAnswer
 from bkctl.commands.bookie.admin_state import change_plan, read_state
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
@@ -22,6 +21,7 @@ from bkctl.commands.safety.audit_trail import user_name
 from bkctl.commands.safety.gate import Change, nothing_to_change, open_change
 from bkctl.commands.safety.mode_turn import mode_turn
 from bkctl.commands.session import open_session
+from bkctl.runtime.admin.api import JavaMode, Job, ModeAnswer, StateAnswer
 from bkctl.runtime.admin.calls import BKCTL_API
 from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.errors import MetadataError
@@ -134,7 +134,7 @@ async def set_operator_mode(client: AdminClient, before: StateAnswer, mode: Mode
         return msgspec.structs.replace(before, mode="read-only" if java.read_only else "writable")
     by = f"{user_name()}@{socket.gethostname()}"
     text = f"{reason} ({by})" if reason else by
-    answer = await client.put(f"{BKCTL_API}/mode", ModeState, {"mode": mode.value, "reason": text})
+    answer = await client.put(f"{BKCTL_API}/mode", ModeAnswer, {"mode": mode.value, "reason": text})
     return msgspec.structs.replace(before, **msgspec.structs.asdict(answer))
 
 
@@ -166,7 +166,7 @@ def _explain(context: CommandContext, state: StateAnswer, mode: Mode) -> None:
         )
 
 
-def _mode_fields(state: ModeState) -> dict[str, object]:
+def _mode_fields(state: StateAnswer) -> dict[str, object]:
     reasons, operator = state.reasons, state.operator
     return {
         "mode": state.mode,
@@ -192,15 +192,15 @@ def _body(client: AdminClient, state: StateAnswer) -> dict[str, object]:
         "version": state.version,
         "answered_by": str(client.address),
         "ledger_directories": None if directories is None else list(directories),
-        "repair": state.repair,
+        "repair": None if state.repair is None else msgspec.to_builtins(state.repair),
     }
 
 
-def _job_row(job: JobAnswer) -> dict[str, object]:
+def _job_row(job: Job) -> dict[str, object]:
     return {
         "id": job.id,
         "kind": job.kind,
-        "state": job.state,
+        "state": job.state.value,
         "step": job.progress.step or None,
         "done": job.progress.done,
         "total": job.progress.total,

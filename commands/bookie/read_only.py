@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from bkctl.commands.bookie.admin_access import admin_of
-from bkctl.commands.bookie.admin_answers import StateAnswer
 from bkctl.commands.bookie.admin_state import read_state
 from bkctl.commands.bookie.mode import Mode, is_mode_set, set_operator_mode
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import WaitTimeoutError
 from bkctl.commands.session import Session
+from bkctl.runtime.admin.api import StateAnswer
 from bkctl.runtime.admin.calls import AdminToken
 from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.errors import AdminAccessError, BookieError, RefusedError

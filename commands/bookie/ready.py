@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, find_target, resolve
-from bkctl.commands.bookie.admin_answers import StateAnswer
 from bkctl.commands.bookie.probe import probe
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.parse import parse_duration_s
+from bkctl.runtime.admin.api import StateAnswer
 from bkctl.runtime.admin.calls import BKCTL_API, AdminAddress, decode_answer
 from bkctl.runtime.admin.messages import AdminError
 from bkctl.runtime.errors import BookieTimeoutError, BookieUnavailableError

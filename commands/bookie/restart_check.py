@@ -18,7 +18,7 @@ from bkctl.storage.words import first_lines, size
 
 OBJECTION_TABLE = Table(
     "Reasons",
-    Column("refuses", "REFUSES"),
+    Column("severity", "SEVERITY"),
     Column("reason", "REASON"),
     Column("ledgers", "LEDGERS", is_right=True),
     Column("detail", "DETAIL"),
@@ -69,10 +69,10 @@ def print_verdict(context: CommandContext, verdict: StopVerdict) -> None:
 
 
 def objection_rows(verdict: StopVerdict) -> list[dict[str, object]]:
-    """One row for each reason, refusals first."""
+    """One row for each reason, those that refuse first: they are critical."""
     return [
         {
-            "refuses": not each.is_warning,
+            "severity": each.severity.value,
             "reason": each.reason.value,
             "ledgers": each.ledgers,
             "detail": each.detail,

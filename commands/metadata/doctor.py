@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import enum
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Annotated
@@ -16,9 +15,10 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import open_session
-from bkctl.runtime.metadata.doctor.catalogue import RULES, MetadataFinding, Rule, Severity
+from bkctl.runtime.metadata.doctor.catalogue import RULES, MetadataFinding, Rule
 from bkctl.runtime.metadata.doctor.doctor import KEPT_MAX, DoctorReport, examine_cluster
 from bkctl.runtime.net.loop import LoopClock
+from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted
 
 _TABLE = Table(
@@ -33,24 +33,17 @@ _TABLE = Table(
 )
 _RULE_TABLE = Table("Findings of one rule", Column("path", "ZNODE"), Column("problem", "PROBLEM"))
 _LINE_MAX = 110
+_WORST_FIRST = sorted(Severity, reverse=True)
 _STREAMED = {OutputForm.JSONL, OutputForm.CSV, OutputForm.NAME}
-
-
-class MinSeverity(enum.StrEnum):
-    """Minimum severity to report."""
-
-    CRITICAL = "critical"
-    WARNING = "warning"
-    INFORMATION = "information"
 
 
 @command("doctor", example="metadata doctor --severity warning", is_cut=True)
 async def examine(
     context: CommandContext,
     severity: Annotated[
-        MinSeverity,
+        Severity,
         typer.Option("--severity", metavar="MIN", help="Minimum severity: critical, warning or information"),
-    ] = MinSeverity.INFORMATION,
+    ] = Severity.INFORMATION,
     rule: Annotated[
         list[str] | None, typer.Option("--rule", metavar="ID", help="Only findings of this rule; repeatable")
     ] = None,
@@ -78,17 +71,16 @@ async def examine(
             )
     findings = report.findings if limit is None else report.findings[:limit]
     _print(context, report, findings, str(session.uri))
-    has_damage = report.count(Severity.CRITICAL) + report.count(Severity.WARNING) > 0
+    has_damage = any(report.count(each) for each in Severity if each >= Severity.WARNING)
     return Outcome.FINDINGS if has_damage else Outcome.OK
 
 
-def _filter(severity: MinSeverity, rule_ids: list[str] | None) -> Callable[[Rule], bool]:
+def _filter(severity_min: Severity, rule_ids: list[str] | None) -> Callable[[Rule], bool]:
     for rule_id in rule_ids or ():
         if rule_id not in RULES:
             near = difflib.get_close_matches(rule_id, RULES, n=3) or list(RULES)
             raise InvalidArgumentError(f"unknown rule '{rule_id}': use {', '.join(near)}")
-    worst_rank = Severity[severity.name]
-    return lambda rule: rule.severity <= worst_rank and (not rule_ids or rule.id in rule_ids)
+    return lambda rule: rule.severity >= severity_min and (not rule_ids or rule.id in rule_ids)
 
 
 def _print(
@@ -106,7 +98,7 @@ def _print(
         "instance_id": report.instance_id,
         "layout": report.tree.value,
         "looked_at": dict(report.looked_at),
-        "findings_count": {severity.name.lower(): report.count(severity) for severity in Severity},
+        "findings_count": {severity.value: report.count(severity) for severity in _WORST_FIRST},
     }
     details = {"rules": dict(report.counts), "findings": rows, "truncated": is_truncated}
     console.record("MetadataDoctorReport", body, details=details)
@@ -119,7 +111,7 @@ def _print(
 
 def _row(found: MetadataFinding) -> dict[str, object]:
     return {
-        "severity": found.rule.severity.name.lower(),
+        "severity": found.rule.severity.value,
         "rule": found.rule.id,
         "path": found.path,
         "problem": found.problem,
@@ -138,5 +130,5 @@ def _heading(rule: Rule, count: int, width: int) -> str:
 
 def _summary(report: DoctorReport) -> str:
     kinds = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in report.looked_at.items())
-    counts = ", ".join(f"{report.count(severity)} {severity.name.lower()}" for severity in Severity)
+    counts = ", ".join(f"{report.count(severity)} {severity.value}" for severity in _WORST_FIRST)
     return f"checked {counted(sum(report.looked_at.values()), 'node')} ({kinds}); findings: {counts}"

@@ -44,21 +44,25 @@ def show_plan(context: CommandContext, plan: Plan, table: Table, totals: Row | N
     if settings.is_rehearsal:
         _print_plan(context, plan, table, totals)
         raise PlanShown(f"'{plan.command}' was only planned")
-    for sentence in plan.summary:
-        context.console.say(sentence)
+    _say(context, plan)
 
 
 def _print_plan(context: CommandContext, plan: Plan, table: Table, totals: Row | None) -> None:
     """Print the plan as the command's result, in table format with its sentences below it."""
     body = plan.body() | dict(totals or {})
-    sentences = body.pop("summary")
-    details = {"summary": sentences, "items": plan.items}
+    details = {"summary": body.pop("summary"), "findings": body.pop("findings"), "items": plan.items}
     lines = Lines(table, plan.items, is_cut=False)
     context.console.record("Plan", body, name="plan_hash", show={"bytes": size}, details=details, lines=lines)
     context.console.table(table, plan.items, is_cut=False)
     if context.console.is_for_people:
-        for sentence in sentences:
-            context.console.say(sentence)
+        _say(context, plan)
+
+
+def _say(context: CommandContext, plan: Plan) -> None:
+    for sentence in plan.summary:
+        context.console.say(sentence)
+    for each in plan.findings:
+        context.console.report(each.severity, each.finding)
 
 
 async def confirm_plan(context: CommandContext, plan: Plan) -> None:

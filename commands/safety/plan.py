@@ -1,7 +1,8 @@
 """A plan: what a command is about to change, node by node, computed before the confirmation.
 
 Saved as JSON: ``{"apiVersion", "kind": "Plan", <fields>, "plan_hash"}``. The hash is SHA-256 over the sorted JSON of
-all fields but ``summary``, which is for display. Two plans with the same hash do the same to the same versions.
+all fields but ``summary`` and ``findings``, which are for display. Two plans with the same hash do the same to the
+same versions.
 """
 
 from __future__ import annotations
@@ -18,9 +19,17 @@ from bkctl.runtime.errors import ConflictError, RefusedError
 from bkctl.runtime.new_file import whole_file
 from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
 from bkctl.storage.json_text import JsonTextError, decode_json
+from bkctl.storage.severity import Severity
 
 _KIND = "Plan"
 _sorted_json = msgspec.json.Encoder(order="sorted")
+
+
+class PlanFinding(msgspec.Struct, frozen=True):
+    """What the operator should know before agreeing to a plan: what it cannot do, and which rules it breaks."""
+
+    severity: Severity
+    finding: str
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,6 +49,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     instance_id: str | None
     subject: str = ""
     summary: tuple[str, ...] = ()
+    findings: tuple[PlanFinding, ...] = ()
     items: Sequence[dict[str, Any]] = ()
     arguments: dict[str, Any] = {}
 
@@ -47,7 +57,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def plan_hash(self) -> str:
         """Identity of the plan, 64 hexadecimal digits."""
         fields = self._without_items()
-        del fields["summary"]
+        del fields["summary"], fields["findings"]
         digest = hashlib.sha256()
         for position, name in enumerate(sorted([*fields, "items"])):
             digest.update(b"," if position else b"{")

@@ -20,6 +20,7 @@ from bkctl.commands.storage.working import work_beside_loop
 from bkctl.runtime.bookie.cookies.directories import read_directory, version_path
 from bkctl.storage.adapters.index_store import open_plyvel
 from bkctl.storage.offline.storage_check import CheckedCounts, StorageCheck, StorageFinding
+from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted
 
 _TABLE = Table(
@@ -51,10 +52,10 @@ async def check(
 ) -> Outcome:
     """Check a stopped bookie's files: VERSION files, marks, journals, entry logs, index seals, .idx files of Java.
 
-    Journals and entry logs are read to their ends. Each problem is listed with its file, its offset if known, and the
-    fix; the exit code is then 10. Notes are what a crash leaves behind, or what no longer has an effect. Nothing is
-    changed, except by LevelDB when it opens a database. bkctl ledger verify checks the contents of entries, which needs
-    the ledger's password.
+    Journals and entry logs are read to their ends. Each finding is listed with its file, its offset if known, and the
+    fix. One that is critical makes the exit code 10; information is what a crash leaves, or what has no effect.
+    Nothing is changed, except by LevelDB when it opens a database. bkctl ledger verify checks the contents of entries,
+    which needs the ledger's password.
     """
     with (
         open_own_storage(context, flags, is_locked=True) as own,
@@ -71,7 +72,7 @@ async def check(
         f"{counted(counts.log_count, 'entry log')} with {counted(counts.entry_count, 'entry', 'entries')}; the indexes "
         f"have {counted(counts.location_count, 'location')} of {counted(counts.ledger_count, 'ledger')}"
     )
-    return Outcome.FINDINGS if any(row["severity"] == "problem" for row in rows) else Outcome.OK
+    return Outcome.FINDINGS if any(row["severity"] == Severity.CRITICAL.value for row in rows) else Outcome.OK
 
 
 def _check(
@@ -99,15 +100,19 @@ def _version_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
 
 
 def _stray_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
-    """Files that cause problems, but only for Java: they are notes."""
+    """Files that cause problems, but only for Java: they are only information."""
     for row in file_rows(own):
         if row["trouble"] is not None:
-            yield _row(StorageFinding("names", row["path"], f"{row['meaning']}: {row['trouble']}", is_problem=False))
+            yield _row(
+                StorageFinding(
+                    "names", row["path"], f"{row['meaning']}: {row['trouble']}", severity=Severity.INFORMATION
+                )
+            )
 
 
 def _row(finding: StorageFinding) -> dict[str, Any]:
     return {
-        "severity": "problem" if finding.is_problem else "note",
+        "severity": finding.severity.value,
         "check": finding.check,
         "path": finding.path,
         "ledger_id": None if finding.ledger_id is None else str(finding.ledger_id),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
+from bkctl.runtime.admin.api import ErrorAnswer
 from bkctl.runtime.admin.messages import AdminError, Problem
 from bkctl.runtime.errors import (
     AdminAccessError,
@@ -142,11 +143,11 @@ def _read(status: int, body: bytes) -> tuple[str, Problem]:
     """Sentence and kind. A Java bookie answers with text, or with an HTML page."""
     problem = _BY_STATUS.get(status, Problem.INTERNAL)
     try:
-        value: Any = msgspec.json.decode(body)
+        answer = msgspec.json.decode(body, type=ErrorAnswer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        value = None
-    if isinstance(value, dict) and isinstance(value.get("error"), str):
-        return value["error"][:_SENTENCE_LENGTH_MAX], _BY_WORD.get(str(value.get("problem")), problem)
+        pass  # text
+    else:
+        return answer.error[:_SENTENCE_LENGTH_MAX], _BY_WORD.get(answer.problem, problem)
     text = body.decode(errors="replace").strip()
     if not text or text.startswith("<"):
         return f"it answers {status} ({problem.word})", problem

@@ -6,13 +6,13 @@ They end with the process. The last ones that ended are kept, so that their resu
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
+from bkctl.runtime.admin.api import Job, JobState, StepProgress
 from bkctl.runtime.admin.messages import AdminError, Problem, problem_of
 from bkctl.runtime.errors import ConflictError
 from bkctl.runtime.ports import Clock
@@ -22,49 +22,6 @@ from bkctl.storage.errors import BkctlError
 logger = logging.getLogger(__name__)
 
 ENDED_JOBS_KEPT: Final = 16
-
-
-class JobState(enum.Enum):
-    """What became of a job."""
-
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-class StepProgress(msgspec.Struct):
-    """Progress of the current step; the job itself updates it."""
-
-    step: str = ""
-    done: int = 0
-    total: int | None = None
-    """None: not known."""
-    unit: str = ""
-
-    def begin(self, step: str, total: int | None = None, unit: str = "") -> None:
-        """A step begins."""
-        self.step, self.done, self.total, self.unit = step, 0, total, unit
-
-    def advance(self, amount: int) -> None:
-        """The step has progressed by ``amount``."""
-        self.done += amount
-
-
-class Job(msgspec.Struct, kw_only=True):
-    """One job, as the admin interface shows it."""
-
-    id: int
-    kind: str
-    started_ms: int
-    state: JobState = JobState.RUNNING
-    progress: StepProgress = msgspec.field(default_factory=StepProgress)
-    ended_ms: int | None = None
-    is_cancelling: bool = False
-    result: Any = None
-    error: str | None = None
-    problem: str | None = None
-    """The word for the kind of error, as in the answer to a failed request."""
 
 
 Work: TypeAlias = Callable[[StepProgress], Awaitable[object]]
@@ -99,7 +56,16 @@ class Jobs:
             if job.kind == kind and job.state is JobState.RUNNING:
                 raise ConflictError(f"nothing was changed: job {job.id} ({kind}) is still running")
         self._last_id += 1
-        job = Job(id=self._last_id, kind=kind, started_ms=self._clock.now_ms())
+        job = Job(
+            id=self._last_id,
+            kind=kind,
+            started_ms=self._clock.now_ms(),
+            state=JobState.RUNNING,
+            progress=StepProgress(),
+            ended_ms=None,
+            error=None,
+            problem=None,
+        )
         self._jobs[job.id] = job
         task = asyncio.get_running_loop().create_task(self._run(job, work, reached))
         self._tasks[job.id] = task

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from bkctl.runtime.admin.api import ErrorAnswer
 from bkctl.runtime.errors import ConflictError, MetadataUnavailableError, RefusedError
 from bkctl.storage.errors import BkctlError
 
@@ -118,9 +119,9 @@ _PROBLEMS: Final = {
 
 
 def error_answer(error: BkctlError) -> AdminAnswer:
-    """``{"error": SENTENCE, "problem": WORD}``."""
+    """The answer to a request that failed."""
     problem = problem_of(error)
-    answer = json_answer({"error": str(error), "problem": problem.word}, problem.status)
+    answer = json_answer(ErrorAnswer(str(error), problem.word), problem.status)
     if isinstance(error, AdminError) and error.methods:
         return msgspec.structs.replace(answer, headers={"Allow": ", ".join(error.methods)})
     return answer

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from bkctl.runtime.admin.api import AutorecoveryEnabled, DaemonReady
 from bkctl.runtime.admin.calls import BKCTL_API
 from bkctl.runtime.admin.exposition import CONTENT_TYPE, MetricsText
 from bkctl.runtime.admin.messages import (
@@ -25,11 +26,18 @@ from bkctl.runtime.metadata.replication.audit_request import AuditRequest
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.election import read_auditor
 from bkctl.runtime.metadata.replication.marks import list_marks
+from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote
 from bkctl.runtime.metadata.replication.switches import DELAY_S_MAX, ReplicationSwitches
 
 _JAVA: Final = "/api/v1/autorecovery"
 MARKS_MAX: Final = 100_000
 """Longest list of marks in one answer."""
+
+
+class DaemonState(DaemonNote, frozen=True, kw_only=True):
+    """The note that the daemon writes, and what fails in it now."""
+
+    problems: tuple[str, ...]
 
 
 class DaemonRoutes:
@@ -74,23 +82,23 @@ class DaemonRoutes:
         """Ready while it is connected to ZooKeeper; waiting for another auditor is its normal state."""
         if not self._store.measures.is_connected:
             raise AdminError(Problem.UNAVAILABLE, "ZooKeeper is not connected")
-        return json_answer({"ready": True, "problems": list(self._daemon.all_problems)})
+        return json_answer(DaemonReady(ready=True, problems=self._daemon.all_problems))
 
     async def _state(self, _: AdminRequest) -> AdminAnswer:
-        note = msgspec.to_builtins(self._daemon.status())
-        return json_answer({**note, "problems": list(self._daemon.all_problems)})
+        note = msgspec.structs.asdict(self._daemon.status())
+        return json_answer(DaemonState(**note, problems=self._daemon.all_problems))
 
     # -- Java's paths -----------------------------------------------------------------------------------------------
 
     async def _status(self, _: AdminRequest) -> AdminAnswer:
-        return json_answer({"enabled": await self._switches.is_enabled()})
+        return json_answer(AutorecoveryEnabled(await self._switches.is_enabled()))
 
     async def _set_status(self, request: AdminRequest) -> AdminAnswer:
         wanted = {"true": True, "false": False}.get(request.query.get("enabled", "").lower())
         if wanted is None:
             raise AdminError(Problem.INVALID, "give ?enabled=true or ?enabled=false")
         await (self._switches.enable() if wanted else self._switches.disable())
-        return json_answer({"enabled": wanted})
+        return json_answer(AutorecoveryEnabled(wanted))
 
     async def _who_is_auditor(self, _: AdminRequest) -> AdminAnswer:
         auditor = await read_auditor(self._store, self._root, self._foreign)

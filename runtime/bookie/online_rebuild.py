@@ -22,9 +22,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
-from bkctl.runtime.admin.jobs import StepProgress
+from bkctl.runtime.admin.api import OnlineRebuildReport, RebuiltDirectory, StepProgress
 from bkctl.runtime.bookie.collection.collector import GarbageCollector
 from bkctl.runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
 from bkctl.runtime.bookie.disks.modes import BookieModes
@@ -55,29 +53,6 @@ REBUILD_LANE = "rebuild"
 CHILD_MODULE = "bkctl.storage.rebuild.online_child"
 _LANES_AT_REST = (READS_LANE, URGENT_READS_LANE, LISTS_LANE, CHECKPOINT_LANE, COMPACTION_LANE, INTEGRITY_LANE)
 """All lanes that read or change a location index."""
-
-
-class RebuiltDirectory(msgspec.Struct, frozen=True):
-    """The result for one ledger directory."""
-
-    ledger_directory: str
-    log_count: int
-    entry_count: int
-    row_count: int
-    limbo_count: int
-    damages: tuple[tuple[str, str], ...]
-    """Logs from which entries may be missing, and why."""
-
-
-class OnlineRebuildReport(msgspec.Struct, frozen=True):
-    """The result of a rebuild."""
-
-    directories: tuple[RebuiltDirectory, ...]
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every log could be read."""
-        return not any(directory.damages for directory in self.directories)
 
 
 class BookieParts(NamedTuple):

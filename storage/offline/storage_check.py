@@ -1,7 +1,7 @@
 """Checks all files of a stopped bookie: marks, journals, entry logs, indexes.
 
-A finding is a problem or a note. A problem prevents the next start, or means that acknowledged entries may be lost. A
-note is a harmless leftover of a crash, or something without effect. The check only verifies which log each location
+A critical finding prevents the next start, or means that acknowledged entries may be lost. Information is a harmless
+leftover of a crash, or something without effect. The check only verifies which log each location
 references. A deep check also reads the first 20 bytes of the entry in that log. Digests are never verified.
 """
 
@@ -49,6 +49,7 @@ from bkctl.storage.offline.java_index_check import find_idx_problems, java_index
 from bkctl.storage.offline.log_shortfalls import UNMEASURED, LocationRows, LogShortfalls, log_sizes_bytes
 from bkctl.storage.offline.probe_child import PROBLEM_COUNT_MAX, Probed, ProbeRows
 from bkctl.storage.ports import Children, FileSystem, OpenIndexStore
+from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, listed
 
 PROBE_MODULE: Final = "bkctl.storage.offline.probe_child"
@@ -56,7 +57,7 @@ _PROGRESS_RECORD_COUNT: Final = 4096
 
 
 class StorageFinding(msgspec.Struct, frozen=True):
-    """A problem or a note."""
+    """Something that is wrong, or worth knowing."""
 
     check: str
     """The check that found it: marks, journals, entry logs, fences, index, locations."""
@@ -65,7 +66,7 @@ class StorageFinding(msgspec.Struct, frozen=True):
     offset: int | None = None
     fix: str | None = None
     """None: no action is needed."""
-    is_problem: bool = True
+    severity: Severity = Severity.CRITICAL
     ledger_id: LedgerId | None = None
     entry_id: EntryId | None = None
     """Set only if an entry is not at its indexed location, or for a record with a negative id."""
@@ -141,7 +142,7 @@ class StorageCheck:
         more = "; bkctl storage adopt would take it over" if is_paired else ""
         for directory, names in indexes.items():
             reason = f"the index of a Java bookie ({', '.join(names)}){more}"
-            yield StorageFinding("index", directory, reason, is_problem=False)
+            yield StorageFinding("index", directory, reason, severity=Severity.INFORMATION)
         for found in find_idx_problems(self._fs, self._config, self._on_progress):
             yield StorageFinding(
                 *("index", found.path, found.reason, None, _IDX_ADVICE),
@@ -199,7 +200,14 @@ class StorageCheck:
         try:
             is_read = yield from self._of_records(marks, scan, stop_offset)
         except CorruptFileError as error:
-            yield StorageFinding("journals", scan.path, error.reason, error.offset, fix, is_problem=is_needed)
+            yield StorageFinding(
+                "journals",
+                scan.path,
+                error.reason,
+                error.offset,
+                fix,
+                severity=Severity.CRITICAL if is_needed else Severity.INFORMATION,
+            )
             return
         except (StorageError, OSError) as error:
             yield StorageFinding("journals", scan.path, without_path(error), fix=LOST_DATA_ADVICE)
@@ -207,7 +215,7 @@ class StorageCheck:
         if is_read and scan.end.dropped_bytes:
             what = "were never synced" if stop_offset is None else "before the mark are not records"
             reason = f"{scan.end.dropped_bytes} bytes that {what} ({scan.end.reason.value})"
-            yield StorageFinding("journals", scan.path, reason, scan.end.data_end_offset, is_problem=False)
+            yield StorageFinding("journals", scan.path, reason, scan.end.data_end_offset, severity=Severity.INFORMATION)
 
     def _of_records(
         self, marks: JournalMarks, scan: JournalScan, stop_offset: int | None
@@ -226,7 +234,7 @@ class StorageCheck:
                 return False
             if record.kind is JournalRecordKind.UNKNOWN:
                 reason = f"a record of an unknown type ({record.entry_id})"
-                yield StorageFinding("journals", scan.path, reason, record.offset, is_problem=False)
+                yield StorageFinding("journals", scan.path, reason, record.offset, severity=Severity.INFORMATION)
         return True
 
     def _of_logs(self, position: int, directory: str, *, is_mixed: bool) -> Iterator[StorageFinding]:
@@ -263,7 +271,7 @@ class StorageCheck:
                 yield _of_damage(path, found.damage)
             elif found.dropped_bytes:
                 reason = f"{found.dropped_bytes} bytes at its end are not a complete entry: never synced"
-                yield StorageFinding("entry logs", path, reason, is_problem=False)
+                yield StorageFinding("entry logs", path, reason, severity=Severity.INFORMATION)
             elif log_id in quarantined:
                 reason = f"the collector skips it: {quarantined[log_id]}"
                 yield StorageFinding("entry logs", path, reason, fix=f"see {_RUNBOOK}")
@@ -405,10 +413,15 @@ def _of_marks(marks: JournalMarks) -> Iterator[StorageFinding]:
     for file in marks.files:
         if file.state is MarkState.DAMAGED:
             # Nothing is lost: another directory's record is used, or replay reads everything.
-            yield StorageFinding("marks", file.path, "its checksum does not match: it is ignored", is_problem=False)
+            yield StorageFinding(
+                "marks", file.path, "its checksum does not match: it is ignored", severity=Severity.INFORMATION
+            )
         elif file.state is MarkState.SHORT:
             yield StorageFinding(
-                "marks", file.path, "shorter than a mark: left by a Java bookie that was killed", is_problem=False
+                "marks",
+                file.path,
+                "shorter than a mark: left by a Java bookie that was killed",
+                severity=Severity.INFORMATION,
             )
 
 
@@ -422,7 +435,7 @@ def _of_rows(path: str, rows: LocationRows) -> Iterator[StorageFinding]:
         yield StorageFinding("locations", path, reason, fix=_KEEP_INDEX_ADVICE)
     if rows.leftover_count:
         reason = f"{counted(rows.leftover_count, 'location')} of deleted ledgers, which a crash left"
-        yield StorageFinding("locations", path, reason, is_problem=False)
+        yield StorageFinding("locations", path, reason, severity=Severity.INFORMATION)
 
 
 def _of_damage(path: str, damage: LogDamage) -> StorageFinding:

@@ -245,6 +245,12 @@ def test_help_imports_nothing_heavy(is_terminal: bool) -> None:
     assert modules & (heavy | {"bkctl.commands.ledger", "bkctl.commands.audit"}) == set()
 
 
+def test_the_help_of_the_status_imports_nothing_that_only_its_run_needs() -> None:
+    code = "import sys; from bkctl.main import main; main(['status', '--help']); print(*sys.modules, file=sys.stderr)"
+    finished = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert set(finished.stderr.split()) & {"kazoo", "google", "aiohttp", "plyvel", "rich", "pyarrow"} == set()
+
+
 def test_the_command_tree_says_of_every_command_what_the_command_says() -> None:
     said = {name.removeprefix("bkctl "): each.get_short_help_str() for name, each in leaves(build_app())}
     assert said == {path: leaf.summary for path, leaf in COMMANDS.items()}

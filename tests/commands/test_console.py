@@ -18,6 +18,7 @@ from bkctl.commands.console import Console
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Lines, Row, Table
 from bkctl.runtime.errors import RefusedError
+from bkctl.storage.severity import Severity
 from bkctl.storage.words import size
 
 THINGS = Table(
@@ -269,6 +270,18 @@ def test_talk_goes_to_stderr_and_quiet_silences_only_what_is_not_a_warning() -> 
         screen.console.error("failed")
         assert screen.out.getvalue() == ""
         assert screen.err.getvalue() == "said\n" * (not is_quiet) + "warning: warned\nerror: failed\n"
+
+
+def test_a_severity_looks_the_same_in_messages_and_tables() -> None:
+    screen = Screen(form(OutputForm.TABLE, color=ColorMode.ALWAYS, is_quiet=True))
+    for severity in Severity:
+        screen.console.report(severity, "x")
+    warning, critical = "\x1b[33mwarning", "\x1b[1;31mcritical"
+    assert screen.err.getvalue() == f"{warning}:\x1b[0m x\n{critical}:\x1b[0m x\n", "information is silenced"
+    severities = Table("Findings", Column("severity", "SEVERITY"))
+    screen.console.rows(severities, [{"severity": severity.value} for severity in Severity])
+    for shown in ("\x1b[36minformation\x1b[0m", f"{warning}\x1b[0m", f"{critical}\x1b[0m"):
+        assert shown in screen.out.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,9 @@ def test_a_plan_says_what_is_fenced_and_what_cannot_be_moved(operator: Operator)
         in summary
     )
     assert "30 s: 2 (topic persistent://t/n/a, " in summary
-    assert "3 ledgers cannot be recovered completely: too few bookies to copy to" in summary
+    (blocked,) = plan["findings"]
+    assert blocked["severity"] == "warning"
+    assert blocked["finding"].startswith("3 ledgers cannot be recovered completely: too few bookies to copy to")
 
     skipping = operator.run("recover", DEAD, "--dry-run", "--open-ledgers", "skip", "-o", "json").json()
     assert "will leave the last segment of 1 open ledger as it is: 2 (topic" in "\n".join(skipping["summary"])

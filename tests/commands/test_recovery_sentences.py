@@ -14,10 +14,12 @@ from bkctl.commands.recovery_rendering import (
     failure_lines,
     failure_rows,
     plan_body,
+    plan_findings,
     plan_row,
     plan_summary,
 )
 from bkctl.commands.replication_access import ReplicationAccess
+from bkctl.commands.safety.plan import PlanFinding
 from bkctl.commands.session import Session
 from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.metadata.uri import parse_metadata_uri
@@ -30,6 +32,7 @@ from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPla
 from bkctl.runtime.replication.policy import DEFAULT_POLICY, CopyPace, Policy
 from bkctl.runtime.replication.run.decommission import DecommissionPlan, DecommissionReport
 from bkctl.runtime.replication.run.recovery_report import RecoveryTally
+from bkctl.storage.severity import Severity
 from tests.runtime.replication.samples import ledger
 
 DEAD = frozenset({"b1"})
@@ -54,8 +57,11 @@ def test_a_plan_promises_nothing_for_ledgers_without_a_live_copy() -> None:
     will = "will recover 1 of 5 ledgers from b1: 1 fragment, 10 entries, about 500 B, to copy to 2 bookies"
     end = "completely unless a bookie comes back: some entries have no live copy"
     assert plan_summary(plan(movable(1))) == [will]
-    assert plan_summary(plan(lost(2), movable(1))) == [will, f"will not move 1 ledger {end} (ledger 2)"]
-    assert plan_summary(plan(lost(2), lost(3), lost(4))) == [f"will not move 3 ledgers {end} (ledger 2, 3, 4)"]
+    one, several = plan(lost(2), movable(1)), plan(lost(2), lost(3), lost(4))
+    assert plan_summary(one) == [will]
+    assert plan_findings(one) == [PlanFinding(Severity.CRITICAL, f"will not move 1 ledger {end} (ledger 2)")]
+    assert plan_summary(several) == []
+    assert plan_findings(several) == [PlanFinding(Severity.CRITICAL, f"will not move 3 ledgers {end} (ledger 2, 3, 4)")]
     assert plan_summary(plan()) == ["nothing to recover: none of 5 ledgers needs to be moved from b1"]
 
 
@@ -70,10 +76,12 @@ def test_a_plan_promises_nothing_for_ledgers_that_have_no_target() -> None:
     will = "will recover 1 of 5 ledgers from b1: 1 fragment, 10 entries, about 500 B, to copy to 2 bookies"
     strict = plan_summary(plan(movable(1), by_rule, blocked))
     assert strict[0] == will
-    assert any("left alone without --placement best-effort" in each for each in strict)
+    found = plan_findings(plan(movable(1), by_rule, blocked))
+    assert {each.severity for each in found} == {Severity.WARNING}
+    assert any("left alone without --placement best-effort" in each.finding for each in found)
     lenient = plan_summary(plan(movable(1), by_rule, blocked), BEST_EFFORT)
     assert lenient[0].startswith("will recover 2 of 5 ledgers from b1: 2 fragments, 20 entries")
-    assert not plan_summary(plan(by_rule))[0].startswith("will recover")
+    assert plan_summary(plan(by_rule)) == []
 
 
 def test_a_plan_says_which_ledgers_cannot_be_closed() -> None:
@@ -85,9 +93,9 @@ def test_a_plan_says_which_ledgers_cannot_be_closed() -> None:
     ]
     why = "it cannot be closed: entries may exist that only b1 and b4 can have"
     about = "(no known owner, of unknown age)"
-    assert plan_summary(plan(*ledgers)) == [
-        f"will leave the last segment of 2 ledgers as it is: 0 {about}, 1 {about}; {why}"
-    ]
+    left = f"will leave the last segment of 2 ledgers as it is: 0 {about}, 1 {about}; {why}"
+    assert plan_summary(plan(*ledgers)) == []
+    assert plan_findings(plan(*ledgers)) == [PlanFinding(Severity.WARNING, left)]
     assert plan_body(plan(*ledgers))["ledgers_fenced_first"] == 0
     assert [(row["needs_fencing"], row["problem"]) for row in map(plan_row, ledgers)] == [(False, why)] * 2
     skipped = plan_row(ledgers[0], SKIP)

@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
-from bkctl.runtime.bookie.admin.state_route import mode_fields
+from bkctl.runtime.bookie.admin.state_route import mode_answer
 from bkctl.runtime.bookie.boot.server import BookieServer
 from bkctl.runtime.bookie.boot.service_reports import ServiceReports
 from bkctl.runtime.bookie.boot.trouble_watch import HANG_S, LaneWatch
@@ -267,17 +267,17 @@ def test_a_lost_connection_to_zookeeper_is_shown_until_it_is_back(caplog: pytest
 
     async def work(bookie: SupervisedBookie, server: BookieServer) -> None:
         await asyncio.sleep(5)
-        assert mode_fields(server.view)["registered"] is True
+        assert mode_answer(server.view).registered is True
         bookie.whole_bookie.link.cut()
         await asyncio.sleep(2.1)
         assert manager.statuses[-1] == f"writable; {NO_ZOOKEEPER}"
-        assert mode_fields(server.view)["registered"] is False
+        assert mode_answer(server.view).registered is False
         assert [each.text for each in server.view.troubles.values()] == [NO_ZOOKEEPER]
         await asyncio.sleep(100)
         bookie.whole_bookie.link.restore()
         await asyncio.sleep(60)
         assert (server.view.troubles, manager.statuses[-1]) == ({}, "writable")
-        assert mode_fields(server.view)["registered"] is True
+        assert mode_answer(server.view).registered is True
 
     simulate(manager, work)
     said = said_by("trouble_watch", caplog)

@@ -64,6 +64,8 @@ def test_every_number_of_the_summary_with_a_card_is_on_the_page() -> None:
     assert cards["under-replicated"] == f"{REPORT.summary.under_replicated:,}"
     assert cards["unavailable: no live copy"] == "1"
     assert cards["with an ack quorum of 1"] == "0"
+    assert '<div class="count critical"><b>1</b>unavailable: no live copy' in page
+    assert '<div class="count warning"><b>' in page
 
 
 def test_names_from_the_metadata_are_no_html() -> None:

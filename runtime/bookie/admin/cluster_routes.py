@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Final
 
+from bkctl.runtime.admin.api import SanityAnswer
 from bkctl.runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, json_answer
 from bkctl.runtime.bookie.admin.mode_routes import require_running
 from bkctl.runtime.bookie.view import BookieView
@@ -76,7 +77,7 @@ class ClusterRoutes:
         """Write, read back and delete a small ledger on this bookie. It changes the cluster, so TCP needs the token."""
         peers, view = self._peers, self._view
         if view.config.is_read_only:
-            return json_answer({"passed": False, "readOnly": True})
+            return json_answer(SanityAnswer(passed=False, read_only=True))
         if self._one_test_at_a_time.locked():
             raise AdminError(Problem.CONFLICT, "a sanity test is running")
         async with self._one_test_at_a_time:
@@ -85,8 +86,8 @@ class ClusterRoutes:
                     await run_sanity_test(peers, view.bookie_id, SANITY_ENTRIES, _note_leftover)
             except (BkctlError, TimeoutError) as error:
                 logger.warning("the sanity test failed: %s", str(error) or f"not finished after {SANITY_S_MAX:g} s")
-                return json_answer({"passed": False, "readOnly": False})
-        return json_answer({"passed": True, "readOnly": False})
+                return json_answer(SanityAnswer(passed=False, read_only=False))
+        return json_answer(SanityAnswer(passed=True, read_only=False))
 
 
 def _note_leftover(ledger_id: int, error: BaseException) -> None:

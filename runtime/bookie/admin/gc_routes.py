@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from bkctl.runtime.admin.api import CollectionDetails, ConfirmedMetadata, ForcedCollection, SuspendedCompaction
 from bkctl.runtime.admin.calls import BKCTL_API
 from bkctl.runtime.admin.messages import (
     AdminAnswer,
@@ -53,7 +54,7 @@ class GarbageCollectionRoutes:
         return self._view.collector
 
     async def _is_forced(self, _: AdminRequest) -> AdminAnswer:
-        return json_answer({"is_in_force_gc": _word(self._collector.is_forced)})
+        return json_answer(ForcedCollection(_word(self._collector.is_forced)))
 
     async def _force(self, request: AdminRequest) -> AdminAnswer:
         """Start a round and answer; compactions may run for days. One at a time, as in Java."""
@@ -69,17 +70,15 @@ class GarbageCollectionRoutes:
         now_ms, now_s = clock.now_ms(), clock.monotonic_ns() / 1e9
         return json_answer(
             [
-                {
-                    "forceCompacting": collector.is_forced and status.running is not None,
-                    "majorCompacting": status.running is CompactionKind.MAJOR,
-                    "minorCompacting": status.running is CompactionKind.MINOR,
-                    "lastMajorCompactionTime": now_ms - round((now_s - status.last_major_s) * 1000),
-                    "lastMinorCompactionTime": now_ms - round((now_s - status.last_minor_s) * 1000),
-                    "lastEntryLocationCompactionTime": 0,  # LevelDB compacts by itself
-                    "majorCompactionCounter": logs.major_compactions_count,
-                    "minorCompactionCounter": logs.minor_compactions_count,
-                    "entryLocationCompactionCounter": 0,
-                }
+                CollectionDetails(
+                    force_compacting=collector.is_forced and status.running is not None,
+                    major_compacting=status.running is CompactionKind.MAJOR,
+                    minor_compacting=status.running is CompactionKind.MINOR,
+                    last_major_compaction_time=now_ms - round((now_s - status.last_major_s) * 1000),
+                    last_minor_compaction_time=now_ms - round((now_s - status.last_minor_s) * 1000),
+                    major_compaction_counter=logs.major_compactions_count,
+                    minor_compaction_counter=logs.minor_compactions_count,
+                )
                 for status, logs in zip(collector.compactions, collector.log_metrics, strict=True)
             ]
         )
@@ -90,14 +89,14 @@ class GarbageCollectionRoutes:
             raise AdminError(Problem.INVALID, 'confirm in the body: {"confirm": true}')
         try:
             stopped = await self._collector.proof.confirm()
-            return json_answer({"confirmed": None if stopped is None else stopped.reason})
+            return json_answer(ConfirmedMetadata(None if stopped is None else stopped.reason))
         except (BkctlError, OSError) as error:
             raise AdminError(Problem.UNAVAILABLE, f"not confirmed, run it again: {with_path(error)}") from error
 
     async def _suspended(self, _: AdminRequest) -> AdminAnswer:
         suspended = self._collector.compactions[0].suspended
-        names = {"isMinorGcSuspended": CompactionKind.MINOR, "isMajorGcSuspended": CompactionKind.MAJOR}
-        return json_answer({name: _word(kind in suspended) for name, kind in names.items()})
+        minor, major = (_word(kind in suspended) for kind in (CompactionKind.MINOR, CompactionKind.MAJOR))
+        return json_answer(SuspendedCompaction(minor, major))
 
     async def _suspend(self, request: AdminRequest) -> AdminAnswer:
         return self._change(request, "suspend", is_suspended=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from bkctl.runtime.admin.api import JavaSpace
 from bkctl.runtime.admin.exposition import CONTENT_TYPE
 from bkctl.runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, json_answer, text_answer
 from bkctl.runtime.admin.tcp_ports import ADMIN_LANE
@@ -56,7 +57,7 @@ class JavaRoutes:
     async def _info(self, _: AdminRequest) -> AdminAnswer:
         file_system, directories = self._view.ports.file_system, self._view.config.storage.ledger_directories
         space = await self._in_lane(lambda: total_space(map(file_system.space, directories)))
-        return json_answer({"freeSpace": space.free_bytes, "totalSpace": space.total_bytes})
+        return json_answer(JavaSpace(free_space=space.free_bytes, total_space=space.total_bytes))
 
     async def _server_config(self, _: AdminRequest) -> AdminAnswer:
         return json_answer(java_settings(self._view.config, self._view.live.values))

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from bkctl.runtime.admin.api import (
+    JobsAnswer,
+    LogLevelAnswer,
+    LogsOfDirectory,
+    OnlineRebuildReport,
+    RebuildSize,
+    StopAnswer,
+)
 from bkctl.runtime.admin.calls import BKCTL_API, REBUILD_JOB
 from bkctl.runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, json_answer
 from bkctl.runtime.bookie.admin.mode_routes import not_running
 from bkctl.runtime.bookie.disks.monitor import DISKS_LANE
-from bkctl.runtime.bookie.online_rebuild import OnlineRebuildReport, log_files
+from bkctl.runtime.bookie.online_rebuild import log_files
 from bkctl.runtime.bookie.view import BookieView
 from bkctl.runtime.log_level import LogLevel, change_log_level, log_level
 from bkctl.runtime.metadata.uri import parse_metadata_uri
@@ -49,10 +57,10 @@ class JobRoutes:
         if self._view.request_stop is None:
             raise AdminError(Problem.UNAVAILABLE, f"{not_running(self._view)}; SIGTERM stops it at once")
         self._view.request_stop()
-        return json_answer({"bookie_id": self._view.bookie_id, "is_stopping": True}, 202)
+        return json_answer(StopAnswer(self._view.bookie_id, is_stopping=True), 202)
 
     async def _jobs(self, _: AdminRequest) -> AdminAnswer:
-        return json_answer({"jobs": self._view.jobs.all})
+        return json_answer(JobsAnswer(tuple(self._view.jobs.all)))
 
     async def _job(self, request: AdminRequest) -> AdminAnswer:
         return json_answer(self._view.jobs.find(_id_in(request)))
@@ -61,7 +69,7 @@ class JobRoutes:
         return json_answer(await self._view.jobs.cancel(_id_in(request), CANCEL_WAIT_S))
 
     async def _log_level(self, _: AdminRequest) -> AdminAnswer:
-        return json_answer({"level": log_level()})
+        return json_answer(LogLevelAnswer(log_level()))
 
     async def _set_log_level(self, request: AdminRequest) -> AdminAnswer:
         """The level stays until its setting changes, or until a restart."""
@@ -71,7 +79,7 @@ class JobRoutes:
             levels = ", ".join(LogLevel)
             raise AdminError(Problem.INVALID, f'send {{"level": LEVEL}} with one of {levels}') from error
         change_log_level(level, "admin interface")
-        return json_answer({"level": level})
+        return json_answer(LogLevelAnswer(level))
 
     async def _size_up(self, _: AdminRequest) -> AdminAnswer:
         """What a rebuild would read, for a plan."""
@@ -79,25 +87,25 @@ class JobRoutes:
         if view.storage is None:
             raise not_running(view)
         config = view.config.storage
-        directories: list[dict[str, Any]] = []
+        directories: list[LogsOfDirectory] = []
         for (ledgers, indexes), engine in zip(config.engine_directories, view.storage.engines, strict=True):
             sizes = await view.ports.workers.run(DISKS_LANE, log_files, view.ports.file_system, ledgers)
             directories.append(
-                {
-                    "path": os.path.join(indexes, LOCATIONS_DATABASE),
-                    "log_count": len(sizes),
-                    "log_bytes": sum(sizes.values()),
-                    "ledger_count": engine.ledger_count,
-                    "entry_count": engine.stored_entry_count + engine.memtable_entry_count,
-                }
+                LogsOfDirectory(
+                    path=os.path.join(indexes, LOCATIONS_DATABASE),
+                    log_count=len(sizes),
+                    log_bytes=sum(sizes.values()),
+                    ledger_count=engine.ledger_count,
+                    entry_count=engine.stored_entry_count + engine.memtable_entry_count,
+                )
             )
         return json_answer(
-            {
-                "bookie_id": view.bookie_id,
-                "metadata_root": parse_metadata_uri(view.config.metadata_uri).root,
-                "instance_id": view.instance_id,
-                "directories": directories,
-            }
+            RebuildSize(
+                bookie_id=view.bookie_id,
+                metadata_root=parse_metadata_uri(view.config.metadata_uri).root,
+                instance_id=view.instance_id,
+                directories=tuple(directories),
+            )
         )
 
     async def _rebuild(self, _: AdminRequest) -> AdminAnswer:

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from bkctl.runtime.admin.api import JavaMode, JavaState
 from bkctl.runtime.admin.calls import BKCTL_API
 from bkctl.runtime.admin.messages import (
     AdminAnswer,
@@ -19,7 +20,7 @@ from bkctl.runtime.admin.messages import (
     text_answer,
     truth,
 )
-from bkctl.runtime.bookie.admin.state_route import mode_fields
+from bkctl.runtime.bookie.admin.state_route import mode_answer
 from bkctl.runtime.bookie.view import BookieView
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.storage.advice import with_path
@@ -52,12 +53,12 @@ class ModeRoutes:
     async def _state(self, _: AdminRequest) -> AdminAnswer:
         view = self._view
         return json_answer(
-            {
-                "running": view.is_running,
-                "readOnly": view.modes.mode is BookieMode.READ_ONLY,
-                "shuttingDown": view.is_stopping,
-                "availableForHighPriorityWrites": view.modes.allows_recovery_adds,
-            }
+            JavaState(
+                running=view.is_running,
+                read_only=view.modes.mode is BookieMode.READ_ONLY,
+                shutting_down=view.is_stopping,
+                available_for_high_priority_writes=view.modes.allows_recovery_adds,
+            )
         )
 
     async def _is_ready(self, _: AdminRequest) -> AdminAnswer:
@@ -65,7 +66,7 @@ class ModeRoutes:
         return text_answer("OK")
 
     async def _read_only(self, _: AdminRequest) -> AdminAnswer:
-        return json_answer({"readOnly": self._view.modes.mode is BookieMode.READ_ONLY})
+        return json_answer(JavaMode(self._view.modes.mode is BookieMode.READ_ONLY))
 
     async def _set_read_only(self, request: AdminRequest) -> AdminAnswer:
         fields = fields_of(request, "readOnly", "reason")
@@ -73,9 +74,8 @@ class ModeRoutes:
         if is_read_only is None:
             raise AdminError(Problem.INVALID, 'give the mode in the body: {"readOnly": true}')
         await self._set(is_read_only, fields.get("reason"))
-        is_registered = mode_fields(self._view)["registered"]
-        answer = {"readOnly": self._view.modes.mode is BookieMode.READ_ONLY}
-        return json_answer(answer, 200 if is_registered else _PENDING_STATUS)
+        status = 200 if mode_answer(self._view).registered else _PENDING_STATUS
+        return json_answer(JavaMode(self._view.modes.mode is BookieMode.READ_ONLY), status)
 
     async def _set_mode(self, request: AdminRequest) -> AdminAnswer:
         fields = fields_of(request, "mode", "reason")
@@ -84,8 +84,8 @@ class ModeRoutes:
         if not isinstance(mode, str) or mode not in words:
             raise AdminError(Problem.INVALID, 'give the mode in the body: {"mode": "read-only"} or "writable"')
         await self._set(words[mode], fields.get("reason"))
-        described = mode_fields(self._view)
-        return json_answer(described, 200 if described["registered"] else _PENDING_STATUS)
+        answer = mode_answer(self._view)
+        return json_answer(answer, 200 if answer.registered else _PENDING_STATUS)
 
     async def _set(self, is_read_only: bool, reason: object) -> None:
         view = self._view

@@ -6,28 +6,18 @@ The order is that of a report. Sources: metadata sections 2 to 12, replication s
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 
 import msgspec
 
 from bkctl.runtime.metadata.doctor.critical import CRITICAL, REPLACE_LEDGER
-
-
-class Severity(enum.IntEnum):
-    """Severity of a finding, the worst first."""
-
-    CRITICAL = 1
-    """Destroys or hides data, or stops clients, auditors or the creation of ledgers in the whole cluster."""
-    WARNING = 2
-    """One bookie, ledger or operation fails or will fail, or something could not be read."""
-    INFORMATION = 3
-    """No damage, but worth knowing."""
+from bkctl.storage.severity import Severity
 
 
 class Rule(msgspec.Struct, frozen=True):
     """A kind of problem. In ``cure``, {path} is the node and {subject} its ledger or bookie.
 
+    A critical rule destroys or hides data, or stops clients, auditors or the creation of ledgers in the whole cluster.
     A settled rule concerns one node in a state that cannot be temporary: it is reported without a second read.
     """
 

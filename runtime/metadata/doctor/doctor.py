@@ -21,7 +21,7 @@ from bkctl.runtime.config import LayoutConfig
 from bkctl.runtime.errors import ClusterNotFoundError, MetadataAuthError, MetadataFormatError, NoNodeError, RefusedError
 from bkctl.runtime.metadata.bookies.bookie_rows import usual_racks_path
 from bkctl.runtime.metadata.doctor.bookies import Reference, References, Snapshot, compare, still_named
-from bkctl.runtime.metadata.doctor.catalogue import RULES, MetadataFinding, Rule, Severity, finding
+from bkctl.runtime.metadata.doctor.catalogue import RULES, MetadataFinding, Rule, finding
 from bkctl.runtime.metadata.doctor.notes import NotedCluster, examine_notes
 from bkctl.runtime.metadata.doctor.places import Kind, Place, is_below_stray, place_of
 from bkctl.runtime.metadata.doctor.racks import examine_racks
@@ -32,6 +32,7 @@ from bkctl.runtime.metadata.store import MetadataStore, Node
 from bkctl.runtime.metadata.tree import walk_tree
 from bkctl.runtime.ports import Clock
 from bkctl.storage.errors import BkctlError
+from bkctl.storage.severity import Severity
 
 T = TypeVar("T")
 

@@ -8,9 +8,11 @@ docs/reference/audit-report.md describes every column.
 
 from __future__ import annotations
 
-from typing import get_args, get_type_hints
+from typing import Final, get_args, get_type_hints
 
 import msgspec
+
+from bkctl.storage.severity import Severity, worst
 
 FINDINGS_MAX = 100_000
 """Maximum rows of each list of ledgers with missing copies or unreadable metadata."""
@@ -254,6 +256,29 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     bookies_writable: int
     bookies_read_only: int
     bookies_named_unregistered: int
+
+
+SEVERITIES: Final = {
+    "unavailable": Severity.CRITICAL,
+    "lost": Severity.CRITICAL,
+    "unreadable": Severity.CRITICAL,
+    "at_risk": Severity.CRITICAL,
+    "one_copy": Severity.CRITICAL,
+    "under_replicated": Severity.WARNING,
+    "unclosable": Severity.WARNING,
+    "unwritable": Severity.WARNING,
+    "unreplaceable": Severity.WARNING,
+    "misplaced": Severity.WARNING,
+    "one_rack": Severity.WARNING,
+    "ack_quorum_one": Severity.INFORMATION,
+    "write_quorum_one": Severity.INFORMATION,
+}
+"""How bad it is if there is a ledger of a count of the summary."""
+
+
+def severity_of(summary: AuditSummary) -> Severity | None:
+    """That of the worst finding; None without any."""
+    return worst(severity for kind, severity in SEVERITIES.items() if getattr(summary, kind))
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):

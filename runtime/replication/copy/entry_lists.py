@@ -10,10 +10,9 @@ import asyncio
 import itertools
 from collections import defaultdict
 
-from bkctl.runtime.errors import BookieError
+from bkctl.runtime.errors import SILENCE, BookieError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ports import Bookies, Clock
-from bkctl.runtime.replication.copy.reader import SILENCE
 from bkctl.runtime.replication.judge.fragments import stored_count, stored_entries
 
 _ENTRIES_AT_ONCE = 20_000

@@ -16,6 +16,7 @@ import msgspec
 from bkctl.runtime.client.metadata_update import back_off_s
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
 from bkctl.runtime.errors import (
+    SILENCE,
     BookieError,
     BookieIOError,
     BookieTimeoutError,
@@ -35,9 +36,6 @@ from bkctl.storage.ids import INVALID_ENTRY_ID
 
 ENTRY_BYTES_ASSUMED = 64 * 1024
 """Assumed size of an entry until the true size is known."""
-
-SILENCE = (BookieTimeoutError, BookieUnavailableError)
-"""No answer: it proves nothing about the copy, so another attempt is worthwhile."""
 
 OVERLOAD = frozenset({Status.TOO_MANY_REQUESTS, Status.TIMEOUT, Status.UNAVAILABLE})
 """No real answer, because the bookie is overloaded or down: ask later, or read the entry alone, which waits for it."""

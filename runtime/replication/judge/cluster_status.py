@@ -15,7 +15,8 @@ from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
-from bkctl.runtime.replication.judge.status_finding import StatusFinding, Urgency, age, these_bookies
+from bkctl.runtime.replication.judge.status_finding import StatusFinding, age, these_bookies
+from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, duration, listed, percent
 
 DISK_WARNING_FRACTION = 0.90
@@ -180,7 +181,7 @@ def findings_of(status: ClusterFacts) -> list[StatusFinding]:
     """What is wrong, most urgent first."""
     if status.zookeeper_ms is None:
         reason = status.unknown.get("zookeeper", "no answer")
-        return [StatusFinding(Urgency.CRITICAL, "zookeeper", reason, "bkctl cluster info --debug")]
+        return [StatusFinding(Severity.CRITICAL, "zookeeper", reason, "bkctl cluster info --debug")]
     found = [
         *_root_findings(status.root),
         *_down_findings(status),
@@ -194,16 +195,11 @@ def findings_of(status: ClusterFacts) -> list[StatusFinding]:
     ]
     if status.zookeeper_ms >= LATENCY_WARNING_MS:
         sentence = f"ZooKeeper took {status.zookeeper_ms:.0f} ms to answer"
-        found.append(StatusFinding(Urgency.WARNING, "zookeeper", sentence, "bkctl cluster info --debug"))
+        found.append(StatusFinding(Severity.WARNING, "zookeeper", sentence, "bkctl cluster info --debug"))
     for part, reason in status.unknown.items():
         command = _COMMANDS.get(part, "bkctl cluster info")
-        found.append(StatusFinding(Urgency.WARNING, part, f"unknown: {reason}", command))
-    return sorted(found, key=lambda each: -each.severity)
-
-
-def worst(findings: list[StatusFinding]) -> Urgency:
-    """Urgency of the worst finding."""
-    return max((each.severity for each in findings), default=Urgency.OK)
+        found.append(StatusFinding(Severity.WARNING, part, f"unknown: {reason}", command))
+    return sorted(found, key=lambda each: each.severity, reverse=True)
 
 
 def first_counted(before: ClusterFacts | None, now: ClusterFacts) -> ClusterFacts:
@@ -238,9 +234,9 @@ def _root_findings(root: RootStatus | None) -> Iterator[StatusFinding]:
         return
     if root.is_restore_unfinished:
         sentence = "a restore is unfinished, so only a part of the metadata is there"
-        yield StatusFinding(Urgency.CRITICAL, "restore", sentence, "bkctl cluster restore FILE")
+        yield StatusFinding(Severity.CRITICAL, "restore", sentence, "bkctl cluster restore FILE")
     if root.migration is not None:
-        yield StatusFinding(Urgency.WARNING, "migration", root.migration, "bkctl metadata doctor")
+        yield StatusFinding(Severity.WARNING, "migration", root.migration, "bkctl metadata doctor")
 
 
 def down_bookies(status: ClusterFacts) -> str | None:
@@ -276,9 +272,9 @@ def _down_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
         sentence += f"; nothing repairs ledgers that still reference {listed(left)}{_doubt(status.references, left)}"
         fix = f"bkctl recover failed-bookie {' '.join(left[:SHOWN_MAX])}"
     several = len(down) + len(_silent(status.bookies or ())) > 1
-    severity = Urgency.CRITICAL if several or not is_repaired else Urgency.WARNING
+    severity = Severity.CRITICAL if several or not is_repaired else Severity.WARNING
     if resting and not moved and not left:
-        severity = Urgency.NOTICE
+        severity = Severity.INFORMATION
     yield StatusFinding(severity, "bookies_down", sentence, fix)
 
 
@@ -297,7 +293,7 @@ def _unreferenced_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
             f"{'it' if len(status.unreferenced) == 1 else 'them'}: what will not come back needs no cookie"
         )
         fix = f"bkctl cookie delete {status.unreferenced[0]} --dry-run"
-        yield StatusFinding(Urgency.NOTICE, "bookies_unreferenced", sentence, fix)
+        yield StatusFinding(Severity.INFORMATION, "bookies_unreferenced", sentence, fix)
 
 
 def _silent(bookies: Sequence[BookieFacts]) -> list[str]:
@@ -313,9 +309,9 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
     foreign = [each.bookie_id for each in bookies if each.is_registered and not each.has_cookie]
     several = len(silent) + len(status.down) > 1
     if not any(each.is_writable for each in bookies):
-        yield StatusFinding(Urgency.CRITICAL, "no_writable_bookie", "no bookie is writable", "bkctl bookie list")
+        yield StatusFinding(Severity.CRITICAL, "no_writable_bookie", "no bookie is writable", "bkctl bookie list")
     if silent:
-        severity = Urgency.CRITICAL if several else Urgency.WARNING
+        severity = Severity.CRITICAL if several else Severity.WARNING
         refusals = {each.bookie_id: each.problem for each in bookies if each.is_refusing}
         if refusals:
             said = "; ".join(dict.fromkeys(str(text).partition(f"{each}: ")[2] for each, text in refusals.items()))
@@ -326,17 +322,17 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
             yield StatusFinding(severity, "bookies_silent", sentence, f"bkctl bookie info {silent[0]}")
     if read_only:
         sentence = f"{these_bookies(read_only, 'is', 'are')} read-only"
-        yield StatusFinding(Urgency.NOTICE, "bookies_read_only", sentence, f"bkctl bookie show {read_only[0]}")
+        yield StatusFinding(Severity.INFORMATION, "bookies_read_only", sentence, f"bkctl bookie show {read_only[0]}")
     if foreign:
         sentence = f"{these_bookies(foreign, 'is', 'are')} registered without a cookie"
-        yield StatusFinding(Urgency.WARNING, "bookies_without_cookie", sentence, "bkctl metadata doctor")
+        yield StatusFinding(Severity.WARNING, "bookies_without_cookie", sentence, "bkctl metadata doctor")
 
 
 def _disk_findings(bookies: tuple[BookieFacts, ...] | None) -> Iterator[StatusFinding]:
     used = {each.bookie_id: each.used_fraction for each in bookies or () if each.used_fraction is not None}
     for severity, limit, end in (
-        (Urgency.CRITICAL, DISK_CRITICAL_FRACTION, math.inf),
-        (Urgency.WARNING, DISK_WARNING_FRACTION, DISK_CRITICAL_FRACTION),
+        (Severity.CRITICAL, DISK_CRITICAL_FRACTION, math.inf),
+        (Severity.WARNING, DISK_WARNING_FRACTION, DISK_CRITICAL_FRACTION),
     ):
         full = [bookie_id for bookie_id, fraction in used.items() if limit <= fraction < end]
         if full:
@@ -353,7 +349,7 @@ def _collection_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
         first = next(iter(found))
         which = these_bookies(list(found), "deletes", "delete")
         sentence = f"{which} no ledgers, because the metadata is older than it was: {found[first].stopped}"
-        yield StatusFinding(Urgency.CRITICAL, "deletion_stopped", sentence, f"bkctl bookie gc status {first}")
+        yield StatusFinding(Severity.CRITICAL, "deletion_stopped", sentence, f"bkctl bookie gc status {first}")
 
 
 def _replication_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
@@ -364,10 +360,10 @@ def _replication_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
         by = f" by {note.by}" if note.by else ""
         why = f" ({note.reason})" if note.reason else ""
         sentence = f"autorecovery has been disabled{by} for {age(status.now_ms, switches.off_since_ms)}{why}{overdue}"
-        yield StatusFinding(Urgency.WARNING, "autorecovery_disabled", sentence, "bkctl autorecovery enable")
+        yield StatusFinding(Severity.WARNING, "autorecovery_disabled", sentence, "bkctl autorecovery enable")
     if status.auditor is not None and not status.auditor.is_elected:
         sentence = "no auditor is elected, so lost bookies are not noticed"
-        yield StatusFinding(Urgency.WARNING, "no_auditor", sentence, "bkctl autorecovery auditor")
+        yield StatusFinding(Severity.WARNING, "no_auditor", sentence, "bkctl autorecovery auditor")
     if switches is None:
         return
     if switches.delay_s is not None and switches.delay_s > DELAY_WARNING_S:
@@ -375,19 +371,19 @@ def _replication_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
     checked_ms = switches.full_check_ms
     if checked_ms is not None and status.now_ms - checked_ms > FULL_CHECK_AGE_MS:
         sentence = f"the last check of all ledgers ended {age(status.now_ms, checked_ms)} ago"
-        yield StatusFinding(Urgency.NOTICE, "full_check", sentence, "bkctl autorecovery reset-checks all-ledgers")
+        yield StatusFinding(Severity.INFORMATION, "full_check", sentence, "bkctl autorecovery reset-checks all-ledgers")
 
 
 def _delay_finding(status: ClusterFacts, delay_s: int) -> StatusFinding:
     sentence = f"ledgers of a lost bookie are replicated only after {duration(delay_s)}"
     cause = next((each for each in status.maintenance if each.note and each.note.set_delay_s == delay_s), None)
     if cause is None:
-        return StatusFinding(Urgency.WARNING, "recovery_delay", sentence, "bkctl autorecovery delay set 0")
+        return StatusFinding(Severity.WARNING, "recovery_delay", sentence, "bkctl autorecovery delay set 0")
     sentence += f", as the maintenance of bookie {cause.bookie_id} has set; its end restores the delay"
     if cause.is_overdue(status.now_ms):
         fix = f"bkctl autorecovery maintenance end {cause.bookie_id}"
-        return StatusFinding(Urgency.WARNING, "recovery_delay", sentence, fix)
-    return StatusFinding(Urgency.NOTICE, "recovery_delay", sentence, "bkctl autorecovery maintenance list")
+        return StatusFinding(Severity.WARNING, "recovery_delay", sentence, fix)
+    return StatusFinding(Severity.INFORMATION, "recovery_delay", sentence, "bkctl autorecovery maintenance list")
 
 
 def _mark_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
@@ -397,14 +393,14 @@ def _mark_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
         oldest = "" if marks.oldest_ms is None else f"; the oldest mark is {age(status.now_ms, marks.oldest_ms)} old"
         sentence = f"{marks.ledgers} marked as under-replicated{oldest}"
         command = "bkctl autorecovery repair-marks --dry-run" if is_old else "bkctl autorecovery pending"
-        yield StatusFinding(Urgency.WARNING, "marks", sentence, command)
+        yield StatusFinding(Severity.WARNING, "marks", sentence, command)
         has_notes = status.recovery is not None and status.recovery.daemons  # they show more than locks
         if is_old and locks is not None and not locks.count and not has_notes:
             sentence = "no ledger is being repaired: no replication lock is held"
-            yield StatusFinding(Urgency.WARNING, "no_repair", sentence, "bkctl autorecovery status")
+            yield StatusFinding(Severity.WARNING, "no_repair", sentence, "bkctl autorecovery status")
     if locks is not None and locks.oldest_ms is not None and status.now_ms - locks.oldest_ms > LOCK_AGE_WARNING_MS:
         sentence = f"a ledger has been locked for repair for {age(status.now_ms, locks.oldest_ms)}"
-        yield StatusFinding(Urgency.NOTICE, "old_lock", sentence, "bkctl autorecovery running")
+        yield StatusFinding(Severity.INFORMATION, "old_lock", sentence, "bkctl autorecovery running")
 
 
 def _note_findings(status: ClusterFacts) -> Iterator[StatusFinding]:

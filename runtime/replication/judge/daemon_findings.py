@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import msgspec
 
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
-from bkctl.runtime.replication.judge.status_finding import StatusFinding, Urgency, age, these_bookies
+from bkctl.runtime.replication.judge.status_finding import StatusFinding, age, these_bookies
+from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, duration, listed
 
 STATUS_COMMAND = "bkctl autorecovery status"
@@ -47,9 +48,9 @@ def recovery_findings(recovery: RecoveryStatus, waiting: WaitingMarks | None, no
     yield from _worker_findings(recovery, waiting, now_ms)
     if recovery.failures:
         sentence = f"repairs of {recovery.failures:,} marked ledgers failed and will be tried again"
-        yield StatusFinding(Urgency.NOTICE, "failed_repairs", sentence, "bkctl autorecovery pending")
+        yield StatusFinding(Severity.INFORMATION, "failed_repairs", sentence, "bkctl autorecovery pending")
     for problem in recovery.unreadable:
-        yield StatusFinding(Urgency.WARNING, "unreadable_note", problem, "bkctl metadata doctor")
+        yield StatusFinding(Severity.WARNING, "unreadable_note", problem, "bkctl metadata doctor")
 
 
 def _loss_findings(recovery: RecoveryStatus) -> Iterator[StatusFinding]:
@@ -60,7 +61,7 @@ def _loss_findings(recovery: RecoveryStatus) -> Iterator[StatusFinding]:
     names = f": {listed(first, total=count)}" if first else ""
     sentence = f"{counted(count, 'ledger has', 'ledgers have')} entries that no registered bookie has{names}"
     command = f"bkctl ledger explain {first[0]}" if len(first) == 1 else STATUS_COMMAND
-    yield StatusFinding(Urgency.CRITICAL, "lost_entries", sentence, command)
+    yield StatusFinding(Severity.CRITICAL, "lost_entries", sentence, command)
 
 
 def _return_findings(recovery: RecoveryStatus) -> Iterator[StatusFinding]:
@@ -71,7 +72,10 @@ def _return_findings(recovery: RecoveryStatus) -> Iterator[StatusFinding]:
             f"{'was' if len(ledger_ids) == 1 else 'were'} closed: it may have entries that the others do not have"
         )
         yield StatusFinding(
-            Urgency.WARNING, "given_up_bookie", sentence, f"bkctl ledger read {ledger_ids[0]} --from-bookie {bookie_id}"
+            Severity.WARNING,
+            "given_up_bookie",
+            sentence,
+            f"bkctl ledger read {ledger_ids[0]} --from-bookie {bookie_id}",
         )
 
 
@@ -82,7 +86,7 @@ def _maintenance_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[Sta
         since_ms = min(each.note.end_ms for each in overdue if each.note is not None)
         sentence = f"the maintenance of {these_bookies(names, 'is', 'are')} overdue by {age(now_ms, since_ms)}"
         command = f"bkctl autorecovery maintenance end {names[0]}" if len(names) == 1 else _MAINTENANCE_COMMAND
-        yield StatusFinding(Urgency.WARNING, "maintenance_overdue", sentence, command)
+        yield StatusFinding(Severity.WARNING, "maintenance_overdue", sentence, command)
 
 
 _MAINTENANCE_COMMAND = "bkctl autorecovery maintenance list"
@@ -95,7 +99,7 @@ def _deadline_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[Status
     if names:
         wait = duration(min(note.due_ms - now_ms for bookie_id, note in pending if bookie_id in names) / 1000)
         sentence = f"{these_bookies(names, 'is', 'are')} gone; the ledgers will be marked in {wait}"
-        yield StatusFinding(Urgency.NOTICE, "deadlines", sentence, STATUS_COMMAND)
+        yield StatusFinding(Severity.INFORMATION, "deadlines", sentence, STATUS_COMMAND)
 
 
 def _daemon_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[StatusFinding]:
@@ -104,10 +108,10 @@ def _daemon_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[StatusFi
         names = listed([f"{each.host} (process {each.pid})" for each in silent])
         wait = age(now_ms, min(each.written_ms for each in silent))
         sentence = f"daemons have not reported for up to {wait} and may hang: {names}"
-        yield StatusFinding(Urgency.WARNING, "daemon_silent", sentence, STATUS_COMMAND)
+        yield StatusFinding(Severity.WARNING, "daemon_silent", sentence, STATUS_COMMAND)
     for daemon in recovery.daemons:
         if daemon.alarm is not None:
-            yield StatusFinding(Urgency.CRITICAL, "too_many_gone", daemon.alarm, STATUS_COMMAND)
+            yield StatusFinding(Severity.CRITICAL, "too_many_gone", daemon.alarm, STATUS_COMMAND)
         for lane in daemon.lanes:
             if lane.error is None:
                 continue
@@ -115,7 +119,7 @@ def _daemon_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[StatusFi
             since = "never succeeded" if ended is None else f"succeeded {age(now_ms, ended)} ago"
             name = f"the auditor on {daemon.host} (process {daemon.pid})"
             sentence = f"{name} reports that its task {lane.name} fails: {lane.error} ({since})"
-            yield StatusFinding(Urgency.WARNING, "auditor_task", sentence, STATUS_COMMAND)
+            yield StatusFinding(Severity.WARNING, "auditor_task", sentence, STATUS_COMMAND)
 
 
 def _worker_findings(recovery: RecoveryStatus, waiting: WaitingMarks | None, now_ms: int) -> Iterator[StatusFinding]:
@@ -127,7 +131,7 @@ def _worker_findings(recovery: RecoveryStatus, waiting: WaitingMarks | None, now
             sentence = "ledgers are marked, but no daemon is a worker: " + listed(
                 [f"{each.host} (role {each.role})" for each in recovery.daemons]
             )
-            yield StatusFinding(Urgency.WARNING, "no_worker", sentence, STATUS_COMMAND)
+            yield StatusFinding(Severity.WARNING, "no_worker", sentence, STATUS_COMMAND)
     elif idle_s > NO_PROGRESS_WARNING_S:
         sentence = f"ledgers are marked, but no worker has finished one for {duration(idle_s)}"
-        yield StatusFinding(Urgency.WARNING, "no_progress", sentence, "bkctl autorecovery pending")
+        yield StatusFinding(Severity.WARNING, "no_progress", sentence, "bkctl autorecovery pending")

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 
 import msgspec
 
+from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, duration, listed
-
-
-class Urgency(enum.IntEnum):
-    """How urgent a finding is."""
-
-    OK = 0
-    NOTICE = 1
-    WARNING = 2
-    CRITICAL = 3
 
 
 class StatusFinding(msgspec.Struct, frozen=True):
     """A finding: ``part`` is a stable name, ``command`` shows more or fixes it."""
 
-    severity: Urgency
+    severity: Severity
     part: str
     sentence: str
     command: str

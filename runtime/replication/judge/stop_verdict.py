@@ -24,6 +24,7 @@ from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.placement.view import BookieSpace
 from bkctl.runtime.replication.judge.fragments import fragments_naming
 from bkctl.runtime.replication.judge.verdict import WriteSetRow, bytes_on, write_set_rows
+from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted
 
 LEDGER_IDS_MAX = 100
@@ -59,13 +60,13 @@ _WARNINGS = frozenset(
 
 
 class Objection(msgspec.Struct, frozen=True, kw_only=True):
-    """One reason with its sentence, the number of ledgers, and the ids of the first ones. A warning does not refuse."""
+    """One reason with its sentence, the number of ledgers, and the ids of the first ones. A critical one refuses."""
 
     reason: StopReason
     detail: str
     ledgers: int = 0
     ledger_ids: tuple[int, ...] = ()
-    is_warning: bool = False
+    severity: Severity = Severity.CRITICAL
 
 
 class StopVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,12 +84,12 @@ class StopVerdict(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reasons(self) -> tuple[Objection, ...]:
         """The objections that refuse; empty: yes."""
-        return tuple(each for each in self.objections if not each.is_warning)
+        return tuple(each for each in self.objections if each.severity is Severity.CRITICAL)
 
     @property
     def warnings(self) -> tuple[Objection, ...]:
         """What the operator should know all the same."""
-        return tuple(each for each in self.objections if each.is_warning)
+        return tuple(each for each in self.objections if each.severity < Severity.CRITICAL)
 
     @property
     def is_yes(self) -> bool:
@@ -186,12 +187,13 @@ class StopCheck:
 
     def _objection(self, reason: StopReason) -> Objection:
         detail, ledger_ids = self._found[reason]
+        is_warning = reason in _WARNINGS or (reason is StopReason.PLACEMENT and not self._rules.is_strict)
         return Objection(
             reason=reason,
             detail=detail,
             ledgers=self._counts[reason],
             ledger_ids=tuple(ledger_ids),
-            is_warning=reason in _WARNINGS or (reason is StopReason.PLACEMENT and not self._rules.is_strict),
+            severity=Severity.WARNING if is_warning else Severity.CRITICAL,
         )
 
     def _note(self, reason: StopReason, detail: str, ledger_id: int | None = None) -> None:

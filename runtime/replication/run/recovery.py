@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 import msgspec
 
 from bkctl.runtime.client.ports import ClientPorts
-from bkctl.runtime.errors import BookieError, RefusedError
+from bkctl.runtime.errors import SILENCE, BookieError, RefusedError
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
-from bkctl.runtime.replication.copy.reader import SILENCE, reason_of
+from bkctl.runtime.replication.copy.reader import reason_of
 from bkctl.runtime.replication.plan.job_file import UnfinishedJob
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.plan.scan import PlanDemand, RecoveryScan

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
-from bkctl.runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError
+from bkctl.runtime.errors import SILENCE, BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.bookies.registration import Registrations
@@ -23,7 +23,7 @@ from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.ports import LacReply
 from bkctl.runtime.protocol.entry_body import EntryCodec
 from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.copy.reader import SILENCE, CopyReader, reason_of
+from bkctl.runtime.replication.copy.reader import CopyReader, reason_of
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.explanation import (
     BAD_COPIES,

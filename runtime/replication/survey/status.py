@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from bkctl.runtime.errors import BookieError, ClusterNotFoundError, NoNodeError
+from bkctl.runtime.errors import SILENCE, BookieError, ClusterNotFoundError, NoNodeError
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
 from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder, running_operations
 from bkctl.runtime.metadata.cluster.root import RESTORE_MARK, read_instance_id
@@ -32,7 +32,6 @@ from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_no
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.ports import Bookies, Clock
-from bkctl.runtime.replication.copy.reader import SILENCE
 from bkctl.runtime.replication.judge.cluster_status import (
     AuditorStatus,
     AutorecoveryStatus,

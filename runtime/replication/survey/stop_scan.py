@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
 from bkctl.runtime.client.ports import ClientPorts
-from bkctl.runtime.errors import BookieError, BookieNotFoundError
+from bkctl.runtime.errors import SILENCE, BookieError, BookieNotFoundError
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.marks import list_marked_ids
@@ -15,7 +15,7 @@ from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.placement.view import BookieSpace
 from bkctl.runtime.ports import Bookies
 from bkctl.runtime.replication.config import PlacementMode
-from bkctl.runtime.replication.copy.reader import SILENCE, reason_of
+from bkctl.runtime.replication.copy.reader import reason_of
 from bkctl.runtime.replication.judge.stop_verdict import ClusterNow, StopCheck, StopVerdict
 from bkctl.runtime.replication.judge.targets import rules_of_run
 

@@ -201,6 +201,12 @@ def test_strange_json_is_one_sentence(impostor: Impostor, name: str) -> None:
         assert line.startswith(f"error: bookie {VICTIM}: its answer is not that of a bookie's admin interface: "), words
 
 
+def test_a_newer_server_may_answer_more(impostor: Impostor) -> None:
+    impostor.answer = says({**STATE, "operator": {"since_ms": 1, "reason": "x", "by": "ann"}, "more": [1]})
+    result = impostor.run("state")
+    assert (result.exit_code, result.json()["set_reason"]) == (0, "x")
+
+
 def test_strange_details_after_a_good_state(impostor: Impostor) -> None:
     for words in (("gc", "status"), ("gc", "suspend"), ("log-level", "debug")):
         result = impostor.run(*words)

@@ -12,7 +12,8 @@ import sys
 import pytest
 from kazoo.security import make_digest_acl
 
-from bkctl.runtime.metadata.doctor.catalogue import RULES, Severity
+from bkctl.runtime.metadata.doctor.catalogue import RULES
+from bkctl.storage.severity import Severity
 from tests.commands.metadata.conftest import Planted
 from tests.processes import COMMAND_TIMEOUT_S, bkctl_environment
 from tests.runtime.metadata.bad_nodes import (
@@ -99,8 +100,8 @@ def test_all_bad_nodes_at_once(planted: Planted) -> None:
     assert findings[0]["rule"] == "forbidden-ledger-id"
     assert rules <= {each["rule"] for each in findings}
     assert len(rules) > 40
-    ranks = [Severity[each["severity"].upper()] for each in findings]
-    assert ranks == sorted(ranks)
+    severities = [Severity(each["severity"]) for each in findings]
+    assert severities == sorted(severities, reverse=True)
     assert all(each["path"] in before for each in findings)
     assert result.json()["rules"] == {
         rule: sum(each["rule"] == rule for each in findings) for rule in {each["rule"] for each in findings}

@@ -73,7 +73,7 @@ def test_findings_with_the_fix(tmp_path: Path) -> None:
     assert result.exit_code == 10
     items = {item["check"]: item for item in result.json()["items"]}
     assert "cookie verify" in items["VERSION"]["fix"]
-    assert (items["names"]["severity"], items["names"]["fix"]) == ("note", None)
+    assert (items["names"]["severity"], items["names"]["fix"]) == ("information", None)
     assert "index rebuild" in items["index"]["fix"]
     table = directories.run("check", "-o", "table")
     assert table.exit_code == 10
@@ -92,7 +92,7 @@ def test_a_lost_log_is_told_with_what_was_in_it(directories: Directories) -> Non
     result = directories.run("check", "-o", "json")
     assert result.exit_code == 10
     (found,) = result.json()["items"]
-    assert (found["severity"], found["check"], found["path"]) == ("problem", "entry logs", str(log))
+    assert (found["severity"], found["check"], found["path"]) == ("critical", "entry logs", str(log))
     assert "12 entries of 4 ledgers (1, 2, 3, 4) were in it" in found["finding"]
     assert "docs/runbooks/lost-entries.md" in found["fix"]
 
@@ -149,7 +149,7 @@ def test_rows_of_deleted_ledgers_are_no_problem(filled: Directories) -> None:
     put(filled, struct.pack(">qq", 77, 0), struct.pack(">q", 1 << 32 | 5000))
     assert filled.succeed("check", "-o", "json").json()["items"] == []
     (found,) = filled.succeed("check", "--deep", "-o", "json").json()["items"]
-    assert (found["severity"], found["finding"]) == ("note", "1 location of deleted ledgers, which a crash left")
+    assert (found["severity"], found["finding"]) == ("information", "1 location of deleted ledgers, which a crash left")
 
 
 def test_a_deep_check_of_a_lost_index(filled: Directories) -> None:
@@ -168,7 +168,7 @@ def test_a_deep_check_of_a_lost_log(filled: Directories) -> None:
     (found,) = result.json()["items"]
     assert result.exit_code == 10
     assert found == {
-        "severity": "problem",
+        "severity": "critical",
         "check": "entry logs",
         "path": str(log_of(filled)),
         "ledger_id": None,

@@ -150,7 +150,7 @@ def test_the_checks_tell_it_as_a_problem(directories: Directories, lists: str) -
     found = wrong.run("check", "-o", "json")
     assert found.exit_code == 10, found.stderr
     problems = [each for each in found.json()["items"] if each["check"] == "VERSION"]
-    assert {each["severity"] for each in problems} == {"problem"}
+    assert {each["severity"] for each in problems} == {"critical"}
     assert {each["path"] for each in problems} == {f"{each}/current/{VERSION}" for each in wrong.config.all_directories}
     assert {"list all directories as before" in each["fix"] for each in problems} == {True}
 
@@ -171,7 +171,7 @@ def test_without_a_witness_a_log_in_the_wrong_directory_is_a_problem(directories
     remove_everywhere(directories, PLACE)
     items = listed(directories, "ledgers swapped").run("check", "-o", "json").json()["items"]
     found = [each for each in items if "belong elsewhere" in each["finding"]]
-    assert [(each["severity"], "in number and order" in each["fix"]) for each in found] == [("problem", True)] * 2
+    assert [(each["severity"], "in number and order" in each["fix"]) for each in found] == [("critical", True)] * 2
 
 
 def test_a_directory_that_says_nothing_is_where_the_others_put_it(directories: Directories) -> None:

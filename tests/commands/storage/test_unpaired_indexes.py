@@ -42,7 +42,7 @@ def test_the_check_reads_the_index_files_of_java(unpaired: Directories, tmp_path
     file.write_bytes(b"junk")
     result = unpaired.run("check", "-o", "json")
     assert result.exit_code == 10
-    [problem] = [each for each in result.json()["items"] if each["severity"] == "problem"]
+    [problem] = [each for each in result.json()["items"] if each["severity"] == "critical"]
     assert (problem["check"], problem["path"], problem["ledger_id"]) == ("index", str(file), "1")
 
 

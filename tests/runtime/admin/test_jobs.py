@@ -7,7 +7,8 @@ import asyncio
 import msgspec
 import pytest
 
-from bkctl.runtime.admin.jobs import ENDED_JOBS_KEPT, Jobs, JobState, StepProgress, Work
+from bkctl.runtime.admin.api import JobState, StepProgress
+from bkctl.runtime.admin.jobs import ENDED_JOBS_KEPT, Jobs, Work
 from bkctl.runtime.admin.messages import AdminError
 from bkctl.runtime.errors import ConflictError
 from bkctl.runtime.net.loop import LoopClock

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bkctl.runtime.admin.jobs import JobState, StepProgress
+from bkctl.runtime.admin.api import JobState, StepProgress
 from bkctl.runtime.bookie.boot.process import real_ports, running_bookie
 from bkctl.runtime.bookie.boot.server import BookieServer
 from bkctl.runtime.bookie.disks.modes import ReadOnlyReason

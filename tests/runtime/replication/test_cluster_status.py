@@ -25,9 +25,8 @@ from bkctl.runtime.replication.judge.cluster_status import (
     findings_of,
     first_counted,
     seconds_left,
-    worst,
 )
-from bkctl.runtime.replication.judge.status_finding import Urgency
+from bkctl.storage.severity import Severity, word, worst
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -54,44 +53,44 @@ REFUSING = bookie("b7", problem="bookie b7:3181: no login", total_bytes=None, fr
 NO_AUDITOR = AuditorStatus(is_elected=False)
 OLD_MARKS = MarkCount(2113, 10_000, NOW_MS - 3 * HOUR_MS)
 
-FAULTS: list[tuple[str, Urgency, dict[str, Any]]] = [
-    ("restore", Urgency.CRITICAL, {"root": RootStatus("an-id", is_restore_unfinished=True)}),
-    ("migration", Urgency.WARNING, {"root": RootStatus("an-id", migration="Pulsar is migrating its metadata")}),
-    ("bookies_down", Urgency.WARNING, {"bookies": (GOOD, DOWN)}),
-    ("bookies_down", Urgency.CRITICAL, {"bookies": (GOOD, DOWN, bookie("b6", is_writable=None))}),
-    ("bookies_down", Urgency.CRITICAL, {"bookies": (GOOD, DOWN, SILENT)}),
-    ("bookies_down", Urgency.WARNING, {"bookies": (GOOD, DOWN), "auditor": NO_AUDITOR, "marks": MarkCount(1, 1)}),
-    ("bookies_refusing", Urgency.WARNING, {"bookies": (GOOD, REFUSING)}),
-    ("bookies_silent", Urgency.WARNING, {"bookies": (GOOD, SILENT)}),
-    ("bookies_read_only", Urgency.NOTICE, {"bookies": (GOOD, bookie("b2", is_writable=False))}),
-    ("bookies_without_cookie", Urgency.WARNING, {"bookies": (GOOD, bookie("b2", has_cookie=False))}),
-    ("no_writable_bookie", Urgency.CRITICAL, {"bookies": (bookie("b2", is_writable=False),)}),
-    ("no_writable_bookie", Urgency.CRITICAL, {"bookies": ()}),
-    ("disks", Urgency.WARNING, {"bookies": (GOOD, bookie("b2", free_bytes=10))}),
-    ("disks", Urgency.CRITICAL, {"bookies": (GOOD, bookie("b2", free_bytes=5))}),
-    ("marks", Urgency.WARNING, {"marks": MarkCount(1, 1, NOW_MS - 1000)}),
-    ("marks", Urgency.WARNING, {"marks": MarkCount(0, None)}),
-    ("no_repair", Urgency.WARNING, {"marks": OLD_MARKS}),
-    ("old_lock", Urgency.NOTICE, {"locks": RepairLocks(1, {"host": 1}, NOW_MS - 7 * HOUR_MS)}),
-    ("no_auditor", Urgency.WARNING, {"auditor": NO_AUDITOR}),
-    ("autorecovery_disabled", Urgency.WARNING, {"autorecovery": AutorecoveryStatus(off_since_ms=NOW_MS - 1)}),
-    ("recovery_delay", Urgency.WARNING, {"autorecovery": AutorecoveryStatus(delay_s=7200)}),
-    ("full_check", Urgency.NOTICE, {"autorecovery": AutorecoveryStatus(full_check_ms=NOW_MS - 400 * HOUR_MS)}),
-    ("zookeeper", Urgency.WARNING, {"zookeeper_ms": 900.0}),
-    ("zookeeper", Urgency.CRITICAL, {"zookeeper_ms": None, "unknown": {"zookeeper": "connection refused"}}),
-    ("marks", Urgency.WARNING, {"marks": None, "unknown": {"marks": "no answer within 2 s"}}),
+FAULTS: list[tuple[str, Severity, dict[str, Any]]] = [
+    ("restore", Severity.CRITICAL, {"root": RootStatus("an-id", is_restore_unfinished=True)}),
+    ("migration", Severity.WARNING, {"root": RootStatus("an-id", migration="Pulsar is migrating its metadata")}),
+    ("bookies_down", Severity.WARNING, {"bookies": (GOOD, DOWN)}),
+    ("bookies_down", Severity.CRITICAL, {"bookies": (GOOD, DOWN, bookie("b6", is_writable=None))}),
+    ("bookies_down", Severity.CRITICAL, {"bookies": (GOOD, DOWN, SILENT)}),
+    ("bookies_down", Severity.WARNING, {"bookies": (GOOD, DOWN), "auditor": NO_AUDITOR, "marks": MarkCount(1, 1)}),
+    ("bookies_refusing", Severity.WARNING, {"bookies": (GOOD, REFUSING)}),
+    ("bookies_silent", Severity.WARNING, {"bookies": (GOOD, SILENT)}),
+    ("bookies_read_only", Severity.INFORMATION, {"bookies": (GOOD, bookie("b2", is_writable=False))}),
+    ("bookies_without_cookie", Severity.WARNING, {"bookies": (GOOD, bookie("b2", has_cookie=False))}),
+    ("no_writable_bookie", Severity.CRITICAL, {"bookies": (bookie("b2", is_writable=False),)}),
+    ("no_writable_bookie", Severity.CRITICAL, {"bookies": ()}),
+    ("disks", Severity.WARNING, {"bookies": (GOOD, bookie("b2", free_bytes=10))}),
+    ("disks", Severity.CRITICAL, {"bookies": (GOOD, bookie("b2", free_bytes=5))}),
+    ("marks", Severity.WARNING, {"marks": MarkCount(1, 1, NOW_MS - 1000)}),
+    ("marks", Severity.WARNING, {"marks": MarkCount(0, None)}),
+    ("no_repair", Severity.WARNING, {"marks": OLD_MARKS}),
+    ("old_lock", Severity.INFORMATION, {"locks": RepairLocks(1, {"host": 1}, NOW_MS - 7 * HOUR_MS)}),
+    ("no_auditor", Severity.WARNING, {"auditor": NO_AUDITOR}),
+    ("autorecovery_disabled", Severity.WARNING, {"autorecovery": AutorecoveryStatus(off_since_ms=NOW_MS - 1)}),
+    ("recovery_delay", Severity.WARNING, {"autorecovery": AutorecoveryStatus(delay_s=7200)}),
+    ("full_check", Severity.INFORMATION, {"autorecovery": AutorecoveryStatus(full_check_ms=NOW_MS - 400 * HOUR_MS)}),
+    ("zookeeper", Severity.WARNING, {"zookeeper_ms": 900.0}),
+    ("zookeeper", Severity.CRITICAL, {"zookeeper_ms": None, "unknown": {"zookeeper": "connection refused"}}),
+    ("marks", Severity.WARNING, {"marks": None, "unknown": {"marks": "no answer within 2 s"}}),
 ]
 
 
 def test_a_healthy_cluster_has_no_finding() -> None:
     assert findings_of(HEALTHY) == []
-    assert worst([]) is Urgency.OK
+    assert word(worst([])) == "ok"
     new = msgspec.structs.replace(HEALTHY, autorecovery=AutorecoveryStatus())
     assert findings_of(new) == [], "no check has run yet, and no delay was ever set"
 
 
 @pytest.mark.parametrize(("part", "severity", "changes"), FAULTS)
-def test_each_fault_is_found_with_a_command(part: str, severity: Urgency, changes: dict[str, Any]) -> None:
+def test_each_fault_is_found_with_a_command(part: str, severity: Severity, changes: dict[str, Any]) -> None:
     found = findings_of(msgspec.structs.replace(HEALTHY, **changes))
     (finding,) = [each for each in found if each.part == part]
     assert finding.severity is severity
@@ -105,7 +104,7 @@ def test_each_fault_is_found_with_a_command(part: str, severity: Urgency, change
 def test_a_bookie_whose_ledgers_nobody_will_repair_is_critical(change: dict[str, Any]) -> None:
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), **change)
     (finding,) = [each for each in findings_of(status) if each.part == "bookies_down"]
-    assert (finding.severity, finding.command) == (Urgency.CRITICAL, "bkctl recover failed-bookie b4:3181")
+    assert (finding.severity, finding.command) == (Severity.CRITICAL, "bkctl recover failed-bookie b4:3181")
     assert finding.sentence == "bookie b4:3181 is not registered; nothing repairs ledgers that still reference b4:3181"
     assert down_bookies(status) == "bookie b4:3181 is"
     assert down_bookies(HEALTHY) is None
@@ -115,11 +114,11 @@ def test_a_bookie_whose_ledgers_a_command_moves_is_only_a_warning() -> None:
     root = RootStatus("an-id", operations=("'recover failed-bookie' by ann",), recovering=frozenset({"b4:3181"}))
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), auditor=NO_AUDITOR, root=root)
     (finding,) = [each for each in findings_of(status) if each.part == "bookies_down"]
-    assert (finding.severity, finding.command) == (Urgency.WARNING, "bkctl audit")
+    assert (finding.severity, finding.command) == (Severity.WARNING, "bkctl audit")
     assert finding.sentence == "bookie b4:3181 is not registered; a command is moving the ledgers of b4:3181"
     both = msgspec.structs.replace(status, bookies=(GOOD, DOWN, bookie("b6", is_writable=None)))
     (finding,) = [each for each in findings_of(both) if each.part == "bookies_down"]
-    assert (finding.severity, finding.command) == (Urgency.CRITICAL, "bkctl recover failed-bookie b6:3181")
+    assert (finding.severity, finding.command) == (Severity.CRITICAL, "bkctl recover failed-bookie b6:3181")
     assert finding.sentence == (
         "2 bookies (b4:3181, b6:3181) are not registered; a command is moving the ledgers of b4:3181; nothing repairs "
         "ledgers that still reference b6:3181"
@@ -135,19 +134,19 @@ def looked(*referenced: str, why_unknown: str | None = None) -> DownReferences:
 def test_a_bookie_that_no_ledger_references_is_only_noted() -> None:
     gone = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), auditor=NO_AUDITOR, references=looked())
     (finding,) = [each for each in findings_of(gone) if each.part.startswith("bookies_")]
-    assert (finding.severity, finding.part) == (Urgency.NOTICE, "bookies_unreferenced")
+    assert (finding.severity, finding.part) == (Severity.INFORMATION, "bookies_unreferenced")
     assert "none of the 12 ledgers references it" in finding.sentence
     assert finding.command == "bkctl cookie delete b4:3181 --dry-run"
     assert down_bookies(gone) is None
     silent = msgspec.structs.replace(gone, bookies=(GOOD, DOWN, SILENT))
-    assert next(each for each in findings_of(silent) if each.part == "bookies_silent").severity is Urgency.WARNING
+    assert next(each for each in findings_of(silent) if each.part == "bookies_silent").severity is Severity.WARNING
 
 
 @pytest.mark.parametrize("references", [looked("b4:3181"), looked(why_unknown="only 12 ledgers were read in 4 s")])
 def test_a_bookie_is_not_said_to_be_unreferenced_without_a_proof(references: DownReferences) -> None:
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), auditor=NO_AUDITOR, references=references)
     (finding,) = [each for each in findings_of(status) if each.part.startswith("bookies_")]
-    assert (finding.severity, finding.part) == (Urgency.CRITICAL, "bookies_down")
+    assert (finding.severity, finding.part) == (Severity.CRITICAL, "bookies_down")
     assert ("only 12 ledgers were read in 4 s" in finding.sentence) is (references.why_unknown is not None)
     assert down_bookies(status) == "bookie b4:3181 is"
 
@@ -163,14 +162,14 @@ def test_no_recovery_is_advised_for_a_bookie_in_maintenance() -> None:
         HEALTHY, bookies=(GOOD, DOWN), auditor=NO_AUDITOR, recovery=in_maintenance("b4:3181")
     )
     (finding,) = [each for each in findings_of(status) if each.part == "bookies_down"]
-    assert (finding.severity, finding.command) == (Urgency.NOTICE, "bkctl autorecovery maintenance list")
+    assert (finding.severity, finding.command) == (Severity.INFORMATION, "bkctl autorecovery maintenance list")
     assert finding.sentence == "bookie b4:3181 is not registered; in maintenance: b4:3181"
     another = msgspec.structs.replace(status, bookies=(GOOD, DOWN, bookie("b6", is_writable=None)))
     (finding,) = [each for each in findings_of(another) if each.part == "bookies_down"]
-    assert (finding.severity, finding.command) == (Urgency.CRITICAL, "bkctl recover failed-bookie b6:3181")
+    assert (finding.severity, finding.command) == (Severity.CRITICAL, "bkctl recover failed-bookie b6:3181")
     over = msgspec.structs.replace(status, recovery=in_maintenance("b4:3181", is_over=True))
     (finding,) = [each for each in findings_of(over) if each.part == "bookies_down"]
-    assert (finding.severity, finding.command) == (Urgency.CRITICAL, "bkctl recover failed-bookie b4:3181")
+    assert (finding.severity, finding.command) == (Severity.CRITICAL, "bkctl recover failed-bookie b4:3181")
 
 
 def test_the_delay_that_a_maintenance_has_set_is_left_to_its_end() -> None:
@@ -180,13 +179,13 @@ def test_the_delay_that_a_maintenance_has_set_is_left_to_its_end() -> None:
         recovery=in_maintenance("b2:3181", set_delay_s=7200),
     )
     (finding,) = [each for each in findings_of(during) if each.part == "recovery_delay"]
-    assert (finding.severity, finding.command) == (Urgency.NOTICE, "bkctl autorecovery maintenance list")
+    assert (finding.severity, finding.command) == (Severity.INFORMATION, "bkctl autorecovery maintenance list")
     over = msgspec.structs.replace(during, recovery=in_maintenance("b2:3181", set_delay_s=7200, is_over=True))
     (finding,) = [each for each in findings_of(over) if each.part == "recovery_delay"]
-    assert (finding.severity, finding.command) == (Urgency.WARNING, "bkctl autorecovery maintenance end b2:3181")
+    assert (finding.severity, finding.command) == (Severity.WARNING, "bkctl autorecovery maintenance end b2:3181")
     other = msgspec.structs.replace(during, recovery=in_maintenance("b2:3181", set_delay_s=3601))
     (finding,) = [each for each in findings_of(other) if each.part == "recovery_delay"]
-    assert (finding.severity, finding.command) == (Urgency.WARNING, "bkctl autorecovery delay set 0")
+    assert (finding.severity, finding.command) == (Severity.WARNING, "bkctl autorecovery delay set 0")
 
 
 def test_no_deadline_of_an_unreferenced_bookie_is_announced() -> None:
@@ -203,7 +202,7 @@ def test_faults_are_found_together_and_the_most_urgent_comes_first() -> None:
     for _ in range(500):
         chosen = [each for each in source.sample(FAULTS, 6) if each[2].get("zookeeper_ms", 0) is not None]
         changes: dict[str, Any] = {}
-        expected: list[tuple[str, Urgency]] = []
+        expected: list[tuple[str, Severity]] = []
         for part, severity, change in chosen:
             if changes.keys().isdisjoint(change):
                 changes |= change
@@ -218,7 +217,7 @@ def test_faults_are_found_together_and_the_most_urgent_comes_first() -> None:
         if "locks" in changes:
             expected = [each for each in expected if each[0] != "no_repair"]
         assert known.issuperset(expected), (chosen, found)
-        assert worst(found) == max(severities, default=Urgency.OK)
+        assert worst(severities) == (severities[0] if severities else None)
 
 
 def test_one_mark_is_not_several() -> None:
@@ -285,7 +284,7 @@ def test_bookies_that_delete_no_ledgers() -> None:
     stopped = tuple((each, CollectionNote(stopped="ZooKeeper has note 4")) for each in ("b1:3181", "b9:3181"))
     status = msgspec.structs.replace(HEALTHY, recovery=RecoveryStatus(stopped=stopped), bookies=(GOOD,))
     (finding,) = [each for each in findings_of(status) if each.part == "deletion_stopped"]
-    assert (finding.severity, finding.command) == (Urgency.CRITICAL, "bkctl bookie gc status b1:3181")
+    assert (finding.severity, finding.command) == (Severity.CRITICAL, "bkctl bookie gc status b1:3181")
     assert finding.sentence == (
         "bookie b1:3181 deletes no ledgers, because the metadata is older than it was: ZooKeeper has note 4"
     )

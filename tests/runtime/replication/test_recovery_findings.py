@@ -26,7 +26,7 @@ from bkctl.runtime.replication.judge.cluster_status import (
     findings_of,
 )
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, idle_seconds, recovery_findings
-from bkctl.runtime.replication.judge.status_finding import Urgency
+from bkctl.storage.severity import Severity
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -57,53 +57,53 @@ def daemon(**changes: Any) -> tuple[DaemonNote, ...]:
     return (msgspec.structs.replace(DAEMON, **changes),)
 
 
-FAULTS: list[tuple[str, Urgency, str, dict[str, Any]]] = [
+FAULTS: list[tuple[str, Severity, str, dict[str, Any]]] = [
     (
         "lost_entries",
-        Urgency.CRITICAL,
+        Severity.CRITICAL,
         "1 ledger has entries that no registered bookie has: 7",
         {"losses": NotedLosses(1, (("7", LOSS),))},
     ),
     (
         "too_many_gone",
-        Urgency.CRITICAL,
+        Severity.CRITICAL,
         "3 of 4 bookies are gone, more than 50.0 %: no ledger is marked",
         {"daemons": daemon(alarm="3 of 4 bookies are gone, more than 50.0 %: no ledger is marked until some are back")},
     ),
-    ("lost_entries", Urgency.CRITICAL, "20,000 ledgers have entries", {"losses": NotedLosses(20_000)}),
+    ("lost_entries", Severity.CRITICAL, "20,000 ledgers have entries", {"losses": NotedLosses(20_000)}),
     (
         "maintenance_overdue",
-        Urgency.WARNING,
+        Severity.WARNING,
         "the maintenance of bookie b1:3181 is overdue by 60 s",
         {"maintenance": maintenance(NOW_MS - 60_000)},
     ),
     (
         "deadlines",
-        Urgency.NOTICE,
+        Severity.INFORMATION,
         "bookie b1:3181 is gone; the ledgers will be marked in 4 min",
         {"deadlines": (("b1:3181", AWAY),)},
     ),
     (
         "daemon_silent",
-        Urgency.WARNING,
+        Severity.WARNING,
         "have not reported for up to 60 min and may hang: host-1 (process 7)",
         {"daemons": daemon(written_ms=NOW_MS - HOUR_MS)},
     ),
     (
         "auditor_task",
-        Urgency.WARNING,
+        Severity.WARNING,
         "its task audit fails: no progress for 120 s (never succeeded)",
         {"daemons": daemon(lanes=(LaneStatus(name="audit", error="no progress for 120 s", failures=2),))},
     ),
-    ("failed_repairs", Urgency.NOTICE, "3 marked ledgers", {"failures": 3}),
-    ("unreadable_note", Urgency.WARNING, "cannot be read", {"unreadable": ("node /x cannot be read",)}),
+    ("failed_repairs", Severity.INFORMATION, "3 marked ledgers", {"failures": 3}),
+    ("unreadable_note", Severity.WARNING, "cannot be read", {"unreadable": ("node /x cannot be read",)}),
     (
         "no_progress",
-        Urgency.WARNING,
+        Severity.WARNING,
         "no worker has finished one for 2 h",
         {"daemons": daemon(worker=msgspec.structs.replace(WORKER, finished_ms=NOW_MS - 2 * HOUR_MS))},
     ),
-    ("no_worker", Urgency.WARNING, "no daemon is a worker: host-1 (role auditor)", {"daemons": (AUDITOR,)}),
+    ("no_worker", Severity.WARNING, "no daemon is a worker: host-1 (role auditor)", {"daemons": (AUDITOR,)}),
 ]
 
 
@@ -113,7 +113,7 @@ def test_nothing_is_found_while_all_is_well() -> None:
 
 
 @pytest.mark.parametrize(("part", "severity", "words", "changes"), FAULTS)
-def test_each_fault_is_found(part: str, severity: Urgency, words: str, changes: dict[str, Any]) -> None:
+def test_each_fault_is_found(part: str, severity: Severity, words: str, changes: dict[str, Any]) -> None:
     (finding,) = recovery_findings(msgspec.structs.replace(GOOD, **changes), OLD, NOW_MS)
     assert (finding.part, finding.severity) == (part, severity)
     assert words in finding.sentence

@@ -22,6 +22,7 @@ from bkctl.storage.index.java_index import HEADER_BYTES as IDX_HEADER_BYTES
 from bkctl.storage.journal.format import encode_ledger_key_record
 from bkctl.storage.journal.log_mark import survey_marks
 from bkctl.storage.offline.storage_check import StorageCheck, StorageFinding
+from bkctl.storage.severity import Severity
 from tests.storage.engines import KEY, checkpoint, config_below, entry
 from tests.storage.java_directories import boot, java_directories
 
@@ -78,7 +79,7 @@ class Harm(NamedTuple):
     act: Callable[[Path], object]
     check: str
     said: str
-    is_problem: bool = True
+    severity: Severity = Severity.CRITICAL
 
 
 HARMS = {
@@ -106,7 +107,7 @@ HARMS = {
         lambda root: (root / "ledgers-1/current/bkctl.mark.0").write_bytes(b"junk"),
         "marks",
         "checksum",
-        is_problem=False,
+        severity=Severity.INFORMATION,
     ),
     "catalog damaged": Harm(
         lambda root: (root / "journal-0/current/bkctl.journals").write_bytes(b"junk"), "journals", "catalog"
@@ -172,8 +173,8 @@ def test_harm_is_found(config: StorageConfig, tmp_path: Path, name: str) -> None
     found = [each for each in everything if each.check == harm.check and harm.said in each.reason]
     assert found, everything
     assert len(everything) <= len(found) + 1, "whatever cannot be read, the rest is checked, and is sound"
-    assert {each.is_problem for each in found} == {harm.is_problem}
-    assert all((each.fix is not None) == harm.is_problem for each in found)
+    assert {each.severity for each in found} == {harm.severity}
+    assert all((each.fix is not None) == (harm.severity is Severity.CRITICAL) for each in found)
 
 
 def test_an_id_of_misread_bytes_is_no_ledger_that_lacks_something(config: StorageConfig, tmp_path: Path) -> None:
@@ -195,7 +196,7 @@ def test_damage_before_the_mark_is_a_note(config: StorageConfig, tmp_path: Path)
     oldest = min((tmp_path / "journal-0/current").glob("*.txn"), key=lambda path: int(path.stem, 16))
     oldest.write_bytes(oldest.read_bytes()[:512] + b"\xff\xff\0\0" + oldest.read_bytes()[516:])
     found = check(config)
-    assert [(each.path, each.is_problem, each.offset) for each in found] == [(str(oldest), False, 512)]
+    assert [(each.path, each.severity, each.offset) for each in found] == [(str(oldest), Severity.INFORMATION, 512)]
     boot(config).close()
 
 
@@ -224,9 +225,9 @@ def test_damage_after_the_mark_is_found_despite_damage_before_it(
     assert marks.replay_start == (int(path.stem, 16), ends[4])
     for offset, harmed in ((ends[1], harm), (ends[6], b"\xff\xff\0\0")):
         path.write_bytes(path.read_bytes()[:offset] + harmed + path.read_bytes()[offset + len(harmed) :])
-    assert [(each.path, each.is_problem, each.offset) for each in check(config)] == [
-        (str(path), False, ends[1]),
-        (str(path), True, ends[6]),
+    assert [(each.path, each.severity, each.offset) for each in check(config)] == [
+        (str(path), Severity.INFORMATION, ends[1]),
+        (str(path), Severity.CRITICAL, ends[6]),
     ]
     with pytest.raises(CorruptFileError, match=f"offset {ends[6]}"):
         boot(config)
@@ -254,7 +255,7 @@ def test_the_index_of_java_is_a_note(tmp_path: Path, image: str) -> None:
     """It is what a healthy Java bookie has."""
     directories = java_directories(image, tmp_path)
     [found] = check(directories.config)
-    assert (found.check, found.path, found.is_problem) == ("index", str(directories.indexes[0]), False)
+    assert (found.check, found.path, found.severity) == ("index", str(directories.indexes[0]), Severity.INFORMATION)
     assert "bkctl storage adopt" in found.reason
 
 
@@ -265,7 +266,7 @@ def test_broken_index_files_of_java(tmp_path: Path) -> None:
     with second.open("r+b") as stream:
         stream.seek(IDX_HEADER_BYTES)
         stream.write(struct.pack(">q", 77 << 32 | 1028))
-    problems = [each for each in check(directories.config) if each.is_problem]
+    problems = [each for each in check(directories.config) if each.severity is Severity.CRITICAL]
     assert [(each.path, each.ledger_id, each.entry_id) for each in problems] == [
         (str(first), int(first.stem, 16), None),
         (str(second), int(second.stem, 16), 0),
@@ -279,7 +280,7 @@ def test_index_directories_that_are_not_paired(config: StorageConfig, tmp_path: 
     (tmp_path / "index" / "current").mkdir(parents=True)
     unpaired = msgspec.structs.replace(config, index_directories=(str(tmp_path / "index"),))
     [found] = check(unpaired)
-    assert (found.check, found.is_problem) == ("index", True)
+    assert (found.check, found.severity) == ("index", Severity.CRITICAL)
     assert "not as many as ledger directories" in found.reason
     directories = java_directories("interleaved-4.18.0/replayed", tmp_path / "java")
     (tmp_path / "l2").mkdir()
@@ -288,7 +289,7 @@ def test_index_directories_that_are_not_paired(config: StorageConfig, tmp_path: 
     java = msgspec.structs.replace(
         directories.config, ledger_directories=ledgers, index_directories=directories.config.ledger_directories
     )
-    assert [each.is_problem for each in check(java)] == [False]
+    assert [each.severity for each in check(java)] == [Severity.INFORMATION]
 
 
 def test_a_record_of_another_journal_is_a_finding(config: StorageConfig, tmp_path: Path) -> None:
@@ -298,7 +299,7 @@ def test_a_record_of_another_journal_is_a_finding(config: StorageConfig, tmp_pat
     record = entry(2, 11, b"x" * 2000)
     path.write_bytes(path.read_bytes().replace(record[:16], entry(3, 11, b"")[:16]))
     (found,) = [finding for finding in check(config) if finding.check == "journals"]
-    assert (found.path, found.is_problem) == (str(path), True)
+    assert (found.path, found.severity) == (str(path), Severity.CRITICAL)
     assert "a record of ledger 3, which belongs to another journal" in found.reason
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bkctl.runtime.admin.jobs import StepProgress
+from bkctl.runtime.admin.api import StepProgress
 from bkctl.runtime.bookie.boot.process import running_bookie
 from bkctl.runtime.bookie.boot.server import BookieServer
 from bkctl.runtime.client import LedgerClient

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from bkctl.app import build_app
-from bkctl.runtime.metadata.doctor.catalogue import RULES, Rule, Severity
+from bkctl.runtime.metadata.doctor.catalogue import RULES, Rule
+from bkctl.storage.severity import Severity
 
 _COMMAND = re.compile(r"bkctl ((?:[a-z-]+ ?)+)((?:--[a-z-]+ ?)*)")
 
 
 def test_the_worst_come_first() -> None:
     severities = [rule.severity for rule in RULES.values()]
-    assert severities == sorted(severities)
+    assert severities == sorted(severities, reverse=True)
     assert next(iter(RULES)) == "forbidden-ledger-id"
     assert set(severities) == set(Severity)
 

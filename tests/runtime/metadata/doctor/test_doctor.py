@@ -12,13 +12,14 @@ from kazoo.client import KazooClient
 from bkctl.runtime.ledger.changes import new_ledger, to_closed
 from bkctl.runtime.ledger.metadata import DigestType
 from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
-from bkctl.runtime.metadata.doctor.catalogue import RULES, Severity
+from bkctl.runtime.metadata.doctor.catalogue import RULES
 from bkctl.runtime.metadata.doctor.doctor import DoctorReport, examine_cluster
 from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
 from bkctl.runtime.metadata.store import MetadataStore, Node
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
+from bkctl.storage.severity import Severity
 from tests.runtime.metadata.bad_nodes import (
     BAD_NODES,
     BOOKIES,
