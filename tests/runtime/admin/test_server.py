@@ -89,6 +89,9 @@ async def stages(tmp_path: Path) -> AsyncIterator[type]:
             async def get(_: AdminRequest) -> AdminAnswer:
                 return text_answer("OK")
 
+            async def show_id(request: AdminRequest) -> AdminAnswer:
+                return text_answer(request.places["id"])
+
             async def large(_: AdminRequest) -> AdminAnswer:
                 return text_answer("x" * LARGE)
 
@@ -113,7 +116,8 @@ async def stages(tmp_path: Path) -> AsyncIterator[type]:
                 Route("GET", "/never", never),
                 Route("GET", "/fail", fail),
                 Route("PUT", "/change", change, changes=True),
-                Route("GET", "/things/{id}", get),
+                Route("GET", "/things/{id}", show_id),
+                Route("DELETE", "/things/{id}", change, changes=True),
             ]
             token_file = tmp_path / "token"
             token_file.touch(0o600)
@@ -141,7 +145,12 @@ async def is_served(stage: Stage) -> bool:
         ("GET /get HTTP/1.1\r\nHost: b\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n", 200),
         ("GET /get?a=%00&b=%zz HTTP/1.1\r\nHost: b\r\n\r\n", 200),
         ("GET /things/5 HTTP/1.1\r\nHost: b\r\n\r\n", 200),
+        ("GET /things/5/ HTTP/1.1\r\nHost: b\r\n\r\n", 200),
         ("GET /things/ HTTP/1.1\r\nHost: b\r\n\r\n", 404),
+        ("GET /things/5/6 HTTP/1.1\r\nHost: b\r\n\r\n", 404),
+        ("GET /things/%35 HTTP/1.1\r\nHost: b\r\n\r\n", 404),
+        ("GET / HTTP/1.1\r\nHost: b\r\n\r\n", 404),
+        ("GET /get#5 HTTP/1.1\r\nHost: b\r\n\r\n", 404),
         ("GET //get HTTP/1.1\r\nHost: b\r\n\r\n", 404),
         ("GET /get// HTTP/1.1\r\nHost: b\r\n\r\n", 404),
         ("GET /x/../get HTTP/1.1\r\nHost: b\r\n\r\n", 404),
@@ -157,8 +166,10 @@ async def is_served(stage: Stage) -> bool:
         ("OPTIONS /get HTTP/1.1\r\nHost: b\r\n\r\n", 405),
         ("TRACE /get HTTP/1.1\r\nHost: b\r\n\r\n", 405),
         ("POST /change HTTP/1.1\r\nHost: b\r\n\r\n", 405),
+        ("PUT /things/5 HTTP/1.1\r\nHost: b\r\n\r\n", 405),
         ("GET /get HTTP/1.1\r\nHost: b\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", 417),
         ("PUT /change HTTP/1.1\r\nHost: b\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n", 417),
+        ("GET /nothing HTTP/1.1\r\nHost: b\r\nExpect: another\r\n\r\n", 417),
         ("PUT /change HTTP/1.1\r\nHost: b\r\n\r\n", 401),
         ("GET /fail HTTP/1.1\r\nHost: b\r\n\r\n", 500),
         ("GET /get HTTP/1.1\r\nHost: b\r\nX: " + "x" * 10_000 + "\r\n\r\n", 400),
@@ -289,6 +300,15 @@ async def test_bodies(stages: type) -> None:
     await client.send(f"{chunked}5\r\n{{")
     client.writer.close()
     assert await is_served(stage)
+
+
+async def test_a_part_of_the_path_and_the_methods_of_a_path(stages: type) -> None:
+    stage: Stage = await stages()
+    for path in ("/things/5", "/things/5/"):
+        assert (await stage.ask(f"GET {path} HTTP/1.1\r\nHost: b\r\n\r\n"))[2] == b"5"
+    _, headers, body = await stage.ask("PUT /things/5 HTTP/1.1\r\nHost: b\r\n\r\n")
+    assert headers["allow"] == "DELETE, GET"
+    assert json.loads(body)["error"] == "the methods of this path are DELETE, GET"
 
 
 async def test_pipelined_requests_are_answered_in_order(stages: type) -> None:
