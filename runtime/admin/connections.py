@@ -1,24 +1,31 @@
 """Connections of the admin interface: limits for what a slow, silent or hostile client may take.
 
 aiohttp closes a silent connection; it has no limit for a request that never becomes complete, for the number of
-connections, or for a client that does not read its answer.
+connections, or for a client that does not read its answer. Without a middleware it answers a request that is not valid
+HTTP or has a header ``Expect``, in words of its own that name its version.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from bkctl.runtime.admin.messages import AdminError, Problem, error_answer
+from bkctl.runtime.admin.messages import AdminAnswer, AdminError, Problem, error_answer
 from bkctl.runtime.net.connection_room import ConnectionRoom
 
-SERVER_NAME = "bkctl"
+HttpHandler: TypeAlias = Callable[[Any], Awaitable[web.StreamResponse]]
+"""Answers a request of aiohttp."""
+
+_UPGRADES: Final = frozenset({"websocket", "tcp"})
+"""Protocols to which aiohttp would switch. Others are ignored, as the standard allows."""
+
+_SERVER_NAME = "bkctl"
 """Header of each answer; aiohttp's own would name versions."""
 
 
@@ -132,33 +139,34 @@ class AdminConnection(web.RequestHandler):
         super().data_received(data)
         self.is_busy = self.is_busy or bool(self._messages)  # headers are complete; the handler starts later
 
-    @contextlib.contextmanager
-    def answering(self, request: web.BaseRequest) -> Iterator[None]:
-        """The headers of a request are complete; within the block it is answered."""
-        self._stop_timer()
-        self.is_busy, self._head_bytes, self._body = True, 0, request.content
-        try:
-            yield
-        finally:
-            self.is_busy = bool(self._messages)
-            self._room.note_activity(self)
-
-    async def write(self, request: web.BaseRequest, response: web.Response, size_bytes: int) -> None:
-        """Send an answer. The connection ends if the client does not read it.
+    async def answer(self, request: web.BaseRequest, handler: HttpHandler) -> web.StreamResponse:
+        """Answer a request whose headers are complete. The connection ends if the client does not read the answer.
 
         aiohttp does not wait until an answer is read: a client could ask for the next ones without reading any.
         """
-        with self._room.unread(self, size_bytes):
-            try:
+        self._stop_timer()
+        self.is_busy, self._head_bytes, self._body = True, 0, request.content
+        try:
+            if "Expect" in request.headers or request.headers.get("Upgrade", "").lower() in _UPGRADES:
+                response: web.StreamResponse = self._refuse(
+                    Problem.EXPECTATION, "neither Expect nor another protocol is supported"
+                )
+            else:
+                response = await handler(request)
+            with self._room.unread(self, response.content_length or 0):
                 async with asyncio.timeout(self._room.limits.write_s_max):
                     await response.prepare(request)
                     await response.write_eof()
                     await request.writer.drain()
-            except ConnectionError:
-                pass  # the client has gone
-            except TimeoutError:
-                self._room.report(self.origin, "does not read its answer; closing the connection")
-                self.abort()
+        except ConnectionError:
+            pass  # the client has gone
+        except TimeoutError:
+            self._room.report(self.origin, "does not read its answer; closing the connection")
+            self.abort()
+        finally:
+            self.is_busy = bool(self._messages)
+            self._room.note_activity(self)
+        return response
 
     def abort(self) -> None:
         """End the connection now; what it has not read is dropped."""
@@ -175,16 +183,17 @@ class AdminConnection(web.RequestHandler):
         message: str | None = None,  # noqa: ARG002
     ) -> web.StreamResponse:
         """Answer a request that is not valid HTTP; what it contains is neither logged nor sent back."""
-        reason = "is not valid HTTP" if isinstance(exc, HttpProcessingError) else "failed"
-        self._room.report(self.origin, f"a request {reason}")
+        reason = "the request " + ("is not valid HTTP" if isinstance(exc, HttpProcessingError) else "failed")
         if request.writer.output_size > 0:
+            self._room.report(self.origin, reason)
             raise ConnectionError("the answer to an earlier request is incomplete")
-        problem = Problem.INVALID if status == Problem.INVALID.status else Problem.INTERNAL
-        answer = error_answer(AdminError(problem, f"the request {reason}"))
-        headers = {"Content-Type": answer.content_type, "Server": SERVER_NAME}
-        response = web.Response(body=answer.body, status=answer.status, headers=headers)
+        response = self._refuse(Problem.INVALID if status == Problem.INVALID.status else Problem.INTERNAL, reason)
         response.force_close()
         return response
+
+    def _refuse(self, problem: Problem, sentence: str) -> web.Response:
+        self._room.report(self.origin, sentence)
+        return response_of(error_answer(AdminError(problem, sentence)))
 
     def _end_slow_request(self) -> None:
         self._timer = None
@@ -195,3 +204,21 @@ class AdminConnection(web.RequestHandler):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def connection_of(request: web.BaseRequest) -> AdminConnection:
+    """The connection on which a request came."""
+    connection = request.protocol
+    assert isinstance(connection, AdminConnection)
+    return connection
+
+
+async def answer_within_limits(handler: HttpHandler, request: web.BaseRequest) -> web.StreamResponse:
+    """Answer a request; the connection ends if its client does not read the answer."""
+    return await connection_of(request).answer(request, handler)
+
+
+def response_of(answer: AdminAnswer) -> web.Response:
+    """The answer as aiohttp sends it."""
+    headers = {"Content-Type": answer.content_type, "Server": _SERVER_NAME}
+    return web.Response(body=answer.body, status=answer.status, headers=headers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -40,7 +40,6 @@ class AdminAnswer(msgspec.Struct, frozen=True):
     body: bytes
     status: int = 200
     content_type: str = JSON
-    headers: Mapping[str, str] = {}
 
 
 def fields_of(request: AdminRequest, *names: str) -> dict[str, object]:
@@ -103,12 +102,11 @@ class Problem(enum.Enum):
 
 
 class AdminError(BkctlError):
-    """A request that cannot be done. ``methods``: those that its path has."""
+    """A request that cannot be done."""
 
-    def __init__(self, problem: Problem, message: str, methods: Sequence[str] = ()) -> None:
+    def __init__(self, problem: Problem, message: str) -> None:
         super().__init__(message)
         self.problem = problem
-        self.methods = methods
 
 
 _PROBLEMS: Final = {
@@ -121,10 +119,7 @@ _PROBLEMS: Final = {
 def error_answer(error: BkctlError) -> AdminAnswer:
     """The answer to a request that failed."""
     problem = problem_of(error)
-    answer = json_answer(ErrorAnswer(str(error), problem.word), problem.status)
-    if isinstance(error, AdminError) and error.methods:
-        return msgspec.structs.replace(answer, headers={"Allow": ", ".join(error.methods)})
-    return answer
+    return json_answer(ErrorAnswer(str(error), problem.word), problem.status)
 
 
 def problem_of(error: Exception) -> Problem:
@@ -147,44 +142,3 @@ class Route(NamedTuple):
     path: str
     handle: Handler
     changes: bool = False
-
-
-class RouteTable:
-    """The routes of a server, by path."""
-
-    def __init__(self, routes: Sequence[Route]) -> None:
-        self._by_path: dict[tuple[str, ...], dict[str, Route]] = {}
-        for route in routes:
-            self._by_path.setdefault(_parts(route.path), {})[route.method] = route
-
-    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
-        """The route of a request, and the values of the variable parts of its path; AdminError.
-
-        One slash at the end is ignored, as in Java.
-        """
-        given = _parts(path)
-        for parts, methods in self._by_path.items():
-            places = _match(parts, given)
-            if places is None:
-                continue
-            if method not in methods:
-                known = sorted(methods)
-                raise AdminError(Problem.METHOD, f"the methods of this path are {', '.join(known)}", known)
-            return methods[method], places
-        raise AdminError(Problem.NOT_FOUND, "there is no such path")
-
-
-def _parts(path: str) -> tuple[str, ...]:
-    return tuple(path.removesuffix("/").split("/"))
-
-
-def _match(parts: tuple[str, ...], given: tuple[str, ...]) -> dict[str, str] | None:
-    if len(parts) != len(given):
-        return None
-    places = {}
-    for part, value in zip(parts, given, strict=True):
-        if part.startswith("{") and value:
-            places[part[1:-1]] = value
-        elif part != value:
-            return None
-    return places

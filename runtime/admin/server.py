@@ -5,11 +5,15 @@ request that changes something needs the token, and every request must name this
 reach the port from the browser of a user who may, under a name of the page whose address changes (DNS rebinding).
 
 A request that is refused is logged without its query, headers and body, which may be secret.
+
+Each socket has an aiohttp application. What its middlewares cannot limit, because it happens before they are called or
+after they return, is in ``connections``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 import ipaddress
 import logging
@@ -19,8 +23,16 @@ from typing import Final, NamedTuple
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from bkctl.runtime.admin.connections import SERVER_NAME, AdminConnection, AdminLimits, AdminRoom
-from bkctl.runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, RouteTable, error_answer
+from bkctl.runtime.admin.connections import (
+    AdminConnection,
+    AdminLimits,
+    AdminRoom,
+    HttpHandler,
+    answer_within_limits,
+    connection_of,
+    response_of,
+)
+from bkctl.runtime.admin.messages import AdminError, AdminRequest, Problem, Route, error_answer
 from bkctl.runtime.net.limited_log import LimitedLog
 from bkctl.runtime.ports import Listen, ListeningSocket, ListenLocal
 from bkctl.storage.advice import without_path
@@ -33,9 +45,6 @@ ReadToken = Callable[[], Awaitable[bytes | None]]
 
 _LOG_INTERVAL_S: Final = 10.0
 _SHOWN_LENGTH_MAX: Final = 100
-_UPGRADES: Final = frozenset({"websocket", "tcp"})
-"""Protocols to which aiohttp would switch. Others are ignored, as the standard allows."""
-
 
 ANY_NAME: Final = "*"
 
@@ -47,20 +56,23 @@ class TcpAccess(NamedTuple):
     names: frozenset[str]
 
 
+_ACCESS: Final = web.AppKey("access", TcpAccess)
+
+
 class AdminServer:
     """Serves routes on all its sockets; ``close`` ends them."""
 
     def __init__(self, routes: Sequence[Route], limits: AdminLimits | None = None) -> None:
-        self._routes = RouteTable(routes)
+        self._routes = routes
         self._limits = limits or AdminLimits()
         self._sockets: list[ListeningSocket] = []
-        self._servers: list[web.Server] = []
+        self._runners: list[web.AppRunner] = []
         self._refusals = LimitedLog(logger, _LOG_INTERVAL_S, "refusals", logging.INFO)
         self._token_errors = LimitedLog(logger, _LOG_INTERVAL_S, "errors", logging.ERROR)
 
     async def open_local(self, listen: ListenLocal, path: str) -> None:
         """Serve on a unix socket, for this user; OSError, ConfigurationError."""
-        self._sockets.append(await listen(self._accepting(self._routes, None), path))
+        self._sockets.append(await listen(await self._accepting(self._routes), path))
 
     async def open_tcp(
         self,
@@ -76,9 +88,9 @@ class AdminServer:
 
         ``routes`` None: all. ``names``: of this machine, for requests by name; ANY_NAME: all names.
         """
-        table = self._routes if routes is None else RouteTable(routes)
         access = TcpAccess(read_token, frozenset(map(_normal, names)))
-        opened = await listen(self._accepting(table, access), host, port)
+        accepting = await self._accepting(self._routes if routes is None else routes, access)
+        opened = await listen(accepting, host, port)
         self._sockets.append(opened)
         return opened.port
 
@@ -86,72 +98,68 @@ class AdminServer:
         """Stop listening and end all connections. Safe to repeat."""
         for opened in self._sockets:
             opened.close()
-        servers, self._servers = self._servers, []
-        for server in servers:
-            await server.shutdown(timeout=1.0)
+        runners, self._runners = self._runners, []
+        for runner in runners:
+            await runner.cleanup()
         self._refusals.close()
         self._token_errors.close()
 
-    def _accepting(self, routes: RouteTable, access: TcpAccess | None) -> Callable[[], AdminConnection]:
+    async def _accepting(
+        self, routes: Sequence[Route], access: TcpAccess | None = None
+    ) -> Callable[[], AdminConnection]:
         """Creates the protocol of each connection of one socket."""
-        room = AdminRoom(self._limits, self._refusals.report)
-
-        async def handle(request: web.BaseRequest) -> web.StreamResponse:
-            connection = request.protocol
-            assert isinstance(connection, AdminConnection)
-            with connection.answering(request):
-                answer = await self._answer_or_error(request, connection, routes, access)
-                response = _response(answer)
-                await connection.write(request, response, len(answer.body))
-            return response
-
-        server = web.Server(handle)
-        self._servers.append(server)
+        app = web.Application(
+            middlewares=[self._tell_errors, _check_target], client_max_size=self._limits.body_bytes_max
+        )
+        if access is not None:
+            app[_ACCESS] = access
+        for route in routes:
+            for path in (route.path, f"{route.path}/"):  # one slash at the end is ignored, as in Java
+                app.router.add_route(route.method, path, functools.partial(self._handle, route=route))
+        runner = web.AppRunner(app, shutdown_timeout=1.0)
+        await runner.setup()
+        self._runners.append(runner)
+        server, room = runner.server, AdminRoom(self._limits, self._refusals.report)
+        assert server is not None
+        # Around the middlewares: the application answers some requests without them.
+        server.request_handler = functools.partial(answer_within_limits, server.request_handler)
         return lambda: AdminConnection(server, room, asyncio.get_running_loop())
 
-    async def _answer_or_error(
-        self,
-        request: web.BaseRequest,
-        connection: AdminConnection,
-        routes: RouteTable,
-        access: TcpAccess | None,
-    ) -> AdminAnswer:
+    @web.middleware
+    async def _tell_errors(self, request: web.Request, handler: HttpHandler) -> web.StreamResponse:
+        """Answer a request that is refused, fails or takes too long with a sentence as JSON, and log it."""
+        headers = {}
         try:
             async with asyncio.timeout(self._limits.answer_s_max):
-                return await self._answer(request, routes, access)
-        except BkctlError as error:
-            answer, reason = error_answer(error), str(error) or type(error).__name__
+                return await handler(request)
+        except web.HTTPNotFound:
+            error: BkctlError = AdminError(Problem.NOT_FOUND, "there is no such path")
+        except web.HTTPMethodNotAllowed as refused:
+            headers["Allow"] = ", ".join(sorted(refused.allowed_methods))
+            error = AdminError(Problem.METHOD, f"the methods of this path are {headers['Allow']}")
+        except BkctlError as caught:
+            error = caught
         except TimeoutError:
-            reason = f"no answer within {self._limits.answer_s_max:g} s"
-            answer = error_answer(AdminError(Problem.UNAVAILABLE, reason))
+            error = AdminError(Problem.UNAVAILABLE, f"no answer within {self._limits.answer_s_max:g} s")
         except Exception:
             logger.exception("admin request %s failed", _shown(request))
-            reason = "the request failed; the log of the server says why"
-            answer = error_answer(AdminError(Problem.INTERNAL, reason))
+            error = AdminError(Problem.INTERNAL, "the request failed; the log of the server says why")
+        response = response_of(error_answer(error))
+        response.headers.update(headers)
         # One cause per status: a client chooses the words of many reasons.
-        self._refusals.report(
-            connection.origin, f"{_shown(request)}: {answer.status}: {reason}", f"status {answer.status}"
-        )
-        return answer
+        reason = f"{_shown(request)}: {response.status}: {str(error) or type(error).__name__}"
+        self._refusals.report(connection_of(request).origin, reason, f"status {response.status}")
+        return response
 
-    async def _answer(self, request: web.BaseRequest, routes: RouteTable, access: TcpAccess | None) -> AdminAnswer:
-        path = request.raw_path.partition("?")[0]
-        if not path.startswith("/"):
-            raise AdminError(Problem.INVALID, "the target of the request is not a path")
-        if access is not None and not is_known_host(request.headers.get("Host"), access.names):
-            raise AdminError(
-                Problem.REFUSED, "the request names another host: use the address of this one, or set adminHostNames"
-            )
-        route, places = routes.find(request.method, path)
-        if "Expect" in request.headers or request.headers.get("Upgrade", "").lower() in _UPGRADES:
-            raise AdminError(Problem.EXPECTATION, "neither Expect nor another protocol is supported")
+    async def _handle(self, request: web.Request, route: Route) -> web.StreamResponse:
+        access = request.app.get(_ACCESS)
         if route.changes and access is not None:
             await self._require_token(request, access.read_token)
-        return await route.handle(
-            AdminRequest(query=dict(request.query), body=await self._body(request), places=places)
-        )
+        body = await self._body(request)
+        asked = AdminRequest(query=dict(request.query), body=body, places=request.match_info)
+        return response_of(await route.handle(asked))
 
-    async def _require_token(self, request: web.BaseRequest, read_token: ReadToken) -> None:
+    async def _require_token(self, request: web.Request, read_token: ReadToken) -> None:
         try:
             expected = await read_token()
         except (OSError, BkctlError) as error:
@@ -169,22 +177,36 @@ class AdminServer:
         if scheme.lower() != "bearer" or not hmac.compare_digest(token, expected):
             raise AdminError(Problem.UNAUTHORIZED, "give the token of this server: Authorization: Bearer TOKEN")
 
-    async def _body(self, request: web.BaseRequest) -> bytes:
-        limits, body = self._limits, bytearray()
+    async def _body(self, request: web.Request) -> bytes:
+        limits = self._limits
         too_large = AdminError(Problem.TOO_LARGE, f"the body is longer than {limits.body_bytes_max} bytes")
         if (request.content_length or 0) > limits.body_bytes_max:
             raise too_large
         try:
             async with asyncio.timeout(limits.body_s_max):
-                while part := await request.content.readany():
-                    body += part
-                    if len(body) > limits.body_bytes_max:
-                        raise too_large
+                return await request.read()
+        except web.HTTPRequestEntityTooLarge as error:
+            raise too_large from error
         except TimeoutError as error:
             raise AdminError(Problem.TOO_SLOW, f"the body did not arrive within {limits.body_s_max:g} s") from error
         except (HttpProcessingError, web.RequestPayloadError, OSError) as error:
             raise AdminError(Problem.INVALID, "the body is not complete, or its chunks are not valid") from error
-        return bytes(body)
+
+
+@web.middleware
+async def _check_target(request: web.Request, handler: HttpHandler) -> web.StreamResponse:
+    """AdminError if the request names another machine, or its target is not a path."""
+    path = request.raw_path.partition("?")[0]
+    if not path.startswith("/"):
+        raise AdminError(Problem.INVALID, "the target of the request is not a path")
+    access = request.app.get(_ACCESS)
+    if access is not None and not is_known_host(request.headers.get("Host"), access.names):
+        raise AdminError(
+            Problem.REFUSED, "the request names another host: use the address of this one, or set adminHostNames"
+        )
+    if path != request.path:  # the router compares what it has decoded; no path of ours needs that
+        raise web.HTTPNotFound
+    return await handler(request)
 
 
 def is_known_host(header: str | None, names: Collection[str]) -> bool:
@@ -207,12 +229,7 @@ def _normal(name: str) -> str:
     return name.lower().removesuffix(".")
 
 
-def _response(answer: AdminAnswer) -> web.Response:
-    headers = {"Content-Type": answer.content_type, "Server": SERVER_NAME, **answer.headers}
-    return web.Response(body=answer.body, status=answer.status, headers=headers)
-
-
-def _shown(request: web.BaseRequest) -> str:
+def _shown(request: web.Request) -> str:
     """Method and path for the log: short, without query, in ASCII without control characters."""
     path = request.raw_path.partition("?")[0].partition("#")[0]
     text = f"{request.method[:_SHOWN_LENGTH_MAX]} {path[:_SHOWN_LENGTH_MAX]}"

@@ -14,13 +14,12 @@ import msgspec
 from bkctl.runtime.errors import ProtocolError
 from bkctl.runtime.net.answer_queue import AnswerQueue
 from bkctl.runtime.net.exhaustion import report_exhaustion
-from bkctl.runtime.net.handshake import OpenHandshake
 from bkctl.runtime.net.limited_log import LimitedLog
 from bkctl.runtime.net.memory_budget import LongFrame, MemoryBudget
 from bkctl.runtime.net.read_lanes import ConnectionReads, ReadLanes
 from bkctl.runtime.net.request_measures import RequestMeasures
 from bkctl.runtime.ports import RequestHandler
-from bkctl.runtime.protocol.codec import BookieCodec
+from bkctl.runtime.protocol.codec import BookieCodec, handshake_answer
 from bkctl.runtime.protocol.framing import FRAME_BYTES_MAX, READ_BYTES, FrameSplitter
 from bkctl.runtime.protocol.messages import (
     AddRun,
@@ -123,7 +122,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._splitter = FrameSplitter(shared.limits.frame_bytes_max, shared.read_buffer)
         self._codec = BookieCodec(shared.limits.frame_bytes_max)
-        self._handshake = OpenHandshake()
         self._calls: deque[Call] = deque()
         self._handler: RequestHandler | None = None
         self._transport: asyncio.Transport | None = None
@@ -326,7 +324,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         elif isinstance(call, RefusedCall):
             self._send_answer(call.call, call.status)
         elif isinstance(call, HandshakeCall):
-            self._send_answer(call, self._handshake.answer(call))
+            self._send_answer(call, handshake_answer(call))
         elif isinstance(call, Junk):
             if call.is_logged:
                 self._shared.log.report(f"connection from {self.peer} closed", call.reason)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from bkctl.runtime.protocol.messages import BookieAnswer, Call, Junk, RequestCall
+from bkctl.runtime.protocol.messages import AuthAnswer, AuthCall, BookieAnswer, Call, HandshakeCall, Junk, RequestCall
+from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.protocol.v3_bookie import V3BookieCodec
 
 _BATCH_READ: Final = b"\x02\x07"
@@ -32,6 +33,13 @@ class BookieCodec:
     def encode(self, call: RequestCall, answer: BookieAnswer) -> bytes:
         """Encode the frames of an answer, in the protocol of the request."""
         return self._v3.encode(call, answer)
+
+
+def handshake_answer(call: HandshakeCall) -> BookieAnswer:
+    """The answer of a bookie without authentication and TLS. Source: wire section 12."""
+    if isinstance(call, AuthCall):
+        return AuthAnswer(call.txn_id, Status.OK, "AuthDisabledPlugin", b"")
+    return Status.BAD_REQUEST  # START_TLS without TLS (wire 12.3)
 
 
 def _decode_binary(payload: bytes) -> Call:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from bkctl.runtime.admin.api import JavaSpace
 from bkctl.runtime.admin.exposition import CONTENT_TYPE
 from bkctl.runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, json_answer, text_answer
 from bkctl.runtime.admin.tcp_ports import ADMIN_LANE
-from bkctl.runtime.bookie.admin.server_config import java_settings
 from bkctl.runtime.bookie.disks.monitor import total_space
 from bkctl.runtime.bookie.metrics.catalogue import bookie_metrics
 from bkctl.runtime.bookie.view import BookieView
+from bkctl.runtime.config import BookieConfig
 from bkctl.storage.filenames import current_directory, parse_entry_log_file_name, parse_journal_file_name
 from bkctl.storage.journal.log_mark import read_last_mark
+from bkctl.storage.setting import MEBIBYTE, Described, described
 
 T = TypeVar("T")
 
 _FILE_KINDS: Final = ("journal", "entrylog", "index")
+_FACTORS: Final = {"ms": 1000.0, "MiB": 1 / MEBIBYTE}
 
 
 class JavaRoutes:
@@ -60,7 +62,7 @@ class JavaRoutes:
         return json_answer(JavaSpace(free_space=space.free_bytes, total_space=space.total_bytes))
 
     async def _server_config(self, _: AdminRequest) -> AdminAnswer:
-        return json_answer(java_settings(self._view.config, self._view.live.values))
+        return json_answer(_java_settings(self._view.config, self._view.live.values))
 
     async def _last_log_mark(self, _: AdminRequest) -> AdminAnswer:
         return json_answer(await self._in_lane(self._read_marks))
@@ -107,3 +109,36 @@ class JavaRoutes:
             # A new bookie that starts has no directories yet.
             problem = Problem.INTERNAL if self._view.is_running else Problem.UNAVAILABLE
             raise AdminError(problem, f"cannot read the directories of the bookie: {error.strerror}") from error
+
+
+def _java_settings(config: BookieConfig, values: Mapping[str, object]) -> dict[str, str]:
+    """Every setting that has a Java key and a value, in Java's units, without secrets.
+
+    ``values``: by TOML names below ``[bookie]``.
+    """
+    settings = described(BookieConfig)
+    counts = {
+        each.java_key: len(value)
+        for each in settings
+        if isinstance(value := values.get(".".join(each.path)), list | tuple)
+    }
+    found = {"metadataServiceUri": config.metadata_uri}
+    for each in settings:
+        value, key = values.get(".".join(each.path)), each.java_key
+        if key is not None and value is not None and not each.setting.is_secret:
+            found[key] = _java_text(each, value, counts)
+    return dict(sorted(found.items()))
+
+
+def _java_text(each: Described, value: object, counts: Mapping[str | None, int]) -> str:
+    java = each.setting.java
+    assert java is not None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        shares = max(1, counts.get(java.shared_by, 1)) if java.shared_by is not None else 1
+        number = value * shares * _FACTORS.get(java.unit, 1)
+        return str(int(number)) if number == int(number) else repr(number)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(map(str, value))
+    return str(value)

@@ -29,7 +29,6 @@ from bkctl.runtime.bookie.serving.reads import (
     list_entries,
     new_read,
 )
-from bkctl.runtime.bookie.serving.row_reads import RowReads
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.ports import BookieInfo, Responder, Workers
 from bkctl.runtime.protocol.messages import (
@@ -91,14 +90,15 @@ class BookieRequestHandler:
         self._workers = workers
         self._reads = ReadBatcher(workers, READS_LANE)
         self._urgent_reads = ReadBatcher(workers, URGENT_READS_LANE)
-        self._row_reads = RowReads(storage, workers, self._handle, self._spawn)
+        self._waiting_for_row: dict[int, list[tuple[Responder, BookieCall]]] = {}
+        """Requests of ledgers whose rows are being read. Those of one ledger keep their order."""
         self._disk_space = disk_space
         self._tasks: set[asyncio.Task[None]] = set()
         self._modes = modes
 
     def handle(self, connection: Responder, call: BookieCall) -> None:
         """Handle a call; the answer is sent now or later."""
-        if not self._row_reads.must_wait(connection, call):
+        if not self._must_wait_for_row(connection, call):
             self._handle(connection, call)
 
     def _handle(self, connection: Responder, call: BookieCall) -> None:
@@ -117,6 +117,40 @@ class BookieRequestHandler:
             self._spawn(self._list_entries(connection, call))
         else:
             self._bookie_info(connection, call)
+
+    def _must_wait_for_row(self, connection: Responder, call: BookieCall) -> bool:
+        """Whether the request is handled later, when the row of its ledger was read, in the reads lane."""
+        if isinstance(call, BookieInfoCall):
+            return False
+        ledger_id = call.ledger_id
+        if self._waiting_for_row and ledger_id in self._waiting_for_row:
+            self._waiting_for_row[ledger_id].append((connection, call))
+            return True
+        engine = self._storage.engine_of(ledger_id)
+        if not engine.rows.needs_read(ledger_id):
+            return False
+        self._waiting_for_row[ledger_id] = [(connection, call)]
+        self._spawn(self._read_row(engine, ledger_id))
+        return True
+
+    async def _read_row(self, engine: LedgerDirectoryEngine, ledger_id: int) -> None:
+        generation = engine.read_generation
+        is_lost = False
+        try:
+            row = await self._workers.run(READS_LANE, engine.rows.read, ledger_id)
+        except (StorageError, OSError) as error:
+            # If the ledger was deleted in the meantime, the row may be gone.
+            is_lost = generation == engine.read_generation
+            if is_lost:
+                logger.error("ledger %d: cannot read its row: %s", ledger_id, error)
+        else:
+            if generation == engine.read_generation:
+                engine.rows.note_read(ledger_id, row)
+        for connection, call in self._waiting_for_row.pop(ledger_id):
+            if is_lost:
+                connection.answer(call, Status.IO_ERROR)
+            else:
+                self._handle(connection, call)
 
     def read_from_memory(self, call: ReadCall) -> ReadAnswer | None:
         """Body and LAC of an entry if they are in memory; otherwise None, even if the entry is on disk."""

@@ -1,6 +1,6 @@
 """Threads and connections of the ZooKeeper client library.
 
-Part of the adapter ``store`` (decision 7).
+Part of the adapter ``store`` (decision 7). Why kazoo's own threads and sockets are not used: decision 28.
 """
 
 from __future__ import annotations
@@ -34,53 +34,6 @@ def server_addresses(servers: str) -> list[Address]:
     except ValueError as error:
         raise ConfigurationError(f"{servers!r} is not a list of ZooKeeper servers (host:port,...)") from error
     return addresses
-
-
-class KazooResult:
-    """Kazoo's asynchronous result, without its lock and condition: no thread waits for one."""
-
-    __slots__ = ("_callbacks", "_is_ready", "exception", "value")
-
-    def __init__(self) -> None:
-        self.value: Any = None
-        self.exception: Exception | None = None
-        self._is_ready = False
-        self._callbacks: collections.deque[Callable[[KazooResult], object]] = collections.deque()
-
-    def set(self, value: Any = None) -> None:
-        """The request succeeded."""
-        self.value = value
-        self._settle()
-
-    def set_exception(self, exception: Exception) -> None:
-        """The request failed."""
-        self.exception = exception
-        self._settle()
-
-    def get(self) -> Any:
-        """The value of a request that has ended, or its exception. Never waits."""
-        if self.exception is not None:
-            raise self.exception
-        return self.value
-
-    def rawlink(self, callback: Callable[[KazooResult], object]) -> None:
-        """Call back once, now or when the request has ended, in the thread that ends it."""
-        self._callbacks.append(callback)
-        if self._is_ready:
-            self._call_back()
-
-    def _settle(self) -> None:
-        self._is_ready = True
-        self._call_back()
-
-    def _call_back(self) -> None:
-        """Another thread may do the same: each callback is taken by one of them."""
-        while self._callbacks:
-            try:
-                callback = self._callbacks.popleft()
-            except IndexError:
-                return
-            callback(self)
 
 
 class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is untyped
@@ -137,10 +90,6 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
         """Where kazoo counts its requests."""
         signal = RequestSignal()
         return signal, signal
-
-    def async_result(self) -> KazooResult:
-        """For one request."""
-        return KazooResult()
 
     def select(self, rlist: Sequence[Any], wlist: Sequence[Any], _xlist: Any, timeout: float | None = None) -> Any:
         """Like ``select.select``, as kazoo calls it: for a server, alone or with the signal for requests."""

@@ -81,13 +81,16 @@ class Served:
 
 
 @pytest.fixture
-async def stages(tmp_path: Path) -> AsyncIterator[type]:
+async def make_served(tmp_path: Path) -> AsyncIterator[type]:
     """Opens servers with the given limits."""
     async with contextlib.AsyncExitStack() as at_end:
 
         async def serve(limits: AdminLimits = USUAL, *, has_token: bool = True) -> Served:
             async def get(_: AdminRequest) -> AdminAnswer:
                 return text_answer("OK")
+
+            async def show_id(request: AdminRequest) -> AdminAnswer:
+                return text_answer(request.places["id"])
 
             async def large(_: AdminRequest) -> AdminAnswer:
                 return text_answer("x" * LARGE)
@@ -113,7 +116,8 @@ async def stages(tmp_path: Path) -> AsyncIterator[type]:
                 Route("GET", "/never", never),
                 Route("GET", "/fail", fail),
                 Route("PUT", "/change", change, changes=True),
-                Route("GET", "/things/{id}", get),
+                Route("GET", "/things/{id}", show_id),
+                Route("DELETE", "/things/{id}", change, changes=True),
             ]
             token_file = tmp_path / "token"
             token_file.touch(0o600)
@@ -141,7 +145,12 @@ async def is_served(served: Served) -> bool:
         ("GET /get HTTP/1.1\r\nHost: b\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n", 200),
         ("GET /get?a=%00&b=%zz HTTP/1.1\r\nHost: b\r\n\r\n", 200),
         ("GET /things/5 HTTP/1.1\r\nHost: b\r\n\r\n", 200),
+        ("GET /things/5/ HTTP/1.1\r\nHost: b\r\n\r\n", 200),
         ("GET /things/ HTTP/1.1\r\nHost: b\r\n\r\n", 404),
+        ("GET /things/5/6 HTTP/1.1\r\nHost: b\r\n\r\n", 404),
+        ("GET /things/%35 HTTP/1.1\r\nHost: b\r\n\r\n", 404),
+        ("GET / HTTP/1.1\r\nHost: b\r\n\r\n", 404),
+        ("GET /get#5 HTTP/1.1\r\nHost: b\r\n\r\n", 404),
         ("GET //get HTTP/1.1\r\nHost: b\r\n\r\n", 404),
         ("GET /get// HTTP/1.1\r\nHost: b\r\n\r\n", 404),
         ("GET /x/../get HTTP/1.1\r\nHost: b\r\n\r\n", 404),
@@ -157,8 +166,10 @@ async def is_served(served: Served) -> bool:
         ("OPTIONS /get HTTP/1.1\r\nHost: b\r\n\r\n", 405),
         ("TRACE /get HTTP/1.1\r\nHost: b\r\n\r\n", 405),
         ("POST /change HTTP/1.1\r\nHost: b\r\n\r\n", 405),
+        ("PUT /things/5 HTTP/1.1\r\nHost: b\r\n\r\n", 405),
         ("GET /get HTTP/1.1\r\nHost: b\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", 417),
         ("PUT /change HTTP/1.1\r\nHost: b\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n", 417),
+        ("GET /nothing HTTP/1.1\r\nHost: b\r\nExpect: another\r\n\r\n", 417),
         ("PUT /change HTTP/1.1\r\nHost: b\r\n\r\n", 401),
         ("GET /fail HTTP/1.1\r\nHost: b\r\n\r\n", 500),
         ("GET /get HTTP/1.1\r\nHost: b\r\nX: " + "x" * 10_000 + "\r\n\r\n", 400),
@@ -170,8 +181,8 @@ async def is_served(served: Served) -> bool:
         ("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
     ],
 )
-async def test_what_is_served_and_what_is_refused(stages: type, request_text: str, status: int) -> None:
-    served: Served = await stages()
+async def test_what_is_served_and_what_is_refused(make_served: type, request_text: str, status: int) -> None:
+    served: Served = await make_served()
     found, headers, body = await served.ask(request_text)
     assert found == status
     assert headers["server"] == "bkctl"
@@ -197,14 +208,14 @@ async def test_what_is_served_and_what_is_refused(stages: type, request_text: st
         (f"X-Token: {TOKEN}", 401),
     ],
 )
-async def test_a_change_over_tcp_needs_the_token(stages: type, header: str, status: int) -> None:
-    served: Served = await stages()
+async def test_a_change_over_tcp_needs_the_token(make_served: type, header: str, status: int) -> None:
+    served: Served = await make_served()
     found, _, _ = await served.ask(served.put(header))
     assert (found, served.changes) == (status, int(status == 200))
 
 
-async def test_the_token_is_read_at_each_use(stages: type, caplog: pytest.LogCaptureFixture) -> None:
-    served: Served = await stages()
+async def test_the_token_is_read_at_each_use(make_served: type, caplog: pytest.LogCaptureFixture) -> None:
+    served: Served = await make_served()
     bearer = f"Authorization: Bearer {TOKEN}"
     served.token_file.write_text("another")
     assert (await served.ask(served.put(bearer)))[0] == 401
@@ -218,15 +229,17 @@ async def test_the_token_is_read_at_each_use(stages: type, caplog: pytest.LogCap
     assert str(served.token_file).encode() not in body
 
 
-async def test_without_a_token_file_changes_over_tcp_are_refused(stages: type) -> None:
-    served: Served = await stages(has_token=False)
+async def test_without_a_token_file_changes_over_tcp_are_refused(make_served: type) -> None:
+    served: Served = await make_served(has_token=False)
     assert (await served.ask(served.put(f"Authorization: Bearer {TOKEN}")))[0] == 403
     assert served.changes == 0
 
 
-async def test_the_log_has_no_secrets_and_no_control_characters(stages: type, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_has_no_secrets_and_no_control_characters(
+    make_served: type, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
-    served: Served = await stages()
+    served: Served = await make_served()
     for text in (
         served.put("Authorization: Bearer wr0ng-t0ken", body='{"password":"b0dy"}'),
         "GET /nothing?query=qu3ry#fr4gment HTTP/1.1\r\nHost: b\r\nX: he4der\r\n\r\n",
@@ -245,9 +258,9 @@ async def test_the_log_has_no_secrets_and_no_control_characters(stages: type, ca
     assert "Traceback" not in found
 
 
-async def test_many_refusals_are_a_few_lines_in_the_log(stages: type, caplog: pytest.LogCaptureFixture) -> None:
+async def test_many_refusals_are_a_few_lines_in_the_log(make_served: type, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    served: Served = await stages()
+    served: Served = await make_served()
     client = await served.connect()
     for number in range(200):
         await client.send(f"GET /missing{number}x HTTP/1.1\r\nHost: b\r\n\r\n")
@@ -257,9 +270,11 @@ async def test_many_refusals_are_a_few_lines_in_the_log(stages: type, caplog: py
     assert "199 more" in caplog.text
 
 
-async def test_a_client_cannot_choose_the_causes_in_the_log(stages: type, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_cannot_choose_the_causes_in_the_log(
+    make_served: type, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
-    served: Served = await stages()
+    served: Served = await make_served()
     for number in range(20):
         bearer = f"Authorization: Bearer {TOKEN}"
         assert (await served.ask(served.put(bearer, body="x" * (number + 1))))[0] == 400  # with its own sentence each
@@ -270,8 +285,8 @@ async def test_a_client_cannot_choose_the_causes_in_the_log(stages: type, caplog
     assert sorted(levels) == ["ERROR", "INFO", "INFO"]
 
 
-async def test_bodies(stages: type) -> None:
-    served: Served = await stages()
+async def test_bodies(make_served: type) -> None:
+    served: Served = await make_served()
     bearer = f"Authorization: Bearer {TOKEN}"
     chunked = f"PUT /change HTTP/1.1\r\nHost: b\r\n{bearer}\r\nTransfer-Encoding: chunked\r\n\r\n"
     assert (await served.ask(f"{chunked}2\r\n{{}}\r\n0\r\n\r\n"))[0] == 200
@@ -291,16 +306,25 @@ async def test_bodies(stages: type) -> None:
     assert await is_served(served)
 
 
-async def test_pipelined_requests_are_answered_in_order(stages: type) -> None:
-    served: Served = await stages()
+async def test_a_part_of_the_path_and_the_methods_of_a_path(make_served: type) -> None:
+    served: Served = await make_served()
+    for path in ("/things/5", "/things/5/"):
+        assert (await served.ask(f"GET {path} HTTP/1.1\r\nHost: b\r\n\r\n"))[2] == b"5"
+    _, headers, body = await served.ask("PUT /things/5 HTTP/1.1\r\nHost: b\r\n\r\n")
+    assert headers["allow"] == "DELETE, GET"
+    assert json.loads(body)["error"] == "the methods of this path are DELETE, GET"
+
+
+async def test_pipelined_requests_are_answered_in_order(make_served: type) -> None:
+    served: Served = await make_served()
     client = await served.connect()
     await client.send("GET /get HTTP/1.1\r\nHost: b\r\n\r\nGET /no HTTP/1.1\r\nHost: b\r\n\r\n" * 50)
     assert [(await client.answer())[0] for _ in range(100)] == [200, 404] * 50
 
 
-async def test_slow_requests_bodies_and_answers_end(stages: type) -> None:
+async def test_slow_requests_bodies_and_answers_end(make_served: type) -> None:
     limits = AdminLimits(request_s_max=0.3, body_s_max=0.3, answer_s_max=2)
-    served: Served = await stages(limits)
+    served: Served = await make_served(limits)
     silent = await served.connect()
     head = await served.connect()
     await head.send("GET /get HTTP/1.1\r\nX: ")
@@ -317,14 +341,14 @@ async def test_slow_requests_bodies_and_answers_end(stages: type) -> None:
     assert (await silent.answer())[0] == 200, "a connection may be idle for longer than that"
 
 
-async def test_an_idle_connection_ends_later(stages: type) -> None:
-    served: Served = await stages(AdminLimits(idle_s_max=0.2))
+async def test_an_idle_connection_ends_later(make_served: type) -> None:
+    served: Served = await make_served(AdminLimits(idle_s_max=0.2))
     client = await served.connect()
     assert await client.ended() == b""
 
 
-async def test_headers_without_an_end_are_cut_off(stages: type) -> None:
-    served: Served = await stages(AdminLimits(head_bytes_max=20_000))
+async def test_headers_without_an_end_are_cut_off(make_served: type) -> None:
+    served: Served = await make_served(AdminLimits(head_bytes_max=20_000))
     client = await served.connect()
     await client.send("GET /get HTTP/1.1\r\n")
     for number in range(60):
@@ -334,8 +358,8 @@ async def test_headers_without_an_end_are_cut_off(stages: type) -> None:
     assert await is_served(served)
 
 
-async def test_a_new_connection_replaces_the_longest_idle_one(stages: type) -> None:
-    served: Served = await stages(AdminLimits(connections_max=3))
+async def test_a_new_connection_replaces_the_longest_idle_one(make_served: type) -> None:
+    served: Served = await make_served(AdminLimits(connections_max=3))
     busy = await served.connect()
     await busy.send("GET /never HTTP/1.1\r\nHost: b\r\n\r\n")
     first = await served.connect()
@@ -366,18 +390,20 @@ async def read_at_last(client: Client) -> int:
     return len(await client.ended())
 
 
-async def test_a_client_that_does_not_read_is_cut_off(stages: type, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_does_not_read_is_cut_off(make_served: type, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    served: Served = await stages(AdminLimits(write_s_max=0.3))
+    served: Served = await make_served(AdminLimits(write_s_max=0.3))
     client = await ask_without_reading(served)
     await until(lambda: "does not read its answer" in caplog.text)
     assert await read_at_last(client) < LARGE
     assert await is_served(served)
 
 
-async def test_answers_that_are_not_read_have_a_limit_together(stages: type, caplog: pytest.LogCaptureFixture) -> None:
+async def test_answers_that_are_not_read_have_a_limit_together(
+    make_served: type, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
-    served: Served = await stages(AdminLimits(unread_bytes_max=2 * LARGE + 1000))
+    served: Served = await make_served(AdminLimits(unread_bytes_max=2 * LARGE + 1000))
     slowest = await ask_without_reading(served)
     others = [await ask_without_reading(served) for _ in range(2)]
     await until(lambda: "does not read its answer" in caplog.text)
@@ -408,8 +434,8 @@ async def test_a_socket_needs_no_token(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("chunk_bytes", [100, 10_000, 8 << 20])
 @pytest.mark.parametrize(("token", "status"), [(TOKEN, 413), ("wrong", 401)])
-async def test_a_long_chunked_body_gets_an_answer(stages: type, chunk_bytes: int, token: str, status: int) -> None:
-    served: Served = await stages()
+async def test_a_long_chunked_body_gets_an_answer(make_served: type, chunk_bytes: int, token: str, status: int) -> None:
+    served: Served = await make_served()
     chunks = b"%x\r\n%s\r\n" % (chunk_bytes, b"x" * chunk_bytes) * (1 + (1 << 20) // chunk_bytes)
     head = f"PUT /change HTTP/1.1\r\nHost: b\r\nAuthorization: Bearer {token}\r\nTransfer-Encoding: chunked\r\n\r\n"
     client = await served.connect()
@@ -440,9 +466,9 @@ def test_names_of_this_machine(header: str | None, is_known: bool) -> None:
     assert is_known_host(header, frozenset({"*"}))
 
 
-async def test_a_page_in_a_browser_cannot_read_over_a_name_of_its_own(stages: type) -> None:
+async def test_a_page_in_a_browser_cannot_read_over_a_name_of_its_own(make_served: type) -> None:
     """DNS rebinding: the name of the page resolves to the address of the bookie, and the browser sends that name."""
-    served: Served = await stages()
+    served: Served = await make_served()
     for text in ("GET /get HTTP/1.1\r\nHost: evil.example:1\r\n\r\n", served.put("Host: evil.example")):
         status, _, body = await served.ask(text.replace("Host: b\r\n", ""))
         assert (status, json.loads(body)["problem"]) == (403, "refused")

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bkctl.runtime.errors import ProtocolError
-from bkctl.runtime.net.handshake import OpenHandshake
 from bkctl.runtime.protocol import v3, v3_bookie
 from bkctl.runtime.protocol.bookkeeper_wire_pb2 import Request, Response
-from bkctl.runtime.protocol.codec import BookieCodec
+from bkctl.runtime.protocol.codec import BookieCodec, handshake_answer
 from bkctl.runtime.protocol.framing import FRAME_BYTES_MAX, FrameSplitter, encode_frame, read_buffer
 from bkctl.runtime.protocol.messages import (
     AddAnswer,
@@ -98,7 +97,7 @@ def answered_by_the_protocol(call: Call) -> bytes:
     if isinstance(call, RefusedCall):
         return codec.encode(call.call, call.status)
     assert isinstance(call, HandshakeCall)
-    return codec.encode(call, OpenHandshake().answer(call))
+    return codec.encode(call, handshake_answer(call))
 
 
 def expected_call(row: Row) -> Call:
