@@ -38,6 +38,8 @@ class Console:
         self._err = err
         self._answers = answers
         self._log: logging.Logger | None = None
+        self._warned: set[str] = set()
+        self._is_repeating = False
 
     @property
     def form(self) -> OutputForm:
@@ -153,8 +155,18 @@ class Console:
         """Print a warning, also with ``--quiet``."""
         if self._log is not None:
             self._log.warning("%s", sentence)
-        else:
+        elif not (self._is_repeating and sentence in self._warned):
+            self._warned.add(sentence)
             self._write_message(f"{self._paint('warning:', '33')} {_escape(sentence)}")
+
+    @contextmanager
+    def repeating(self) -> Iterator[None]:
+        """Inside, the command looks at the same things once more: no warning is printed a second time."""
+        self._is_repeating = True
+        try:
+            yield
+        finally:
+            self._is_repeating = False
 
     def error(self, sentence: str, *, traceback_of: BaseException | None = None) -> None:
         """Print why the command failed, also with ``--quiet``; before it the traceback of an error, if given."""

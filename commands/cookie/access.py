@@ -68,6 +68,15 @@ async def scan_references(context: CommandContext, session: Session, bookie_ids:
         return await find_references(session.store, ledgers, bookie_ids, progress.update)
 
 
+async def require_unused(context: CommandContext, session: Session, bookie_id: str, advice: str) -> BookieReferences:
+    """RefusedError while the bookie is registered, also after all ledgers were read, or a ledger refers to it."""
+    await require_not_registered(session, bookie_id)
+    references = await scan_references(context, session, [bookie_id])
+    require_unnamed(references, bookie_id, advice)
+    await require_not_registered(session, bookie_id)
+    return references
+
+
 def require_unnamed(references: BookieReferences, bookie_id: str, advice: str) -> None:
     """RefusedError when a ledger refers to the bookie, or is unreadable and may do so."""
     count = references.counts[bookie_id]

@@ -1,0 +1,111 @@
+"""A change looks twice: for the plan, and again in the gate."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from bkctl.commands.errors import PlanShown
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.operation import make_change
+from bkctl.commands.safety.plan import Plan
+from bkctl.runtime.errors import ConflictError, RefusedError
+from bkctl.runtime.metadata.cluster.operation_lock import operation_lock_path
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from tests.commands.safety.conftest import Stage
+
+MakeStage = Callable[..., Stage]
+PLAN = Plan(
+    tier=1, root="/operation/ledgers", instance_id="i", items=({"action": "set", "path": "/a", "expected_version": 3},)
+)
+OTHER = msgspec.structs.replace(PLAN, items=({"action": "set", "path": "/a", "expected_version": 4},))
+
+
+class Counter:
+    """An operation that finds one plan after another, and keeps what it was applied to."""
+
+    def __init__(self, stage: Stage, *plans: Plan) -> None:
+        self.stage = stage
+        self.plans = list(plans)
+        self.looks = 0
+        self.applied: list[int] = []
+
+    async def examine(self) -> tuple[Plan, int]:
+        self.looks += 1
+        self.stage.context.console.warn("seen each time")
+        if not self.plans:
+            raise RefusedError("nothing was changed: it is in use")
+        self.stage.context.console.warn(f"look {self.looks}")
+        return self.plans.pop(0), self.looks
+
+    async def apply(self, change: Change, found: int) -> str:
+        self.applied.append(found)
+        return change.operation_id
+
+    async def run(self, store: ZooKeeperStore | None = None, **options: Any) -> tuple[int, str | None]:
+        return await make_change(self.stage.context, self.examine, self.apply, store, **options)
+
+
+async def test_the_second_look_is_applied_and_no_warning_is_repeated(stage: MakeStage) -> None:
+    operation = Counter(stage(), PLAN, PLAN)
+    found, result = await operation.run()
+    assert (found, operation.applied, result is not None) == (2, [2], True)
+    assert operation.stage.err.getvalue().splitlines() == [
+        "warning: seen each time",
+        "warning: look 1",
+        "warning: look 2",
+    ]
+
+
+async def test_a_plan_that_has_become_another_one_is_not_carried_out(stage: MakeStage) -> None:
+    operation = Counter(stage(), PLAN, OTHER)
+    with pytest.raises(ConflictError, match=r"since the plan was made \(/a: expected_version 3 then, 4 now\): run"):
+        await operation.run()
+    assert (operation.looks, operation.applied) == (2, [])
+
+
+async def test_what_is_refused_at_the_second_look_is_not_carried_out(stage: MakeStage) -> None:
+    operation = Counter(stage(), PLAN)
+    with pytest.raises(RefusedError, match="it is in use"):
+        await operation.run()
+    assert operation.applied == []
+
+
+async def test_a_rehearsal_and_an_empty_plan_look_once(stage: MakeStage) -> None:
+    operation = Counter(stage(is_dry_run=True), PLAN)
+    with pytest.raises(PlanShown):
+        await operation.run()
+    empty = Counter(stage(), msgspec.structs.replace(PLAN, items=(), summary=("nothing to do",)))
+    assert await empty.run() == (1, None)
+    assert "nothing to do" in empty.stage.err.getvalue()
+    assert (operation.looks, operation.applied, empty.looks, empty.applied) == (1, [], 1, [])
+
+
+async def test_the_second_look_is_under_all_locks(stage: MakeStage, zookeeper: EmbeddedZooKeeper) -> None:
+    held: list[tuple[bool, bool]] = []
+    in_turn = False
+
+    @contextlib.asynccontextmanager
+    async def turn(_: Change) -> AsyncIterator[None]:
+        nonlocal in_turn
+        in_turn = True
+        yield
+        in_turn = False
+
+    async with await ZooKeeperStore.connect(zookeeper.connect_string) as store:
+
+        async def examine() -> tuple[Plan, None]:
+            held.append((await store.exists(operation_lock_path(PLAN.root)) is not None, in_turn))
+            return PLAN, None
+
+        async def apply(_: Change, __: None) -> None:
+            assert in_turn
+
+        await make_change(stage().context, examine, apply, store, turn=turn)
+    assert held == [(False, False), (True, True)]
+    assert not in_turn
