@@ -161,7 +161,7 @@ class Console:
 
     @contextmanager
     def repeating(self) -> Iterator[None]:
-        """Inside, the command looks at the same things once more: no warning is printed a second time."""
+        """Inside, the command looks at the same things again: no warning is printed a second time."""
         self._is_repeating = True
         try:
             yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -27,6 +27,9 @@ FromConfigOption = Annotated[
     typer.Option("--from-config", help="Use the cookie of this machine's bookie, verified against its directories"),
 ]
 """For commands that store a cookie: one from a file, or one that this machine's directories prove."""
+
+FieldRows: TypeAlias = list[dict[str, object]]
+"""What a change does to the fields of a cookie."""
 
 DIFFERENCE_TABLE = Table("Fields", Column("field", "FIELD"), Column("stored", "STORED"), Column("new", "NEW"))
 
@@ -132,7 +135,7 @@ def cookie_body(cookie: Cookie) -> dict[str, object]:
     }
 
 
-def difference_rows(stored: Cookie | None, new: Cookie) -> list[dict[str, object]]:
+def difference_rows(stored: Cookie | None, new: Cookie) -> FieldRows:
     """Differences of a change, field by field; all fields when no readable cookie is stored."""
     before = dict.fromkeys(new.fields()) if stored is None else stored.fields()
     return [

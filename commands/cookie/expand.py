@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext, load_config
 from bkctl.commands.cookie.access import (
     DIFFERENCE_TABLE,
+    FieldRows,
     difference_rows,
     difference_sentences,
     read_cookie_node,
@@ -26,8 +25,6 @@ from bkctl.runtime.bookie.cookies.evidence import is_expansion
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.bookies.cookies import decode_cookie
 from bkctl.runtime.metadata.store import Node, decode_node
-
-Rows: TypeAlias = list[dict[str, object]]
 
 
 @command(
@@ -51,7 +48,7 @@ async def expand(
     async with open_own_bookie(context, config) as own:
         session, own_id = own.session, own.expected.bookie_id
 
-        async def examine() -> tuple[Plan, tuple[Node, Rows]]:
+        async def examine() -> tuple[Plan, tuple[Node, FieldRows]]:
             node = await read_cookie_node(session, own_id)
             await require_not_registered(session, own_id)
             if not await _require_expansion(own):
@@ -63,7 +60,7 @@ async def expand(
             item = {"action": "set", "path": path, "expected_version": version, "fields": rows}
             return session.plan(subject=own_id, summary=difference_sentences(rows), items=[item]), (node, rows)
 
-        async def apply(change: Change, found: tuple[Node, Rows]) -> int:
+        async def apply(change: Change, found: tuple[Node, FieldRows]) -> int:
             node, _ = found
             change.require_lock()
             change.trash.keep("set", session.cookies.path(own_id), node)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple
 
 import msgspec
 import typer
@@ -13,6 +13,7 @@ from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext, load_config
 from bkctl.commands.cookie.access import (
     DIFFERENCE_TABLE,
+    FieldRows,
     FromConfigOption,
     SubjectArgument,
     difference_rows,
@@ -39,15 +40,13 @@ from bkctl.runtime.errors import MetadataFormatError
 from bkctl.runtime.metadata.bookies.cookies import Cookie, decode_cookie, encode_cookie
 from bkctl.runtime.metadata.store import Node
 
-Rows: TypeAlias = list[dict[str, object]]
-
 
 class _OwnCookies(NamedTuple):
     """The stored cookie, those of the directories, and the differences from the settings."""
 
     node: Node
     evidence: Evidence
-    rows: Rows
+    rows: FieldRows
 
 
 @command(
@@ -85,14 +84,14 @@ async def _update_from_file(context: CommandContext, session: Session, bookie_id
     data = read_cookie_file(file)
     cookie = require_fitting(session, bookie_id, data, file)
 
-    async def examine() -> tuple[Plan, tuple[Node, Rows]]:
+    async def examine() -> tuple[Plan, tuple[Node, FieldRows]]:
         node = await read_cookie_node(session, bookie_id)
         advice = "use bkctl cookie update --from-config on its machine, which verifies its directories"
         await require_unused(context, session, bookie_id, advice)
         rows = difference_rows(_readable(node.data), cookie)
         return _plan(session, cookie, data, node, rows), (node, rows)
 
-    async def apply(change: Change, found: tuple[Node, Rows]) -> int:
+    async def apply(change: Change, found: tuple[Node, FieldRows]) -> int:
         node, _ = found
         change.require_lock()
         change.trash.keep("set", session.cookies.path(bookie_id), node)
@@ -151,7 +150,7 @@ def _plan(
     cookie: Cookie,
     data: bytes,
     node: Node,
-    rows: Rows,
+    rows: FieldRows,
     version_paths: Sequence[str] = (),
 ) -> Plan:
     digest = hashlib.sha256(data).hexdigest()
@@ -167,7 +166,7 @@ def _plan(
     )
 
 
-def _report(context: CommandContext, bookie_id: str, version: int | None, rows: Rows) -> None:
+def _report(context: CommandContext, bookie_id: str, version: int | None, rows: FieldRows) -> None:
     body = {"bookie_id": bookie_id, "version": version, "fields_changed": len(rows)}
     context.console.record("CookieUpdated", body, name="bookie_id", details={"fields": rows})
     context.console.table(DIFFERENCE_TABLE, rows)
