@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from bkctl.commands.cluster.survey import TREE_TABLE, Examined, examine_before_deletion, save_before, tree_items
+from bkctl.commands.cluster.survey import TREE_TABLE, Examined, deletion_plan, examine_before_deletion, save_before
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
@@ -13,7 +13,6 @@ from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import open_session
 from bkctl.runtime.metadata.backup import cluster_format
-from bkctl.storage.words import counted
 
 
 @command("format", example="cluster format --dry-run", effect=Effect.DESTROYS)
@@ -30,17 +29,11 @@ async def format_cluster(context: CommandContext) -> None:
             found = await examine_before_deletion(context, session, is_root_deleted=False)
             actions = {"ledgers": "delete", "ledger ids": "delete", "cookies": "delete", "LAYOUT": "rewrite"}
             actions |= {"INSTANCEID": "replace", "underreplication": "delete marks and locks"}
-            plan = Plan(
-                root=root,
-                instance_id=found.header.instance_id,
-                subject=found.header.instance_id or root,
-                summary=(
-                    f"will delete all metadata at {root}: {counted(found.survey.ledgers, 'ledger')}, "
-                    f"{counted(found.survey.nodes, 'node')} (it is backed up first)",
-                    "afterwards the bookies' disks must be formatted before they can join again",
-                ),
-                items=tree_items(root, found.survey, actions) + found.notes,
-                arguments={"layout": found.tree.value},
+            plan = deletion_plan(
+                found,
+                actions,
+                f"will delete all metadata at {root}: {found.size} (it is backed up first)",
+                "afterwards the bookies' disks must be formatted before they can join again",
             )
             return plan, found
 

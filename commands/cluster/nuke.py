@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bkctl.commands.cluster.survey import TREE_TABLE, Examined, examine_before_deletion, save_before, tree_items
+from bkctl.commands.cluster.survey import TREE_TABLE, Examined, deletion_plan, examine_before_deletion, save_before
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
@@ -11,7 +11,6 @@ from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import open_session
 from bkctl.runtime.metadata.backup import cluster_format
-from bkctl.storage.words import counted
 
 
 @command("nuke", example="cluster nuke --dry-run", effect=Effect.DESTROYS)
@@ -29,18 +28,8 @@ async def nuke(context: CommandContext) -> None:
                 return _empty_plan(context, root), None
             found = await examine_before_deletion(context, session, is_root_deleted=True)
             actions = {"ledgers": "delete", "ledger ids": "delete", "special": "delete"}
-            plan = Plan(
-                root=root,
-                instance_id=found.header.instance_id,
-                subject=found.header.instance_id or root,
-                summary=(
-                    f"will delete {root} and everything below it: {counted(found.survey.ledgers, 'ledger')}, "
-                    f"{counted(found.survey.nodes, 'node')} (all metadata is backed up first)",
-                ),
-                items=tree_items(root, found.survey, actions) + found.notes,
-                arguments={"layout": found.tree.value},
-            )
-            return plan, found
+            sentence = f"will delete {root} and everything below it: {found.size} (all metadata is backed up first)"
+            return deletion_plan(found, actions, sentence), found
 
         async def apply(change: Change, found: Examined | None) -> str:
             assert found is not None

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import Column, Table
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.safety.state_directory import state_directory
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConflictError, MetadataFormatError, RefusedError
@@ -65,6 +66,11 @@ class Examined(NamedTuple):
     header: ArchiveHeader
     survey: ClusterSurvey
     notes: tuple[dict[str, Any], ...]
+
+    @property
+    def size(self) -> str:
+        """For sentences."""
+        return f"{counted(self.survey.ledgers, 'ledger')}, {counted(self.survey.nodes, 'node')}"
 
 
 async def examine_before_deletion(context: CommandContext, session: Session, *, is_root_deleted: bool) -> Examined:
@@ -135,9 +141,10 @@ async def save_before(
     return path
 
 
-def tree_items(root: str, survey: ClusterSurvey, actions: dict[str, str]) -> tuple[dict[str, Any], ...]:
-    """A plan item for each child of the root; ``actions`` by name or by kind, otherwise the child is kept."""
-    return tuple(
+def deletion_plan(found: Examined, actions: dict[str, str], *summary: str) -> Plan:
+    """An item for each child of the root; ``actions`` by name or by kind, otherwise the child is kept."""
+    root = found.header.root
+    items = tuple(
         {
             "action": actions.get(child.name) or actions.get(child.kind.value) or "keep",
             "path": f"{root}/{child.name}",
@@ -145,7 +152,15 @@ def tree_items(root: str, survey: ClusterSurvey, actions: dict[str, str]) -> tup
             "ledgers": child.ledgers,
             "digest": child.digest,
         }
-        for child in survey.children
+        for child in found.survey.children
+    )
+    return Plan(
+        root=root,
+        instance_id=found.header.instance_id,
+        subject=found.header.instance_id or root,
+        summary=summary,
+        items=items + found.notes,
+        arguments={"layout": found.tree.value},
     )
 
 
