@@ -40,6 +40,8 @@ class Console:
         self._err = err
         self._answers = answers
         self._log: logging.Logger | None = None
+        self._reported: set[str] = set()
+        self._is_repeating = False
 
     @property
     def form(self) -> OutputForm:
@@ -157,6 +159,9 @@ class Console:
 
     def report(self, severity: Severity, sentence: str) -> None:
         """Print a finding with its severity; ``--quiet`` silences information alone."""
+        if self._is_repeating and sentence in self._reported:
+            return
+        self._reported.add(sentence)
         if severity is Severity.INFORMATION:
             self.say(sentence)
         elif self._log is not None:
@@ -164,6 +169,15 @@ class Console:
         else:
             label = _painted(f"{severity.value}:", severity, is_colored=self._is_colored(self._err))
             self._write_message(f"{label} {_escape(sentence)}")
+
+    @contextmanager
+    def repeating(self) -> Iterator[None]:
+        """Inside, the command looks at the same things again: nothing is reported a second time."""
+        self._is_repeating = True
+        try:
+            yield
+        finally:
+            self._is_repeating = False
 
     def error(self, sentence: str, *, traceback_of: BaseException | None = None) -> None:
         """Print why the command failed, also with ``--quiet``; before it the traceback of an error, if given."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Annotated, NamedTuple
 
 import typer
@@ -15,8 +16,10 @@ from bkctl.commands.errors import InvalidArgumentError, NotFoundError
 from bkctl.commands.parse import parse_bookie_id, parse_duration_s
 from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.safety.audit_trail import user_name
-from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.safety.gate import Change
 from bkctl.commands.safety.mode_turn import mode_turn
+from bkctl.commands.safety.operation import make_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import ConflictError, RefusedError
 from bkctl.runtime.metadata.bookies.registration import Registrations
@@ -72,6 +75,18 @@ class _Start(NamedTuple):
         """The bookies, for sentences."""
         return ", ".join(self.bookie_ids)
 
+    def note_now(self) -> MaintenanceNote:
+        """The note of a maintenance that starts now."""
+        now_ms = LoopClock().now_ms()
+        return MaintenanceNote(
+            start_ms=now_ms,
+            end_ms=now_ms + round(self.duration_s * 1000),
+            user=user_name(),
+            rack=self.rack,
+            stored_delay_s=None if self.delay is None or self.delay_set_s is None else self.delay.seconds,
+            set_delay_s=self.delay_set_s,
+        )
+
 
 @command("start", example="autorecovery maintenance start b1.example.com:3181 --for 30m", effect=Effect.REVERSIBLE)
 async def start(
@@ -92,20 +107,33 @@ async def start(
     duration_s = parse_duration_s(duration)
     async with open_session(context) as session:
         notes = RecoveryNotes(session.store, session.root)
-        chosen = tuple(dict.fromkeys(map(parse_bookie_id, bookie_ids or await _bookies_of(session, rack))))
-        wanted = await _decide(context, session, notes, chosen, duration_s, rack)
-        others = await _others(notes, chosen)
-        objections = [f"bookie {each} is in maintenance already" for each in others]
-        objections += await _look_at_heirs(context, session, notes, chosen)
-        verdict = await _check_stop(context, session, chosen)
-        objections += [f"{each.reason.value}: {each.detail}" for each in verdict.reasons]
-        for each in verdict.warnings:
-            context.console.report(each.severity, f"{each.reason.value}: {each.detail}")
-        _require_consent(context, objections, "should not be away now", wanted.names, is_risk_accepted=is_risk_accepted)
-        note = await _carry_out(context, session, notes, wanted, others)
-        context.console.say(f"when it is back: bkctl autorecovery maintenance end {' '.join(chosen)}")
+
+        async def examine() -> tuple[Plan, _Start]:
+            chosen = tuple(dict.fromkeys(map(parse_bookie_id, bookie_ids or await _bookies_of(session, rack))))
+            wanted = await _decide(context, session, notes, chosen, duration_s, rack)
+            others = await _others(notes, chosen)
+            objections = [f"bookie {each} is in maintenance already" for each in others]
+            objections += await _look_at_heirs(context, session, notes, chosen)
+            verdict = await _check_stop(context, session, chosen)
+            objections += [f"{each.reason.value}: {each.detail}" for each in verdict.reasons]
+            for each in verdict.warnings:
+                context.console.report(each.severity, f"{each.reason.value}: {each.detail}")
+            refusal, is_accepted = "should not be away now", is_risk_accepted
+            _require_consent(context, objections, refusal, wanted.names, is_risk_accepted=is_accepted)
+            return _start_plan(session, notes, wanted, others), wanted
+
+        async def apply(change: Change, wanted: _Start) -> MaintenanceNote:
+            note = wanted.note_now()
+            await start_maintenance(notes, session.switches, wanted.bookie_ids, note, wanted.delay)
+            change.details["until"] = time_text(note.end_ms)
+            return note
+
+        turn = partial(mode_turn, context, session.store, session.root)
+        wanted, note = await make_change(context, examine, apply, session.store, turn=turn, is_locked=False)
+        assert note is not None
+        context.console.say(f"when it is back: bkctl autorecovery maintenance end {' '.join(wanted.bookie_ids)}")
         body = {
-            "bookie_ids": list(chosen),
+            "bookie_ids": list(wanted.bookie_ids),
             "until": time_text(note.end_ms),
             "rack": rack,
             "auditor": None if wanted.auditor is None else wanted.auditor.value,
@@ -130,26 +158,31 @@ async def end(
     """
     async with open_session(context) as session:
         notes = RecoveryNotes(session.store, session.root)
-        ending = await _find(notes, bookie_ids)
-        live = (await session.registrations.snapshot()).live
-        away = [each.bookie_id for each in ending if each.bookie_id not in live]
-        objections = [f"bookie {', '.join(away)} is not registered: start it first"] if away else []
-        _require_consent(
-            context, objections, "is not back", ", ".join(away), is_risk_accepted=is_risk_accepted, but="ends it"
-        )
-        items = await _end_items(context, session, notes, ending)
-        rows: list[dict[str, object]] = []
-        if not ending:
-            nothing_to_change(context, session.plan(summary=("no bookie is in maintenance",)))
-        else:
-            plan = session.plan(items=items, summary=tuple(_end_summary(away)))
-            async with (
-                open_change(context, plan, session.store, is_locked=False) as change,
-                mode_turn(context, session.store, session.root, change),
-            ):
-                for each in ending:
-                    fate = await end_maintenance(notes, session.switches, each)
-                    rows.append({"bookie_id": each.bookie_id, "delay": fate.value})
+
+        async def examine() -> tuple[Plan, list[Maintenance]]:
+            ending = await _find(notes, bookie_ids)
+            live = (await session.registrations.snapshot()).live
+            away = [each.bookie_id for each in ending if each.bookie_id not in live]
+            objections = [f"bookie {', '.join(away)} is not registered: start it first"] if away else []
+            _require_consent(
+                context, objections, "is not back", ", ".join(away), is_risk_accepted=is_risk_accepted, but="ends it"
+            )
+            items = await _end_items(context, session, notes, ending)
+            summary = _end_summary(away) if ending else ["no bookie is in maintenance"]
+            return session.plan(items=items, summary=summary), ending
+
+        async def apply(_: Change, ending: list[Maintenance]) -> list[dict[str, object]]:
+            return [
+                {
+                    "bookie_id": each.bookie_id,
+                    "delay": (await end_maintenance(notes, session.switches, each)).value,
+                }
+                for each in ending
+            ]
+
+        turn = partial(mode_turn, context, session.store, session.root)
+        _, ended = await make_change(context, examine, apply, session.store, turn=turn, is_locked=False)
+        rows = ended or []
         context.console.record("MaintenanceEnd", {"ended": len(rows)}, name="ended", details={"bookies": rows})
         context.console.table(_ENDED, rows)
 
@@ -292,10 +325,8 @@ def _require_consent(
         raise RefusedError(f"nothing was changed: bookie {names} {refusal}: {objections[0]}; --accept-risk {but}")
 
 
-async def _carry_out(
-    context: CommandContext, session: Session, notes: RecoveryNotes, wanted: _Start, others: list[str]
-) -> MaintenanceNote:
-    """Write the notes and the delay, one command at a time."""
+def _start_plan(session: Session, notes: RecoveryNotes, wanted: _Start, others: list[str]) -> Plan:
+    """The notes and the delay. ``others``: bookies that are in maintenance already, which must stay the same."""
     items: list[dict[str, object]] = [
         {"action": "create", "path": notes.maintenance.path_of(each), "expected_version": None}
         for each in wanted.bookie_ids
@@ -306,28 +337,9 @@ async def _carry_out(
         item = {"action": "set", "path": path, "expected_version": wanted.delay.version, "value": wanted.delay_set_s}
         items.append(item)
         summary.append(f"the recovery delay will be {wanted.delay_set_s} s instead of {wanted.delay.seconds} s")
-    arguments = {"for_s": wanted.duration_s, "rack": wanted.rack}
-    plan = session.plan(summary=summary, items=items, arguments=arguments)
-    async with (
-        open_change(context, plan, session.store, is_locked=False) as change,
-        mode_turn(context, session.store, session.root, change),
-    ):
-        if await _others(notes, wanted.bookie_ids) != others:
-            raise ConflictError(
-                "nothing was changed: another maintenance was started or ended meanwhile: run the command again"
-            )
-        now_ms = LoopClock().now_ms()
-        note = MaintenanceNote(
-            start_ms=now_ms,
-            end_ms=now_ms + round(wanted.duration_s * 1000),
-            user=user_name(),
-            rack=wanted.rack,
-            stored_delay_s=None if wanted.delay is None or wanted.delay_set_s is None else wanted.delay.seconds,
-            set_delay_s=wanted.delay_set_s,
-        )
-        await start_maintenance(notes, session.switches, wanted.bookie_ids, note, wanted.delay)
-        change.details["until"] = time_text(note.end_ms)
-    return note
+    arguments: dict[str, object] = {"for_s": wanted.duration_s, "rack": wanted.rack}
+    arguments |= {"others": others} if others else {}
+    return session.plan(summary=summary, items=items, arguments=arguments)
 
 
 # --- end -----------------------------------------------------------------------------------------------------------

@@ -57,7 +57,8 @@ async def wait_for_retention(context: CommandContext, request: LeavingRequest) -
                 open_change(context, plan, session.store, bookie_ids=ids) as change,
                 mode_turn(context, session.store, session.root, change) as lock,
             ):
-                await _require_enough_others(context, session, request, is_repeated=True)
+                with context.console.repeating():
+                    await _require_enough_others(context, session, request)
                 lock.require_held()
                 await switch.make_read_only(todo, request.wait_s, "leaves the cluster by retention")
             left = await scan_for_retention(ports, ids)
@@ -68,21 +69,14 @@ async def wait_for_retention(context: CommandContext, request: LeavingRequest) -
     return left.is_empty
 
 
-async def _require_enough_others(
-    context: CommandContext, session: Session, request: LeavingRequest, *, is_repeated: bool = False
-) -> None:
-    """RefusedError if writers need the bookies; nothing is copied, so space and targets do not matter.
-
-    ``is_repeated``: shows nothing unless it refuses.
-    """
+async def _require_enough_others(context: CommandContext, session: Session, request: LeavingRequest) -> None:
+    """RefusedError if writers need the bookies; nothing is copied, so space and targets do not matter."""
     ports = (await session.client()).ports
     parts = (ports, session.store, session.registrations, request.bookie_ids)
     verdict = await scan_for_stop(*parts, foreign=session.foreign, is_removal=True)
     of_writers = {StopReason.NO_SUCCESSOR, StopReason.NEW_LEDGERS, StopReason.PLACEMENT, StopReason.SILENT}
     objections = tuple(each for each in verdict.objections if each.reason in of_writers)
-    verdict = msgspec.structs.replace(verdict, objections=objections)
-    if not is_repeated or not (verdict.is_yes or request.is_risk_accepted):
-        require_yes(context, verdict, request)
+    require_yes(context, msgspec.structs.replace(verdict, objections=objections), request)
 
 
 def _summary(ids: list[str], todo: list[str], left: RetentionTally) -> list[str]:

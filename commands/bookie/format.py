@@ -15,7 +15,8 @@ from bkctl.commands.context import BookieFlags, CommandContext, id_by_settings, 
 from bkctl.commands.cookie.access import require_not_registered, scan_references
 from bkctl.commands.effect import Effect
 from bkctl.commands.rendering import Column, Table
-from bkctl.commands.safety.gate import Change, nothing_to_change, open_change
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session, require_metadata_uri
 from bkctl.commands.shared_options import takes_bookie_options
@@ -53,17 +54,23 @@ class _Contents(NamedTuple):
 
 
 class _Target(NamedTuple):
-    """The bookie to format. ``node``: its stored cookie, if that is to be deleted too."""
+    """The bookie to format."""
 
     session: Session
     own: OwnStorage
     bookie_id: str
     contents: Sequence[_Contents]
-    node: Node | None
+    stored: Node | None
+    is_cookie_deleted: bool
 
     @property
     def directories(self) -> list[str]:
         return self.own.config.all_directories
+
+    @property
+    def node(self) -> Node | None:
+        """The stored cookie, if it is to be deleted too."""
+        return self.stored if self.is_cookie_deleted else None
 
 
 @command(
@@ -95,25 +102,29 @@ async def format_bookie(
     async with open_session(context, metadata_uri=config.metadata_uri) as session:
         own = _own_storage(session, config.storage)
         async with _locked(own):
-            await require_not_registered(session, bookie_id)
-            unproven = await _doubts(context, session, own, bookie_id)
-            if unproven and not accept_data_loss:
-                raise RefusedError(
-                    f"nothing was changed: {unproven[0]}: use bkctl decommission {bookie_id}, or --accept-data-loss "
-                    "if the entries may be lost"
-                )
-            node = await _stored_cookie(session, bookie_id)
-            contents = _survey(own.config.all_directories)
-            target = _Target(session, own, bookie_id, contents, node if delete_cookie else None)
-            plan = _plan(target, unproven, delete_cookie=delete_cookie, accept_data_loss=accept_data_loss)
-            if not plan.items:
-                nothing_to_change(context, plan)
-            else:
-                async with open_change(
-                    context, plan, session.store, bookie_ids=(bookie_id,), table=_PLAN_TABLE
-                ) as change:
-                    await _format(context, change, target)
-    _report(context, target, is_cookie_kept=node is not None and not delete_cookie)
+
+            async def examine() -> tuple[Plan, _Target]:
+                await require_not_registered(session, bookie_id)
+                unproven = await _doubts(context, session, own, bookie_id)
+                if unproven and not accept_data_loss:
+                    raise RefusedError(
+                        f"nothing was changed: {unproven[0]}: use bkctl decommission {bookie_id}, or "
+                        "--accept-data-loss if the entries may be lost"
+                    )
+                await require_not_registered(session, bookie_id)
+                node, contents = await _stored_cookie(session, bookie_id), _survey(own.config.all_directories)
+                target = _Target(session, own, bookie_id, contents, node, is_cookie_deleted=delete_cookie)
+                return _plan(target, unproven, accept_data_loss=accept_data_loss), target
+
+            target, _ = await make_change(
+                context,
+                examine,
+                lambda change, target: _format(context, change, target),
+                session.store,
+                bookie_ids=(bookie_id,),
+                table=_PLAN_TABLE,
+            )
+    _report(context, target)
 
 
 def _own_storage(session: Session, config: StorageConfig) -> OwnStorage:
@@ -217,7 +228,7 @@ def _survey(directories: Sequence[str]) -> list[_Contents]:
     return found
 
 
-def _plan(target: _Target, doubts: Sequence[str], *, delete_cookie: bool, accept_data_loss: bool) -> Plan:
+def _plan(target: _Target, doubts: Sequence[str], *, accept_data_loss: bool) -> Plan:
     bookie_id = target.bookie_id
     items: list[dict[str, object]] = [
         {"action": "delete", "path": each.path, "expected_version": None, "files": each.files, "bytes": each.bytes}
@@ -241,7 +252,7 @@ def _plan(target: _Target, doubts: Sequence[str], *, delete_cookie: bool, accept
         subject=bookie_id,
         summary=sentences,
         items=items,
-        arguments={"delete_cookie": delete_cookie, "accept_data_loss": accept_data_loss},
+        arguments={"delete_cookie": target.is_cookie_deleted, "accept_data_loss": accept_data_loss},
     )
 
 
@@ -249,7 +260,6 @@ async def _format(context: CommandContext, change: Change, target: _Target) -> N
     session, own, directories = target.session, target.own, target.directories
     own.locks.claim()
     require_stopped(own)
-    await require_not_registered(session, target.bookie_id)
     change.require_lock()
     begin_format(own.file_system, directories)
     total = sum(each.files for each in target.contents)
@@ -274,7 +284,7 @@ async def _format(context: CommandContext, change: Change, target: _Target) -> N
     end_format(own.file_system, directories)
 
 
-def _report(context: CommandContext, target: _Target, *, is_cookie_kept: bool) -> None:
+def _report(context: CommandContext, target: _Target) -> None:
     body = {
         "bookie_id": target.bookie_id,
         "files_deleted": sum(each.files for each in target.contents),
@@ -282,7 +292,7 @@ def _report(context: CommandContext, target: _Target, *, is_cookie_kept: bool) -
         "cookie_deleted": target.node is not None,
     }
     context.console.record("BookieFormatted", body, name="bookie_id", show={"bytes_deleted": size})
-    if is_cookie_kept:
+    if target.stored is not None and not target.is_cookie_deleted:
         context.console.say(
             f"the cookie of bookie {target.bookie_id} was kept: it starts as a new bookie only after "
             f"bkctl cookie delete {target.bookie_id}"

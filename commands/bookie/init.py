@@ -9,7 +9,7 @@ import hashlib
 import os
 import resource
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Annotated
 
 import msgspec
@@ -22,7 +22,8 @@ from bkctl.commands.cookie.access import cookie_body, require_not_registered
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Table
-from bkctl.commands.safety.gate import open_change
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session, require_metadata_uri
 from bkctl.commands.shared_options import takes_bookie_options
@@ -154,18 +155,26 @@ async def _create(context: CommandContext, config: BookieConfig, ports: BookiePo
     async with open_session(context, metadata_uri=config.metadata_uri) as session:
         claim = DirectoryClaim(ports, BookieMetadata(session.store, session.uri, config, LiveSettings(config)))
         names = await claim.check(bookie_id, config.port)
-        _require_new(bookie_id, await claim.check_again(names))
-        await require_not_registered(session, bookie_id)
-        plan = _plan(session, config, names)
-        async with open_change(context, plan, session.store, bookie_ids=(bookie_id,)) as change:
+
+        async def examine() -> tuple[Plan, CookieCheck]:
+            checked = await claim.check_again(names)
+            _require_new(bookie_id, checked)
+            await require_not_registered(session, bookie_id)
+            return _plan(session, config, names), checked
+
+        @contextlib.asynccontextmanager
+        async def locked(_: Change) -> AsyncIterator[None]:
             locks = await claim.lock()
             try:
-                checked = await claim.check_again(names)
-                _require_new(bookie_id, checked)
-                change.require_lock()
-                await claim.stamp(names, checked, "")
+                yield
             finally:
                 await release(locks)
+
+        async def apply(change: Change, checked: CookieCheck) -> None:
+            change.require_lock()
+            await claim.stamp(names, checked, "")
+
+        await make_change(context, examine, apply, session.store, bookie_ids=(bookie_id,), turn=locked)
     context.console.record("BookieInitialized", cookie_body(names.cookie), name="bookie_id")
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 import socket
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -18,8 +20,10 @@ from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.safety.audit_trail import user_name
-from bkctl.commands.safety.gate import Change, nothing_to_change, open_change
+from bkctl.commands.safety.gate import Change
 from bkctl.commands.safety.mode_turn import mode_turn
+from bkctl.commands.safety.operation import make_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import open_session
 from bkctl.runtime.admin.api import JavaMode, Job, ModeAnswer, StateAnswer
 from bkctl.runtime.admin.calls import BKCTL_API
@@ -84,47 +88,52 @@ async def set_mode(
         raise InvalidArgumentError(f"--reason has {len(reason)} characters: use at most {_REASON_LENGTH_MAX}")
     is_read_only = mode is Mode.READ_ONLY
     async with open_admin(context, bookie_id, directory, token_file) as client:
-        before = await read_state(client)
-        name = before.bookie_id
-        plan = change_plan(
-            before,
-            {"action": "set-mode", "mode": mode.value},
-            summary=(_summary(name, mode),),
-            arguments={"mode": mode.value, "reason": reason},
-            effect=Effect.HARMFUL if is_read_only else Effect.REVERSIBLE,
-        )
-        if is_mode_set(before, mode, reason):
-            has = "has already" if is_read_only else "has not"
-            sentence = f"bookie {name}: nothing to change: an operator {has} made it read-only"
-            nothing_to_change(context, msgspec.structs.replace(plan, items=(), summary=(sentence,)))
-            is_changed, after = False, before
-        else:
-            async with open_change(context, plan) as change, AsyncExitStack() as at_end:
-                if is_read_only:
-                    await _take_turn(context, client, before, change, at_end)
-                after = await set_operator_mode(client, before, mode, reason)
-                is_changed = change.details["changed"] = True
+
+        async def examine() -> tuple[Plan, StateAnswer]:
+            state = await read_state(client)
+            plan = change_plan(
+                state,
+                {"action": "set-mode", "mode": mode.value},
+                summary=(_summary(state.bookie_id, mode),),
+                arguments={"mode": mode.value, "reason": reason},
+                effect=Effect.HARMFUL if is_read_only else Effect.REVERSIBLE,
+            )
+            if is_mode_set(state, mode, reason):
+                has = "has already" if is_read_only else "has not"
+                sentence = f"bookie {state.bookie_id}: nothing to change: an operator {has} made it read-only"
+                plan = msgspec.structs.replace(plan, items=(), summary=(sentence,))
+            return plan, state
+
+        async def apply(change: Change, state: StateAnswer) -> StateAnswer:
+            after = await set_operator_mode(client, state, mode, reason)
+            change.details["changed"] = True
+            return after
+
+        turn = partial(_turn, context, client) if is_read_only else None
+        before, changed = await make_change(context, examine, apply, turn=turn)
+    name, after = before.bookie_id, changed or before
     _explain(context, after, mode)
     undo = Mode.WRITABLE if is_read_only else Mode.READ_ONLY
-    if is_changed:
+    if changed:
         context.console.say(f"to undo: bkctl bookie set-mode {undo} {name}")
-    body = {"bookie_id": name, "changed": is_changed, **_mode_fields(after)}
+    body = {"bookie_id": name, "changed": changed is not None, **_mode_fields(after)}
     context.console.record("BookieMode", body, name="mode")
 
 
-async def _take_turn(
-    context: CommandContext, client: AdminClient, state: StateAnswer, change: Change, at_end: AsyncExitStack
-) -> None:
+@asynccontextmanager
+async def _turn(context: CommandContext, client: AdminClient, change: Change) -> AsyncIterator[None]:
     """Wait until no other command makes bookies read-only; OperationLockedError.
 
     Without ZooKeeper the mode is set all the same: an operator may need that.
     """
-    own_uri = "" if client.address.host else state.metadata_uri
-    try:
-        session = await at_end.enter_async_context(open_session(context, metadata_uri=own_uri))
-        await at_end.enter_async_context(mode_turn(context, session.store, session.root, change))
-    except MetadataError as error:
-        context.console.warn(f"another command may make other bookies read-only at the same time: {error}")
+    own_uri = "" if client.address.host else (await read_state(client)).metadata_uri
+    async with AsyncExitStack() as at_end:
+        try:
+            session = await at_end.enter_async_context(open_session(context, metadata_uri=own_uri))
+            await at_end.enter_async_context(mode_turn(context, session.store, session.root, change))
+        except MetadataError as error:
+            context.console.warn(f"another command may make other bookies read-only at the same time: {error}")
+        yield
 
 
 async def set_operator_mode(client: AdminClient, before: StateAnswer, mode: Mode, reason: str | None) -> StateAnswer:

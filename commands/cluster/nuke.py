@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from bkctl.commands.cluster.survey import (
-    TREE_TABLE,
-    find_tree,
-    look_before_deletion,
-    new_header,
-    notes_items,
-    save_before,
-    tree_items,
-)
+from bkctl.commands.cluster.survey import TREE_TABLE, Examined, deletion_plan, examine_before_deletion, save_before
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
-from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import open_session
 from bkctl.runtime.metadata.backup import cluster_format
-from bkctl.storage.words import counted
 
 
 @command("nuke", example="cluster nuke --dry-run", effect=Effect.DESTROYS)
@@ -29,42 +21,33 @@ async def nuke(context: CommandContext) -> None:
     if there is no cluster. Type the instance id, or use --confirm.
     """
     async with open_session(context, must_exist=False) as session:
-        if await session.store.exists(session.root) is None:
-            nothing_to_change(context, _empty_plan(context, session.root), table=TREE_TABLE)
-            context.console.record("ClusterNuke", {"root": session.root, "removed": False}, name="root")
-            return
-        tree = await find_tree(context, session)
-        await cluster_format.require_no_connections(session.store, session.root)
-        if unknown := await cluster_format.find_unknown_children(session.store, session.root, tree):
-            raise cluster_format.unknown_children_error(session.root, unknown)
-        header = await new_header(session, tree)
-        survey = await look_before_deletion(context, session, tree)
-        plan = Plan(
-            root=session.root,
-            instance_id=header.instance_id,
-            subject=header.instance_id or session.root,
-            summary=(
-                f"will delete {session.root} and everything below it: {counted(survey.ledgers, 'ledger')}, "
-                f"{counted(survey.nodes, 'node')} (all metadata is backed up first)",
-            ),
-            items=tree_items(session.root, survey, {"ledgers": "delete", "ledger ids": "delete", "special": "delete"})
-            + await notes_items(session),
-            arguments={"layout": tree.value},
-        )
-        async with open_change(context, plan, session.store, table=TREE_TABLE) as change:
-            await cluster_format.require_no_connections(session.store, session.root)
-            backup_path = await save_before(context, session, header, tree, survey)
+        store, root = session.store, session.root
+
+        async def examine() -> tuple[Plan, Examined | None]:
+            if await store.exists(root) is None:
+                return _empty_plan(context, root), None
+            found = await examine_before_deletion(context, session, is_root_deleted=True)
+            actions = {"ledgers": "delete", "ledger ids": "delete", "special": "delete"}
+            sentence = f"will delete {root} and everything below it: {found.size} (all metadata is backed up first)"
+            return deletion_plan(found, actions, sentence), found
+
+        async def apply(change: Change, found: Examined | None) -> str:
+            assert found is not None
+            backup_path = await save_before(context, session, found.header, found.tree, found.survey)
             change.details["backup"] = backup_path
-            await cluster_format.nuke_cluster(session.store, session.root, tree, before_each=change.require_lock)
+            await cluster_format.nuke_cluster(store, root, found.tree, before_each=change.require_lock)
+            return backup_path
+
+        found, backup_path = await make_change(context, examine, apply, store, table=TREE_TABLE)
+    body: dict[str, object] = {"root": root, "removed": found is not None}
+    if found is not None:
         context.console.say(f"to undo: bkctl cluster restore {backup_path}")
-        body = {
-            "root": session.root,
-            "removed": True,
-            "instance_id": header.instance_id,
-            "ledgers_deleted": survey.ledgers,
+        body |= {
+            "instance_id": found.header.instance_id,
+            "ledgers_deleted": found.survey.ledgers,
             "backup": backup_path,
         }
-        context.console.record("ClusterNuke", body, name="root")
+    context.console.record("ClusterNuke", body, name="root")
 
 
 def _empty_plan(context: CommandContext, root: str) -> Plan:

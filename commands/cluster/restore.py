@@ -62,21 +62,23 @@ async def restore(
                 f"({archive.faults[0]}); use --skip-invalid to skip them"
             )
         async with open_session(context, must_exist=False, warns_of_restore=False) as session:
-            choose_tree(LedgerLayout(archive.tree), session.uri.tree)
-            await require_no_connections(session.store, session.root)
-            target = await look_at_target(session.store, session.root, archive)
-            if not target.is_fresh and await find_tree(context, session) is not archive.tree:
-                raise ConflictError(f"nothing was changed: the cluster's layout is not {archive.tree.value}")
-            return await _plan_and_run(context, session, reader, archive, target)
+            return await _plan_and_run(context, session, reader, archive)
+
+
+async def _target(context: CommandContext, session: Session, archive: ArchiveSummary) -> RestoreTarget:
+    """Where the archive goes; RefusedError, ConflictError."""
+    choose_tree(LedgerLayout(archive.tree), session.uri.tree)
+    await require_no_connections(session.store, session.root)
+    target = await look_at_target(session.store, session.root, archive)
+    if not target.is_fresh and await find_tree(context, session) is not archive.tree:
+        raise ConflictError(f"nothing was changed: the cluster's layout is not {archive.tree.value}")
+    return target
 
 
 async def _plan_and_run(
-    context: CommandContext,
-    session: Session,
-    reader: ArchiveReader,
-    archive: ArchiveSummary,
-    target: RestoreTarget,
+    context: CommandContext, session: Session, reader: ArchiveReader, archive: ArchiveSummary
 ) -> Outcome:
+    target = await _target(context, session, archive)
     preview = ClusterRestore(session.store, archive, target, before_each=lambda: None, keep=lambda _path, _node: None)
     expected = await _tally(context, "comparing", archive, preview.preview(reader))
     header = archive.header
@@ -89,8 +91,7 @@ async def _plan_and_run(
         arguments={"sha256": archive.sha256},
     )
     async with open_change(context, plan, session.store) as change:
-        await require_no_connections(session.store, target.root)
-        if await look_at_target(session.store, target.root, archive) != target:
+        if await _target(context, session, archive) != target:
             raise ConflictError(
                 "nothing was changed: the cluster has changed since the plan was made: run the command again"
             )

@@ -6,13 +6,15 @@ import contextlib
 import datetime
 import os
 import urllib.parse
-from typing import Any
+from typing import Any, NamedTuple
 
 from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import Column, Table
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.safety.state_directory import state_directory
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConflictError, MetadataFormatError, RefusedError
+from bkctl.runtime.metadata.backup import cluster_format
 from bkctl.runtime.metadata.backup.archive import ArchiveEnd, ArchiveHeader, ArchiveReader
 from bkctl.runtime.metadata.backup.backup import (
     ClusterSurvey,
@@ -57,7 +59,38 @@ async def find_tree(context: CommandContext, session: Session) -> LedgerTree:
     return choose_tree(recorded, session.uri.tree, config)
 
 
-async def look_before_deletion(context: CommandContext, session: Session, tree: LedgerTree) -> ClusterSurvey:
+class Examined(NamedTuple):
+    """The metadata of a cluster without connections. ``notes``: the plan item that deletes autorecovery's notes."""
+
+    tree: LedgerTree
+    header: ArchiveHeader
+    survey: ClusterSurvey
+    notes: tuple[dict[str, Any], ...]
+
+    @property
+    def size(self) -> str:
+        """For sentences."""
+        return f"{counted(self.survey.ledgers, 'ledger')}, {counted(self.survey.nodes, 'node')}"
+
+
+async def examine_before_deletion(context: CommandContext, session: Session, *, is_root_deleted: bool) -> Examined:
+    """What will be deleted, and the first line of its backup; RefusedError, ConflictError, ClusterNotFoundError.
+
+    ``is_root_deleted``: refused if a node below the root is not BookKeeper's.
+    """
+    store, root = session.store, session.root
+    tree = await find_tree(context, session)
+    await cluster_format.require_no_connections(store, root)
+    if is_root_deleted and (unknown := await cluster_format.find_unknown_children(store, root, tree)):
+        raise cluster_format.unknown_children_error(root, unknown)
+    header = await new_header(session, tree)
+    survey = await _survey_before_deletion(context, session, tree)
+    notes = await _notes_items(session)
+    await cluster_format.require_no_connections(store, root)
+    return Examined(tree, header, survey, notes)
+
+
+async def _survey_before_deletion(context: CommandContext, session: Session, tree: LedgerTree) -> ClusterSurvey:
     """Read the whole tree and count its nodes. RefusedError for a ledger of a newer release: no restore creates it."""
     with context.console.progress("reading the metadata") as progress:
         survey = await survey_cluster(session.store, session.root, tree, on_progress=progress.update)
@@ -108,9 +141,10 @@ async def save_before(
     return path
 
 
-def tree_items(root: str, survey: ClusterSurvey, actions: dict[str, str]) -> tuple[dict[str, Any], ...]:
-    """A plan item for each child of the root; ``actions`` by name or by kind, otherwise the child is kept."""
-    return tuple(
+def deletion_plan(found: Examined, actions: dict[str, str], *summary: str) -> Plan:
+    """An item for each child of the root; ``actions`` by name or by kind, otherwise the child is kept."""
+    root = found.header.root
+    items = tuple(
         {
             "action": actions.get(child.name) or actions.get(child.kind.value) or "keep",
             "path": f"{root}/{child.name}",
@@ -118,11 +152,19 @@ def tree_items(root: str, survey: ClusterSurvey, actions: dict[str, str]) -> tup
             "ledgers": child.ledgers,
             "digest": child.digest,
         }
-        for child in survey.children
+        for child in found.survey.children
+    )
+    return Plan(
+        root=root,
+        instance_id=found.header.instance_id,
+        subject=found.header.instance_id or root,
+        summary=summary,
+        items=items + found.notes,
+        arguments={"layout": found.tree.value},
     )
 
 
-async def notes_items(session: Session) -> tuple[dict[str, Any], ...]:
+async def _notes_items(session: Session) -> tuple[dict[str, Any], ...]:
     """The plan item that deletes autorecovery's notes, if there are any."""
     notes = await survey_notes(session.store, session.root)
     if notes is None:

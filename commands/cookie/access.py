@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -27,6 +27,9 @@ FromConfigOption = Annotated[
     typer.Option("--from-config", help="Use the cookie of this machine's bookie, verified against its directories"),
 ]
 """For commands that store a cookie: one from a file, or one that this machine's directories prove."""
+
+FieldRows: TypeAlias = list[dict[str, object]]
+"""What a change does to the fields of a cookie."""
 
 DIFFERENCE_TABLE = Table("Fields", Column("field", "FIELD"), Column("stored", "STORED"), Column("new", "NEW"))
 
@@ -66,6 +69,15 @@ async def scan_references(context: CommandContext, session: Session, bookie_ids:
     ledgers = await session.ledgers()
     with context.console.progress("reading all ledgers") as progress:
         return await find_references(session.store, ledgers, bookie_ids, progress.update)
+
+
+async def require_unused(context: CommandContext, session: Session, bookie_id: str, advice: str) -> BookieReferences:
+    """RefusedError while the bookie is registered, also after all ledgers were read, or a ledger refers to it."""
+    await require_not_registered(session, bookie_id)
+    references = await scan_references(context, session, [bookie_id])
+    require_unnamed(references, bookie_id, advice)
+    await require_not_registered(session, bookie_id)
+    return references
 
 
 def require_unnamed(references: BookieReferences, bookie_id: str, advice: str) -> None:
@@ -123,7 +135,7 @@ def cookie_body(cookie: Cookie) -> dict[str, object]:
     }
 
 
-def difference_rows(stored: Cookie | None, new: Cookie) -> list[dict[str, object]]:
+def difference_rows(stored: Cookie | None, new: Cookie) -> FieldRows:
     """Differences of a change, field by field; all fields when no readable cookie is stored."""
     before = dict.fromkeys(new.fields()) if stored is None else stored.fields()
     return [

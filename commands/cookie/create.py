@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Annotated
 
 import msgspec
@@ -19,15 +20,16 @@ from bkctl.commands.cookie.access import (
     read_cookie_file,
     require_fitting,
     require_not_registered,
-    require_unnamed,
+    require_unused,
     scan_references,
 )
 from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.effect import Effect
-from bkctl.commands.safety.gate import open_change
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.operation import make_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.shared_options import takes_bookie_options
-from bkctl.runtime.bookie.cookies.evidence import Evidence
 from bkctl.runtime.bookie.cookies.repair import require_matching_directories
 from bkctl.runtime.errors import ConflictError, NodeExistsError
 from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
@@ -62,31 +64,37 @@ async def create(
         return
     config = load_config(context, flags, bookie)
     async with open_own_bookie(context, config) as own:
-        evidence = await _prove(context, own)
-        await _store(context, own.session, evidence.expected, None, own)
+        await _create_from_config(context, own)
 
 
 async def _create_from_file(context: CommandContext, session: Session, bookie_id: str, file: str) -> None:
     data = read_cookie_file(file)
     cookie = require_fitting(session, bookie_id, data, file)
-    await _require_absent(session, bookie_id)
-    await require_not_registered(session, bookie_id)
-    references = await scan_references(context, session, [bookie_id])
-    advice = "use bkctl cookie create --from-config on its machine, which verifies its directories"
-    require_unnamed(references, bookie_id, advice)
-    await _store(context, session, cookie, data, None)
+
+    async def examine() -> tuple[Plan, None]:
+        await _require_absent(session, bookie_id)
+        advice = "use bkctl cookie create --from-config on its machine, which verifies its directories"
+        await require_unused(context, session, bookie_id, advice)
+        return _plan(session, cookie, data), None
+
+    await _store(context, session, cookie, data, examine)
 
 
-async def _prove(context: CommandContext, own: OwnBookie) -> Evidence:
-    """State of a bookie whose directories all exist and match; RefusedError, ConflictError."""
-    bookie_id = own.expected.bookie_id
-    await _require_absent(own.session, bookie_id)
-    await require_not_registered(own.session, bookie_id)
-    references = await scan_references(context, own.session, [bookie_id])
-    evidence, _ = await own.gather()
-    evidence = msgspec.structs.replace(evidence, ledgers_naming=references.counts_at_most)
-    require_matching_directories(evidence)
-    return evidence
+async def _create_from_config(context: CommandContext, own: OwnBookie) -> None:
+    session, cookie = own.session, own.expected
+    data = encode_cookie(cookie)
+
+    async def examine() -> tuple[Plan, None]:
+        await _require_absent(session, cookie.bookie_id)
+        await require_not_registered(session, cookie.bookie_id)
+        references = await scan_references(context, session, [cookie.bookie_id])
+        evidence, _ = await own.gather()
+        evidence = msgspec.structs.replace(evidence, ledgers_naming=references.counts_at_most)
+        require_matching_directories(evidence)
+        await require_not_registered(session, cookie.bookie_id)
+        return _plan(session, cookie, data), None
+
+    await _store(context, session, cookie, data, examine, own.locked)
 
 
 async def _require_absent(session: Session, bookie_id: str) -> None:
@@ -96,33 +104,35 @@ async def _require_absent(session: Session, bookie_id: str) -> None:
         )
 
 
-async def _store(
-    context: CommandContext, session: Session, cookie: Cookie, data: bytes | None, own: OwnBookie | None
-) -> None:
-    """``own``: the bookie whose directories are locked and checked again while the cookie is stored."""
-    bookie_id, data = cookie.bookie_id, data or encode_cookie(cookie)
-    path = session.cookies.path(bookie_id)
-    digest = hashlib.sha256(data).hexdigest()
-    plan = session.plan(
-        subject=bookie_id,
+def _plan(session: Session, cookie: Cookie, data: bytes) -> Plan:
+    path, digest = session.cookies.path(cookie.bookie_id), hashlib.sha256(data).hexdigest()
+    return session.plan(
+        subject=cookie.bookie_id,
         summary=(
-            f"will add bookie {bookie_id} to the cluster, with journals in "
+            f"will add bookie {cookie.bookie_id} to the cluster, with journals in "
             f"{','.join(cookie.journal_directories)} and ledgers in {','.join(cookie.ledger_directories)}",
         ),
         items=({"action": "create", "path": path, "expected_version": None, "sha256": digest},),
     )
-    async with open_change(context, plan, session.store) as change:
-        with own.locked() if own is not None else contextlib.nullcontext():
-            if own is not None:
-                evidence, _ = await own.gather()
-                require_matching_directories(evidence)
-            await require_not_registered(session, bookie_id)
-            change.require_lock()
-            try:
-                await session.cookies.create_node(bookie_id, data)
-            except NodeExistsError:
-                raise ConflictError(
-                    f"bookie {bookie_id} got a cookie from another process during this command"
-                ) from None
-    context.console.say(f"to undo: bkctl cookie delete {bookie_id}")
+
+
+async def _store(
+    context: CommandContext,
+    session: Session,
+    cookie: Cookie,
+    data: bytes,
+    examine: Callable[[], Awaitable[tuple[Plan, None]]],
+    turn: Callable[[Change], AbstractAsyncContextManager[None]] | None = None,
+) -> None:
+    async def apply(change: Change, _: None) -> None:
+        change.require_lock()
+        try:
+            await session.cookies.create_node(cookie.bookie_id, data)
+        except NodeExistsError:
+            raise ConflictError(
+                f"bookie {cookie.bookie_id} got a cookie from another process during this command"
+            ) from None
+
+    await make_change(context, examine, apply, session.store, turn=turn)
+    context.console.say(f"to undo: bkctl cookie delete {cookie.bookie_id}")
     context.console.record("CookieCreated", cookie_body(cookie), name="bookie_id")

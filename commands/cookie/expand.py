@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext, load_config
 from bkctl.commands.cookie.access import (
     DIFFERENCE_TABLE,
+    FieldRows,
     difference_rows,
     difference_sentences,
     read_cookie_node,
     require_not_registered,
-    require_unnamed,
-    scan_references,
+    require_unused,
 )
 from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.effect import Effect
-from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
-from bkctl.commands.session import Session
 from bkctl.commands.shared_options import takes_bookie_options
 from bkctl.runtime.bookie.cookies.directories import record_places
 from bkctl.runtime.bookie.cookies.doctor import diagnose
 from bkctl.runtime.bookie.cookies.evidence import is_expansion
 from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.metadata.bookies.cookies import decode_cookie
+from bkctl.runtime.metadata.store import Node, decode_node
 
 
 @command(
@@ -48,42 +47,33 @@ async def expand(
     config = load_config(context, flags)
     async with open_own_bookie(context, config) as own:
         session, own_id = own.session, own.expected.bookie_id
-        node = await read_cookie_node(session, own_id)
-        await require_not_registered(session, own_id)
-        stored = await session.cookies.read(own_id)
-        if not await _require_expansion(own):
-            plan = _plan(session, own_id, [f"the cookies of bookie {own_id} match its settings: nothing to do"])
-            nothing_to_change(context, plan)
-            _print(context, own_id, stored.version, [])
-            return
-        references = await scan_references(context, session, [own_id])
-        require_unnamed(references, own_id, _advice(own_id))
-        rows = difference_rows(stored.value, own.expected)
-        path = session.cookies.path(own_id)
-        item = {"action": "set", "path": path, "expected_version": stored.version, "fields": rows}
-        plan = _plan(session, own_id, difference_sentences(rows), item)
-        async with open_change(context, plan, session.store) as change:
-            with own.locked():
-                await _require_expansion(own)
-                await require_not_registered(session, own_id)
-                change.require_lock()
-                change.trash.keep("set", path, node)
-                await own.service.stamp(own.expected, stored.version)
-                record_places(own.file_system, own.config.storage)
-        _print(context, own_id, stored.version + 1, rows)
 
+        async def examine() -> tuple[Plan, tuple[Node, FieldRows]]:
+            node = await read_cookie_node(session, own_id)
+            await require_not_registered(session, own_id)
+            if not await _require_expansion(own):
+                sentence = f"the cookies of bookie {own_id} match its settings: nothing to do"
+                return session.plan(subject=own_id, summary=(sentence,)), (node, [])
+            await require_unused(context, session, own_id, _advice(own_id))
+            rows = difference_rows(decode_node(session.cookies.path(own_id), node, decode_cookie), own.expected)
+            path, version = session.cookies.path(own_id), node.stat.version
+            item = {"action": "set", "path": path, "expected_version": version, "fields": rows}
+            return session.plan(subject=own_id, summary=difference_sentences(rows), items=[item]), (node, rows)
 
-def _plan(session: Session, bookie_id: str, summary: Sequence[str], *items: dict[str, Any]) -> Plan:
+        async def apply(change: Change, found: tuple[Node, FieldRows]) -> int:
+            node, _ = found
+            change.require_lock()
+            change.trash.keep("set", session.cookies.path(own_id), node)
+            await own.service.stamp(own.expected, node.stat.version)
+            record_places(own.file_system, own.config.storage)
+            return node.stat.version + 1
 
-    return session.plan(
-        subject=bookie_id,
-        summary=tuple(summary),
-        items=items,
-    )
-
-
-def _print(context: CommandContext, bookie_id: str, version: int, rows: Sequence[dict[str, object]]) -> None:
-    body = {"bookie_id": bookie_id, "version": version, "fields_changed": len(rows)}
+        (node, rows), version = await make_change(context, examine, apply, session.store, turn=own.locked)
+    body = {
+        "bookie_id": own_id,
+        "version": node.stat.version if version is None else version,
+        "fields_changed": len(rows),
+    }
     context.console.record("CookieExpanded", body, name="bookie_id", details={"fields": rows})
     context.console.table(DIFFERENCE_TABLE, rows)
 

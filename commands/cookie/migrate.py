@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import msgspec
@@ -14,13 +15,15 @@ from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import parse_bookie_id
-from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_bookie_options
 from bkctl.runtime.bookie.cookies.directories import version_path
 from bkctl.runtime.bookie.cookies.repair import MigrationState, examine_migration
 from bkctl.runtime.bookie.cookies.repair import migrate as migrate_cookies
-from bkctl.runtime.errors import ConflictError, RefusedError
+from bkctl.runtime.errors import RefusedError
+from bkctl.storage.filenames import MIGRATION, current_directory
 from bkctl.storage.words import counted
 
 
@@ -52,26 +55,38 @@ async def migrate(
         raise InvalidArgumentError("--from and --to are the same id")
     config = load_config(context, flags, new_id)
     async with open_own_bookie(context, config) as own:
-        await require_not_registered(own.session, old_id, new_id)
-        state = await _examine(own, old_id)
-        if state.is_done:
-            sentence = f"bookie {old_id} already has the id {new_id}: nothing to do"
-            plan = msgspec.structs.replace(_plan(own, state, 0), summary=(sentence,), items=())
-            nothing_to_change(context, plan)
-            _print(context, own, state, directory_count=0)
-            return
-        naming_old = await _count_ledgers(context, own, state, old_id, ledgers_follow=ledgers_follow)
-        await _carry_out(context, own, state, _plan(own, state, naming_old))
+        cookies = own.session.cookies
+
+        async def examine() -> tuple[Plan, tuple[MigrationState, int]]:
+            await require_not_registered(own.session, old_id, new_id)
+            evidence, _ = await own.gather()
+            state = await examine_migration(evidence, old_id, cookies)
+            if state.is_done:
+                sentence = f"bookie {old_id} already has the id {new_id}: nothing to do"
+                return msgspec.structs.replace(_plan(own, state, 0), summary=(sentence,), items=()), (state, 0)
+            naming_old = await _count_ledgers(context, own, state, old_id, ledgers_follow=ledgers_follow)
+            await require_not_registered(own.session, old_id, new_id)
+            return _plan(own, state, naming_old), (state, naming_old)
+
+        async def apply(change: Change, found: tuple[MigrationState, int]) -> None:
+            state, _ = found
+            if state.old_version is not None:
+                change.trash.keep("delete", cookies.path(old_id), await cookies.read_node(old_id))
+            await migrate_cookies(state, own.file_system, cookies, change.require_lock)
+
+        (state, naming_old), _ = await make_change(context, examine, apply, own.session.store, turn=own.locked)
+    body = {
+        "from": state.old_id,
+        "to": own.expected.bookie_id,
+        "folders": 0 if state.is_done else len(state.directories),
+        "resumed": state.is_begun,
+    }
+    context.console.record("CookieMigrated", body, name="to")
     if naming_old:
         context.console.warn(
             f"entries of {counted(naming_old, 'ledger')} cannot be read from this bookie until the ledgers are "
             f"rewritten: start it as {new_id}, then run bkctl ledger rewrite-bookie --from {old_id} --to {new_id}"
         )
-
-
-async def _examine(own: OwnBookie, old_id: str) -> MigrationState:
-    evidence, _ = await own.gather()
-    return await examine_migration(evidence, old_id, own.session.cookies)
 
 
 async def _count_ledgers(
@@ -113,6 +128,11 @@ def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:
         items.append(
             {"action": "delete", "path": session.cookies.path(state.old_id), "expected_version": state.old_version}
         )
+    items += [
+        {"action": "delete", "path": os.path.join(current_directory(directory.path), MIGRATION)}
+        for directory in state.directories
+        if directory.migration is not None
+    ]
     return session.plan(
         subject=state.old_id,
         summary=(
@@ -123,30 +143,3 @@ def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:
         items=tuple(items),
         arguments={"from": state.old_id, "to": new_id, "ledgers_naming_old": naming_old, "resumed": state.is_begun},
     )
-
-
-async def _carry_out(context: CommandContext, own: OwnBookie, state: MigrationState, plan: Plan) -> None:
-    old_id, new_id = state.old_id, own.expected.bookie_id
-    async with open_change(context, plan, own.session.store) as change:
-        with own.locked():
-            fresh = await _examine(own, old_id)
-            if msgspec.structs.asdict(fresh) != msgspec.structs.asdict(state):
-                raise ConflictError(
-                    "nothing was changed: directories or cookies have changed since the plan: run the command again"
-                )
-            await require_not_registered(own.session, old_id, new_id)
-            if state.old_version is not None:
-                path = own.session.cookies.path(old_id)
-                change.trash.keep("delete", path, await own.session.cookies.read_node(old_id))
-            await migrate_cookies(fresh, own.file_system, own.session.cookies, change.require_lock)
-    _print(context, own, state, directory_count=len(state.directories))
-
-
-def _print(context: CommandContext, own: OwnBookie, state: MigrationState, *, directory_count: int) -> None:
-    body = {
-        "from": state.old_id,
-        "to": own.expected.bookie_id,
-        "folders": directory_count,
-        "resumed": state.is_begun,
-    }
-    context.console.record("CookieMigrated", body, name="to")

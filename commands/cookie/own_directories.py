@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from bkctl.commands.context import CommandContext, id_by_settings
+from bkctl.commands.safety.gate import Change
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.bookie.cookies.check import CookieCheckService, expected_cookie
 from bkctl.runtime.bookie.cookies.evidence import Evidence
@@ -35,8 +35,8 @@ class OwnBookie(NamedTuple):
         former = await asyncio.to_thread(former_bookie_ids, self.config, self.config.port, OsHost())
         return await self.service.gather(self.expected, former)
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def locked(self, _: Change) -> AsyncIterator[None]:
         """Hold the locks of all directories, which must exist; DirectoryLockedError while the bookie runs."""
         for path in self.config.storage.all_directories:
             if not self.file_system.exists(path):

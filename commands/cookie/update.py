@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
 
 import msgspec
 import typer
@@ -12,6 +13,7 @@ from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext, load_config
 from bkctl.commands.cookie.access import (
     DIFFERENCE_TABLE,
+    FieldRows,
     FromConfigOption,
     SubjectArgument,
     difference_rows,
@@ -21,21 +23,30 @@ from bkctl.commands.cookie.access import (
     read_cookie_node,
     require_fitting,
     require_not_registered,
-    require_unnamed,
+    require_unused,
     scan_references,
 )
 from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.effect import Effect
-from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.shared_options import takes_bookie_options
 from bkctl.runtime.bookie.cookies.directories import version_path
 from bkctl.runtime.bookie.cookies.evidence import Evidence
 from bkctl.runtime.bookie.cookies.repair import require_own_directories, restamp
-from bkctl.runtime.errors import BadVersionError, MetadataFormatError
+from bkctl.runtime.errors import MetadataFormatError
 from bkctl.runtime.metadata.bookies.cookies import Cookie, decode_cookie, encode_cookie
 from bkctl.runtime.metadata.store import Node
+
+
+class _OwnCookies(NamedTuple):
+    """The stored cookie, those of the directories, and the differences from the settings."""
+
+    node: Node
+    evidence: Evidence
+    rows: FieldRows
 
 
 @command(
@@ -72,66 +83,59 @@ async def update(
 async def _update_from_file(context: CommandContext, session: Session, bookie_id: str, file: str) -> None:
     data = read_cookie_file(file)
     cookie = require_fitting(session, bookie_id, data, file)
-    node = await read_cookie_node(session, bookie_id)
-    await require_not_registered(session, bookie_id)
-    references = await scan_references(context, session, [bookie_id])
-    advice = "use bkctl cookie update --from-config on its machine, which verifies its directories"
-    require_unnamed(references, bookie_id, advice)
-    rows = difference_rows(_readable(node.data), cookie)
-    plan = _plan(session, cookie, data, node, rows)
-    async with open_change(context, plan, session.store) as change:
-        await require_not_registered(session, bookie_id)
+
+    async def examine() -> tuple[Plan, tuple[Node, FieldRows]]:
+        node = await read_cookie_node(session, bookie_id)
+        advice = "use bkctl cookie update --from-config on its machine, which verifies its directories"
+        await require_unused(context, session, bookie_id, advice)
+        rows = difference_rows(_readable(node.data), cookie)
+        return _plan(session, cookie, data, node, rows), (node, rows)
+
+    async def apply(change: Change, found: tuple[Node, FieldRows]) -> int:
+        node, _ = found
         change.require_lock()
         change.trash.keep("set", session.cookies.path(bookie_id), node)
-        version = await session.cookies.write_node(bookie_id, data, node.stat.version)
+        return await session.cookies.write_node(bookie_id, data, node.stat.version)
+
+    (_, rows), version = await make_change(context, examine, apply, session.store)
     _report(context, bookie_id, version, rows)
 
 
 async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
-    session, bookie_id = own.session, own.expected.bookie_id
-    node = await read_cookie_node(session, bookie_id)
-    await require_not_registered(session, bookie_id)
-    references = await scan_references(context, session, [bookie_id])
-    evidence = await _prove(own, references.counts_at_most)
-    data, rows = encode_cookie(own.expected), difference_rows(_readable(node.data), own.expected)
-    stale = [
-        directory
-        for directory in evidence.directories
-        if directory.cookie is None or own.expected.differences(directory.cookie)
-    ]
-    if not rows and not stale:
-        sentence = f"the cookies of bookie {bookie_id} match its settings: nothing to do"
-        plan = msgspec.structs.replace(_plan(session, own.expected, data, node, rows), summary=(sentence,), items=())
-        nothing_to_change(context, plan)
-        _report(context, bookie_id, node.stat.version, rows)
-        return
-    plan = _plan(session, own.expected, data, node, rows, [version_path(directory.path) for directory in stale])
-    async with open_change(context, plan, session.store) as change:
-        with own.locked():
-            evidence = await _prove(own, references.counts_at_most)
-            await require_not_registered(session, bookie_id)
-            if (await read_cookie_node(session, bookie_id)).stat.version != node.stat.version:
-                raise BadVersionError(
-                    f"the cookie of bookie {bookie_id} was changed during this command: run it again",
-                    session.cookies.path(bookie_id),
-                )
-            change.require_lock()
-            before = [
-                (version_path(directory.path), directory) for directory in evidence.directories if directory.is_stamped
-            ]
-            kept = [(path, Node(own.file_system.read_file(path), node.stat)) for path, _ in before]
-            change.trash.keep_all("set", [(session.cookies.path(bookie_id), node), *kept])
-            # Directories first: after an interruption between the two, the stored cookie still shows the owner.
-            restamp(own.file_system, evidence)
-            version = await session.cookies.write_node(bookie_id, data, node.stat.version)
-    _report(context, bookie_id, version, rows)
+    session, bookie_id, data = own.session, own.expected.bookie_id, encode_cookie(own.expected)
 
+    async def examine() -> tuple[Plan, _OwnCookies]:
+        node = await read_cookie_node(session, bookie_id)
+        await require_not_registered(session, bookie_id)
+        references = await scan_references(context, session, [bookie_id])
+        evidence, _ = await own.gather()
+        evidence = msgspec.structs.replace(evidence, ledgers_naming=references.counts_at_most)
+        require_own_directories(evidence)
+        await require_not_registered(session, bookie_id)
+        rows = difference_rows(_readable(node.data), own.expected)
+        stale = [
+            version_path(directory.path)
+            for directory in evidence.directories
+            if directory.cookie is None or own.expected.differences(directory.cookie)
+        ]
+        plan = _plan(session, own.expected, data, node, rows, stale)
+        if not rows and not stale:
+            sentence = f"the cookies of bookie {bookie_id} match its settings: nothing to do"
+            plan = msgspec.structs.replace(plan, summary=(sentence,), items=())
+        return plan, _OwnCookies(node, evidence, rows)
 
-async def _prove(own: OwnBookie, naming: dict[str, int]) -> Evidence:
-    evidence, _ = await own.gather()
-    evidence = msgspec.structs.replace(evidence, ledgers_naming=naming)
-    require_own_directories(evidence)
-    return evidence
+    async def apply(change: Change, found: _OwnCookies) -> int:
+        node, evidence, _ = found
+        change.require_lock()
+        stamped = [version_path(directory.path) for directory in evidence.directories if directory.is_stamped]
+        kept = [(path, Node(own.file_system.read_file(path), node.stat)) for path in stamped]
+        change.trash.keep_all("set", [(session.cookies.path(bookie_id), node), *kept])
+        # Directories first: after an interruption between the two, the stored cookie still shows the owner.
+        restamp(own.file_system, evidence)
+        return await session.cookies.write_node(bookie_id, data, node.stat.version)
+
+    found, version = await make_change(context, examine, apply, session.store, turn=own.locked)
+    _report(context, bookie_id, found.node.stat.version if version is None else version, found.rows)
 
 
 def _readable(data: bytes) -> Cookie | None:
@@ -146,13 +150,11 @@ def _plan(
     cookie: Cookie,
     data: bytes,
     node: Node,
-    rows: list[dict[str, object]],
-    version_paths: list[str] | None = None,
+    rows: FieldRows,
+    version_paths: Sequence[str] = (),
 ) -> Plan:
     digest = hashlib.sha256(data).hexdigest()
-    files = [
-        {"action": "write", "path": path, "expected_version": None, "sha256": digest} for path in version_paths or ()
-    ]
+    files = [{"action": "write", "path": path, "expected_version": None, "sha256": digest} for path in version_paths]
     path = session.cookies.path(cookie.bookie_id)
     return session.plan(
         subject=cookie.bookie_id,
@@ -164,7 +166,7 @@ def _plan(
     )
 
 
-def _report(context: CommandContext, bookie_id: str, version: int, rows: list[dict[str, object]]) -> None:
+def _report(context: CommandContext, bookie_id: str, version: int | None, rows: FieldRows) -> None:
     body = {"bookie_id": bookie_id, "version": version, "fields_changed": len(rows)}
     context.console.record("CookieUpdated", body, name="bookie_id", details={"fields": rows})
     context.console.table(DIFFERENCE_TABLE, rows)

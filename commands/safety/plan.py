@@ -119,6 +119,15 @@ def require_same_plan(saved: Plan, fresh: Plan) -> None:
     raise ConflictError(f"nothing was changed: the saved plan no longer fits ({_first_difference(saved, fresh)})")
 
 
+def require_unchanged(plan: Plan, again: Plan) -> None:
+    """ConflictError with the first difference unless a second look finds the same plan."""
+    if plan.plan_hash != again.plan_hash:
+        raise ConflictError(
+            f"nothing was changed: something has changed since the plan was made ({_first_difference(plan, again)}): "
+            "run the command again"
+        )
+
+
 def _first_difference(saved: Plan, fresh: Plan) -> str:
     for field in ("command", "root", "instance_id", "subject", "tier", "arguments"):
         before, now = getattr(saved, field), getattr(fresh, field)

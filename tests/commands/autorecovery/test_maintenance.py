@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder, lock_modes
 from bkctl.runtime.metadata.replication.election import AuditorElection
 from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
 from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from tests.commands.autorecovery.test_autorecovery import A, B, Shell
-from tests.processes import run_bkctl
+from tests.commands.bookie.admin_bookie import wait_said
+from tests.processes import run_bkctl, start_bkctl
 from tests.until import until
 
 AUDITOR = "10.0.0.7:3181"
@@ -165,6 +168,43 @@ async def test_a_bookie_whose_stop_ends_the_auditor_of_java(shell: Shell) -> Non
         assert await bookies_in_maintenance(shell) == []
         other = await shell.run("maintenance", "start", B, "--for", "30m", "--accept-risk")
         assert (other.exit_code, "is the auditor" in other.stderr) == (0, False), other
+
+
+@contextlib.asynccontextmanager
+async def kept_waiting(shell: Shell, *arguments: str) -> AsyncIterator[asyncio.Task[tuple[int, str]]]:
+    """The command has made its plan, and waits until the end of the block for its turn."""
+    said = Path(shell.state).with_name("said")
+    uri = {"BKCTL_METADATA_URI": shell.uri, "BKCTL_STATE_DIR": shell.state}
+    with said.open("w") as stderr:
+        async with await lock_modes(shell.store, shell.paths.root, OperationHolder("bookie drain", pid=os.getpid())):
+            process = start_bkctl("autorecovery", "maintenance", *arguments, stderr=stderr, variables=uri)
+            await asyncio.to_thread(wait_said, said, "waiting up to 30 s: another operation", process)
+            task = asyncio.create_task(asyncio.to_thread(lambda: (process.wait(), said.read_text())))
+            yield task
+        await task
+
+
+async def test_an_auditor_that_is_elected_after_the_plan(shell: Shell) -> None:
+    """Java's needs the delay, which a plan for one of bkctl leaves."""
+    await register(shell, A)
+    await ReplicationSwitches(shell.store, shell.paths.root).set_recovery_delay(0)
+    await with_our_auditor(shell)
+    async with kept_waiting(shell, "start", A, "--for", "30m") as command:
+        await RecoveryNotes(shell.store, shell.paths.root).daemons.remove("1")
+    exit_code, said = await command
+    assert (exit_code, "nothing was changed: something has changed since the plan" in said) == (5, True), said
+    assert (await bookies_in_maintenance(shell), await delay_text(shell)) == ([], (b"0", 0))
+
+
+async def test_a_bookie_that_goes_down_after_the_plan_of_the_end(shell: Shell) -> None:
+    await register(shell, A)
+    await with_our_auditor(shell)
+    await shell.succeed("maintenance", "start", A, "--for", "30m")
+    async with kept_waiting(shell, "end", A) as command:
+        await shell.store.delete(shell.paths.writable_bookie(A))
+    exit_code, said = await command
+    assert (exit_code, f"bookie {A} is not registered: start it first" in said) == (3, True), said
+    assert await bookies_in_maintenance(shell) == [A]
 
 
 async def test_two_operators_at_once(shell: Shell) -> None:

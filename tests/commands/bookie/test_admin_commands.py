@@ -80,6 +80,16 @@ def test_a_bookie_is_made_read_only_after_the_others_that_leave(bookie: AdminBoo
     assert bookie.run("state").json()["mode"] == "read-only"
 
 
+def test_a_mode_that_another_operator_has_set_after_the_plan_is_kept(bookie: AdminBookie) -> None:
+    with TerminalSession("bookie", "set-mode", "read-only", "--dir", str(bookie.directory)) as session:
+        session.wait_for("continue?")
+        assert bookie.run("set-mode", "read-only", "--reason", "disk sdb", "--yes").exit_code == 0
+        session.type("y\n")
+        assert session.exit_code() == 5, session.screen
+    assert "something has changed since the plan was made" in session.screen
+    assert str(bookie.run("state").json()["set_reason"]).startswith("disk sdb (")
+
+
 def test_an_operator_cannot_make_a_forced_read_only_bookie_writable(metadata_uri: str, tmp_path: Path) -> None:
     with running_bookie(metadata_uri, tmp_path, "forceReadOnlyBookie=true") as bookie:
         result = bookie.run("set-mode", "writable")

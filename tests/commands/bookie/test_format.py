@@ -15,7 +15,7 @@ from bkctl.runtime.errors import CookieError
 from bkctl.runtime.metadata.bookies.cookies import decode_cookie, encode_cookie
 from bkctl.runtime.metadata.store import MetadataStore
 from tests.commands.cookie.conftest import ID, BookieHost
-from tests.processes import BkctlResult, free_port, start_bkctl
+from tests.processes import BkctlResult, TerminalSession, free_port, start_bkctl
 
 
 class StoppedBookie(BookieHost):
@@ -120,6 +120,20 @@ def test_ledgers_that_reference_the_bookie(host: StoppedBookie) -> None:
     assert host.files() == []
     with pytest.raises(CookieError, match="reference"):
         host.boot()  # the new bookie would deny entries that the old one had
+
+
+def test_a_ledger_that_references_the_bookie_after_the_plan(host: StoppedBookie) -> None:
+    host.boot(1)
+    before = host.tree()
+    with TerminalSession("bookie", "format", *host.arguments, **host.operator.environment) as session:
+        session.wait_for(f"Type {ID} to continue")
+        host.name_in_ledgers(4)
+        session.type(f"{ID}\n")
+        assert session.exit_code() == 3, session.screen
+    assert "nothing was changed: 1 ledger references bookie bookie-1 (4)" in session.screen
+    host.drop_ledgers(4)
+    after = host.tree()
+    assert {path: after[path] for path in before} == before
 
 
 def test_a_refusal_names_the_ledgers_that_a_killed_sanity_test_left(host: StoppedBookie) -> None:

@@ -13,6 +13,7 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from bkctl.runtime.metadata.cluster.root import RESTORE_MARK
+from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote, RecoveryNotes
 from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore
 from tests.commands.cluster.conftest import Operator
 from tests.processes import TerminalSession, bkctl_command, bkctl_environment
@@ -147,6 +148,25 @@ def test_typing_the_instance_id(operator: Operator) -> None:
         session.type(f"{instance_id}\n")
         assert session.exit_code() == 0, session.screen
     assert operator.instance_id() != instance_id
+
+
+@pytest.mark.parametrize("verb", ["format", "nuke"])
+def test_a_maintenance_that_starts_after_the_plan_is_not_lost(operator: Operator, verb: str) -> None:
+    """The backup would not have it, because its first line is read for the plan."""
+    instance_id = started(operator)
+
+    async def start(store: MetadataStore) -> None:
+        note = MaintenanceNote(start_ms=1, end_ms=2, user="ann")
+        await RecoveryNotes(store, operator.root).maintenance.put("b1:3181", note)
+
+    before = operator.tree()
+    with TerminalSession("cluster", verb, **operator.environment) as session:
+        session.wait_for(f"Type {instance_id} to continue:")
+        operator.on_store(start)
+        session.type(f"{instance_id}\n")
+        assert session.exit_code() == 5, session.screen
+    assert "nothing was changed: something has changed since the plan was made" in session.screen
+    assert (operator.tree(), operator.backups()) == (before, [])
 
 
 def test_a_plan_is_shown_saved_and_applied_while_it_fits(operator: Operator, tmp_path: Path) -> None:

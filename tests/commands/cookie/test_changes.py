@@ -138,6 +138,29 @@ def test_the_id_is_typed(host: BookieHost) -> None:
     assert host.stored() is None
 
 
+@pytest.mark.parametrize("name", ["delete", "update", "create", "migrate away", "expand"])
+def test_a_ledger_that_references_the_bookie_after_the_plan(host: BookieHost, name: str) -> None:
+    """The plan may be read for hours. A ledger that is written by an old client meanwhile must not lose its bookie."""
+    host.boot()
+    words = changing(host)[name]
+    if name == "create":
+        host.plant(None)
+    if name == "expand":
+        host.name_directories("j", "l1 l2 l3")
+        (host.directory / "l3").mkdir()
+        words = changing(host)[name]
+    before, stored = host.tree(), host.stored()
+    with TerminalSession("cookie", *words, **host.operator.environment) as session:
+        session.wait_for("to continue" if words[0] in {"delete", "update", "migrate"} else "continue?")
+        host.name_in_ledgers(4)
+        session.type(f"{ID if words[0] in {'delete', 'update', 'migrate'} else 'y'}\n")
+        assert session.exit_code() == 3, session.screen
+    assert "nothing was changed: 1 ledger references bookie bookie-1 (4)" in session.screen
+    host.drop_ledgers(4)
+    assert host.stored() == stored
+    assert {path for path in without_marks(host) if path not in before} <= {"node00", "node00/0000"}
+
+
 def test_update_shows_the_difference_and_checks_the_version(host: BookieHost) -> None:
     host.boot()
     host.name_directories("j", "m1 m2")
