@@ -159,20 +159,18 @@ class Console:
 
     def report(self, severity: Severity, sentence: str) -> None:
         """Print a finding with its severity; ``--quiet`` silences information alone."""
-        if self._is_repeating and sentence in self._reported:
-            return
-        self._reported.add(sentence)
         if severity is Severity.INFORMATION:
             self.say(sentence)
         elif self._log is not None:
             self._log.log(_LOG_LEVELS[severity], "%s", sentence)
-        else:
+        elif not (self._is_repeating and sentence in self._reported):
+            self._reported.add(sentence)
             label = _painted(f"{severity.value}:", severity, is_colored=self._is_colored(self._err))
             self._write_message(f"{label} {_escape(sentence)}")
 
     @contextmanager
     def repeating(self) -> Iterator[None]:
-        """Inside, the command looks at the same things again: nothing is reported a second time."""
+        """Inside, the command looks at the same things again: no warning is printed a second time."""
         self._is_repeating = True
         try:
             yield
