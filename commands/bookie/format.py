@@ -17,7 +17,7 @@ from bkctl.commands.effect import Effect
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.gate import Change
 from bkctl.commands.safety.operation import make_change
-from bkctl.commands.safety.plan import Plan
+from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session, open_session, require_metadata_uri
 from bkctl.commands.shared_options import takes_bookie_options
 from bkctl.commands.storage.directory_lists import FIX, require_agreeing_directories
@@ -34,6 +34,7 @@ from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.config import StorageConfig
 from bkctl.storage.filenames import LOCK, current_directory
 from bkctl.storage.offline.format_directories import begin_format, delete_data, end_format
+from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, size
 
 _PLAN_TABLE = Table(
@@ -243,7 +244,6 @@ def _plan(target: _Target, doubts: Sequence[str], *, accept_data_loss: bool) -> 
     if target.contents:
         paths = ", ".join(each.path for each in target.contents)
         sentences = [f"will delete {counted(total, 'file')} ({size(total_bytes)}) of bookie {bookie_id} in {paths}"]
-    sentences += [f"data may be lost permanently: {sentence}" for sentence in doubts]
     if target.node is not None:
         sentences.append(f"will delete the cookie of bookie {bookie_id}")
     if not items:
@@ -251,8 +251,13 @@ def _plan(target: _Target, doubts: Sequence[str], *, accept_data_loss: bool) -> 
     return target.session.plan(
         subject=bookie_id,
         summary=sentences,
+        findings=tuple(PlanFinding(Severity.CRITICAL, f"data may be lost permanently: {each}") for each in doubts),
         items=items,
-        arguments={"delete_cookie": target.is_cookie_deleted, "accept_data_loss": accept_data_loss},
+        arguments={
+            "delete_cookie": target.is_cookie_deleted,
+            "accept_data_loss": accept_data_loss,
+            "doubts": list(doubts),
+        },
     )
 
 

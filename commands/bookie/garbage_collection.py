@@ -15,9 +15,12 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Lines, Table, time_text
-from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.safety.gate import Change, open_change
+from bkctl.commands.safety.operation import make_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.runtime.admin.api import (
     CollectionDetails,
+    ConfirmedMetadata,
     ForcedCollection,
     StateAnswer,
     SuspendedCompaction,
@@ -136,20 +139,28 @@ async def confirm(
     collection deletes these entries. gc status shows the reason.
     """
     async with open_admin(context, bookie_id, directory, token_file) as client:
-        state = await read_state(client)
-        require_own(state, "it has no such protection")
-        name, stopped = state.bookie_id, state.deletion_stopped
-        if stopped is None:
-            summary = f"bookie {name}: nothing to confirm: it deletes ledgers that are missing from the metadata"
-            nothing_to_change(context, msgspec.structs.replace(change_plan(state, {}), items=(), summary=(summary,)))
-        else:
+
+        async def examine() -> tuple[Plan, StateAnswer]:
+            state = await read_state(client)
+            require_own(state, "it has no such protection")
+            name, stopped = state.bookie_id, state.deletion_stopped
+            if stopped is None:
+                summary = f"bookie {name}: nothing to confirm: it deletes ledgers that are missing from the metadata"
+                return msgspec.structs.replace(change_plan(state, {}), items=(), summary=(summary,)), state
             summary = (
                 f"will let bookie {name} delete the entries of all ledgers that are missing from the metadata, "
                 f"although {stopped.reason}"
             )
-            async with open_change(context, change_plan(state, {"action": "gc-confirm"}, summary=(summary,))):
-                await client.put(f"{BKCTL_API}/gc/confirm", object, {"confirm": True})
-    body = {"bookie_id": name, "changed": stopped is not None, "reason": None if stopped is None else stopped.reason}
+            # The reason has the present number of the metadata's last change, so it does not identify an incident.
+            item = {"action": "gc-confirm", "stopped_since_ms": stopped.since_ms}
+            return change_plan(state, item, summary=(summary,)), state
+
+        async def apply(_: Change, __: StateAnswer) -> ConfirmedMetadata:
+            return await client.put(f"{BKCTL_API}/gc/confirm", ConfirmedMetadata, {"confirm": True})
+
+        state, answer = await make_change(context, examine, apply)
+    reason = None if answer is None else answer.confirmed
+    body = {"bookie_id": state.bookie_id, "changed": reason is not None, "reason": reason}
     context.console.record("GarbageCollectionConfirmed", body, name="bookie_id")
 
 

@@ -93,9 +93,9 @@ async def set_mode(
             state = await read_state(client)
             plan = change_plan(
                 state,
-                {"action": "set-mode", "mode": mode.value},
+                {"action": "set-mode", "mode": mode.value, "was": _order_of(state)},
                 summary=(_summary(state.bookie_id, mode),),
-                arguments={"mode": mode.value, "reason": reason},
+                arguments={"reason": reason},
                 effect=Effect.HARMFUL if is_read_only else Effect.REVERSIBLE,
             )
             if is_mode_set(state, mode, reason):
@@ -153,6 +153,11 @@ def is_mode_set(state: StateAnswer, mode: Mode, reason: str | None) -> bool:
         return state.mode == mode.value
     is_read_only_by_operator = state.operator is not None
     return is_read_only_by_operator == (mode is Mode.READ_ONLY) and (reason is None or not is_read_only_by_operator)
+
+
+def _order_of(state: StateAnswer) -> str:
+    """What the change replaces: an operator's reason, or the mode."""
+    return state.mode if state.operator is None else f"{state.operator.reason}, {state.operator.since_ms}"
 
 
 def _summary(bookie_id: str, mode: Mode) -> str:

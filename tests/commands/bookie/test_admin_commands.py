@@ -80,8 +80,11 @@ def test_a_bookie_is_made_read_only_after_the_others_that_leave(bookie: AdminBoo
     assert bookie.run("state").json()["mode"] == "read-only"
 
 
-def test_a_mode_that_another_operator_has_set_after_the_plan_is_kept(bookie: AdminBookie) -> None:
-    with TerminalSession("bookie", "set-mode", "read-only", "--dir", str(bookie.directory)) as session:
+@pytest.mark.parametrize("given", [(), ("--reason", "a new rack")], ids=["without a reason", "with an own reason"])
+def test_a_mode_that_another_operator_has_set_after_the_plan_is_kept(
+    bookie: AdminBookie, given: tuple[str, ...]
+) -> None:
+    with TerminalSession("bookie", "set-mode", "read-only", *given, "--dir", str(bookie.directory)) as session:
         session.wait_for("continue?")
         assert bookie.run("set-mode", "read-only", "--reason", "disk sdb", "--yes").exit_code == 0
         session.type("y\n")

@@ -136,6 +136,20 @@ def test_a_ledger_that_references_the_bookie_after_the_plan(host: StoppedBookie)
     assert {path: after[path] for path in before} == before
 
 
+def test_an_accepted_loss_is_that_of_the_plan(host: StoppedBookie) -> None:
+    host.boot(1)
+    accepted = (*host.arguments, "--accept-data-loss", "--quiet")
+    host.name_in_ledgers(4)
+    with TerminalSession("bookie", "format", *accepted, **host.operator.environment) as session:
+        session.wait_for(f"Type {ID} to continue")
+        assert "critical: data may be lost permanently: 1 ledger references bookie bookie-1 (4)" in session.screen
+        host.name_in_ledgers(5)
+        session.type(f"{ID}\n")
+        assert session.exit_code() == 5, session.screen
+    assert "something has changed since the plan was made" in session.screen
+    assert host.files()
+
+
 def test_a_refusal_names_the_ledgers_that_a_killed_sanity_test_left(host: StoppedBookie) -> None:
     host.boot(1)
     host.name_in_ledgers(4, 5, custom_metadata=CUSTOM_METADATA)

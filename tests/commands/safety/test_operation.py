@@ -27,34 +27,34 @@ PLAN = Plan(
 )
 OTHER = msgspec.structs.replace(PLAN, items=({"action": "set", "path": "/a", "expected_version": 4},))
 
-_ENGINE, _LOCKED, _NO_PAUSE = "its work looks again", "locked before the first look", "nothing comes between"
+_LOOKS, _LOCKED, _NO_PAUSE = "its work looks again", "locked before the first look", "nothing comes between"
 OPENS_ITSELF = {
-    "bookie/leaving.py": _ENGINE,  # as recover and recover ledger
-    "bookie/by_retention.py": _ENGINE,
-    "bookie/undrain.py": _ENGINE,
-    "bookie/index.py": _ENGINE,  # the bookie refuses a second rebuild
+    "bookie/leaving.py": _LOOKS,  # as recover and recover ledger
+    "bookie/by_retention.py": _LOOKS,
+    "bookie/undrain.py": _LOOKS,
+    "bookie/index.py": _LOOKS,  # the bookie refuses a second rebuild
     "bookie/stop.py": _NO_PAUSE,  # nothing is examined
-    "bookie/garbage_collection.py": _NO_PAUSE,  # the bookie accepts the metadata that it finds when it is told to
+    "bookie/garbage_collection.py": _NO_PAUSE,  # switches; confirm looks again
     "bookie/log_level.py": _NO_PAUSE,
     "bookie/sanity.py": _NO_PAUSE,
-    "recover.py": _ENGINE,
-    "recover_ledger.py": _ENGINE,
-    "replication_access.py": _ENGINE,
-    "ledger/close.py": _ENGINE,
-    "ledger/delete.py": _ENGINE,
-    "ledger/import_ledgers.py": _ENGINE,
-    "ledger/rewrite_bookie.py": _ENGINE,
+    "recover.py": _LOOKS,
+    "recover_ledger.py": _LOOKS,
+    "replication_access.py": _LOOKS,
+    "ledger/close.py": _LOOKS,
+    "ledger/delete.py": _LOOKS,
+    "ledger/import_ledgers.py": _LOOKS,
+    "ledger/rewrite_bookie.py": _LOOKS,
     "ledger/write_test.py": _NO_PAUSE,
     "storage/adopt.py": _LOCKED,
     "storage/hand_back.py": _LOCKED,
     "storage/index.py": _LOCKED,
     "storage/journal.py": _LOCKED,
     "storage/limbo.py": _LOCKED,
-    "autorecovery/access.py": _NO_PAUSE,  # switches, with one write that succeeds only from the state that was seen
-    "autorecovery/repair_marks.py": _ENGINE,
+    "autorecovery/access.py": _NO_PAUSE,  # one setting, which the last operator decides
+    "autorecovery/repair_marks.py": _LOOKS,
     "cluster/health_check.py": _NO_PAUSE,
     "cluster/init.py": _NO_PAUSE,
-    "cluster/restore.py": _ENGINE,
+    "cluster/restore.py": _LOOKS,
 }
 """Commands that open the gate without ``make_change``, and why they may."""
 
