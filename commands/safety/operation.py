@@ -11,11 +11,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeVar
 
+import msgspec
+
 from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import Table
 from bkctl.commands.safety.confirmation import PLAN_TABLE
 from bkctl.commands.safety.gate import Change, nothing_to_change, open_change
 from bkctl.commands.safety.plan import Plan, require_unchanged
+from bkctl.runtime.metadata.cluster.root import read_instance_id
 from bkctl.runtime.metadata.store import MetadataStore
 
 Found = TypeVar("Found")
@@ -51,5 +54,7 @@ async def make_change(
     ):
         with context.console.repeating():
             again, found = await examine()
+        if store is not None:  # a session has that of its beginning
+            again = msgspec.structs.replace(again, instance_id=await read_instance_id(store, plan.root))
         require_unchanged(plan, again)
         return found, await apply(change, found)

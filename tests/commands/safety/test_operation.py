@@ -23,7 +23,7 @@ from tests.commands.safety.conftest import WrittenContext
 
 MakeContext = Callable[..., WrittenContext]
 PLAN = Plan(
-    tier=1, root="/operation/ledgers", instance_id="i", items=({"action": "set", "path": "/a", "expected_version": 3},)
+    tier=1, root="/operation/ledgers", instance_id=None, items=({"action": "set", "path": "/a", "expected_version": 3},)
 )
 OTHER = msgspec.structs.replace(PLAN, items=({"action": "set", "path": "/a", "expected_version": 4},))
 
@@ -99,6 +99,17 @@ async def test_a_plan_that_has_become_another_one_is_not_carried_out(make_contex
     operation = Counter(make_context(), PLAN, OTHER)
     with pytest.raises(ConflictError, match=r"since the plan was made \(/a: expected_version 3 then, 4 now\): run"):
         await operation.run()
+    assert (operation.looks, operation.applied) == (2, [])
+
+
+async def test_a_cluster_that_was_created_anew_after_the_plan_is_left_alone(
+    make_context: MakeContext, zookeeper: EmbeddedZooKeeper
+) -> None:
+    planned = msgspec.structs.replace(PLAN, instance_id="that of the former cluster")
+    operation = Counter(make_context(), planned, planned)  # both plans from one session
+    async with await ZooKeeperStore.connect(zookeeper.connect_string) as store:
+        with pytest.raises(ConflictError, match="instance id: it says that of the former cluster, now it is None"):
+            await operation.run(store)
     assert (operation.looks, operation.applied) == (2, [])
 
 
