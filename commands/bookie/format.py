@@ -256,7 +256,7 @@ def _plan(target: _Target, doubts: Sequence[str], *, accept_data_loss: bool) -> 
         arguments={
             "delete_cookie": target.is_cookie_deleted,
             "accept_data_loss": accept_data_loss,
-            "doubts": list(doubts),
+            "may_lose_data": bool(doubts),  # not how much: autorecovery makes it less all the time
         },
     )
 

@@ -129,7 +129,11 @@ def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:
             {"action": "delete", "path": session.cookies.path(state.old_id), "expected_version": state.old_version}
         )
     items += [
-        {"action": "delete", "path": os.path.join(current_directory(directory.path), MIGRATION)}
+        {
+            "action": "delete",
+            "path": os.path.join(current_directory(directory.path), MIGRATION),
+            "expected_version": None,
+        }
         for directory in state.directories
         if directory.migration is not None
     ]

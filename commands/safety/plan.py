@@ -20,6 +20,7 @@ from bkctl.runtime.new_file import whole_file
 from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
 from bkctl.storage.json_text import JsonTextError, decode_json
 from bkctl.storage.severity import Severity
+from bkctl.storage.words import counted
 
 _KIND = "Plan"
 _sorted_json = msgspec.json.Encoder(order="sorted")
@@ -121,6 +122,8 @@ def require_same_plan(saved: Plan, fresh: Plan) -> None:
 
 def require_unchanged(plan: Plan, again: Plan) -> None:
     """ConflictError with the first difference unless a second look finds the same plan."""
+    if not again.items:  # the goal is reached, for example by another operator
+        raise ConflictError(f"nothing was changed: {'; '.join(again.summary)}")
     if plan.plan_hash != again.plan_hash:
         raise ConflictError(
             f"nothing was changed: something has changed since the plan was made ({_first_difference(plan, again)}): "
@@ -129,15 +132,23 @@ def require_unchanged(plan: Plan, again: Plan) -> None:
 
 
 def _first_difference(saved: Plan, fresh: Plan) -> str:
-    for field in ("command", "root", "instance_id", "subject", "tier", "arguments"):
-        before, now = getattr(saved, field), getattr(fresh, field)
-        if before != now:
-            return f"{field.replace('_', ' ')}: it says {before}, now it is {now}"
-    for before, now in zip(saved.items, fresh.items, strict=False):
-        if before != now:
-            changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-            changes = ", ".join(f"{key} {before.get(key)} then, {now.get(key)} now" for key in changed if key != "path")
+    for field in ("command", "root", "instance_id", "subject", "tier"):
+        if getattr(saved, field) != getattr(fresh, field):
+            return f"{field.replace('_', ' ')}: it says {getattr(saved, field)}, now it is {getattr(fresh, field)}"
+    if saved.arguments != fresh.arguments:
+        return f"arguments: {_changes(saved.arguments, fresh.arguments)}"
+    for then, fresh_item in zip(saved.items, fresh.items, strict=False):
+        if then != fresh_item:
+            changes = _changes(then, fresh_item)
             return (
-                f"{before.get('path')}: {changes}" if changes else f"{before.get('path')} then, {now.get('path')} now"
+                f"{then.get('path')}: {changes}"
+                if changes
+                else f"{then.get('path')} then, {fresh_item.get('path')} now"
             )
-    return f"{len(saved.items)} changes then, {len(fresh.items)} now"
+    return f"{counted(len(saved.items), 'change')} then, {len(fresh.items):,} now"
+
+
+def _changes(then: dict[str, Any], now: dict[str, Any]) -> str:
+    """The values that differ, but for paths."""
+    changed = [key for key in {**then, **now} if then.get(key) != now.get(key) and key != "path"]
+    return ", ".join(f"{key} {then.get(key)} then, {now.get(key)} now" for key in changed)

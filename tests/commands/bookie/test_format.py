@@ -138,16 +138,26 @@ def test_a_ledger_that_references_the_bookie_after_the_plan(host: StoppedBookie)
 
 def test_an_accepted_loss_is_that_of_the_plan(host: StoppedBookie) -> None:
     host.boot(1)
+    before = host.tree()
+    plan = str(host.directory / "plan-without-references")
+    assert host.format("--accept-data-loss", "--plan-out", plan).exit_code == 0
     accepted = (*host.arguments, "--accept-data-loss", "--quiet")
-    host.name_in_ledgers(4)
     with TerminalSession("bookie", "format", *accepted, **host.operator.environment) as session:
         session.wait_for(f"Type {ID} to continue")
-        assert "critical: data may be lost permanently: 1 ledger references bookie bookie-1 (4)" in session.screen
-        host.name_in_ledgers(5)
+        host.name_in_ledgers(4)
         session.type(f"{ID}\n")
         assert session.exit_code() == 5, session.screen
     assert "something has changed since the plan was made" in session.screen
-    assert host.files()
+    applied = host.format("--accept-data-loss", "--apply", plan, "--confirm", ID)
+    assert (applied.exit_code, "the saved plan no longer fits" in applied.stderr) == (5, True)
+    with TerminalSession("bookie", "format", *accepted, **host.operator.environment) as session:
+        session.wait_for(f"Type {ID} to continue")
+        assert "critical: data may be lost permanently: 1 ledger references bookie bookie-1 (4)" in session.screen
+        session.type("no\n")
+        assert session.exit_code() != 0, session.screen
+    host.drop_ledgers(4)
+    after = host.tree()
+    assert {path: after[path] for path in before} == before
 
 
 def test_a_refusal_names_the_ledgers_that_a_killed_sanity_test_left(host: StoppedBookie) -> None:

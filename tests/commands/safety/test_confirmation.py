@@ -117,7 +117,7 @@ async def test_a_saved_plan_is_compared_with_an_empty_one_too(make_context: Make
     applying = make_context(apply_path=str(path)).context
     show_plan(applying, empty, PLAN_TABLE, None)
     assert await only_shown(make_context(plan_out_path=str(path)).context, PLAN)
-    with pytest.raises(ConflictError, match="1 changes then, 0 now"):
+    with pytest.raises(ConflictError, match="1 change then, 0 now"):
         show_plan(applying, empty, PLAN_TABLE, None)
     path.write_text("nonsense")
     with pytest.raises(InvalidArgumentError, match="not a plan saved by bkctl"):

@@ -76,7 +76,7 @@ def test_anything_else_is_no_plan(tmp_path: Path, text: str) -> None:
             {"items": ({"action": "delete", "path": "/ledgers/cookies/b1", "expected_version": 4},)},
             "/ledgers/cookies/b1: expected_version 3 then, 4 now",
         ),
-        ({"items": (*PLAN.items, {"action": "delete", "path": "/x"})}, "1 changes then, 2 now"),
+        ({"items": (*PLAN.items, {"action": "delete", "path": "/x"})}, "1 change then, 2 now"),
     ],
 )
 def test_the_first_difference_is_named(changes: dict[str, object], told: str) -> None:
