@@ -95,7 +95,7 @@ class PageTable(msgspec.Struct, frozen=True):
 
 
 class PageCount(msgspec.Struct, frozen=True):
-    """A number at the top of the page. ``severity``, if it is not 0, is the CSS class of its colour."""
+    """A number at the top of the page. ``severity`` is the CSS class of its colour, unless the number is 0."""
 
     label: str
     value: int

@@ -1,4 +1,4 @@
-"""How bad a finding is: the one scale of the status, the doctor, checks, audits and plans. Pure.
+"""How bad a finding is: the one scale of the status, the doctor, `storage check`, audits and plans. Pure.
 
 Results have it under the key ``severity``. A result that sums up findings says ``ok`` if there is none.
 """

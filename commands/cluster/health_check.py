@@ -5,7 +5,9 @@ from __future__ import annotations
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
-from bkctl.commands.safety.gate import open_change
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.operation import make_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import open_session
 from bkctl.runtime.metadata.cluster.root import is_health_check_enabled, switch_health_check
 from bkctl.runtime.metadata.paths import Paths
@@ -36,15 +38,23 @@ async def disable(context: CommandContext) -> None:
 async def _switch(context: CommandContext, *, is_enabled: bool) -> None:
     async with open_session(context) as session:
         verb, undo = ("enable", "disable") if is_enabled else ("disable", "enable")
-        is_due = await is_health_check_enabled(session.store, session.root) is not is_enabled
-        path = Paths(session.root).health_check_disabled
-        plan = session.plan(
-            summary=() if is_due else (f"the health check is already {verb}d",),
-            items=({"action": "delete" if is_enabled else "create", "path": path},) if is_due else (),
-        )
-        async with open_change(context, plan, session.store, is_locked=False) as change:
+        item = {
+            "action": "delete" if is_enabled else "create",
+            "path": Paths(session.root).health_check_disabled,
+            "expected_version": None,
+        }
+
+        async def examine() -> tuple[Plan, None]:
+            if await is_health_check_enabled(session.store, session.root) is is_enabled:
+                return session.plan(summary=(f"the health check is already {verb}d",)), None
+            return session.plan(items=(item,)), None
+
+        async def apply(change: Change, _: None) -> bool:
             is_changed = await switch_health_check(session.store, session.root, is_enabled=is_enabled)
             change.details["changed"] = is_changed
+            return is_changed
+
+        _, is_changed = await make_change(context, examine, apply, session.store, is_locked=False)
         if is_changed:
             context.console.say(f"to undo: bkctl cluster health-check {undo}")
-        context.console.record(_KIND, {"enabled": is_enabled, "changed": is_changed}, name="enabled")
+        context.console.record(_KIND, {"enabled": is_enabled, "changed": bool(is_changed)}, name="enabled")

@@ -190,5 +190,5 @@ async def new_header(session: Session, tree: LedgerTree) -> ArchiveHeader:
 
 
 def file_size(path: str) -> int:
-    """Contents of a file."""
+    """Bytes; OSError."""
     return os.path.getsize(path)

@@ -52,7 +52,6 @@ OPENS_ITSELF = {
     "storage/limbo.py": _LOCKED,
     "autorecovery/access.py": _NO_PAUSE,  # one setting, which the last operator decides
     "autorecovery/repair_marks.py": _LOOKS,
-    "cluster/health_check.py": _NO_PAUSE,
     "cluster/init.py": _NO_PAUSE,
     "cluster/restore.py": _LOOKS,
 }
