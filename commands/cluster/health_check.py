@@ -41,7 +41,6 @@ async def _switch(context: CommandContext, *, is_enabled: bool) -> None:
         item = {
             "action": "delete" if is_enabled else "create",
             "path": Paths(session.root).health_check_disabled,
-            "expected_version": None,
         }
 
         async def examine() -> tuple[Plan, None]:
