@@ -15,10 +15,10 @@ from bkctl.runtime.replication.judge.findings import (
     CopyFinding,
     FindingsFormatError,
     FindingsHeader,
+    copy_findings,
     decode_findings,
     encode_finding,
     encode_header,
-    findings_of,
 )
 from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
 from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
@@ -39,7 +39,7 @@ def new_findings_file(path: str, root: str, instance_id: str | None) -> Iterator
 
         def note(check: LedgerCheck) -> None:
             nonlocal count
-            for finding in findings_of(check):
+            for finding in copy_findings(check):
                 write(encode_finding(finding))
                 count += 1
 

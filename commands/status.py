@@ -22,9 +22,9 @@ from bkctl.runtime.replication.judge.cluster_status import (
     BookieFacts,
     ClusterFacts,
     down_bookies,
-    findings_of,
     first_counted,
     seconds_left,
+    status_findings,
 )
 from bkctl.runtime.replication.judge.status_finding import StatusFinding
 from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey
@@ -108,7 +108,7 @@ async def _read_status(context: CommandContext) -> ClusterFacts:
 
 def _print(context: CommandContext, watched: _WatchedStatus) -> Outcome:
     console = context.console
-    findings = findings_of(watched.status)
+    findings = status_findings(watched.status)
     severity = worst(each.severity for each in findings)
     rows: list[dict[str, object]] = [
         {"severity": each.severity.value, "part": each.part, "finding": each.sentence, "command": each.command}

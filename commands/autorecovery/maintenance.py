@@ -113,7 +113,7 @@ async def start(
             wanted = await _decide(context, session, notes, chosen, duration_s, rack)
             others = await _others(notes, chosen)
             objections = [f"bookie {each} is in maintenance already" for each in others]
-            objections += await _look_at_heirs(context, session, notes, chosen)
+            objections += await _check_heirs(context, session, notes, chosen)
             verdict = await _check_stop(context, session, chosen)
             objections += [f"{each.reason.value}: {each.detail}" for each in verdict.reasons]
             for each in verdict.warnings:
@@ -260,7 +260,7 @@ async def _decide(
     return _Start(bookie_ids, duration_s, rack, kind, delay, delay_to_set(delay, duration_s))
 
 
-async def _look_at_heirs(
+async def _check_heirs(
     context: CommandContext, session: Session, notes: RecoveryNotes, bookie_ids: tuple[str, ...]
 ) -> list[str]:
     """Warn of Java's auditors that may be elected meanwhile: at its start, one audits whatever the delay.

@@ -26,8 +26,8 @@ from bkctl.runtime.metadata.backup.restore import (
     NewIds,
     NodeFate,
     RestoreTarget,
-    look_at_target,
     read_archive,
+    read_restore_target,
 )
 from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, choose_tree
 from bkctl.runtime.net.loop import LoopClock
@@ -69,7 +69,7 @@ async def _target(context: CommandContext, session: Session, archive: ArchiveSum
     """Where the archive goes; RefusedError, ConflictError."""
     choose_tree(LedgerLayout(archive.tree), session.uri.tree)
     await require_no_connections(session.store, session.root)
-    target = await look_at_target(session.store, session.root, archive)
+    target = await read_restore_target(session.store, session.root, archive)
     if not target.is_fresh and await find_tree(context, session) is not archive.tree:
         raise ConflictError(f"nothing was changed: the cluster's layout is not {archive.tree.value}")
     return target

@@ -15,7 +15,7 @@ from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_stor
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.election import AuditorElection
 from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
-from bkctl.runtime.replication.judge.cluster_status import ClusterFacts, DownReferences, findings_of
+from bkctl.runtime.replication.judge.cluster_status import ClusterFacts, DownReferences, status_findings
 from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
@@ -147,9 +147,9 @@ def test_the_deadline_of_a_removed_bookie_is_no_news() -> None:
             status = await read(cluster)
             assert status.references is not None
             assert status.references.unreferenced == {"b2:3181"}
-            parts = {each.part for each in findings_of(status)}
+            parts = {each.part for each in status_findings(status)}
             assert parts.isdisjoint({"deadlines", "bookies_down", "bookies_unreferenced"})
             await cluster.store(pair("b1:3181", "b2:3181"))
-            assert "deadlines" in {each.part for each in findings_of(await read(cluster))}
+            assert "deadlines" in {each.part for each in status_findings(await read(cluster))}
 
     simulate(scenario)

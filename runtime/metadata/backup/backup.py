@@ -121,7 +121,7 @@ class SurveyedLedger(msgspec.Struct, frozen=True):
     is_newer: bool = False
 
 
-def look_at_ledger(path: str, data: bytes, tree: LedgerTree) -> SurveyedLedger | None:
+def parse_ledger_node(path: str, data: bytes, tree: LedgerTree) -> SurveyedLedger | None:
     """Classify the node at ``path`` below the root as a ledger; None when it neither is nor resembles one."""
     if not LEDGER_LIKE.fullmatch(path):
         return None
@@ -168,7 +168,7 @@ async def survey_cluster(
             name = path.partition("/")[0]
             if not counts or counts[-1].name != name:
                 counts.append(_Count(name))
-            ledger = look_at_ledger(path, data, tree)
+            ledger = parse_ledger_node(path, data, tree)
             counts[-1].add(path, found.node.stat.version, is_ledger=ledger is not None)
             if ledger is not None and ledger.fault is not None:
                 faults_count += 1

@@ -37,7 +37,7 @@ from bkctl.runtime.metadata.backup.backup import (
     ChildKind,
     child_kind,
     is_left_out,
-    look_at_ledger,
+    parse_ledger_node,
 )
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.cluster.root import RESTORE_MARK, clear_restore_mark, read_instance_id
@@ -137,7 +137,7 @@ async def read_archive(
     faults_count = ledgers_count = nodes_count = 0
     for node in reader.nodes():
         nodes_count += 1
-        ledger = look_at_ledger(node.path, node.data, tree)
+        ledger = parse_ledger_node(node.path, node.data, tree)
         if ledger is not None:
             ledgers_count += 1
             if ledger.ledger_id is not None:
@@ -171,7 +171,7 @@ async def read_archive(
     )
 
 
-async def look_at_target(store: MetadataStore, root: str, archive: ArchiveSummary) -> RestoreTarget:
+async def read_restore_target(store: MetadataStore, root: str, archive: ArchiveSummary) -> RestoreTarget:
     """Whether the archive may be restored to ``root``; RefusedError, ConflictError. Compare layouts before."""
     if archive.header.root != root:
         raise RefusedError(
@@ -365,7 +365,7 @@ class ClusterRestore:
     def _fate_without_looking(self, node: ArchiveNode) -> NodeFate | None:
         """Outcome for nodes that this restore skips or creates at another time."""
         top = node.path.partition("/")[0]
-        ledger = look_at_ledger(node.path, node.data, self._archive.tree)
+        ledger = parse_ledger_node(node.path, node.data, self._archive.tree)
         if ledger is not None:
             return NodeFate(node.path, Fate.SKIPPED, is_ledger=True, reason=ledger.fault) if ledger.fault else None
         is_own_business = top in {"", AVAILABLE, INSTANCE_ID, LAYOUT, LONG_IDS} or is_left_out(node.path)

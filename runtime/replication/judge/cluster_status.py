@@ -177,7 +177,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         return () if self.recovery is None else self.recovery.maintenance
 
 
-def findings_of(status: ClusterFacts) -> list[StatusFinding]:
+def status_findings(status: ClusterFacts) -> list[StatusFinding]:
     """What is wrong, most urgent first."""
     if status.zookeeper_ms is None:
         reason = status.unknown.get("zookeeper", "no answer")

@@ -50,7 +50,7 @@ class FindingsFormatError(ValueError):
     """The file is not a complete list of findings; the text says why."""
 
 
-def findings_of(check: LedgerCheck) -> Iterator[CopyFinding]:
+def copy_findings(check: LedgerCheck) -> Iterator[CopyFinding]:
     """The bad copies of one ledger."""
     for defect in check.defects:
         for entries in check.ranges_of(defect):

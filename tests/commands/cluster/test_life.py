@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bkctl.runtime.metadata.backup.archive import ArchiveReader
-from bkctl.runtime.metadata.backup.restore import ClusterRestore, look_at_target, read_archive
+from bkctl.runtime.metadata.backup.restore import ClusterRestore, read_archive, read_restore_target
 from bkctl.runtime.metadata.cluster.operation_lock import operation_lock_path
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
@@ -238,7 +238,7 @@ async def _restore_but_for_the_end(metadata_uri: str, path: str) -> None:
     async with await ZooKeeperStore.connect(uri.servers) as store:
         with ArchiveReader(OsFileSystem(), path) as reader:
             archive = await read_archive(reader, LoopClock())
-            target = await look_at_target(store, uri.root, archive)
+            target = await read_restore_target(store, uri.root, archive)
             operation = ClusterRestore(store, archive, target, before_each=lambda: None, keep=lambda _path, _node: None)
             async for _ in operation.run(reader):
                 pass

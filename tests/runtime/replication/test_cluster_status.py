@@ -22,9 +22,9 @@ from bkctl.runtime.replication.judge.cluster_status import (
     RepairLocks,
     RootStatus,
     down_bookies,
-    findings_of,
     first_counted,
     seconds_left,
+    status_findings,
 )
 from bkctl.storage.severity import Severity, word, worst
 
@@ -83,15 +83,15 @@ FAULTS: list[tuple[str, Severity, dict[str, Any]]] = [
 
 
 def test_a_healthy_cluster_has_no_finding() -> None:
-    assert findings_of(HEALTHY) == []
+    assert status_findings(HEALTHY) == []
     assert word(worst([])) == "ok"
     new = msgspec.structs.replace(HEALTHY, autorecovery=AutorecoveryStatus())
-    assert findings_of(new) == [], "no check has run yet, and no delay was ever set"
+    assert status_findings(new) == [], "no check has run yet, and no delay was ever set"
 
 
 @pytest.mark.parametrize(("part", "severity", "changes"), FAULTS)
 def test_each_fault_is_found_with_a_command(part: str, severity: Severity, changes: dict[str, Any]) -> None:
-    found = findings_of(msgspec.structs.replace(HEALTHY, **changes))
+    found = status_findings(msgspec.structs.replace(HEALTHY, **changes))
     (finding,) = [each for each in found if each.part == part]
     assert finding.severity is severity
     assert finding.command.startswith("bkctl ")
@@ -103,7 +103,7 @@ def test_each_fault_is_found_with_a_command(part: str, severity: Severity, chang
 )
 def test_a_bookie_whose_ledgers_nobody_will_repair_is_critical(change: dict[str, Any]) -> None:
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), **change)
-    (finding,) = [each for each in findings_of(status) if each.part == "bookies_down"]
+    (finding,) = [each for each in status_findings(status) if each.part == "bookies_down"]
     assert (finding.severity, finding.command) == (Severity.CRITICAL, "bkctl recover failed-bookie b4:3181")
     assert finding.sentence == "bookie b4:3181 is not registered; nothing repairs ledgers that still reference b4:3181"
     assert down_bookies(status) == "bookie b4:3181 is"
@@ -113,11 +113,11 @@ def test_a_bookie_whose_ledgers_nobody_will_repair_is_critical(change: dict[str,
 def test_a_bookie_whose_ledgers_a_command_moves_is_only_a_warning() -> None:
     root = RootStatus("an-id", operations=("'recover failed-bookie' by ann",), recovering=frozenset({"b4:3181"}))
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), auditor=NO_AUDITOR, root=root)
-    (finding,) = [each for each in findings_of(status) if each.part == "bookies_down"]
+    (finding,) = [each for each in status_findings(status) if each.part == "bookies_down"]
     assert (finding.severity, finding.command) == (Severity.WARNING, "bkctl audit")
     assert finding.sentence == "bookie b4:3181 is not registered; a command is moving the ledgers of b4:3181"
     both = msgspec.structs.replace(status, bookies=(GOOD, DOWN, bookie("b6", is_writable=None)))
-    (finding,) = [each for each in findings_of(both) if each.part == "bookies_down"]
+    (finding,) = [each for each in status_findings(both) if each.part == "bookies_down"]
     assert (finding.severity, finding.command) == (Severity.CRITICAL, "bkctl recover failed-bookie b6:3181")
     assert finding.sentence == (
         "2 bookies (b4:3181, b6:3181) are not registered; a command is moving the ledgers of b4:3181; nothing repairs "
@@ -133,19 +133,19 @@ def looked(*referenced: str, why_unknown: str | None = None) -> DownReferences:
 
 def test_a_bookie_that_no_ledger_references_is_only_noted() -> None:
     gone = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), auditor=NO_AUDITOR, references=looked())
-    (finding,) = [each for each in findings_of(gone) if each.part.startswith("bookies_")]
+    (finding,) = [each for each in status_findings(gone) if each.part.startswith("bookies_")]
     assert (finding.severity, finding.part) == (Severity.INFORMATION, "bookies_unreferenced")
     assert "none of the 12 ledgers references it" in finding.sentence
     assert finding.command == "bkctl cookie delete b4:3181 --dry-run"
     assert down_bookies(gone) is None
     silent = msgspec.structs.replace(gone, bookies=(GOOD, DOWN, SILENT))
-    assert next(each for each in findings_of(silent) if each.part == "bookies_silent").severity is Severity.WARNING
+    assert next(each for each in status_findings(silent) if each.part == "bookies_silent").severity is Severity.WARNING
 
 
 @pytest.mark.parametrize("references", [looked("b4:3181"), looked(why_unknown="only 12 ledgers were read in 4 s")])
 def test_a_bookie_is_not_said_to_be_unreferenced_without_a_proof(references: DownReferences) -> None:
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), auditor=NO_AUDITOR, references=references)
-    (finding,) = [each for each in findings_of(status) if each.part.startswith("bookies_")]
+    (finding,) = [each for each in status_findings(status) if each.part.startswith("bookies_")]
     assert (finding.severity, finding.part) == (Severity.CRITICAL, "bookies_down")
     assert ("only 12 ledgers were read in 4 s" in finding.sentence) is (references.why_unknown is not None)
     assert down_bookies(status) == "bookie b4:3181 is"
@@ -161,14 +161,14 @@ def test_no_recovery_is_advised_for_a_bookie_in_maintenance() -> None:
     status = msgspec.structs.replace(
         HEALTHY, bookies=(GOOD, DOWN), auditor=NO_AUDITOR, recovery=in_maintenance("b4:3181")
     )
-    (finding,) = [each for each in findings_of(status) if each.part == "bookies_down"]
+    (finding,) = [each for each in status_findings(status) if each.part == "bookies_down"]
     assert (finding.severity, finding.command) == (Severity.INFORMATION, "bkctl autorecovery maintenance list")
     assert finding.sentence == "bookie b4:3181 is not registered; in maintenance: b4:3181"
     another = msgspec.structs.replace(status, bookies=(GOOD, DOWN, bookie("b6", is_writable=None)))
-    (finding,) = [each for each in findings_of(another) if each.part == "bookies_down"]
+    (finding,) = [each for each in status_findings(another) if each.part == "bookies_down"]
     assert (finding.severity, finding.command) == (Severity.CRITICAL, "bkctl recover failed-bookie b6:3181")
     over = msgspec.structs.replace(status, recovery=in_maintenance("b4:3181", is_over=True))
-    (finding,) = [each for each in findings_of(over) if each.part == "bookies_down"]
+    (finding,) = [each for each in status_findings(over) if each.part == "bookies_down"]
     assert (finding.severity, finding.command) == (Severity.CRITICAL, "bkctl recover failed-bookie b4:3181")
 
 
@@ -178,13 +178,13 @@ def test_the_delay_that_a_maintenance_has_set_is_left_to_its_end() -> None:
         autorecovery=AutorecoveryStatus(delay_s=7200),
         recovery=in_maintenance("b2:3181", set_delay_s=7200),
     )
-    (finding,) = [each for each in findings_of(during) if each.part == "recovery_delay"]
+    (finding,) = [each for each in status_findings(during) if each.part == "recovery_delay"]
     assert (finding.severity, finding.command) == (Severity.INFORMATION, "bkctl autorecovery maintenance list")
     over = msgspec.structs.replace(during, recovery=in_maintenance("b2:3181", set_delay_s=7200, is_over=True))
-    (finding,) = [each for each in findings_of(over) if each.part == "recovery_delay"]
+    (finding,) = [each for each in status_findings(over) if each.part == "recovery_delay"]
     assert (finding.severity, finding.command) == (Severity.WARNING, "bkctl autorecovery maintenance end b2:3181")
     other = msgspec.structs.replace(during, recovery=in_maintenance("b2:3181", set_delay_s=3601))
-    (finding,) = [each for each in findings_of(other) if each.part == "recovery_delay"]
+    (finding,) = [each for each in status_findings(other) if each.part == "recovery_delay"]
     assert (finding.severity, finding.command) == (Severity.WARNING, "bkctl autorecovery delay set 0")
 
 
@@ -192,9 +192,9 @@ def test_no_deadline_of_an_unreferenced_bookie_is_announced() -> None:
     note = LostBookieNote(lost_ms=NOW_MS, due_ms=NOW_MS + 60_000)
     recovery = RecoveryStatus(deadlines=(("b4:3181", note),))
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), recovery=recovery)
-    assert [each.part for each in findings_of(status) if each.part == "deadlines"] == ["deadlines"]
+    assert [each.part for each in status_findings(status) if each.part == "deadlines"] == ["deadlines"]
     gone = msgspec.structs.replace(status, references=looked())
-    assert [each.part for each in findings_of(gone) if each.part == "deadlines"] == []
+    assert [each.part for each in status_findings(gone) if each.part == "deadlines"] == []
 
 
 def test_faults_are_found_together_and_the_most_urgent_comes_first() -> None:
@@ -210,7 +210,7 @@ def test_faults_are_found_together_and_the_most_urgent_comes_first() -> None:
                     continue  # its severity depends on other parts
                 if part != "no_repair" or "locks" not in changes:
                     expected.append((part, severity))
-        found = findings_of(msgspec.structs.replace(HEALTHY, **changes))
+        found = status_findings(msgspec.structs.replace(HEALTHY, **changes))
         severities = [each.severity for each in found]
         assert severities == sorted(severities, reverse=True)
         known = {(each.part, each.severity) for each in found}
@@ -221,7 +221,7 @@ def test_faults_are_found_together_and_the_most_urgent_comes_first() -> None:
 
 
 def test_one_mark_is_not_several() -> None:
-    (finding,) = findings_of(msgspec.structs.replace(HEALTHY, marks=MarkCount(1, 1)))
+    (finding,) = status_findings(msgspec.structs.replace(HEALTHY, marks=MarkCount(1, 1)))
     assert finding.sentence == "1 ledger is marked as under-replicated"
 
 
@@ -233,7 +233,7 @@ def test_sentences_name_what_a_person_needs() -> None:
         marks=OLD_MARKS,
         autorecovery=AutorecoveryStatus(off_since_ms=NOW_MS - 2 * HOUR_MS, note=note),
     )
-    sentences = {each.part: each.sentence for each in findings_of(status)}
+    sentences = {each.part: each.sentence for each in status_findings(status)}
     assert sentences["bookies_down"] == (
         "7 bookies (b0:3181, b1:3181, b2:3181, b3:3181, b4:3181 and 2 more) are not registered"
     )
@@ -275,7 +275,7 @@ def test_the_pace_is_measured_from_the_first_look_that_counted_all_marks() -> No
 
 def test_a_bookie_that_answers_with_an_error_is_not_called_silent() -> None:
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, REFUSING, SILENT))
-    sentences = {each.part: each.sentence for each in findings_of(status)}
+    sentences = {each.part: each.sentence for each in status_findings(status)}
     assert sentences["bookies_refusing"] == "bookie b7:3181 is registered, but answered: no login"
     assert sentences["bookies_silent"] == "bookie b5:3181 is registered, but did not answer"
 
@@ -283,7 +283,7 @@ def test_a_bookie_that_answers_with_an_error_is_not_called_silent() -> None:
 def test_bookies_that_delete_no_ledgers() -> None:
     stopped = tuple((each, CollectionNote(stopped="ZooKeeper has note 4")) for each in ("b1:3181", "b9:3181"))
     status = msgspec.structs.replace(HEALTHY, recovery=RecoveryStatus(stopped=stopped), bookies=(GOOD,))
-    (finding,) = [each for each in findings_of(status) if each.part == "deletion_stopped"]
+    (finding,) = [each for each in status_findings(status) if each.part == "deletion_stopped"]
     assert (finding.severity, finding.command) == (Severity.CRITICAL, "bkctl bookie gc status b1:3181")
     assert finding.sentence == (
         "bookie b1:3181 deletes no ledgers, because the metadata is older than it was: ZooKeeper has note 4"

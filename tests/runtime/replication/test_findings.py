@@ -15,10 +15,10 @@ from bkctl.runtime.replication.judge.findings import (
     CopyFinding,
     FindingsFormatError,
     FindingsHeader,
+    copy_findings,
     decode_findings,
     encode_finding,
     encode_header,
-    findings_of,
 )
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_check import CopyDefect, LedgerCheck
@@ -89,7 +89,7 @@ def test_a_check_gives_one_finding_per_range_and_one_for_all_if_there_were_too_m
             CopyDefect("b2", CopyState.FAILED, 40, ranges, "it answered: input/output error"),
         ),
     )
-    found = [(each.bookie_id, each.state, each.entries, each.copies) for each in findings_of(check)]
+    found = [(each.bookie_id, each.state, each.entries, each.copies) for each in copy_findings(check)]
     assert found == [
         ("b1", CopyState.CORRUPT, EntryRange(1, 2), 2),
         ("b1", CopyState.CORRUPT, EntryRange(5, 5), 1),

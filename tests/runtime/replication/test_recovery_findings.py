@@ -23,7 +23,7 @@ from bkctl.runtime.replication.judge.cluster_status import (
     ClusterFacts,
     MarkCount,
     RepairLocks,
-    findings_of,
+    status_findings,
 )
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, idle_seconds, recovery_findings
 from bkctl.storage.severity import Severity
@@ -125,7 +125,7 @@ def test_each_fault_is_found(part: str, severity: Severity, words: str, changes:
         locks=RepairLocks(0, {}),
         recovery=msgspec.structs.replace(GOOD, **changes),
     )
-    assert finding in findings_of(status)
+    assert finding in status_findings(status)
 
 
 def test_a_bookie_in_maintenance_is_not_awaited() -> None:
@@ -150,6 +150,6 @@ def test_workers_that_autorecovery_switches_off_are_not_blamed() -> None:
         autorecovery=AutorecoveryStatus(off_since_ms=1),
         recovery=msgspec.structs.replace(GOOD, daemons=(AUDITOR,)),
     )
-    assert no_worker not in findings_of(status)
+    assert no_worker not in status_findings(status)
     locked = WaitingMarks(OLD.oldest_ms, has_locks=True)
     assert list(recovery_findings(msgspec.structs.replace(GOOD, daemons=(AUDITOR,)), locked, NOW_MS)) == []

@@ -12,7 +12,7 @@ from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.backup.archive import ArchiveHeader, ArchiveReader
 from bkctl.runtime.metadata.backup.backup import backup_cluster, read_maintenance, survey_notes
 from bkctl.runtime.metadata.backup.cluster_format import format_cluster, nuke_cluster, require_no_connections
-from bkctl.runtime.metadata.backup.restore import ClusterRestore, look_at_target, read_archive
+from bkctl.runtime.metadata.backup.restore import ClusterRestore, read_archive, read_restore_target
 from bkctl.runtime.metadata.cluster.root import init_cluster
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from bkctl.runtime.metadata.replication.recovery_notes import (
@@ -59,7 +59,7 @@ async def back_up(store: ZooKeeperStore, root: str, path: Path) -> None:
 async def bring_back(store: ZooKeeperStore, root: str, path: Path) -> None:
     with ArchiveReader(OsFileSystem(), str(path)) as reader:
         archive = await read_archive(reader, LoopClock())
-        target = await look_at_target(store, root, archive)
+        target = await read_restore_target(store, root, archive)
         restore = ClusterRestore(store, archive, target, before_each=go_on, keep=lambda _path, _node: None)
         async for _ in restore.run(reader):
             pass

@@ -12,7 +12,7 @@ from bkctl.runtime.metadata.backup.backup import (
     backup_cluster,
     child_kind,
     is_left_out,
-    look_at_ledger,
+    parse_ledger_node,
     survey_cluster,
 )
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
@@ -78,15 +78,15 @@ def test_what_is_never_stored(path: str, is_out: bool) -> None:
 
 
 def test_ledger_nodes_that_no_restore_may_bring_back() -> None:
-    found = look_at_ledger("922/3372/0368/5477/L5807", b"", LedgerTree.HIERARCHICAL)
+    found = parse_ledger_node("922/3372/0368/5477/L5807", b"", LedgerTree.HIERARCHICAL)
     assert found is not None
     assert (found.ledger_id, found.fault) == (None, "922/3372/0368/5477/L5807: no ledger can be stored there")
-    found = look_at_ledger("00/0000/L0007", b"junk", LedgerTree.HIERARCHICAL)
+    found = parse_ledger_node("00/0000/L0007", b"junk", LedgerTree.HIERARCHICAL)
     assert found is not None
     assert found.ledger_id == 7
     assert found.fault is not None
-    assert look_at_ledger("00/0000", b"", LedgerTree.HIERARCHICAL) is None
-    assert look_at_ledger("cookies/L1", b"", LedgerTree.HIERARCHICAL) is None
+    assert parse_ledger_node("00/0000", b"", LedgerTree.HIERARCHICAL) is None
+    assert parse_ledger_node("cookies/L1", b"", LedgerTree.HIERARCHICAL) is None
 
 
 @pytest.mark.parametrize("tree", AT_WORK)

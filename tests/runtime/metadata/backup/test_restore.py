@@ -23,8 +23,8 @@ from bkctl.runtime.metadata.backup.restore import (
     NewIds,
     NodeFate,
     find_obstacle,
-    look_at_target,
     read_archive,
+    read_restore_target,
 )
 from bkctl.runtime.metadata.cluster.root import init_cluster
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
@@ -80,7 +80,7 @@ async def bring_back(store: ZooKeeperStore, root: str, path: str, before_each: C
     kept: list[tuple[str, Node]] = []
     with ArchiveReader(OsFileSystem(), path) as reader:
         archive = await read_archive(reader, LoopClock())
-        target = await look_at_target(store, root, archive)
+        target = await read_restore_target(store, root, archive)
         operation = ClusterRestore(
             store, archive, target, before_each=before_each, keep=lambda path, node: kept.append((path, node))
         )
@@ -294,7 +294,7 @@ async def test_a_ledger_that_is_changed_at_the_same_moment_is_left(
 
     with ArchiveReader(OsFileSystem(), path) as reader:
         archive = await read_archive(reader, LoopClock())
-        target = await look_at_target(store, root, archive)
+        target = await read_restore_target(store, root, archive)
         operation = ClusterRestore(Slow(), archive, target, before_each=go_on, keep=lambda _path, _node: None)  # type: ignore[arg-type]
         fates = [fate async for fate in operation.run(reader)]
     assert [(fate.path, fate.reason) for fate in fates if fate.fate is Fate.CONFLICT] == [
@@ -315,7 +315,7 @@ async def test_two_restores_at_once_make_one_cluster(
     async def run(at: ZooKeeperStore) -> None:
         with ArchiveReader(OsFileSystem(), path) as reader:
             archive = await read_archive(reader, LoopClock())
-            target = await look_at_target(at, root, archive)
+            target = await read_restore_target(at, root, archive)
             operation = ClusterRestore(at, archive, target, before_each=go_on, keep=lambda _path, _node: None)
             async for fate in operation.run(reader):
                 assert fate.fate is not Fate.CONFLICT
@@ -336,19 +336,19 @@ async def test_where_a_backup_must_not_go(store: ZooKeeperStore, root: str, tmp_
     await init_cluster(store, root, None, random.Random(1))
     archive = await summary_of(await save(store, root, LedgerTree.HIERARCHICAL, tmp_path / "a"))
     with pytest.raises(RefusedError, match=f"the backup is of {root}, but the metadata URI has /elsewhere"):
-        await look_at_target(store, "/elsewhere", archive)
-    assert not (await look_at_target(store, root, archive)).is_fresh
+        await read_restore_target(store, "/elsewhere", archive)
+    assert not (await read_restore_target(store, root, archive)).is_fresh
     await nuke_cluster(store, root, LedgerTree.HIERARCHICAL, before_each=go_on)
-    assert (await look_at_target(store, root, archive)).is_fresh
+    assert (await read_restore_target(store, root, archive)).is_fresh
     await store.create(root)
-    assert (await look_at_target(store, root, archive)).is_fresh, "an empty node, as administrators prepare them"
+    assert (await read_restore_target(store, root, archive)).is_fresh, "an empty node, as administrators prepare them"
     await store.set(root, b"bkctl restore of another", 0)
     with pytest.raises(ConflictError, match="a restore of another backup"):
-        await look_at_target(store, root, archive)
+        await read_restore_target(store, root, archive)
     await store.delete(root)
     await init_cluster(store, root, None, random.Random(2))
     with pytest.raises(RefusedError, match="is instance"):
-        await look_at_target(store, root, archive)
+        await read_restore_target(store, root, archive)
 
 
 async def test_ledgers_that_cannot_be_restored_are_counted(store: ZooKeeperStore, root: str, tmp_path: Path) -> None:
