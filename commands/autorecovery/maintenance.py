@@ -118,8 +118,9 @@ async def start(
             objections += [f"{each.reason.value}: {each.detail}" for each in verdict.reasons]
             for each in verdict.warnings:
                 context.console.report(each.severity, f"{each.reason.value}: {each.detail}")
-            refusal, is_accepted = "should not be away now", is_risk_accepted
-            _require_consent(context, objections, refusal, wanted.names, is_risk_accepted=is_accepted)
+            _require_consent(
+                context, objections, "should not be away now", wanted.names, is_risk_accepted=is_risk_accepted
+            )
             return _start_plan(session, notes, wanted, others), wanted
 
         async def apply(change: Change, wanted: _Start) -> MaintenanceNote:

@@ -251,7 +251,7 @@ def _plan(target: _Target, doubts: Sequence[str], *, accept_data_loss: bool) -> 
     return target.session.plan(
         subject=bookie_id,
         summary=sentences,
-        findings=tuple(PlanFinding(Severity.CRITICAL, f"data may be lost permanently: {each}") for each in doubts),
+        findings=[PlanFinding(Severity.CRITICAL, f"data may be lost permanently: {each}") for each in doubts],
         items=items,
         arguments={
             "delete_cookie": target.is_cookie_deleted,

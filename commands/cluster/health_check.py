@@ -38,10 +38,8 @@ async def disable(context: CommandContext) -> None:
 async def _switch(context: CommandContext, *, is_enabled: bool) -> None:
     async with open_session(context) as session:
         verb, undo = ("enable", "disable") if is_enabled else ("disable", "enable")
-        item = {
-            "action": "delete" if is_enabled else "create",
-            "path": Paths(session.root).health_check_disabled,
-        }
+        path = Paths(session.root).health_check_disabled
+        item = {"action": "delete" if is_enabled else "create", "path": path}
 
         async def examine() -> tuple[Plan, None]:
             if await is_health_check_enabled(session.store, session.root) is is_enabled:
