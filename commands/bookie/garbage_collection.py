@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import Annotated, Final
 
-import msgspec
 import typer
 
 from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
@@ -146,7 +145,7 @@ async def confirm(
             name, stopped = state.bookie_id, state.deletion_stopped
             if stopped is None:
                 summary = f"bookie {name}: nothing to confirm: it deletes ledgers that are missing from the metadata"
-                return msgspec.structs.replace(change_plan(state, {}), items=(), summary=(summary,)), state
+                return change_plan(state, {}).emptied(summary), state
             summary = (
                 f"will let bookie {name} delete the entries of all ledgers that are missing from the metadata, "
                 f"although {stopped.reason}"

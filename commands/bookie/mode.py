@@ -101,7 +101,7 @@ async def set_mode(
             if is_mode_set(state, mode, reason):
                 has = "has already" if is_read_only else "has not"
                 sentence = f"bookie {state.bookie_id}: nothing to change: an operator {has} made it read-only"
-                plan = msgspec.structs.replace(plan, items=(), summary=(sentence,))
+                plan = plan.emptied(sentence)
             return plan, state
 
         async def apply(change: Change, state: StateAnswer) -> StateAnswer:

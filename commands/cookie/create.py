@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated
 
-import msgspec
 import typer
 
 from bkctl.commands.command import command
@@ -19,9 +18,7 @@ from bkctl.commands.cookie.access import (
     named_file,
     read_cookie_file,
     require_fitting,
-    require_not_registered,
     require_unused,
-    scan_references,
 )
 from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.effect import Effect
@@ -86,12 +83,7 @@ async def _create_from_config(context: CommandContext, own: OwnBookie) -> None:
 
     async def examine() -> tuple[Plan, None]:
         await _require_absent(session, cookie.bookie_id)
-        await require_not_registered(session, cookie.bookie_id)
-        references = await scan_references(context, session, [cookie.bookie_id])
-        evidence, _ = await own.gather()
-        evidence = msgspec.structs.replace(evidence, ledgers_naming=references.counts_at_most)
-        require_matching_directories(evidence)
-        await require_not_registered(session, cookie.bookie_id)
+        require_matching_directories(await own.gather_stopped(context))
         return _plan(session, cookie, data), None
 
     await _store(context, session, cookie, data, examine, own.locked)

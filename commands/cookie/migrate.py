@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-import msgspec
 import typer
 
 from bkctl.commands.command import command
@@ -63,7 +62,7 @@ async def migrate(
             state = await examine_migration(evidence, old_id, cookies)
             if state.is_done:
                 sentence = f"bookie {old_id} already has the id {new_id}: nothing to do"
-                return msgspec.structs.replace(_plan(own, state, 0), summary=(sentence,), items=()), (state, 0)
+                return _plan(own, state, 0).emptied(sentence), (state, 0)
             naming_old = await _count_ledgers(context, own, state, old_id, ledgers_follow=ledgers_follow)
             await require_not_registered(own.session, old_id, new_id)
             return _plan(own, state, naming_old), (state, naming_old)

@@ -7,7 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+import msgspec
+
 from bkctl.commands.context import CommandContext, id_by_settings
+from bkctl.commands.cookie.access import require_not_registered, scan_references
 from bkctl.commands.safety.gate import Change
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.bookie.cookies.check import CookieCheckService, expected_cookie
@@ -34,6 +37,18 @@ class OwnBookie(NamedTuple):
         """Current state, and the version of the stored cookie."""
         former = await asyncio.to_thread(former_bookie_ids, self.config, self.config.port, OsHost())
         return await self.service.gather(self.expected, former)
+
+    async def gather_stopped(self, context: CommandContext) -> Evidence:
+        """Current state, with the ledgers that reference the bookie.
+
+        RefusedError while the bookie is registered, also after all was read.
+        """
+        bookie_id = self.expected.bookie_id
+        await require_not_registered(self.session, bookie_id)
+        references = await scan_references(context, self.session, [bookie_id])
+        evidence, _ = await self.gather()
+        await require_not_registered(self.session, bookie_id)
+        return msgspec.structs.replace(evidence, ledgers_naming=references.counts_at_most)
 
     @asynccontextmanager
     async def locked(self, _: Change) -> AsyncIterator[None]:

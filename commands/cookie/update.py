@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
-import msgspec
 import typer
 
 from bkctl.commands.command import command
@@ -22,9 +21,7 @@ from bkctl.commands.cookie.access import (
     read_cookie_file,
     read_cookie_node,
     require_fitting,
-    require_not_registered,
     require_unused,
-    scan_references,
 )
 from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.effect import Effect
@@ -106,12 +103,8 @@ async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
 
     async def examine() -> tuple[Plan, _OwnCookies]:
         node = await read_cookie_node(session, bookie_id)
-        await require_not_registered(session, bookie_id)
-        references = await scan_references(context, session, [bookie_id])
-        evidence, _ = await own.gather()
-        evidence = msgspec.structs.replace(evidence, ledgers_naming=references.counts_at_most)
+        evidence = await own.gather_stopped(context)
         require_own_directories(evidence)
-        await require_not_registered(session, bookie_id)
         rows = difference_rows(_readable(node.data), own.expected)
         stale = [
             version_path(directory.path)
@@ -121,7 +114,7 @@ async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
         plan = _plan(session, own.expected, data, node, rows, stale)
         if not rows and not stale:
             sentence = f"the cookies of bookie {bookie_id} match its settings: nothing to do"
-            plan = msgspec.structs.replace(plan, summary=(sentence,), items=())
+            plan = plan.emptied(sentence)
         return plan, _OwnCookies(node, evidence, rows)
 
     async def apply(change: Change, found: _OwnCookies) -> int:

@@ -54,6 +54,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     items: Sequence[dict[str, Any]] = ()
     arguments: dict[str, Any] = {}
 
+    def emptied(self, sentence: str) -> Plan:
+        """The same without changes; ``sentence``: why there is nothing to do."""
+        return msgspec.structs.replace(self, summary=(sentence,), items=())
+
     @property
     def plan_hash(self) -> str:
         """Identity of the plan, 64 hexadecimal digits."""
