@@ -164,13 +164,11 @@ class JobFile:
         pending = tuple(self._pending)
         if not pending:
             return
-        done = [each for each in pending if isinstance(each, LedgerResult)]
-        done_ids = {each.ledger_id for each in done}
-        ranges = [each for each in pending if isinstance(each, JobRange) and each.ledger_id not in done_ids]
-        done_rows = _json_rows(map(_done_values, done))
+        range_rows = _json_rows(msgspec.structs.astuple(each) for each in pending if isinstance(each, JobRange))
+        done_rows = _json_rows(_done_values(each) for each in pending if isinstance(each, LedgerResult))
         try:
             self._database.execute("BEGIN")
-            self._database.execute(_ADD_RANGES, (_json_rows(map(msgspec.structs.astuple, ranges)),))
+            self._database.execute(_ADD_RANGES, (range_rows,))
             self._database.execute(_ADD_DONE, (done_rows,))
             self._database.execute(_DROP_RANGES, (done_rows,))
             self._database.execute("COMMIT")
