@@ -92,6 +92,7 @@ def test_what_needs_them_says_so_and_leaves_nothing(
     done = bare(*arguments)
     assert (done.exit_code, done.stdout) == (exit_code, "")
     assert re.fullmatch(rf"error: .+ needs (the jars in )?PySpark, {re.escape(INSTALL)}\n", done.stderr), done.stderr
+    assert ("nothing is configured: name a cluster with --conf" in done.stderr) is (arguments[0] == "bookie")
     assert os.listdir(tmp_path / "cwd") == []
 
 

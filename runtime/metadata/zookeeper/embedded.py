@@ -154,7 +154,7 @@ def _lock_directory(data_directory: str) -> int:
     return descriptor
 
 
-def _server_command() -> list[str]:
+def server_command() -> list[str]:
     """Command line of the server, to run in its data directory; ConfigurationError says what to install."""
     return [
         find_java(),
@@ -235,7 +235,7 @@ class EmbeddedZooKeeper:
         the directory has a server; MetadataUnavailableError: it did not start: see the log.
         """
         # Check everything that can fail before creating anything: a failed start leaves no directory.
-        command = _server_command()
+        command = server_command()
         if port:
             _require_free(port)
         data_directory, log_path = _prepare_directory(data_directory, log_path)
