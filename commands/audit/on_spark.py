@@ -15,6 +15,7 @@ from bkctl.commands.event_loop import run_to_end, sigterm_as_error
 from bkctl.commands.session import open_session, require_metadata_uri
 from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
 from bkctl.runtime.metadata.zookeeper.embedded import find_java
+from bkctl.runtime.optional_packages import require_package
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, Loss
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.spark_reports.audit import audit_with_spark
@@ -36,6 +37,8 @@ def audit_on_spark(
     ledgers_root: str | None,
 ) -> AuditReport:
     """The audit of the ledgers in ZooKeeper, or in the file ``source``, which the executors read."""
+    require_package("pyspark", "audit --spark needs PySpark")
+    require_package("pyarrow", "audit --spark needs PyArrow")
     find_java("Spark")  # without Java, Spark fails after seconds with a long error
     choose_deployment(master, cores, None, os.environ)  # wrong options are refused before anything is read
     with ExitStack() as at_end:

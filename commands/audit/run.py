@@ -21,6 +21,7 @@ from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.event_loop import run_to_end
 from bkctl.commands.outages import report_outage
 from bkctl.commands.session import open_session
+from bkctl.runtime.optional_packages import has_package
 from bkctl.runtime.replication.cluster_audit.facts import Loss
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.spark_reports.audit import audit_plainly
@@ -73,6 +74,8 @@ def audit(
     kinds = parse_fail_on(fail_on)
     losses = parse_losses(what_if or ())
     started_s = time.monotonic()
+    if out is not None and not is_spark and not has_package("pyarrow"):
+        context.console.warn("writing HTML and JSON only, because Parquet needs PyArrow: pip install 'bkctl[spark]'")
     if is_spark:
         report = audit_on_spark(context, losses, out, master, cores, source, ledgers_root)
     elif source is not None:

@@ -28,7 +28,7 @@ async def run_zookeeper(
 ) -> None:
     """Run a ZooKeeper server until Ctrl-C.
 
-    This is the real server, from the jars in pyspark; it needs Java 17 or newer. Its data is kept.
+    This is the real server, from the jars in PySpark; it needs Java 17 or newer. Its data is kept.
     """
     console = context.console
     directory = _absolute(directory)

@@ -42,7 +42,7 @@ class InstalledBkctl:
         for name in FLOORS:
             ignore = shutil.ignore_patterns("__pycache__")
             shutil.copytree(Path(ROOT) / name, source / name, symlinks=True, ignore=ignore)
-        for name in ("pyproject.toml", "README.md", "LICENSE"):
+        for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
             shutil.copy(Path(ROOT) / name, source)
         pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
         _run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(directory), str(source))
