@@ -224,6 +224,90 @@ def proven_loss(ledger_ids: Sequence[int], total: int = 0) -> Advice:
     return Advice(Severity.CRITICAL, "lost_entries", sentence, f"bkctl ledger explain {ledger_ids[0]}")
 
 
+# --- ledgers that an audit counts ----------------------------------------------------------------------------------
+
+
+class MissingCopies(msgspec.Struct, frozen=True, kw_only=True):
+    """Ledgers of one severity that miss copies but have a live one of each entry. ``what``: what is wrong with them.
+
+    ``down``: the bookies that are down and should have the copies, those with the most ledgers first; ``away``: those
+    of them that are in maintenance now. ``copies``: how many copies each of the ledgers needs at least; ``registered``:
+    how many bookies there are.
+    """
+
+    severity: Severity
+    part: str
+    ledger_ids: tuple[int, ...]
+    total: int
+    what: str
+    down: tuple[str, ...]
+    away: tuple[Maintenance, ...]
+    copies: int
+    registered: int
+
+
+def copies_missing(found: MissingCopies, now_ms: int) -> Advice:
+    """Recover the bookies that are not in maintenance, unless too few are left to have the copies."""
+    sentence = f"{counted(found.total, 'ledger has', 'ledgers have')} {found.what}"
+    resting = {each.bookie_id for each in found.away}
+    left = [each for each in found.down if each not in resting]
+    if left and found.registered < found.copies:
+        sentence += f": {counted(found.registered, 'bookie is', 'bookies are')} registered; start {left[0]}, or add one"
+        return Advice(found.severity, found.part, sentence, f"bkctl bookie show {left[0]}")
+    if left:
+        which = these_bookies(left, "is", "are") if len(left) == 1 else f"{len(left):,} bookies are"
+        sentence += f": {which} not registered"
+        return Advice(found.severity, found.part, sentence, recover_command(left))
+    if found.away:
+        maintenance = in_maintenance(found.away, now_ms)
+        return Advice(found.severity, found.part, f"{sentence}: {maintenance.sentence}", maintenance.command)
+    command = f"bkctl ledger explain {found.ledger_ids[0]}" if found.ledger_ids else None
+    return Advice(found.severity, found.part, sentence, command)
+
+
+def unreadable_metadata(total: int) -> Advice:
+    """Ledgers of which nothing is known, because their metadata cannot be read."""
+    its = "its" if total == 1 else "their"
+    sentence = f"the metadata of {counted(total, 'ledger')} cannot be read, so {its} copies are unknown"
+    return Advice(Severity.CRITICAL, "unreadable", sentence, "bkctl metadata doctor")
+
+
+def older_snapshot(skipped: int, read: str) -> Advice:
+    """An audit of a directory of ZooKeeper could not read its newest snapshots: a server may still write them."""
+    sentence = f"{counted(skipped, 'newer snapshot')} could not be read, so this is of {read}: audit again"
+    return Advice(Severity.WARNING, "skipped_snapshots", sentence)
+
+
+def not_closable(ledger_ids: Sequence[int], total: int) -> Advice:
+    """Ledgers that are not closed, and whose end the registered bookies cannot prove."""
+    which = counted(total, "open ledger")
+    sentence = f"{which} cannot be closed: too few of the last bookies are registered to prove where it ends"
+    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else None
+    return Advice(Severity.WARNING, "unclosable", sentence, command)
+
+
+def too_few_writable(part: str, total: int, what: str) -> Advice:
+    """Open ledgers whose writers find too few writable bookies."""
+    sentence = f"{counted(total, 'open ledger')} {what}: start bookies, or add some"
+    return Advice(Severity.WARNING, part, sentence, "bkctl bookie list")
+
+
+def in_too_few_racks(part: str, total: int, ledger_ids: Sequence[int], what: str) -> Advice:
+    """Ledgers whose copies one rack or region could take away; no command moves them."""
+    sentence = (
+        f"{counted(total, 'ledger has', 'ledgers have')} copies {what}: the auditor marks such ledgers for repair if "
+        "autorecovery.is_misplaced_marked is set"
+    )
+    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else "bkctl autorecovery status"
+    return Advice(Severity.WARNING, part, sentence, command)
+
+
+def small_quorum(part: str, total: int, what: str) -> Advice:
+    """Ledgers that were created so that one bookie may have the only copy. Nothing is to be repaired."""
+    sentence = f"{counted(total, 'ledger was', 'ledgers were')} created with {what}"
+    return Advice(Severity.INFORMATION, part, sentence)
+
+
 # --- autorecovery --------------------------------------------------------------------------------------------------
 
 

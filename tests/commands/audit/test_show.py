@@ -37,7 +37,7 @@ def test_an_earlier_report_is_shown_as_it_was_printed(report: tuple[str, dict[st
     shown = run_bkctl("audit", "show", directory, "-o", "json")
     assert shown.exit_code == FINDINGS
     assert shown.json() == printed | {"seconds": None}
-    assert "Replication by bookie" in run_bkctl("audit", "show", directory, "-o", "table").stdout
+    assert "Replication by bookie" in run_bkctl("audit", "show", directory, "-o", "wide").stdout
     assert (Path(directory) / "report.html").read_text().startswith("<!doctype html>")
 
 
