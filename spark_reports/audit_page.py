@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from typing import TYPE_CHECKING
 
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from bkctl.runtime.replication.cluster_audit.comparison import AuditChanges, compare
@@ -27,10 +27,15 @@ from bkctl.spark_reports.page_tables import (
 from bkctl.storage.severity import OK
 from bkctl.storage.words import duration, size
 
+if TYPE_CHECKING:
+    from jinja2 import Template
+
 CHART_BARS_MAX = 30
 _PART_OF_NAME = re.compile(r"[^/.]*[/.]*", re.DOTALL)
 _SHORT_TEXT_MAX = 16
 """Characters of text, such as the name of a state, that stays on one line in a table."""
+_SHORT_NUMBER_MAX = 10
+"""The same of numbers with their units; times break between date and time."""
 
 _TILES = {
     "replicated": ("replicated", "good", "Every write set has as many live copies as its write quorum (Qw)."),
@@ -116,6 +121,7 @@ def report_page(report: AuditReport, before: AuditReport | None = None) -> str:
         linked={each.ledger_id for each in reasons},
         printed_rows_max=PRINTED_ROWS_MAX,
         short_text_max=_SHORT_TEXT_MAX,
+        short_number_max=_SHORT_NUMBER_MAX,
     )
 
 
@@ -149,6 +155,8 @@ def _changed_counts(changes: AuditChanges) -> list[tuple[str, str, str]]:
 
 @cache
 def _template() -> Template:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415  most audits write no page
+
     environment = Environment(
         loader=PackageLoader("bkctl.spark_reports", ""),
         autoescape=True,
@@ -163,6 +171,8 @@ def _template() -> Template:
 
 def _breakable(text: str) -> Markup:
     """Names of topics and hosts are long: lines break after their parts first."""
+    if len(text) <= _SHORT_TEXT_MAX:
+        return Markup.escape(text)
     return Markup("<wbr>").join(_PART_OF_NAME.findall(text))
 
 

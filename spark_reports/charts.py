@@ -16,7 +16,7 @@ _BAR_PX = 12
 _STACK_PX = 26
 _SCALE_PX = 38
 _TICKS_MAX = 4
-_LABEL_MAX = 36
+_LABEL_MAX = 44
 """Characters of a label that fit the narrowest chart; the whole one is shown on hover."""
 
 

@@ -49,8 +49,8 @@ class CountChange(msgspec.Struct, frozen=True):
 class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
     """``before_ms``: when the earlier report was made. ``ledgers``: by kind of change, the worst first.
 
-    ``has_all``: whether both reports list all of their ledgers. If not, what is missing from one list may have been cut
-    off there: then ledgers count as new only if the earlier list has all, and as healed only if the later one has.
+    ``has_all``: whether both reports list all of their ledgers. If not, one that is not listed may have been left out:
+    then ledgers count as new only if the earlier list has all, and as healed only if the later one has.
     """
 
     before_ms: int

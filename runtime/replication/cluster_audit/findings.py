@@ -38,7 +38,7 @@ from bkctl.runtime.replication.judge.advice import (
 )
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.severity import OK, Severity
-from bkctl.storage.words import counted
+from bkctl.storage.words import SHOWN_MAX, counted
 
 OWNERS_SHOWN_MAX = 5
 
@@ -130,7 +130,8 @@ def _missing_copies(
     report: AuditReport, rows: Sequence[UnderReplicatedLedger], part: str, severity: Severity, total: int, what: str
 ) -> MissingCopies:
     members = Counter(bookie_id for row in rows for bookie_id in row.missing_bookies)
-    down = tuple(sorted(members, key=lambda each: (-members[each], each)))
+    most = sorted(members, key=lambda each: (-members[each], each))
+    down = (*sorted(most[:SHOWN_MAX]), *most[SHOWN_MAX:])  # so that findings about the same bookies have one command
     away = []
     for each in report.bookies:
         end_ms = each.maintenance_end_ms
