@@ -74,6 +74,14 @@ async def test_the_tables_show_what_has_an_effect(config: Path) -> None:
     assert "Ledgers that break placement rules" in text
 
 
+async def test_below_the_findings_is_what_was_asked_for_alone(config: Path) -> None:
+    title = "Ledgers that one more loss would affect"
+    assert title not in audit(config, "-o", "table").stdout
+    text = audit(config, "-o", "table", "--what-if", f"{B3},{DOWN}").stdout
+    (table,) = (part for part in text.split("\n\n") if part.startswith(title))
+    assert [line.split()[:3] for line in table.splitlines()[3:]] == [[f"{B3},{DOWN}", "2", "1"]]
+
+
 @pytest.mark.parametrize(
     ("value", "exit_code", "sentence"),
     [

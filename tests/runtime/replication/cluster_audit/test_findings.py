@@ -87,6 +87,10 @@ def test_only_the_bookies_of_write_sets_without_a_live_copy_are_to_be_started() 
     assert verdict(audited) == "critical: 1 ledger has no live copy; start be:3181"
 
 
+def test_a_bookie_that_was_removed_cannot_be_started() -> None:
+    assert verdict(report(closed("a-removed:3181", E))) == "critical: 1 ledger has no live copy; start be:3181"
+
+
 def test_a_recovery_that_cannot_work_is_not_advised() -> None:
     """Two bookies cannot have three copies."""
     audited = report(closed(A, B, D), live="ab")
