@@ -48,4 +48,5 @@ def read_report(path: str) -> AuditReport:
     try:
         return msgspec.json.decode(data, type=ReportFile, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MetadataFormatError(f"{path} is not the report of an audit, or is damaged: {error}") from error
+        reason = f"{path} is not the report of an audit, or is damaged: {error}"
+        raise MetadataFormatError(f"{reason}; a report is the directory of --out, or its {REPORT_JSON}") from error

@@ -237,5 +237,10 @@ async def test_reports_that_cannot_be_compared_are_refused(audited: AuditedClust
         other_cluster.stderr
     )
     assert not (audited.directory / "new").exists()
+    printed = audited.directory / "printed.json"
+    printed.write_text(audited.audit("-o", "json").stdout)
+    other_kind = audited.audit("--compare", str(printed))
+    assert (other_kind.exit_code, other_kind.stdout) == (INTEGRITY, "")
+    assert other_kind.stderr.endswith("; a report is the directory of --out, or its report.json\n")
     missing = audited.audit("--compare", str(audited.directory / "nothing"))
     assert (missing.exit_code, missing.stdout) == (NOT_FOUND, "")
