@@ -19,7 +19,7 @@ from bkctl.commands.progress import Progress, Silence, progress_bar
 from bkctl.commands.rendering import Column, Lines, Row, Table
 from bkctl.commands.table_layout import Layout
 from bkctl.runtime.errors import RefusedError
-from bkctl.storage.severity import Severity
+from bkctl.storage.severity import Severity, word
 
 _TABLE_ROWS_MAX = 50
 _STYLES: Final = {Severity.INFORMATION: "36", Severity.WARNING: "33", Severity.CRITICAL: "1;31"}
@@ -111,15 +111,30 @@ class Console:
         is_cut = limit is not None and any(len(rows) > limit for rows in lists.values())
         return {**{key: rows[:limit] for key, rows in lists.items()}, "truncated": is_truncated or is_cut}
 
-    def table(self, table: Table, rows: Sequence[Row], *, is_cut: bool = True) -> None:
+    def headline(self, severity: Severity | None, sentence: str, *more_sentences: str) -> None:
+        """Print the result in one sentence, in table format only. ``severity`` None: nothing is wrong.
+
+        ``more_sentences`` have a line each below it.
+        """
+        if not self.is_for_people:
+            return
+        label = word(severity)
+        first, *more = table_layout.wrapped(f"{label}: {rendering.clean(sentence)}", self.width)
+        if severity is not None:
+            first = _painted(label, severity, is_colored=self._is_colored(self._out)) + first[len(label) :]
+        below = (line for each in more_sentences for line in table_layout.wrapped(rendering.clean(each), self.width))
+        self._write("\n".join([first, *more, *below]))
+
+    def table(self, table: Table, rows: Sequence[Row], *, is_cut: bool = True, rows_max: int | None = None) -> None:
         """Print another table below a record, in table format only; structured formats have the rows inside the record.
 
-        It ends at ``--limit`` if ``is_cut`` (for some commands the option has another meaning), or at 50 rows.
+        It ends at ``--limit`` if ``is_cut`` (for some commands the option has another meaning), or at ``rows_max`` rows
+        (None: 50).
         """
         if not self.is_for_people or not rows:
             return
         limit = self._settings.limit if is_cut else None
-        rows_max = _TABLE_ROWS_MAX if limit is None else limit
+        rows_max = limit if limit is not None else rows_max or _TABLE_ROWS_MAX
         self._write("")
         self._write(rendering.clean(table.title, "\n"))
         shown_rows = rows[:rows_max]

@@ -44,7 +44,7 @@ class Listing:
         write: Callable[[str], None],
         tables: TableWriter,
     ) -> None:
-        self._order = None if settings.sort is None else _parse_order(settings.sort, table.columns)
+        self._order = None if settings.sort is None else parse_order(settings.sort, table.columns)
         self._settings = settings
         self._form = form
         self._kind, self._columns, self._name = table.title, table.columns, table.name
@@ -134,13 +134,13 @@ class Listing:
         return self._settings.limit is not None and count >= self._settings.limit
 
 
-class _Order(NamedTuple):
+class RowOrder(NamedTuple):
     """What ``--sort`` asks for."""
 
     field: str
     is_descending: bool
 
-    def sorted(self, rows: list[Row]) -> list[Row]:
+    def sorted(self, rows: Sequence[Row]) -> list[Row]:
         """Rows without a value are last in both directions; equal ones keep their order."""
         known = [row for row in rows if row.get(self.field) is not None]
         unknown = [row for row in rows if row.get(self.field) is None]
@@ -154,14 +154,15 @@ def require_no_listing_options(settings: Settings) -> None:
             raise InvalidArgumentError(f"--count lists nothing: omit {option} or --count")
 
 
-def _parse_order(text: str, columns: Sequence[Column]) -> _Order:
+def parse_order(text: str, columns: Sequence[Column]) -> RowOrder:
+    """The value of ``--sort``; InvalidArgumentError unless it names one of the columns."""
     field, colon, direction = text.partition(":")
     if field not in {column.key for column in columns}:
         names = ", ".join(column.key for column in columns)
         raise InvalidArgumentError(f"cannot sort by '{field}': this listing has the fields {names}")
     if colon and direction not in _DIRECTIONS:
         raise InvalidArgumentError(f"invalid sort direction '{direction}': use {field}:asc or {field}:desc")
-    return _Order(field, direction == "desc")
+    return RowOrder(field, direction == "desc")
 
 
 def _sort_key(key: str) -> Callable[[Row], tuple[bool, float, str]]:
