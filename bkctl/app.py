@@ -19,8 +19,6 @@ from bkctl.commands.shared_options import GLOBAL_NAMES, GLOBAL_PARAMETERS
 
 _HELP = """Operations toolkit for Apache BookKeeper: run bookies, inspect ledgers, recover failed bookies."""
 _TRY = "Example:\n  bkctl dev cluster up --bookies 3 --dir /tmp/bookies\n"
-_RUN, _FAILED_BOOKIE = "run", "failed-bookie"
-"""Subcommands of ``audit`` and ``recover`` that may be left out."""
 
 
 class _Members(Mapping[str, Any]):
@@ -71,19 +69,35 @@ class _Root(TreeGroup):
         super().format_epilog(ctx, formatter)
 
 
-class _AuditGroup(TreeGroup):
+class _GroupWithDefault(TreeGroup):
+    """A group whose name alone stands for one of its commands."""
+
+    default: str
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The commands, then the options of the default one."""
+        super().format_options(ctx, formatter)
+        command: Any = self.commands[self.default]
+        command.format_parameters(ctx, formatter)
+
+
+class _AuditGroup(_GroupWithDefault):
+    default = "run"
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """``bkctl audit [OPTIONS]`` is short for ``bkctl audit run [OPTIONS]``."""
         if not args or (args[0].startswith("-") and args[0] not in {"-h", "--help"}):
-            args = [_RUN, *args]
+            args = [self.default, *args]
         return super().parse_args(ctx, args)
 
 
-class _RecoverGroup(TreeGroup):
+class _RecoverGroup(_GroupWithDefault):
+    default = "failed-bookie"
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """``bkctl recover ID`` is short for ``bkctl recover failed-bookie ID``; a subcommand's name is never an id."""
         if args and not self._is_complete(args):
-            args = [_FAILED_BOOKIE, *args]
+            args = [self.default, *args]
         return super().parse_args(ctx, args)
 
     def _is_complete(self, args: list[str]) -> bool:
