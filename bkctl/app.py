@@ -16,6 +16,7 @@ from bkctl.commands.config import GlobalFlags
 from bkctl.commands.context import Invocation
 from bkctl.commands.help_page import HelpGroup, OptionsPage
 from bkctl.commands.shared_options import GLOBAL_NAMES, GLOBAL_PARAMETERS
+from bkctl.manual import page_list, page_text
 
 _HELP = """Operations toolkit for Apache BookKeeper: run bookies, inspect ledgers, recover failed bookies."""
 _TRY = "Example:\n  bkctl dev cluster up --bookies 3 --dir /tmp/bookies\n"
@@ -56,17 +57,24 @@ class TreeGroup(HelpGroup):
 
 class _Root(TreeGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """``bkctl help COMMAND`` is ``bkctl COMMAND --help``."""
-        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+        """``bkctl help COMMAND`` is ``bkctl COMMAND --help``; ``bkctl help PAGE`` prints a page."""
+        if args == ["help"]:
+            typer.echo(f"{self.get_help(ctx)}\n\n{page_list()}")
+            ctx.exit()
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
+            if not args[0].startswith("-") and args[0] not in {*self.commands, "options"}:
+                typer.echo(page_text(args[0]))
+                ctx.exit()
+        return super().parse_args(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The member of this name, or None. ``options`` is a page, and not in the list."""
         return _options_page() if cmd_name == "options" else super().get_command(ctx, cmd_name)
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """An example, then where the options are explained."""
-        formatter.write(f"\n{_TRY}")
-        super().format_epilog(ctx, formatter)
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  click's signature
+        """An example, then where the options and the pages are."""
+        formatter.write(f"\n{_TRY}\nRun bkctl COMMAND --help; shared options: bkctl options; pages: bkctl help.\n")
 
 
 class _GroupWithDefault(TreeGroup):
