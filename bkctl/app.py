@@ -58,6 +58,12 @@ class TreeGroup(HelpGroup):
 class _Root(TreeGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """``bkctl help COMMAND`` is ``bkctl COMMAND --help``; ``bkctl help PAGE`` prints a page."""
+        if args[:1] == ["__complete"]:
+            from bkctl.completion import completions
+
+            for each in completions(self, ctx.obj, args[1:]):
+                typer.echo(each)
+            ctx.exit()
         if args == ["help"]:
             typer.echo(f"{self.get_help(ctx)}\n\n{page_list()}")
             ctx.exit()
@@ -138,7 +144,7 @@ def build_app() -> Any:
 
     root.__doc__ = _HELP
     take_parameters(root, [*GLOBAL_PARAMETERS, _VERSION_PARAMETER])
-    app = typer.Typer(cls=_Root, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app = typer.Typer(cls=_Root, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})(root)
     return typer.main.get_command(app)
 

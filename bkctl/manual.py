@@ -26,6 +26,11 @@ def page_text(name: str) -> str:
     return _LINK.sub(lambda link: _link_text(link[1], link[2], pages), _read(pages[name]))
 
 
+def page_names() -> list[str]:
+    """Names of all pages."""
+    return list(_pages())
+
+
 def page_list() -> str:
     """Names and titles of all pages."""
     pages = _pages()

@@ -325,13 +325,14 @@ def run_bkctl_on_terminal(*arguments: str, **variables: str) -> tuple[int, str]:
 class TerminalSession:
     """A bkctl command that has a terminal to itself, as in a shell: Ctrl-C typed on it reaches the command.
 
-    Use as a context manager; at the end the command is killed if it still runs.
+    ``program`` is another command to run there. Use as a context manager; at the end the command is killed if it still
+    runs.
     """
 
-    def __init__(self, *arguments: str, **variables: str) -> None:
+    def __init__(self, *arguments: str, program: Sequence[str] = (), **variables: str) -> None:
         self._master, slave = pty.openpty()
         # Without --ctty the terminal would be nobody's own, and Ctrl-C on it a mere character.
-        command = ["setsid", "--ctty", *bkctl_command(*arguments)]
+        command = ["setsid", "--ctty", *(program or bkctl_command(*arguments))]
         environment = bkctl_environment(TERM="xterm-256color", BKCTL_OUTPUT="") | variables
         self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
         os.close(slave)

@@ -23,6 +23,7 @@ WITHOUT_TABLES = {
     "cluster health-check status",
     "cluster info",
     "cluster instance-id",
+    "completion",
     "cookie generate",
     "cookie show",
     "dev zookeeper",
