@@ -89,6 +89,7 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     runtime_errors.NotEnoughBookiesError: ExitCode.BOOKIE_UNAVAILABLE,
     TimeoutError: ExitCode.TIMEOUT,
     WaitTimeoutError: ExitCode.TIMEOUT,
+    PermissionError: ExitCode.AUTH,
     runtime_errors.AdminAccessError: ExitCode.AUTH,
     runtime_errors.MetadataAuthError: ExitCode.AUTH,
     runtime_errors.UnauthorizedError: ExitCode.AUTH,
@@ -154,6 +155,8 @@ def exit_code_of_error(error: BaseException, command_path: str) -> int:
         return 128 + signal.SIGINT
     if is_server_command(command_path):
         return _nearest(error, _SERVER_ERRORS, ServerExitCode.SERVER_EXCEPTION)
+    if isinstance(error.__cause__, (PermissionError, runtime_errors.MetadataAuthError)):
+        return ExitCode.AUTH  # whatever its sentence is about: a file of settings, of findings, a directory
     return _nearest(error, _ERRORS, ExitCode.FAILED)
 
 

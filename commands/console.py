@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Final, TextIO
 
+import msgspec
+
 from bkctl.commands import rendering, table_layout
 from bkctl.commands.config import ColorMode, OutputForm, Settings
 from bkctl.commands.errors import ReaderGoneError
@@ -45,10 +47,8 @@ class Console:
 
     @property
     def form(self) -> OutputForm:
-        """Output format: the requested one, else a table on a terminal and JSON otherwise."""
-        if self._settings.output is not None:
-            return self._settings.output
-        return OutputForm.TABLE if self._out.isatty() else OutputForm.JSON
+        """Output format."""
+        return self._settings.output
 
     @property
     def is_for_people(self) -> bool:
@@ -97,13 +97,9 @@ class Console:
     @contextmanager
     def listing(self, table: Table) -> Iterator[Listing]:
         """Print objects as they arrive; formats that cannot stream are written at the end, unless the stream failed."""
-        listing = Listing(self._settings, self.form, table, self._write, self)
+        listing = Listing(self._settings, table, self._write, self)
         yield listing
-        text = listing.finish()
-        if text is not None:
-            self._write(text)
-        if listing.layout is not None:
-            self._say_hidden(listing.layout)
+        self._finish(listing)
 
     def cut(self, lists: Mapping[str, Sequence[Row]], *, is_truncated: bool = False) -> dict[str, object]:
         """Details of a record: each list cut at ``--limit``, and ``truncated``, which is true if a row is missing."""
@@ -128,21 +124,25 @@ class Console:
     def table(self, table: Table, rows: Sequence[Row], *, is_cut: bool = True, rows_max: int | None = None) -> None:
         """Print another table below a record, in table format only; structured formats have the rows inside the record.
 
-        It ends at ``--limit`` if ``is_cut`` (for some commands the option has another meaning), or at ``rows_max`` rows
-        (None: 50).
+        It ends at ``--limit`` if ``is_cut`` (for some commands the option has another meaning), on a terminal at
+        ``rows_max`` rows (None: 50): ``grep`` must find all of them.
         """
         if not self.is_for_people or not rows:
             return
         limit = self._settings.limit if is_cut else None
-        rows_max = limit if limit is not None else rows_max or _TABLE_ROWS_MAX
+        if limit is not None:
+            rows_max = limit
+        elif not self._out.isatty():
+            rows_max = len(rows)
+        rows_max = rows_max or _TABLE_ROWS_MAX
         self._write("")
         self._write(rendering.clean(table.title, "\n"))
-        shown_rows = rows[:rows_max]
-        layout = self.layout(rendering.shown_columns(table.columns, self.form), shown_rows)
-        self._write(self.table_text(layout, shown_rows))
+        listing = Listing(msgspec.structs.replace(self._settings, sort=None, limit=None), table, self._write, self)
+        for row in islice(rows, rows_max):
+            listing.add(row)
+        self._finish(listing)
         if len(rows) > rows_max:
             self._write(f"... and {len(rows) - rows_max} more" + (" (-o json has them all)" if limit is None else ""))
-        self._say_hidden(layout)
 
     def raw(self, data: bytes) -> None:
         """Write raw bytes to stdout, whatever the output format."""
@@ -291,9 +291,12 @@ class Console:
         is_wide = self.form is OutputForm.WIDE
         return table_layout.fit(columns, rows, self.width, has_headers=self._settings.has_headers, is_wide=is_wide)
 
-    def _say_hidden(self, layout: Layout) -> None:
-        if layout.hidden:
-            names = ", ".join(column.title for column in layout.hidden)
+    def _finish(self, listing: Listing) -> None:
+        text = listing.finish()
+        if text is not None:
+            self._write(text)
+        if listing.layout is not None and listing.layout.hidden:
+            names = ", ".join(column.title for column in listing.layout.hidden)
             for line in table_layout.wrapped(f"Columns not shown: {names} (-o wide shows all)", self.width):
                 self.say(line)
 

@@ -39,14 +39,13 @@ class Listing:
     def __init__(
         self,
         settings: Settings,
-        form: OutputForm,
         table: Table,
         write: Callable[[str], None],
         tables: TableWriter,
     ) -> None:
         self._order = None if settings.sort is None else parse_order(settings.sort, table.columns)
         self._settings = settings
-        self._form = form
+        self._form = form = settings.output
         self._kind, self._columns, self._name = table.title, table.columns, table.name
         self._write = write
         self._tables = tables

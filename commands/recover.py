@@ -11,7 +11,6 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
-from bkctl.commands.help_page import COPYING, HelpCommand
 from bkctl.commands.outages import reporting_interruption
 from bkctl.commands.parse import all_ledger_ids, parse_bookie_id
 from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_unfinished, start_of, work_of
@@ -27,12 +26,6 @@ from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 FAILED_BOOKIE = "failed-bookie"
 
 
-class FailedBookieCommand(HelpCommand):
-    """Explains the options for copying, which other commands take too."""
-
-    shown_groups = frozenset({COPYING})
-
-
 _TO = typer.Option("--to", metavar="ID", help="Copy only to this bookie; repeatable")
 _LEDGER = typer.Option("--ledger", metavar="LEDGER", help="Recover only this ledger; repeatable")
 _OPEN_LEDGERS = typer.Option(
@@ -44,7 +37,6 @@ _OPEN_LEDGERS = typer.Option(
     FAILED_BOOKIE,
     example="recover failed-bookie b1.example.com:3181 --dry-run",
     effect=Effect.HARMFUL,
-    cls=FailedBookieCommand,
 )
 @takes_copy_options
 async def failed_bookie(

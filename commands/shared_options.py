@@ -63,7 +63,7 @@ def declarations(parameter: inspect.Parameter) -> tuple[str, ...]:
 # fmt: off
 GLOBAL_PARAMETERS = (
     _shared(GENERAL, "output", OutputForm, "--output", "-o", metavar="FORMAT",
-        help="table, wide, json, yaml, csv, name or jsonl (default: table on a terminal, otherwise json)"),
+        help="table, wide, json, yaml, csv, name or jsonl (default: table)"),
     _shared(GENERAL, "no_headers", bool, "--no-headers", help="Omit headings in tables and CSV"),
     _shared(GENERAL, "quiet", bool, "--quiet", "-q", help="Suppress informational messages"),
     _shared(GENERAL, "debug", bool, "--debug", help="Write debug logs and tracebacks to stderr"),

@@ -16,7 +16,7 @@ and the fix. It only reads, takes no lock and keeps to the request budget (`--ra
 This page is generated from the code by `make doctor-page`.
 
 ```
-bkctl metadata doctor                          # everything; a table on a terminal, otherwise JSON
+bkctl metadata doctor                          # everything
 bkctl metadata doctor --severity warning       # warnings and worse
 bkctl metadata doctor --rule forbidden-ledger-id --rule foreign-vote
 bkctl metadata doctor -o jsonl | jq .cure      # one finding per line; the summary goes to stderr

@@ -70,7 +70,7 @@ async def show_metrics(
     """Show the Prometheus metrics of a running bookie.
 
     --watch reads them again and again, and shows counters as a rate per second. Their meaning is in
-    docs/reference/metrics.md.
+    bkctl help metrics.
     """
     pattern = _pattern(grep)
     interval_s = parse_watch(context, interval, is_watching=watch)

@@ -15,7 +15,7 @@ from bkctl.storage.words import percent, size
 _COOKIE_FIELDS = ("journal_directories", "ledger_directories", "index_directories", "instance_id")
 
 
-@command("show", example="bookie show b1.example.com:3181")
+@command("show", example="bookie show b1.example.com:3181", has_tables=False)
 async def show(context: CommandContext, bookie: OneBookieArgument = None) -> None:
     """Show the state, address, disk space and cookie of a bookie.
 

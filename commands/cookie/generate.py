@@ -19,6 +19,7 @@ from bkctl.runtime.new_file import write_whole
     "generate",
     example="cookie generate --conf conf/bk_server.conf --output-file cookie",
     is_configured_by_files=True,
+    has_tables=False,
 )
 @takes_bookie_options
 async def generate(

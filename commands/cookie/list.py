@@ -64,7 +64,7 @@ async def _row(session: Session, bookie_id: str) -> dict[str, object] | None:
     return {**cookie_body(cookie), "bookie_id": bookie_id, "problem": problem}
 
 
-@command("show", example="cookie show b1.example.com:3181")
+@command("show", example="cookie show b1.example.com:3181", has_tables=False)
 async def show(
     context: CommandContext,
     bookie_id: Annotated[str, typer.Argument(metavar="ID", help="Bookie ID")],

@@ -25,7 +25,7 @@ from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.words import counted
 
 
-@command("export", example="ledger export --all --to ledgers.jsonl")
+@command("export", example="ledger export --all --to ledgers.jsonl", has_tables=False)
 async def export(
     context: CommandContext,
     ledger: LedgerIds = None,

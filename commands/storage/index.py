@@ -53,7 +53,7 @@ _DAMAGE_TABLE = Table(
 
 ONE_AT_A_TIME = (
     "Rebuild one bookie at a time, and wait until its log reports the end of the integrity check before the next: an "
-    "open ledger cannot be recovered while all its bookies are uncertain of their copies (docs/runbooks/lost-index.md)"
+    "open ledger cannot be recovered while all its bookies are uncertain of their copies (bkctl help lost-index)"
 )
 
 

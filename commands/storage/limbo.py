@@ -165,7 +165,7 @@ def _require_any(wanted: Collection[int], kept: Collection[int], logs: _Doubtful
     if kept and (is_named or len(kept) == len(wanted)):
         raise RefusedError(
             f"nothing was changed: {'; '.join(map(_sentence, logs))}; entries in these logs may be lost here, and only "
-            "the bookie's repair can restore them from other bookies (docs/internals/bookie.md)"
+            "the bookie's repair can restore them from other bookies (bkctl help lost-entries)"
         )
 
 

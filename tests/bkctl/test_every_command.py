@@ -179,7 +179,7 @@ def is_taken(words: list[str]) -> bool:
 def expected_options(name: str) -> set[str]:
     """Global options that the command takes: all for its output, those of a cluster, and those of its effect."""
     taken = OUTPUT_OPTIONS | (shown_options(name) & (CHANGE_OPTIONS | {"--sort", "--limit"}))
-    if not name.startswith("dev ") and name != "audit show":
+    if not name.startswith("dev ") and name not in {"audit show", "completion"}:
         taken |= CLUSTER_OPTIONS
         if not name.startswith("storage ") or name in {"storage adopt", "storage hand-back", "storage journal replay"}:
             taken |= {"--timeout", "--rate"}

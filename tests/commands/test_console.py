@@ -70,10 +70,24 @@ def form(output: OutputForm, **others: object) -> Settings:
     return Settings(output=output, **others)  # type: ignore[arg-type]
 
 
-def test_a_table_for_a_terminal_and_json_for_everything_else() -> None:
-    assert Screen(Settings(), is_terminal=True).console.form is OutputForm.TABLE
-    assert Screen(Settings()).console.form is OutputForm.JSON
+def test_the_same_text_on_a_terminal_and_on_a_pipe() -> None:
+    no_colors = {"NO_COLOR": "1", "COLUMNS": "80"}
+    assert Screen(Settings(), is_terminal=True, environment=no_colors).rows() == Screen(Settings()).rows()
+    assert Screen(Settings()).record() == "id     7\nbytes  1.0 KiB\nin.x   -\n"
     assert Screen(form(OutputForm.CSV), is_terminal=True).console.form is OutputForm.CSV
+
+
+def test_a_pipe_has_no_color_and_all_columns_and_rows() -> None:
+    columns = [Column(f"c{number}", f"C{number}", priority=1) for number in range(30)]
+    table = Table("Things", Column("severity", "SEVERITY"), *columns, name="severity")
+    row: Row = {"severity": "critical"} | {column.key: "x" * 20 for column in columns}
+    screen = Screen(Settings(), environment={"COLUMNS": "80", "TERM": "xterm-256color"})
+    screen.console.rows(table, [row] * 1100)
+    screen.console.table(table, [row] * 1100)
+    lines = screen.out.getvalue().splitlines()
+    assert len([line for line in lines if line.split() == ["critical", *["x" * 20] * 30]]) == 2200
+    assert "\x1b" not in screen.out.getvalue()
+    assert screen.err.getvalue() == ""
 
 
 def test_listing_as_table() -> None:
@@ -230,7 +244,7 @@ def test_lists_inside_a_record_end_at_the_limit() -> None:
 def test_a_table_below_a_record_is_for_people_and_ends_where_the_screen_does() -> None:
     rows = [{"id": str(number), "bytes": number} for number in range(60)]
     for settings, shown in ((form(OutputForm.TABLE), 50), (form(OutputForm.TABLE, limit=2), 2)):
-        screen = Screen(settings)
+        screen = Screen(settings, is_terminal=True)
         screen.console.table(THINGS.titled("Things"), rows)
         lines = screen.out.getvalue().splitlines()
         assert lines[:2] == ["", "Things"]

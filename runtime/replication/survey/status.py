@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from bkctl.runtime.errors import SILENCE, BookieError, ClusterNotFoundError, NoNodeError
+from bkctl.runtime.errors import SILENCE, BookieError, ClusterNotFoundError, MetadataAuthError, NoNodeError
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
 from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder, running_operations
 from bkctl.runtime.metadata.cluster.root import RESTORE_MARK, read_instance_id
@@ -83,7 +83,7 @@ class StatusSurvey:
         self._began_ns = 0
 
     async def read(self) -> ClusterFacts:
-        """The status now; ClusterNotFoundError. MetadataUnavailableError does not end it."""
+        """The status now; ClusterNotFoundError, MetadataAuthError. MetadataUnavailableError does not end it."""
         unknown: dict[str, str] = {}
         now_ms = self._clock.now_ms()
         began_ns = self._began_ns = self._clock.monotonic_ns()
@@ -162,6 +162,8 @@ class StatusSurvey:
         except TimeoutError:
             unknown[name] = f"no answer within {self._limits.total_s:g} s"
         except BkctlError as error:
+            if name == "zookeeper" and isinstance(error, MetadataAuthError):
+                raise  # a user who may not read the root can read nothing
             unknown[name] = str(error)
         return None
 
