@@ -1,0 +1,128 @@
+"""What long commands draw on a real terminal: no old frame stays, whatever happens in the middle."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from tests.processes import Cluster
+from tests.tmux import PROMPT, Terminal
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+
+LEDGERS = 60
+FRAME = re.compile(r"elapsed \d|━")
+
+
+@pytest.fixture(scope="module")
+def damaged(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, str]]:
+    """A cluster with a dead bookie; a recovery at a low rate takes long, so that it is met in the middle."""
+    cluster = Cluster(str(tmp_path_factory.mktemp("live")), f"zk+hierarchical://{zookeeper.connect_string}/live")
+    cluster.up(3)
+    written = cluster.run(
+        *("ledger", "write-test", "--ledgers", str(LEDGERS), "--entries", "20", "--entry-size", "4096"),
+        *("-E", "2", "-W", "2", "-A", "2"),
+    )
+    assert written.exit_code == 0, written.stderr
+    dead = cluster.bookies[0].id
+    cluster.stop_bookie(dead)
+    yield cluster, dead
+    cluster.stop()
+
+
+def recover(terminal: Terminal, dead: str, *options: str) -> None:
+    """Begin a recovery, and wait until its progress is drawn."""
+    terminal.bkctl("recover", dead, "--yes", "--copy-rate", "2KiB", *options)
+    terminal.wait_for("elapsed 0:0")
+
+
+def require_one_frame(text: str) -> None:
+    assert text.count("recovering") == 1, text
+    assert len(re.findall(r"elapsed \d", text)) == 1, text
+
+
+@pytest.mark.parametrize("columns", [40, 80, 160])
+def test_a_bar_survives_resizes_and_leaves_nothing_after_ctrl_c(damaged: tuple[Cluster, str], columns: int) -> None:
+    cluster, dead = damaged
+    with Terminal(columns, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
+        recover(terminal, dead)
+        assert not terminal.is_cursor_shown
+        for width in (columns // 2 + 10, 132, columns, 47):
+            before = re.findall(r"elapsed \d:\d\d", terminal.screen())
+            terminal.resize(width)
+            terminal.wait(lambda seen, before=before: (now := re.findall(r"elapsed \d:\d\d", seen)) and now != before)
+            require_one_frame(terminal.text())
+        terminal.press("C-c")
+        text = terminal.wait_for_prompt()
+        assert not FRAME.search(text), text
+        assert "error: interrupted" in text
+        assert terminal.is_cursor_shown
+
+
+@pytest.mark.parametrize("columns", [40, 160])
+def test_a_suspended_command_leaves_the_shell_a_clean_terminal(damaged: tuple[Cluster, str], columns: int) -> None:
+    cluster, dead = damaged
+    with Terminal(columns, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
+        recover(terminal, dead)
+        for _ in range(2):
+            terminal.press("C-z")
+            terminal.wait_for("Stopped")
+            text = terminal.wait_for_prompt()
+            assert not FRAME.search(text), text
+            assert terminal.is_cursor_shown
+            terminal.enter("fg")
+            terminal.wait(FRAME.search)
+            require_one_frame(terminal.text())
+            assert not terminal.is_cursor_shown
+        terminal.press("C-z")
+        terminal.wait_for_prompt()
+        terminal.enter("bg")
+        terminal.enter("kill -INT %1; wait; echo over")
+        text = terminal.wait_for("\nover\n")
+        assert not FRAME.search(text), "a job in the background draws nothing"
+
+
+@pytest.mark.parametrize("columns", [40, 160])
+def test_log_lines_and_warnings_go_above_the_bar(damaged: tuple[Cluster, str], columns: int) -> None:
+    cluster, dead = damaged
+    with Terminal(columns, 50, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
+        recover(terminal, dead, "--debug")
+        lines_before = terminal.text().count(" DEBUG ")
+        terminal.wait(lambda _: terminal.text().count(" DEBUG ") > lines_before)
+        assert len(re.findall(r"elapsed \d", terminal.text())) <= 1, terminal.text()
+        terminal.press("C-c")
+        text = terminal.wait_for_prompt()
+        assert not FRAME.search(text), text
+        for warning in ("warning: stopped before", "warning: to continue: bkctl recover", "error: interrupted"):
+            assert f"\n{warning}" in text, "each message has a line of its own"
+        for line in re.findall(r".* DEBUG .*", text.replace("^C", "")):  # the echo of the key
+            assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} DEBUG ", line), line
+
+
+@pytest.mark.parametrize("columns", [40, 80, 160])
+def test_each_look_of_a_watch_replaces_the_one_before(damaged: tuple[Cluster, str], columns: int) -> None:
+    cluster, dead = damaged
+    with Terminal(columns, 40, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
+        terminal.bkctl("status", "--watch", "--interval", "300ms")
+        terminal.wait_for("answers in")
+        for width, rows in ((60, 40), (200, 40), (80, 10), (columns, 40)):
+            terminal.resize(width, rows)
+            terminal.wait(lambda seen, rows=rows: ("more lines" in seen) == (rows == 10) and "status " in seen)
+            assert terminal.text().count("answers in") <= 1, terminal.text()
+            assert len(re.findall(r"^status ", terminal.text(), re.MULTILINE)) == 1, terminal.text()
+        terminal.press("C-z")
+        terminal.wait_for("Stopped")
+        assert "answers in" not in terminal.wait_for_prompt()
+        terminal.enter("fg")
+        terminal.wait_for("answers in")
+        terminal.press("C-c")
+        text = terminal.wait_for_prompt()
+        assert text.count("answers in") == 1, text
+        assert f"{dead}" in text, "the last look stays, whole"
+        assert text.rstrip().splitlines()[-2].endswith("error: interrupted")
+        assert text.rstrip().endswith(PROMPT.strip())
+        assert terminal.is_cursor_shown
