@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
 
 import pytest
 
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from tests.processes import Cluster
+from tests.processes import Cluster, bkctl_command
 from tests.tmux import PROMPT, Terminal
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
@@ -101,6 +102,34 @@ def test_log_lines_and_warnings_go_above_the_bar(damaged: tuple[Cluster, str], c
             assert f"\n{warning}" in text, "each message has a line of its own"
         for line in re.findall(r".* DEBUG .*", text.replace("^C", "")):  # the echo of the key
             assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} DEBUG ", line), line
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_no_word_of_a_result_is_broken(damaged: tuple[Cluster, str], columns: int) -> None:
+    cluster, dead = damaged
+    with Terminal(columns, 50, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
+        commands = (
+            ("status",),
+            ("audit",),
+            ("bookie", "list"),
+            ("bookie", "info"),
+            ("cluster", "info"),
+            ("autorecovery", "status"),
+            ("autorecovery", "pending"),
+            ("ledger", "list", "--limit", "5"),
+            ("ledger", "explain", "0"),
+            ("ledger", "verify", "0", "1", "2"),
+            ("cookie", "list"),
+            ("metadata", "doctor"),
+            ("recover", dead, "--dry-run"),
+            ("decommission", dead, "--dry-run"),
+        )
+        for number, command in enumerate(commands):
+            terminal.enter(f"{shlex.join(bkctl_command(*command))} 2>/dev/null; echo over {number}")
+            terminal.wait_for(f"\nover {number}\n")
+            for line in terminal.text().rpartition(f"\nover {number}\n")[0].splitlines():
+                is_one_word = max(map(len, line.split()), default=0) > columns - 2
+                assert len(line.rstrip()) <= columns or is_one_word, f"{' '.join(command)}: {line}"
 
 
 @pytest.mark.parametrize("columns", [40, 80, 160])
