@@ -21,6 +21,8 @@ DRAW_PAUSE_S = 0.1
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 _ERASE_REST, _ERASE_BELOW = "\x1b[K", "\x1b[J"
+_ERASE = f"\r{_ERASE_REST}\x1b[C{_ERASE_BELOW}\r"
+"""Not from the first column: tmux would take it for a new screen, and keep the lines in its history."""
 _ENTER_SCREEN, _LEAVE_SCREEN, _HOME = "\x1b[?1049h", "\x1b[?1049l", "\x1b[H"
 _USUAL_SIZE = os.terminal_size((80, 24))
 
@@ -112,7 +114,7 @@ class LiveView:
 
     def _erase(self) -> None:
         if self._drawn is not None:
-            self._put((_LEAVE_SCREEN if self._is_screen else f"\r{_ERASE_BELOW}") + _SHOW_CURSOR)
+            self._put((_LEAVE_SCREEN if self._is_screen else _ERASE) + _SHOW_CURSOR)
             self._drawn = None
 
     def _suspend(self, number: int, _: object) -> None:

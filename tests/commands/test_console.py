@@ -406,7 +406,7 @@ def test_nothing_of_a_bar_is_coloured_or_stays() -> None:
         progress.update(7, 9)
         wait_until(lambda: "7/9" in screen.err.getvalue())
     assert not re.search(r"\x1b\[[0-9;]*m", screen.err.getvalue())
-    assert screen.err.getvalue().endswith("\r\x1b[J\x1b[?25h"), "the bar is erased, the cursor is shown"
+    assert screen.err.getvalue().endswith("\x1b[J\r\x1b[?25h"), "the bar is erased, the cursor is shown"
 
 
 def test_a_terminal_that_cannot_move_its_cursor_gets_lines() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from tests.processes import Cluster, bkctl_command
+from tests.processes import Cluster, DevCluster, bkctl_command, kill_and_wait
 from tests.tmux import PROMPT, Terminal
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
@@ -33,6 +33,12 @@ def damaged(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFacto
     cluster.stop_bookie(dead)
     yield cluster, dead
     cluster.stop()
+
+
+@pytest.fixture
+def dev_cluster(start_dev_cluster: Callable[[int], DevCluster]) -> DevCluster:
+    """With a ZooKeeper of its own."""
+    return start_dev_cluster(4)
 
 
 def recover(terminal: Terminal, dead: str, *options: str) -> None:
@@ -130,6 +136,36 @@ def test_no_word_of_a_result_is_broken(damaged: tuple[Cluster, str], columns: in
             for line in terminal.text().rpartition(f"\nover {number}\n")[0].splitlines():
                 is_one_word = max(map(len, line.split()), default=0) > columns - 2
                 assert len(line.rstrip()) <= columns or is_one_word, f"{' '.join(command)}: {line}"
+
+
+@pytest.mark.parametrize("columns", [40, 80, 160])
+def test_an_audit_ends_with_its_result_alone(damaged: tuple[Cluster, str], columns: int) -> None:
+    cluster, _ = damaged
+    variables = {"BKCTL_METADATA_URI": cluster.metadata_uri, "BKCTL_ZOOKEEPER_SCAN_OPERATIONS_PER_S_MAX": "15"}
+    with Terminal(columns, 200, **variables) as terminal:
+        terminal.bkctl("audit")
+        terminal.wait_for("elapsed 0:01")
+        assert terminal.text().count("auditing") == 1
+        text = terminal.wait_for_prompt()
+        assert "auditing" not in text
+        assert not FRAME.search(text), text
+
+
+def test_a_lost_zookeeper_is_shown_below_the_bar(dev_cluster: DevCluster) -> None:
+    written = dev_cluster.run("ledger", "write-test", "--ledgers", "40", "--entries", "20", "--entry-size", "4096")
+    assert written.exit_code == 0, written.stderr
+    dead = dev_cluster.bookies[0]
+    kill_and_wait(dead.pid)
+    with Terminal(80, BKCTL_METADATA_URI=dev_cluster.metadata_uri) as terminal:
+        recover(terminal, dead.id)
+        kill_and_wait(dev_cluster.zookeeper_pid)
+        seen = terminal.wait_for("waiting for ZooKeeper")
+        assert seen.count("recovering") == 1, seen
+        assert "connection refused" in seen
+        terminal.press("C-c")
+        text = terminal.wait_for_prompt()
+        assert "waiting for ZooKeeper" not in text
+        assert not FRAME.search(text), text
 
 
 @pytest.mark.parametrize("columns", [40, 80, 160])
