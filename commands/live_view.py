@@ -26,7 +26,7 @@ _ERASE = f"\r{_ERASE_REST}\x1b[C{_ERASE_BELOW}\r"
 _ENTER_SCREEN, _LEAVE_SCREEN, _HOME = "\x1b[?1049h", "\x1b[?1049l", "\x1b[H"
 _USUAL_SIZE = os.terminal_size((80, 24))
 
-Lines = Callable[[int], Sequence[str]]
+DrawnLines = Callable[[int], Sequence[str]]
 """The lines for a terminal of this width. Called from another thread, and must not take a lock."""
 
 
@@ -36,7 +36,7 @@ class LiveView:
     def __init__(self, stream: TextIO, environment: Mapping[str, str]) -> None:
         self._stream = stream
         self._environment = environment
-        self._parts: list[Lines] = []
+        self._parts: list[DrawnLines] = []
         self._lock = threading.RLock()  # re-entrant: Ctrl-Z may come while this thread has it
         self._drawn: tuple[Sequence[str], os.terminal_size] | None = None
         self._is_over = threading.Event()
@@ -47,7 +47,7 @@ class LiveView:
         return stream.isatty() and self._environment.get("TERM") != "dumb"
 
     @contextmanager
-    def showing(self, lines: Lines, *, is_screen: bool = False) -> Iterator[None]:
+    def showing(self, lines: DrawnLines, *, is_screen: bool = False) -> Iterator[None]:
         """Show these lines, below those that are shown already; with ``is_screen`` on a screen of their own."""
         self._parts.append(lines)
         if len(self._parts) == 1:

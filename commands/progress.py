@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from bkctl.commands.rendering import clean
 from bkctl.commands.table_layout import wrapped
 
 RATE_WINDOW_S = 30.0
@@ -58,7 +59,7 @@ class Silence:
         """Not shown."""
 
 
-class Pace:
+class WorkPace:
     """How fast something grows: its increase per second over the last half minute."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -87,7 +88,7 @@ class _Shown(NamedTuple):
 
     done: float = 0.0
     total: float | None = None
-    count: str = ""
+    counted: str = ""
     rate: str | None = None
     left_s: float | None = None
 
@@ -101,7 +102,7 @@ class ProgressBar:
         self._description = description
         self._now_s = now_s
         self._began_s = self._changed_s = now_s()
-        self._pace = Pace(now_s)
+        self._pace = WorkPace(now_s)
         self._shown = _Shown()
         self._note = ""
 
@@ -127,13 +128,13 @@ class ProgressBar:
     def lines(self, width: int) -> list[str]:
         """At most ``width`` characters each, unless a word is longer."""
         shown = self._shown
-        room = width - len(self._description) - len(shown.count) - 2
+        room = width - len(self._description) - len(shown.counted) - 2
         if shown.total and room >= _BAR_WIDTH_MIN:
             bar_width = min(room, _BAR_WIDTH_MAX)
             filled = "━" * int(bar_width * min(1.0, shown.done / shown.total))
-            first = [f"{self._description} {filled:<{bar_width}} {shown.count}"]
+            first = [f"{self._description} {filled:<{bar_width}} {shown.counted}"]
         else:
-            first = wrapped(f"{self._description} {shown.count}".rstrip(), width)
+            first = wrapped(f"{self._description} {shown.counted}".rstrip(), width)
         return [*first, *wrapped(self._state(shown), width)]
 
     def _state(self, shown: _Shown) -> str:
@@ -149,10 +150,10 @@ class ProgressBar:
         elif rate > 0:
             parts.append(f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s")
         idle_s = self._now_s() - self._changed_s
-        if shown.count and idle_s >= _STALL_S:
+        if shown.counted and idle_s >= _STALL_S:
             parts.append(f"nothing finished for {clock(idle_s)}")
         text = ", ".join(parts)
-        return f"{text}; {self._note}" if self._note else text
+        return f"{text}; {clean(self._note)}" if self._note else text
 
 
 def clock(seconds: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from bkctl.commands.console import Console
-from bkctl.commands.progress import Pace, Progress
+from bkctl.commands.progress import Progress, WorkPace
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from bkctl.storage.words import counted, duration, size
 
@@ -21,7 +21,7 @@ class RecoveryProgressView:
 
     def __init__(self, progress: Progress, now_s: Callable[[], float]) -> None:
         self._progress = progress
-        self._copying, self._working = Pace(now_s), Pace(now_s)
+        self._copying, self._working = WorkPace(now_s), WorkPace(now_s)
         self._last: RecoveryProgress | None = None
 
     def show(self, moment: RecoveryProgress) -> None:

@@ -24,7 +24,7 @@ from bkctl.commands.config import Settings
 from bkctl.main import describe
 from bkctl.runtime.errors import ConfigurationError, MetadataUnavailableError
 from tests.bkctl.conftest import RunMain
-from tests.processes import bkctl_command, bkctl_environment, run_bkctl, run_bkctl_on_terminal
+from tests.processes import COMMAND_TIMEOUT_S, bkctl_command, bkctl_environment, run_bkctl, run_bkctl_on_terminal
 
 NO_SERVER = "zk://127.0.0.1:1/ledgers"
 
@@ -288,7 +288,7 @@ def test_a_help_page_has_style_on_a_terminal_alone() -> None:
 )
 def test_color_is_obeyed_by_help_pages_and_errors(words: tuple[str, ...]) -> None:
     is_styled = {
-        wanted: "\x1b[" in "".join(run_bkctl(*given, **variables)[1:])
+        wanted: "\x1b[" in "".join(run_bkctl(*given, timeout_s=COMMAND_TIMEOUT_S, **variables)[1:])
         for wanted, given, variables in (
             ("always first", ("--color", "always", *words), {}),
             ("always last", (*words, "--color=always"), {}),

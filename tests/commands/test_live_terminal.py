@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -47,6 +48,18 @@ def recover(terminal: Terminal, dead: str, *options: str) -> None:
     terminal.wait_for("elapsed 0:0")
 
 
+def times(screen: str) -> list[str]:
+    return re.findall(r"elapsed \d:\d\d", screen)
+
+
+def shows_another_time(before: list[str], screen: str) -> bool:
+    return times(screen) not in (before, [])
+
+
+def is_cut_to(rows: int, screen: str) -> bool:
+    return ("more lines" in screen) == (rows == 10) and "status " in screen
+
+
 def require_one_frame(text: str) -> None:
     assert text.count("recovering") == 1, text
     assert len(re.findall(r"elapsed \d", text)) == 1, text
@@ -59,9 +72,9 @@ def test_a_bar_survives_resizes_and_leaves_nothing_after_ctrl_c(damaged: tuple[C
         recover(terminal, dead)
         assert not terminal.is_cursor_shown
         for width in (columns // 2 + 10, 132, columns, 47):
-            before = re.findall(r"elapsed \d:\d\d", terminal.screen())
+            before = times(terminal.screen())
             terminal.resize(width)
-            terminal.wait(lambda seen, before=before: (now := re.findall(r"elapsed \d:\d\d", seen)) and now != before)
+            terminal.wait(partial(shows_another_time, before))
             require_one_frame(terminal.text())
         terminal.press("C-c")
         text = terminal.wait_for_prompt()
@@ -176,7 +189,7 @@ def test_each_look_of_a_watch_replaces_the_one_before(damaged: tuple[Cluster, st
         terminal.wait_for("answers in")
         for width, rows in ((60, 40), (200, 40), (80, 10), (columns, 40)):
             terminal.resize(width, rows)
-            terminal.wait(lambda seen, rows=rows: ("more lines" in seen) == (rows == 10) and "status " in seen)
+            terminal.wait(partial(is_cut_to, rows))
             assert terminal.text().count("answers in") <= 1, terminal.text()
             assert len(re.findall(r"^status ", terminal.text(), re.MULTILINE)) == 1, terminal.text()
         terminal.press("C-z")

@@ -64,6 +64,12 @@ def test_lines_fit_and_break_between_words(width: int) -> None:
     )
 
 
+def test_what_others_wrote_moves_no_cursor() -> None:
+    bar = ProgressBar("checking", ManualClock())
+    bar.update(1, None, "/data/k\x1b[2J\n\x9b1m")
+    assert bar.lines(80) == ["checking 1", "elapsed 0:00; /data/k\\x1b[2J\\n\\x9b1m"]
+
+
 def test_clock() -> None:
     assert [clock(seconds) for seconds in (0, 0.6, 59.4, 60, 3599.6, 86_400)] == [
         *("0:00", "0:01", "0:59", "1:00", "1:00:00", "24:00:00")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bkctl.runtime.metadata.zookeeper.connect_failures import ConnectFailures
 from tests.processes import free_port, run_bkctl, start_bkctl
 from tests.tmux import Terminal
 from tests.until import wait_until
@@ -122,6 +123,15 @@ def test_the_error_has_the_reason_too(unreachable: tuple[str, str]) -> None:
     assert error.startswith(f"error: no ZooKeeper server responds at {server} (waited 3 s): {reason}; check that ")
     quiet = run_bkctl("bookie", "list", "-u", f"zk://{server}/ledgers", "--timeout", "3s", "--quiet")
     assert quiet.stderr.splitlines() == [error]
+
+
+def test_a_port_that_has_given_a_session_is_not_called_a_tls_port() -> None:
+    failures = ConnectFailures([("zk1", 2181)])
+    failures.note_accepted(("zk1", 2181))
+    assert failures.sentence == f"zk1:2181 {NO_SESSION}"
+    failures.clear()
+    failures.note_accepted(("zk1", 2181))
+    assert failures.sentence == "zk1:2181 accepts connections, but opens no session"
 
 
 @EACH

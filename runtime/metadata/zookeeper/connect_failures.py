@@ -58,7 +58,8 @@ class ConnectFailures:
         self._refusals.pop(server, None)
 
     def clear(self) -> None:
-        """A session was opened."""
+        """A session was opened: whatever stops the next one, it is not that the port wants TLS."""
+        self._accepted = _ACCEPTED
         self._reasons.clear()
         self._refusals.clear()
 
