@@ -31,8 +31,12 @@ class Terminal:
         subprocess.run(command, env=environment, check=True, stdin=subprocess.DEVNULL)
 
     def __enter__(self) -> Self:
-        self._tmux("set-option", "-g", "window-size", "manual")
-        self.wait_for(PROMPT.strip())
+        try:
+            self._tmux("set-option", "-g", "window-size", "manual")
+            self.wait_for(PROMPT.strip())
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
