@@ -6,10 +6,11 @@ import contextlib
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Final, TextIO
+from typing import Final, TextIO, cast
 
 import msgspec
 
@@ -17,7 +18,8 @@ from bkctl.commands import rendering, table_layout
 from bkctl.commands.config import ColorMode, OutputForm, Settings
 from bkctl.commands.errors import ReaderGoneError
 from bkctl.commands.listing import Listing
-from bkctl.commands.progress import Progress, Silence, progress_bar
+from bkctl.commands.live_view import LiveView, LogStream, given_width
+from bkctl.commands.progress import Progress, ProgressBar, Silence
 from bkctl.commands.rendering import Column, Lines, Row, Table
 from bkctl.commands.table_layout import Layout
 from bkctl.runtime.errors import RefusedError
@@ -44,6 +46,10 @@ class Console:
         self._log: logging.Logger | None = None
         self._reported: set[str] = set()
         self._is_repeating = False
+        self._live = LiveView(err if err.isatty() else out, environment)
+        self._look: list[str] | None = None
+        """What a look of ``watching`` has printed so far."""
+        self._last_look: list[str] = []
 
     @property
     def form(self) -> OutputForm:
@@ -132,11 +138,11 @@ class Console:
         limit = self._settings.limit if is_cut else None
         if limit is not None:
             rows_max = limit
-        elif not self._out.isatty():
-            rows_max = len(rows)
-        rows_max = rows_max or _TABLE_ROWS_MAX
+        else:
+            rows_max = rows_max or _TABLE_ROWS_MAX if self._out.isatty() else len(rows)
         self._write("")
-        self._write(rendering.clean(table.title, "\n"))
+        title = rendering.clean(table.title, "\n")
+        self._write("\n".join(line for part in title.split("\n") for line in table_layout.wrapped(part, self.width)))
         listing = Listing(msgspec.structs.replace(self._settings, sort=None, limit=None), table, self._write, self)
         for row in islice(rows, rows_max):
             listing.add(row)
@@ -147,9 +153,10 @@ class Console:
     def raw(self, data: bytes) -> None:
         """Write raw bytes to stdout, whatever the output format."""
         try:
-            self._out.flush()
-            self._out.buffer.write(data)
-            self._out.buffer.flush()
+            with self._live.above(self._out):
+                self._out.flush()
+                self._out.buffer.write(data)
+                self._out.buffer.flush()
         except OSError as error:
             raise _not_written(error) from error
 
@@ -200,7 +207,7 @@ class Console:
         if traceback_of is not None:
             import traceback
 
-            traceback.print_exception(traceback_of, file=self._err)
+            self._write_message("".join(traceback.format_exception(traceback_of)), end="")
         label = _painted("error:", Severity.CRITICAL, is_colored=self._is_colored(self._err))
         self._write_message(f"{label} {_escape(sentence)}")
 
@@ -213,51 +220,98 @@ class Console:
             return
         if not self._answers.isatty():
             raise RefusedError("nothing was changed: confirmation required, but stdin is not a terminal: use --yes")
-        self._write_message(f"{_escape(question)} [y/N] ", end="")
-        try:
-            answer = await read_line(self._answers)
-        except BaseException:
-            self._write_message("")  # so that the next message begins on its own line
-            raise
+        with self.asking():
+            self._write_message(f"{_escape(question)} [y/N] ", end="")
+            try:
+                answer = await read_line(self._answers)
+            except BaseException:
+                self._write_message("")  # so that the next message begins on its own line
+                raise
         if answer.strip().lower() not in {"y", "yes"}:
             if not answer.endswith("\n"):
                 self._write_message("")
             raise RefusedError("nothing was changed: the answer was no")
 
+    # --- what is drawn again and again ---------------------------------------------------------------------------
+
     @property
     def prints_progress_lines(self) -> bool:
         """Whether the progress of a long job is printed as lines, because there is no terminal for a bar."""
-        return not self._err.isatty() and self._settings.has_progress and not self._settings.is_quiet
+        return not self._live.can_draw_on(self._err) and self._has_progress
 
     @contextmanager
     def progress(self, description: str) -> Iterator[Progress]:
         """A bar on stderr while a long job runs; only on a terminal, and not with ``--no-progress``."""
-        if not self._err.isatty() or not self._settings.has_progress or self._settings.is_quiet:
+        if not (self._live.can_draw_on(self._err) and self._has_progress):
             yield Silence()
             return
-        with progress_bar(self._err, description, is_colored=self._is_colored(self._err)) as progress:
-            yield progress
+        bar = ProgressBar(description, time.monotonic)
+        with self._live.showing(bar.lines):
+            yield bar
+
+    @property
+    def _has_progress(self) -> bool:
+        return self._settings.has_progress and not self._settings.is_quiet
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Around all looks of ``--watch``: on a terminal each replaces the one before, and the last one stays."""
+        if not self._live.can_draw_on(self._out) or not self.is_for_people:
+            yield
+            return
+        self._look = []
+        try:
+            with self._live.showing(lambda _: self._last_look, is_screen=True):
+                yield
+        finally:
+            self._look = None
+            for line in self._last_look:
+                self._write(line)
+
+    def end_look(self) -> None:
+        """Show what was printed since the last call, if ``watching``."""
+        if self._look is not None:
+            self._look, self._last_look = [], self._look
+
+    @property
+    def log_stream(self) -> TextIO:
+        """Stderr for log lines: they are printed above what is drawn."""
+        return cast("TextIO", LogStream(self._err, self._live))
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Inside, the operator types an answer, and nothing is drawn."""
+        with self._live.hidden():
+            yield
 
     # --- streams -----------------------------------------------------------------------------------------------
 
     def _write_message(self, text: str, end: str = "\n") -> None:
+        if self._look is not None and self._err.isatty():
+            self._look += text.split("\n")
+            return
         # A closed pipe or a terminal that was hung up must not stop the work half way.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), self._live.above(self._err):
             print(text, end=end, file=self._err, flush=True)
 
     def _write(self, text: str) -> None:
+        if self._look is not None:
+            self._look += text.split("\n")
+            return
         try:
-            print(text, file=self._out, flush=True)
+            with self._live.above(self._out):
+                print(text, file=self._out, flush=True)
         except OSError as error:
             raise _not_written(error) from error
 
     def _write_parts(self, parts: Iterable[str]) -> None:
-        for part in parts:
-            try:
-                self._out.write(part)
-            except OSError as error:
-                raise _not_written(error) from error
-        self._write("")
+        with self._live.above(self._out):  # an object is one line, or has no line end before its own
+            for part in parts:
+                try:
+                    self._out.write(part)
+                except OSError as error:
+                    raise _not_written(error) from error
+            self._write("")
 
     def _write_csv(self, body: Row, lines: Lines | None) -> None:
         fields = dict(rendering.flat(body))
@@ -280,8 +334,8 @@ class Console:
         """Width in characters of the terminal that results go to; None if it is no terminal or its width is unknown."""
         if not self._out.isatty():
             return None
-        if (columns := self._environment.get("COLUMNS", "")).isdecimal() and int(columns) > 0:
-            return int(columns)
+        if (given := given_width(self._environment)) is not None:
+            return given
         with contextlib.suppress(OSError, ValueError):
             return os.get_terminal_size(self._out.fileno()).columns or None
         return None
@@ -304,13 +358,13 @@ class Console:
         """Rows as a table, or as blocks."""
         if layout.is_blocks:
             return "\n\n".join(self.block_text(layout, row) for row in rows)
-        return self._table(layout.columns, rows)
+        return self._table(layout, rows)
 
     def block_text(self, layout: Layout, row: Row) -> str:
         """One row as a block."""
         return table_layout.block(layout.columns, row, self.width)
 
-    def _table(self, columns: Sequence[Column], rows: Sequence[Row]) -> str:
+    def _table(self, layout: Layout, rows: Sequence[Row]) -> str:
         from rich.box import SIMPLE_HEAD
         from rich.console import Console as RichConsole
         from rich.measure import Measurement
@@ -320,16 +374,16 @@ class Console:
         is_colored = self._is_colored(self._out)
 
         def cell(column: Column, row: Row) -> Text:
-            text = column.cell(row)
+            text = "\n".join(layout.cell(column, row))
             if column.key == "severity" and text:
                 return Text.from_ansi(_painted(text, Severity(text), is_colored=is_colored))
             return Text(text)
 
         table = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_header=self._settings.has_headers, show_edge=False)
-        for column in columns:
+        for column in layout.columns:
             table.add_column(column.title, justify="right" if column.is_right else "left", no_wrap=True)
         for row in rows:
-            table.add_row(*(cell(column, row) for column in columns))
+            table.add_row(*(cell(column, row) for column in layout.columns))
         console = RichConsole(
             file=self._out,
             no_color=not is_colored,
@@ -348,12 +402,17 @@ class Console:
         return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
 
     def _is_colored(self, stream: TextIO) -> bool:
-        mode = self._settings.color
-        if mode is not ColorMode.AUTO:
-            return mode is ColorMode.ALWAYS
-        if self._environment.get("NO_COLOR") or self._environment.get("TERM") == "dumb":
-            return False
-        return bool(self._environment.get("FORCE_COLOR")) or stream.isatty()
+        is_wanted = is_color_wanted(self._settings.color, self._environment)
+        return stream.isatty() if is_wanted is None else is_wanted
+
+
+def is_color_wanted(mode: ColorMode, environment: Mapping[str, str]) -> bool | None:
+    """Whether to colour and style; None: on a terminal."""
+    if mode is not ColorMode.AUTO:
+        return mode is ColorMode.ALWAYS
+    if environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
+        return False
+    return True if environment.get("FORCE_COLOR") else None
 
 
 def standard_console(settings: Settings, environment: Mapping[str, str]) -> Console:

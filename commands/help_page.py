@@ -5,10 +5,8 @@ Typer's rich pages are not used: importing and drawing them takes longer than th
 
 from __future__ import annotations
 
-import os
 import re
 import textwrap
-from collections.abc import Mapping
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -28,8 +26,8 @@ class HelpCommand(TyperCommand):
     """A command with a plain help page; its epilog is an example."""
 
     def get_help(self, ctx: Any) -> str:
-        """The page, for ``typer.echo``, which removes the style if there is no terminal."""
-        return styled(super().get_help(ctx), os.environ)
+        """The page, for ``typer.echo``, which removes the style where the context does not want it."""
+        return styled(super().get_help(ctx))
 
     def get_short_help_str(self, limit: int = _SENTENCE_MAX) -> str:  # noqa: ARG002  click's signature
         """The whole first sentence, for the page of the group; click would shorten it."""
@@ -74,7 +72,7 @@ class HelpGroup(TyperGroup):
 
     def get_help(self, ctx: Any) -> str:
         """As that of a command."""
-        return styled(super().get_help(ctx), os.environ)
+        return styled(super().get_help(ctx))
 
     def get_short_help_str(self, limit: int = _SENTENCE_MAX) -> str:  # noqa: ARG002  click's signature
         """As that of a command."""
@@ -96,10 +94,8 @@ def group_of(parameter: Any) -> str | None:
     return group
 
 
-def styled(page: str, environment: Mapping[str, str]) -> str:
-    """The page with bold headings and coloured names, unless the environment disables colours."""
-    if environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
-        return page
+def styled(page: str) -> str:
+    """The page with bold headings and names. Colours are for severities."""
     lines = []
     is_list = False
     for line in page.split("\n"):
@@ -107,5 +103,5 @@ def styled(page: str, environment: Mapping[str, str]) -> str:
             is_list = heading[0] != "Usage:"  # the text after the usage is prose
             lines.append(f"\x1b[1m{heading[0]}\x1b[0m{line[heading.end() :]}")
         else:
-            lines.append(_NAME.sub("\x1b[36m\\g<0>\x1b[0m", line) if is_list else line)
+            lines.append(_NAME.sub("\x1b[1m\\g<0>\x1b[0m", line) if is_list else line)
     return "\n".join(lines)

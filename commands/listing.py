@@ -89,13 +89,13 @@ class Listing:
         """Write the rows so far, then the rest line by line, so that a long table is never in memory as a whole."""
         self.layout = layout = self._tables.layout(self._shown, self._rows)
         self._write(self._tables.table_text(layout, self._rows))
-        self._widths = rendering.table_widths(layout.columns, self._rows, has_headers=self._settings.has_headers)
+        self._widths = layout.widths(self._rows, has_headers=self._settings.has_headers)
         self._rows.clear()
 
     def _further_row(self, layout: Layout, row: Row) -> str:
         if layout.is_blocks:
             return "\n" + self._tables.block_text(layout, row)
-        return rendering.table_line(layout.columns, self._widths, row)
+        return layout.row(self._widths, row)
 
     def finish(self) -> str | None:
         """Text that is still to be written, if any."""

@@ -20,12 +20,12 @@ from bkctl.storage.words import UNKNOWN
 
 API_VERSION = "bkctl/v1"
 
-COLUMN_GAP = "   "
-"""Separator that the table library writes between two columns."""
-
 _INDENT = 2
 _PART_CHARACTERS = 1 << 16
 _CSV_LINE_END = "\r\n"
+
+_PROSE = frozenset({"problem", "finding", "reason", "detail", "error", "sentence", "consequence", "cure", "fix"})
+"""Keys of columns with sentences."""
 
 _TIME_LIMIT_MS = 253_402_300_800_000
 """The year 10000: metadata may contain any number."""
@@ -77,6 +77,11 @@ class Column(NamedTuple):
     is_right: bool = False
     is_wide: bool = False
     priority: int = 0
+
+    @property
+    def is_prose(self) -> bool:
+        """Whether it says what is wrong, in words: it is wrapped to be shown, and left out last."""
+        return self.key in _PROSE
 
     def cell(self, row: Row) -> str:
         """Text of a row in this column of a table."""
@@ -225,23 +230,6 @@ def to_csv_line(values: Iterable[object]) -> str:
 def shown_columns(columns: Sequence[Column], form: OutputForm) -> list[Column]:
     """Columns of a table: all of them in ``wide``."""
     return [column for column in columns if form is OutputForm.WIDE or not column.is_wide]
-
-
-def table_widths(columns: Sequence[Column], rows: Sequence[Row], *, has_headers: bool) -> list[int]:
-    """Characters that each column of a table with these rows takes."""
-    return [
-        max([len(column.title) if has_headers else 0, *(len(column.cell(row)) for row in rows)]) for column in columns
-    ]
-
-
-def table_line(columns: Sequence[Column], widths: Sequence[int], row: Row) -> str:
-    """One more row below a table with columns of these widths; longer text is not cut."""
-    cells = [
-        text.rjust(width) if column.is_right else text.ljust(width)
-        for column, width in zip(columns, widths, strict=True)
-        for text in [column.cell(row)]
-    ]
-    return COLUMN_GAP.join(cells).rstrip()
 
 
 def flat(body: Row, prefix: str = "") -> list[tuple[str, object]]:

@@ -14,7 +14,7 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import open_session, require_metadata_uri
-from bkctl.commands.watch import clear_screen, parse_watch
+from bkctl.commands.watch import keep_looking, parse_watch
 from bkctl.runtime.errors import MetadataUnavailableError
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
 from bkctl.runtime.net.loop import LoopClock
@@ -77,12 +77,14 @@ async def show_status(
 async def _watch(context: CommandContext, interval_s: float) -> None:
     """Until the command is interrupted."""
     first: ClusterFacts | None = None
-    while True:
+
+    async def look() -> None:
+        nonlocal first
         status = await _read_status(context)
         first = first_counted(first, status)
-        clear_screen(context)
         _print(context, _WatchedStatus(status, seconds_left(first, status)))
-        await asyncio.sleep(interval_s)
+
+    await keep_looking(context, interval_s, look)
 
 
 async def _read_status(context: CommandContext) -> ClusterFacts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, NamedTuple
@@ -17,7 +16,7 @@ from bkctl.commands.listing import require_no_listing_options
 from bkctl.commands.parse import parse_duration_s
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session
-from bkctl.commands.watch import clear_screen, parse_watch
+from bkctl.commands.watch import keep_looking, parse_watch
 from bkctl.runtime.metadata.replication.marks import ListedMark, list_marked_ids, list_marks
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import read_daemons
@@ -107,11 +106,13 @@ async def list_pending(
 async def _watch(context: CommandContext, wanted: _MarkFilter, interval_s: float) -> None:
     """Until the command is interrupted."""
     first: _MarksAtOnce | None = None
-    while True:
-        clear_screen(context)
+
+    async def look() -> None:
+        nonlocal first
         at_once = await _list(context, wanted, first)
         first = first or at_once
-        await asyncio.sleep(interval_s)
+
+    await keep_looking(context, interval_s, look)
 
 
 async def _count(context: CommandContext, wanted: _MarkFilter) -> int:

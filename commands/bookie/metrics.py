@@ -14,7 +14,7 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Row, Table
-from bkctl.commands.watch import clear_screen, parse_watch
+from bkctl.commands.watch import keep_looking, parse_watch
 from bkctl.runtime.admin.client import AdminClient
 from bkctl.storage.words import decimal
 
@@ -88,14 +88,17 @@ async def _watch(
     """Until the command is interrupted, or the bookie no longer answers."""
     loop = asyncio.get_running_loop()
     before, read_at = await _read(client, pattern), loop.time()
-    while True:
-        await asyncio.sleep(interval_s)
+    await asyncio.sleep(interval_s)
+
+    async def look() -> None:
+        nonlocal before, read_at
         now, at = await _read(client, pattern), loop.time()
         known = {(each.name, each.labels): each.value for each in before}
         rows = [_rate_row(each, known, at - read_at) for each in now]
-        clear_screen(context)
         context.console.rows(_RATES, rows)
         before, read_at = now, at
+
+    await keep_looking(context, interval_s, look)
 
 
 async def _read(client: AdminClient, pattern: re.Pattern[str] | None) -> list[MetricSample]:

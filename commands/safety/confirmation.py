@@ -92,6 +92,7 @@ async def _confirm_typed(context: CommandContext, plan: Plan) -> None:
                 f"nothing was changed: confirmation required, but stdin is not a terminal: use --confirm {subject}"
             )
         context.console.warn(f"'{plan.command} {subject}' cannot be undone. Type {subject} to continue:")
-        given = (await read_line(sys.stdin)).strip()
+        with context.console.asking():
+            given = (await read_line(sys.stdin)).strip()
     if given != subject:
         raise RefusedError(f"nothing was changed: the confirmation is '{given}', not '{subject}'")

@@ -24,7 +24,7 @@ from bkctl.commands.config import Settings
 from bkctl.main import describe
 from bkctl.runtime.errors import ConfigurationError, MetadataUnavailableError
 from tests.bkctl.conftest import RunMain
-from tests.processes import bkctl_command, bkctl_environment, run_bkctl, run_bkctl_on_terminal
+from tests.processes import COMMAND_TIMEOUT_S, bkctl_command, bkctl_environment, run_bkctl, run_bkctl_on_terminal
 
 NO_SERVER = "zk://127.0.0.1:1/ledgers"
 
@@ -282,6 +282,28 @@ def test_a_help_page_has_style_on_a_terminal_alone() -> None:
     assert "\x1b[1mCommands:\x1b[0m" in page
     assert "\x1b" not in run_bkctl("ledger", "--help", NO_COLOR="").stdout
     assert "\x1b" not in run_bkctl("ledger", NO_COLOR="").stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("--help",), ("ledger", "list", "--help"), ("ledger",), ("ledger", "shw"), ("audit",)]
+)
+def test_color_is_obeyed_by_help_pages_and_errors(words: tuple[str, ...]) -> None:
+    is_styled = {
+        wanted: "\x1b[" in "".join(run_bkctl(*given, timeout_s=COMMAND_TIMEOUT_S, **variables)[1:])
+        for wanted, given, variables in (
+            ("always first", ("--color", "always", *words), {}),
+            ("always last", (*words, "--color=always"), {}),
+            ("always by variable", words, {"BKCTL_COLOR": "always"}),
+            ("forced", words, {"NO_COLOR": "", "FORCE_COLOR": "1"}),
+            ("no terminal", words, {"NO_COLOR": ""}),
+            ("never", ("--color", "never", *words), {"NO_COLOR": "", "FORCE_COLOR": "1"}),
+        )
+    }
+    if words == ("audit",):  # options alone are an audit
+        del is_styled["always last"]
+    assert is_styled == {wanted: wanted not in {"no terminal", "never"} for wanted in is_styled}
+    for variables in ({"NO_COLOR": "1"}, {"NO_COLOR": "", "TERM": "dumb"}, {"NO_COLOR": "", "BKCTL_COLOR": "never"}):
+        assert "\x1b[" not in run_bkctl_on_terminal(*words, **variables)[1], variables
 
 
 def test_no_descriptors_for_an_event_loop_is_one_sentence() -> None:
