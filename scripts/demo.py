@@ -148,7 +148,7 @@ class Demo:
 
     def cluster_up(self) -> Any:
         """Start the cluster; return its status."""
-        self.run(f"bkctl dev cluster up --bookies {BOOKIE_COUNT} --dir {self.cluster_directory}")
+        self.run(f"bkctl dev cluster up --bookies {BOOKIE_COUNT} --no-autorecovery --dir {self.cluster_directory}")
         return self.ask(f"bkctl dev cluster status --dir {self.cluster_directory} -o json")
 
     def end(self, *, is_deleting: bool) -> None:

@@ -479,11 +479,12 @@ class DevCluster(Cluster):
 
     def up(self, bookie_count: int) -> None:
         """Start what does not run; also brings a cluster back after ``down``."""
-        result = self._try("up", "--bookies", str(bookie_count))
+        words = ("up", "--no-autorecovery", "--bookies", str(bookie_count))
+        result = self._try(*words)
         if not self.bookies and " is in use" in result.stderr:
             # A cluster of another test got one of the ports that this one had chosen: choose again, once.
             shutil.rmtree(self.directory, ignore_errors=True)
-            result = self._try("up", "--bookies", str(bookie_count))
+            result = self._try(*words)
         assert result.exit_code == 0, result.stderr
         self._take(result.json())
 
@@ -520,7 +521,8 @@ class DevCluster(Cluster):
             for bookie in state["bookies"]
         ]
         self.zookeeper_pid = state["zookeeper"].get("pid") or self.zookeeper_pid
-        pids = {pid for pid in (self.zookeeper_pid, *(bookie.pid for bookie in self.bookies)) if pid}
+        daemon_pid = state["autorecovery"].get("pid") or 0
+        pids = {pid for pid in (self.zookeeper_pid, daemon_pid, *(bookie.pid for bookie in self.bookies)) if pid}
         for pid in pids - self._pids:
             self._orphans.watch(pid)
         self._pids |= pids

@@ -111,6 +111,7 @@ def test_status_of_a_cluster_before_and_after_things_fail(start_cluster: Callabl
             body = result.json()
             parts = {each["part"]: each["severity"] for each in body["findings"]}
             assert parts == {
+                "no_live_copy": "critical",
                 "bookies_down": "critical",
                 "bookies_silent": "critical",
                 "autorecovery_disabled": "warning",
@@ -154,7 +155,8 @@ def test_after_a_complete_recovery_the_bookie_is_only_noted(start_cluster: Calla
     assert after.json()["bookies_unreferenced"] == [dead]
     assert "at risk       no ledger is marked" in cluster.run("status", "-o", "table").stdout
     _, *advised = findings["bookies_unreferenced"]["command"].split()
-    assert cluster.run(*advised).exit_code == 0
+    assert cluster.run(*advised, "--yes").exit_code == 0
+    assert {each["part"] for each in _look(cluster).json()["findings"]} == {"no_auditor"}
 
 
 @pytest.mark.parametrize(
