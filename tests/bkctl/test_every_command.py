@@ -38,14 +38,14 @@ BOOKIE = "b1:3181"
 VALUES = {"--output": "json", "--color": "never", "--rate": "9", "--limit": "9"}
 OUTPUT_OPTIONS = {"--output", "--no-headers", "--quiet", "--debug", "--color", "--no-progress", "--config"}
 CLUSTER_OPTIONS = {"--metadata-uri", "--context", "--conf"}
-PLAN_OPTIONS = {"--dry-run", "--plan-out", "--apply"}
-CHANGE_OPTIONS = PLAN_OPTIONS | {"--yes", "--confirm"}
+PLAN_OPTIONS = {"--dry-run", "--yes", "--plan-out", "--apply"}
+CHANGE_OPTIONS = PLAN_OPTIONS | {"--confirm"}
 OPTIONS_OF_EFFECT = {
     Effect.LOOKS: set[str](),
     Effect.REVERSIBLE: PLAN_OPTIONS,
-    Effect.HARMFUL: PLAN_OPTIONS | {"--yes"},
+    Effect.HARMFUL: PLAN_OPTIONS,
     Effect.DESTROYS: PLAN_OPTIONS | {"--confirm"},
-    Effect.SERVES: {"--dry-run"},
+    Effect.SERVES: {"--dry-run", "--yes"},
 }
 EFFECTS = {
     "autorecovery delay set": {Effect.REVERSIBLE},
@@ -213,9 +213,8 @@ def test_the_exit_code_of_an_option_that_is_not_supported(run_main: RunMain) -> 
         ("--dry-run", "ledger", "list"),
         ("ledger", "list", "--plan-out", "p"),
         ("cluster", "info", "--sort", "root"),
-        ("ledger", "delete", "1", "--yes"),
         ("ledger", "delete", "1", "--limit", "1"),
-        ("--yes", "cluster", "health-check", "enable"),
+        ("--yes", "cluster", "health-check", "status"),
         ("decommission", BOOKIE, "--confirm", BOOKIE),
     ):
         result = run_main(*arguments, "-u", NO_SERVER)
