@@ -30,7 +30,7 @@ GROUPS: Mapping[str, str] = {
         "bkctl recover ID... is short for bkctl recover failed-bookie ID...",
     "audit": "Count live copies, and list under-replicated ledgers.\n\n"
         "bkctl audit is short for bkctl audit run.",
-    "config": "Show and explain settings, with the source of each value.",
+    "config": "Show and explain settings, with the source of each value; choose the current cluster.",
     "dev": "Run servers on this machine: a cluster, or only ZooKeeper.",
     "dev cluster": "Run a whole cluster on this machine, for development.",
 }
@@ -182,6 +182,9 @@ COMMANDS: Mapping[str, Leaf] = {
     "config show": Leaf("configuration", "Show the value of every setting."),
     "config explain": Leaf("configuration",
         "Explain a setting: meaning, unit, range, default, Java key, variable, value and source."),
+    "config contexts": Leaf("contexts", "List the contexts of the TOML file, and mark the current one."),
+    "config use-context": Leaf("contexts",
+        "Make a context the current one: commands are for its cluster, unless an option or variable names another."),
     "dev zookeeper": Leaf("dev.zookeeper", "Run a ZooKeeper server until Ctrl-C."),
     "dev cluster up": Leaf("dev.cluster",
         "Start ZooKeeper and bookies; servers that are already running are left alone."),

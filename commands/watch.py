@@ -1,11 +1,20 @@
-"""``--watch``: a command that shows something again and again, until Ctrl-C."""
+"""``-w``, ``--watch``: a command that shows something again and again, until Ctrl-C."""
 
 from __future__ import annotations
+
+from typing import Annotated
+
+import typer
 
 from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import parse_duration_s
+
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C")]
+IntervalOption = Annotated[
+    str | None, typer.Option("--interval", metavar="DURATION", help="Time between two looks (default: 2s)")
+]
 
 _CLEAR = b"\x1b[H\x1b[2J"
 

@@ -16,7 +16,7 @@ from bkctl.commands.ledger.rows import bytes_text
 from bkctl.commands.parse import parse_stored_ledger_id
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.shared_options import takes_storage_options
-from bkctl.commands.storage.offline import ENTRY_LOG, NumberedFile, choose_directories, find_by_path, find_file, is_path
+from bkctl.commands.storage.offline import ENTRY_LOG, NumberedFile, find_by_path, find_file, is_path
 from bkctl.commands.storage.own_storage import open_own_storage
 from bkctl.commands.storage.start_offset import require_log_range
 from bkctl.storage.adapters.filesystem import OsFileSystem
@@ -30,9 +30,6 @@ from bkctl.storage.words import size
 
 _LogArgument = Annotated[
     str, typer.Argument(metavar="LOG", help="Decimal id, 0x and hexadecimal digits, a name like 1f.log, or a path")
-]
-_DirectoryOption = Annotated[
-    str | None, typer.Option("--directory", metavar="DIR", help="Which of several ledger directories")
 ]
 _LedgerOption = Annotated[str | None, typer.Option("--ledger", metavar="ID", help="Only entries of this ledger")]
 _EntryOption = Annotated[int | None, typer.Option("--entry", metavar="N", min=0, help="Only this entry of the ledger")]
@@ -88,7 +85,6 @@ def show(
     log: _LogArgument,
     ledger: _LedgerOption = None,
     entry: _EntryOption = None,
-    directory: _DirectoryOption = None,
 ) -> None:
     """Show the header of an entry log, or with --ledger the entries of a ledger with their contents.
 
@@ -98,7 +94,7 @@ def show(
     ledger_id = None if ledger is None else parse_stored_ledger_id(ledger)
     if entry is not None and ledger_id is None:
         raise InvalidArgumentError("--entry needs --ledger")
-    file = _find(context, flags, log, directory)
+    file = _find(context, flags, log)
     reader = _open_reader(file)
     try:
         if ledger_id is None:
@@ -130,7 +126,6 @@ def scan(
     stop: Annotated[
         int | None, typer.Option("--to", metavar="OFFSET", min=0, help="Only entries before this offset")
     ] = None,
-    directory: _DirectoryOption = None,
 ) -> None:
     """List the entries of an entry log in file order, without their contents.
 
@@ -139,7 +134,7 @@ def scan(
     record with a negative ledger or entry id, which no reader can ask for.
     """
     ledger_id = None if ledger is None else parse_stored_ledger_id(ledger)
-    file = _find(context, flags, log, directory)
+    file = _find(context, flags, log)
     require_log_range(file.path, start, stop)
     reader = _open_reader(file)
     found = reader.scan(file.number)
@@ -168,12 +163,12 @@ def scan(
     is_configured_by_files=True,
 )
 @takes_storage_options
-def ledgers(context: CommandContext, flags: BookieFlags, log: _LogArgument, directory: _DirectoryOption = None) -> None:
+def ledgers(context: CommandContext, flags: BookieFlags, log: _LogArgument) -> None:
     """List the bytes of each ledger in an entry log, from the map at its end or by reading all of it.
 
     All copies count, including those of deleted ledgers and of entries that were added again later.
     """
-    file = _find(context, flags, log, directory)
+    file = _find(context, flags, log)
     reader = _open_reader(file)
     try:
         found = reader.ledgers_map(file.number)
@@ -184,12 +179,11 @@ def ledgers(context: CommandContext, flags: BookieFlags, log: _LogArgument, dire
             listing.add({"ledger_id": str(ledger_id), "bytes": found[ledger_id]})
 
 
-def _find(context: CommandContext, flags: BookieFlags, log: str, directory: str | None) -> NumberedFile:
+def _find(context: CommandContext, flags: BookieFlags, log: str) -> NumberedFile:
     if is_path(log):
         return find_by_path(OsFileSystem(), ENTRY_LOG, log)
     with open_own_storage(context, flags, is_locked=False) as own:
-        directories = choose_directories(own.config.ledger_directories, directory)
-        return find_file(own.file_system, ENTRY_LOG, log, directories)
+        return find_file(own.file_system, ENTRY_LOG, log, own.config.ledger_directories)
 
 
 def _open_reader(file: NumberedFile) -> EntryLogReader:

@@ -20,7 +20,7 @@ from bkctl.commands.safety.gate import open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.directory_lists import require_agreeing_directories
-from bkctl.commands.storage.offline import JOURNAL, NumberedFile, choose_directories, find_by_path, find_file, is_path
+from bkctl.commands.storage.offline import JOURNAL, NumberedFile, find_by_path, find_file, is_path
 from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
 from bkctl.commands.storage.start_offset import require_journal_start
 from bkctl.commands.storage.working import work_beside_loop
@@ -94,9 +94,6 @@ def scan(
     ] = 0,
     ledger: Annotated[str | None, typer.Option("--ledger", metavar="ID", help="Only records of this ledger")] = None,
     entries: Annotated[bool, typer.Option("--entries", help="Only entries: no keys, fences and LACs")] = False,
-    directory: Annotated[
-        str | None, typer.Option("--directory", metavar="DIR", help="Which of several journal directories")
-    ] = None,
 ) -> None:
     """List the records of journal files from the start of each file, regardless of marks.
 
@@ -107,7 +104,7 @@ def scan(
     wanted = _Wanted(start, None if ledger is None else parse_ledger_id(ledger), entries)
     if start and file is None:
         raise InvalidArgumentError("--from needs a journal file")
-    files = list(_files(context, flags, file, directory))
+    files = list(_files(context, flags, file))
     for each in files:
         require_journal_start(OsFileSystem(), each.path, start)
     with context.console.listing(_TABLE) as listing:
@@ -130,9 +127,6 @@ async def replay(
         str,
         typer.Option("--from", metavar="JOURNAL", help="First file: decimal id, 0x..., a name like 1f.txn, or a path"),
     ],
-    directory: Annotated[
-        str | None, typer.Option("--directory", metavar="DIR", help="Which of several journal directories")
-    ] = None,
 ) -> None:
     """Replay a stopped bookie's journals from a file before the mark up to the newest.
 
@@ -143,8 +137,7 @@ async def replay(
     with open_own_storage(context, flags, is_locked=True) as own:
         own.config.require_paired_indexes()
         require_agreeing_directories(own)
-        directories = choose_directories(own.config.journal_directories, directory)
-        file = find_file(own.file_system, JOURNAL, first, directories)
+        file = find_file(own.file_system, JOURNAL, first, own.config.journal_directories)
         plan = _replay_plan(own, file)
         async with open_change(context, plan, table=_PLAN_TABLE) as change:
             own.locks.claim()
@@ -185,18 +178,15 @@ def _replay(own: OwnStorage, file: NumberedFile) -> ReplayReport:
         storage.close()
 
 
-def _files(
-    context: CommandContext, flags: BookieFlags, file: str | None, directory: str | None
-) -> Iterator[NumberedFile]:
+def _files(context: CommandContext, flags: BookieFlags, file: str | None) -> Iterator[NumberedFile]:
     if file is not None and is_path(file):
         yield find_by_path(OsFileSystem(), JOURNAL, file)
         return
     with open_own_storage(context, flags, is_locked=False) as own:
-        directories = choose_directories(own.config.journal_directories, directory)
         if file is not None:
-            yield find_file(own.file_system, JOURNAL, file, directories)
+            yield find_file(own.file_system, JOURNAL, file, own.config.journal_directories)
             return
-        for current in map(current_directory, directories):
+        for current in map(current_directory, own.config.journal_directories):
             for journal_id in list_journals(own.file_system, current):
                 name = JOURNAL.file_name(journal_id)
                 yield NumberedFile(current, journal_id, f"{current}/{name}")

@@ -77,6 +77,18 @@ def test_no_command_has_one_spelling_for_two_options() -> None:
     assert rates["bkctl ledger list"] == "metadata_rate"
 
 
+def test_a_short_option_means_the_same_in_every_command() -> None:
+    meanings: dict[str, set[str]] = {}
+    for _, command in leaves(build_app()):
+        for parameter in command.params:
+            short, long = (sorted((each for each in parameter.opts), key=len)[index] for index in (0, -1))
+            if short != long and parameter.param_type_name != "argument":
+                meanings.setdefault(short, set()).add(long)
+            assert "--watch" not in parameter.opts or "-w" in parameter.opts
+    assert {short: len(longs) for short, longs in meanings.items() if len(longs) > 1} == {}
+    assert meanings["-w"] == {"--watch"}
+
+
 def test_version(run_main: RunMain) -> None:
     assert run_main("--version").stdout == "bkctl 0.1.0\n"
 

@@ -126,6 +126,7 @@ class Invocations:
             "cluster info": (),
             "cluster init": ("--if-not-exists", "-n"),
             "cluster instance-id": (),
+            "config contexts": (),
             "config explain": ("zkTimeout",),
             "config show": (),
             "cookie list": (),
