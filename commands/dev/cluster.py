@@ -16,8 +16,8 @@ from bkctl.commands.effect import Effect
 from bkctl.commands.rendering import Column, Table
 
 Directory = Annotated[str, typer.Option("--dir", metavar="DIR", help="Directory of the cluster")]
-BookieArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="Bookie ID, or the name of its directory, like bookie-2")
+BookieArguments = Annotated[
+    list[str], typer.Argument(metavar="ID...", help="Bookie IDs, or the names of their directories, like bookie-2")
 ]
 DIRECTORY_DEFAULT = "bkctl-data/cluster"
 
@@ -96,27 +96,30 @@ async def down(
 
 
 @command("kill", example="dev cluster kill bookie-2 --dir /tmp/bookies", effect=Effect.SERVES, is_local=True)
-async def kill(context: CommandContext, bookie_id: BookieArgument, directory: Directory = DIRECTORY_DEFAULT) -> None:
-    """Kill a bookie without warning (kill -9), as in a crash."""
+async def kill(context: CommandContext, bookie_ids: BookieArguments, directory: Directory = DIRECTORY_DEFAULT) -> None:
+    """Kill bookies without warning (kill -9), as in a crash."""
     cluster = _cluster(context, directory)
-    is_planned = context.settings.is_dry_run
-    bookie = cluster.running_bookie(bookie_id) if is_planned else await cluster.kill(bookie_id)
-    context.console.rows(_SERVER_TABLE.titled("DevClusterServerList"), [_row(bookie)])
-    if is_planned:
-        context.console.say(f"would kill bookie {bookie.id} (pid {bookie.pid})")
+    bookies = {bookie.id: bookie for bookie in map(cluster.running_bookie, bookie_ids)}
+    if not context.settings.is_dry_run:
+        bookies = {each: await cluster.kill(each) for each in bookies}
+    context.console.rows(_SERVER_TABLE.titled("DevClusterServerList"), list(map(_row, bookies.values())))
+    if context.settings.is_dry_run:
+        context.console.say(
+            "would kill " + ", ".join(f"bookie {each.id} (pid {each.pid})" for each in bookies.values())
+        )
 
 
 @command("start", example="dev cluster start bookie-2 --dir /tmp/bookies", effect=Effect.SERVES, is_local=True)
-async def start(context: CommandContext, bookie_id: BookieArgument, directory: Directory = DIRECTORY_DEFAULT) -> None:
-    """Start a stopped bookie again on its data."""
+async def start(context: CommandContext, bookie_ids: BookieArguments, directory: Directory = DIRECTORY_DEFAULT) -> None:
+    """Start stopped bookies again on their data."""
     cluster = _cluster(context, directory)
     if context.settings.is_dry_run:
-        bookie, status = cluster.bookie(bookie_id), cluster.status()
-        stopped = [server.name for server in (status.zookeeper, bookie) if server.pid is None]
+        bookies, status = [cluster.bookie(each) for each in bookie_ids], cluster.status()
+        stopped = [server.name for server in (status.zookeeper, *bookies) if server.pid is None]
         _print(context, status)
-        context.console.say(f"would start {' and '.join(stopped) or f'nothing: {bookie.name} is running'}")
+        context.console.say(f"would start {' and '.join(stopped) or f'nothing: {bookies[-1].name} is running'}")
         return
-    _print(context, await cluster.start(bookie_id))
+    _print(context, await cluster.start(bookie_ids))
 
 
 def _cluster(context: CommandContext, directory: str) -> LocalCluster:

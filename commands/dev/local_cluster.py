@@ -122,13 +122,15 @@ class LocalCluster:
             await self._start_all(state, state.bookies, is_skipping_removed=True)
         return self.status()
 
-    async def start(self, bookie_id: str) -> ClusterStatus:
-        """Start one bookie (and ZooKeeper, if it is down); BookieNotFoundError."""
-        self._require_state().bookie(bookie_id)
+    async def start(self, bookie_ids: Sequence[str]) -> ClusterStatus:
+        """Start bookies (and ZooKeeper, if it is down); BookieNotFoundError."""
+        for each in bookie_ids:
+            self._require_state().bookie(each)
         with self._locked():
             state = self.plan(None, None)
             write_state(self._directory, state)
-            await self._start_all(state, [state.bookie(bookie_id)], is_skipping_removed=False)
+            bookies = {bookie.id: bookie for bookie in map(state.bookie, bookie_ids)}
+            await self._start_all(state, list(bookies.values()), is_skipping_removed=False)
         return self.status()
 
     async def kill(self, bookie_id: str) -> ServerStatus:

@@ -125,6 +125,20 @@ def test_wrong_usage_is_one_sentence_and_code_2(run_main: RunMain, arguments: li
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", sentence + "\n")
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--accept-loss", "b1:1"), "names the bookies that leave, for the ledgers of --from-file: b2:1 "),
+        (("--accept-loss", "b1:1", "--accept-loss", "b3:1"), "of --from-file: b2:1, b3:1 "),
+        (("--from-file", "ids"), "of --from-file: b1:1, b2:1 "),
+        (("--accept-loss", "b1:1", "--accept-loss", "b2:1"), "--accept-loss needs --from-file FILE "),
+    ],
+)
+def test_an_accepted_loss_names_bookies_and_ledgers(run_main: RunMain, options: tuple[str, ...], sentence: str) -> None:
+    result = run_main("decommission", "b1:1", "b2:1", *options, "-u", NO_SERVER)
+    assert (result.exit_code, sentence in result.stderr.replace("\n", " ")) == (2, True), result
+
+
 def test_no_cluster_named(run_main: RunMain) -> None:
     result = run_main("bookie", "list")
     assert result.exit_code == 13
