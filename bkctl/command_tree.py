@@ -124,7 +124,7 @@ COMMANDS: Mapping[str, Leaf] = {
     "storage entrylog ledgers": Leaf("storage.entrylog",
         "List the bytes of each ledger in an entry log, from the map at its end or by reading all of it."),
     "storage index show": Leaf("storage.index_show",
-        "Show the indexes of a stopped bookie, or with --ledger their rows for one ledger, without keys."),
+        "Show the indexes of a stopped bookie, or with --ledger their rows for it, without keys."),
     "storage index rebuild": Leaf("storage.index",
         "Rebuild the indexes of a stopped bookie from its entry logs and journals."),
     "storage limbo list": Leaf("storage.limbo",

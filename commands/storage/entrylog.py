@@ -31,7 +31,9 @@ from bkctl.storage.words import size
 _LogArgument = Annotated[
     str, typer.Argument(metavar="LOG", help="Decimal id, 0x and hexadecimal digits, a name like 1f.log, or a path")
 ]
-_LedgerOption = Annotated[str | None, typer.Option("--ledger", metavar="ID", help="Only entries of this ledger")]
+_LedgerOption = Annotated[
+    list[str] | None, typer.Option("--ledger", metavar="LEDGER", help="Only entries of this ledger; repeatable")
+]
 _EntryOption = Annotated[int | None, typer.Option("--entry", metavar="N", min=0, help="Only this entry of the ledger")]
 
 _CELL_CHARACTERS_MAX = 100
@@ -91,20 +93,21 @@ def show(
     An entry that was added again may be present more than once; the index shows which copy is used (bkctl storage index
     show). Digests are not checked, because a bookie does not have the ledger's password.
     """
-    ledger_id = None if ledger is None else parse_stored_ledger_id(ledger)
-    if entry is not None and ledger_id is None:
+    ledger_ids = frozenset(map(parse_stored_ledger_id, ledger or ()))
+    if entry is not None and not ledger_ids:
         raise InvalidArgumentError("--entry needs --ledger")
     file = _find(context, flags, log)
     reader = _open_reader(file)
     try:
-        if ledger_id is None:
+        if not ledger_ids:
             context.console.record("EntryLog", _header(file), name="log_id", show={"size_bytes": size})
             return
-        is_found = _show_entries(context.console, reader, file, ledger_id, entry)
+        is_found = _show_entries(context.console, reader, file, ledger_ids, entry)
     finally:
         reader.close()
     if not is_found:
-        which = f"entry {ledger_id}:{entry}" if entry is not None else f"entry of ledger {ledger_id}"
+        names = ", ".join(map(str, sorted(ledger_ids)))
+        which = f"entry {names}:{entry}" if entry is not None else f"entry of ledger {names}"
         raise NotFoundError(f"{file.path} has no {which}")
 
 
@@ -133,14 +136,14 @@ def scan(
     log was not synced when its bookie died, or it is damaged (see bkctl storage check). A line of type "stray" shows a
     record with a negative ledger or entry id, which no reader can ask for.
     """
-    ledger_id = None if ledger is None else parse_stored_ledger_id(ledger)
+    ledger_ids = frozenset(map(parse_stored_ledger_id, ledger or ()))
     file = _find(context, flags, log)
     require_log_range(file.path, start, stop)
     reader = _open_reader(file)
     found = reader.scan(file.number)
     try:
         with context.console.listing(_SCAN_TABLE) as listing:
-            for each in _frames(found.with_strays(), ledger_id, entry):
+            for each in _frames(found.with_strays(), ledger_ids, entry):
                 if not start <= _frame_offset(each) < (_end(stop)):
                     continue
                 listing.add(_scan_row(each))
@@ -207,11 +210,11 @@ def _header(file: NumberedFile) -> dict[str, object]:
 
 
 def _show_entries(
-    console: Console, reader: EntryLogReader, file: NumberedFile, ledger_id: int, entry_id: int | None
+    console: Console, reader: EntryLogReader, file: NumberedFile, ledger_ids: frozenset[int], entry_id: int | None
 ) -> bool:
     is_found = False
     with console.listing(_ENTRY_TABLE) as listing:
-        for each in _frames(reader.scan(file.number).with_strays(), ledger_id, entry_id):
+        for each in _frames(reader.scan(file.number).with_strays(), ledger_ids, entry_id):
             is_found = True
             if listing.is_full:
                 listing.truncate()
@@ -229,9 +232,9 @@ def _show_entries(
     return is_found
 
 
-def _frames(found: Iterator[ScannedEntry], ledger_id: int | None, entry_id: int | None) -> Iterator[ScannedEntry]:
+def _frames(found: Iterator[ScannedEntry], ledger_ids: frozenset[int], entry_id: int | None) -> Iterator[ScannedEntry]:
     for each in found:
-        if (ledger_id is None or each.ledger_id == ledger_id) and (entry_id is None or each.entry_id == entry_id):
+        if (not ledger_ids or each.ledger_id in ledger_ids) and (entry_id is None or each.entry_id == entry_id):
             yield each
 
 

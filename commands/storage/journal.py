@@ -14,7 +14,7 @@ from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.listing import Listing
-from bkctl.commands.parse import parse_ledger_id
+from bkctl.commands.parse import all_ledger_ids
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.gate import open_change
 from bkctl.commands.safety.plan import Plan
@@ -63,12 +63,13 @@ _PLAN_TABLE = Table(
 
 class _Wanted(NamedTuple):
     start: int
-    ledger_id: int | None
+    ledger_ids: frozenset[int]
     is_entries_only: bool
 
     def takes(self, record: JournalRecord) -> bool:
         is_entry = record.entry_id >= 0
-        return (self.ledger_id in {None, record.ledger_id}) and (is_entry or not self.is_entries_only)
+        is_of_ledger = not self.ledger_ids or record.ledger_id in self.ledger_ids
+        return is_of_ledger and (is_entry or not self.is_entries_only)
 
 
 @command(
@@ -92,7 +93,9 @@ def scan(
     start: Annotated[
         int, typer.Option("--from", metavar="OFFSET", min=0, help="Start at this offset, where a record must start")
     ] = 0,
-    ledger: Annotated[str | None, typer.Option("--ledger", metavar="ID", help="Only records of this ledger")] = None,
+    ledger: Annotated[
+        list[str] | None, typer.Option("--ledger", metavar="LEDGER", help="Only records of this ledger; repeatable")
+    ] = None,
     entries: Annotated[bool, typer.Option("--entries", help="Only entries: no keys, fences and LACs")] = False,
 ) -> None:
     """List the records of journal files from the start of each file, regardless of marks.
@@ -101,7 +104,7 @@ def scan(
     if its contents cannot come from a crash ("damaged", exit code 12), or if the disk cannot read it ("unreadable",
     exit code 1). Master keys are not shown.
     """
-    wanted = _Wanted(start, None if ledger is None else parse_ledger_id(ledger), entries)
+    wanted = _Wanted(start, frozenset(all_ledger_ids(ledger)), entries)
     if start and file is None:
         raise InvalidArgumentError("--from needs a journal file")
     files = list(_files(context, flags, file))

@@ -132,6 +132,8 @@ def test_names_and_directories(tmp_path: Path) -> None:
     )
     one = ("--conf", str(conf), "--ledger-dir", str(tmp_path / "l1"))  # the option replaces the list of the file
     assert run_bkctl("storage", "entrylog", "scan", "0.log", *one, "-o", "json").stdout == chosen.stdout
+    both = directories.succeed("entrylog", "show", second, "--ledger", "1", "--ledger", "3", "-o", "json")
+    assert {item["ledger_id"] for item in both.json()["items"]} == {"1", "3"}
     (tmp_path / "8.log").mkdir()
     (tmp_path / "l0" / "current" / "7b.log").symlink_to("nowhere")
     for words, code, said in (

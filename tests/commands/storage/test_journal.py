@@ -43,6 +43,8 @@ def test_all_files_of_all_directories(tmp_path: Path) -> None:
     assert KEY.decode() not in result.stdout
     entries = directories.succeed("journal", "scan", "--entries", "--ledger", "3", "-o", "csv").stdout.splitlines()[1:]
     assert [line.split(",")[4] for line in entries] == ["0", "1", "2"]
+    two = directories.succeed("journal", "scan", "--ledger", "3", "--ledger", "0x1", "-o", "json").json()["items"]
+    assert {item["ledger_id"] for item in two} == {"1", "3"}
     conf = tmp_path / "bk.conf"
     journals, (ledgers,) = directories.config.journal_directories, directories.config.ledger_directories
     conf.write_text(
