@@ -35,6 +35,7 @@ NOT_STRUCTURED = {
     "cookie generate": "prints the bytes of a cookie",
     "ledger export": "writes the file format",
     "dev zookeeper": "runs until it is stopped",
+    "config use-context": "changes the file of the test's user",
     "dev cluster down": "ends the cluster of the test",
     "dev cluster start": "changes the cluster of the test",
     "dev cluster kill": "changes the cluster of the test",
