@@ -16,7 +16,7 @@ from bkctl.commands.effect import Effect
 from bkctl.commands.rendering import Column, Table
 
 Directory = Annotated[str, typer.Option("--dir", metavar="DIR", help="Directory of the cluster")]
-BookieArguments = Annotated[
+DevBookies = Annotated[
     list[str], typer.Argument(metavar="ID...", help="Bookie IDs, or the names of their directories, like bookie-2")
 ]
 DIRECTORY_DEFAULT = "bkctl-data/cluster"
@@ -96,7 +96,7 @@ async def down(
 
 
 @command("kill", example="dev cluster kill bookie-2 --dir /tmp/bookies", effect=Effect.SERVES, is_local=True)
-async def kill(context: CommandContext, bookie_ids: BookieArguments, directory: Directory = DIRECTORY_DEFAULT) -> None:
+async def kill(context: CommandContext, bookie_ids: DevBookies, directory: Directory = DIRECTORY_DEFAULT) -> None:
     """Kill bookies without warning (kill -9), as in a crash."""
     cluster = _cluster(context, directory)
     bookies = {bookie.id: bookie for bookie in map(cluster.running_bookie, bookie_ids)}
@@ -110,7 +110,7 @@ async def kill(context: CommandContext, bookie_ids: BookieArguments, directory: 
 
 
 @command("start", example="dev cluster start bookie-2 --dir /tmp/bookies", effect=Effect.SERVES, is_local=True)
-async def start(context: CommandContext, bookie_ids: BookieArguments, directory: Directory = DIRECTORY_DEFAULT) -> None:
+async def start(context: CommandContext, bookie_ids: DevBookies, directory: Directory = DIRECTORY_DEFAULT) -> None:
     """Start stopped bookies again on their data."""
     cluster = _cluster(context, directory)
     if context.settings.is_dry_run:

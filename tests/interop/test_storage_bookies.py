@@ -140,7 +140,9 @@ class SharedDirectories:
         self._name_one("journalDirectories", directory)
         names = sorted(path.name for path in (directory / "current").glob("*.txn"))
         told = "".join(run_shell(self.one_conf, "readjournal", name).stderr for name in names)
-        ours = self.succeed("journal", "scan", "--entries", "--journal-dir", str(directory), "-o", "json").json()["items"]
+        ours = self.succeed("journal", "scan", "--entries", "--journal-dir", str(directory), "-o", "json").json()[
+            "items"
+        ]
         assert ours
         assert {(item["ledger_id"], item["entry_id"]) for item in ours} == _entries(told)
 
