@@ -6,7 +6,14 @@ import enum
 import signal
 from collections.abc import Mapping
 
-from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome, StoppedBySignalError, WaitTimeoutError
+from bkctl.commands.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    Outcome,
+    SeveralFailedError,
+    StoppedBySignalError,
+    WaitTimeoutError,
+)
 from bkctl.runtime import errors as runtime_errors
 from bkctl.storage import errors as storage_errors
 
@@ -151,6 +158,9 @@ def exit_code_of_error(error: BaseException, command_path: str) -> int:
     """Exit code of a command that ended with an error."""
     if isinstance(error, StoppedBySignalError):
         return 128 + error.signal_number
+    if isinstance(error, SeveralFailedError):
+        codes = (exit_code_of_error(each, command_path) for each in error.errors)
+        return max(exit_code_of_outcome(error.outcome), *codes)
     if isinstance(error, KeyboardInterrupt):
         return 128 + signal.SIGINT
     if is_server_command(command_path):

@@ -36,12 +36,14 @@ from bkctl.commands.context import (
 from bkctl.commands.errors import ChangeCutOffError, ReaderGoneError, StoppedBySignalError
 from bkctl.log_setup import configure_logging
 from bkctl.runtime.errors import MetadataOutageError, MetadataUnavailableError
-from bkctl.settings import Sources, read_sources, resolve_settings
+from bkctl.settings import Sources, contexts_of, read_sources, resolve_settings, without_context
 from bkctl.storage.errors import BkctlError
 from bkctl.variables import variable_warnings
 
 _GROUPS_WITH_DATA = frozenset({"autorecovery", "bookie", "dev", "storage"})
 """Groups of commands that write directories of bookies and servers."""
+_CONTEXT_COMMANDS = frozenset({"bkctl config contexts", "bkctl config use-context"})
+"""They work with the contexts, also when the current one does not exist."""
 
 
 class CommandLineInvocation:
@@ -79,6 +81,9 @@ class CommandLineInvocation:
             is_debug=bool(flags.debug) or self.settings.is_debug, color=flags.color or self.settings.color
         )
         sources = read_sources(flags, self._environment)
+        contexts = partial(contexts_of, sources)
+        if command_path in _CONTEXT_COMMANDS:
+            sources = without_context(sources)
         self.settings = msgspec.structs.replace(resolve_settings(sources), command_line=self._command_line)
         self._console = standard_console(self.settings, self._environment)
         for warning in variable_warnings(sources):
@@ -88,7 +93,7 @@ class CommandLineInvocation:
         self._at_end.callback(configure_logging(self.settings, stream, is_server=is_server))
         loader = _BookieSettingsLoader(sources, lambda: read_sources(flags, self._environment))
         overview, daemon = partial(_overview, sources), _DaemonSettingsLoader(sources, loader.read_again)
-        return CommandContext(self.settings, self.console, loader, overview, daemon)
+        return CommandContext(self.settings, self.console, loader, overview, daemon, contexts)
 
 
 def _early_color(command_line: Sequence[str], environment: Mapping[str, str]) -> ColorMode:

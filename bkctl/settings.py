@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from bkctl.commands.config import GeneralConfig, GlobalFlags, Settings
+from bkctl.commands.context import ContextInfo, Contexts
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import parse_duration_s
 from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
@@ -259,6 +260,33 @@ def _context_name(sources: Sources) -> str | None:
     if sources.environment.get("BKCTL_METADATA_URI"):
         return None
     return sources.environment.get("BKCTL_CONTEXT") or sources.toml.general.get("context")
+
+
+def contexts_of(sources: Sources) -> Contexts:
+    """The contexts of the TOML file, and which of them is in use."""
+    toml, environment = sources.toml, sources.environment
+    found = tuple(
+        ContextInfo(name=name, metadata_uri=each.metadata_uri, read_only=each.read_only, instance_id=each.instance_id)
+        for name, each in sorted(toml.contexts.items())
+    )
+    variables = ("BKCTL_METADATA_URI", "BKCTL_CONTEXT")
+    return Contexts(
+        path=sources.toml_path or "",
+        contexts=found,
+        stored=toml.general.get("context"),
+        current=_context_name(sources),
+        overriding=next((each for each in variables if environment.get(each)), ""),
+    )
+
+
+def without_context(sources: Sources) -> Sources:
+    """The same sources for a command that no context concerns: the current one may not exist."""
+    general = {name: value for name, value in sources.toml.general.items() if name != "context"}
+    return msgspec.structs.replace(
+        sources,
+        environment={name: value for name, value in sources.environment.items() if name != "BKCTL_CONTEXT"},
+        toml=msgspec.structs.replace(sources.toml, general=general),
+    )
 
 
 def _state_directory(environment: Mapping[str, str]) -> str:

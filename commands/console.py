@@ -29,6 +29,7 @@ _TABLE_ROWS_MAX = 50
 _STYLES: Final = {Severity.INFORMATION: "36", Severity.WARNING: "33", Severity.CRITICAL: "1;31"}
 """How a severity looks on a terminal: parameters of the escape sequence SGR."""
 _LOG_LEVELS: Final = {Severity.WARNING: logging.WARNING, Severity.CRITICAL: logging.ERROR}
+_ONE_DOCUMENT: Final = frozenset({OutputForm.JSON, OutputForm.YAML, OutputForm.CSV})
 _READER_GONE = "stdout was closed by its reader"
 
 
@@ -50,6 +51,7 @@ class Console:
         self._look: list[str] | None = None
         """What a look of ``watching`` has printed so far."""
         self._last_look: list[str] = []
+        self._gathered: list[tuple[str, Row, Row]] | None = None
 
     @property
     def form(self) -> OutputForm:
@@ -78,6 +80,12 @@ class Console:
         ``details`` are rows inside the object, in structured formats only; YAML alone needs all of them at once. Tables
         show them by ``table``. ``lines`` are the details that CSV prints instead of the object's fields.
         """
+        if self._gathered is not None:
+            self._gathered.append((kind, body, details or {}))
+            if self.form in _ONE_DOCUMENT:
+                return
+            if self.is_for_people and len(self._gathered) > 1:
+                self._write("")
         form, full = self.form, rendering.envelope(kind, {**body, **(details or {})})
         if form is OutputForm.JSON:
             self._write_parts(rendering.json_parts(full))
@@ -91,6 +99,21 @@ class Console:
             self._write_csv(body, lines)
         else:
             self._write_fields(body, show or {})
+
+    @contextmanager
+    def gathering(self) -> Iterator[None]:
+        """Inside, records are those of several: a form that is one document or one table has all at the end."""
+        self._gathered = []
+        try:
+            yield
+        finally:
+            gathered, self._gathered = self._gathered, None
+            if gathered and self.form in _ONE_DOCUMENT:
+                kind, first, _ = gathered[0]
+                table = Table(kind, *(Column(key, key) for key, _ in rendering.flat(first)))
+                lines = Lines(table, [dict(rendering.flat(body)) for _, body, _ in gathered], is_cut=False)
+                items = [{**body, **details} for _, body, details in gathered]
+                self.record(f"{kind}List", {}, details={"items": items, "truncated": False}, lines=lines)
 
     def rows(self, table: Table, rows: Sequence[Row], *, is_truncated: bool = False) -> None:
         """Print a listing that is already complete."""

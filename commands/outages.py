@@ -79,7 +79,7 @@ async def reporting_interruption(context: CommandContext, ledgers: int, rest: st
 
 
 _IN_JOB_FILE = frozenset(
-    {"--apply", "--resume", "--to", "--ledger", "--findings", "--copy-rate", "--copy-rate-per-bookie"}
+    {"--apply", "--resume", "--to", "--ledger", "--findings", "--from-file", "--copy-rate", "--copy-rate-per-bookie"}
 )
 """Options that a continued job takes from its files; the rates may have been changed since."""
 
@@ -90,6 +90,8 @@ def continuing_command(command_line: tuple[str, ...], job_file: str | None = Non
     With a job file, what the file says is left out too.
     """
     dropped = {"--apply"} if job_file is None else _IN_JOB_FILE
+    if "decommission" in command_line:
+        dropped -= {"--from-file"}  # the ledgers that it gives up are in no job
     words: list[str] = []
     is_skipping = False
     for word in command_line:

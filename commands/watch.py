@@ -1,4 +1,4 @@
-"""``--watch``: a command that shows something again and again, until Ctrl-C."""
+"""``-w``, ``--watch``: a command that shows something again and again, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import typer
 
 from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import parse_duration_s
+
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C")]
+IntervalOption = Annotated[
+    str | None, typer.Option("--interval", metavar="DURATION", help="Time between two looks (default: 2s)")
+]
 
 
 def parse_watch(context: CommandContext, interval: str | None, *, is_watching: bool) -> float:

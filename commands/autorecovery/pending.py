@@ -16,7 +16,7 @@ from bkctl.commands.listing import require_no_listing_options
 from bkctl.commands.parse import parse_duration_s
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session
-from bkctl.commands.watch import keep_looking, parse_watch
+from bkctl.commands.watch import IntervalOption, WatchOption, keep_looking, parse_watch
 from bkctl.runtime.metadata.replication.marks import ListedMark, list_marked_ids, list_marks
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import read_daemons
@@ -83,10 +83,8 @@ async def list_pending(
     ] = None,
     count: Annotated[bool, typer.Option("--count", help="Show only the number of items")] = False,
     fail_if_any: Annotated[bool, typer.Option("--fail-if-any", help="Exit with 10 if there is any")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="List again and again, until Ctrl-C")] = False,
-    interval: Annotated[
-        str | None, typer.Option("--interval", metavar="DURATION", help="Time between two lists (default: 2s)")
-    ] = None,
+    watch: WatchOption = False,
+    interval: IntervalOption = None,
 ) -> Outcome:
     """List ledgers marked as under-replicated, and why each waits.
 

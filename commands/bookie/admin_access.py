@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 IdArgument = Annotated[
     str | None, typer.Argument(metavar="[ID]", help="Bookie ID (default: that of the settings, or the only one here)")
 ]
+IdArguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ID]...", help="Bookie IDs (default: that of the settings, or the only one here)"),
+]
 DirectoryOption = Annotated[
     str | None, typer.Option("--dir", metavar="LEDGER_DIR", help="The bookie here with this first ledger directory")
 ]
@@ -143,6 +147,16 @@ async def open_admin(
             yield client
         except BookieUnavailableError as error:
             raise _with_advice(error, address) from error
+
+
+@contextlib.asynccontextmanager
+async def open_admins(
+    context: CommandContext, bookie_ids: list[str] | None, directory: str | None, token_file: str | None = None
+) -> AsyncIterator[list[AdminClient]]:
+    """Clients of the bookies that the command line means, each bookie once; errors as ``open_admin``."""
+    async with contextlib.AsyncExitStack() as at_end:
+        ids = dict.fromkeys(bookie_ids or (None,))
+        yield [await at_end.enter_async_context(open_admin(context, each, directory, token_file)) for each in ids]
 
 
 def read_token(context: CommandContext, token_file: str | None) -> AdminToken | None:

@@ -14,7 +14,7 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Row, Table
-from bkctl.commands.watch import keep_looking, parse_watch
+from bkctl.commands.watch import IntervalOption, WatchOption, keep_looking, parse_watch
 from bkctl.runtime.admin.client import AdminClient
 from bkctl.storage.words import decimal
 
@@ -62,10 +62,8 @@ async def show_metrics(
     grep: Annotated[
         str | None, typer.Option("--grep", metavar="REGEX", help="Only metrics whose name or labels match")
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show counters per second, until Ctrl-C")] = False,
-    interval: Annotated[
-        str | None, typer.Option("--interval", metavar="DURATION", help="Time between two readings (default: 2s)")
-    ] = None,
+    watch: WatchOption = False,
+    interval: IntervalOption = None,
 ) -> None:
     """Show the Prometheus metrics of a running bookie.
 

@@ -16,8 +16,9 @@ from bkctl.commands.effect import Effect
 from bkctl.commands.rendering import Column, Table
 
 Directory = Annotated[str, typer.Option("--dir", metavar="DIR", help="Directory of the cluster")]
-ServerArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="Bookie ID, or the name of a directory, like bookie-2 or autorecovery")
+ServerArguments = Annotated[
+    list[str],
+    typer.Argument(metavar="ID...", help="Bookie IDs, or names of directories, like bookie-2 or autorecovery"),
 ]
 DIRECTORY_DEFAULT = "bkctl-data/cluster"
 
@@ -99,27 +100,28 @@ async def down(
 
 
 @command("kill", example="dev cluster kill bookie-2 --dir /tmp/bookies", effect=Effect.SERVES, is_local=True)
-async def kill(context: CommandContext, server_id: ServerArgument, directory: Directory = DIRECTORY_DEFAULT) -> None:
-    """Kill a bookie, or the autorecovery daemon, without warning (kill -9), as in a crash."""
+async def kill(context: CommandContext, server_ids: ServerArguments, directory: Directory = DIRECTORY_DEFAULT) -> None:
+    """Kill bookies, or the autorecovery daemon, without warning (kill -9), as in a crash."""
     cluster = _cluster(context, directory)
-    is_planned = context.settings.is_dry_run
-    server = cluster.running_server(server_id) if is_planned else await cluster.kill(server_id)
-    context.console.rows(_SERVER_TABLE.titled("DevClusterServerList"), [_row(server)])
-    if is_planned:
-        context.console.say(f"would kill {server.title} (pid {server.pid})")
+    servers = {server.name: server for server in map(cluster.running_server, server_ids)}
+    if not context.settings.is_dry_run:
+        servers = {each: await cluster.kill(each) for each in servers}
+    context.console.rows(_SERVER_TABLE.titled("DevClusterServerList"), list(map(_row, servers.values())))
+    if context.settings.is_dry_run:
+        context.console.say("would kill " + ", ".join(f"{each.title} (pid {each.pid})" for each in servers.values()))
 
 
 @command("start", example="dev cluster start bookie-2 --dir /tmp/bookies", effect=Effect.SERVES, is_local=True)
-async def start(context: CommandContext, server_id: ServerArgument, directory: Directory = DIRECTORY_DEFAULT) -> None:
-    """Start a stopped bookie again on its data, or the autorecovery daemon."""
+async def start(context: CommandContext, server_ids: ServerArguments, directory: Directory = DIRECTORY_DEFAULT) -> None:
+    """Start stopped bookies again on their data, or the autorecovery daemon."""
     cluster = _cluster(context, directory)
     if context.settings.is_dry_run:
-        server, status = cluster.server(server_id), cluster.status()
-        stopped = [each.name for each in (status.zookeeper, server) if each.pid is None]
+        servers, status = [cluster.server(each) for each in server_ids], cluster.status()
+        stopped = [each.name for each in (status.zookeeper, *servers) if each.pid is None]
         _print(context, status)
-        context.console.say(f"would start {' and '.join(stopped) or f'nothing: {server.name} is running'}")
+        context.console.say(f"would start {' and '.join(stopped) or f'nothing: {servers[-1].name} is running'}")
         return
-    _print(context, await cluster.start(server_id))
+    _print(context, await cluster.start(server_ids))
 
 
 def _cluster(context: CommandContext, directory: str) -> LocalCluster:

@@ -125,14 +125,14 @@ class LocalCluster:
             await self._start_all(state, state.bookies, has_daemon=has_daemon, is_skipping_removed=True)
         return self.status()
 
-    async def start(self, server_id: str) -> ClusterStatus:
-        """Start one bookie or the daemon (and ZooKeeper, if it is down); BookieNotFoundError."""
-        has_daemon = self.server(server_id).name == AUTORECOVERY
+    async def start(self, server_ids: Sequence[str]) -> ClusterStatus:
+        """Start bookies or the daemon (and ZooKeeper, if it is down); BookieNotFoundError."""
+        names = {self.server(each).name for each in server_ids}
         with self._locked():
             state = self.plan(None, None)
             write_state(self._directory, state)
-            bookies = [] if has_daemon else [state.bookie(server_id)]
-            await self._start_all(state, bookies, has_daemon=has_daemon, is_skipping_removed=False)
+            bookies = [each for each in state.bookies if each.name in names]
+            await self._start_all(state, bookies, has_daemon=AUTORECOVERY in names, is_skipping_removed=False)
         return self.status()
 
     async def kill(self, server_id: str) -> ServerStatus:

@@ -81,7 +81,7 @@ async def import_ledgers(
     ] = False,
     if_version: Annotated[
         str | None,
-        typer.Option("--if-version", metavar="N", help="Replace ledgers that have this version, or: recorded, next"),
+        typer.Option("--if-version", metavar="N", help="Replace ledgers of this version, or: recorded, next"),
     ] = None,
     changes_rate: Annotated[
         float | None, typer.Option("--rate", metavar="N", min=0, help="Maximum number of writes per second")

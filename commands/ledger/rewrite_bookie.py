@@ -93,8 +93,9 @@ async def rewrite(
         _require_no_obstacle(survey)
         evidence = await operation.verify_identity(survey) if survey.ledgers else "nothing to rewrite"
         plan = _plan(session, survey, source, destination, evidence, is_open_included=include_open)
-        if context.settings.confirmed_name is None and context.settings.apply_path is None:
-            if not context.settings.is_rehearsal:
+        settings = context.settings
+        if settings.confirmed_name is None and settings.apply_path is None and not settings.assume_yes:
+            if not settings.is_rehearsal:
                 context.console.say(f"nothing was changed: to carry out this plan, use --confirm {plan.subject}")
             context = context.with_settings(is_dry_run=True)
         if not survey.ledgers:

@@ -94,7 +94,7 @@ async def end(
     context: CommandContext,
     flags: BookieFlags,
     ledger: Annotated[
-        list[str] | None, typer.Option("--ledger", metavar="ID", help="Only this ledger; repeatable")
+        list[str] | None, typer.Option("--ledger", metavar="LEDGER", help="Only this ledger; repeatable")
     ] = None,
 ) -> Outcome:
     """End the limbo of ledgers of a stopped bookie. Use only if none of its entry logs was lost.

@@ -78,6 +78,18 @@ def test_no_command_has_one_spelling_for_two_options() -> None:
     assert rates["bkctl ledger list"] == "metadata_rate"
 
 
+def test_a_short_option_means_the_same_in_every_command() -> None:
+    meanings: dict[str, set[str]] = {}
+    for _, command in leaves(build_app()):
+        for parameter in command.params:
+            short, long = (sorted((each for each in parameter.opts), key=len)[index] for index in (0, -1))
+            if short != long and parameter.param_type_name != "argument":
+                meanings.setdefault(short, set()).add(long)
+            assert "--watch" not in parameter.opts or "-w" in parameter.opts
+    assert {short: len(longs) for short, longs in meanings.items() if len(longs) > 1} == {}
+    assert meanings["-w"] == {"--watch"}
+
+
 def test_version(run_main: RunMain) -> None:
     assert run_main("--version").stdout == "bkctl 0.1.0\n"
 
@@ -112,6 +124,20 @@ def test_version(run_main: RunMain) -> None:
 def test_wrong_usage_is_one_sentence_and_code_2(run_main: RunMain, arguments: list[str], sentence: str) -> None:
     result = run_main(*arguments)
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", sentence + "\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--accept-loss", "b1:1"), "names the bookies that leave, for the ledgers of --from-file: b2:1 "),
+        (("--accept-loss", "b1:1", "--accept-loss", "b3:1"), "of --from-file: b2:1, b3:1 "),
+        (("--from-file", "ids"), "of --from-file: b1:1, b2:1 "),
+        (("--accept-loss", "b1:1", "--accept-loss", "b2:1"), "--accept-loss needs --from-file FILE "),
+    ],
+)
+def test_an_accepted_loss_names_bookies_and_ledgers(run_main: RunMain, options: tuple[str, ...], sentence: str) -> None:
+    result = run_main("decommission", "b1:1", "b2:1", *options, "-u", NO_SERVER)
+    assert (result.exit_code, sentence in result.stderr.replace("\n", " ")) == (2, True), result
 
 
 def test_no_cluster_named(run_main: RunMain) -> None:

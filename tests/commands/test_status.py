@@ -64,7 +64,7 @@ def _look(cluster: Cluster, *arguments: str, shows: str = "") -> BkctlResult:
 def _watch(cluster: Cluster, clear_one_mark: Callable[[], None]) -> None:
     """The screen is drawn again, and has an estimate once a mark was cleared."""
     variables = {"BKCTL_METADATA_URI": cluster.metadata_uri}
-    with TerminalSession("status", "--watch", "--interval", "50ms", "-o", "table", **variables) as session:
+    with TerminalSession("status", "-w", "--interval", "50ms", "-o", "table", **variables) as session:
         session.wait_for("at risk       2 ledgers are marked")
         clear_one_mark()
         session.wait_for("at the pace of this watch")

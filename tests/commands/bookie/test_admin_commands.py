@@ -154,7 +154,7 @@ def test_metrics_once_and_as_rates(bookie: AdminBookie) -> None:
     while (after := bookie.run("metrics", *grep).json()["items"][0]) == before:
         pass  # the text of an earlier scrape
     assert (after["type"], after["value"] - before["value"]) == ("summary", 20)
-    words = ("bookie", "metrics", "--dir", str(bookie.directory), "--grep", "uptime|cpu_seconds", "--watch")
+    words = ("bookie", "metrics", "--dir", str(bookie.directory), "--grep", "uptime|cpu_seconds", "-w")
     with TerminalSession(*words, "--interval", "50ms", "-o", "jsonl") as session:
         session.wait_for('"per_second":')
         session.type("\x03")

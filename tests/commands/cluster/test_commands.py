@@ -89,7 +89,8 @@ def test_nobody_may_be_connected(operator: Operator, verb: str, where: str, tmp_
     ("arguments", "variables", "sentence"),
     [
         ((), {}, "stdin is not a terminal: use --confirm"),
-        ((), {"BKCTL_YES": "1"}, "stdin is not a terminal: use --confirm"),
+        ((), {"BKCTL_YES": "1"}, "--yes is not enough: use --confirm"),
+        (("-y",), {}, "--yes is not enough: use --confirm"),
         (("--confirm", "/ledgers"), {}, "the confirmation is '/ledgers'"),
         (("--confirm", "ID"), {"BKCTL_READ_ONLY": "1"}, "read-only mode"),
         (("--confirm", "ID", "--context", "prod"), {}, "is pinned to instance id another"),

@@ -107,7 +107,8 @@ def test_delete_keeps_what_was_there(host: BookieHost) -> None:
     host.boot()
     stored = host.stored()
     assert host.operator.run("cookie", "delete", ID, BKCTL_YES="1").exit_code == 3, "a yes is not enough"
-    assert host.operator.run("cookie", "delete", ID, "--yes").exit_code == 2
+    refused = host.operator.run("cookie", "delete", ID, "--yes")
+    assert (refused.exit_code, f"--yes is not enough: use --confirm {ID}" in refused.stderr) == (3, True)
     planned = host.operator.succeed("cookie", "delete", ID, "--dry-run")
     assert planned.json()["subject"] == ID
     assert host.stored() == stored

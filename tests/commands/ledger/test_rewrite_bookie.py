@@ -123,7 +123,7 @@ async def test_the_plan_first_then_all_ledgers_then_back_again(shell: LedgerShel
             f"will rename {OLD} to {new} in 4 segments of 4 ledgers (4 scanned)",
             f"{new} has all of 4 sampled entries of {OLD}",
         ]
-    for wrong, exit_code in ((["--yes", "--confirm", new], 2), (["--confirm", OLD], 3), (["--confirm", "4"], 3)):
+    for wrong, exit_code in ((["--yes"], 3), (["--confirm", OLD], 3), (["--confirm", "4"], 3)):
         assert (await shell.run(*rewrite(OLD, new, *wrong))).exit_code == exit_code
     assert await shell.contents() == before
     done = await shell.succeed(*rewrite(OLD, new, "--confirm", new))
