@@ -145,7 +145,7 @@ def resolve_settings(sources: Sources) -> Settings:
     timeout_s = parse_duration_s(general.timeout)
     if flags.metadata_rate is not None and not math.isfinite(flags.metadata_rate):
         raise InvalidArgumentError(
-            f"--rate {flags.metadata_rate}: not a valid rate: use a positive number, or 0 for no limit"
+            f"--zk-rate {flags.metadata_rate}: not a valid rate: use a positive number, or 0 for no limit"
         )
     context_name = _context_name(sources)
     context = sources.toml.contexts.get(context_name) if context_name is not None else None
@@ -205,7 +205,7 @@ def zookeeper_values(sources: Sources) -> Givens:
     seconds = timeout._replace(value=parse_duration_s(str(timeout.value)))
     values = {("zookeeper", "operation_timeout_s"): seconds} | section_values(sources, "zookeeper")
     if rate is not None:
-        values["zookeeper", "scan_operations_per_s_max"] = Given(rate, "--rate", f"--rate {rate}")
+        values["zookeeper", "scan_operations_per_s_max"] = Given(rate, "--zk-rate", f"--zk-rate {rate}")
     return values
 
 

@@ -159,10 +159,8 @@ class Console:
         if not self.is_for_people or not rows:
             return
         limit = self._settings.limit if is_cut else None
-        if limit is not None:
-            rows_max = limit
-        else:
-            rows_max = rows_max or _TABLE_ROWS_MAX if self._out.isatty() else len(rows)
+        unasked = rows_max or _TABLE_ROWS_MAX if self._out.isatty() else len(rows)
+        rows_max = unasked if limit is None else limit
         self._write("")
         title = rendering.clean(table.title, "\n")
         self._write("\n".join(line for part in title.split("\n") for line in table_layout.wrapped(part, self.width)))

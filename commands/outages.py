@@ -79,7 +79,7 @@ async def reporting_interruption(context: CommandContext, ledgers: int, rest: st
 
 
 _IN_JOB_FILE = frozenset(
-    {"--apply", "--resume", "--to", "--ledger", "--findings", "--from-file", "--copy-rate", "--copy-rate-per-bookie"}
+    {"--apply", "--resume", "--to", "--ledger", "--from-file", "--copy-rate", "--copy-rate-per-bookie"}
 )
 """Options that a continued job takes from its files; the rates may have been changed since."""
 

@@ -29,9 +29,7 @@ FAILED_BOOKIE = "failed-bookie"
 
 _TO = typer.Option("--to", metavar="ID", help="Copy only to this bookie; repeatable")
 _LEDGER = typer.Option("--ledger", metavar="LEDGER", help="Recover only this ledger; repeatable")
-_OPEN_LEDGERS = typer.Option(
-    "--open-ledgers", metavar="CHOICE", help="wait (default), skip or fence", show_default=False
-)
+_OPEN_LEDGERS = typer.Option("--open-ledgers", metavar="MODE", help="wait (default), skip or fence", show_default=False)
 
 
 @command(

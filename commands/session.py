@@ -214,7 +214,7 @@ async def open_session(
     warns_of_restore: bool = True,
     on_outage: Callable[[MetadataOutage], None] | None = None,
 ) -> AsyncIterator[Session]:
-    """A session with the cluster of the settings, or of ``metadata_uri``, within their request budget (``--rate``).
+    """A session with the cluster of the settings, or of ``metadata_uri``, within their request budget (``--zk-rate``).
 
     ``must_exist`` False: there may be no cluster, and ``instance_id`` is not read. ``warns_of_restore``: print a
     warning when a restore of the cluster is unfinished. ``on_outage``: reads are repeated during an outage of

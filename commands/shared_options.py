@@ -78,7 +78,7 @@ GLOBAL_PARAMETERS = (
         help="A Java bk_server.conf: cluster, bookie settings"),
     _shared(CLUSTER, "timeout", str, "--timeout", metavar="DURATION",
         help="How long to wait for ZooKeeper (default: 10s)"),
-    _shared(CLUSTER, "metadata_rate", float, "--rate", metavar="N", min=0,
+    _shared(CLUSTER, "metadata_rate", float, "--zk-rate", metavar="N", min=0,
         help="Requests/second (default: 5000; 0: no limit)"),
     _shared(LISTING, "sort", str, "--sort", metavar="FIELD[:desc]", help="Sort by a field; FIELD:desc: largest first"),
     _shared(LISTING, "limit", int, "--limit", metavar="N", min=0, help="List at most N items"),

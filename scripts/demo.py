@@ -235,7 +235,7 @@ def kill_while_writing(demo: Demo) -> str:
     _, ensemble, write_quorum, ack_quorum, entries, size = LAST_BATCH
     demo.begin_writing(
         f"bkctl ledger write-test -E {ensemble} -W {write_quorum} -A {ack_quorum} --entries {entries}"
-        f" --entry-size {size} --rate 2500 --no-progress"
+        f" --entry-size {size} --max-per-second 2500 --no-progress"
     )
     ledger_id, victim = open_ledger(demo)
     demo.say(f"Ledger {ledger_id} is being written; bookie {victim} has some of its entries.")

@@ -11,7 +11,7 @@ from bkctl.storage.severity import Severity
 HEAD = """# Metadata doctor
 
 `bkctl metadata doctor` reads every node below the ledgers root and reports problems, each with its znode, its effect
-and the fix. It only reads, takes no lock and keeps to the request budget (`--rate`), so it is safe on a live cluster.
+and the fix. It only reads, takes no lock and keeps to the request budget (`--zk-rate`): it is safe on a live cluster.
 
 This page is generated from the code by `make doctor-page`.
 

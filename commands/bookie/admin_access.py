@@ -1,7 +1,7 @@
 """How a command reaches a running bookie: over its admin socket on this machine, else over its registered HTTP port.
 
-In this order: the directory of ``--dir``; the id that is given; the ledger directory of the settings; the only bookie
-that runs on this machine.
+In this order: the directory of ``--ledger-dir``; the id that is given; the ledger directory of the settings; the only
+bookie that runs on this machine.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ IdArguments = Annotated[
     typer.Argument(metavar="[ID]...", help="Bookie IDs (default: that of the settings, or the only one here)"),
 ]
 DirectoryOption = Annotated[
-    str | None, typer.Option("--dir", metavar="LEDGER_DIR", help="The bookie here with this first ledger directory")
+    str | None, typer.Option("--ledger-dir", metavar="DIR", help="The bookie here with this first ledger directory")
 ]
 TokenOption = Annotated[
     str | None,
@@ -186,7 +186,7 @@ def _with_advice(error: BookieUnavailableError, address: AdminAddress) -> Bookie
 def _find(bookie_id: str | None, directory: str | None, context: CommandContext) -> BookieTarget:
     if directory is not None:
         if bookie_id is not None:
-            raise InvalidArgumentError("use either an ID or --dir")
+            raise InvalidArgumentError("use either an ID or --ledger-dir")
         return _in_directory(os.path.abspath(directory))
     if bookie_id is not None:
         return _with_id(parse_bookie_id(bookie_id))
@@ -251,18 +251,18 @@ def _only_one() -> BookieTarget:
         return BookieTarget(known[0].bookie_id or known[0].address.socket_path, known[0].address)
     if known:
         listed = ", ".join(map(str, known))
-        raise InvalidArgumentError(f"several bookies run on this machine: give an ID or --dir: {listed}")
+        raise InvalidArgumentError(f"several bookies run on this machine: give an ID or --ledger-dir: {listed}")
     if local:
         raise AdminAccessError(_other_users([each for each in map(identified, local) if each is not None]))
     raise BookieNotFoundError(
-        "no bkctl bookie runs on this machine: give --dir LEDGER_DIR, or an ID for a bookie of the cluster"
+        "no bkctl bookie runs on this machine: give --ledger-dir DIR, or an ID for a bookie of the cluster"
     )
 
 
 def _other_users(bookies: list[LocalBookie]) -> str:
     """A sentence about sockets of other users, which are used only if the operator names the directory."""
     listed = ", ".join(map(str, bookies))
-    advice = "give --dir if you trust its user" if os.geteuid() == 0 else "run bkctl as its user"
+    advice = "give --ledger-dir if you trust its user" if os.geteuid() == 0 else "run bkctl as its user"
     return f"a socket of another user is not used: {listed}: {advice}"
 
 

@@ -18,7 +18,7 @@ from bkctl.runtime.admin.calls import BKCTL_API
 from bkctl.runtime.log_level import LogLevel
 
 
-@command("log-level", example="bookie log-level debug --dir /data/ledgers", effect=Effect.REVERSIBLE)
+@command("log-level", example="bookie log-level debug --ledger-dir /data/ledgers", effect=Effect.REVERSIBLE)
 async def set_log_level(
     context: CommandContext,
     level: Annotated[LogLevel, typer.Argument(metavar="LEVEL", help="debug, info, warning or error")],

@@ -50,7 +50,7 @@ class Mode(enum.StrEnum):
     READ_ONLY = "read-only"
 
 
-@command("state", example="bookie state --dir /data/ledgers")
+@command("state", example="bookie state --ledger-dir /data/ledgers")
 async def show_state(
     context: CommandContext, bookie_ids: IdArguments = None, directory: DirectoryOption = None
 ) -> Outcome:

@@ -19,7 +19,7 @@ from bkctl.runtime.errors import BookieTimeoutError, BookieUnavailableError
 
 
 # A probe runs every few seconds: this command imports neither an event loop nor an HTTP library.
-@command("ready", example="bookie ready --dir /data/ledgers --started-within 10m", has_tables=False)
+@command("ready", example="bookie ready --ledger-dir /data/ledgers --started-within 10m", has_tables=False)
 def ready(
     context: CommandContext,
     bookie_ids: IdArguments = None,

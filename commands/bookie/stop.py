@@ -28,7 +28,7 @@ from bkctl.runtime.errors import BookieTimeoutError, BookieUnavailableError
 _POLL_S = 0.2
 
 
-@command("stop", example="bookie stop --dir /data/ledgers --wait 10m", effect=Effect.HARMFUL)
+@command("stop", example="bookie stop --ledger-dir /data/ledgers --wait 10m", effect=Effect.HARMFUL)
 async def stop(
     context: CommandContext,
     bookie_ids: IdArguments = None,

@@ -66,7 +66,7 @@ async def rewrite(
         typer.Option("--include-open", help="Also open last segments, if no client uses them"),
     ] = False,
     changes_rate: Annotated[
-        float | None, typer.Option("--rate", metavar="N", min=0, help="Maximum number of ledgers per second")
+        float | None, typer.Option("--max-per-second", metavar="N", min=0, help="At most so many ledgers")
     ] = None,
 ) -> Outcome:
     """Replace a bookie's ID in all ledgers after it has changed. No entry is moved.

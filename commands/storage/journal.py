@@ -96,7 +96,7 @@ def scan(
     ledger: Annotated[
         list[str] | None, typer.Option("--ledger", metavar="LEDGER", help="Only records of this ledger; repeatable")
     ] = None,
-    entries: Annotated[bool, typer.Option("--entries", help="Only entries: no keys, fences and LACs")] = False,
+    entries: Annotated[bool, typer.Option("--entries-only", help="Only entries: no keys, fences and LACs")] = False,
 ) -> None:
     """List the records of journal files from the start of each file, regardless of marks.
 

@@ -35,7 +35,7 @@ from tests.runtime.metadata.trees import PlantedNode, read_tree
 APP = build_app()
 COMMANDS = {name.removeprefix("bkctl "): command for name, command in leaves(APP)}
 BOOKIE = "b1:3181"
-VALUES = {"--output": "json", "--color": "never", "--rate": "9", "--limit": "9"}
+VALUES = {"--output": "json", "--color": "never", "--zk-rate": "9", "--limit": "9"}
 OUTPUT_OPTIONS = {"--output", "--no-headers", "--quiet", "--debug", "--color", "--no-progress", "--config"}
 CLUSTER_OPTIONS = {"--metadata-uri", "--context", "--conf"}
 PLAN_OPTIONS = {"--dry-run", "--yes", "--plan-out", "--apply"}
@@ -142,8 +142,8 @@ def words_for(name: str) -> list[str]:
         "bookie index rebuild": [BOOKIE, "--online"],
         "bookie sanity": [BOOKIE],
         "recover ledger": ["0"],
-        **{f"bookie {name}": ["--dir", "/nowhere"] for name in ("log-level", "set-mode", "stop")},
-        **{f"bookie gc {name}": ["--dir", "/nowhere"] for name in ("confirm", "resume", "run", "suspend")},
+        **{f"bookie {name}": ["--ledger-dir", "/nowhere"] for name in ("log-level", "set-mode", "stop")},
+        **{f"bookie gc {name}": ["--ledger-dir", "/nowhere"] for name in ("confirm", "resume", "run", "suspend")},
     }
     return [*words, *more.get(name, ())]
 
@@ -184,8 +184,8 @@ def expected_options(name: str) -> set[str]:
     if not name.startswith("dev ") and name not in without_cluster:
         taken |= CLUSTER_OPTIONS
         if not name.startswith("storage ") or name in {"storage adopt", "storage hand-back", "storage journal replay"}:
-            taken |= {"--timeout", "--rate"}
-    return taken - ({"--rate"} if name == "bookie start" else set())
+            taken |= {"--timeout", "--zk-rate"}
+    return taken - ({"--zk-rate"} if name == "bookie start" else set())
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

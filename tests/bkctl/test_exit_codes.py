@@ -159,11 +159,11 @@ NO_FILE = [
     ),
     *(("ledger", "read", "1", "--password-file", "{secret}"),),
     *(("storage", "files", "--journal-dir", "{closed}", "--ledger-dir", "{closed}"),),
-    *(("bookie", "state", "--dir", "{closed}"), ("bookie", "stop", "--dir", "{closed}")),
+    *(("bookie", "state", "--ledger-dir", "{closed}"), ("bookie", "stop", "--ledger-dir", "{closed}")),
     ("bookie", "list", "-c", "{secret}"),
 ]
 WITH_CLUSTER = [
-    *(("recover", "ledger", "--findings", "{secret}"), ("cluster", "backup", "{closed}/backup")),
+    *(("recover", "ledger", "--from-file", "{secret}"), ("cluster", "backup", "{closed}/backup")),
     ("autorecovery", "disable", "--reason", "x", "--apply", "{secret}"),
     ("ledger", "import", "{secret}", "--create-only"),
 ]

@@ -71,11 +71,39 @@ def test_no_command_has_one_spelling_for_two_options() -> None:
     for name, command in seen.items():
         spellings = [spelling for parameter in command.params for spelling in parameter.opts]
         assert sorted(spellings) == sorted(set(spellings)), name
-    rates = {
-        name: parameter.name for name, each in seen.items() for parameter in each.params if "--rate" in parameter.opts
-    }
-    assert rates["bkctl ledger delete"] == "changes_rate"
-    assert rates["bkctl ledger list"] == "metadata_rate"
+
+
+def test_an_option_has_one_meaning_in_all_commands() -> None:
+    kinds: dict[str, set[str]] = {}
+    for _, command in leaves(build_app()):
+        for parameter in command.params:
+            kind = "flag" if getattr(parameter, "is_flag", False) else str(parameter.metavar or parameter.type)
+            for spelling in parameter.opts if parameter.param_type_name == "option" else ():
+                kinds.setdefault(spelling, set()).add(kind)
+    # begin and end of a range, a move or a copy; a file or a directory that is written; states of ledgers and bookies
+    assert {spelling for spelling, each in kinds.items() if len(each) > 1} == {"--from", "--to", "--out", "--state"}
+    assert kinds["--copy-rate"] == {"RATE"}
+    names = {"--zk-rate", "--max-per-second", "--from-file", "--ledger-dir", "--journal-dir", "--accept-loss"}
+    assert names <= kinds.keys()
+    gone = {"--rate", "--output-file", "--findings", "--only", "--file", "--directory", "--accept-data-loss"}
+    assert kinds.keys().isdisjoint(gone)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("ledger", "list", "--rate", "5"), "--zk-rate"),
+        (("ledger", "export", "--to", "x"), "--out"),
+        (("bookie", "format", "--accept-data-loss"), "--accept-loss"),
+        (("cookie", "create", "--file", "x"), "--from-file"),
+    ],
+)
+def test_a_former_name_of_an_option_is_answered_with_the_likely_one(
+    run_main: RunMain, words: tuple[str, ...], meant: str
+) -> None:
+    result = run_main(*words)
+    assert result.exit_code == 2
+    assert re.search(rf"No such option: --[a-z-]+ \(Possible options: .*{meant}\b", result.stderr)
 
 
 def test_a_short_option_means_the_same_in_every_command() -> None:

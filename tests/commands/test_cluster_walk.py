@@ -362,7 +362,7 @@ def test_a_bookie_that_cannot_be_recorded_does_not_stay(start_dev_cluster: Calla
 
 def test_interrupting_a_write_ends_with_130_and_leaves_what_was_acknowledged(cluster: Cluster) -> None:
     environment = bkctl_environment(BKCTL_METADATA_URI=cluster.metadata_uri)
-    command = bkctl_command("ledger", "write-test", "--rate", "100", "--entries", "100000")
+    command = bkctl_command("ledger", "write-test", "--max-per-second", "100", "--entries", "100000")
     writer = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         wait_until(lambda: len(json.loads(cluster.run("ledger", "list", "--state", "open").stdout)["items"]) == 1)

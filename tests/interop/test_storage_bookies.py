@@ -140,7 +140,7 @@ class SharedDirectories:
         self._name_one("journalDirectories", directory)
         names = sorted(path.name for path in (directory / "current").glob("*.txn"))
         told = "".join(run_shell(self.one_conf, "readjournal", name).stderr for name in names)
-        ours = self.succeed("journal", "scan", "--entries", "--journal-dir", str(directory), "-o", "json").json()[
+        ours = self.succeed("journal", "scan", "--entries-only", "--journal-dir", str(directory), "-o", "json").json()[
             "items"
         ]
         assert ours

@@ -305,8 +305,8 @@ def test_a_full_disk_stops_everything_before_it_begins(operator: Operator, tmp_p
         assert operator.tree() == before
     assert operator.backups() == []
     for arguments in (
-        ("ledger", "export", "--all", "--to"),
-        ("ledger", "export", "--all", "--native", "--to"),
+        ("ledger", "export", "--all", "--out"),
+        ("ledger", "export", "--all", "--native", "--out"),
         ("cluster", "nuke", "--plan-out"),
     ):
         path = tmp_path / "-".join(word.strip("-") for word in arguments)

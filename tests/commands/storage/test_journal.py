@@ -41,7 +41,9 @@ def test_all_files_of_all_directories(tmp_path: Path) -> None:
     ]
     assert KEY.hex() not in result.stdout
     assert KEY.decode() not in result.stdout
-    entries = directories.succeed("journal", "scan", "--entries", "--ledger", "3", "-o", "csv").stdout.splitlines()[1:]
+    entries = directories.succeed(
+        "journal", "scan", "--entries-only", "--ledger", "3", "-o", "csv"
+    ).stdout.splitlines()[1:]
     assert [line.split(",")[4] for line in entries] == ["0", "1", "2"]
     two = directories.succeed("journal", "scan", "--ledger", "3", "--ledger", "0x1", "-o", "json").json()["items"]
     assert {item["ledger_id"] for item in two} == {"1", "3"}
