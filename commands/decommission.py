@@ -54,7 +54,7 @@ async def decommission(
     *,
     flags: CopyFlags,
 ) -> Outcome:
-    """Move the ledgers of live or dead bookies away, then delete their cookies."""
+    """Move the ledgers of bookies away, then delete their cookies."""
     is_loss_accepted = accept_loss is not None or from_file is not None
     if drain_only and (stop_command is not None or is_loss_accepted):
         raise InvalidArgumentError("--drain-only stops no bookie: use it without --stop-command and --accept-loss")

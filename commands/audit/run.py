@@ -66,10 +66,9 @@ def audit(
     Copies are counted by metadata and registered bookies; bkctl ledger verify reads the entries. -o csv has one row,
     and -o name one id, for each ledger that misses copies or cannot be read.
     """
-    if cores is not None and not is_spark:
-        raise InvalidArgumentError("--cores needs --spark")
-    if master is not None and not is_spark:
-        raise InvalidArgumentError("--master needs --spark")
+    for option, value in (("--cores", cores), ("--master", master)):
+        if value is not None and not is_spark:
+            raise InvalidArgumentError(f"{option} needs --spark")
     if ledgers_root is not None and source is None:
         raise InvalidArgumentError("--ledgers-root needs --from")
     kinds = parse_fail_on(fail_on)
@@ -89,8 +88,8 @@ def audit(
         report = run_to_end(_audit_plainly(context, request, out))
     if out is not None and request.before is not None:
         write_page(out, report, request.before)
-    seconds = round(time.monotonic() - started_s, 3)
-    print_report(context, PrintedAudit(report, out, seconds, request.before, has_losses=bool(request.losses)))
+    seconds, has_losses = round(time.monotonic() - started_s, 3), bool(request.losses)
+    print_report(context, PrintedAudit(report, out, seconds, request.before, has_losses=has_losses))
     return verdict(context, report.summary, kinds)
 
 

@@ -325,7 +325,7 @@ def small_quorum(part: str, total: int, what: str) -> Advice:
 
 
 def no_auditor() -> Advice:
-    """Nobody notices lost bookies."""
+    """No process notices lost bookies."""
     sentence = "no auditor is elected, so lost bookies are not noticed"
     return Advice(Severity.WARNING, "no_auditor", sentence, AUTORECOVERY_START)
 
