@@ -182,7 +182,7 @@ COMMANDS: Mapping[str, Leaf] = {
     "config show": Leaf("configuration", "Show the value of every setting."),
     "config explain": Leaf("configuration",
         "Explain a setting: meaning, unit, range, default, Java key, variable, value and source."),
-    "completion": Leaf("completion", "Print the script that completes command lines, for a shell to load."),
+    "completion": Leaf("completion", "Print a script that completes command lines in a shell."),
     "dev zookeeper": Leaf("dev.zookeeper", "Run a ZooKeeper server until Ctrl-C."),
     "dev cluster up": Leaf("dev.cluster",
         "Start ZooKeeper and bookies; servers that are already running are left alone."),

@@ -21,7 +21,7 @@ def page_text(name: str) -> str:
     pages = _pages()
     if name not in pages:
         meant = near_miss(name, pages, similarity_min=_SIMILARITY_MIN)
-        hint = "bkctl help lists all pages" if meant is None else f"did you mean {meant}?"
+        hint = "all pages: bkctl help" if meant is None else f"did you mean {meant}?"
         raise NotFoundError(f"no command or page is named {name}: {hint}")
     return _LINK.sub(lambda link: _link_text(link[1], link[2], pages), _read(pages[name]))
 

@@ -59,7 +59,7 @@ def test_a_command_wins_over_a_page_and_a_wrong_name_gets_a_hint(run_main: RunMa
     result = run_main("help", "lost-indx")
     assert (result.exit_code, result.stdout) == (4, "")
     assert result.stderr == "error: no command or page is named lost-indx: did you mean lost-index?\n"
-    assert "bkctl help lists all pages" in run_main("help", "zzz").stderr
+    assert "all pages: bkctl help" in run_main("help", "zzz").stderr
 
 
 def test_every_page_that_a_message_names_exists(run_main: RunMain) -> None:
