@@ -18,7 +18,7 @@ from bkctl.commands.help_page import HelpGroup, OptionsPage
 from bkctl.commands.shared_options import GLOBAL_NAMES, GLOBAL_PARAMETERS
 from bkctl.manual import page_list, page_text
 
-_HELP = """Operations toolkit for Apache BookKeeper: run bookies, inspect ledgers, recover failed bookies."""
+_HELP = """Operations toolkit for Apache BookKeeper: bookies, ledgers, recovery."""
 _TRY = "Example:\n  bkctl dev cluster up --bookies 3 --dir /tmp/bookies\n"
 
 

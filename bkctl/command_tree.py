@@ -182,7 +182,7 @@ COMMANDS: Mapping[str, Leaf] = {
     "config show": Leaf("configuration", "Show the value of every setting."),
     "config explain": Leaf("configuration",
         "Explain a setting: meaning, unit, range, default, Java key, variable, value and source."),
-    "completion": Leaf("completion", "Print a script with which a shell completes command lines."),
+    "completion": Leaf("completion", "Print a script that completes command lines in a shell."),
     "config contexts": Leaf("contexts", "List the contexts of the TOML file, and mark the current one."),
     "config use-context": Leaf("contexts",
         "Make a context the current one: commands are for its cluster, unless an option or variable names another."),
@@ -191,8 +191,10 @@ COMMANDS: Mapping[str, Leaf] = {
         "Start ZooKeeper, bookies and an autorecovery daemon; servers that are already running are left alone."),
     "dev cluster status": Leaf("dev.cluster", "Show which processes run, and where their data and logs are."),
     "dev cluster down": Leaf("dev.cluster", "Stop all processes cleanly; the data is kept unless --delete is given."),
-    "dev cluster kill": Leaf("dev.cluster", "Kill bookies, or the autorecovery daemon, without warning (kill -9), as in a crash."),
-    "dev cluster start": Leaf("dev.cluster", "Start stopped bookies again on their data, or the autorecovery daemon."),
+    "dev cluster kill": Leaf("dev.cluster",
+        "Kill bookies, or the autorecovery daemon, without warning (kill -9), as in a crash."),
+    "dev cluster start": Leaf("dev.cluster",
+        "Start stopped bookies again on their data, or the autorecovery daemon."),
 }
 """In the order of the help pages."""
 # fmt: on

@@ -67,8 +67,8 @@ _SCRIPTS: Final = {Shell.BASH: _BASH, Shell.ZSH: _ZSH, Shell.FISH: _FISH}
 def completion(
     context: CommandContext, shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish")]
 ) -> None:
-    """Print a script with which a shell completes command lines.
+    """Print a script that completes command lines in a shell.
 
-    It completes commands, options, bookie ids, contexts and settings. "bkctl help guide/completion" says how to load it.
+    It completes commands, options, bookie ids, contexts and settings. To load it: bkctl help shell-completion.
     """
     context.console.raw(_SCRIPTS[shell].encode())

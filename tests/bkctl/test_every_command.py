@@ -127,7 +127,15 @@ def test_every_command_has_the_effect_that_is_known_of_it_and_its_options() -> N
 
 def words_for(name: str) -> list[str]:
     """The command with everything that it requires; a file that does not exist where it wants a file."""
-    by_metavar = {"ID": BOOKIE, "ID...": BOOKIE, "LEDGER": "0", "SECONDS": "5", "MODE": "read-only", "LEVEL": "info"} | {"SHELL": "bash"}
+    by_metavar = {
+        "ID": BOOKIE,
+        "ID...": BOOKIE,
+        "LEDGER": "0",
+        "SECONDS": "5",
+        "MODE": "read-only",
+        "LEVEL": "info",
+        "SHELL": "bash",
+    }
     words = name.split()
     for parameter in COMMANDS[name].params:
         is_option = parameter.param_type_name == "option"

@@ -32,6 +32,7 @@ MAPS = {"custom_metadata", "rules"}
 
 IDS = {"ledger_id", "entry_id", "first_entry_id", "last_entry_id", "last_add_confirmed", "ledger_ids"}
 NOT_STRUCTURED = {
+    "completion": "prints a script",
     "cookie generate": "prints the bytes of a cookie",
     "ledger export": "writes the file format",
     "dev zookeeper": "runs until it is stopped",
