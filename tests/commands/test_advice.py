@@ -133,7 +133,7 @@ def is_in_maintenance_then_lost(cluster: Cluster, bookie_id: str) -> None:
 
 
 def leaves_a_ledger_open(cluster: Cluster, bookie_ids: list[str]) -> str:
-    """The writer is gone, so nobody replaces the bookie that is down, which is returned."""
+    """The writer is gone, so no process replaces the bookie that is down, which is returned."""
     ledger_id = asyncio.run(abandon(cluster.metadata_uri))
     down = next(each for each in ensemble_of(cluster, ledger_id) if each in bookie_ids)
     cluster.stop_bookie(down)

@@ -230,7 +230,7 @@ def proven_loss(ledger_ids: Sequence[int | str], total: int = 0) -> Advice:
 
 
 def no_auditor() -> Advice:
-    """Nobody notices lost bookies."""
+    """No process notices lost bookies."""
     sentence = "no auditor is elected, so lost bookies are not noticed"
     return Advice(Severity.WARNING, "no_auditor", sentence, AUTORECOVERY_START)
 
