@@ -184,11 +184,12 @@ COMMANDS: Mapping[str, Leaf] = {
         "Explain a setting: meaning, unit, range, default, Java key, variable, value and source."),
     "dev zookeeper": Leaf("dev.zookeeper", "Run a ZooKeeper server until Ctrl-C."),
     "dev cluster up": Leaf("dev.cluster",
-        "Start ZooKeeper and bookies; servers that are already running are left alone."),
+        "Start ZooKeeper, bookies and an autorecovery daemon; servers that are already running are left alone."),
     "dev cluster status": Leaf("dev.cluster", "Show which processes run, and where their data and logs are."),
     "dev cluster down": Leaf("dev.cluster", "Stop all processes cleanly; the data is kept unless --delete is given."),
-    "dev cluster kill": Leaf("dev.cluster", "Kill a bookie without warning (kill -9), as in a crash."),
-    "dev cluster start": Leaf("dev.cluster", "Start a stopped bookie again on its data."),
+    "dev cluster kill": Leaf("dev.cluster",
+        "Kill a bookie, or the autorecovery daemon, without warning (kill -9), as in a crash."),
+    "dev cluster start": Leaf("dev.cluster", "Start a stopped bookie again on its data, or the autorecovery daemon."),
 }
 """In the order of the help pages."""
 # fmt: on
