@@ -217,17 +217,6 @@ def nothing_writable(read_only: Sequence[str], down: Sequence[str]) -> Advice:
 # --- ledgers -------------------------------------------------------------------------------------------------------
 
 
-def open_without_writer(ledger_ids: Sequence[int], total: int = 0) -> Advice:
-    """Open ledgers that wait for their writers; if the writers have ended, a recovery never moves them."""
-    number = max(total, len(ledger_ids))
-    sentence = (
-        f"{counted(number, 'ledger is', 'ledgers are')} open ({listed(ledger_ids, total=number)}): "
-        f"{'its writer replaces' if number == 1 else 'their writers replace'} lost bookies; without a writer, close "
-        f"{'it' if number == 1 else 'them'}"
-    )
-    return Advice(Severity.WARNING, "open_ledgers", sentence, f"bkctl ledger close {ledger_ids[0]}")
-
-
 def proven_loss(ledger_ids: Sequence[int | str], total: int = 0) -> Advice:
     """Ledgers whose entries no bookie has that is registered or can be started: the last step."""
     number = max(total, len(ledger_ids))

@@ -297,9 +297,14 @@ def _next_steps(
         valid = {each for each, answer in facts.answers.items() if answer.is_valid}
         yield what_helps(ledger_id, metadata, list(missing_answers), valid, "able to give a valid answer")
     elif last_lost:
+        can_close = all(any(not each.refused_by for each in candidates if each.replaces == lost) for lost in last_lost)
+        closes = f"bkctl ledger close {ledger_id} closes it now"
+        if not can_close:
+            them = enumerated(last_lost, shown_max=SHOWN_MAX)
+            closes = f"no bookie can take the place of {them}: once another is writable, {closes}"
         yield (
             f"a live writer replaces {enumerated(last_lost)} at its next add; if there is none, a recovery closes the "
-            f"ledger after a while and copies its last segment; bkctl ledger close {ledger_id} closes it now"
+            f"ledger after a while and copies its last segment; {closes}"
         )
     elif metadata.state is LedgerState.IN_RECOVERY:
         yield f"its next reader with recovery, or bkctl ledger close {ledger_id}, closes it"

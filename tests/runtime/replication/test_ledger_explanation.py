@@ -216,7 +216,12 @@ def test_what_an_open_ledger_needs_to_be_closed() -> None:
         assert found.is_closable
         assert found.problems[0].startswith("it is in recovery")
         assert "a live writer replaces b2 at its next add" in steps(found)
-        assert f"bkctl ledger close {safe} closes it now" in steps(found)
+        assert f"last segment; bkctl ledger close {safe} closes it now" in steps(found)
+        for bookie_id in ("b4", "b5"):
+            await cluster.stop(bookie_id)
+        assert (
+            f"no bookie can take the place of b2: once another is writable, bkctl ledger close {safe} closes it now"
+        ) in steps(await explained(cluster, safe))
 
     simulate(scenario)
 
