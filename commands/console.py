@@ -20,14 +20,12 @@ from bkctl.commands.errors import ReaderGoneError
 from bkctl.commands.listing import Listing
 from bkctl.commands.live_view import LiveView, LogStream, given_width
 from bkctl.commands.progress import Progress, ProgressBar, Silence
-from bkctl.commands.rendering import Column, Lines, Row, Table
+from bkctl.commands.rendering import Column, Lines, Row, Table, painted
 from bkctl.commands.table_layout import Layout
 from bkctl.runtime.errors import RefusedError
 from bkctl.storage.severity import Severity, word
 
 _TABLE_ROWS_MAX = 50
-_STYLES: Final = {Severity.INFORMATION: "36", Severity.WARNING: "33", Severity.CRITICAL: "1;31"}
-"""How a severity looks on a terminal: parameters of the escape sequence SGR."""
 _LOG_LEVELS: Final = {Severity.WARNING: logging.WARNING, Severity.CRITICAL: logging.ERROR}
 _ONE_DOCUMENT: Final = frozenset({OutputForm.JSON, OutputForm.YAML, OutputForm.CSV})
 _READER_GONE = "stdout was closed by its reader"
@@ -146,7 +144,7 @@ class Console:
         label = word(severity)
         first, *more = table_layout.wrapped(f"{label}: {rendering.clean(sentence)}", self.width)
         if severity is not None:
-            first = _painted(label, severity, is_colored=self._is_colored(self._out)) + first[len(label) :]
+            first = painted(label, severity, is_colored=self._is_colored(self._out)) + first[len(label) :]
         below = (line for each in more_sentences for line in table_layout.wrapped(rendering.clean(each), self.width))
         self._write("\n".join([first, *more, *below]))
 
@@ -208,7 +206,7 @@ class Console:
             self._log.log(_LOG_LEVELS[severity], "%s", sentence)
         elif not (self._is_repeating and sentence in self._reported):
             self._reported.add(sentence)
-            label = _painted(f"{severity.value}:", severity, is_colored=self._is_colored(self._err))
+            label = painted(f"{severity.value}:", severity, is_colored=self._is_colored(self._err))
             self._write_message(f"{label} {_escape(sentence)}")
 
     @contextmanager
@@ -229,7 +227,7 @@ class Console:
             import traceback
 
             self._write_message("".join(traceback.format_exception(traceback_of)), end="")
-        label = _painted("error:", Severity.CRITICAL, is_colored=self._is_colored(self._err))
+        label = painted("error:", Severity.CRITICAL, is_colored=self._is_colored(self._err))
         self._write_message(f"{label} {_escape(sentence)}")
 
     async def confirm(self, question: str) -> None:
@@ -379,48 +377,14 @@ class Console:
         """Rows as a table, or as blocks."""
         if layout.is_blocks:
             return "\n\n".join(self.block_text(layout, row) for row in rows)
-        return self._table(layout, rows)
+        from bkctl.commands.table_text import table_text
+
+        is_colored = self._is_colored(self._out)
+        return table_text(layout, rows, has_headers=self._settings.has_headers, is_colored=is_colored)
 
     def block_text(self, layout: Layout, row: Row) -> str:
         """One row as a block."""
         return table_layout.block(layout.columns, row, self.width)
-
-    def _table(self, layout: Layout, rows: Sequence[Row]) -> str:
-        from rich.box import SIMPLE_HEAD
-        from rich.console import Console as RichConsole
-        from rich.measure import Measurement
-        from rich.table import Table as RichTable
-        from rich.text import Text
-
-        is_colored = self._is_colored(self._out)
-
-        def cell(column: Column, row: Row) -> Text:
-            text = "\n".join(layout.cell(column, row))
-            if column.key == "severity" and text:
-                return Text.from_ansi(_painted(text, Severity(text), is_colored=is_colored))
-            return Text(text)
-
-        table = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_header=self._settings.has_headers, show_edge=False)
-        for column in layout.columns:
-            table.add_column(column.title, justify="right" if column.is_right else "left", no_wrap=True)
-        for row in rows:
-            table.add_row(*(cell(column, row) for column in layout.columns))
-        console = RichConsole(
-            file=self._out,
-            no_color=not is_colored,
-            force_terminal=is_colored,
-            highlight=False,
-            emoji=False,
-            width=10_000,
-        )
-        # Never truncate an id because the terminal is narrow: a table is as wide as it needs to be.
-        console.width = max(1, Measurement.get(console, console.options, table).maximum)
-        try:
-            with console.capture() as capture:
-                console.print(table)
-        except OSError as error:  # it uses the stream although the text is held back
-            raise _not_written(error) from error
-        return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
 
     def _is_colored(self, stream: TextIO) -> bool:
         is_wanted = is_color_wanted(self._settings.color, self._environment)
@@ -439,10 +403,6 @@ def is_color_wanted(mode: ColorMode, environment: Mapping[str, str]) -> bool | N
 def standard_console(settings: Settings, environment: Mapping[str, str]) -> Console:
     """A console on this process's standard streams."""
     return Console(settings, environment, sys.stdout, sys.stderr, sys.stdin)
-
-
-def _painted(text: str, severity: Severity, *, is_colored: bool) -> str:
-    return f"\x1b[{_STYLES[severity]}m{text}\x1b[0m" if is_colored else text
 
 
 def _not_written(error: OSError) -> Exception:

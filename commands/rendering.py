@@ -11,11 +11,12 @@ import datetime
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias, TypeGuard
+from typing import Final, NamedTuple, TypeAlias, TypeGuard
 
 import msgspec
 
 from bkctl.commands.config import OutputForm
+from bkctl.storage.severity import Severity
 from bkctl.storage.words import UNKNOWN
 
 API_VERSION = "bkctl/v1"
@@ -26,6 +27,9 @@ _CSV_LINE_END = "\r\n"
 
 _PROSE = frozenset({"problem", "finding", "reason", "detail", "error", "sentence", "consequence", "cure", "fix"})
 """Keys of columns with sentences."""
+
+_STYLES: Final = {Severity.INFORMATION: "36", Severity.WARNING: "33", Severity.CRITICAL: "1;31"}
+"""How a severity looks on a terminal: parameters of the escape sequence SGR."""
 
 _TIME_LIMIT_MS = 253_402_300_800_000
 """The year 10000: metadata may contain any number."""
@@ -249,3 +253,8 @@ def _csv_field(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
     return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+def painted(text: str, severity: Severity, *, is_colored: bool) -> str:
+    """Text in the colour of a severity."""
+    return f"\x1b[{_STYLES[severity]}m{text}\x1b[0m" if is_colored else text

@@ -75,8 +75,6 @@ def audit(
     require_order(context.settings)
     request = AuditQuestions(parse_losses(what_if or ()), *read_earlier(compare))
     started_s = time.monotonic()
-    if out is not None and not is_spark and not has_package("pyarrow"):
-        context.console.warn("writing HTML and JSON only, because Parquet needs PyArrow: pip install 'bkctl[spark]'")
     if is_spark:
         report = audit_on_spark(context, request, out, master, cores, source, ledgers_root)
     elif source is not None:
@@ -86,11 +84,19 @@ def audit(
             report = run_to_end(audit_file(context, cluster, with_request(facts, request), out))
     else:
         report = run_to_end(_audit_plainly(context, request, out))
+    _finish_files(context, report, request, out)
+    seconds = round(time.monotonic() - started_s, 3)
+    print_report(context, PrintedAudit(report, out, seconds, request.before, bool(request.losses)))
+    return verdict(context, report.summary, kinds)
+
+
+def _finish_files(context: CommandContext, report: AuditReport, request: AuditQuestions, out: str | None) -> None:
     if out is not None and request.before is not None:
         write_page(out, report, request.before)
-    seconds, has_losses = round(time.monotonic() - started_s, 3), bool(request.losses)
-    print_report(context, PrintedAudit(report, out, seconds, request.before, has_losses=has_losses))
-    return verdict(context, report.summary, kinds)
+    if out is not None and not has_package("pyarrow"):
+        context.console.warn(
+            "only HTML and JSON were written, because Parquet needs PyArrow: pip install 'bkctl[spark]'"
+        )
 
 
 async def _audit_plainly(context: CommandContext, request: AuditQuestions, out: str | None) -> AuditReport:
