@@ -22,7 +22,7 @@ class Terminal:
 
     def __init__(self, columns: int, rows: int = 24, **variables: str) -> None:
         self._socket = os.path.join(tempfile.gettempdir(), f"bkctl-tmux-{secrets.token_hex(4)}")
-        environment = bkctl_environment(**variables)
+        environment = bkctl_environment(BKCTL_OUTPUT="", **variables)
         for name in ("NO_COLOR", "COLUMNS"):  # the terminal has a width, and colours
             environment.pop(name)
         shell = ["env", f"PS1={PROMPT}", "bash", "--norc", "--noprofile", "-i"]
