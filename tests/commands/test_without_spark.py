@@ -100,7 +100,7 @@ def test_an_audit_writes_a_page_and_json_and_says_what_is_missing(bare: Run, clu
     out = tmp_path / "report"
     done = bare("audit", "--out", str(out), "-o", "json", BKCTL_METADATA_URI=cluster.metadata_uri)
     assert done.exit_code == 0, done.stderr
-    assert "HTML and JSON only, because Parquet needs PyArrow: pip install 'bkctl[spark]'" in done.stderr
+    assert "only HTML and JSON were written, because Parquet needs PyArrow: pip install 'bkctl[spark]'" in done.stderr
     assert sorted(each.name for each in out.iterdir()) == ["report.html", "report.json"]
     shown = bare("audit", "show", str(out), "-o", "json")
     assert (shown.exit_code, shown.json()["kind"]) == (0, done.json()["kind"])
