@@ -41,6 +41,7 @@ class LiveView:
         self._drawn: tuple[Sequence[str], os.terminal_size] | None = None
         self._is_over = threading.Event()
         self._is_screen = False
+        self._questions = 0
 
     def can_draw_on(self, stream: TextIO) -> bool:
         """Whether ``stream`` is a terminal that can move its cursor."""
@@ -73,10 +74,14 @@ class LiveView:
 
     @contextmanager
     def hidden(self) -> Iterator[None]:
-        """Inside, nothing is drawn: the operator is asked something."""
+        """Inside, nothing is drawn: the operator is asked something. Other threads may print meanwhile."""
         with self._lock:
             self._erase()
+            self._questions += 1
+        try:
             yield
+        finally:
+            self._questions -= 1
 
     def _start(self) -> None:
         self._is_over = threading.Event()
@@ -98,7 +103,7 @@ class LiveView:
 
     def _draw(self, is_over: threading.Event) -> None:
         with self._lock:
-            if is_over.is_set() or not self._is_in_foreground():
+            if is_over.is_set() or self._questions or not self._is_in_foreground():
                 return
             size = self._size()
             lines = _cut([line for part in self._parts for line in part(size.columns - 1)], size)

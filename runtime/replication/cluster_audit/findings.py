@@ -114,7 +114,8 @@ def _missing(report: AuditReport) -> Iterator[AuditFinding]:
             yield _finding(copies_missing(found, summary.judged_at_ms), total, listed_rows)
     if summary.unreadable:
         yield AuditFinding(unreadable_metadata(summary.unreadable), summary.unreadable)
-    if lost := [row for row in unavailable if row.is_lost]:
+    if summary.lost:
+        lost = [row for row in unavailable if row.is_lost]
         yield _finding(proven_loss([row.ledger_id for row in lost], summary.lost), summary.lost, lost)
 
 

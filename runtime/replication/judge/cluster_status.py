@@ -278,9 +278,11 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
     references = status.references
     why_unknown = None if references is None else references.why_unknown
     doubted = [] if references is None or why_unknown is None else set(status.down) - references.referenced
+    awaited = {each.bookie_id for each in status.maintenance if not each.is_overdue(status.now_ms)}
+    to_leave = [each for each in status.unreferenced if each not in awaited]
     yield from advise_down(
         DownBookies(
-            bookie_ids=tuple(status.down),
+            bookie_ids=(*status.down, *(each for each in status.unreferenced if each in awaited)),
             maintenance=status.maintenance,
             moved=frozenset() if status.root is None else status.root.recovering,
             is_repaired=not _is_nothing_repaired(status),
@@ -290,8 +292,8 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
         ),
         status.now_ms,
     )
-    if status.unreferenced and references is not None:
-        yield not_referenced(status.unreferenced, references.ledgers)
+    if to_leave and references is not None:
+        yield not_referenced(to_leave, references.ledgers)
 
 
 def _silent(bookies: Sequence[BookieFacts]) -> list[str]:

@@ -308,7 +308,8 @@ def _next_steps(
         )
     elif metadata.state is LedgerState.IN_RECOVERY:
         yield f"its next reader with recovery, or bkctl ledger close {ledger_id}, closes it"
-    if away := _away(facts):
+    away = _away(facts)
+    if away:
         yield in_maintenance(away, facts.autorecovery.now_ms).sentence
     yield from _recoveries(facts, candidates)
     if _bad_copies(facts):
@@ -316,13 +317,20 @@ def _next_steps(
         yield f"bkctl recover ledger {ledger_id} writes missing and damaged copies again{limit}"
     yield from _outside(facts)
     yield from _autorecovery(facts)
+    awaited = {each.bookie_id for each in away}
     if missing_answers and not set(missing_answers) <= facts.registrations.live:
-        yield last_resort(ledger_id, metadata, facts.registrations.live)
-    elif silent and metadata.is_closed:
+        if awaited.isdisjoint(metadata.last_segment.ensemble):
+            yield last_resort(ledger_id, metadata, facts.registrations.live)
+    elif silent and metadata.is_closed and awaited.isdisjoint(silent) and not _may_be_outside(facts):
         yield (
             f"if their disks are lost, bkctl ledger read {ledger_id} reads what is left, and bkctl ledger delete "
             f"{ledger_id} removes the ledger"
         )
+
+
+def _may_be_outside(facts: LedgerFacts) -> bool:
+    """Whether a bookie outside of the ensemble has entries without a live copy, or did not say that it has none."""
+    return any(each.found or each.problem is not None for each in facts.outside)
 
 
 def _away(facts: LedgerFacts) -> list[Maintenance]:

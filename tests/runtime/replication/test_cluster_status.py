@@ -177,6 +177,20 @@ def test_no_recovery_is_advised_for_a_bookie_in_maintenance() -> None:
     assert (finding.severity, finding.command) == (Severity.CRITICAL, "bkctl recover failed-bookie b4:3181")
 
 
+def test_a_bookie_in_maintenance_that_no_ledger_references_is_not_to_leave() -> None:
+    resting = in_maintenance("b4:3181")
+    status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), references=looked(), recovery=resting)
+    (finding,) = [each for each in status_findings(status) if each.part.startswith("bookies_")]
+    assert (finding.part, finding.command) == ("bookies_in_maintenance", "bkctl autorecovery maintenance list")
+    both = msgspec.structs.replace(looked(), bookie_ids=frozenset({"b4:3181", "b6:3181"}))
+    status = msgspec.structs.replace(status, bookies=(GOOD, DOWN, bookie("b6", is_writable=None)), references=both)
+    commands = {each.part: each.command for each in status_findings(status)}
+    assert commands["bookies_unreferenced"] == "bkctl decommission b6:3181"
+    over = msgspec.structs.replace(status, recovery=in_maintenance("b4:3181", is_over=True))
+    commands = {each.part: each.command for each in status_findings(over)}
+    assert commands["bookies_unreferenced"] == "bkctl decommission b4:3181"
+
+
 def test_a_maintenance_is_ended_only_for_a_bookie_that_is_back() -> None:
     over = in_maintenance("b2:3181", "b4:3181", is_over=True)
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, bookie("b2"), DOWN), recovery=over)

@@ -246,6 +246,41 @@ def test_a_loss_is_accepted_last() -> None:
     simulate(scenario)
 
 
+def test_no_loss_is_accepted_while_a_bookie_is_in_maintenance() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        open_id = await filled(cluster, OPEN)
+        closed_id = await filled(cluster, ledger({0: ("b1", "b2")}, 2, 2, last_entry_id=9, length=100))
+        now_ms = cluster.ports.clock.now_ms()
+        note = MaintenanceNote(start_ms=now_ms, end_ms=now_ms + 60_000, user="ann")
+        await RecoveryNotes(cluster.store, ROOT).maintenance.put("b1", note)
+        for bookie_id in ("b1", "b2"):
+            await cluster.stop(bookie_id)
+        for ledger_id in (open_id, closed_id):
+            found = steps(await explained(cluster, ledger_id))
+            assert "bookie b1 is in maintenance until " in found
+            assert "if their disks are lost" not in found
+        await cluster.ports.clock.sleep(61)
+        for ledger_id in (open_id, closed_id):
+            assert "if their disks are lost" in steps(await explained(cluster, ledger_id))
+
+    simulate(scenario)
+
+
+def test_no_deletion_while_a_bookie_outside_of_the_ensemble_may_have_the_entries() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await filled(cluster, TWO_COPIES, 12)
+        for bookie_id in ("b1", "b2"):
+            await cluster.stop(bookie_id)
+        assert f"bkctl ledger delete {ledger_id}" in steps(await explained(cluster, ledger_id))
+        cluster.failing["b5"] = Status.TIMEOUT
+        assert "ledger delete" not in steps(await explained(cluster, ledger_id)), "it did not say that it has none"
+        cluster.failing.clear()
+        copy_outside(cluster, ledger_id, "b4", 0, 3)
+        assert "ledger delete" not in steps(await explained(cluster, ledger_id))
+
+    simulate(scenario)
+
+
 def test_no_recovery_of_a_bookie_in_maintenance() -> None:
     async def scenario(cluster: LedgerCluster) -> None:
         ledger_id = await filled(cluster, CLOSED)

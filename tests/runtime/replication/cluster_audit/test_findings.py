@@ -81,6 +81,11 @@ def test_start_first_recover_second_accept_last() -> None:
     assert sum(each.ledgers or 0 for each in audit_findings(audited)) == 5, "each ledger once"
 
 
+def test_losses_are_said_also_if_the_list_ends_before_them() -> None:
+    audited = msgspec.structs.replace(report(closed("bf:3181", "bg:3181")), under_replicated=())
+    assert verdict(audited) == "critical: 1 ledger has entries that no registered bookie has"
+
+
 def test_only_the_bookies_of_write_sets_without_a_live_copy_are_to_be_started() -> None:
     """The first segment misses d, and has a live copy; the second has none."""
     audited = report(ledger({0: (A, D), 5: (E, "bf:3181")}, 2, 1, last_entry_id=9, length=100), cookies="abcdef")

@@ -1,0 +1,61 @@
+"""What is drawn at the bottom of a terminal does not cover a question, and a question stops no thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from bkctl.commands.live_view import LiveView
+
+FRAME, QUESTION, LINE = "elapsed 0:00", "continue? [y/N] ", "a line of the log"
+
+
+@contextmanager
+def opened_terminal() -> Iterator[tuple[TextIO, int]]:
+    """A terminal, and the descriptor from which everything that was written to it is read."""
+    reader, writer = os.openpty()
+    try:
+        with os.fdopen(writer, "w", encoding="utf-8") as stream:
+            yield stream, reader
+    finally:
+        os.close(reader)
+
+
+def written(stream: TextIO, reader: int, end: str) -> str:
+    print(end, file=stream, flush=True)
+    text = ""
+    while end not in text:
+        text += os.read(reader, 65536).decode()
+    return text
+
+
+def test_work_that_begins_during_a_question_is_not_drawn_over_it() -> None:
+    """ZooKeeper may get out of reach while the operator thinks."""
+    with opened_terminal() as (stream, reader):
+        view = LiveView(stream, {})
+        with view.hidden():
+            print(QUESTION, end="", file=stream, flush=True)
+            with view.showing(lambda _: [FRAME]):
+                assert FRAME not in written(stream, reader, "yes")
+        with view.showing(lambda _: [FRAME]):
+            assert FRAME in written(stream, reader, "end")
+
+
+def test_another_thread_prints_during_a_question() -> None:
+    """A thread that waits for the answer would not keep the session with ZooKeeper alive."""
+    with opened_terminal() as (stream, reader):
+        view = LiveView(stream, {})
+
+        def report() -> None:
+            with view.above(stream):
+                print(LINE, file=stream, flush=True)
+
+        with view.showing(lambda _: [FRAME]), view.hidden():
+            thread = threading.Thread(target=report, daemon=True)
+            thread.start()
+            thread.join(30)
+            assert not thread.is_alive()
+            assert LINE in written(stream, reader, "yes")
