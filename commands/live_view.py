@@ -84,11 +84,11 @@ class LiveView:
             self._questions -= 1
 
     def _start(self) -> None:
+        if _is_main_thread() and signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
+            signal.signal(signal.SIGTSTP, self._suspend)  # before there is anything to erase
         self._is_over = threading.Event()
         self._draw(self._is_over)  # also if the work is short
         threading.Thread(target=self._draw_until, args=(self._is_over,), name="live-view", daemon=True).start()
-        if _is_main_thread() and signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
-            signal.signal(signal.SIGTSTP, self._suspend)
 
     def _stop(self) -> None:
         self._is_over.set()
