@@ -18,6 +18,7 @@ from bkctl.commands.watch import clear_screen, parse_watch
 from bkctl.runtime.errors import MetadataUnavailableError
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
 from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.replication.judge.advice import Advice
 from bkctl.runtime.replication.judge.cluster_status import (
     BookieFacts,
     ClusterFacts,
@@ -26,7 +27,6 @@ from bkctl.runtime.replication.judge.cluster_status import (
     seconds_left,
     status_findings,
 )
-from bkctl.runtime.replication.judge.status_finding import StatusFinding
 from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey
 from bkctl.storage.severity import Severity, word, worst
 from bkctl.storage.words import counted, duration, percent, size
@@ -222,7 +222,7 @@ def _state(bookie: BookieFacts) -> str:
 
 
 def _screen(
-    context: CommandContext, watched: _WatchedStatus, severity: Severity | None, findings: list[StatusFinding]
+    context: CommandContext, watched: _WatchedStatus, severity: Severity | None, findings: list[Advice]
 ) -> dict[str, object]:
     """One line of text for each question, in the order in which a person asks them."""
     status = watched.status

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.recovery_rendering import print_report, shortened
+from bkctl.runtime.replication.judge.advice import these_bookies
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
-from bkctl.runtime.replication.judge.status_finding import these_bookies
 from bkctl.runtime.replication.run.decommission import DecommissionReport
 from bkctl.storage.words import counted, listed
 

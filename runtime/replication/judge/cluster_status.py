@@ -14,8 +14,8 @@ import msgspec
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+from bkctl.runtime.replication.judge.advice import Advice, age, these_bookies
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
-from bkctl.runtime.replication.judge.status_finding import StatusFinding, age, these_bookies
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, duration, listed, percent
 
@@ -177,11 +177,11 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         return () if self.recovery is None else self.recovery.maintenance
 
 
-def status_findings(status: ClusterFacts) -> list[StatusFinding]:
+def status_findings(status: ClusterFacts) -> list[Advice]:
     """What is wrong, most urgent first."""
     if status.zookeeper_ms is None:
         reason = status.unknown.get("zookeeper", "no answer")
-        return [StatusFinding(Severity.CRITICAL, "zookeeper", reason, "bkctl cluster info --debug")]
+        return [Advice(Severity.CRITICAL, "zookeeper", reason, "bkctl cluster info --debug")]
     found = [
         *_root_findings(status.root),
         *_down_findings(status),
@@ -195,10 +195,10 @@ def status_findings(status: ClusterFacts) -> list[StatusFinding]:
     ]
     if status.zookeeper_ms >= LATENCY_WARNING_MS:
         sentence = f"ZooKeeper took {status.zookeeper_ms:.0f} ms to answer"
-        found.append(StatusFinding(Severity.WARNING, "zookeeper", sentence, "bkctl cluster info --debug"))
+        found.append(Advice(Severity.WARNING, "zookeeper", sentence, "bkctl cluster info --debug"))
     for part, reason in status.unknown.items():
         command = _COMMANDS.get(part, "bkctl cluster info")
-        found.append(StatusFinding(Severity.WARNING, part, f"unknown: {reason}", command))
+        found.append(Advice(Severity.WARNING, part, f"unknown: {reason}", command))
     return sorted(found, key=lambda each: each.severity, reverse=True)
 
 
@@ -229,14 +229,14 @@ _COMMANDS = {
 }
 
 
-def _root_findings(root: RootStatus | None) -> Iterator[StatusFinding]:
+def _root_findings(root: RootStatus | None) -> Iterator[Advice]:
     if root is None:
         return
     if root.is_restore_unfinished:
         sentence = "a restore is unfinished, so only a part of the metadata is there"
-        yield StatusFinding(Severity.CRITICAL, "restore", sentence, "bkctl cluster restore FILE")
+        yield Advice(Severity.CRITICAL, "restore", sentence, "bkctl cluster restore FILE")
     if root.migration is not None:
-        yield StatusFinding(Severity.WARNING, "migration", root.migration, "bkctl metadata doctor")
+        yield Advice(Severity.WARNING, "migration", root.migration, "bkctl metadata doctor")
 
 
 def down_bookies(status: ClusterFacts) -> str | None:
@@ -251,7 +251,7 @@ def _is_nothing_repaired(status: ClusterFacts) -> bool:
     return _total(status.marks) == 0 and (has_no_auditor or is_off)
 
 
-def _down_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
+def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
     down = status.down
     if not down:
         return
@@ -275,7 +275,7 @@ def _down_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
     severity = Severity.CRITICAL if several or not is_repaired else Severity.WARNING
     if resting and not moved and not left:
         severity = Severity.INFORMATION
-    yield StatusFinding(severity, "bookies_down", sentence, fix)
+    yield Advice(severity, "bookies_down", sentence, fix)
 
 
 def _doubt(references: DownReferences | None, bookie_ids: Sequence[str]) -> str:
@@ -284,7 +284,7 @@ def _doubt(references: DownReferences | None, bookie_ids: Sequence[str]) -> str:
     return f" (whether any does is unknown: {references.why_unknown})"
 
 
-def _unreferenced_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
+def _unreferenced_findings(status: ClusterFacts) -> Iterator[Advice]:
     if status.unreferenced:
         assert status.references is not None
         sentence = (
@@ -293,14 +293,14 @@ def _unreferenced_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
             f"{'it' if len(status.unreferenced) == 1 else 'them'}: what will not come back needs no cookie"
         )
         fix = f"bkctl cookie delete {status.unreferenced[0]} --dry-run"
-        yield StatusFinding(Severity.INFORMATION, "bookies_unreferenced", sentence, fix)
+        yield Advice(Severity.INFORMATION, "bookies_unreferenced", sentence, fix)
 
 
 def _silent(bookies: Sequence[BookieFacts]) -> list[str]:
     return [each.bookie_id for each in bookies if each.is_registered and each.problem is not None]
 
 
-def _bookie_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
+def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:
     bookies = status.bookies
     if bookies is None:
         return
@@ -309,26 +309,26 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
     foreign = [each.bookie_id for each in bookies if each.is_registered and not each.has_cookie]
     several = len(silent) + len(status.down) > 1
     if not any(each.is_writable for each in bookies):
-        yield StatusFinding(Severity.CRITICAL, "no_writable_bookie", "no bookie is writable", "bkctl bookie list")
+        yield Advice(Severity.CRITICAL, "no_writable_bookie", "no bookie is writable", "bkctl bookie list")
     if silent:
         severity = Severity.CRITICAL if several else Severity.WARNING
         refusals = {each.bookie_id: each.problem for each in bookies if each.is_refusing}
         if refusals:
             said = "; ".join(dict.fromkeys(str(text).partition(f"{each}: ")[2] for each, text in refusals.items()))
             sentence = f"{these_bookies(list(refusals), 'is', 'are')} registered, but answered: {said}"
-            yield StatusFinding(severity, "bookies_refusing", sentence, f"bkctl bookie info {min(refusals)}")
+            yield Advice(severity, "bookies_refusing", sentence, f"bkctl bookie info {min(refusals)}")
         if silent := [each for each in silent if each not in refusals]:
             sentence = f"{these_bookies(silent, 'is', 'are')} registered, but did not answer"
-            yield StatusFinding(severity, "bookies_silent", sentence, f"bkctl bookie info {silent[0]}")
+            yield Advice(severity, "bookies_silent", sentence, f"bkctl bookie info {silent[0]}")
     if read_only:
         sentence = f"{these_bookies(read_only, 'is', 'are')} read-only"
-        yield StatusFinding(Severity.INFORMATION, "bookies_read_only", sentence, f"bkctl bookie show {read_only[0]}")
+        yield Advice(Severity.INFORMATION, "bookies_read_only", sentence, f"bkctl bookie show {read_only[0]}")
     if foreign:
         sentence = f"{these_bookies(foreign, 'is', 'are')} registered without a cookie"
-        yield StatusFinding(Severity.WARNING, "bookies_without_cookie", sentence, "bkctl metadata doctor")
+        yield Advice(Severity.WARNING, "bookies_without_cookie", sentence, "bkctl metadata doctor")
 
 
-def _disk_findings(bookies: tuple[BookieFacts, ...] | None) -> Iterator[StatusFinding]:
+def _disk_findings(bookies: tuple[BookieFacts, ...] | None) -> Iterator[Advice]:
     used = {each.bookie_id: each.used_fraction for each in bookies or () if each.used_fraction is not None}
     for severity, limit, end in (
         (Severity.CRITICAL, DISK_CRITICAL_FRACTION, math.inf),
@@ -337,10 +337,10 @@ def _disk_findings(bookies: tuple[BookieFacts, ...] | None) -> Iterator[StatusFi
         full = [bookie_id for bookie_id, fraction in used.items() if limit <= fraction < end]
         if full:
             sentence = f"disks of {these_bookies(full, 'is', 'are')} at least {percent(limit)} full"
-            yield StatusFinding(severity, "disks", sentence, "bkctl bookie info")
+            yield Advice(severity, "disks", sentence, "bkctl bookie info")
 
 
-def _collection_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
+def _collection_findings(status: ClusterFacts) -> Iterator[Advice]:
     """A bookie that was removed may have left its note."""
     known = {each.bookie_id for each in status.bookies or ()}
     stopped = () if status.recovery is None else status.recovery.stopped
@@ -349,10 +349,10 @@ def _collection_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
         first = next(iter(found))
         which = these_bookies(list(found), "deletes", "delete")
         sentence = f"{which} no ledgers, because the metadata is older than it was: {found[first].stopped}"
-        yield StatusFinding(Severity.CRITICAL, "deletion_stopped", sentence, f"bkctl bookie gc status {first}")
+        yield Advice(Severity.CRITICAL, "deletion_stopped", sentence, f"bkctl bookie gc status {first}")
 
 
-def _replication_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
+def _replication_findings(status: ClusterFacts) -> Iterator[Advice]:
     switches = status.autorecovery
     if switches is not None and switches.off_since_ms is not None:
         note = switches.note
@@ -360,10 +360,10 @@ def _replication_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
         by = f" by {note.by}" if note.by else ""
         why = f" ({note.reason})" if note.reason else ""
         sentence = f"autorecovery has been disabled{by} for {age(status.now_ms, switches.off_since_ms)}{why}{overdue}"
-        yield StatusFinding(Severity.WARNING, "autorecovery_disabled", sentence, "bkctl autorecovery enable")
+        yield Advice(Severity.WARNING, "autorecovery_disabled", sentence, "bkctl autorecovery enable")
     if status.auditor is not None and not status.auditor.is_elected:
         sentence = "no auditor is elected, so lost bookies are not noticed"
-        yield StatusFinding(Severity.WARNING, "no_auditor", sentence, "bkctl autorecovery auditor")
+        yield Advice(Severity.WARNING, "no_auditor", sentence, "bkctl autorecovery auditor")
     if switches is None:
         return
     if switches.delay_s is not None and switches.delay_s > DELAY_WARNING_S:
@@ -371,39 +371,39 @@ def _replication_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
     checked_ms = switches.full_check_ms
     if checked_ms is not None and status.now_ms - checked_ms > FULL_CHECK_AGE_MS:
         sentence = f"the last check of all ledgers ended {age(status.now_ms, checked_ms)} ago"
-        yield StatusFinding(Severity.INFORMATION, "full_check", sentence, "bkctl autorecovery reset-checks all-ledgers")
+        yield Advice(Severity.INFORMATION, "full_check", sentence, "bkctl autorecovery reset-checks all-ledgers")
 
 
-def _delay_finding(status: ClusterFacts, delay_s: int) -> StatusFinding:
+def _delay_finding(status: ClusterFacts, delay_s: int) -> Advice:
     sentence = f"ledgers of a lost bookie are replicated only after {duration(delay_s)}"
     cause = next((each for each in status.maintenance if each.note and each.note.set_delay_s == delay_s), None)
     if cause is None:
-        return StatusFinding(Severity.WARNING, "recovery_delay", sentence, "bkctl autorecovery delay set 0")
+        return Advice(Severity.WARNING, "recovery_delay", sentence, "bkctl autorecovery delay set 0")
     sentence += f", as the maintenance of bookie {cause.bookie_id} has set; its end restores the delay"
     if cause.is_overdue(status.now_ms):
         fix = f"bkctl autorecovery maintenance end {cause.bookie_id}"
-        return StatusFinding(Severity.WARNING, "recovery_delay", sentence, fix)
-    return StatusFinding(Severity.INFORMATION, "recovery_delay", sentence, "bkctl autorecovery maintenance list")
+        return Advice(Severity.WARNING, "recovery_delay", sentence, fix)
+    return Advice(Severity.INFORMATION, "recovery_delay", sentence, "bkctl autorecovery maintenance list")
 
 
-def _mark_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
+def _mark_findings(status: ClusterFacts) -> Iterator[Advice]:
     marks, locks = status.marks, status.locks
     if marks is not None and (marks.at_least or not marks.is_exact):
         is_old = marks.oldest_ms is not None and status.now_ms - marks.oldest_ms > MARK_AGE_WARNING_MS
         oldest = "" if marks.oldest_ms is None else f"; the oldest mark is {age(status.now_ms, marks.oldest_ms)} old"
         sentence = f"{marks.ledgers} marked as under-replicated{oldest}"
         command = "bkctl autorecovery repair-marks --dry-run" if is_old else "bkctl autorecovery pending"
-        yield StatusFinding(Severity.WARNING, "marks", sentence, command)
+        yield Advice(Severity.WARNING, "marks", sentence, command)
         has_notes = status.recovery is not None and status.recovery.daemons  # they show more than locks
         if is_old and locks is not None and not locks.count and not has_notes:
             sentence = "no ledger is being repaired: no replication lock is held"
-            yield StatusFinding(Severity.WARNING, "no_repair", sentence, "bkctl autorecovery status")
+            yield Advice(Severity.WARNING, "no_repair", sentence, "bkctl autorecovery status")
     if locks is not None and locks.oldest_ms is not None and status.now_ms - locks.oldest_ms > LOCK_AGE_WARNING_MS:
         sentence = f"a ledger has been locked for repair for {age(status.now_ms, locks.oldest_ms)}"
-        yield StatusFinding(Severity.INFORMATION, "old_lock", sentence, "bkctl autorecovery running")
+        yield Advice(Severity.INFORMATION, "old_lock", sentence, "bkctl autorecovery running")
 
 
-def _note_findings(status: ClusterFacts) -> Iterator[StatusFinding]:
+def _note_findings(status: ClusterFacts) -> Iterator[Advice]:
     if status.recovery is None:
         return
     marks, is_off = status.marks, status.autorecovery is not None and status.autorecovery.off_since_ms is not None

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
-from bkctl.runtime.replication.judge.status_finding import StatusFinding, age, these_bookies
+from bkctl.runtime.replication.judge.advice import Advice, age, these_bookies
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, duration, listed
 
@@ -38,7 +38,7 @@ def idle_seconds(recovery: RecoveryStatus, waiting: WaitingMarks | None, now_ms:
     return max(0, now_ms - max(waiting.oldest_ms, *finished)) // 1000
 
 
-def recovery_findings(recovery: RecoveryStatus, waiting: WaitingMarks | None, now_ms: int) -> Iterator[StatusFinding]:
+def recovery_findings(recovery: RecoveryStatus, waiting: WaitingMarks | None, now_ms: int) -> Iterator[Advice]:
     """What is wrong. ``waiting`` None: no ledger is marked, that is unknown, or autorecovery is disabled."""
     yield from _loss_findings(recovery)
     yield from _return_findings(recovery)
@@ -48,12 +48,12 @@ def recovery_findings(recovery: RecoveryStatus, waiting: WaitingMarks | None, no
     yield from _worker_findings(recovery, waiting, now_ms)
     if recovery.failures:
         sentence = f"repairs of {recovery.failures:,} marked ledgers failed and will be tried again"
-        yield StatusFinding(Severity.INFORMATION, "failed_repairs", sentence, "bkctl autorecovery pending")
+        yield Advice(Severity.INFORMATION, "failed_repairs", sentence, "bkctl autorecovery pending")
     for problem in recovery.unreadable:
-        yield StatusFinding(Severity.WARNING, "unreadable_note", problem, "bkctl metadata doctor")
+        yield Advice(Severity.WARNING, "unreadable_note", problem, "bkctl metadata doctor")
 
 
-def _loss_findings(recovery: RecoveryStatus) -> Iterator[StatusFinding]:
+def _loss_findings(recovery: RecoveryStatus) -> Iterator[Advice]:
     count = recovery.losses.count
     if not count:
         return
@@ -61,17 +61,17 @@ def _loss_findings(recovery: RecoveryStatus) -> Iterator[StatusFinding]:
     names = f": {listed(first, total=count)}" if first else ""
     sentence = f"{counted(count, 'ledger has', 'ledgers have')} entries that no registered bookie has{names}"
     command = f"bkctl ledger explain {first[0]}" if len(first) == 1 else STATUS_COMMAND
-    yield StatusFinding(Severity.CRITICAL, "lost_entries", sentence, command)
+    yield Advice(Severity.CRITICAL, "lost_entries", sentence, command)
 
 
-def _return_findings(recovery: RecoveryStatus) -> Iterator[StatusFinding]:
+def _return_findings(recovery: RecoveryStatus) -> Iterator[Advice]:
     for bookie_id, ledger_ids in recovery.returned:
         ledgers = "ledger" if len(ledger_ids) == 1 else f"{counted(len(ledger_ids), 'ledger')}:"
         sentence = (
             f"bookie {bookie_id} is back, which was given up when {ledgers} {listed(ledger_ids)} "
             f"{'was' if len(ledger_ids) == 1 else 'were'} closed: it may have entries that the others do not have"
         )
-        yield StatusFinding(
+        yield Advice(
             Severity.WARNING,
             "given_up_bookie",
             sentence,
@@ -79,39 +79,39 @@ def _return_findings(recovery: RecoveryStatus) -> Iterator[StatusFinding]:
         )
 
 
-def _maintenance_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[StatusFinding]:
+def _maintenance_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[Advice]:
     overdue = [each for each in recovery.maintenance if each.note is not None and each.is_overdue(now_ms)]
     if overdue:
         names = [each.bookie_id for each in overdue]
         since_ms = min(each.note.end_ms for each in overdue if each.note is not None)
         sentence = f"the maintenance of {these_bookies(names, 'is', 'are')} overdue by {age(now_ms, since_ms)}"
         command = f"bkctl autorecovery maintenance end {names[0]}" if len(names) == 1 else _MAINTENANCE_COMMAND
-        yield StatusFinding(Severity.WARNING, "maintenance_overdue", sentence, command)
+        yield Advice(Severity.WARNING, "maintenance_overdue", sentence, command)
 
 
 _MAINTENANCE_COMMAND = "bkctl autorecovery maintenance list"
 
 
-def _deadline_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[StatusFinding]:
+def _deadline_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[Advice]:
     excused = {each.bookie_id for each in recovery.maintenance if not each.is_overdue(now_ms)}
     pending = [(bookie_id, note) for bookie_id, note in recovery.deadlines if note.due_ms > now_ms]
     names = [bookie_id for bookie_id, _ in pending if bookie_id not in excused]
     if names:
         wait = duration(min(note.due_ms - now_ms for bookie_id, note in pending if bookie_id in names) / 1000)
         sentence = f"{these_bookies(names, 'is', 'are')} gone; the ledgers will be marked in {wait}"
-        yield StatusFinding(Severity.INFORMATION, "deadlines", sentence, STATUS_COMMAND)
+        yield Advice(Severity.INFORMATION, "deadlines", sentence, STATUS_COMMAND)
 
 
-def _daemon_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[StatusFinding]:
+def _daemon_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[Advice]:
     silent = [each for each in recovery.daemons if now_ms - each.written_ms > SILENCE_WARNING_MS]
     if silent:
         names = listed([f"{each.host} (process {each.pid})" for each in silent])
         wait = age(now_ms, min(each.written_ms for each in silent))
         sentence = f"daemons have not reported for up to {wait} and may hang: {names}"
-        yield StatusFinding(Severity.WARNING, "daemon_silent", sentence, STATUS_COMMAND)
+        yield Advice(Severity.WARNING, "daemon_silent", sentence, STATUS_COMMAND)
     for daemon in recovery.daemons:
         if daemon.alarm is not None:
-            yield StatusFinding(Severity.CRITICAL, "too_many_gone", daemon.alarm, STATUS_COMMAND)
+            yield Advice(Severity.CRITICAL, "too_many_gone", daemon.alarm, STATUS_COMMAND)
         for lane in daemon.lanes:
             if lane.error is None:
                 continue
@@ -119,10 +119,10 @@ def _daemon_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[StatusFi
             since = "never succeeded" if ended is None else f"succeeded {age(now_ms, ended)} ago"
             name = f"the auditor on {daemon.host} (process {daemon.pid})"
             sentence = f"{name} reports that its task {lane.name} fails: {lane.error} ({since})"
-            yield StatusFinding(Severity.WARNING, "auditor_task", sentence, STATUS_COMMAND)
+            yield Advice(Severity.WARNING, "auditor_task", sentence, STATUS_COMMAND)
 
 
-def _worker_findings(recovery: RecoveryStatus, waiting: WaitingMarks | None, now_ms: int) -> Iterator[StatusFinding]:
+def _worker_findings(recovery: RecoveryStatus, waiting: WaitingMarks | None, now_ms: int) -> Iterator[Advice]:
     if waiting is None or not recovery.daemons:
         return
     idle_s = idle_seconds(recovery, waiting, now_ms)
@@ -131,7 +131,7 @@ def _worker_findings(recovery: RecoveryStatus, waiting: WaitingMarks | None, now
             sentence = "ledgers are marked, but no daemon is a worker: " + listed(
                 [f"{each.host} (role {each.role})" for each in recovery.daemons]
             )
-            yield StatusFinding(Severity.WARNING, "no_worker", sentence, STATUS_COMMAND)
+            yield Advice(Severity.WARNING, "no_worker", sentence, STATUS_COMMAND)
     elif idle_s > NO_PROGRESS_WARNING_S:
         sentence = f"ledgers are marked, but no worker has finished one for {duration(idle_s)}"
-        yield StatusFinding(Severity.WARNING, "no_progress", sentence, "bkctl autorecovery pending")
+        yield Advice(Severity.WARNING, "no_progress", sentence, "bkctl autorecovery pending")

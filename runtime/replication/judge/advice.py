@@ -1,0 +1,270 @@
+"""What is wrong with a cluster, and the one command that helps now. Pure.
+
+Every screen takes its advice from here: the status, the explanation of a ledger, audits, and the ends of commands. The
+order of the steps is always the same: start bookies that have the only copies, then recover the bookies that will not
+come back, and accept a loss last, once it is proven.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from bkctl.runtime.metadata.replication.maintenance import Maintenance
+from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
+from bkctl.runtime.replication.judge.verdict import ReplicationRow, ReplicationState
+from bkctl.storage.severity import Severity
+from bkctl.storage.words import SHOWN_MAX, counted, duration, enumerated, listed
+
+AUTORECOVERY_STATUS = "bkctl autorecovery status"
+AUTORECOVERY_START = "bkctl autorecovery start"
+_IDS_KEPT_MAX = 10
+
+
+class Advice(msgspec.Struct, frozen=True):
+    """What is wrong and what helps. ``part``: the stable name of the situation. ``command``: None if none helps."""
+
+    severity: Severity
+    part: str
+    sentence: str
+    command: str | None = None
+
+
+class NoLiveCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """Ledgers with entries of which no live bookie has a copy: how many, and the first of them.
+
+    ``to_start``: the bookies that bring most of them back, the most useful first. ``is_exact``: whether there are no
+    others.
+    """
+
+    ledgers: int = 0
+    first_ids: tuple[int, ...] = ()
+    to_start: tuple[str, ...] = ()
+    is_exact: bool = True
+
+
+class NoLiveCopyTally:
+    """Collects such ledgers. Its memory grows with the bookies and not with the ledgers."""
+
+    def __init__(self) -> None:
+        self._ledgers = 0
+        self._first_ids: list[int] = []
+        self._holders: collections.Counter[frozenset[str]] = collections.Counter()
+
+    def add(self, ledger_id: int, rows: Iterable[ReplicationRow]) -> None:
+        """Note the judged write sets of one ledger; it counts if one of them has no live copy."""
+        holders = {frozenset(row.missing_bookies) for row in rows if row.replication is ReplicationState.UNAVAILABLE}
+        if not holders:
+            return
+        self._ledgers += 1
+        self._holders.update(holders)
+        if len(self._first_ids) < _IDS_KEPT_MAX:
+            self._first_ids.append(ledger_id)
+
+    def result(self, *, is_exact: bool = True) -> NoLiveCopy:
+        """What was found."""
+        return NoLiveCopy(
+            ledgers=self._ledgers,
+            first_ids=tuple(self._first_ids),
+            to_start=bookies_to_start(self._holders),
+            is_exact=is_exact,
+        )
+
+
+def bookies_to_start(holders: Mapping[frozenset[str], int]) -> tuple[str, ...]:
+    """Few bookies of which each of the sets has one, the most useful first. The value of a set is how often it occurs.
+
+    One member of a set is enough, because each has the same entries.
+    """
+    left = {each: count for each, count in holders.items() if each}
+    chosen = []
+    while left:
+        weights: collections.Counter[str] = collections.Counter()
+        for each, count in left.items():
+            weights.update(dict.fromkeys(each, count))
+        best = min(weights, key=lambda bookie_id: (-weights[bookie_id], bookie_id))
+        chosen.append(best)
+        left = {each: count for each, count in left.items() if best not in each}
+    return tuple(chosen)
+
+
+class DownBookies(msgspec.Struct, frozen=True, kw_only=True):
+    """Bookies that are not registered and may be referenced, with what is known about them.
+
+    ``maintenance``: all of it. ``moved``: those whose ledgers a command is moving. ``is_repaired``: whether
+    autorecovery copies their ledgers. ``others_silent``: bookies that are registered and do not answer. ``doubt``: why
+    it is unknown which of them ledgers reference.
+    """
+
+    bookie_ids: tuple[str, ...]
+    maintenance: tuple[Maintenance, ...] = ()
+    moved: frozenset[str] = frozenset()
+    is_repaired: bool = True
+    others_silent: int = 0
+    no_live_copy: NoLiveCopy = NoLiveCopy()
+    doubt: Mapping[str, str] = {}
+
+
+def worst_first(advice: Iterable[Advice]) -> list[Advice]:
+    """By severity; what came first stays first among equals."""
+    return sorted(advice, key=lambda each: each.severity, reverse=True)
+
+
+# --- bookies that are down -----------------------------------------------------------------------------------------
+
+
+def advise_down(down: DownBookies, now_ms: int) -> Iterator[Advice]:
+    """What to do about bookies that are down: start those with the only copies first, then recover the others."""
+    resting = {each.bookie_id: each for each in down.maintenance if not each.is_overdue(now_ms)}
+    away = [resting[each] for each in down.bookie_ids if each in resting and each not in down.moved]
+    moved = [each for each in down.bookie_ids if each in down.moved]
+    left = [each for each in down.bookie_ids if each not in resting and each not in down.moved]
+    if down.no_live_copy.ledgers:
+        yield start_first(down.no_live_copy)
+    if left:
+        yield _recover_left(down, left)
+    if moved:
+        sentence = f"{these_bookies(moved, 'is', 'are')} not registered; a command is moving the ledgers"
+        yield Advice(Severity.WARNING, "bookies_down", sentence, "bkctl audit")
+    if away:
+        yield in_maintenance(away, now_ms)
+
+
+def start_first(found: NoLiveCopy) -> Advice:
+    """Ledgers have no live copy: a recovery leaves them, so the bookies that have one must be started before."""
+    at_least = "" if found.is_exact else "at least "
+    sentence = f"{at_least}{counted(found.ledgers, 'ledger has', 'ledgers have')} no live copy"
+    if not found.to_start:
+        command = f"bkctl ledger explain {found.first_ids[0]}" if found.first_ids else None
+        return Advice(Severity.CRITICAL, "no_live_copy", sentence, command)
+    sentence += f"; start {enumerated(found.to_start, shown_max=SHOWN_MAX)}"
+    return Advice(Severity.CRITICAL, "no_live_copy", sentence, f"bkctl bookie show {found.to_start[0]}")
+
+
+def _recover_left(down: DownBookies, left: list[str]) -> Advice:
+    sentence = f"{these_bookies(left, 'is', 'are')} not registered"
+    if not down.is_repaired:
+        them = "it" if len(left) == 1 else "them"
+        doubts = dict.fromkeys(down.doubt[each] for each in left if each in down.doubt)
+        doubt = f" (whether any does is unknown: {'; '.join(doubts)})" if doubts else ""
+        sentence += f"; nothing repairs ledgers that still reference {them}{doubt}"
+    is_critical = not down.is_repaired or len(down.bookie_ids) + down.others_silent > 1
+    severity = Severity.CRITICAL if is_critical else Severity.WARNING
+    return Advice(severity, "bookies_down", sentence, recover_command(left))
+
+
+def recover_command(bookie_ids: Sequence[str]) -> str:
+    """The command that copies the ledgers of bookies that will not come back; of the first, if there are many."""
+    return f"bkctl recover failed-bookie {' '.join(bookie_ids[:SHOWN_MAX])}"
+
+
+def in_maintenance(away: Sequence[Maintenance], now_ms: int) -> Advice:
+    """Bookies that are expected to be away: nothing is to be done before their time is over."""
+    sentences = []
+    for each in away[:SHOWN_MAX]:
+        assert each.note is not None  # otherwise its time would be over
+        sentences.append(f"bookie {each.bookie_id} is in maintenance until {clock_time(each.note.end_ms, now_ms)}")
+        sentences[-1] += f" (by {each.note.user})" if each.note.user else ""
+    more = f" and {len(away) - SHOWN_MAX} more" if len(away) > SHOWN_MAX else ""
+    command = "bkctl autorecovery maintenance list"
+    return Advice(Severity.INFORMATION, "bookies_in_maintenance", "; ".join(sentences) + more, command)
+
+
+def not_referenced(bookie_ids: Sequence[str], ledgers: int) -> Advice:
+    """Bookies that are down, and that no ledger references, for example after a recovery."""
+    them = "it" if len(bookie_ids) == 1 else "them"
+    sentence = (
+        f"{these_bookies(bookie_ids, 'is', 'are')} not registered, and none of the {counted(ledgers, 'ledger')} "
+        f"references {them}: what will not come back can leave the cluster"
+    )
+    return Advice(Severity.INFORMATION, "bookies_unreferenced", sentence, f"bkctl decommission {bookie_ids[0]}")
+
+
+def it_serves(bookie_id: str) -> Advice:
+    """A bookie that serves was given as a failed one."""
+    sentence = f"bookie {bookie_id} is registered and serves; to move its ledgers: bkctl bookie drain {bookie_id}"
+    return Advice(Severity.WARNING, "bookie_serves", sentence, f"bkctl bookie drain {bookie_id}")
+
+
+def nothing_writable(read_only: Sequence[str], down: Sequence[str]) -> Advice:
+    """No bookie takes new entries, so nothing can be written or copied."""
+    sentence = "no bookie is writable"
+    if down:
+        sentence += f": start {enumerated(down, 'or', SHOWN_MAX)}"
+        return Advice(Severity.CRITICAL, "no_writable_bookie", sentence, f"bkctl bookie show {down[0]}")
+    if read_only:
+        return Advice(Severity.CRITICAL, "no_writable_bookie", sentence, f"bkctl bookie show {read_only[0]}")
+    return Advice(Severity.CRITICAL, "no_writable_bookie", sentence + ": start one", "bkctl bookie list")
+
+
+# --- ledgers -------------------------------------------------------------------------------------------------------
+
+
+def open_without_writer(ledger_ids: Sequence[int], total: int = 0) -> Advice:
+    """Open ledgers that wait for their writers; if the writers have ended, a recovery never moves them."""
+    number = max(total, len(ledger_ids))
+    sentence = (
+        f"{counted(number, 'ledger is', 'ledgers are')} open ({listed(ledger_ids, total=number)}): "
+        f"{'its writer replaces' if number == 1 else 'their writers replace'} lost bookies; without a writer, close "
+        f"{'it' if number == 1 else 'them'}"
+    )
+    return Advice(Severity.WARNING, "open_ledgers", sentence, f"bkctl ledger close {ledger_ids[0]}")
+
+
+def proven_loss(ledger_ids: Sequence[int], total: int = 0) -> Advice:
+    """Ledgers whose entries are lost even if every bookie is started that still can be: the last step."""
+    number = max(total, len(ledger_ids))
+    sentence = (
+        f"{counted(number, 'ledger has', 'ledgers have')} entries that no bookie has any more "
+        f"({listed(ledger_ids, total=number)}): accept the loss if no disk with them exists"
+    )
+    return Advice(Severity.CRITICAL, "lost_entries", sentence, f"bkctl ledger explain {ledger_ids[0]}")
+
+
+# --- autorecovery --------------------------------------------------------------------------------------------------
+
+
+def no_auditor() -> Advice:
+    """Nobody notices lost bookies."""
+    sentence = "no auditor is elected, so lost bookies are not noticed"
+    return Advice(Severity.WARNING, "no_auditor", sentence, AUTORECOVERY_START)
+
+
+def waits_for_auditor(
+    pending: Iterable[tuple[str, LostBookieNote]], auditor: str | None, now_ms: int, excused: Collection[str] = ()
+) -> Advice | None:
+    """Bookies whose ledgers the auditor will mark, when and by whom; None if there are none."""
+    due = {bookie_id: note.due_ms for bookie_id, note in pending if note.due_ms > now_ms and bookie_id not in excused}
+    if not due:
+        return None
+    first_ms = min(due.values())
+    who = "the auditor" if auditor is None else f"the auditor {auditor}"
+    sentence = (
+        f"{these_bookies(list(due), 'is', 'are')} gone; {who} marks the ledgers at {clock_time(first_ms, now_ms)}, in "
+        f"{duration((first_ms - now_ms) / 1000)}"
+    )
+    return Advice(Severity.INFORMATION, "deadlines", sentence, AUTORECOVERY_STATUS)
+
+
+# --- words ---------------------------------------------------------------------------------------------------------
+
+
+def age(now_ms: int, since_ms: int) -> str:
+    """Time since then; 0 when the clocks disagree."""
+    return duration(max(0, now_ms - since_ms) / 1000)
+
+
+def clock_time(time_ms: int, now_ms: int) -> str:
+    """A time of day, like "14:20 UTC"; with the date if it is not that of ``now_ms``."""
+    moment, now = (datetime.datetime.fromtimestamp(each / 1000, datetime.UTC) for each in (time_ms, now_ms))
+    return moment.strftime("%H:%M UTC" if moment.date() == now.date() else "%Y-%m-%d %H:%M UTC")
+
+
+def these_bookies(bookie_ids: Sequence[str], singular: str, plural: str) -> str:
+    """Bookies with their verb, like "bookie b1:3181 is"."""
+    if len(bookie_ids) == 1:
+        return f"bookie {bookie_ids[0]} {singular}"
+    return f"{counted(len(bookie_ids), 'bookie')} ({listed(bookie_ids)}) {plural}"
