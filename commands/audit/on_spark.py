@@ -73,7 +73,7 @@ def _known_input(
     """What can be found out before Spark starts, and about how many ledgers there are."""
     if source is None:
         require_metadata_uri(context)
-        facts, ledgers_count = run_to_end(_facts_and_size(context, losses))
+        facts, ledgers_count = run_to_end(_facts_and_size, context, losses)
         yield (None, facts), ledgers_count
     elif URI_MARK in source:
         yield None, None

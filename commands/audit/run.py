@@ -79,9 +79,9 @@ def audit(
         if URI_MARK in source:
             raise InvalidArgumentError(f"{source} needs --spark: only Spark reads files of other file systems")
         with open_cluster_file(context, source, ledgers_root) as (cluster, facts):
-            report = run_to_end(audit_file(context, cluster, with_losses(facts, losses), out))
+            report = run_to_end(audit_file, context, cluster, with_losses(facts, losses), out)
     else:
-        report = run_to_end(_audit_plainly(context, losses, out))
+        report = run_to_end(_audit_plainly, context, losses, out)
     print_report(context, report, out=out, seconds=round(time.monotonic() - started_s, 3))
     return verdict(context, report.summary, kinds)
 

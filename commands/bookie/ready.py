@@ -40,7 +40,7 @@ def ready(
     if address is None:
         from bkctl.commands.event_loop import run_to_end
 
-        address = run_to_end(resolve(context, target))
+        address = run_to_end(resolve, context, target)
     timeout_s = context.settings.timeout_s
     stage = None
     try:
