@@ -138,6 +138,21 @@ class Console:
         except OSError as error:
             raise _not_written(error) from error
 
+    def verdict(self, severity: Severity | None, sentence: str) -> None:
+        """Print what a command has come to, before its result; None: all is well.
+
+        It is the first line of a table's text. Structured formats get it as a message.
+        """
+        if not self.is_for_people:
+            self.report(severity or Severity.INFORMATION, sentence)
+            return
+        label = (
+            ""
+            if severity is None
+            else f"{_painted(f'{severity.value}:', severity, is_colored=self._is_colored(self._out))} "
+        )
+        self._write(f"{label}{_escape(sentence)}")
+
     # --- messages ----------------------------------------------------------------------------------------------
 
     def log_messages(self, log: logging.Logger) -> None:

@@ -19,7 +19,6 @@ from bkctl.commands.bookie.leaving import (
     WaitOption,
     drain_or_decommission,
 )
-from bkctl.commands.bookie.leaving_report import leaving_outcome, print_leaving
 from bkctl.commands.bookie.stop_command import parse_stop_command
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, CopyFlags
@@ -78,6 +77,4 @@ async def decommission(
     )
     if by_retention and not await wait_for_retention(context, request):
         return Outcome.PARTIAL
-    report = await drain_or_decommission(context, request)
-    print_leaving(context, report)
-    return leaving_outcome(report)
+    return await drain_or_decommission(context, request)

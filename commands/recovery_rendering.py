@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, overload
 
-from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.safety.plan import PlanFinding
 from bkctl.runtime.replication.config import OpenLedgers, PlacementMode
@@ -40,16 +39,6 @@ FAILURE_TABLE = Table(
     Column("owner", "OWNER", priority=1),
     Column("entries", "ENTRIES"),
     Column("detail", "DETAIL"),
-)
-FENCED_TABLE = Table(
-    "Fenced ledgers", Column("ledger_id", "LEDGER", is_right=True), Column("owner", "OWNER"), name="ledger_id"
-)
-BAD_COPIES_TABLE = Table(
-    "Bad copies that stay",
-    Column("ledger_id", "LEDGER", is_right=True),
-    Column("bookie_id", "BOOKIE"),
-    Column("state", "COPY"),
-    Column("entries", "ENTRIES"),
 )
 
 
@@ -348,36 +337,6 @@ def failure_rows(report: RecoveryReport) -> list[dict[str, object]]:
         }
         for reason, failures in sorted(by_reason.items())
     ]
-
-
-def print_report(
-    context: CommandContext, kind: str, body: dict[str, object], recoveries: Sequence[RecoveryReport]
-) -> None:
-    """Print a report; in table format, with the failures, the fenced ledgers and the bad copies below it."""
-    console = context.console
-    failures = [row for each in recoveries for row in failure_rows(each)]
-    fenced = [{"ledger_id": str(each.ledger_id), "owner": each.owner} for one in recoveries for each in one.fenced]
-    bad = [
-        {
-            "ledger_id": str(each.ledger_id),
-            "bookie_id": each.bookie_id,
-            "state": each.state.value,
-            "entries": [str(entries) for entries in each.entries],
-        }
-        for report in recoveries
-        for each in report.defects
-    ]
-    details = {"failures": failures, "fenced": fenced, "bad_copies": bad}
-    console.record(kind, body, show=REPORT_SHOW, details=details)
-    console.table(FAILURE_TABLE, [line for row in failures for line in failure_lines(row)])
-    console.table(FENCED_TABLE, fenced)
-    console.table(BAD_COPIES_TABLE, [{**row, "entries": shortened(row["entries"])} for row in bad])
-    if bad:
-        ledger_ids = list(dict.fromkeys(row["ledger_id"] for row in bad))
-        console.warn(
-            f"{counted(len(ledger_ids), 'ledger')} with bad copies on bookies that stay: {shortened(ledger_ids)}: "
-            "run bkctl recover ledger"
-        )
 
 
 def failure_lines(row: dict[str, object]) -> list[dict[str, object]]:

@@ -38,6 +38,8 @@ TREE_TABLE = Table(
     Column("ledgers", "LEDGERS", is_right=True),
 )
 _DIRECTORY = "backups"
+_SUFFIX = ".jsonl.gz"
+_TIME_FORMAT = "%Y%m%dT%H%M%S%fZ"
 
 
 async def find_tree(context: CommandContext, session: Session) -> LedgerTree:
@@ -122,9 +124,8 @@ async def save_before(
 
     RefusedError when that fails; ConflictError when the tree is not the one the plan was made from.
     """
-    name = urllib.parse.quote(header.root.removeprefix("/"), safe="")
-    time = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S%fZ")
-    path = os.path.join(state_directory(context.settings, _DIRECTORY), f"{name}-{time}.jsonl.gz")
+    time = datetime.datetime.now(datetime.UTC).strftime(_TIME_FORMAT)
+    path = os.path.join(state_directory(context.settings, _DIRECTORY), f"{_name_of(header.root)}-{time}{_SUFFIX}")
     try:
         survey, _ = await save(context, session, header, tree, path)
         if planned is not None and survey != planned:
@@ -139,6 +140,31 @@ async def save_before(
         raise RefusedError(f"nothing was changed: the backup cannot be written to {path}: {error.strerror}") from error
     context.console.say(f"saved the metadata in {path}")
     return path
+
+
+def backups_of(state_directory: str, root: str) -> list[str]:
+    """Paths of the backups of a root that commands made, the oldest first."""
+    directory, start = os.path.join(state_directory, _DIRECTORY), f"{_name_of(root)}-"
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return []
+    paths = [os.path.join(directory, name) for name in sorted(names) if name.startswith(start)]
+    return [path for path in paths if backup_time(path)]
+
+
+def backup_time(path: str) -> str:
+    """When a command began to make a backup, in the form of the audit trail; empty for a file of another name."""
+    text = os.path.basename(path).removesuffix(_SUFFIX).rpartition("-")[2]
+    try:
+        moment = datetime.datetime.strptime(text, _TIME_FORMAT).replace(tzinfo=datetime.UTC)
+    except ValueError:
+        return ""
+    return moment.isoformat(timespec="milliseconds")
+
+
+def _name_of(root: str) -> str:
+    return urllib.parse.quote(root.removeprefix("/"), safe="")
 
 
 def deletion_plan(found: Examined, actions: dict[str, str], *summary: str) -> Plan:
