@@ -15,7 +15,7 @@ export PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test battery fuzz interop bench bench-recover bench-autorecovery explore soak soak-autorecovery faults demo lock clean
+.PHONY: help setup check test battery fuzz interop bench bench-recover bench-autorecovery explore soak soak-autorecovery faults demo lock dist site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,8 +28,17 @@ check: setup ## check format, lint, types and layers
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/mypy scripts/demo.py scripts/terminal_picture.py
-	.venv/bin/mypy -m scripts.settings_page -m scripts.doctor_page -m scripts.commands_page -m scripts.metrics_page
+	.venv/bin/mypy -m scripts.settings_page -m scripts.doctor_page -m scripts.commands_page -m scripts.metrics_page -m scripts.site_pages
 	.venv/bin/lint-imports --no-cache
+	.venv/bin/mkdocs build --strict
+
+site: setup ## build the documents with a search, in build/site
+	.venv/bin/mkdocs build --strict
+	@echo "open build/site/index.html; for the search: python3 -m http.server --bind 127.0.0.1 --directory build/site"
+
+dist: setup ## build the wheel and the sdist, in dist
+	rm -rf dist
+	$(VENV_PYTHON) -m build --no-isolation --outdir dist
 
 test: setup ## unit tests, and tests with real processes on this machine (PYTEST_ARGS=..., WORKERS=1)
 	$(PYTEST_PARALLEL) -m "not interop and not battery" $(PYTEST_ARGS)
@@ -70,10 +79,12 @@ bench-autorecovery: setup ## kill -9 of a Java bookie to full replication, by bk
 demo: setup ## cluster, kill -9, recovery, audit; leaves a report, no process
 	$(VENV_PYTHON) -P scripts/demo.py $(DEMO_ARGS)
 
-lock: setup ## write requirements.txt from pyproject.toml (newest versions, all hashes)
-	CUSTOM_COMPILE_COMMAND="make lock" .venv/bin/pip-compile --quiet --upgrade --extra dev --generate-hashes \
-		--allow-unsafe --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
-		--output-file requirements.txt pyproject.toml
+COMPILE := CUSTOM_COMPILE_COMMAND="make lock" .venv/bin/pip-compile --quiet --generate-hashes --allow-unsafe \
+	--strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
+
+lock: setup ## write requirements.txt (everything) and requirements-run.txt from pyproject.toml (newest versions, all hashes)
+	$(COMPILE) --upgrade --extra dev --extra spark --output-file requirements.txt pyproject.toml
+	$(COMPILE) --upgrade --constraint requirements.txt --output-file requirements-run.txt pyproject.toml
 
 .PHONY: settings-page
 settings-page: setup

@@ -16,11 +16,10 @@ from bkctl.commands.config import GlobalFlags
 from bkctl.commands.context import Invocation
 from bkctl.commands.help_page import HelpGroup, OptionsPage
 from bkctl.commands.shared_options import GLOBAL_NAMES, GLOBAL_PARAMETERS
+from bkctl.manual import page_list, page_text
 
-_HELP = """Operations toolkit for Apache BookKeeper: run bookies, inspect ledgers, recover failed bookies."""
+_HELP = """Operations toolkit for Apache BookKeeper: bookies, ledgers, recovery."""
 _TRY = "Example:\n  bkctl dev cluster up --bookies 3 --dir /tmp/bookies\n"
-_RUN, _FAILED_BOOKIE = "run", "failed-bookie"
-"""Subcommands of ``audit`` and ``recover`` that may be left out."""
 
 
 class _Members(Mapping[str, Any]):
@@ -58,32 +57,61 @@ class TreeGroup(HelpGroup):
 
 class _Root(TreeGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """``bkctl help COMMAND`` is ``bkctl COMMAND --help``."""
-        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+        """``bkctl help COMMAND`` is ``bkctl COMMAND --help``; ``bkctl help PAGE`` prints a page."""
+        if args[:1] == ["__complete"]:
+            from bkctl.completion import completions
+
+            for each in completions(self, ctx.obj, args[1:]):
+                typer.echo(each)
+            ctx.exit()
+        if args == ["help"]:
+            typer.echo(f"{self.get_help(ctx)}\n\n{page_list()}")
+            ctx.exit()
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
+            if not args[0].startswith("-") and args[0] not in {*self.commands, "options"}:
+                typer.echo(page_text(args[0]))
+                ctx.exit()
+        return super().parse_args(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The member of this name, or None. ``options`` is a page, and not in the list."""
         return _options_page() if cmd_name == "options" else super().get_command(ctx, cmd_name)
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """An example, then where the options are explained."""
-        formatter.write(f"\n{_TRY}")
-        super().format_epilog(ctx, formatter)
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  click's signature
+        """An example, then where the options and the pages are."""
+        formatter.write(f"\n{_TRY}\nRun bkctl COMMAND --help; shared options: bkctl options; pages: bkctl help.\n")
 
 
-class _AuditGroup(TreeGroup):
+class _GroupWithDefault(TreeGroup):
+    """A group whose name alone stands for one of its commands."""
+
+    default: str
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The commands, then the options of the default one."""
+        super().format_options(ctx, formatter)
+        command: Any = self.commands[self.default]
+        command.format_parameters(ctx, formatter)
+
+
+class _AuditGroup(_GroupWithDefault):
+    default = "run"
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """``bkctl audit [OPTIONS]`` is short for ``bkctl audit run [OPTIONS]``."""
         if not args or (args[0].startswith("-") and args[0] not in {"-h", "--help"}):
-            args = [_RUN, *args]
+            args = [self.default, *args]
         return super().parse_args(ctx, args)
 
 
-class _RecoverGroup(TreeGroup):
+class _RecoverGroup(_GroupWithDefault):
+    default = "failed-bookie"
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """``bkctl recover ID`` is short for ``bkctl recover failed-bookie ID``; a subcommand's name is never an id."""
         if args and not self._is_complete(args):
-            args = [_FAILED_BOOKIE, *args]
+            args = [self.default, *args]
         return super().parse_args(ctx, args)
 
     def _is_complete(self, args: list[str]) -> bool:
@@ -116,7 +144,7 @@ def build_app() -> Any:
 
     root.__doc__ = _HELP
     take_parameters(root, [*GLOBAL_PARAMETERS, _VERSION_PARAMETER])
-    app = typer.Typer(cls=_Root, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app = typer.Typer(cls=_Root, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})(root)
     return typer.main.get_command(app)
 

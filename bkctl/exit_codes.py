@@ -6,7 +6,14 @@ import enum
 import signal
 from collections.abc import Mapping
 
-from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome, StoppedBySignalError, WaitTimeoutError
+from bkctl.commands.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    Outcome,
+    SeveralFailedError,
+    StoppedBySignalError,
+    WaitTimeoutError,
+)
 from bkctl.runtime import errors as runtime_errors
 from bkctl.storage import errors as storage_errors
 
@@ -89,6 +96,7 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     runtime_errors.NotEnoughBookiesError: ExitCode.BOOKIE_UNAVAILABLE,
     TimeoutError: ExitCode.TIMEOUT,
     WaitTimeoutError: ExitCode.TIMEOUT,
+    PermissionError: ExitCode.AUTH,
     runtime_errors.AdminAccessError: ExitCode.AUTH,
     runtime_errors.MetadataAuthError: ExitCode.AUTH,
     runtime_errors.UnauthorizedError: ExitCode.AUTH,
@@ -150,10 +158,15 @@ def exit_code_of_error(error: BaseException, command_path: str) -> int:
     """Exit code of a command that ended with an error."""
     if isinstance(error, StoppedBySignalError):
         return 128 + error.signal_number
+    if isinstance(error, SeveralFailedError):
+        codes = (exit_code_of_error(each, command_path) for each in error.errors)
+        return max(exit_code_of_outcome(error.outcome), *codes)
     if isinstance(error, KeyboardInterrupt):
         return 128 + signal.SIGINT
     if is_server_command(command_path):
         return _nearest(error, _SERVER_ERRORS, ServerExitCode.SERVER_EXCEPTION)
+    if isinstance(error.__cause__, (PermissionError, runtime_errors.MetadataAuthError)):
+        return ExitCode.AUTH  # whatever its sentence is about: a file of settings, of findings, a directory
     return _nearest(error, _ERRORS, ExitCode.FAILED)
 
 

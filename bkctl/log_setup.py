@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
@@ -21,18 +20,19 @@ _ABOUT_BAD_NODES = (
 """These warn about nodes in the cluster that are skipped. Every command shows their warnings."""
 
 
-def configure_logging(settings: Settings, *, is_server: bool) -> Callable[[], None]:
-    """Servers log to stderr. Other commands log only with ``--debug``, because they print what matters themselves.
+def configure_logging(settings: Settings, stream: TextIO, *, is_server: bool) -> Callable[[], None]:
+    """Servers log. Other commands log only with ``--debug``, because they print what matters themselves.
 
-    Warnings about unreadable nodes of the cluster are always shown, each once. Returns a function that restores the
-    previous logging, because a process that calls ``main`` may have its own and may close the current stderr.
+    ``stream`` is stderr. Warnings about unreadable nodes of the cluster are always shown, each once. Returns a function
+    that restores the previous logging, because a process that calls ``main`` may have its own and may close the current
+    stderr.
     """
     import logging
 
     root = logging.getLogger()
     levels: dict[logging.Logger, int] = {}
     if settings.is_debug or is_server:
-        handler: logging.Handler = logging.StreamHandler(sys.stderr)
+        handler: logging.Handler = logging.StreamHandler(stream)
         handler.setFormatter(_clean_formatter(_FORM))
         levels[root] = logging.DEBUG if settings.is_debug else logging.INFO
         levels[logging.getLogger("asyncio")] = logging.INFO
@@ -43,7 +43,7 @@ def configure_logging(settings: Settings, *, is_server: bool) -> Callable[[], No
     else:
         handler = logging.NullHandler()  # without any handler Python would print warnings
     tellers = [] if levels else [logging.getLogger(name) for name in _ABOUT_BAD_NODES]
-    warner = _warner(sys.stderr)
+    warner = _warner(stream)
     for teller in tellers:
         teller.addHandler(warner)
     handlers_before, levels_before = list(root.handlers), {logger: logger.level for logger in levels}

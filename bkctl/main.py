@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import errno
 import gc
+import itertools
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,8 +23,8 @@ import typer
 
 from bkctl import exit_codes
 from bkctl.app import build_app
-from bkctl.commands.config import GlobalFlags, Settings
-from bkctl.commands.console import Console, standard_console
+from bkctl.commands.config import ColorMode, GlobalFlags, Settings
+from bkctl.commands.console import Console, is_color_wanted, standard_console
 from bkctl.commands.context import (
     BookieFlags,
     BookieSettings,
@@ -35,12 +36,14 @@ from bkctl.commands.context import (
 from bkctl.commands.errors import ChangeCutOffError, ReaderGoneError, StoppedBySignalError
 from bkctl.log_setup import configure_logging
 from bkctl.runtime.errors import MetadataOutageError, MetadataUnavailableError
-from bkctl.settings import Sources, read_sources, resolve_settings
+from bkctl.settings import Sources, contexts_of, read_sources, resolve_settings, without_context
 from bkctl.storage.errors import BkctlError
 from bkctl.variables import variable_warnings
 
 _GROUPS_WITH_DATA = frozenset({"autorecovery", "bookie", "dev", "storage"})
 """Groups of commands that write directories of bookies and servers."""
+_CONTEXT_COMMANDS = frozenset({"bkctl config contexts", "bkctl config use-context"})
+"""They work with the contexts, also when the current one does not exist."""
 
 
 class CommandLineInvocation:
@@ -53,7 +56,9 @@ class CommandLineInvocation:
         self._environment = environment
         self._at_end = at_end
         self.root_flags = GlobalFlags()
-        self.settings = Settings(is_debug=environment.get("BKCTL_LOG", "").lower() == "debug")
+        self.settings = Settings(
+            is_debug=environment.get("BKCTL_LOG", "").lower() == "debug", color=_early_color(command_line, environment)
+        )
         self.command_path = ""
         self._console: Console | None = None
 
@@ -76,16 +81,29 @@ class CommandLineInvocation:
             is_debug=bool(flags.debug) or self.settings.is_debug, color=flags.color or self.settings.color
         )
         sources = read_sources(flags, self._environment)
+        contexts = partial(contexts_of, sources)
+        if command_path in _CONTEXT_COMMANDS:
+            sources = without_context(sources)
         self.settings = msgspec.structs.replace(resolve_settings(sources), command_line=self._command_line)
         self._console = standard_console(self.settings, self._environment)
         for warning in variable_warnings(sources):
             self.console.warn(warning)
         is_server = exit_codes.is_logging_command(command_path)
-        self._at_end.callback(configure_logging(self.settings, is_server=is_server))
+        stream = sys.stderr if is_server else self._console.log_stream
+        self._at_end.callback(configure_logging(self.settings, stream, is_server=is_server))
         loader = _BookieSettingsLoader(sources, lambda: read_sources(flags, self._environment))
         overview, daemon = partial(_overview, sources), _DaemonSettingsLoader(sources, loader.read_again)
         early_stop.begin_command()
-        return CommandContext(self.settings, self.console, loader, overview, daemon)
+        return CommandContext(self.settings, self.console, loader, overview, daemon, contexts)
+
+
+def _early_color(command_line: Sequence[str], environment: Mapping[str, str]) -> ColorMode:
+    """``--color`` for help pages and errors of the parser, which come before the options are known."""
+    words = [*itertools.takewhile(lambda word: word != "--", command_line)]
+    given = [following for word, following in itertools.pairwise(words) if word == "--color"]
+    given += [word.partition("=")[2] for word in words if word.startswith("--color=")]
+    mode = given[-1] if given else environment.get("BKCTL_COLOR", "")
+    return ColorMode(mode) if mode in set(ColorMode) else ColorMode.AUTO
 
 
 def _overview(sources: Sources) -> SettingsOverview:
@@ -132,7 +150,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(command_line: Sequence[str], invocation: CommandLineInvocation) -> int:
     try:
-        result = build_app().main(command_line, prog_name="bkctl", standalone_mode=False, obj=invocation)
+        is_colored = is_color_wanted(invocation.settings.color, os.environ)  # of help pages
+        result = build_app().main(
+            command_line, prog_name="bkctl", standalone_mode=False, obj=invocation, color=is_colored
+        )
         sys.stdout.flush()
     except typer.TyperException as error:
         return _report_usage(error, invocation)
@@ -183,7 +204,8 @@ def _report_usage(error: typer.TyperException, invocation: CommandLineInvocation
     sentence = error.format_message()
     if type(error).__name__ == "NoArgsIsHelpError":
         if sentence:
-            typer.echo(sentence, err=True)  # a help page
+            is_colored = is_color_wanted(invocation.settings.color, os.environ)
+            typer.echo(sentence, err=True, color=is_colored)  # a help page
     else:
         invocation.console.error(f"{sentence.rstrip('.')} (see {path} --help)")
     return exit_codes.exit_code_of_usage(path)

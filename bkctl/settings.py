@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from bkctl.commands.config import GeneralConfig, GlobalFlags, Settings
+from bkctl.commands.context import ContextInfo, Contexts
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import parse_duration_s
 from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
@@ -144,7 +145,7 @@ def resolve_settings(sources: Sources) -> Settings:
     timeout_s = parse_duration_s(general.timeout)
     if flags.metadata_rate is not None and not math.isfinite(flags.metadata_rate):
         raise InvalidArgumentError(
-            f"--rate {flags.metadata_rate}: not a valid rate: use a positive number, or 0 for no limit"
+            f"--zk-rate {flags.metadata_rate}: not a valid rate: use a positive number, or 0 for no limit"
         )
     context_name = _context_name(sources)
     context = sources.toml.contexts.get(context_name) if context_name is not None else None
@@ -204,7 +205,7 @@ def zookeeper_values(sources: Sources) -> Givens:
     seconds = timeout._replace(value=parse_duration_s(str(timeout.value)))
     values = {("zookeeper", "operation_timeout_s"): seconds} | section_values(sources, "zookeeper")
     if rate is not None:
-        values["zookeeper", "scan_operations_per_s_max"] = Given(rate, "--rate", f"--rate {rate}")
+        values["zookeeper", "scan_operations_per_s_max"] = Given(rate, "--zk-rate", f"--zk-rate {rate}")
     return values
 
 
@@ -259,6 +260,33 @@ def _context_name(sources: Sources) -> str | None:
     if sources.environment.get("BKCTL_METADATA_URI"):
         return None
     return sources.environment.get("BKCTL_CONTEXT") or sources.toml.general.get("context")
+
+
+def contexts_of(sources: Sources) -> Contexts:
+    """The contexts of the TOML file, and which of them is in use."""
+    toml, environment = sources.toml, sources.environment
+    found = tuple(
+        ContextInfo(name=name, metadata_uri=each.metadata_uri, read_only=each.read_only, instance_id=each.instance_id)
+        for name, each in sorted(toml.contexts.items())
+    )
+    variables = ("BKCTL_METADATA_URI", "BKCTL_CONTEXT")
+    return Contexts(
+        path=sources.toml_path or "",
+        contexts=found,
+        stored=toml.general.get("context"),
+        current=_context_name(sources),
+        overriding=next((each for each in variables if environment.get(each)), ""),
+    )
+
+
+def without_context(sources: Sources) -> Sources:
+    """The same sources for a command that no context concerns: the current one may not exist."""
+    general = {name: value for name, value in sources.toml.general.items() if name != "context"}
+    return msgspec.structs.replace(
+        sources,
+        environment={name: value for name, value in sources.environment.items() if name != "BKCTL_CONTEXT"},
+        toml=msgspec.structs.replace(sources.toml, general=general),
+    )
 
 
 def _state_directory(environment: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, cast, get_args
 
 import typer
 
-from bkctl.commands.config import GlobalFlags, Settings
+from bkctl.commands.config import GlobalFlags, OutputForm, Settings
 from bkctl.commands.context import Invocation
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import Outcome, PlanShown
@@ -35,12 +35,11 @@ class Command(NamedTuple):
     name: str
     run: Callable[..., Outcome | None]
     example: str
-    cls: type[HelpCommand] = HelpCommand
 
     def made(self) -> Any:
         """The command for click."""
         app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        app.command(self.name, cls=self.cls, epilog=f"bkctl {self.example}")(self.run)
+        app.command(self.name, cls=HelpCommand, epilog=f"bkctl {self.example}")(self.run)
         return typer.main.get_command(app)
 
 
@@ -65,7 +64,7 @@ def command(
     looks_with: str | None = None,
     is_configured_by_files: bool = False,
     is_metadata_rate_taken: bool = True,
-    cls: type[HelpCommand] = HelpCommand,
+    has_tables: bool = True,
 ) -> Callable[[CommandFunction], Command]:
     """Make a function the command ``name``; its docstring is the help text.
 
@@ -73,7 +72,8 @@ def command(
     listing also takes ``--sort`` and ``--limit``; a command with ``is_cut`` takes ``--limit``. ``effect`` decides which
     options for changes it takes, and whether read-only mode refuses it; ``milder_effect`` is a second effect that some
     of its plans have. With the flag ``looks_with`` it changes nothing, whatever its effect. A local command needs no
-    cluster; if no file configures it either, it takes no option that specifies one.
+    cluster; if no file configures it either, it takes no option that specifies one. Without ``has_tables`` it takes no
+    ``-o wide``.
     """
     effects = (effect,) if milder_effect is None else (effect, milder_effect)
     is_outside_cluster = is_local and not is_configured_by_files
@@ -94,8 +94,7 @@ def command(
             invocation: Invocation = typer_context.obj
             given = GlobalFlags(**{key: arguments.pop(key, None) for key in GLOBAL_NAMES})
             flags = given.over(invocation.root_flags)
-            for option in _not_taken(flags, taken):
-                typer_context.fail(f"{option} is not supported by {typer_context.command_path}")
+            _require_taken(typer_context, flags, taken, has_tables=has_tables)
             if is_coroutine_function:  # before the settings: an interrupted import can print warnings
                 from bkctl.commands.event_loop import run_to_end
             context = invocation.enter(typer_context.command_path, flags)
@@ -115,7 +114,7 @@ def command(
         own_options = {declaration for parameter in own for declaration in declarations(parameter)}
         left = [each for each in GLOBAL_PARAMETERS if own_options.isdisjoint(declarations(each))]
         take_parameters(run, [*own, *(_hidden_unless(parameter, shown) for parameter in left)])
-        return Command(name, run, example, cls)
+        return Command(name, run, example)
 
     return declare
 
@@ -133,13 +132,15 @@ def require_not_read_only(settings: Settings, *, is_outside_cluster: bool = Fals
         raise RefusedError(f"nothing was changed: bkctl is in read-only mode: {' and '.join(reasons)}")
 
 
-def _not_taken(flags: GlobalFlags, taken: Collection[str]) -> list[str]:
-    """Given options, before or after the command's name, that the command does not take."""
-    return [
-        declarations(parameter)[0]
-        for parameter in GLOBAL_PARAMETERS
-        if parameter.name not in taken and getattr(flags, parameter.name) is not None
-    ]
+def _require_taken(
+    typer_context: typer.Context, flags: GlobalFlags, taken: Collection[str], *, has_tables: bool
+) -> None:
+    """A usage error for an option, before or after the command's name, that would have no effect."""
+    for parameter in GLOBAL_PARAMETERS:
+        if parameter.name not in taken and getattr(flags, parameter.name) is not None:
+            typer_context.fail(f"{declarations(parameter)[0]} is not supported by {typer_context.command_path}")
+    if flags.output is OutputForm.WIDE and not has_tables:
+        typer_context.fail(f"-o wide is not supported by {typer_context.command_path}, which prints no table")
 
 
 def _hidden_unless(parameter: inspect.Parameter, shown: Collection[str]) -> inspect.Parameter:

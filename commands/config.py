@@ -39,8 +39,7 @@ class GeneralConfig(msgspec.Struct, frozen=True, kw_only=True):
     metadata_uri: Annotated[str | None, Setting("Cluster: zk+LAYOUT://HOST:PORT;HOST:PORT/ROOT",
         java=Java("metadataServiceUri"), flag="--metadata-uri")] = None
     context: Annotated[str | None, Setting("Cluster by its name in [contexts]", flag="--context")] = None
-    output: Annotated[OutputForm | None, Setting("Form of results", flag="--output",
-        unset="table on a terminal, else json")] = None
+    output: Annotated[OutputForm, Setting("Form of results", flag="--output")] = OutputForm.TABLE
     color: Annotated[ColorMode, Setting("When to use colors", flag="--color")] = ColorMode.AUTO
     timeout: Annotated[str, Setting("Longest wait for ZooKeeper: a number with ms, s, m or h",
         flag="--timeout")] = "10s"
@@ -103,7 +102,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     metadata_uri: str | None = None
     metadata_uri_origin: str = ""
-    output: OutputForm | None = None
+    output: OutputForm = OutputForm.TABLE
     sort: str | None = None
     limit: int | None = None
     has_headers: bool = True

@@ -6,25 +6,28 @@ import contextlib
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Final, TextIO
+from typing import Final, TextIO, cast
+
+import msgspec
 
 from bkctl.commands import rendering, table_layout
 from bkctl.commands.config import ColorMode, OutputForm, Settings
 from bkctl.commands.errors import ReaderGoneError
 from bkctl.commands.listing import Listing
-from bkctl.commands.progress import Progress, Silence, progress_bar
-from bkctl.commands.rendering import Column, Lines, Row, Table
+from bkctl.commands.live_view import LiveView, LogStream, given_width
+from bkctl.commands.progress import Progress, ProgressBar, Silence
+from bkctl.commands.rendering import Column, Lines, Row, Table, painted
 from bkctl.commands.table_layout import Layout
 from bkctl.runtime.errors import RefusedError
-from bkctl.storage.severity import Severity
+from bkctl.storage.severity import Severity, word
 
 _TABLE_ROWS_MAX = 50
-_STYLES: Final = {Severity.INFORMATION: "36", Severity.WARNING: "33", Severity.CRITICAL: "1;31"}
-"""How a severity looks on a terminal: parameters of the escape sequence SGR."""
 _LOG_LEVELS: Final = {Severity.WARNING: logging.WARNING, Severity.CRITICAL: logging.ERROR}
+_ONE_DOCUMENT: Final = frozenset({OutputForm.JSON, OutputForm.YAML, OutputForm.CSV})
 _READER_GONE = "stdout was closed by its reader"
 
 
@@ -42,13 +45,16 @@ class Console:
         self._log: logging.Logger | None = None
         self._reported: set[str] = set()
         self._is_repeating = False
+        self._live = LiveView(err if err.isatty() else out, environment)
+        self._look: list[str] | None = None
+        """What a look of ``watching`` has printed so far."""
+        self._last_look: list[str] = []
+        self._gathered: list[tuple[str, Row, Row]] | None = None
 
     @property
     def form(self) -> OutputForm:
-        """Output format: the requested one, else a table on a terminal and JSON otherwise."""
-        if self._settings.output is not None:
-            return self._settings.output
-        return OutputForm.TABLE if self._out.isatty() else OutputForm.JSON
+        """Output format."""
+        return self._settings.output
 
     @property
     def is_for_people(self) -> bool:
@@ -72,6 +78,12 @@ class Console:
         ``details`` are rows inside the object, in structured formats only; YAML alone needs all of them at once. Tables
         show them by ``table``. ``lines`` are the details that CSV prints instead of the object's fields.
         """
+        if self._gathered is not None:
+            self._gathered.append((kind, body, details or {}))
+            if self.form in _ONE_DOCUMENT:
+                return
+            if self.is_for_people and len(self._gathered) > 1:
+                self._write("")
         form, full = self.form, rendering.envelope(kind, {**body, **(details or {})})
         if form is OutputForm.JSON:
             self._write_parts(rendering.json_parts(full))
@@ -86,6 +98,21 @@ class Console:
         else:
             self._write_fields(body, show or {})
 
+    @contextmanager
+    def gathering(self) -> Iterator[None]:
+        """Inside, records are those of several: a form that is one document or one table has all at the end."""
+        self._gathered = []
+        try:
+            yield
+        finally:
+            gathered, self._gathered = self._gathered, None
+            if gathered and self.form in _ONE_DOCUMENT:
+                kind, first, _ = gathered[0]
+                table = Table(kind, *(Column(key, key) for key, _ in rendering.flat(first)))
+                lines = Lines(table, [dict(rendering.flat(body)) for _, body, _ in gathered], is_cut=False)
+                items = [{**body, **details} for _, body, details in gathered]
+                self.record(f"{kind}List", {}, details={"items": items, "truncated": False}, lines=lines)
+
     def rows(self, table: Table, rows: Sequence[Row], *, is_truncated: bool = False) -> None:
         """Print a listing that is already complete."""
         with self.listing(table) as listing:
@@ -97,13 +124,9 @@ class Console:
     @contextmanager
     def listing(self, table: Table) -> Iterator[Listing]:
         """Print objects as they arrive; formats that cannot stream are written at the end, unless the stream failed."""
-        listing = Listing(self._settings, self.form, table, self._write, self)
+        listing = Listing(self._settings, table, self._write, self)
         yield listing
-        text = listing.finish()
-        if text is not None:
-            self._write(text)
-        if listing.layout is not None:
-            self._say_hidden(listing.layout)
+        self._finish(listing)
 
     def cut(self, lists: Mapping[str, Sequence[Row]], *, is_truncated: bool = False) -> dict[str, object]:
         """Details of a record: each list cut at ``--limit``, and ``truncated``, which is true if a row is missing."""
@@ -111,47 +134,53 @@ class Console:
         is_cut = limit is not None and any(len(rows) > limit for rows in lists.values())
         return {**{key: rows[:limit] for key, rows in lists.items()}, "truncated": is_truncated or is_cut}
 
-    def table(self, table: Table, rows: Sequence[Row], *, is_cut: bool = True) -> None:
+    def verdict(self, severity: Severity | None, sentence: str, *more_sentences: str) -> None:
+        """Print what a command has come to in one sentence, before its result. ``severity`` None: nothing is wrong.
+
+        ``more_sentences`` have a line each below it. Structured formats get them as messages.
+        """
+        if not self.is_for_people:
+            self.report(severity or Severity.INFORMATION, sentence)
+            for each in more_sentences:
+                self.say(each)
+            return
+        label = word(severity)
+        first, *more = table_layout.wrapped(f"{label}: {rendering.clean(sentence)}", self.width)
+        if severity is not None:
+            first = painted(label, severity, is_colored=self._is_colored(self._out)) + first[len(label) :]
+        below = (line for each in more_sentences for line in table_layout.wrapped(rendering.clean(each), self.width))
+        self._write("\n".join([first, *more, *below]))
+
+    def table(self, table: Table, rows: Sequence[Row], *, is_cut: bool = True, rows_max: int | None = None) -> None:
         """Print another table below a record, in table format only; structured formats have the rows inside the record.
 
-        It ends at ``--limit`` if ``is_cut`` (for some commands the option has another meaning), or at 50 rows.
+        It ends at ``--limit`` if ``is_cut`` (for some commands the option has another meaning), on a terminal at
+        ``rows_max`` rows (None: 50): ``grep`` must find all of them.
         """
         if not self.is_for_people or not rows:
             return
         limit = self._settings.limit if is_cut else None
-        rows_max = _TABLE_ROWS_MAX if limit is None else limit
+        unasked = rows_max or _TABLE_ROWS_MAX if self._out.isatty() else len(rows)
+        rows_max = unasked if limit is None else limit
         self._write("")
-        self._write(rendering.clean(table.title, "\n"))
-        shown_rows = rows[:rows_max]
-        layout = self.layout(rendering.shown_columns(table.columns, self.form), shown_rows)
-        self._write(self.table_text(layout, shown_rows))
+        title = rendering.clean(table.title, "\n")
+        self._write("\n".join(line for part in title.split("\n") for line in table_layout.wrapped(part, self.width)))
+        listing = Listing(msgspec.structs.replace(self._settings, sort=None, limit=None), table, self._write, self)
+        for row in islice(rows, rows_max):
+            listing.add(row)
+        self._finish(listing)
         if len(rows) > rows_max:
             self._write(f"... and {len(rows) - rows_max} more" + (" (-o json has them all)" if limit is None else ""))
-        self._say_hidden(layout)
 
     def raw(self, data: bytes) -> None:
         """Write raw bytes to stdout, whatever the output format."""
         try:
-            self._out.flush()
-            self._out.buffer.write(data)
-            self._out.buffer.flush()
+            with self._live.above(self._out):
+                self._out.flush()
+                self._out.buffer.write(data)
+                self._out.buffer.flush()
         except OSError as error:
             raise _not_written(error) from error
-
-    def verdict(self, severity: Severity | None, sentence: str) -> None:
-        """Print what a command has come to, before its result; None: all is well.
-
-        It is the first line of a table's text. Structured formats get it as a message.
-        """
-        if not self.is_for_people:
-            self.report(severity or Severity.INFORMATION, sentence)
-            return
-        label = (
-            ""
-            if severity is None
-            else f"{_painted(f'{severity.value}:', severity, is_colored=self._is_colored(self._out))} "
-        )
-        self._write(f"{label}{_escape(sentence)}")
 
     # --- messages ----------------------------------------------------------------------------------------------
 
@@ -180,7 +209,7 @@ class Console:
             self._log.log(_LOG_LEVELS[severity], "%s", sentence)
         elif not (self._is_repeating and sentence in self._reported):
             self._reported.add(sentence)
-            label = _painted(f"{severity.value}:", severity, is_colored=self._is_colored(self._err))
+            label = painted(f"{severity.value}:", severity, is_colored=self._is_colored(self._err))
             self._write_message(f"{label} {_escape(sentence)}")
 
     @contextmanager
@@ -200,8 +229,8 @@ class Console:
         if traceback_of is not None:
             import traceback
 
-            traceback.print_exception(traceback_of, file=self._err)
-        label = _painted("error:", Severity.CRITICAL, is_colored=self._is_colored(self._err))
+            self._write_message("".join(traceback.format_exception(traceback_of)), end="")
+        label = painted("error:", Severity.CRITICAL, is_colored=self._is_colored(self._err))
         self._write_message(f"{label} {_escape(sentence)}")
 
     async def confirm(self, question: str) -> None:
@@ -213,51 +242,98 @@ class Console:
             return
         if not self._answers.isatty():
             raise RefusedError("nothing was changed: confirmation required, but stdin is not a terminal: use --yes")
-        self._write_message(f"{_escape(question)} [y/N] ", end="")
-        try:
-            answer = await read_line(self._answers)
-        except BaseException:
-            self._write_message("")  # so that the next message begins on its own line
-            raise
+        with self.asking():
+            self._write_message(f"{_escape(question)} [y/N] ", end="")
+            try:
+                answer = await read_line(self._answers)
+            except BaseException:
+                self._write_message("")  # so that the next message begins on its own line
+                raise
         if answer.strip().lower() not in {"y", "yes"}:
             if not answer.endswith("\n"):
                 self._write_message("")
             raise RefusedError("nothing was changed: the answer was no")
 
+    # --- what is drawn again and again ---------------------------------------------------------------------------
+
     @property
     def prints_progress_lines(self) -> bool:
         """Whether the progress of a long job is printed as lines, because there is no terminal for a bar."""
-        return not self._err.isatty() and self._settings.has_progress and not self._settings.is_quiet
+        return not self._live.can_draw_on(self._err) and self._has_progress
 
     @contextmanager
     def progress(self, description: str) -> Iterator[Progress]:
         """A bar on stderr while a long job runs; only on a terminal, and not with ``--no-progress``."""
-        if not self._err.isatty() or not self._settings.has_progress or self._settings.is_quiet:
+        if not (self._live.can_draw_on(self._err) and self._has_progress):
             yield Silence()
             return
-        with progress_bar(self._err, description, is_colored=self._is_colored(self._err)) as progress:
-            yield progress
+        bar = ProgressBar(description, time.monotonic)
+        with self._live.showing(bar.lines):
+            yield bar
+
+    @property
+    def _has_progress(self) -> bool:
+        return self._settings.has_progress and not self._settings.is_quiet
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Around all looks of ``--watch``: on a terminal each replaces the one before, and the last one stays."""
+        if not self._live.can_draw_on(self._out) or not self.is_for_people:
+            yield
+            return
+        self._look = []
+        try:
+            with self._live.showing(lambda _: self._last_look, is_screen=True):
+                yield
+        finally:
+            self._look = None
+            for line in self._last_look:
+                self._write(line)
+
+    def end_look(self) -> None:
+        """Show what was printed since the last call, if ``watching``."""
+        if self._look is not None:
+            self._look, self._last_look = [], self._look
+
+    @property
+    def log_stream(self) -> TextIO:
+        """Stderr for log lines: they are printed above what is drawn."""
+        return cast("TextIO", LogStream(self._err, self._live))
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Inside, the operator types an answer, and nothing is drawn."""
+        with self._live.hidden():
+            yield
 
     # --- streams -----------------------------------------------------------------------------------------------
 
     def _write_message(self, text: str, end: str = "\n") -> None:
+        if self._look is not None and self._err.isatty():
+            self._look += text.split("\n")
+            return
         # A closed pipe or a terminal that was hung up must not stop the work half way.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), self._live.above(self._err):
             print(text, end=end, file=self._err, flush=True)
 
     def _write(self, text: str) -> None:
+        if self._look is not None:
+            self._look += text.split("\n")
+            return
         try:
-            print(text, file=self._out, flush=True)
+            with self._live.above(self._out):
+                print(text, file=self._out, flush=True)
         except OSError as error:
             raise _not_written(error) from error
 
     def _write_parts(self, parts: Iterable[str]) -> None:
-        for part in parts:
-            try:
-                self._out.write(part)
-            except OSError as error:
-                raise _not_written(error) from error
-        self._write("")
+        with self._live.above(self._out):  # an object is one line, or has no line end before its own
+            for part in parts:
+                try:
+                    self._out.write(part)
+                except OSError as error:
+                    raise _not_written(error) from error
+            self._write("")
 
     def _write_csv(self, body: Row, lines: Lines | None) -> None:
         fields = dict(rendering.flat(body))
@@ -280,8 +356,8 @@ class Console:
         """Width in characters of the terminal that results go to; None if it is no terminal or its width is unknown."""
         if not self._out.isatty():
             return None
-        if (columns := self._environment.get("COLUMNS", "")).isdecimal() and int(columns) > 0:
-            return int(columns)
+        if (given := given_width(self._environment)) is not None:
+            return given
         with contextlib.suppress(OSError, ValueError):
             return os.get_terminal_size(self._out.fileno()).columns or None
         return None
@@ -291,9 +367,12 @@ class Console:
         is_wide = self.form is OutputForm.WIDE
         return table_layout.fit(columns, rows, self.width, has_headers=self._settings.has_headers, is_wide=is_wide)
 
-    def _say_hidden(self, layout: Layout) -> None:
-        if layout.hidden:
-            names = ", ".join(column.title for column in layout.hidden)
+    def _finish(self, listing: Listing) -> None:
+        text = listing.finish()
+        if text is not None:
+            self._write(text)
+        if listing.layout is not None and listing.layout.hidden:
+            names = ", ".join(column.title for column in listing.layout.hidden)
             for line in table_layout.wrapped(f"Columns not shown: {names} (-o wide shows all)", self.width):
                 self.say(line)
 
@@ -301,65 +380,32 @@ class Console:
         """Rows as a table, or as blocks."""
         if layout.is_blocks:
             return "\n\n".join(self.block_text(layout, row) for row in rows)
-        return self._table(layout.columns, rows)
+        from bkctl.commands.table_text import table_text
+
+        is_colored = self._is_colored(self._out)
+        return table_text(layout, rows, has_headers=self._settings.has_headers, is_colored=is_colored)
 
     def block_text(self, layout: Layout, row: Row) -> str:
         """One row as a block."""
         return table_layout.block(layout.columns, row, self.width)
 
-    def _table(self, columns: Sequence[Column], rows: Sequence[Row]) -> str:
-        from rich.box import SIMPLE_HEAD
-        from rich.console import Console as RichConsole
-        from rich.measure import Measurement
-        from rich.table import Table as RichTable
-        from rich.text import Text
-
-        is_colored = self._is_colored(self._out)
-
-        def cell(column: Column, row: Row) -> Text:
-            text = column.cell(row)
-            if column.key == "severity" and text:
-                return Text.from_ansi(_painted(text, Severity(text), is_colored=is_colored))
-            return Text(text)
-
-        table = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_header=self._settings.has_headers, show_edge=False)
-        for column in columns:
-            table.add_column(column.title, justify="right" if column.is_right else "left", no_wrap=True)
-        for row in rows:
-            table.add_row(*(cell(column, row) for column in columns))
-        console = RichConsole(
-            file=self._out,
-            no_color=not is_colored,
-            force_terminal=is_colored,
-            highlight=False,
-            emoji=False,
-            width=10_000,
-        )
-        # Never truncate an id because the terminal is narrow: a table is as wide as it needs to be.
-        console.width = max(1, Measurement.get(console, console.options, table).maximum)
-        try:
-            with console.capture() as capture:
-                console.print(table)
-        except OSError as error:  # it uses the stream although the text is held back
-            raise _not_written(error) from error
-        return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
-
     def _is_colored(self, stream: TextIO) -> bool:
-        mode = self._settings.color
-        if mode is not ColorMode.AUTO:
-            return mode is ColorMode.ALWAYS
-        if self._environment.get("NO_COLOR") or self._environment.get("TERM") == "dumb":
-            return False
-        return bool(self._environment.get("FORCE_COLOR")) or stream.isatty()
+        is_wanted = is_color_wanted(self._settings.color, self._environment)
+        return stream.isatty() if is_wanted is None else is_wanted
+
+
+def is_color_wanted(mode: ColorMode, environment: Mapping[str, str]) -> bool | None:
+    """Whether to colour and style; None: on a terminal."""
+    if mode is not ColorMode.AUTO:
+        return mode is ColorMode.ALWAYS
+    if environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
+        return False
+    return True if environment.get("FORCE_COLOR") else None
 
 
 def standard_console(settings: Settings, environment: Mapping[str, str]) -> Console:
     """A console on this process's standard streams."""
     return Console(settings, environment, sys.stdout, sys.stderr, sys.stdin)
-
-
-def _painted(text: str, severity: Severity, *, is_colored: bool) -> str:
-    return f"\x1b[{_STYLES[severity]}m{text}\x1b[0m" if is_colored else text
 
 
 def _not_written(error: OSError) -> Exception:

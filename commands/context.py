@@ -167,6 +167,29 @@ class SettingsOverview(msgspec.Struct, frozen=True):
     other_java_keys: Mapping[str, str]
 
 
+class ContextInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A cluster with a name, from the TOML file."""
+
+    name: str
+    metadata_uri: str
+    read_only: bool
+    instance_id: str | None
+
+
+class Contexts(msgspec.Struct, frozen=True, kw_only=True):
+    """The contexts of the TOML file, by name. ``path`` is empty if there is no file.
+
+    ``stored`` is the context that the file makes the current one, ``current`` the one that is in use now;
+    ``overriding`` is the variable that decides instead of the file, or empty.
+    """
+
+    path: str
+    contexts: tuple[ContextInfo, ...]
+    stored: str | None
+    current: str | None
+    overriding: str
+
+
 class CommandContext:
     """Everything a command may use in addition to its own arguments.
 
@@ -183,12 +206,19 @@ class CommandContext:
         load_bookie_settings: LoadBookieSettings,
         load_overview: Callable[[], SettingsOverview] | None = None,
         load_daemon_settings: LoadDaemonSettings | None = None,
+        load_contexts: Callable[[], Contexts] | None = None,
     ) -> None:
         self.settings = settings
         self.console = console
         self.load_bookie_settings = load_bookie_settings
         self.load_overview = load_overview
         self._load_daemon_settings = load_daemon_settings
+        self._load_contexts = load_contexts
+
+    def load_contexts(self) -> Contexts:
+        """The clusters that have a name."""
+        assert self._load_contexts is not None
+        return self._load_contexts()
 
     def load_daemon_settings(self, flags: DaemonFlags) -> DaemonSettings:
         """Settings of an autorecovery daemon; ConfigurationError."""
@@ -199,7 +229,12 @@ class CommandContext:
         """A context for the same command with some settings replaced."""
         settings = msgspec.structs.replace(self.settings, **changes)
         context = CommandContext(
-            settings, self.console, self.load_bookie_settings, self.load_overview, self._load_daemon_settings
+            settings,
+            self.console,
+            self.load_bookie_settings,
+            self.load_overview,
+            self._load_daemon_settings,
+            self._load_contexts,
         )
         context.command, context.effects = self.command, self.effects
         return context

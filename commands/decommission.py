@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -24,6 +25,7 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.ledger.accepted_loss import LostBookies, parse_lost
 from bkctl.commands.parse import parse_bookie_id, parse_duration_s, read_ledger_ids
 from bkctl.commands.shared_options import takes_copy_options
 
@@ -40,9 +42,10 @@ async def decommission(
     ] = None,
     open_ledgers: OpenLedgersOption = None,
     wait: WaitOption = WAIT_DEFAULT,
-    accept_loss: Annotated[
+    accept_loss: LostBookies = None,
+    from_file: Annotated[
         str | None,
-        typer.Option("--accept-loss", metavar="FILE", help="Ledgers whose loss is accepted"),
+        typer.Option("--from-file", metavar="FILE", help="Ledgers whose loss is accepted"),
     ] = None,
     accept_risk: RiskOption = False,
     token_file: LeavingTokenOption = None,
@@ -50,10 +53,11 @@ async def decommission(
     *,
     flags: CopyFlags,
 ) -> Outcome:
-    """Move the ledgers of live or dead bookies away, then delete their cookies."""
-    if drain_only and (stop_command is not None or accept_loss is not None):
+    """Move the ledgers of bookies away, then delete their cookies."""
+    is_loss_accepted = accept_loss is not None or from_file is not None
+    if drain_only and (stop_command is not None or is_loss_accepted):
         raise InvalidArgumentError("--drain-only stops no bookie: use it without --stop-command and --accept-loss")
-    if by_retention and (drain_only or accept_loss is not None or open_ledgers is not None):
+    if by_retention and (drain_only or is_loss_accepted or open_ledgers is not None):
         raise InvalidArgumentError(
             "--by-retention copies nothing: use it without --drain-only, --open-ledgers and --accept-loss"
         )
@@ -62,15 +66,15 @@ async def decommission(
             "--by-retention copies nothing: use it without --copy-rate, --copy-rate-per-bookie, --resume, "
             "--verify and --placement"
         )
-    accepted = frozenset(read_ledger_ids(accept_loss)) if accept_loss is not None else frozenset()
+    leaving = tuple(parse_bookie_id(each) for each in bookie_ids)
     request = LeavingRequest(
-        bookie_ids=tuple(parse_bookie_id(each) for each in bookie_ids),
+        bookie_ids=leaving,
         wait_s=parse_duration_s(wait),
         is_drain_only=drain_only,
         is_absence_fine=if_exists,
         open_ledgers=open_ledgers,
         stop_words=parse_stop_command(stop_command),
-        accepted=accepted,
+        accepted=_accepted(leaving, accept_loss, from_file),
         is_risk_accepted=accept_risk,
         copying=flags,
         token=read_token(context, token_file),
@@ -78,3 +82,17 @@ async def decommission(
     if by_retention and not await wait_for_retention(context, request):
         return Outcome.PARTIAL
     return await drain_or_decommission(context, request)
+
+
+def _accepted(leaving: Sequence[str], lost: list[str] | None, path: str | None) -> frozenset[int]:
+    """The ledgers that may lose what only these bookies had; InvalidArgumentError unless both options say the same."""
+    if lost is None and path is None:
+        return frozenset()
+    others = parse_lost(lost) ^ set(leaving)
+    if others:
+        raise InvalidArgumentError(
+            f"--accept-loss names the bookies that leave, for the ledgers of --from-file: {', '.join(sorted(others))}"
+        )
+    if path is None:
+        raise InvalidArgumentError("--accept-loss needs --from-file FILE with the ledgers whose loss is accepted")
+    return frozenset(read_ledger_ids(path))

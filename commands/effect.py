@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import enum
 
-_REHEARSED = frozenset({"dry_run"})
-_PLANNED = frozenset({"dry_run", "plan_out", "apply"})
+_REHEARSED = frozenset({"dry_run", "yes"})
+_PLANNED = _REHEARSED | {"plan_out", "apply"}
 
 
 class Effect(enum.Enum):
@@ -20,7 +20,7 @@ class Effect(enum.Enum):
     REVERSIBLE = "reversible"
     """One command undoes it. Does not ask."""
     HARMFUL = "harmful"
-    """Disrupts a service, or takes long to undo. Asks for y, or ``--yes``."""
+    """Disrupts a service, or takes long to undo. Asks for y, or ``--yes``, which every change accepts."""
     DESTROYS = "destroys"
     """Cannot be undone, or only from the trash. The name of the subject must be typed, or given by ``--confirm``."""
     SERVES = "serves"
@@ -42,7 +42,7 @@ class Effect(enum.Enum):
         return {
             Effect.LOOKS: frozenset[str](),
             Effect.REVERSIBLE: _PLANNED,
-            Effect.HARMFUL: _PLANNED | {"yes"},
+            Effect.HARMFUL: _PLANNED,
             Effect.DESTROYS: _PLANNED | {"confirm"},
             Effect.SERVES: _REHEARSED,
         }[self]

@@ -9,12 +9,14 @@ BkctlError
 ├── WaitTimeoutError        what the command waited for has not happened in the given time
 ├── NoRoomError             a disk of the bookie is full; its data is undamaged
 ├── ReaderGoneError         the reader of stdout has closed it
+├── SeveralFailedError      the work for some of several bookies or ledgers failed; the errors were printed
 └── StoppedBySignalError    a signal ended the command before its work was done
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 from bkctl.runtime.errors import ConfigurationError, MetadataUnavailableError
 from bkctl.storage.errors import BkctlError
@@ -67,7 +69,7 @@ class StoppedBySignalError(BkctlError):
 
 
 class Outcome(enum.Enum):
-    """Result of a command that raised no error; None stands for OK."""
+    """Result of a command that raised no error; None stands for OK. Of several, the later one is worse."""
 
     OK = "done, or nothing to do"
     FAILED = "the operation ran and failed"
@@ -75,3 +77,12 @@ class Outcome(enum.Enum):
     FINDINGS = "the checks ran and found problems"
     CRITICAL = "the checks ran and found problems that must not wait"
     METADATA_UNAVAILABLE = "the checks found that ZooKeeper does not answer"
+
+
+class SeveralFailedError(BkctlError):
+    """The work for some of several failed: their ``errors`` were printed. ``outcome``: the worst of the others."""
+
+    def __init__(self, errors: Sequence[BkctlError], total: int, outcome: Outcome) -> None:
+        super().__init__(f"{len(errors)} of {total} failed")
+        self.errors = tuple(errors)
+        self.outcome = outcome

@@ -1,4 +1,4 @@
-"""Files of bad copies that ``ledger verify --findings`` writes and ``recover ledger --findings`` reads."""
+"""Files of bad copies that ``ledger verify --out`` writes and ``recover ledger --from-file`` reads."""
 
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
-"""Help pages: plain text, with style on a terminal. A page shows its own options and lists the names of shared ones.
+"""Help pages: plain text, with style on a terminal. A page shows its own options first, then the shared ones in groups.
 
 Typer's rich pages are not used: importing and drawing them takes longer than the rest of ``--help``.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import textwrap
-from collections.abc import Mapping
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -17,7 +15,8 @@ GENERAL, CLUSTER, BOOKIE, STORAGE, COPYING = "General", "Cluster", "Bookie", "St
 LISTING, CHANGE = "Listing", "Change"
 """Groups of shared options."""
 
-_LISTED_BY_GROUP = (GENERAL, CLUSTER, BOOKIE, STORAGE, COPYING)
+GROUPS = (COPYING, BOOKIE, STORAGE, LISTING, CHANGE, CLUSTER, GENERAL)
+"""In the order of a page."""
 _SENTENCE_MAX = 1000
 _HEADING = re.compile(r"[A-Z][a-z ]+:")
 _NAME = re.compile(r"(?<=^  )(?:-\S*(?: \S+)*|\S+(?: \S+)*(?=  ))")
@@ -26,46 +25,34 @@ _NAME = re.compile(r"(?<=^  )(?:-\S*(?: \S+)*|\S+(?: \S+)*(?=  ))")
 class HelpCommand(TyperCommand):
     """A command with a plain help page; its epilog is an example."""
 
-    shown_groups: frozenset[str] = frozenset()
-    """Shared options that this page explains itself."""
-
     def get_help(self, ctx: Any) -> str:
-        """The page, for ``typer.echo``, which removes the style if there is no terminal."""
-        return styled(super().get_help(ctx), os.environ)
+        """The page, for ``typer.echo``, which removes the style where the context does not want it."""
+        return styled(super().get_help(ctx))
 
     def get_short_help_str(self, limit: int = _SENTENCE_MAX) -> str:  # noqa: ARG002  click's signature
         """The whole first sentence, for the page of the group; click would shorten it."""
         return super().get_short_help_str(_SENTENCE_MAX)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments, and the options of this command only."""
-        own = [each for each in self.params if group_of(each) in {None, *self.shown_groups}]
-        for heading, kind in (("Arguments", "argument"), ("Options", "option")):
-            records = [each.get_help_record(ctx) for each in own if each.param_type_name == kind]
-            if records:
-                with formatter.section(heading):
-                    formatter.write_dl([record for record in records if record is not None])
+        """The example, the command's own arguments and options, then the shared options that it accepts."""
+        formatter.write(f"\nExample:\n  {self.epilog}\n")
+        self.format_parameters(ctx, formatter)
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  click's signature
-        """The example, and the shared options that the command accepts."""
-        shared = f"Shared options: {', '.join(self.shared_options())} (see bkctl options)"
-        formatter.write(f"\nExample:\n  {self.epilog}\n\n")
-        formatter.write(textwrap.fill(shared, formatter.width, break_on_hyphens=False) + "\n")
-
-    def shared_options(self) -> list[str]:
-        """Groups of options of which all are accepted, then single options."""
-        found: dict[str, list[Any]] = {group: [] for group in (*_LISTED_BY_GROUP, LISTING, CHANGE)}
+    def format_parameters(self, ctx: Any, formatter: Any) -> None:
+        """Arguments and options."""
+        headings = ("Arguments", "Options", *(f"{group} options" for group in GROUPS))
+        sections: dict[str, list[Any]] = {heading: [] for heading in headings}
         for each in self.params:
             group = group_of(each)
-            if group is not None and group not in self.shown_groups:
-                found[group].append(each)
-        names: list[str] = []
-        for group, options in found.items():
-            if options and group in _LISTED_BY_GROUP and not any(each.hidden for each in options):
-                names.append(group.lower())
-            else:
-                names += [each.opts[0] for each in options if not each.hidden]
-        return names
+            own_heading = "Arguments" if each.param_type_name == "argument" else "Options"
+            sections[own_heading if group is None else f"{group} options"].append(each.get_help_record(ctx))
+        for heading, records in sections.items():
+            if shown := [record for record in records if record is not None]:
+                with formatter.section(heading):
+                    formatter.write_dl(shown)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Nothing: the example is above the options."""
 
 
 class OptionsPage(HelpCommand):
@@ -73,7 +60,7 @@ class OptionsPage(HelpCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """A heading for each group, without blank lines, so that the page fits a small terminal."""
-        formatter.write("Others are explained by bkctl bookie start --help, recover failed-bookie --help.\n")
+        formatter.write("Others are explained by the pages of the commands.\n")
         for group in (GENERAL, CLUSTER, LISTING, CHANGE):
             formatter.write_heading(f"{group} options")
             with formatter.indentation():
@@ -85,7 +72,7 @@ class HelpGroup(TyperGroup):
 
     def get_help(self, ctx: Any) -> str:
         """As that of a command."""
-        return styled(super().get_help(ctx), os.environ)
+        return styled(super().get_help(ctx))
 
     def get_short_help_str(self, limit: int = _SENTENCE_MAX) -> str:  # noqa: ARG002  click's signature
         """As that of a command."""
@@ -107,10 +94,8 @@ def group_of(parameter: Any) -> str | None:
     return group
 
 
-def styled(page: str, environment: Mapping[str, str]) -> str:
-    """The page with bold headings and coloured names, unless the environment disables colours."""
-    if environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
-        return page
+def styled(page: str) -> str:
+    """The page with bold headings and names. Colours are for severities."""
     lines = []
     is_list = False
     for line in page.split("\n"):
@@ -118,5 +103,5 @@ def styled(page: str, environment: Mapping[str, str]) -> str:
             is_list = heading[0] != "Usage:"  # the text after the usage is prose
             lines.append(f"\x1b[1m{heading[0]}\x1b[0m{line[heading.end() :]}")
         else:
-            lines.append(_NAME.sub("\x1b[36m\\g<0>\x1b[0m", line) if is_list else line)
+            lines.append(_NAME.sub("\x1b[1m\\g<0>\x1b[0m", line) if is_list else line)
     return "\n".join(lines)

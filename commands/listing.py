@@ -39,14 +39,13 @@ class Listing:
     def __init__(
         self,
         settings: Settings,
-        form: OutputForm,
         table: Table,
         write: Callable[[str], None],
         tables: TableWriter,
     ) -> None:
-        self._order = None if settings.sort is None else _parse_order(settings.sort, table.columns)
+        self._order = None if settings.sort is None else parse_order(settings.sort, table.columns)
         self._settings = settings
-        self._form = form
+        self._form = form = settings.output
         self._kind, self._columns, self._name = table.title, table.columns, table.name
         self._write = write
         self._tables = tables
@@ -90,13 +89,13 @@ class Listing:
         """Write the rows so far, then the rest line by line, so that a long table is never in memory as a whole."""
         self.layout = layout = self._tables.layout(self._shown, self._rows)
         self._write(self._tables.table_text(layout, self._rows))
-        self._widths = rendering.table_widths(layout.columns, self._rows, has_headers=self._settings.has_headers)
+        self._widths = layout.widths(self._rows, has_headers=self._settings.has_headers)
         self._rows.clear()
 
     def _further_row(self, layout: Layout, row: Row) -> str:
         if layout.is_blocks:
             return "\n" + self._tables.block_text(layout, row)
-        return rendering.table_line(layout.columns, self._widths, row)
+        return layout.row(self._widths, row)
 
     def finish(self) -> str | None:
         """Text that is still to be written, if any."""
@@ -134,13 +133,13 @@ class Listing:
         return self._settings.limit is not None and count >= self._settings.limit
 
 
-class _Order(NamedTuple):
+class RowOrder(NamedTuple):
     """What ``--sort`` asks for."""
 
     field: str
     is_descending: bool
 
-    def sorted(self, rows: list[Row]) -> list[Row]:
+    def sorted(self, rows: Sequence[Row]) -> list[Row]:
         """Rows without a value are last in both directions; equal ones keep their order."""
         known = [row for row in rows if row.get(self.field) is not None]
         unknown = [row for row in rows if row.get(self.field) is None]
@@ -154,14 +153,15 @@ def require_no_listing_options(settings: Settings) -> None:
             raise InvalidArgumentError(f"--count lists nothing: omit {option} or --count")
 
 
-def _parse_order(text: str, columns: Sequence[Column]) -> _Order:
+def parse_order(text: str, columns: Sequence[Column]) -> RowOrder:
+    """The value of ``--sort``; InvalidArgumentError unless it names one of the columns."""
     field, colon, direction = text.partition(":")
     if field not in {column.key for column in columns}:
         names = ", ".join(column.key for column in columns)
         raise InvalidArgumentError(f"cannot sort by '{field}': this listing has the fields {names}")
     if colon and direction not in _DIRECTIONS:
         raise InvalidArgumentError(f"invalid sort direction '{direction}': use {field}:asc or {field}:desc")
-    return _Order(field, direction == "desc")
+    return RowOrder(field, direction == "desc")
 
 
 def _sort_key(key: str) -> Callable[[Row], tuple[bool, float, str]]:

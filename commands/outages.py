@@ -93,7 +93,7 @@ async def reporting_interruption(context: CommandContext, ledgers: int, rest: st
 
 
 _IN_JOB_FILE = frozenset(
-    {"--apply", "--resume", "--to", "--ledger", "--findings", "--copy-rate", "--copy-rate-per-bookie"}
+    {"--apply", "--resume", "--to", "--ledger", "--from-file", "--copy-rate", "--copy-rate-per-bookie"}
 )
 """Options that a continued job takes from its files; the rates may have been changed since."""
 
@@ -106,6 +106,8 @@ def continuing_command(
     With a job file, what the file says is left out too. ``dropped``: more options to leave out, with their values.
     """
     dropped |= {"--apply"} if job_file is None else _IN_JOB_FILE
+    if "decommission" in command_line:
+        dropped -= {"--from-file"}  # the ledgers that it gives up are in no job
     words: list[str] = []
     is_skipping = False
     for word in command_line:

@@ -11,7 +11,6 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
-from bkctl.commands.help_page import COPYING, HelpCommand
 from bkctl.commands.outages import continuing_command, reporting_interruption
 from bkctl.commands.parse import all_ledger_ids, parse_bookie_id
 from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_unfinished, start_of, work_of
@@ -24,29 +23,21 @@ from bkctl.commands.shared_options import takes_copy_options
 from bkctl.commands.work_end import print_recovery
 from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 
 FAILED_BOOKIE = "failed-bookie"
 
 
-class FailedBookieCommand(HelpCommand):
-    """Explains the options for copying, which other commands take too."""
-
-    shown_groups = frozenset({COPYING})
-
-
 _TO = typer.Option("--to", metavar="ID", help="Copy only to this bookie; repeatable")
 _LEDGER = typer.Option("--ledger", metavar="LEDGER", help="Recover only this ledger; repeatable")
-_OPEN_LEDGERS = typer.Option(
-    "--open-ledgers", metavar="CHOICE", help="wait (default), skip or fence", show_default=False
-)
+_OPEN_LEDGERS = typer.Option("--open-ledgers", metavar="MODE", help="wait (default), skip or fence", show_default=False)
 
 
 @command(
     FAILED_BOOKIE,
     example="recover failed-bookie b1.example.com:3181 --dry-run",
     effect=Effect.HARMFUL,
-    cls=FailedBookieCommand,
 )
 @takes_copy_options
 async def failed_bookie(
@@ -71,12 +62,8 @@ async def failed_bookie(
             unfinished = read_unfinished(flags.resume, bookie_ids, session)
             policy = policy_of(context.settings.replication, flags, open_ledgers, unfinished.start)
         access = await replication_access(context, session, policy)
-        recovery, console, advice_of = access.recovery, context.console, partial(_target_advice, bookie_ids)
-        if context.settings.is_rehearsal:
-            for each in await recovery.registered(bookie_ids):
-                console.warn(_still_up(each, bookie_ids))
-        else:
-            await recovery.require_down(bookie_ids, lambda each: console.say(waiting_sentence(each)), advice_of)
+        recovery, console = access.recovery, context.console
+        await _require_down(context, recovery, bookie_ids)
         if unfinished is None:
             found = await recovery.plan(bookie_ids, ledger_ids, only_targets=to or ())
         else:
@@ -120,15 +107,31 @@ def _again(context: CommandContext, report: RecoveryReport, job_file: str | None
     return continuing_command(context.settings.command_line, job_file)
 
 
+async def _require_down(context: CommandContext, recovery: BookieRecovery, bookie_ids: list[str]) -> None:
+    """RefusedError for a bookie that serves. A rehearsal does not wait for the session of one that does not answer."""
+
+    def note_silent(bookie_id: str) -> None:
+        if context.settings.is_rehearsal:
+            advice = _target_advice(bookie_ids, bookie_id)
+            context.console.warn(
+                f"bookie {bookie_id} is registered; it must be down before it can be recovered{advice}"
+            )
+        else:
+            context.console.say(waiting_sentence(bookie_id))
+
+    is_waiting = not context.settings.is_rehearsal
+    await recovery.require_down(bookie_ids, note_silent, partial(_serving_advice, bookie_ids), is_waiting=is_waiting)
+
+
+def _serving_advice(bookie_ids: list[str], bookie_id: str) -> str:
+    return f"to move its ledgers: bkctl bookie drain {bookie_id}{_target_advice(bookie_ids, bookie_id)}"
+
+
 def _target_advice(bookie_ids: list[str], bookie_id: str) -> str:
     """In Java's `recover` the argument after the failed bookie names the bookie to copy to."""
     others = " ".join(each for each in bookie_ids if each != bookie_id)
-    return "" if bookie_id == bookie_ids[0] else f"; to copy to it: bkctl recover {others} --to {bookie_id}"
-
-
-def _still_up(bookie_id: str, bookie_ids: list[str]) -> str:
-    advice = _target_advice(bookie_ids, bookie_id)
-    return f"bookie {bookie_id} is registered; it must be down before it can be recovered{advice}"
+    is_first = bookie_id == bookie_ids[0]
+    return "" if is_first else f"; to copy to it: bkctl recover failed-bookie {others} --to {bookie_id}"
 
 
 def outcome_of(report: RecoveryReport) -> Outcome:

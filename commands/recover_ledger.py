@@ -84,7 +84,7 @@ async def recover_ledger(
     context: CommandContext,
     ledgers: Annotated[list[str] | None, typer.Argument(metavar="[LEDGER]...", help="Ledger ids")] = None,
     findings: Annotated[
-        str | None, typer.Option("--findings", metavar="FILE", help="Only what bkctl ledger verify --findings found")
+        str | None, typer.Option("--from-file", metavar="FILE", help="Only what bkctl ledger verify --out found")
     ] = None,
     *,
     flags: CopyFlags,
@@ -98,9 +98,9 @@ async def recover_ledger(
     """
     ledger_ids = all_ledger_ids(ledgers)
     if flags.resume is not None and findings is not None:
-        raise InvalidArgumentError("--resume takes the ledgers from the job file: leave out --findings")
+        raise InvalidArgumentError("--resume takes the ledgers from the job file: leave out --from-file")
     if not ledger_ids and findings is None and flags.resume is None:
-        raise InvalidArgumentError("specify ledger IDs, --findings FILE, or --resume FILE")
+        raise InvalidArgumentError("specify ledger IDs, --from-file FILE, or --resume FILE")
     policy = policy_of(context.settings.replication, flags)
     async with open_session(context) as session:
         if flags.resume is not None:

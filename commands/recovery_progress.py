@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import NamedTuple
 
 from bkctl.commands.console import Console
-from bkctl.commands.progress import Progress
+from bkctl.commands.progress import Progress, WorkPace
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from bkctl.storage.words import counted, duration, size
 
 LINE_INTERVAL_S = 10.0
-RATE_WINDOW = 30
-"""Samples, one a second, over which rates are computed."""
 LEDGER_COST_BYTES = 64 * 1024
 """Moving an empty ledger takes about as long as copying this much."""
-
-
-class _ProgressSample(NamedTuple):
-    time_s: float
-    bytes_copied: int
-    work_done: int
 
 
 class RecoveryProgressView:
@@ -31,9 +21,7 @@ class RecoveryProgressView:
 
     def __init__(self, progress: Progress, now_s: Callable[[], float]) -> None:
         self._progress = progress
-        self._now_s = now_s
-        self._samples = deque([_ProgressSample(now_s(), 0, 0)], maxlen=RATE_WINDOW)
-        """The progress about once a second; rates are those since the oldest."""
+        self._copying, self._working = WorkPace(now_s), WorkPace(now_s)
         self._last: RecoveryProgress | None = None
 
     def show(self, moment: RecoveryProgress) -> None:
@@ -41,9 +29,10 @@ class RecoveryProgressView:
         self._last = moment
         if self._progress.is_shown:
             count = f"{moment.ledgers_done}/{moment.ledgers_total}"
-            self._progress.update(_work_done(moment), _work(moment), self._note(moment), count)
-        if self._now_s() - self._samples[-1].time_s >= 1:
-            self._samples.append(_ProgressSample(self._now_s(), moment.bytes_copied, _work_done(moment)))
+            left_s = self._left_s(moment)
+            self._progress.update(_work_done(moment), _work(moment), self._note(moment), count, rate="", left_s=left_s)
+        self._copying.note(moment.bytes_copied)
+        self._working.note(_work_done(moment))
 
     def line(self) -> str | None:
         """The progress so far in one line; None if there is none yet."""
@@ -57,8 +46,7 @@ class RecoveryProgressView:
 
     def _note(self, moment: RecoveryProgress) -> str:
         of_bytes = f" of about {size(moment.bytes_planned)}" if moment.bytes_planned else ""
-        rate = (moment.bytes_copied - self._samples[0].bytes_copied) / self._window_s()
-        note = f"{size(moment.bytes_copied)}{of_bytes}, {size(rate)}/s"
+        note = f"{size(moment.bytes_copied)}{of_bytes}, {size(self._copying.per_second(moment.bytes_copied))}/s"
         if moment.ledgers_failed:
             note += f", {moment.ledgers_failed} failed"
         if moment.oldest_ledger is not None:
@@ -73,11 +61,8 @@ class RecoveryProgressView:
         if moment.waiting_for_writers and moment.ledgers_done + moment.waiting_for_writers >= moment.ledgers_total:
             return moment.writers_wait_s  # bytes that are not copied by now are those of ledgers that failed
         done = _work_done(moment)
-        rate = (done - self._samples[0].work_done) / self._window_s()
+        rate = self._working.per_second(done)
         return max(moment.writers_wait_s, (_work(moment) - done) / rate) if rate > 0 else None
-
-    def _window_s(self) -> float:
-        return max(0.001, self._now_s() - self._samples[0].time_s)
 
 
 def _work(moment: RecoveryProgress) -> int:

@@ -11,21 +11,25 @@ import datetime
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias, TypeGuard
+from typing import Final, NamedTuple, TypeAlias, TypeGuard
 
 import msgspec
 
 from bkctl.commands.config import OutputForm
+from bkctl.storage.severity import Severity
 from bkctl.storage.words import UNKNOWN
 
 API_VERSION = "bkctl/v1"
 
-COLUMN_GAP = "   "
-"""Separator that the table library writes between two columns."""
-
 _INDENT = 2
 _PART_CHARACTERS = 1 << 16
 _CSV_LINE_END = "\r\n"
+
+_PROSE = frozenset({"problem", "finding", "reason", "detail", "error", "sentence", "consequence", "cure", "fix"})
+"""Keys of columns with sentences."""
+
+_STYLES: Final = {Severity.INFORMATION: "36", Severity.WARNING: "33", Severity.CRITICAL: "1;31"}
+"""How a severity looks on a terminal: parameters of the escape sequence SGR."""
 
 _TIME_LIMIT_MS = 253_402_300_800_000
 """The year 10000: metadata may contain any number."""
@@ -77,6 +81,11 @@ class Column(NamedTuple):
     is_right: bool = False
     is_wide: bool = False
     priority: int = 0
+
+    @property
+    def is_prose(self) -> bool:
+        """Whether it says what is wrong, in words: it is wrapped to be shown, and left out last."""
+        return self.key in _PROSE
 
     def cell(self, row: Row) -> str:
         """Text of a row in this column of a table."""
@@ -227,23 +236,6 @@ def shown_columns(columns: Sequence[Column], form: OutputForm) -> list[Column]:
     return [column for column in columns if form is OutputForm.WIDE or not column.is_wide]
 
 
-def table_widths(columns: Sequence[Column], rows: Sequence[Row], *, has_headers: bool) -> list[int]:
-    """Characters that each column of a table with these rows takes."""
-    return [
-        max([len(column.title) if has_headers else 0, *(len(column.cell(row)) for row in rows)]) for column in columns
-    ]
-
-
-def table_line(columns: Sequence[Column], widths: Sequence[int], row: Row) -> str:
-    """One more row below a table with columns of these widths; longer text is not cut."""
-    cells = [
-        text.rjust(width) if column.is_right else text.ljust(width)
-        for column, width in zip(columns, widths, strict=True)
-        for text in [column.cell(row)]
-    ]
-    return COLUMN_GAP.join(cells).rstrip()
-
-
 def flat(body: Row, prefix: str = "") -> list[tuple[str, object]]:
     """Fields of a record with the names of nested ones joined by a dot, for tables and CSV."""
     fields: list[tuple[str, object]] = []
@@ -261,3 +253,8 @@ def _csv_field(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
     return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+def painted(text: str, severity: Severity, *, is_colored: bool) -> str:
+    """Text in the colour of a severity."""
+    return f"\x1b[{_STYLES[severity]}m{text}\x1b[0m" if is_colored else text

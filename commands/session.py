@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from bkctl.commands.config import Settings
+from bkctl.commands.console import Console
 from bkctl.commands.context import CommandContext
 from bkctl.runtime.errors import ConfigurationError
 
@@ -32,6 +33,31 @@ if TYPE_CHECKING:
 
 GC_THRESHOLDS = (20_000, 20, 100)
 """Commands make few reference cycles. With the usual thresholds, the search for them takes 6 % of a recovery's time."""
+
+
+_EXPLAINED_WAIT_S = 3.0
+"""While a wait is shorter, its reason is only in the error at its end."""
+
+
+class ZooKeeperWait:
+    """Shows why ZooKeeper cannot be reached: on a terminal while it lasts, otherwise each reason once as a line."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._shown = ExitStack()
+        self._said: set[str] = set()
+
+    def note(self, reason: str | None) -> None:
+        """Why there is no connection now; None: there is one again."""
+        self._shown.close()
+        if reason is None:
+            return
+        progress = self._shown.enter_context(self._console.progress("waiting for ZooKeeper"))
+        if progress.is_shown:
+            progress.update(0, None, reason, "")
+        elif reason not in self._said:
+            self._said.add(reason)
+            self._console.say(f"waiting for ZooKeeper: {reason}")
 
 
 class Session:
@@ -188,7 +214,7 @@ async def open_session(
     warns_of_restore: bool = True,
     on_outage: Callable[[MetadataOutage], None] | None = None,
 ) -> AsyncIterator[Session]:
-    """A session with the cluster of the settings, or of ``metadata_uri``, within their request budget (``--rate``).
+    """A session with the cluster of the settings, or of ``metadata_uri``, within their request budget (``--zk-rate``).
 
     ``must_exist`` False: there may be no cluster, and ``instance_id`` is not read. ``warns_of_restore``: print a
     warning when a restore of the cluster is unfinished. ``on_outage``: reads are repeated during an outage of
@@ -203,8 +229,9 @@ async def open_session(
     gc.set_threshold(*GC_THRESHOLDS)
     uri = parse_metadata_uri(metadata_uri or require_metadata_uri(context))
     config = context.settings.zookeeper
+    on_wait = None if config.operation_timeout_s < _EXPLAINED_WAIT_S else ZooKeeperWait(context.console).note
     async with (
-        _budgeted(context, await ZooKeeperStore.connect(uri.servers, config), on_outage) as store,
+        _budgeted(context, await ZooKeeperStore.connect(uri.servers, config, on_wait=on_wait), on_outage) as store,
         AsyncExitStack() as at_end,
     ):
         session = Session(context, store, uri, at_end)

@@ -63,7 +63,7 @@ def declarations(parameter: inspect.Parameter) -> tuple[str, ...]:
 # fmt: off
 GLOBAL_PARAMETERS = (
     _shared(GENERAL, "output", OutputForm, "--output", "-o", metavar="FORMAT",
-        help="table, wide, json, yaml, csv, name or jsonl (default: table on a terminal, otherwise json)"),
+        help="table, wide, json, yaml, csv, name or jsonl (default: table)"),
     _shared(GENERAL, "no_headers", bool, "--no-headers", help="Omit headings in tables and CSV"),
     _shared(GENERAL, "quiet", bool, "--quiet", "-q", help="Suppress informational messages"),
     _shared(GENERAL, "debug", bool, "--debug", help="Write debug logs and tracebacks to stderr"),
@@ -78,7 +78,7 @@ GLOBAL_PARAMETERS = (
         help="A Java bk_server.conf: cluster, bookie settings"),
     _shared(CLUSTER, "timeout", str, "--timeout", metavar="DURATION",
         help="How long to wait for ZooKeeper (default: 10s)"),
-    _shared(CLUSTER, "metadata_rate", float, "--rate", metavar="N", min=0,
+    _shared(CLUSTER, "metadata_rate", float, "--zk-rate", metavar="N", min=0,
         help="Requests/second (default: 5000; 0: no limit)"),
     _shared(LISTING, "sort", str, "--sort", metavar="FIELD[:desc]", help="Sort by a field; FIELD:desc: largest first"),
     _shared(LISTING, "limit", int, "--limit", metavar="N", min=0, help="List at most N items"),

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, suppress
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import msgspec
-import typer
 
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import open_session, require_metadata_uri
-from bkctl.commands.watch import clear_screen, parse_watch
+from bkctl.commands.watch import IntervalOption, WatchOption, keep_looking, parse_watch
 from bkctl.runtime.errors import MetadataUnavailableError
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
 from bkctl.runtime.net.loop import LoopClock
@@ -55,10 +54,8 @@ class _WatchedStatus(NamedTuple):
 @command("status", example="status --watch", is_cut=True)
 async def show_status(
     context: CommandContext,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C")] = False,
-    interval: Annotated[
-        str | None, typer.Option("--interval", metavar="DURATION", help="Time between two looks (default: 2s)")
-    ] = None,
+    watch: WatchOption = False,
+    interval: IntervalOption = None,
 ) -> Outcome:
     """Show what is down, at risk or in repair, and what to do.
 
@@ -77,12 +74,14 @@ async def show_status(
 async def _watch(context: CommandContext, interval_s: float) -> None:
     """Until the command is interrupted."""
     first: ClusterFacts | None = None
-    while True:
+
+    async def look() -> None:
+        nonlocal first
         status = await _read_status(context)
         first = first_counted(first, status)
-        clear_screen(context)
         _print(context, _WatchedStatus(status, seconds_left(first, status)))
-        await asyncio.sleep(interval_s)
+
+    await keep_looking(context, interval_s, look)
 
 
 async def _read_status(context: CommandContext) -> ClusterFacts:

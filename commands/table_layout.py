@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from types import MappingProxyType
 from typing import NamedTuple
 
-from bkctl.commands.rendering import COLUMN_GAP, Column, Row, table_widths
+from bkctl.commands.rendering import Column, Row
 
+_COLUMN_GAP = "   "
+"""Separator that the table library writes between two columns."""
 _LABEL_GAP = "  "
+_PROSE_WIDTH_MIN = 24
 _WRAPPED_WIDTH_MIN = 20
 """Text is not wrapped where there is less room for it."""
 
@@ -16,11 +21,37 @@ _BREAK_AFTER = re.compile(r"(?<=[ ,])")
 
 
 class Layout(NamedTuple):
-    """What is shown of rows: ``columns`` as a table, or as blocks; ``hidden`` are the columns left out."""
+    """What is shown of rows: ``columns`` as a table, or as blocks; ``hidden`` are the columns left out.
+
+    ``prose``: the width of each column of sentences that is wrapped, by its key.
+    """
 
     columns: Sequence[Column]
     hidden: Sequence[Column] = ()
     is_blocks: bool = False
+    prose: Mapping[str, int] = MappingProxyType({})
+
+    def cell(self, column: Column, row: Row) -> list[str]:
+        """Lines of the cell."""
+        return wrapped(column.cell(row), self.prose.get(column.key))
+
+    def widths(self, rows: Sequence[Row], *, has_headers: bool) -> list[int]:
+        """Characters that each column of a table with these rows takes."""
+        return [
+            max([len(each.title) if has_headers else 0, *(len(line) for row in rows for line in self.cell(each, row))])
+            for each in self.columns
+        ]
+
+    def row(self, widths: Sequence[int], row: Row) -> str:
+        """One more row below a table with columns of these widths; longer text is not cut."""
+        lines = zip_longest(*(self.cell(column, row) for column in self.columns), fillvalue="")
+        return "\n".join(
+            _COLUMN_GAP.join(
+                text.rjust(width) if column.is_right else text.ljust(width)
+                for column, width, text in zip(self.columns, widths, line, strict=True)
+            ).rstrip()
+            for line in lines
+        )
 
 
 def fit(
@@ -28,25 +59,60 @@ def fit(
 ) -> Layout:
     """The layout of a table within ``width`` characters; None: any width.
 
-    Columns without a value in any row are left out first, then columns by their priority, the highest number first;
-    ``wide`` shows all. Rows become blocks, with all columns, when the columns that must be shown do not fit.
+    Sentences are wrapped. If that is not enough, columns without a value in any row are left out first, then columns by
+    their priority, the highest number first, and sentences last; ``wide`` shows all. Rows become blocks, with all
+    columns, when the columns that must be shown do not fit.
     """
-    shown = list(columns)
-    while width is not None and _table_width(shown, rows, has_headers=has_headers) > width:
+    layout = Layout(columns)
+    if width is None:
+        return layout
+    while (prose := _prose_widths(layout, rows, width, has_headers=has_headers)) is None:
+        shown = [*layout.columns]
         dispensable = [] if is_wide else [column for column in shown if column.priority or _is_blank(column, rows)]
         if not dispensable:
             return Layout(columns, is_blocks=bool(rows))
         shown.remove(max(reversed(dispensable), key=lambda each: _dispensability(each, rows)))
-    return Layout(shown, [column for column in columns if column not in shown])
+        layout = Layout(shown, [column for column in columns if column not in shown])
+    return layout._replace(prose=prose)
+
+
+def _prose_widths(layout: Layout, rows: Sequence[Row], width: int, *, has_headers: bool) -> dict[str, int] | None:
+    """Widths of wrapped columns with which the table fits; None: it does not fit."""
+    natural = layout.widths(rows, has_headers=has_headers)
+    excess = sum(natural) + len(_COLUMN_GAP) * (len(natural) - 1) - width
+    widths = {
+        column.key: each
+        for column, each in zip(layout.columns, natural, strict=True)
+        if column.is_prose and each > _PROSE_WIDTH_MIN
+    }
+    least = {
+        column.key: max([_PROSE_WIDTH_MIN, len(column.title), *(_longest_word(column.cell(row)) for row in rows)])
+        for column in layout.columns
+        if column.key in widths
+    }
+    wrapped_keys = set()
+    while excess > 0:
+        shrinkable = [key for key in widths if widths[key] > least[key]]
+        if not shrinkable:
+            return None
+        widest = max(shrinkable, key=widths.__getitem__)
+        wrapped_keys.add(widest)
+        widths[widest] -= 1
+        excess -= 1
+    return {key: widths[key] for key in wrapped_keys}
+
+
+def _longest_word(text: str) -> int:
+    return max(len(word.rstrip()) for word in _BREAK_AFTER.split(text))
 
 
 def _is_blank(column: Column, rows: Sequence[Row]) -> bool:
     return bool(rows) and all(row.get(column.key) is None for row in rows)
 
 
-def _dispensability(column: Column, rows: Sequence[Row]) -> tuple[bool, bool, int]:
+def _dispensability(column: Column, rows: Sequence[Row]) -> tuple[bool, bool, bool, int]:
     has_content = any(row.get(column.key) for row in rows)  # zero and "no" are not content
-    return _is_blank(column, rows), not has_content, column.priority
+    return _is_blank(column, rows), not has_content, not column.is_prose, column.priority
 
 
 def block(columns: Sequence[Column], row: Row, width: int | None) -> str:
@@ -55,18 +121,23 @@ def block(columns: Sequence[Column], row: Row, width: int | None) -> str:
 
 
 def labeled(fields: Sequence[tuple[str, str]], width: int | None) -> list[str]:
-    """Lines of labels and texts, the texts below each other; long ones are wrapped between words, never inside."""
+    """Lines of labels and texts, the texts below each other; long ones are wrapped between words, never inside.
+
+    A text that does not fit next to its label begins on the next line.
+    """
     indent = max((len(label) for label, _ in fields), default=0) + len(_LABEL_GAP)
     lines = []
     for label, text in fields:
-        first, *more = wrapped(text, None if width is None else width - indent)
+        room = len(text) if width is None else width - indent
+        if len(text) > room and (room < _WRAPPED_WIDTH_MIN or room < _longest_word(text)) and width is not None:
+            below = wrapped(text, width - len(_LABEL_GAP))
+            if max(map(len, below)) + len(_LABEL_GAP) <= width:
+                lines += [label, *(_LABEL_GAP + line for line in below)]
+                continue
+        first, *more = wrapped(text, room)
         lines.append(label.ljust(indent) + first)
         lines += [" " * indent + line for line in more]
     return lines
-
-
-def _table_width(columns: Sequence[Column], rows: Sequence[Row], *, has_headers: bool) -> int:
-    return sum(table_widths(columns, rows, has_headers=has_headers)) + len(COLUMN_GAP) * (len(columns) - 1)
 
 
 def wrapped(text: str, width: int | None) -> list[str]:

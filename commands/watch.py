@@ -1,13 +1,24 @@
-"""``--watch``: a command that shows something again and again, until Ctrl-C."""
+"""``-w``, ``--watch``: a command that shows something again and again, until Ctrl-C."""
 
 from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import typer
 
 from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import parse_duration_s
 
-_CLEAR = b"\x1b[H\x1b[2J"
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C")]
+IntervalOption = Annotated[
+    str | None, typer.Option("--interval", metavar="DURATION", help="Time between two looks (default: 2s)")
+]
 
 
 def parse_watch(context: CommandContext, interval: str | None, *, is_watching: bool) -> float:
@@ -19,7 +30,18 @@ def parse_watch(context: CommandContext, interval: str | None, *, is_watching: b
     return parse_duration_s(interval or "2s")
 
 
-def clear_screen(context: CommandContext) -> None:
-    """Before the next look; does nothing if the output is not a terminal."""
-    if context.console.width is not None:
-        context.console.raw(_CLEAR)
+async def keep_looking(context: CommandContext, interval_s: float, look: Callable[[], Awaitable[None]]) -> None:
+    """Print by ``look`` again and again until the command is interrupted; at once when the terminal is resized."""
+    resized = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGWINCH, resized.set)
+    try:
+        with context.console.watching():
+            while True:
+                resized.clear()
+                await look()
+                context.console.end_look()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(resized.wait(), interval_s)
+    finally:
+        loop.remove_signal_handler(signal.SIGWINCH)

@@ -61,9 +61,7 @@ def print_end(
     wide_tables: Sequence[tuple[Table, Sequence[Row]]] = (),
 ) -> None:
     """Print the verdict, then the report: ``tables`` for people, all fields with ``-o wide`` and in other formats."""
-    console.verdict(verdict.severity, verdict.sentence)
-    for note in verdict.notes:
-        console.say(note)
+    console.verdict(verdict.severity, verdict.sentence, *verdict.notes)
     for table, rows in tables:
         console.table(table, rows)
     if console.form is not OutputForm.TABLE:

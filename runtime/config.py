@@ -71,7 +71,7 @@ class ZooKeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
         "Longest wait for one operation, including reconnection; --timeout if not set", unit="s", above=0)] = 15.0
     scan_operations_per_s_max: Annotated[float, Setting(
         "ZooKeeper operations per second of one command; 0: no limit. Java's default is no limit, so its 0 is ignored",
-        unit="operations/s", low=0, java=Java("zkRequestRateLimit", "decimal", off_from=0), flag="--rate",
+        unit="operations/s", low=0, java=Java("zkRequestRateLimit", "decimal", off_from=0), flag="--zk-rate",
         is_live=True)] = 5000.0
     in_flight_max: Annotated[int, Setting("ZooKeeper operations of one command in flight",
         unit="operations", low=1)] = 128

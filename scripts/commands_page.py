@@ -9,14 +9,14 @@ from typing import Any
 
 from bkctl.app import build_app
 from bkctl.commands.effect import Effect
-from bkctl.commands.help_page import BOOKIE, CHANGE, CLUSTER, GENERAL, LISTING, STORAGE, group_of
+from bkctl.commands.help_page import BOOKIE, CHANGE, CLUSTER, COPYING, GENERAL, LISTING, STORAGE, group_of
 
 HEAD = """# Commands
 
 This page is generated from the code by `make commands-page`.
 
-`bkctl COMMAND --help`, or `bkctl help COMMAND`, shows the same for one command. Options can be given before or after
-the command's name, except those that a command has for itself.
+`bkctl COMMAND --help`, or `bkctl help COMMAND`, shows the same for one command, with the shared options written out.
+Options can be given before or after the command's name, except those that a command has for itself.
 
 The effect of a command decides how it asks before a change ([safety model](cluster-commands.md#the-safety-model)):
 
@@ -31,7 +31,7 @@ The effect of a command decides how it asks before a change ([safety model](clus
 SHARED = """## Shared options
 
 The section of a command lists the shared options that it accepts: groups and single options. `bkctl options` shows
-these in a terminal. Bookie and storage options describe the bookie of this machine.
+them in a terminal. Bookie and storage options describe the bookie of this machine.
 """
 
 
@@ -60,11 +60,13 @@ def leaves(member: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def shared_options(app: Any, context: Any) -> str:
     """The table of shared options."""
-    start = app.get_command(context, "bookie").get_command(context, "start")
+    members = {name: app.get_command(context, name) for name in ("bookie", "decommission")}
+    start = members["bookie"].get_command(context, "start")
+    owners = {BOOKIE: start, STORAGE: start, COPYING: members["decommission"]}
     rows = [
         (group.lower(), *cells(each, context))
-        for group in (GENERAL, CLUSTER, BOOKIE, STORAGE, LISTING, CHANGE)
-        for each in (start if group in {BOOKIE, STORAGE} else app).params
+        for group in (GENERAL, CLUSTER, BOOKIE, STORAGE, COPYING, LISTING, CHANGE)
+        for each in owners.get(group, app).params
         if group_of(each) == group
     ]
     return f"{table(('group', 'option', 'meaning'), rows)}\n"
@@ -73,14 +75,29 @@ def shared_options(app: Any, context: Any) -> str:
 def section(path: str, command: Any, context: Any) -> str:
     """What the page says about a command."""
     effects = ", ".join(effect.value for effect in Effect if effect in command.callback.effects)
-    own = [each for each in command.params if group_of(each) in {None, *command.shown_groups}]
+    own = [each for each in command.params if group_of(each) is None]
     pieces = " ".join(each.make_metavar(context).strip("{}") for each in own if each.param_type_name == "argument")
     parts = [f"### {path}\n", f"```\n{path} [OPTIONS]{' ' if pieces else ''}{pieces}\n```\n", f"{text_of(command)}\n"]
     if rows := [cells(each, context) for each in own]:
         parts.append(f"{table(('argument or option', 'meaning'), rows)}\n")
-    shared = ", ".join(f"`{each}`" if each.startswith("-") else each for each in command.shared_options())
+    shared = ", ".join(f"`{each}`" if each.startswith("-") else each for each in shared_names(command))
     parts.append(f"Effect: {effects}. Shared options: {shared}. Example:\n\n```\n{command.epilog}\n```\n")
     return "\n".join(parts)
+
+
+def shared_names(command: Any) -> list[str]:
+    """Groups of options of which all are accepted, then single options."""
+    found: dict[str, list[Any]] = {group: [] for group in (GENERAL, CLUSTER, BOOKIE, STORAGE, COPYING, LISTING, CHANGE)}
+    for each in command.params:
+        if (group := group_of(each)) is not None:
+            found[group].append(each)
+    names: list[str] = []
+    for group, options in found.items():
+        if options and group not in {LISTING, CHANGE} and not any(each.hidden for each in options):
+            names.append(group.lower())
+        else:
+            names += [each.opts[0] for each in options if not each.hidden]
+    return names
 
 
 def text_of(command: Any) -> str:

@@ -148,7 +148,7 @@ class Demo:
 
     def cluster_up(self) -> Any:
         """Start the cluster; return its status."""
-        self.run(f"bkctl dev cluster up --bookies {BOOKIE_COUNT} --dir {self.cluster_directory}")
+        self.run(f"bkctl dev cluster up --bookies {BOOKIE_COUNT} --no-autorecovery --dir {self.cluster_directory}")
         return self.ask(f"bkctl dev cluster status --dir {self.cluster_directory} -o json")
 
     def end(self, *, is_deleting: bool) -> None:
@@ -235,7 +235,7 @@ def kill_while_writing(demo: Demo) -> str:
     _, ensemble, write_quorum, ack_quorum, entries, size = LAST_BATCH
     demo.begin_writing(
         f"bkctl ledger write-test -E {ensemble} -W {write_quorum} -A {ack_quorum} --entries {entries}"
-        f" --entry-size {size} --rate 2500 --no-progress"
+        f" --entry-size {size} --max-per-second 2500 --no-progress"
     )
     ledger_id, victim = open_ledger(demo)
     demo.say(f"Ledger {ledger_id} is being written; bookie {victim} has some of its entries.")

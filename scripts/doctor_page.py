@@ -11,12 +11,12 @@ from bkctl.storage.severity import Severity
 HEAD = """# Metadata doctor
 
 `bkctl metadata doctor` reads every node below the ledgers root and reports problems, each with its znode, its effect
-and the fix. It only reads, takes no lock and keeps to the request budget (`--rate`), so it is safe on a live cluster.
+and the fix. It only reads, takes no lock and keeps to the request budget (`--zk-rate`): it is safe on a live cluster.
 
 This page is generated from the code by `make doctor-page`.
 
 ```
-bkctl metadata doctor                          # everything; a table on a terminal, otherwise JSON
+bkctl metadata doctor                          # everything
 bkctl metadata doctor --severity warning       # warnings and worse
 bkctl metadata doctor --rule forbidden-ledger-id --rule foreign-vote
 bkctl metadata doctor -o jsonl | jq .cure      # one finding per line; the summary goes to stderr

@@ -23,7 +23,8 @@ A setting has the value of the first source that gives one:
 
 `--set` is an option of the commands that work on the bookie of this machine. `[contexts.NAME]` describes a cluster by
 `metadata_uri`, `read_only`, `instance_id` and a table `zookeeper`, which replaces values of `[zookeeper]` of the same
-names. Its `metadata_uri` has precedence over that of a `bk_server.conf`.
+names. Its `metadata_uri` has precedence over that of a `bk_server.conf`. `bkctl config contexts` lists the contexts,
+`bkctl config use-context NAME` makes one the default: it writes `context = "NAME"` into the TOML file.
 
 The variable of a setting is `BKCTL_`, then its table and its name in capitals: `[bookie.disks] full_fraction` is
 `BKCTL_BOOKIE_DISKS_FULL_FRACTION`. If a variable has another name, the table shows it. Lists are separated by commas.

@@ -16,6 +16,7 @@ import msgspec
 
 from bkctl.runtime.config import ZooKeeperConfig
 from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
+from bkctl.runtime.optional_packages import has_package
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
@@ -52,9 +53,11 @@ async def audit_plainly(
 
     ``groups``: all ledgers; of a file, one for each piece. ``lookup``: looks those with findings up in ZooKeeper.
     RefusedError when ``out_directory`` is not empty; MetadataUnavailableError. Unreadable ledgers are in the report.
+    Without PyArrow there are no Parquet files.
     """
     with new_report(out_directory):
-        totals = await count_ledgers(groups, facts, out_directory=out_directory, lookup=lookup, on_progress=on_progress)
+        tables = out_directory if has_package("pyarrow") else None
+        totals = await count_ledgers(groups, facts, out_directory=tables, lookup=lookup, on_progress=on_progress)
         return _finish(totals, facts, out_directory)
 
 
@@ -182,8 +185,10 @@ def _finish(totals: AuditTotals, facts: AuditFacts, out_directory: str | None) -
     report = report_of(totals, facts)
     if out_directory is not None:
         from bkctl.spark_reports.audit_files import write_report_files  # noqa: PLC0415
-        from bkctl.spark_reports.rows import write_report  # noqa: PLC0415
 
-        write_report(out_directory, report)
+        if has_package("pyarrow"):
+            from bkctl.spark_reports.rows import write_report  # noqa: PLC0415
+
+            write_report(out_directory, report)
         write_report_files(out_directory, report)
     return report

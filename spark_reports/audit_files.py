@@ -31,15 +31,22 @@ def write_report_files(directory: str, report: AuditReport) -> None:
     head = {"apiVersion": "bkctl/v1", "kind": "AuditReport"}
     text = msgspec.json.format(msgspec.json.encode(head | body), indent=1) + b"\n"
     write_whole(os.path.join(directory, REPORT_JSON), text)
-    write_whole(os.path.join(directory, REPORT_PAGE), report_page(report).encode())
+    write_page(directory, report)
 
 
-def read_report(directory: str) -> AuditReport:
-    """The report in a directory of ``bkctl audit --out``; OSError; MetadataFormatError if it is none, or damaged."""
-    path = os.path.join(directory, REPORT_JSON)
+def write_page(directory: str, report: AuditReport, before: AuditReport | None = None) -> None:
+    """Write the page, or replace it by one that also shows what changed since ``before``; OSError."""
+    write_whole(os.path.join(directory, REPORT_PAGE), report_page(report, before).encode())
+
+
+def read_report(path: str) -> AuditReport:
+    """The report in a directory of ``bkctl audit --out``, or in its JSON file; OSError; MetadataFormatError if it is
+    none, or damaged."""
+    path = os.path.join(path, REPORT_JSON) if os.path.isdir(path) else path
     with open(path, "rb") as file:
         data = file.read()
     try:
         return msgspec.json.decode(data, type=ReportFile, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MetadataFormatError(f"{path} is not the report of an audit, or is damaged: {error}") from error
+        reason = f"{path} is not the report of an audit, or is damaged: {error}"
+        raise MetadataFormatError(f"{reason}; a report is the directory of --out, or its {REPORT_JSON}") from error

@@ -6,100 +6,76 @@ policy forbids it to load anything.
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Sequence
+import re
 from functools import cache
+from typing import TYPE_CHECKING
 
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from bkctl.runtime.replication.cluster_audit.tables import (
-    SEVERITIES,
-    TABLES,
-    AuditReport,
-    AuditSummary,
-    BookieReplication,
+from bkctl.runtime.replication.cluster_audit.comparison import AuditChanges, compare
+from bkctl.runtime.replication.cluster_audit.findings import audit_findings, audit_verdict
+from bkctl.runtime.replication.cluster_audit.tables import AuditReport, AuditSummary, BookieReplication
+from bkctl.spark_reports.charts import Bar, Scale, bar_chart, stacked_bar
+from bkctl.spark_reports.page_tables import (
+    PRINTED_ROWS_MAX,
+    changes_table,
+    ledger_reasons,
+    page_tables,
+    time_words,
 )
-from bkctl.runtime.replication.judge.verdict import ReplicationState
-from bkctl.spark_reports.charts import Bar, bar_chart, stacked_bar
+from bkctl.storage.severity import OK
 from bkctl.storage.words import duration, size
 
-TABLE_ROWS_MAX = 1000
-"""Rows of one table on the page; a page of all of them would be too large for a browser."""
+if TYPE_CHECKING:
+    from jinja2 import Template
+
 CHART_BARS_MAX = 30
+_PART_OF_NAME = re.compile(r"[^/.]*[/.]*", re.DOTALL)
+_SHORT_TEXT_MAX = 16
+"""Characters of text, such as the name of a state, that stays on one line in a table."""
+_SHORT_NUMBER_MAX = 10
+"""The same of numbers with their units; times break between date and time."""
 
-_TIME_LIMIT_MS = 253_402_300_800_000
-"""The year 10000: metadata may contain any number."""
+_TILES = {
+    "replicated": ("replicated", "good", "Every write set has as many live copies as its write quorum (Qw)."),
+    "empty": ("empty", "neutral", "Closed without entries: nothing can be lost."),
+    "under_replicated": ("under-replicated", "warning", "Some entries have fewer live copies than Qw, but at least as "
+        "many as the ack quorum (Qa)."),
+    "at_risk": ("at risk", "at-risk", "Some entries have fewer live copies than Qa, but at least one."),
+    "unavailable": ("unavailable", "critical", "Some entries have no live copy, but a bookie that has one may come "
+        "back."),
+    "lost": ("lost", "lost", "Some entries have no copy on a bookie that is registered or has a cookie."),
+    "unreadable": ("unreadable", "unknown", "The metadata cannot be read, so the copies are unknown."),
+}  # fmt: skip
+"""Each ledger counts in one of these, by its worst write set: name, colour, and what it means."""
 
-_TITLES = {
-    "losses": "What if these bookies were lost",
-    "under_replicated": "Ledgers with missing copies",
-    "unreadable": "Ledgers whose metadata cannot be read",
-    "bookies": "Bookies",
-    "racks": "Racks",
-    "owners": "Owners",
-    "misplaced": "Ledgers in too few racks",
-    "ack_quorum_one": "Ledgers with an ack quorum of 1",
-    "oldest_open": "Oldest ledgers that are not closed",
-}
-"""The tables of the page, in its order."""
+_PROPERTIES = {
+    "one_copy": ("one live copy left", "Some entries have one live copy, although they should have more."),
+    "unclosable": ("cannot be closed", "Not closed, and too few bookies of the last segment are registered to prove "
+        "where it ends."),
+    "unwritable": ("cannot accept writes", "Open, and some write set has fewer writable bookies than Qa."),
+    "unreplaceable": ("cannot replace a bookie", "Open, and its writer finds too few writable bookies to replace those "
+        "that accept no writes."),
+    "misplaced": ("in too few racks", "A write set is in fewer racks or regions than the placement rules ask for."),
+    "one_rack": ("in one rack", "A write set of several bookies is in one rack."),
+    "rack_unknown": ("of unknown placement", "A write set may break the placement rules: the rack of a bookie is "
+        "unknown."),
+    "ack_quorum_one": ("with an ack quorum of 1", "An acknowledged entry may have had one copy."),
+    "write_quorum_one": ("with a write quorum of 1", "Each entry has one copy by design."),
+}  # fmt: skip
+"""Counts of ledgers that may overlap: name, and what it means."""
 
-_NOTES = {
-    "losses": "Ledgers that would get into this state, if a bookie or a whole rack were lost in addition to those that "
-    "are gone now.",
-}
-
-_COUNT_LABELS = {
-    "unavailable": "unavailable: no live copy",
-    "lost": "lost: no copy on any bookie of the cluster",
-    "unreadable": "unreadable metadata",
-    "at_risk": "at risk: fewer live copies than Qa",
-    "one_copy": "at one copy",
-    "under_replicated": "under-replicated",
-    "unclosable": "not closed, and cannot be closed",
-    "unwritable": "open, and cannot accept writes",
-    "ack_quorum_one": "with an ack quorum of 1",
-    "misplaced": "in too few racks",
-}
-"""The numbers at the top of the page, in its order."""
-
-_STATE_KINDS = {
-    ReplicationState.REPLICATED: "good",
-    ReplicationState.EMPTY: "neutral",
-    ReplicationState.UNDER_REPLICATED: "warning",
-    ReplicationState.AT_RISK: "at-risk",
-    ReplicationState.UNAVAILABLE: "critical",
-    ReplicationState.UNREADABLE: "unknown",
-}
 _MODE_KINDS = {"writable": "good", "read_only": "warning", "unregistered": "critical"}
 
 
-class PageCell(msgspec.Struct, frozen=True):
-    """A cell: its text, and the number that it is sorted by (None: sorted as text)."""
-
-    text: str
-    number: int | None = None
-
-
-class PageTable(msgspec.Struct, frozen=True):
-    """A table of the page. ``numbers``: columns that are sorted by number. ``rows_total`` counts rows left out, too."""
-
-    name: str
-    title: str
-    note: str
-    headings: tuple[str, ...]
-    numbers: frozenset[int]
-    rows: tuple[tuple[PageCell, ...], ...]
-    rows_total: int
-
-
 class PageCount(msgspec.Struct, frozen=True):
-    """A number at the top of the page. ``severity`` is the CSS class of its colour, unless the number is 0."""
+    """A number of ledgers with its name. ``kind`` is the CSS class of its colour, unless the number is 0."""
 
     label: str
     value: int
-    severity: str
+    meaning: str
+    kind: str = ""
 
 
 class PageChart(msgspec.Struct, frozen=True):
@@ -109,45 +85,78 @@ class PageChart(msgspec.Struct, frozen=True):
     svg: Markup
 
 
-def report_page(report: AuditReport) -> str:
-    """The whole page."""
+def report_page(report: AuditReport, before: AuditReport | None = None) -> str:
+    """The whole page; with ``before``, an earlier report, also what changed since."""
     summary = report.summary
+    findings = audit_findings(report)
+    verdict = audit_verdict(report, findings)
+    changes = None if before is None else compare(before, report)
+    tiles, reasons = page_tiles(summary), ledger_reasons(report)
     return _template().render(
-        judged_at=_time(summary.judged_at_ms),
-        file_written=None if summary.file_written_ms is None else _time(summary.file_written_ms),
+        verdict=verdict,
+        severity=OK if verdict.severity is None else verdict.severity.value,
+        findings=findings,
+        judged_at=time_words(summary.judged_at_ms),
+        file_written=None if summary.file_written_ms is None else time_words(summary.file_written_ms),
         file_age=duration(max(0, summary.judged_at_ms - (summary.file_written_ms or 0)) / 1000),
         summary=summary,
         payload=size(summary.payload_bytes),
         copies=size(summary.copy_bytes),
-        counts=_counts(summary),
-        states=_states(summary),
-        states_svg=stacked_bar(_states(summary), "Ledgers by the state of their worst write set"),
+        tiles=tiles,
+        properties=_properties(summary),
+        states_svg=stacked_bar(
+            [Bar(each.label, each.value, f"{each.value:,}", each.kind) for each in tiles],
+            "Ledgers by the state of their worst write set",
+            Scale("percent of all ledgers", lambda percent: f"{percent} %"),
+        ),
         charts=_charts(report),
-        tables=[page_table(report, name) for name in _TITLES if getattr(report, name)],
+        changes=changes,
+        changed_since=None if changes is None else time_words(changes.before_ms),
+        changed_counts=[] if changes is None else _changed_counts(changes),
+        tables=[
+            *([changes_table(changes)] if changes is not None and changes.ledgers else []),
+            *page_tables(report),
+        ],
+        reasons=reasons,
+        linked={each.ledger_id for each in reasons},
+        printed_rows_max=PRINTED_ROWS_MAX,
+        short_text_max=_SHORT_TEXT_MAX,
+        short_number_max=_SHORT_NUMBER_MAX,
     )
 
 
-def page_table(report: AuditReport, name: str) -> PageTable:
-    """One of the report's tables, at most ``TABLE_ROWS_MAX`` rows of it."""
-    found = getattr(report, name)
-    fields = TABLES[name].__struct_fields__
-    rows = tuple(
-        tuple(_cell(field, getattr(row, field)) for field in fields)
-        for row in _worst_first(name, found)[:TABLE_ROWS_MAX]
-    )
-    return PageTable(
-        name=name,
-        title=_TITLES[name],
-        note=_NOTES.get(name, ""),
-        headings=tuple(_heading(field) for field in fields),
-        numbers=frozenset(index for row in rows for index, cell in enumerate(row) if cell.number is not None),
-        rows=rows,
-        rows_total=_total(report.summary, name, len(found)),
-    )
+def page_tiles(summary: AuditSummary) -> list[PageCount]:
+    """Numbers of ledgers that add up to all of them."""
+    values = {kind: getattr(summary, kind) for kind in _TILES}
+    values["unavailable"] -= values["lost"]
+    return [PageCount(label, values[key], meaning, kind) for key, (label, kind, meaning) in _TILES.items()]
+
+
+def _properties(summary: AuditSummary) -> list[PageCount]:
+    """Those that are known and not 0."""
+    return [
+        PageCount(label, value, meaning)
+        for key, (label, meaning) in _PROPERTIES.items()
+        if (value := getattr(summary, key))
+    ]
+
+
+def _changed_counts(changes: AuditChanges) -> list[tuple[str, str, str]]:
+    def text(name: str, value: int | None) -> str:
+        if value is None:
+            return "unknown"
+        return size(value) if name.endswith("_bytes") else f"{value:,}"
+
+    return [
+        (each.name.replace("_", " "), text(each.name, each.before), text(each.name, each.now))
+        for each in changes.different_counts
+    ]
 
 
 @cache
 def _template() -> Template:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415  most audits write no page
+
     environment = Environment(
         loader=PackageLoader("bkctl.spark_reports", ""),
         autoescape=True,
@@ -155,44 +164,35 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["number"] = "{:,}".format
+    environment.filters["breakable"] = _breakable
     return environment.get_template("audit_page.html")
 
 
-def _counts(summary: AuditSummary) -> list[PageCount]:
-    values = {kind: getattr(summary, kind) for kind in _COUNT_LABELS}
-    return [
-        PageCount(_COUNT_LABELS[kind], value, SEVERITIES[kind].value)
-        for kind, value in values.items()
-        if value is not None
-    ]
-
-
-def _states(summary: AuditSummary) -> list[Bar]:
-    return [
-        Bar(state.value.replace("_", "-"), count, f"{count:,}", kind)
-        for state, kind in _STATE_KINDS.items()
-        if (count := getattr(summary, state.value))
-    ]
+def _breakable(text: str) -> Markup:
+    """Names of topics and hosts are long: lines break after their parts first."""
+    if len(text) <= _SHORT_TEXT_MAX:
+        return Markup.escape(text)
+    return Markup("<wbr>").join(_PART_OF_NAME.findall(text))
 
 
 def _charts(report: AuditReport) -> list[PageChart]:
     by_bytes = sorted(report.bookies, key=lambda bookie: -bookie.payload_bytes)
+    in_bytes = Scale("bytes of copies", size, base=2)
+    ages = [
+        Bar(each.age, count, f"{count:,}")
+        for each in report.open_ages
+        if (count := each.open_ledgers + each.in_recovery_ledgers)
+    ]
     charts = [
-        ("Bytes by bookie", [_bookie_bar(each) for each in by_bytes]),
-        ("Bytes by rack", [_bytes_bar(each.rack or "unknown", each.payload_bytes) for each in report.racks]),
-        ("Bytes by owner", [_bytes_bar(each.owner, each.copy_bytes) for each in report.owners]),
-        (
-            "Ledgers that are not closed, by age",
-            [
-                Bar(each.age, count, f"{count:,}")
-                for each in report.open_ages
-                if (count := each.open_ledgers + each.in_recovery_ledgers)
-            ],
-        ),
+        ("Bytes by bookie", in_bytes, [_bookie_bar(each) for each in by_bytes]),
+        ("Bytes by rack", in_bytes, [_bytes_bar(each.rack or "unknown", each.payload_bytes) for each in report.racks]),
+        ("Bytes by owner", in_bytes, [_bytes_bar(each.owner, each.copy_bytes) for each in report.owners]),
+        ("Ledgers that are not closed, by age", Scale("ledgers", "{:,}".format), ages),
     ]
     return [
-        PageChart(_chart_title(title, len(bars)), bar_chart(bars[:CHART_BARS_MAX], title))
-        for title, bars in charts
+        PageChart(_chart_title(title, len(bars)), bar_chart(bars[:CHART_BARS_MAX], title, scale))
+        for title, scale, bars in charts
         if bars
     ]
 
@@ -208,55 +208,3 @@ def _bookie_bar(bookie: BookieReplication) -> Bar:
 
 def _bytes_bar(label: str, value: int, kind: str = "neutral") -> Bar:
     return Bar(label, value, size(value), kind)
-
-
-def _heading(field: str) -> str:
-    for end, words in (("_bytes", " bytes"), ("_ms", ""), ("_id", ""), ("_size", "")):
-        if field.endswith(end):
-            field = field.removesuffix(end) + words
-    return field.removeprefix("is_").replace("_", " ")
-
-
-def _cell(field: str, value: object) -> PageCell:
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return PageCell(_text(field, value), value if is_number else None)  # type: ignore[arg-type]
-
-
-def _text(field: str, value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value))
-    if not isinstance(value, int) or field == "ledger_id":
-        return str(value)
-    if field.endswith("_ms"):
-        return _time(value)
-    return size(value) if field.endswith("_bytes") else f"{value:,}"
-
-
-def _time(time_ms: int) -> str:
-    """Minutes, in UTC."""
-    if not 0 <= time_ms < _TIME_LIMIT_MS:
-        return str(time_ms)
-    return datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M")
-
-
-def _worst_first(name: str, rows: Sequence[msgspec.Struct]) -> Sequence[msgspec.Struct]:
-    if name == "under_replicated":
-        severity = {state.value: -number for number, state in enumerate(ReplicationState)}
-        rows = sorted(rows, key=lambda row: severity[row.replication])  # type: ignore[attr-defined]
-    return rows
-
-
-def _total(summary: AuditSummary, name: str, rows: int) -> int:
-    match name:
-        case "under_replicated":
-            return summary.under_replicated + summary.at_risk + summary.unavailable
-        case "oldest_open":
-            return summary.open_ledgers
-        case "unreadable" | "misplaced" | "ack_quorum_one":
-            return getattr(summary, name) or 0
-        case _:
-            return rows

@@ -1,11 +1,12 @@
 """Charts of the report page, as inline SVG. Pure.
 
-Widths are percentages and heights are pixels, so that a chart fits any window and its text keeps its size.
+Widths are percentages and heights are pixels, so that a chart fits any window and its text keeps its size. Each chart
+has a scale: lines at round values, with their labels below, and what is counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from markupsafe import Markup
@@ -13,7 +14,10 @@ from markupsafe import Markup
 _ROW_PX = 38
 _BAR_PX = 12
 _STACK_PX = 26
-_GAP_PERCENT = 0.2
+_SCALE_PX = 38
+_TICKS_MAX = 4
+_LABEL_MAX = 44
+"""Characters of a label that fit the narrowest chart; the whole one is shown on hover."""
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -25,37 +29,79 @@ class Bar(msgspec.Struct, frozen=True):
     kind: str = "neutral"
 
 
-def bar_chart(bars: Sequence[Bar], title: str) -> Markup:
-    """One row per bar, label and value above it; the longest bar has the full width."""
-    longest = max((bar.value for bar in bars), default=0) or 1
-    rows = Markup("").join(_row(index, bar, 100 * bar.value / longest) for index, bar in enumerate(bars))
-    return _svg(title, len(bars) * _ROW_PX, rows)
+class Scale(msgspec.Struct, frozen=True):
+    """What the lengths of bars mean: ``unit`` is what is counted, ``text`` a value in words.
+
+    ``base``: round values are 1, 2 or 5 times a power of 10, or powers of 2 of bytes.
+    """
+
+    unit: str
+    text: Callable[[int], str]
+    base: int = 10
 
 
-def stacked_bar(parts: Sequence[Bar], title: str) -> Markup:
-    """The parts of a whole in one bar, each wide enough to be seen; parts of size 0 are left out."""
-    shown = [part for part in parts if part.value > 0]
-    total = sum(part.value for part in shown) or 1
-    widths = [max(100 * part.value / total, 0.7) for part in shown]
-    scale = 100 / (sum(widths) or 1)
+def ticks(longest: int, base: int = 10) -> list[int]:
+    """Round values from 0 to the first that is at least ``longest``, at equal distances, at most five of them."""
+    step = 1
+    while step * _TICKS_MAX < longest:
+        step = _next_step(step) if base == 10 else 2 * step
+    return [step * index for index in range(max(1, -(-longest // step)) + 1)]
+
+
+def _next_step(step: int) -> int:
+    """1, 2, 5, 10, 20, 50, and so on."""
+    return step * 5 // 2 if str(step).startswith("2") else step * 2
+
+
+def bar_chart(bars: Sequence[Bar], title: str, scale: Scale) -> Markup:
+    """One row per bar, label and value above it, and the scale below all of them."""
+    marks = ticks(max((bar.value for bar in bars), default=0), scale.base)
+    height = len(bars) * _ROW_PX
+    rows = Markup("").join(_row(index, bar, 100 * bar.value / marks[-1]) for index, bar in enumerate(bars))
+    return _svg(title, height + _SCALE_PX, _scale(marks, scale, height) + rows)
+
+
+def stacked_bar(parts: Sequence[Bar], title: str, scale: Scale) -> Markup:
+    """The parts of a whole in one bar, in proportion; parts of size 0 are left out."""
+    total = sum(part.value for part in parts)
+    marks = [0, 25, 50, 75, 100]
     pieces, begin = [], 0.0
-    for part, width in zip(shown, (width * scale for width in widths), strict=True):
-        pieces.append(
-            Markup(
-                '<rect class="{}" x="{:.2f}%" y="0" width="{:.2f}%" height="{}"><title>{}: {}</title></rect>'
-            ).format(part.kind, begin, max(width - _GAP_PERCENT, 0.1), _STACK_PX, part.label, part.text)
-        )
+    for part in parts:
+        width = 100 * part.value / (total or 1)
+        if part.value:
+            pieces.append(
+                Markup(
+                    '<rect class="part {}" x="{:.3f}%" y="0" width="{:.3f}%" height="{}"><title>{}: {}</title></rect>'
+                ).format(part.kind, begin, width, _STACK_PX, part.label, part.text)
+            )
         begin += width
-    return _svg(title, _STACK_PX, Markup("").join(pieces))
+    return _svg(title, _STACK_PX + _SCALE_PX, _scale(marks, scale, _STACK_PX) + Markup("").join(pieces))
+
+
+def _scale(marks: Sequence[int], scale: Scale, height_px: int) -> Markup:
+    lines = Markup("").join(
+        Markup(
+            '<line class="grid" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="{1}"/>'
+            '<text class="tick {2}" x="{0:.2f}%" y="{3}">{4}</text>'
+        ).format(
+            100 * mark / marks[-1],
+            height_px + 4,
+            "first" if mark == 0 else "last" if mark == marks[-1] else "",
+            height_px + 17,
+            scale.text(mark),
+        )
+        for mark in marks
+    )
+    return lines + Markup('<text class="tick unit" x="50%" y="{}">{}</text>').format(height_px + 33, scale.unit)
 
 
 def _row(index: int, bar: Bar, width_percent: float) -> Markup:
     top = index * _ROW_PX
+    label = bar.label if len(bar.label) <= _LABEL_MAX else f"{bar.label[: _LABEL_MAX - 1]}\N{HORIZONTAL ELLIPSIS}"
     return Markup(
-        '<text x="0" y="{0}">{1}</text><text class="value" x="100%" y="{0}">{2}</text>'
-        '<rect class="track" x="0" y="{3}" width="100%" height="{4}" rx="2"/>'
-        '<rect class="{5}" x="0" y="{3}" width="{6:.2f}%" height="{4}" rx="2"/>'
-    ).format(top + 14, bar.label, bar.text, top + 19, _BAR_PX, bar.kind, width_percent)
+        '<text class="label" x="0" y="{0}">{7}<title>{1}</title></text><text class="value" x="100%" y="{0}">{2}</text>'
+        '<rect class="{5}" x="0" y="{3}" width="{6:.2f}%" height="{4}" rx="2"><title>{1}: {2}</title></rect>'
+    ).format(top + 14, bar.label, bar.text, top + 19, _BAR_PX, bar.kind, width_percent, label)
 
 
 def _svg(title: str, height_px: int, content: Markup) -> Markup:

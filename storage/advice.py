@@ -27,7 +27,7 @@ UNCLEAN_ADVICE: Final = "so the bookie did not shut down cleanly: start it again
 REORDERED_ADVICE: Final = "the number or order of the ledger directories changed; restore the old list"
 """For a ledger in a directory other than the one that its id selects."""
 
-FULL_DISK_RUNBOOK: Final = "docs/runbooks/full-disk.md"
+FULL_DISK_RUNBOOK: Final = "bkctl help full-disk"
 """How to free disk space."""
 
 

@@ -34,6 +34,7 @@ HALTED_SESSION_MS = 60_000
 """A ZooKeeper session that outlives all that a test does while it halts the process that has it."""
 
 _END_TIMEOUT_S = 120.0
+_TEST_VARIABLES = {"NO_COLOR": "1", "COLUMNS": "160", "BKCTL_CONFIG": os.devnull, "BKCTL_OUTPUT": "json"}
 _COMMAND_SERVER = str(Path(__file__).with_name("command_server.py"))
 _PORTS = range(8_100, 15_000)
 """Above the ports that bkctl and Java take unasked, below those that bkctl chooses for a development cluster."""
@@ -162,9 +163,12 @@ def bkctl_command(*arguments: str) -> list[str]:
 
 
 def bkctl_environment(**variables: str) -> dict[str, str]:
-    """This process's environment without bkctl settings of the user, plus ``variables``."""
+    """This process's environment without bkctl settings of the user, plus ``variables``.
+
+    Results are JSON, which most tests read; on a terminal, and with BKCTL_OUTPUT="", they have the default form.
+    """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("BKCTL_", "BOOKIE_CONF"))}
-    return inherited | {"NO_COLOR": "1", "COLUMNS": "160", "BKCTL_CONFIG": os.devnull} | variables
+    return inherited | _TEST_VARIABLES | variables
 
 
 class BkctlProcess:
@@ -305,7 +309,7 @@ def spawn_bkctl(*arguments: str, timeout_s: float = COMMAND_TIMEOUT_S, **variabl
 def run_bkctl_on_terminal(*arguments: str, **variables: str) -> tuple[int, str]:
     """Run a bkctl command whose stdout and stderr are one terminal; its exit code, and all it wrote there."""
     master, slave = pty.openpty()
-    environment = bkctl_environment(TERM="xterm-256color") | variables
+    environment = bkctl_environment(TERM="xterm-256color", BKCTL_OUTPUT="") | variables
     process = subprocess.Popen(
         bkctl_command(*arguments), stdin=subprocess.DEVNULL, stdout=slave, stderr=slave, env=environment
     )
@@ -321,14 +325,15 @@ def run_bkctl_on_terminal(*arguments: str, **variables: str) -> tuple[int, str]:
 class TerminalSession:
     """A bkctl command that has a terminal to itself, as in a shell: Ctrl-C typed on it reaches the command.
 
-    Use as a context manager; at the end the command is killed if it still runs.
+    ``program`` is another command to run there. Use as a context manager; at the end the command is killed if it still
+    runs.
     """
 
-    def __init__(self, *arguments: str, **variables: str) -> None:
+    def __init__(self, *arguments: str, program: Sequence[str] = (), **variables: str) -> None:
         self._master, slave = pty.openpty()
         # Without --ctty the terminal would be nobody's own, and Ctrl-C on it a mere character.
-        command = ["setsid", "--ctty", *bkctl_command(*arguments)]
-        environment = bkctl_environment(TERM="xterm-256color") | variables
+        command = ["setsid", "--ctty", *(program or bkctl_command(*arguments))]
+        environment = bkctl_environment(TERM="xterm-256color", BKCTL_OUTPUT="") | variables
         self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
         os.close(slave)
         self.screen = ""
@@ -474,11 +479,12 @@ class DevCluster(Cluster):
 
     def up(self, bookie_count: int) -> None:
         """Start what does not run; also brings a cluster back after ``down``."""
-        result = self._try("up", "--bookies", str(bookie_count))
+        words = ("up", "--no-autorecovery", "--bookies", str(bookie_count))
+        result = self._try(*words)
         if not self.bookies and " is in use" in result.stderr:
             # A cluster of another test got one of the ports that this one had chosen: choose again, once.
             shutil.rmtree(self.directory, ignore_errors=True)
-            result = self._try("up", "--bookies", str(bookie_count))
+            result = self._try(*words)
         assert result.exit_code == 0, result.stderr
         self._take(result.json())
 
@@ -515,7 +521,8 @@ class DevCluster(Cluster):
             for bookie in state["bookies"]
         ]
         self.zookeeper_pid = state["zookeeper"].get("pid") or self.zookeeper_pid
-        pids = {pid for pid in (self.zookeeper_pid, *(bookie.pid for bookie in self.bookies)) if pid}
+        daemon_pid = state["autorecovery"].get("pid") or 0
+        pids = {pid for pid in (self.zookeeper_pid, daemon_pid, *(bookie.pid for bookie in self.bookies)) if pid}
         for pid in pids - self._pids:
             self._orphans.watch(pid)
         self._pids |= pids

@@ -169,12 +169,16 @@ def test_generated_code_is_current(path: str, tmp_path: Path) -> None:
 
 def test_requirements_lock_every_dependency_with_hashes() -> None:
     settings = tomllib.loads(read("pyproject.toml"))["project"]
-    wanted = [*settings["dependencies"], *settings["optional-dependencies"]["dev"], "setuptools"]
-    locked = read("requirements.txt")
-    for requirement in wanted:
-        name = re.split(r"[^A-Za-z0-9-]", requirement)[0]
-        assert re.search(rf"^{re.escape(name)}==\S+( ;[^\n]*)? \\\n +--hash=sha256:", locked, re.MULTILINE), name
-    assert "://" not in locked
+    always, extras = settings["dependencies"], settings["optional-dependencies"]
+    everything = [*always, *extras["dev"], *extras["spark"], "setuptools"]
+    for path, wanted in (("requirements.txt", everything), ("requirements-run.txt", always)):
+        locked = read(path)
+        for requirement in wanted:
+            name = re.split(r"[^A-Za-z0-9-]", requirement)[0]
+            assert re.search(rf"^{re.escape(name)}==\S+( ;[^\n]*)? \\\n +--hash=sha256:", locked, re.MULTILINE), name
+        assert "://" not in locked
+    versions = set(re.findall(r"^\S+==\S+", read("requirements-run.txt"), re.MULTILINE))
+    assert versions <= set(re.findall(r"^\S+==\S+", read("requirements.txt"), re.MULTILINE))
 
 
 SAFE_FROM = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -10,7 +11,12 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import BookieNotFoundError, ConfigurationError
+from bkctl.runtime.metadata.cluster.root import read_instance_id
+from bkctl.runtime.metadata.replication.maintenance import list_maintenance
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.replication.cluster_audit.comparison import require_comparable
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies, Loss, parse_loss
+from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 
 
 def parse_losses(texts: Iterable[str]) -> tuple[Loss, ...]:
@@ -19,6 +25,14 @@ def parse_losses(texts: Iterable[str]) -> tuple[Loss, ...]:
         return tuple(parse_loss(text) for text in dict.fromkeys(texts))
     except ValueError as error:
         raise InvalidArgumentError(f"--what-if {error}") from None
+
+
+class AuditQuestions(NamedTuple):
+    """What the caller asks about, besides the ledgers: losses, and an earlier report to compare with, from ``path``."""
+
+    losses: tuple[Loss, ...] = ()
+    before: AuditReport | None = None
+    path: str = ""
 
 
 async def read_facts(context: CommandContext, session: Session) -> AuditFacts:
@@ -34,13 +48,22 @@ async def read_facts(context: CommandContext, session: Session) -> AuditFacts:
     return AuditFacts(
         registrations=registrations,
         now_ms=session.now_ms,
+        metadata_uri=context.settings.metadata_uri,
+        instance_id=await read_instance_id(session.store, session.root),
         with_cookie=frozenset(await session.registrations.with_cookie()),
+        maintenance=tuple(await list_maintenance(RecoveryNotes(session.store, session.root))),
         survey=survey,
     )
 
 
-def with_losses(facts: AuditFacts, losses: Sequence[Loss]) -> AuditFacts:
-    """The facts with the losses; BookieNotFoundError, or InvalidArgumentError for a rack, if the cluster has none."""
+def with_request(facts: AuditFacts, request: AuditQuestions) -> AuditFacts:
+    """The facts with the losses; BookieNotFoundError, or InvalidArgumentError for a rack, if the cluster has none.
+
+    ConflictError if the earlier report is of another cluster.
+    """
+    losses = request.losses
+    if request.before is not None:
+        require_comparable(request.before, facts.instance_id, request.path)
     known = KnownBookies(facts)
     members = known.live.union(facts.with_cookie or ())
     racks = {known.rack_of(each) for each in members} - {None}
@@ -51,4 +74,4 @@ def with_losses(facts: AuditFacts, losses: Sequence[Loss]) -> AuditFacts:
             named = ", ".join(sorted(each for each in racks if each))
             reason = f"the racks are {named}" if named else "no source of racks is set, or racks do not matter"
             raise InvalidArgumentError(f"--what-if {loss.name}: no bookie is in rack {rack}: {reason}")
-    return msgspec.structs.replace(facts, what_if=tuple(losses))
+    return msgspec.structs.replace(facts, what_if=losses)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from bkctl.commands.audit.facts import read_facts, with_losses
+from bkctl.commands.audit.facts import AuditQuestions, read_facts, with_request
 from bkctl.commands.audit.file import URI_MARK, open_cluster_file
 from bkctl.commands.audit.ledger_progress import LedgerProgress
 from bkctl.commands.context import CommandContext
@@ -15,7 +15,8 @@ from bkctl.commands.event_loop import run_to_end, sigterm_as_error
 from bkctl.commands.session import open_session, require_metadata_uri
 from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
 from bkctl.runtime.metadata.zookeeper.embedded import find_java
-from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, Loss
+from bkctl.runtime.optional_packages import require_package
+from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.spark_reports.audit import audit_with_spark
 from bkctl.spark_reports.deployment import choose_deployment
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 def audit_on_spark(
     context: CommandContext,
-    losses: Sequence[Loss],
+    request: AuditQuestions,
     out: str | None,
     master: str | None,
     cores: int | None,
@@ -36,10 +37,12 @@ def audit_on_spark(
     ledgers_root: str | None,
 ) -> AuditReport:
     """The audit of the ledgers in ZooKeeper, or in the file ``source``, which the executors read."""
+    require_package("pyspark", "audit --spark needs PySpark")
+    require_package("pyarrow", "audit --spark needs PyArrow")
     find_java("Spark")  # without Java, Spark fails after seconds with a long error
     choose_deployment(master, cores, None, os.environ)  # wrong options are refused before anything is read
     with ExitStack() as at_end:
-        known, ledgers_count = at_end.enter_context(_known_input(context, losses, source, ledgers_root))
+        known, ledgers_count = at_end.enter_context(_known_input(context, request, source, ledgers_root))
 
         @contextmanager
         def prepare(session: SparkSession) -> Iterator[AuditInput]:
@@ -48,7 +51,7 @@ def audit_on_spark(
                 return
             assert source is not None
             with open_cluster_file(context, source, ledgers_root, session) as found:
-                yield found[0], with_losses(found[1], losses)
+                yield found[0], with_request(found[1], request)
 
         deployment = choose_deployment(master, cores, ledgers_count, os.environ)
         # Outside of the event loop: the job blocks, and Spark needs the signals.
@@ -68,22 +71,22 @@ def audit_on_spark(
 
 @contextmanager
 def _known_input(
-    context: CommandContext, losses: Sequence[Loss], source: str | None, ledgers_root: str | None
+    context: CommandContext, request: AuditQuestions, source: str | None, ledgers_root: str | None
 ) -> Iterator[tuple[AuditInput | None, int | None]]:
     """What can be found out before Spark starts, and about how many ledgers there are."""
     if source is None:
         require_metadata_uri(context)
-        facts, ledgers_count = run_to_end(_facts_and_size, context, losses)
+        facts, ledgers_count = run_to_end(_facts_and_size, context, request)
         yield (None, facts), ledgers_count
     elif URI_MARK in source:
         yield None, None
     else:
         with open_cluster_file(context, source, ledgers_root) as (cluster, facts):
-            yield (cluster, with_losses(facts, losses)), cluster.nodes
+            yield (cluster, with_request(facts, request)), cluster.nodes
 
 
-async def _facts_and_size(context: CommandContext, losses: Sequence[Loss]) -> tuple[AuditFacts, int]:
+async def _facts_and_size(context: CommandContext, request: AuditQuestions) -> tuple[AuditFacts, int]:
     """What is known about the bookies, and about how many ledgers there are; ClusterNotFoundError."""
     async with open_session(context, must_exist=False) as session:
-        facts = with_losses(await read_facts(context, session), losses)
+        facts = with_request(await read_facts(context, session), request)
         return facts, await (await session.ledgers()).estimate_count()

@@ -59,7 +59,7 @@ async def orphans(
     ] = "10m",
     compacted: Annotated[bool, typer.Option("--compacted", help="Also compacted ledgers of existing topics")] = False,
     only: Annotated[
-        str | None, typer.Option("--only", metavar="FILE", help="Judge only the ledger IDs in this file")
+        str | None, typer.Option("--from-file", metavar="FILE", help="Judge only the ledger IDs in this file")
     ] = None,
     out: Annotated[
         str | None, typer.Option("--out", metavar="FILE", help="Write IDs to this new file, for ledger delete")

@@ -6,28 +6,31 @@ from typing import Annotated
 
 import typer
 
+from bkctl.commands.audit.earlier import Compare, read_earlier, read_stored
 from bkctl.commands.audit.findings import FAIL_ON_DEFAULT, FailOn, parse_fail_on, verdict
-from bkctl.commands.audit.tables import print_report
+from bkctl.commands.audit.tables import PrintedAudit, print_report, require_order
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
-from bkctl.commands.errors import Outcome, unreadable_file
-from bkctl.spark_reports.audit_files import read_report
+from bkctl.commands.errors import Outcome
+from bkctl.runtime.replication.cluster_audit.comparison import require_comparable
 
 
-@command("show", example="audit show /var/reports/today", is_cut=True, is_local=True)
+@command("show", example="audit show /var/reports/today", is_listing=True, is_local=True)
 def show(
     context: CommandContext,
     directory: Annotated[str, typer.Argument(metavar="DIR", help="Directory that bkctl audit --out wrote")],
     fail_on: FailOn = FAIL_ON_DEFAULT,
+    compare: Compare = None,
 ) -> Outcome:
     """Print the report of an earlier audit, with its exit code.
 
     DIR/report.html is the same report as a page for a browser.
     """
     kinds = parse_fail_on(fail_on)
-    try:
-        report = read_report(directory)
-    except OSError as error:
-        raise unreadable_file(str(error.filename or directory), error) from error
-    print_report(context, report, out=directory, seconds=None)
+    require_order(context.settings)
+    report = read_stored(directory)
+    before, path = read_earlier(compare)
+    if before is not None:
+        require_comparable(before, report.summary.instance_id, path)
+    print_report(context, PrintedAudit(report, directory, before=before))
     return verdict(context, report.summary, kinds)

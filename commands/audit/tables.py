@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
-from bkctl.commands.config import OutputForm
+from bkctl.commands.config import OutputForm, Settings
 from bkctl.commands.context import CommandContext
-from bkctl.commands.rendering import Column, Lines, Row, Table, time_text
+from bkctl.commands.listing import RowOrder, parse_order
+from bkctl.commands.rendering import Column, Lines, Row, Table, plain, time_text
+from bkctl.runtime.replication.cluster_audit.comparison import (
+    CHANGES,
+    STATES,
+    AuditChanges,
+    CountChange,
+    compare,
+    listed_changes,
+)
+from bkctl.runtime.replication.cluster_audit.findings import (
+    AuditFinding,
+    AuditVerdict,
+    audit_findings,
+    audit_verdict,
+)
 from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport, severity_of
 from bkctl.runtime.replication.judge.verdict import ReplicationState
-from bkctl.storage.severity import word
-from bkctl.storage.words import decimal, size
+from bkctl.storage.severity import Severity, word, worst
+from bkctl.storage.words import decimal, listed, size
 
 _BOOKIE_TABLE = Table(
     "Replication by bookie",
@@ -31,7 +47,7 @@ _BOOKIE_TABLE = Table(
 _LEDGER_TABLE = Table(
     "Under-replicated ledgers",
     Column("ledger_id", "LEDGER", is_right=True),
-    Column("ledger_state", "STATE", priority=1),
+    Column("ledger_state", "STATE", priority=2),
     Column("replication", "REPLICATION"),
     Column("expected_copies", "COPIES", is_right=True),
     Column("live_copies_min", "LIVE", is_right=True),
@@ -41,15 +57,10 @@ _LEDGER_TABLE = Table(
     Column("payload_bytes", "BYTES", size, is_right=True, priority=3),
     Column("created", "CREATED", priority=7),
     Column("is_closable", "CLOSABLE", priority=5),
-    Column("missing_bookies", "MISSING BOOKIES"),
+    Column("missing_bookies", "MISSING BOOKIES", priority=1),
     Column("owner", "OWNER", priority=8),
 )
 _FINDING_TABLE = Table("AuditReport", *_LEDGER_TABLE.columns, Column("problem", "PROBLEM"), name="ledger_id")
-_UNREADABLE_TABLE = Table(
-    "Unreadable ledgers",
-    Column("ledger_id", "LEDGER", is_right=True),
-    Column("problem", "PROBLEM"),
-)
 _RACK_TABLE = Table(
     "Racks",
     Column("rack", "RACK"),
@@ -105,41 +116,202 @@ _LEDGER_LISTS = ("under_replicated", "unreadable", "misplaced", "ack_quorum_one"
 """Tables of a report whose names are also those of counts. In structured output, ``_ledgers`` follows them."""
 
 
-def print_report(context: CommandContext, report: AuditReport, *, out: str | None, seconds: float | None) -> None:
-    """Print the report in the form that was chosen. ``out``: its directory, if it has one; ``seconds``: None if it was
-    made earlier."""
-    console = context.console
+_FINDINGS_TABLE = Table(
+    "Findings",
+    Column("severity", "SEVERITY"),
+    Column("part", "PART", is_wide=True),
+    Column("ledgers", "LEDGERS", is_right=True, is_wide=True),
+    Column("finding", "FINDING"),
+    Column("owners_text", "OWNERS", priority=1),
+    Column("command", "COMMAND"),
+)
+_CHANGE_TABLE = Table(
+    "Changed ledgers",
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("change", "CHANGE"),
+    Column("before", "BEFORE"),
+    Column("now", "NOW"),
+    Column("missing_bookies", "MISSING BOOKIES", priority=2),
+    Column("owner", "OWNER", priority=1),
+)
+_COUNT_CHANGE_TABLE = Table(
+    "Changed counts",
+    Column("name", "COUNT"),
+    Column("before", "BEFORE", is_right=True),
+    Column("now", "NOW", is_right=True),
+)
+_TOTALS_TABLE = Table("Totals", Column("name", "OF"), Column("total", "TOTAL"))
+_LEDGERS_SHOWN_MAX = 10
+"""Rows of a list of ledgers below the findings, unless --limit or -o wide ask for more: the verdict stays in sight."""
+_OWNERS_SHOWN_MAX = 2
+
+
+class PrintedAudit(NamedTuple):
+    """A report and what is printed with it. ``out``: its directory, if it has one; ``seconds``: None if it was made
+    earlier; ``before``: an earlier report to compare it with; ``has_losses``: whether the caller asked about losses."""
+
+    report: AuditReport
+    out: str | None
+    seconds: float | None = None
+    before: AuditReport | None = None
+    has_losses: bool = False
+
+
+def require_order(settings: Settings) -> RowOrder | None:
+    """What ``--sort`` asks for, of the listed ledgers; InvalidArgumentError."""
+    return None if settings.sort is None else parse_order(settings.sort, _FINDING_TABLE.columns)
+
+
+def print_report(context: CommandContext, printed: PrintedAudit) -> None:
+    """Print the report in the form that was chosen: for people the verdict first, then what to do."""
+    console, report, order = context.console, printed.report, require_order(context.settings)
     rows: dict[str, list[Row]] = {
         name: [_row(row) for row in getattr(report, name)] for name in TABLES if name != "summary"
     }
     unreadable_state = {"replication": ReplicationState.UNREADABLE.value}
-    findings = sorted(
+    ledgers = sorted(
         [*rows["under_replicated"], *({**row, **unreadable_state} for row in rows["unreadable"])], key=_ledger_id
     )
+    if order is not None:
+        ledgers, rows["under_replicated"] = order.sorted(ledgers), order.sorted(rows["under_replicated"])
     if console.form is OutputForm.NAME:
-        console.rows(_FINDING_TABLE, findings, is_truncated=report.is_truncated)
+        console.rows(_FINDING_TABLE, ledgers, is_truncated=report.is_truncated)
+        return
+    findings = audit_findings(report)
+    verdict = audit_verdict(report, findings)
+    changes = None if printed.before is None else compare(printed.before, report)
+    if console.is_for_people:
+        worst_first = ledgers if order is not None else sorted(ledgers, key=_severity_of_row)
+        _print_for_people(context, printed, verdict, findings, changes, worst_first)
+        if console.form is OutputForm.WIDE:
+            _print_tables(context, printed, rows)
         return
     lists = {f"{name}_ledgers" if name in _LEDGER_LISTS else name: found for name, found in rows.items()}
-    console.record(
-        "AuditReport",
-        {
-            "severity": word(severity_of(report.summary)),
-            **_row(report.summary),
-            "seconds": seconds,
-            "out": os.path.abspath(out) if out else None,
-        },
-        show={"payload_bytes": size, "copy_bytes": size, "seconds": decimal},
-        details=console.cut(lists, is_truncated=report.is_truncated),
-        lines=Lines(_FINDING_TABLE, findings),
+    details = {
+        "findings": [_finding_row(each) for each in findings],
+        **console.cut(lists, is_truncated=report.is_truncated),
+    }
+    details["changes"] = None if changes is None else _changes_body(context, changes)
+    body = {"severity": word(worst(_severities(report, findings))), "verdict": verdict.sentence, **_body(printed)}
+    console.record("AuditReport", body, details=details, lines=Lines(_FINDING_TABLE, ledgers))
+
+
+_SHOWN_AS: dict[str, Callable[[object], str]] = {"payload_bytes": size, "copy_bytes": size, "seconds": decimal}
+
+
+def _severities(report: AuditReport, findings: Sequence[AuditFinding]) -> Iterator[Severity]:
+    if (severity := severity_of(report.summary)) is not None:
+        yield severity
+    yield from (each.advice.severity for each in findings)
+
+
+def _body(printed: PrintedAudit) -> dict[str, object]:
+    out = os.path.abspath(printed.out) if printed.out else None
+    return {**_row(printed.report.summary), "seconds": printed.seconds, "out": out}
+
+
+def _finding_row(found: AuditFinding) -> dict[str, object]:
+    advice = found.advice
+    return {
+        "severity": advice.severity.value,
+        "part": advice.part,
+        "ledgers": found.ledgers,
+        "finding": advice.sentence,
+        "command": advice.command,
+        "owners": [msgspec.to_builtins(each) for each in found.owners],
+        "owners_total": found.owners_total,
+    }
+
+
+def _changes_body(context: CommandContext, changes: AuditChanges) -> dict[str, object]:
+    return {
+        "before": time_text(changes.before_ms),
+        **{change: changes.number(change) for change in CHANGES},
+        "has_all": changes.has_all,
+        "bookies_gone": changes.bookies_gone,
+        "bookies_back": changes.bookies_back,
+        "counts": [msgspec.to_builtins(each) for each in changes.counts],
+        **context.console.cut({"ledgers": listed_changes(changes.ledgers)}, is_truncated=not changes.has_all),
+    }
+
+
+# --- for people ----------------------------------------------------------------------------------------------------
+
+
+def _print_for_people(
+    context: CommandContext,
+    printed: PrintedAudit,
+    verdict: AuditVerdict,
+    findings: Sequence[AuditFinding],
+    changes: AuditChanges | None,
+    ledgers: Sequence[Row],
+) -> None:
+    """The verdict, what to do, the worst ledgers, totals."""
+    console, report = context.console, printed.report
+    rows_max = None if console.form is OutputForm.WIDE else _LEDGERS_SHOWN_MAX
+    since = [] if changes is None else [f"since the report of {time_text(changes.before_ms)}: {changes}"]
+    console.verdict(verdict.severity, verdict.sentence, *since)
+    rows = []
+    for each in findings:
+        owners = [f"{owner.owner} ({owner.ledgers:,})" for owner in each.owners]
+        text = listed(owners, _OWNERS_SHOWN_MAX, total=each.owners_total) if owners else None
+        rows.append({**_finding_row(each), "owners_text": text})
+    console.table(_FINDINGS_TABLE, rows, is_cut=False)
+    console.table(_FINDING_TABLE.titled("Ledgers that miss copies or cannot be read"), ledgers, rows_max=rows_max)
+    if changes is not None:
+        console.table(_CHANGE_TABLE, listed_changes(changes.ledgers), rows_max=rows_max)
+        console.table(_COUNT_CHANGE_TABLE, [_count_row(each) for each in changes.different_counts], is_cut=False)
+    if printed.has_losses:
+        losses = [row for row in map(_row, report.losses) if row["kind"] == "set"]
+        console.table(_LOSS_TABLE, losses)
+    console.table(_TOTALS_TABLE, _totals(printed), is_cut=False)
+    if console.form is OutputForm.TABLE:
+        console.say("-o wide shows all counts, and tables of bookies, racks, owners and what a loss would do")
+
+
+def _count_row(change: CountChange) -> Row:
+    show = _SHOWN_AS.get(change.name, plain)
+    return {"name": change.name, "before": show(change.before), "now": show(change.now)}
+
+
+def _totals(printed: PrintedAudit) -> list[Row]:
+    summary = printed.report.summary
+    states = ((state.value.replace("_", "-"), getattr(summary, state.value)) for state in ReplicationState)
+    sizes = f"{size(summary.payload_bytes)} in one copy, {size(summary.copy_bytes)} in all copies"
+    bookies = (
+        (summary.bookies_writable, "writable"),
+        (summary.bookies_read_only, "read-only"),
+        (summary.bookies_named_unregistered, "not registered"),
     )
+    sources = dict.fromkeys((summary.ledgers_from, summary.bookies_from))
+    totals = {
+        "ledgers": f"{summary.ledgers:,}: {_counts(states)}" if summary.ledgers else "0",
+        "not closed": f"{summary.open_ledgers:,}" if summary.open_ledgers else None,
+        "data": f"{sizes} ({summary.entries:,} entries of closed ledgers)" if summary.payload_bytes else None,
+        "bookies": _counts((name, number) for number, name in bookies),
+        "cluster": summary.metadata_uri or summary.instance_id,
+        "judged": f"{time_text(summary.judged_at_ms)}, from {' and '.join(sources)}",
+        "report": os.path.abspath(printed.out) if printed.out else None,
+    }
+    return [{"name": name, "total": total} for name, total in totals.items() if total is not None]
+
+
+def _counts(counts: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{number:,} {name}" for name, number in counts if number) or "none"
+
+
+def _print_tables(context: CommandContext, printed: PrintedAudit, rows: dict[str, list[Row]]) -> None:
+    """What else the report has."""
+    console = context.console
+    counts = [{"name": name, "total": _SHOWN_AS.get(name, plain)(value)} for name, value in _body(printed).items()]
+    console.table(_TOTALS_TABLE.titled("Counts"), counts, is_cut=False, rows_max=len(counts))
+    ages = [row for row in rows["open_ages"] if row["open_ledgers"] or row["in_recovery_ledgers"]]
     console.table(_BOOKIE_TABLE, rows["bookies"])
     console.table(_RACK_TABLE, rows["racks"])
     console.table(_OWNER_TABLE, rows["owners"])
-    console.table(_AGE_TABLE, [row for row in rows["open_ages"] if row["open_ledgers"] or row["in_recovery_ledgers"]])
+    console.table(_AGE_TABLE, ages)
     console.table(_LOSS_TABLE, [row for row in rows["losses"] if _has_effect(row)])
     console.table(_MISPLACED_TABLE, rows["misplaced"])
-    console.table(_LEDGER_TABLE, rows["under_replicated"])
-    console.table(_UNREADABLE_TABLE, rows["unreadable"])
 
 
 def _has_effect(loss: Row) -> bool:
@@ -149,6 +321,10 @@ def _has_effect(loss: Row) -> bool:
 
 def _ledger_id(row: Row) -> int:
     return int(str(row["ledger_id"]))
+
+
+def _severity_of_row(row: Row) -> tuple[int, int]:
+    return -STATES.index(str(row["replication"])), _ledger_id(row)
 
 
 def _row(struct: Any) -> dict[str, object]:

@@ -19,7 +19,7 @@ from bkctl.runtime.metadata.replication.switches import DELAY_S_MAX
 _KIND = "RecoveryDelay"
 
 
-@command("get", example="autorecovery delay get")
+@command("get", example="autorecovery delay get", has_tables=False)
 async def get_delay(context: CommandContext) -> None:
     """Show the delay. Exits with 4 if no auditor ever ran and the delay was never set."""
     async with open_session(context) as session:

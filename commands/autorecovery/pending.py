@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, NamedTuple
@@ -17,7 +16,7 @@ from bkctl.commands.listing import require_no_listing_options
 from bkctl.commands.parse import parse_duration_s
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session
-from bkctl.commands.watch import clear_screen, parse_watch
+from bkctl.commands.watch import IntervalOption, WatchOption, keep_looking, parse_watch
 from bkctl.runtime.metadata.replication.marks import ListedMark, list_marked_ids, list_marks
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import read_daemons
@@ -84,10 +83,8 @@ async def list_pending(
     ] = None,
     count: Annotated[bool, typer.Option("--count", help="Show only the number of items")] = False,
     fail_if_any: Annotated[bool, typer.Option("--fail-if-any", help="Exit with 10 if there is any")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="List again and again, until Ctrl-C")] = False,
-    interval: Annotated[
-        str | None, typer.Option("--interval", metavar="DURATION", help="Time between two lists (default: 2s)")
-    ] = None,
+    watch: WatchOption = False,
+    interval: IntervalOption = None,
 ) -> Outcome:
     """List ledgers marked as under-replicated, and why each waits.
 
@@ -107,11 +104,13 @@ async def list_pending(
 async def _watch(context: CommandContext, wanted: _MarkFilter, interval_s: float) -> None:
     """Until the command is interrupted."""
     first: _MarksAtOnce | None = None
-    while True:
-        clear_screen(context)
+
+    async def look() -> None:
+        nonlocal first
         at_once = await _list(context, wanted, first)
         first = first or at_once
-        await asyncio.sleep(interval_s)
+
+    await keep_looking(context, interval_s, look)
 
 
 async def _count(context: CommandContext, wanted: _MarkFilter) -> int:

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
     "start",
     example="autorecovery start --conf conf/bk_server.conf",
     effect=Effect.SERVES,
+    has_tables=False,
 )
 async def start(
     context: CommandContext,

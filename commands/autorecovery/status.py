@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -18,8 +19,8 @@ from bkctl.runtime.metadata.replication.marks import list_marks
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus, read_recovery_status
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_note
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck
+from bkctl.runtime.replication.judge.advice import AUTORECOVERY_STATUS, Advice, no_auditor, worst_first
 from bkctl.runtime.replication.judge.daemon_findings import (
-    STATUS_COMMAND,
     WaitingMarks,
     idle_seconds,
     recovery_findings,
@@ -46,7 +47,8 @@ async def show_status(context: CommandContext) -> None:
     what they do. Those of Java show only in the election and in the locks of the ledgers that they repair.
     """
     async with open_session(context) as session:
-        off, recovery, pending, locked, body = await asyncio.gather(
+        registrations, off, recovery, pending, locked, body = await asyncio.gather(
+            session.registrations.snapshot(),
             session.switches.switched_off(),
             read_recovery_status(session.store, session.root, session.foreign),
             _count_pending(session),
@@ -85,22 +87,24 @@ async def show_status(context: CommandContext) -> None:
     context.console.record("AutorecoveryStatus", body, name="enabled", details=context.console.cut(rows))
     for table, table_rows in tables.values():
         context.console.table(table, table_rows)
-    _warn(context, recovery, None if off is None else note, waiting, session.now_ms)
+    away = [each.bookie_id for each in recovery.maintenance if each.bookie_id not in registrations.live]
+    found = recovery_findings(recovery, waiting, session.now_ms, away)
+    _warn(context, recovery, None if off is None else note, found, session.now_ms)
 
 
 def _warn(
-    context: CommandContext, recovery: RecoveryStatus, off: SwitchNote | None, waiting: WaitingMarks | None, now_ms: int
+    context: CommandContext, recovery: RecoveryStatus, off: SwitchNote | None, found: Iterable[Advice], now_ms: int
 ) -> None:
     """Everything that is wrong. ``off``: the note of the switch while autorecovery is disabled."""
     if recovery.auditor is not None and recovery.auditor.problem is not None:
         context.console.warn(str(recovery.auditor.problem))
     if off is not None and off.is_overdue(now_ms):
         context.console.warn(f"autorecovery was to be disabled only until {off.until}: run bkctl autorecovery enable")
-    elif off is None and recovery.auditor is None:
-        context.console.warn("no auditor is elected: lost bookies will not be detected")
-    found = [each for each in recovery_findings(recovery, waiting, now_ms) if each.severity > Severity.INFORMATION]
-    for each in sorted(found, key=lambda finding: finding.severity, reverse=True):
-        more = "" if each.command == STATUS_COMMAND else f": {each.command}"
+    shown = [each for each in found if each.severity > Severity.INFORMATION]
+    if off is None and recovery.auditor is None:
+        shown.append(no_auditor())
+    for each in worst_first(shown):
+        more = "" if each.command in {None, AUTORECOVERY_STATUS} else f": {each.command}"
         context.console.report(each.severity, f"{each.sentence}{more}")
 
 

@@ -1,7 +1,7 @@
 """How a command reaches a running bookie: over its admin socket on this machine, else over its registered HTTP port.
 
-In this order: the directory of ``--dir``; the id that is given; the ledger directory of the settings; the only bookie
-that runs on this machine.
+In this order: the directory of ``--ledger-dir``; the id that is given; the ledger directory of the settings; the only
+bookie that runs on this machine.
 """
 
 from __future__ import annotations
@@ -32,8 +32,12 @@ if TYPE_CHECKING:
 IdArgument = Annotated[
     str | None, typer.Argument(metavar="[ID]", help="Bookie ID (default: that of the settings, or the only one here)")
 ]
+IdArguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ID]...", help="Bookie IDs (default: that of the settings, or the only one here)"),
+]
 DirectoryOption = Annotated[
-    str | None, typer.Option("--dir", metavar="LEDGER_DIR", help="The bookie here with this first ledger directory")
+    str | None, typer.Option("--ledger-dir", metavar="DIR", help="The bookie here with this first ledger directory")
 ]
 TokenOption = Annotated[
     str | None,
@@ -145,6 +149,16 @@ async def open_admin(
             raise _with_advice(error, address) from error
 
 
+@contextlib.asynccontextmanager
+async def open_admins(
+    context: CommandContext, bookie_ids: list[str] | None, directory: str | None, token_file: str | None = None
+) -> AsyncIterator[list[AdminClient]]:
+    """Clients of the bookies that the command line means, each bookie once; errors as ``open_admin``."""
+    async with contextlib.AsyncExitStack() as at_end:
+        ids = dict.fromkeys(bookie_ids or (None,))
+        yield [await at_end.enter_async_context(open_admin(context, each, directory, token_file)) for each in ids]
+
+
 def read_token(context: CommandContext, token_file: str | None) -> AdminToken | None:
     """The token for changes over TCP, and who may get it; InvalidArgumentError."""
     path = token_file or os.environ.get(_TOKEN_VARIABLE)
@@ -172,7 +186,7 @@ def _with_advice(error: BookieUnavailableError, address: AdminAddress) -> Bookie
 def _find(bookie_id: str | None, directory: str | None, context: CommandContext) -> BookieTarget:
     if directory is not None:
         if bookie_id is not None:
-            raise InvalidArgumentError("use either an ID or --dir")
+            raise InvalidArgumentError("use either an ID or --ledger-dir")
         return _in_directory(os.path.abspath(directory))
     if bookie_id is not None:
         return _with_id(parse_bookie_id(bookie_id))
@@ -237,18 +251,18 @@ def _only_one() -> BookieTarget:
         return BookieTarget(known[0].bookie_id or known[0].address.socket_path, known[0].address)
     if known:
         listed = ", ".join(map(str, known))
-        raise InvalidArgumentError(f"several bookies run on this machine: give an ID or --dir: {listed}")
+        raise InvalidArgumentError(f"several bookies run on this machine: give an ID or --ledger-dir: {listed}")
     if local:
         raise AdminAccessError(_other_users([each for each in map(identified, local) if each is not None]))
     raise BookieNotFoundError(
-        "no bkctl bookie runs on this machine: give --dir LEDGER_DIR, or an ID for a bookie of the cluster"
+        "no bkctl bookie runs on this machine: give --ledger-dir DIR, or an ID for a bookie of the cluster"
     )
 
 
 def _other_users(bookies: list[LocalBookie]) -> str:
     """A sentence about sockets of other users, which are used only if the operator names the directory."""
     listed = ", ".join(map(str, bookies))
-    advice = "give --dir if you trust its user" if os.geteuid() == 0 else "run bkctl as its user"
+    advice = "give --ledger-dir if you trust its user" if os.geteuid() == 0 else "run bkctl as its user"
     return f"a socket of another user is not used: {listed}: {advice}"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
+
 from bkctl.commands.effect import Effect
 from bkctl.commands.safety.plan import Plan
 from bkctl.runtime.admin.api import JavaState, RebuildSize, StateAnswer
@@ -37,6 +39,27 @@ def require_own(state: StateAnswer, instead: str) -> None:
     """RefusedError for a Java bookie, which has no such path; ``instead``: what to do."""
     if state.is_java:
         raise RefusedError(f"nothing was changed: bookie {state.bookie_id} is a Java bookie: {instead}")
+
+
+def joined_plan(plans: Sequence[Plan], *, is_typed: bool = False) -> Plan:
+    """One plan for all bookies; those without changes are only in the summary. RefusedError if their clusters differ.
+
+    ``is_typed``: the subject must be typed, which is the number of several.
+    """
+    changing = [each for each in plans if each.items] or plans
+    first = changing[0]
+    for each in plans:
+        if (each.root, each.instance_id) != (first.root, first.instance_id):
+            raise RefusedError(
+                f"nothing was changed: bookies {first.subject} and {each.subject} belong to different clusters"
+            )
+    subjects = [each.subject for each in changing]
+    return msgspec.structs.replace(
+        first,
+        subject=str(len(subjects)) if is_typed and len(subjects) > 1 else ", ".join(subjects),
+        summary=tuple(sentence for each in plans for sentence in each.summary),
+        items=tuple(item for each in plans for item in each.items),
+    )
 
 
 def change_plan(

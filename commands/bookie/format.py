@@ -14,6 +14,7 @@ from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext, id_by_settings, load_config
 from bkctl.commands.cookie.access import require_not_registered, scan_references
 from bkctl.commands.effect import Effect
+from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.gate import Change
 from bkctl.commands.safety.operation import make_change
@@ -87,9 +88,10 @@ async def format_bookie(
     delete_cookie: Annotated[
         bool, typer.Option("--delete-cookie", help="Delete the stored cookie too, so that a new bookie can start")
     ] = False,
-    accept_data_loss: Annotated[
-        bool, typer.Option("--accept-data-loss", help="Even if ledgers reference the bookie, or this is unknown")
-    ] = False,
+    accept_loss: Annotated[
+        str | None,
+        typer.Option("--accept-loss", metavar="BOOKIE", help="This bookie, even if ledgers (may) reference it"),
+    ] = None,
 ) -> None:
     """Delete all data of a stopped bookie, also of a Java bookie.
 
@@ -100,6 +102,8 @@ async def format_bookie(
     config = load_config(context, flags)
     config = msgspec.structs.replace(config, metadata_uri=config.metadata_uri or require_metadata_uri(context))
     bookie_id = id_by_settings(config)
+    if accept_loss not in {None, bookie_id}:
+        raise InvalidArgumentError(f"--accept-loss {accept_loss}: the directories are those of bookie {bookie_id}")
     async with open_session(context, metadata_uri=config.metadata_uri) as session:
         own = _own_storage(session, config.storage)
         async with _locked(own):
@@ -107,15 +111,15 @@ async def format_bookie(
             async def examine() -> tuple[Plan, _Target]:
                 await require_not_registered(session, bookie_id)
                 unproven = await _doubts(context, session, own, bookie_id)
-                if unproven and not accept_data_loss:
+                if unproven and accept_loss is None:
                     raise RefusedError(
                         f"nothing was changed: {unproven[0]}: use bkctl decommission {bookie_id}, or "
-                        "--accept-data-loss if the entries may be lost"
+                        f"--accept-loss {bookie_id} if the entries may be lost"
                     )
                 await require_not_registered(session, bookie_id)
                 node, contents = await _stored_cookie(session, bookie_id), _survey(own.config.all_directories)
                 target = _Target(session, own, bookie_id, contents, node, is_cookie_deleted=delete_cookie)
-                return _plan(target, unproven, accept_data_loss=accept_data_loss), target
+                return _plan(target, unproven, is_loss_accepted=accept_loss is not None), target
 
             target, _ = await make_change(
                 context,
@@ -229,7 +233,7 @@ def _survey(directories: Sequence[str]) -> list[_Contents]:
     return found
 
 
-def _plan(target: _Target, doubts: Sequence[str], *, accept_data_loss: bool) -> Plan:
+def _plan(target: _Target, doubts: Sequence[str], *, is_loss_accepted: bool) -> Plan:
     bookie_id = target.bookie_id
     items: list[dict[str, object]] = [
         {"action": "delete", "path": each.path, "expected_version": None, "files": each.files, "bytes": each.bytes}
@@ -255,7 +259,7 @@ def _plan(target: _Target, doubts: Sequence[str], *, accept_data_loss: bool) -> 
         items=items,
         arguments={
             "delete_cookie": target.is_cookie_deleted,
-            "accept_data_loss": accept_data_loss,
+            "accept_loss": is_loss_accepted,
             "may_lose_data": bool(doubts),  # not how much: autorecovery makes it less all the time
         },
     )

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from typing import Annotated, Final
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Annotated, Any, Final
 
 import typer
 
-from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
-from bkctl.commands.bookie.admin_state import change_plan, read_state, require_own
+from bkctl.commands.bookie.admin_access import DirectoryOption, IdArguments, TokenOption, open_admin, open_admins
+from bkctl.commands.bookie.admin_state import change_plan, joined_plan, read_state, require_own
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
-from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.rendering import Column, Lines, Table, time_text
-from bkctl.commands.safety.gate import Change, open_change
+from bkctl.commands.safety.gate import open_change
 from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
+from bkctl.commands.several import each_in_turn, in_turn
 from bkctl.runtime.admin.api import (
     CollectionDetails,
     ConfirmedMetadata,
@@ -45,8 +48,14 @@ MinorOption = Annotated[bool, typer.Option("--minor", help="Only minor compactio
 
 
 @command("status", example="bookie gc status")
-async def show_status(context: CommandContext, bookie_id: IdArgument = None, directory: DirectoryOption = None) -> None:
+async def show_status(
+    context: CommandContext, bookie_ids: IdArguments = None, directory: DirectoryOption = None
+) -> Outcome:
     """Show what garbage collection and compaction do in each ledger directory, and what is suspended."""
+    return await each_in_turn(context, bookie_ids, partial(_show_status, context, directory))
+
+
+async def _show_status(context: CommandContext, directory: str | None, bookie_id: str | None) -> None:
     async with open_admin(context, bookie_id, directory) as client:
         state = await read_state(client)
         forced = await client.get(_GC, ForcedCollection)
@@ -73,7 +82,7 @@ async def show_status(context: CommandContext, bookie_id: IdArgument = None, dir
 @command("run", example="bookie gc run --minor", effect=Effect.REVERSIBLE)
 async def run(
     context: CommandContext,
-    bookie_id: IdArgument = None,
+    bookie_ids: IdArguments = None,
     directory: DirectoryOption = None,
     token_file: TokenOption = None,
     major: MajorOption = False,
@@ -86,18 +95,23 @@ async def run(
     """
     kinds = _kinds(major=major, minor=minor)
     body = {f"force{kind.capitalize()}": kind in kinds for kind in _KINDS}
-    async with open_admin(context, bookie_id, directory, token_file) as client:
-        state = await read_state(client)
-        if _is_true((await client.get(_GC, ForcedCollection)).is_in_force_gc):
-            context.console.warn(f"bookie {state.bookie_id} is already running a collection that was asked for")
-        await _change(context, client, state, "gc-run", kinds, _GC, body)
-    context.console.record("GarbageCollectionRun", {"bookie_id": state.bookie_id, "kinds": kinds}, name="bookie_id")
+    async with open_admins(context, bookie_ids, directory, token_file) as clients:
+        for client in clients:
+            if _is_true((await client.get(_GC, ForcedCollection)).is_in_force_gc):
+                context.console.warn(f"bookie {client.name} is already running a collection that was asked for")
+
+        async def start(client: AdminClient, state: StateAnswer) -> None:
+            await client.put(_GC, object, body)
+            shown = {"bookie_id": state.bookie_id, "kinds": kinds}
+            context.console.record("GarbageCollectionRun", shown, name="bookie_id")
+
+        await _change_all(context, clients, {"action": "gc-run", "kinds": kinds}, start)
 
 
 @command("suspend", example="bookie gc suspend --major", effect=Effect.REVERSIBLE)
 async def suspend(
     context: CommandContext,
-    bookie_id: IdArgument = None,
+    bookie_ids: IdArguments = None,
     directory: DirectoryOption = None,
     token_file: TokenOption = None,
     major: MajorOption = False,
@@ -108,26 +122,26 @@ async def suspend(
     Ledgers and entry logs in which nothing is left are still deleted. Other logs keep their garbage, so the disks fill
     faster.
     """
-    await _switch(context, bookie_id, directory, token_file, "suspend", _kinds(major=major, minor=minor))
+    await _switch(context, bookie_ids, directory, token_file, "suspend", _kinds(major=major, minor=minor))
 
 
 @command("resume", example="bookie gc resume", effect=Effect.REVERSIBLE)
 async def resume(
     context: CommandContext,
-    bookie_id: IdArgument = None,
+    bookie_ids: IdArguments = None,
     directory: DirectoryOption = None,
     token_file: TokenOption = None,
     major: MajorOption = False,
     minor: MinorOption = False,
 ) -> None:
     """Resume compaction that was suspended."""
-    await _switch(context, bookie_id, directory, token_file, "resume", _kinds(major=major, minor=minor))
+    await _switch(context, bookie_ids, directory, token_file, "resume", _kinds(major=major, minor=minor))
 
 
 @command("confirm", example="bookie gc confirm 10.0.0.5:3181", effect=Effect.DESTROYS)
 async def confirm(
     context: CommandContext,
-    bookie_id: IdArgument = None,
+    bookie_ids: IdArguments = None,
     directory: DirectoryOption = None,
     token_file: TokenOption = None,
 ) -> None:
@@ -137,64 +151,83 @@ async def confirm(
     of newer ledgers that the metadata no longer has. Confirm only if the newer metadata is lost: the next garbage
     collection deletes these entries. gc status shows the reason.
     """
-    async with open_admin(context, bookie_id, directory, token_file) as client:
+    async with open_admins(context, bookie_ids, directory, token_file) as clients:
 
-        async def examine() -> tuple[Plan, StateAnswer]:
-            state = await read_state(client)
-            require_own(state, "it has no such protection")
-            name, stopped = state.bookie_id, state.deletion_stopped
-            if stopped is None:
-                summary = f"bookie {name}: nothing to confirm: it deletes ledgers that are missing from the metadata"
-                return change_plan(state, {}).emptied(summary), state
-            summary = (
-                f"will let bookie {name} delete the entries of all ledgers that are missing from the metadata, "
-                f"although {stopped.reason}"
-            )
-            # The reason has the present number of the metadata's last change, so it does not identify an incident.
-            item = {"action": "gc-confirm", "stopped_since_ms": stopped.since_ms}
-            return change_plan(state, item, summary=(summary,)), state
+        async def examine() -> tuple[Plan, list[StateAnswer]]:
+            states = [await read_state(client) for client in clients]
+            for state in states:
+                require_own(state, "it has no such protection")
+            return joined_plan(list(map(_confirmation, states)), is_typed=True), states
 
-        async def apply(_: Change, __: StateAnswer) -> ConfirmedMetadata:
-            return await client.put(f"{BKCTL_API}/gc/confirm", ConfirmedMetadata, {"confirm": True})
+        async def settle(states: list[StateAnswer], *, is_agreed: bool) -> bool:
+            with in_turn(context, [state.bookie_id for state in states]) as turns:
+                for client, state in zip(clients, states, strict=True):
+                    with turns.turn():
+                        reason = await _confirm(client) if is_agreed and state.deletion_stopped is not None else None
+                        body = {"bookie_id": state.bookie_id, "changed": reason is not None, "reason": reason}
+                        context.console.record("GarbageCollectionConfirmed", body, name="bookie_id")
+            return True
 
-        state, answer = await make_change(context, examine, apply)
-    reason = None if answer is None else answer.confirmed
-    body = {"bookie_id": state.bookie_id, "changed": reason is not None, "reason": reason}
-    context.console.record("GarbageCollectionConfirmed", body, name="bookie_id")
+        found, is_done = await make_change(context, examine, lambda _, states: settle(states, is_agreed=True))
+        if not is_done:
+            await settle(found, is_agreed=False)
+
+
+def _confirmation(state: StateAnswer) -> Plan:
+    name, stopped = state.bookie_id, state.deletion_stopped
+    if stopped is None:
+        summary = f"bookie {name}: nothing to confirm: it deletes ledgers that are missing from the metadata"
+        return change_plan(state, {}).emptied(summary)
+    summary = (
+        f"will let bookie {name} delete the entries of all ledgers that are missing from the metadata, "
+        f"although {stopped.reason}"
+    )
+    # The reason has the present number of the metadata's last change, so it does not identify an incident.
+    item = {"action": "gc-confirm", "stopped_since_ms": stopped.since_ms}
+    return change_plan(state, item, summary=(summary,))
+
+
+async def _confirm(client: AdminClient) -> str | None:
+    return (await client.put(f"{BKCTL_API}/gc/confirm", ConfirmedMetadata, {"confirm": True})).confirmed
 
 
 async def _switch(
     context: CommandContext,
-    bookie_id: str | None,
+    bookie_ids: list[str] | None,
     directory: str | None,
     token_file: str | None,
     verb: str,
     kinds: list[str],
 ) -> None:
-    async with open_admin(context, bookie_id, directory, token_file) as client:
-        state = await read_state(client)
-        body = {f"{verb}{kind.capitalize()}": True for kind in kinds}
-        await _change(context, client, state, f"gc-{verb}", kinds, f"{_GC}/{verb}_compaction", body)
+    body = {f"{verb}{kind.capitalize()}": True for kind in kinds}
+
+    async def switch(client: AdminClient, state: StateAnswer) -> None:
+        await client.put(f"{_GC}/{verb}_compaction", object, body)
         suspended = await _suspended(client)
-    undo = "resume" if verb == "suspend" else "suspend"
-    context.console.say(f"to undo: bkctl bookie gc {undo} {state.bookie_id}")
-    shown = {f"{kind}_suspended": suspended[kind] for kind in _KINDS}
-    context.console.record("GarbageCollectionSwitch", {"bookie_id": state.bookie_id, **shown}, name="bookie_id")
-    if verb == "resume" and any(suspended[kind] for kind in kinds):
-        context.console.warn("compaction is still suspended because of full disks (bkctl bookie state)")
+        undo = "resume" if verb == "suspend" else "suspend"
+        context.console.say(f"to undo: bkctl bookie gc {undo} {state.bookie_id}")
+        shown = {"bookie_id": state.bookie_id, **{f"{kind}_suspended": suspended[kind] for kind in _KINDS}}
+        context.console.record("GarbageCollectionSwitch", shown, name="bookie_id")
+        if verb == "resume" and any(suspended[kind] for kind in kinds):
+            context.console.warn("compaction is still suspended because of full disks (bkctl bookie state)")
+
+    async with open_admins(context, bookie_ids, directory, token_file) as clients:
+        await _change_all(context, clients, {"action": f"gc-{verb}", "kinds": kinds}, switch)
 
 
-async def _change(
+async def _change_all(
     context: CommandContext,
-    client: AdminClient,
-    state: StateAnswer,
-    action: str,
-    kinds: list[str],
-    path: str,
-    body: dict[str, bool],
+    clients: Sequence[AdminClient],
+    item: dict[str, Any],
+    change_one: Callable[[AdminClient, StateAnswer], Awaitable[None]],
 ) -> None:
-    async with open_change(context, change_plan(state, {"action": action, "kinds": kinds})):
-        await client.put(path, object, body)
+    """Make the same change in each bookie in turn, under one plan."""
+    states = [await read_state(client) for client in clients]
+    async with open_change(context, joined_plan([change_plan(state, item) for state in states])):
+        with in_turn(context, [state.bookie_id for state in states]) as turns:
+            for client, state in zip(clients, states, strict=True):
+                with turns.turn():
+                    await change_one(client, state)
 
 
 async def _suspended(client: AdminClient) -> dict[str, bool]:

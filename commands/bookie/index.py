@@ -152,15 +152,10 @@ def _plan(found: RebuildSize) -> Plan:
 async def _follow(context: CommandContext, client: AdminClient, found: RebuildSize, job: RebuildJob) -> RebuildJob:
     """The job, once it has ended. If interrupted, say that it continues."""
     started_ms = job.started_ms
-    loop = asyncio.get_running_loop()
-    began_s, step = loop.time(), ""
     try:
         with context.console.progress("rebuilding the index") as bar:
             while job.state is JobState.RUNNING:
-                progress = job.progress
-                if progress.step != step:
-                    began_s, step = loop.time(), progress.step
-                _show(bar, progress, loop.time() - began_s)
+                _show(bar, job.progress)
                 await asyncio.sleep(_POLL_S)
                 job = await _look_again(client, found, job.id, started_ms)
     except asyncio.CancelledError:
@@ -187,16 +182,15 @@ async def _look_again(client: AdminClient, found: RebuildSize, job_id: int, star
     return job
 
 
-def _show(bar: Progress, progress: StepProgress, seconds: float) -> None:
+def _show(bar: Progress, progress: StepProgress) -> None:
     done, total, unit = progress.done, progress.total, progress.unit
     if total is None:
-        bar.update(0, None, progress.step)
+        bar.update(0, None, progress.step, "")
         return
-    rate = done / seconds if seconds else 0.0
     if unit == "bytes":
-        bar.update(done / 2**20, total / 2**20, f"MiB, {rate / 2**20:.0f} MiB/s, {progress.step}")
+        bar.update(done / 2**20, total / 2**20, progress.step, f"{done >> 20:,}/{total >> 20:,} MiB")
     else:
-        bar.update(done, total, f"{unit}, {rate:.0f}/s, {progress.step}")
+        bar.update(done, total, progress.step, f"{done:,}/{total:,} {unit}")
 
 
 def _advice(found: RebuildSize) -> str:

@@ -21,6 +21,13 @@ _COOKIE_KEPT = "its cookie was not deleted"
 
 def print_leaving(context: CommandContext, report: DecommissionReport, again: str, *, is_drain_only: bool) -> None:
     """Print the report, and what the operator should do next. ``again``: the command that continues the work."""
+    groups = left_on(report)
+    verdict = leaving_verdict(report, groups, again, is_drain_only=is_drain_only)
+    print_recoveries(context.console, "DecommissionReport", report_fields(report), verdict, report.recoveries, groups)
+
+
+def left_on(report: DecommissionReport) -> list[LeftGroup]:
+    """The ledgers that still reference the bookies. One whose writer has ended meanwhile only needs another run."""
     remaining, still_open = set(report.remaining), {each.ledger_id for each in report.open_ledgers}
     failures = [
         each
@@ -28,9 +35,7 @@ def print_leaving(context: CommandContext, report: DecommissionReport, again: st
         for each in recovery.failures
         if each.ledger_id in remaining and (each.reason is not FailureReason.OPEN or each.ledger_id in still_open)
     ]
-    groups = left_groups(failures, report.bookie_ids, report.remaining)
-    verdict = leaving_verdict(report, groups, again, is_drain_only=is_drain_only)
-    print_recoveries(context.console, "DecommissionReport", report_fields(report), verdict, report.recoveries, groups)
+    return left_groups(failures, report.bookie_ids, report.remaining)
 
 
 def leaving_verdict(

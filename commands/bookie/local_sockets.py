@@ -33,7 +33,7 @@ class LocalBookie(msgspec.Struct, frozen=True):
     is_trusted: bool = False
 
     def __str__(self) -> str:
-        where = f"--dir {self.directory}" if self.directory else self.address.socket_path
+        where = f"--ledger-dir {self.directory}" if self.directory else self.address.socket_path
         return f"{self.bookie_id or 'unknown'} ({where})"
 
 

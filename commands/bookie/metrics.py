@@ -14,7 +14,7 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Row, Table
-from bkctl.commands.watch import clear_screen, parse_watch
+from bkctl.commands.watch import IntervalOption, WatchOption, keep_looking, parse_watch
 from bkctl.runtime.admin.client import AdminClient
 from bkctl.storage.words import decimal
 
@@ -62,15 +62,13 @@ async def show_metrics(
     grep: Annotated[
         str | None, typer.Option("--grep", metavar="REGEX", help="Only metrics whose name or labels match")
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show counters per second, until Ctrl-C")] = False,
-    interval: Annotated[
-        str | None, typer.Option("--interval", metavar="DURATION", help="Time between two readings (default: 2s)")
-    ] = None,
+    watch: WatchOption = False,
+    interval: IntervalOption = None,
 ) -> None:
     """Show the Prometheus metrics of a running bookie.
 
     --watch reads them again and again, and shows counters as a rate per second. Their meaning is in
-    docs/reference/metrics.md.
+    bkctl help metrics.
     """
     pattern = _pattern(grep)
     interval_s = parse_watch(context, interval, is_watching=watch)
@@ -88,14 +86,17 @@ async def _watch(
     """Until the command is interrupted, or the bookie no longer answers."""
     loop = asyncio.get_running_loop()
     before, read_at = await _read(client, pattern), loop.time()
-    while True:
-        await asyncio.sleep(interval_s)
+    await asyncio.sleep(interval_s)
+
+    async def look() -> None:
+        nonlocal before, read_at
         now, at = await _read(client, pattern), loop.time()
         known = {(each.name, each.labels): each.value for each in before}
         rows = [_rate_row(each, known, at - read_at) for each in now]
-        clear_screen(context)
         context.console.rows(_RATES, rows)
         before, read_at = now, at
+
+    await keep_looking(context, interval_s, look)
 
 
 async def _read(client: AdminClient, pattern: re.Pattern[str] | None) -> list[MetricSample]:

@@ -12,12 +12,12 @@ from typing import Annotated
 import msgspec
 import typer
 
-from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
-from bkctl.commands.bookie.admin_state import change_plan, read_state
+from bkctl.commands.bookie.admin_access import DirectoryOption, IdArguments, TokenOption, open_admin, open_admins
+from bkctl.commands.bookie.admin_state import change_plan, joined_plan, read_state
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
-from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.safety.audit_trail import user_name
 from bkctl.commands.safety.gate import Change
@@ -25,6 +25,7 @@ from bkctl.commands.safety.mode_turn import mode_turn
 from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import open_session
+from bkctl.commands.several import each_in_turn, in_turn
 from bkctl.runtime.admin.api import JavaMode, Job, ModeAnswer, StateAnswer
 from bkctl.runtime.admin.calls import BKCTL_API
 from bkctl.runtime.admin.client import AdminClient
@@ -49,13 +50,19 @@ class Mode(enum.StrEnum):
     READ_ONLY = "read-only"
 
 
-@command("state", example="bookie state --dir /data/ledgers")
-async def show_state(context: CommandContext, bookie_id: IdArgument = None, directory: DirectoryOption = None) -> None:
-    """Show the mode of a running bookie and why, and its jobs.
+@command("state", example="bookie state --ledger-dir /data/ledgers")
+async def show_state(
+    context: CommandContext, bookie_ids: IdArguments = None, directory: DirectoryOption = None
+) -> Outcome:
+    """Show the mode of running bookies and why, and their jobs.
 
     Asks the bookie itself: over its admin socket on this machine, else over the HTTP port in its registration. Of a
     Java bookie only the mode is known.
     """
+    return await each_in_turn(context, bookie_ids, partial(_show_state, context, directory))
+
+
+async def _show_state(context: CommandContext, directory: str | None, bookie_id: str | None) -> None:
     async with open_admin(context, bookie_id, directory) as client:
         state = await read_state(client)
     jobs = [_job_row(job) for job in state.jobs]
@@ -72,14 +79,14 @@ async def show_state(context: CommandContext, bookie_id: IdArgument = None, dire
 async def set_mode(
     context: CommandContext,
     mode: Annotated[Mode, typer.Argument(metavar="MODE", help="read-only or writable")],
-    bookie_id: IdArgument = None,
+    bookie_ids: IdArguments = None,
     directory: DirectoryOption = None,
     token_file: TokenOption = None,
     reason: Annotated[
         str | None, typer.Option("--reason", metavar="TEXT", help="The reason, which state shows")
     ] = None,
 ) -> None:
-    """Make a running bookie read-only, or end that.
+    """Make running bookies read-only, or end that.
 
     A read-only bookie serves reads and recovery; writers choose other bookies. The mode lasts over restarts (on a Java
     bookie only with persistBookieStatusEnabled). A full disk or a setting may keep a bookie read-only all the same.
@@ -87,37 +94,53 @@ async def set_mode(
     if reason is not None and len(reason) > _REASON_LENGTH_MAX:
         raise InvalidArgumentError(f"--reason has {len(reason)} characters: use at most {_REASON_LENGTH_MAX}")
     is_read_only = mode is Mode.READ_ONLY
-    async with open_admin(context, bookie_id, directory, token_file) as client:
+    async with open_admins(context, bookie_ids, directory, token_file) as clients:
 
-        async def examine() -> tuple[Plan, StateAnswer]:
-            state = await read_state(client)
-            plan = change_plan(
-                state,
-                {"action": "set-mode", "mode": mode.value, "was": _order_of(state)},
-                summary=(_summary(state.bookie_id, mode),),
-                arguments={"reason": reason},
-                effect=Effect.HARMFUL if is_read_only else Effect.REVERSIBLE,
-            )
-            if is_mode_set(state, mode, reason):
-                has = "has already" if is_read_only else "has not"
-                sentence = f"bookie {state.bookie_id}: nothing to change: an operator {has} made it read-only"
-                plan = plan.emptied(sentence)
-            return plan, state
+        async def examine() -> tuple[Plan, list[StateAnswer]]:
+            states = [await read_state(client) for client in clients]
+            return joined_plan([_mode_plan(state, mode, reason) for state in states]), states
 
-        async def apply(change: Change, state: StateAnswer) -> StateAnswer:
-            after = await set_operator_mode(client, state, mode, reason)
+        async def settle(states: list[StateAnswer], change: Change | None = None) -> bool:
+            with in_turn(context, [state.bookie_id for state in states]) as turns:
+                for client, before in zip(clients, states, strict=True):
+                    with turns.turn():
+                        is_changed = change is not None and not is_mode_set(before, mode, reason)
+                        after = await set_operator_mode(client, before, mode, reason) if is_changed else before
+                        _report_mode(context, mode, after, is_changed=is_changed)
+            return True
+
+        async def apply(change: Change, states: list[StateAnswer]) -> bool:
             change.details["changed"] = True
-            return after
+            return await settle(states, change)
 
-        turn = partial(_turn, context, client) if is_read_only else None
-        before, changed = await make_change(context, examine, apply, turn=turn)
-    name, after = before.bookie_id, changed or before
+        turn = partial(_turn, context, clients[0]) if is_read_only else None
+        found, is_done = await make_change(context, examine, apply, turn=turn)
+        if not is_done:
+            await settle(found)
+
+
+def _mode_plan(state: StateAnswer, mode: Mode, reason: str | None) -> Plan:
+    is_read_only = mode is Mode.READ_ONLY
+    plan = change_plan(
+        state,
+        {"action": "set-mode", "mode": mode.value, "was": _order_of(state)},
+        summary=(_summary(state.bookie_id, mode),),
+        arguments={"reason": reason},
+        effect=Effect.HARMFUL if is_read_only else Effect.REVERSIBLE,
+    )
+    if not is_mode_set(state, mode, reason):
+        return plan
+    has = "has already" if is_read_only else "has not"
+    return plan.emptied(f"bookie {state.bookie_id}: nothing to change: an operator {has} made it read-only")
+
+
+def _report_mode(context: CommandContext, mode: Mode, after: StateAnswer, *, is_changed: bool) -> None:
+    name = after.bookie_id
     _explain(context, after, mode)
-    undo = Mode.WRITABLE if is_read_only else Mode.READ_ONLY
-    if changed:
+    if is_changed:
+        undo = Mode.WRITABLE if mode is Mode.READ_ONLY else Mode.READ_ONLY
         context.console.say(f"to undo: bkctl bookie set-mode {undo} {name}")
-    body = {"bookie_id": name, "changed": changed is not None, **_mode_fields(after)}
-    context.console.record("BookieMode", body, name="mode")
+    context.console.record("BookieMode", {"bookie_id": name, "changed": is_changed, **_mode_fields(after)}, name="mode")
 
 
 @asynccontextmanager

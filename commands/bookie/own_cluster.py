@@ -14,10 +14,10 @@ from bkctl.runtime.bookie.boot.process import OnServing, run_bookie
 from bkctl.runtime.bookie.cookies.directories import read_directory
 from bkctl.runtime.bookie.ports import ChildDaemon
 from bkctl.runtime.config import BookieConfig
-from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.errors import ConfigurationError, RefusedError
 from bkctl.runtime.metadata.cluster.root import init_cluster
 from bkctl.runtime.metadata.uri import parse_metadata_uri
-from bkctl.runtime.metadata.zookeeper.embedded import LOOPBACK, EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.embedded import LOOPBACK, EmbeddedZooKeeper, server_command
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.ports import ServiceManager
 from bkctl.storage.adapters.filesystem import OsFileSystem
@@ -52,6 +52,12 @@ async def run_with_own_zookeeper(
     """
     known = _read_state(data_directory)
     _refuse_foreign_directories(config, known)
+    try:
+        server_command()
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"nothing is configured: name a cluster with --conf or --metadata-uri; {error}"
+        ) from error
     port = known.zookeeper_port if known is not None and _is_free(known.zookeeper_port) else 0
     async with await EmbeddedZooKeeper.start(os.path.join(data_directory, "zookeeper"), port=port) as server:
         uri = f"zk+hierarchical://{server.connect_string}/ledgers"

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, find_target, resolve
+from bkctl.commands.bookie.admin_access import BookieTarget, DirectoryOption, IdArguments, find_target, resolve
 from bkctl.commands.bookie.probe import probe
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.parse import parse_duration_s
+from bkctl.commands.several import in_turn
 from bkctl.runtime.admin.api import StateAnswer
 from bkctl.runtime.admin.calls import BKCTL_API, AdminAddress, decode_answer
 from bkctl.runtime.admin.messages import AdminError
@@ -18,24 +19,33 @@ from bkctl.runtime.errors import BookieTimeoutError, BookieUnavailableError
 
 
 # A probe runs every few seconds: this command imports neither an event loop nor an HTTP library.
-@command("ready", example="bookie ready --dir /data/ledgers --started-within 10m")
+@command("ready", example="bookie ready --ledger-dir /data/ledgers --started-within 10m", has_tables=False)
 def ready(
     context: CommandContext,
-    bookie_id: IdArgument = None,
+    bookie_ids: IdArguments = None,
     directory: DirectoryOption = None,
     started_within: Annotated[
         str | None,
         typer.Option("--started-within", metavar="DURATION", help="Accept a bookie that has been starting for less"),
     ] = None,
 ) -> None:
-    """Exit with 0 if the bookie serves requests, with 7 if not.
+    """Exit with 0 if these bookies serve requests, with 7 if not.
 
     A read-only bookie serves reads and is ready. With --started-within, a bookie that is still starting (for example
     replays its journals) passes for that long: use this for a liveness probe, and the command without it for a
     readiness probe.
     """
     limit_s = None if started_within is None else parse_duration_s(started_within)
-    target = find_target(bookie_id, directory, context)
+    if not bookie_ids:
+        _require_ready(context, find_target(None, directory, context), limit_s)
+        return
+    with in_turn(context, bookie_ids) as turns:
+        for each in turns.ids:
+            with turns.turn():
+                _require_ready(context, find_target(each, directory, context), limit_s)
+
+
+def _require_ready(context: CommandContext, target: BookieTarget, limit_s: float | None) -> None:
     address = target.address
     if address is None:
         from bkctl.commands.event_loop import run_to_end

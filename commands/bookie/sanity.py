@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from bkctl.commands.bookie.state import BookieState, OneBookieArgument, named_bookie, state_of
+from bkctl.commands.bookie.state import BookieArguments, BookieState, named_bookie, state_of
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
@@ -17,6 +17,7 @@ from bkctl.commands.errors import Outcome
 from bkctl.commands.parse import parse_duration_s
 from bkctl.commands.safety.gate import open_change
 from bkctl.commands.session import Session, open_session
+from bkctl.commands.several import each_in_turn
 from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.client.sanity import SanityResult, run_sanity_test
 from bkctl.runtime.errors import (
@@ -40,35 +41,44 @@ _RETRY_S = 0.5
 @command("sanity", example="bookie sanity b1.example.com:3181 --wait 60s", effect=Effect.REVERSIBLE)
 async def sanity(
     context: CommandContext,
-    bookie: OneBookieArgument = None,
+    bookies: BookieArguments = None,
     entries: Annotated[int, typer.Option("--entries", min=1, max=10_000, metavar="N", help="Entries to write")] = 10,
     wait: Annotated[
         str | None, typer.Option("--wait", metavar="DURATION", help="Repeat the test until it passes, for so long")
     ] = None,
 ) -> Outcome:
-    """Write, read back and delete a small ledger on one bookie.
+    """Write, read back and delete a small ledger on each bookie.
 
     The ledger is deleted after a failure too. Exits with 0 if the bookie stored and returned every entry; with 9 if it
     is read-only and answers, because then only that is tested; with 4 or 7 if it does not run or did not store them.
     """
     patience = _Patience(context, None if wait is None else parse_duration_s(wait))
-    named = named_bookie(context, bookie)
-    test = _Test(context, named.bookie_id, entries)
+    named = [named_bookie(context, each) for each in bookies or (None,)]
+    tests = {each.bookie_id: _Test(context, each.bookie_id, entries) for each in named}
     async with AsyncExitStack() as at_end:
         session = await patience.run(
-            lambda: at_end.enter_async_context(open_session(context, metadata_uri=named.metadata_uri))
+            lambda: at_end.enter_async_context(open_session(context, metadata_uri=named[0].metadata_uri))
         )
         plan = session.plan(
-            subject=test.bookie_id,
-            summary=(
-                f"will write {counted(entries, 'entry', 'entries')} to a new ledger on bookie {test.bookie_id}, read "
-                "them back and delete the ledger",
-            ),
-            items=({"action": "create ledger", "path": session.root, "bookie_id": test.bookie_id, "entries": entries},),
+            subject=", ".join(tests),
+            summary=[
+                f"will write {counted(entries, 'entry', 'entries')} to a new ledger on bookie {bookie_id}, read "
+                "them back and delete the ledger"
+                for bookie_id in tests
+            ],
+            items=[
+                {"action": "create ledger", "path": session.root, "bookie_id": bookie_id, "entries": entries}
+                for bookie_id in tests
+            ],
         )
+
+        async def run(bookie_id: str | None) -> Outcome:
+            test = tests[bookie_id or ""]
+            return await test.report(lambda: patience.run(lambda: test.run(session, client)))
+
         async with open_change(context, plan):
             client = await session.client()
-            return await test.report(lambda: patience.run(lambda: test.run(session, client)))
+            return await each_in_turn(context, list(tests), run)
 
 
 class _Patience:

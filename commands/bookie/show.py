@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
-from bkctl.commands.bookie.state import OneBookieArgument, bookie_row, named_bookie, state_of
+from bkctl.commands.bookie.state import BookieArguments, bookie_row, named_bookie, state_of
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.cookie.access import cookie_body
+from bkctl.commands.errors import Outcome
 from bkctl.commands.session import Session, open_session
+from bkctl.commands.several import each_in_turn
 from bkctl.runtime.errors import BookieNotFoundError, MetadataFormatError
 from bkctl.storage.words import percent, size
 
 _COOKIE_FIELDS = ("journal_directories", "ledger_directories", "index_directories", "instance_id")
 
 
-@command("show", example="bookie show b1.example.com:3181")
-async def show(context: CommandContext, bookie: OneBookieArgument = None) -> None:
-    """Show the state, address, disk space and cookie of a bookie.
+@command("show", example="bookie show b1.example.com:3181", has_tables=False)
+async def show(context: CommandContext, bookies: BookieArguments = None) -> Outcome:
+    """Show the state, address, disk space and cookie of bookies.
 
     Exits with 4 if the cluster has no bookie with this ID. A bookie that is down is shown as far as it is known.
     """
+    return await each_in_turn(context, bookies, partial(_show, context))
+
+
+async def _show(context: CommandContext, bookie: str | None) -> None:
     bookie_id, metadata_uri = named_bookie(context, bookie)
     async with open_session(context, metadata_uri=metadata_uri) as session:
         registrations = await session.registrations.snapshot()

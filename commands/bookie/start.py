@@ -25,7 +25,6 @@ from bkctl.commands.context import (
 )
 from bkctl.commands.effect import Effect
 from bkctl.commands.event_loop import ServerStop, stoppable_server
-from bkctl.commands.help_page import BOOKIE, STORAGE, HelpCommand
 from bkctl.commands.safety.confirmation import require_pinned_instance
 from bkctl.commands.server_log import ServerLog
 from bkctl.commands.session import open_session, require_metadata_uri
@@ -41,17 +40,13 @@ from bkctl.runtime.net.systemd import Systemd
 from bkctl.runtime.ports import ServiceManager
 
 
-class _StartPage(HelpCommand):
-    shown_groups = frozenset({BOOKIE, STORAGE})
-
-
 @command(
     "start",
     example="bookie start --conf conf/bk_server.conf",
     effect=Effect.SERVES,
     is_configured_by_files=True,
     is_metadata_rate_taken=False,
-    cls=_StartPage,
+    has_tables=False,
 )
 @takes_bookie_options
 async def start(

@@ -30,8 +30,8 @@ class BookieState(enum.StrEnum):
     """It has a cookie and no registration."""
 
 
-OneBookieArgument = Annotated[
-    str | None, typer.Argument(metavar="[ID]", help="Bookie ID (default: that of the bookie settings)")
+BookieArguments = Annotated[
+    list[str] | None, typer.Argument(metavar="[ID]...", help="Bookie IDs (default: that of the bookie settings)")
 ]
 
 

@@ -11,14 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
-from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
-from bkctl.commands.bookie.admin_state import change_plan, read_state, require_own
+from bkctl.commands.bookie.admin_access import DirectoryOption, IdArguments, TokenOption, open_admins
+from bkctl.commands.bookie.admin_state import change_plan, joined_plan, read_state, require_own
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import WaitTimeoutError
 from bkctl.commands.parse import parse_duration_s
 from bkctl.commands.safety.gate import open_change
+from bkctl.commands.several import in_turn
+from bkctl.runtime.admin.api import StateAnswer
 from bkctl.runtime.admin.calls import BKCTL_API, CREDENTIALS_BYTES, process_of
 from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.errors import BookieTimeoutError, BookieUnavailableError
@@ -26,36 +28,52 @@ from bkctl.runtime.errors import BookieTimeoutError, BookieUnavailableError
 _POLL_S = 0.2
 
 
-@command("stop", example="bookie stop --dir /data/ledgers --wait 10m", effect=Effect.HARMFUL)
+@command("stop", example="bookie stop --ledger-dir /data/ledgers --wait 10m", effect=Effect.HARMFUL)
 async def stop(
     context: CommandContext,
-    bookie_id: IdArgument = None,
+    bookie_ids: IdArguments = None,
     directory: DirectoryOption = None,
     token_file: TokenOption = None,
     wait: Annotated[str, typer.Option("--wait", metavar="DURATION", help="How long to wait for its end")] = "5m",
 ) -> None:
-    """Stop a running bookie cleanly, and wait for its end.
+    """Stop running bookies cleanly, one after another.
 
-    It answers what it has accepted, writes its caches to the disks and leaves the cluster, so the next start replays
-    nothing. Exits with 8 if the bookie has not ended in time; it then goes on stopping. A supervisor may start it
-    again.
+    Waits for their end. Each answers what it has accepted, writes its caches to the disks and leaves the cluster, so
+    the next start replays nothing. Exits with 8 if a bookie has not ended in time; it then goes on stopping. A
+    supervisor may start it again.
     """
     wait_s = parse_duration_s(wait)
-    async with open_admin(context, bookie_id, directory, token_file) as client, contextlib.AsyncExitStack() as at_end:
-        state = await read_state(client)
-        name = state.bookie_id
-        require_own(state, "stop it with the supervisor that started it")
-        ended = _end_of(client, at_end)
-        summary = f"bookie {name} will end; its ledgers have one copy less until it runs again"
-        async with open_change(context, change_plan(state, {"action": "stop"}, summary=(summary,))):
-            await client.post(f"{BKCTL_API}/stop", object)
-        try:
-            async with asyncio.timeout(wait_s):
-                await _wait(context, client, name, ended)
-        except TimeoutError:
-            raise WaitTimeoutError(
-                f"bookie {name} has not ended within {wait_s:g} s (--wait); it is still stopping"
-            ) from None
+    async with (
+        open_admins(context, bookie_ids, directory, token_file) as clients,
+        contextlib.AsyncExitStack() as at_end,
+    ):
+        states = [await read_state(client) for client in clients]
+        for state in states:
+            require_own(state, "stop it with the supervisor that started it")
+        ends = [_end_of(client, at_end) for client in clients]
+        plan = joined_plan([change_plan(state, {"action": "stop"}, summary=(_summary(state),)) for state in states])
+        async with open_change(context, plan):
+            with in_turn(context, [state.bookie_id for state in states]) as turns:
+                for client, state, ended in zip(clients, states, ends, strict=True):
+                    with turns.turn():
+                        await _stop(context, client, state.bookie_id, wait_s, ended)
+
+
+def _summary(state: StateAnswer) -> str:
+    return f"bookie {state.bookie_id} will end; its ledgers have one copy less until it runs again"
+
+
+async def _stop(
+    context: CommandContext, client: AdminClient, name: str, wait_s: float, ended: Callable[[], Awaitable[Any]] | None
+) -> None:
+    await client.post(f"{BKCTL_API}/stop", object)
+    try:
+        async with asyncio.timeout(wait_s):
+            await _wait(context, client, name, ended)
+    except TimeoutError:
+        raise WaitTimeoutError(
+            f"bookie {name} has not ended within {wait_s:g} s (--wait); it is still stopping"
+        ) from None
     context.console.record("BookieStop", {"bookie_id": name, "ended": True}, name="bookie_id")
 
 

@@ -15,7 +15,7 @@ from bkctl.runtime.metadata.cluster.root import is_restore_unfinished, unfinishe
 from bkctl.storage.words import size
 
 
-@command("backup", example="cluster backup backup.jsonl.gz")
+@command("backup", example="cluster backup backup.jsonl.gz", has_tables=False)
 async def backup(
     context: CommandContext,
     file: Annotated[str, typer.Argument(metavar="FILE", help="A new file, usually named *.jsonl.gz")],

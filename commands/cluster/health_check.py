@@ -15,7 +15,7 @@ from bkctl.runtime.metadata.paths import Paths
 _KIND = "HealthCheck"
 
 
-@command("status", example="cluster health-check status")
+@command("status", example="cluster health-check status", has_tables=False)
 async def show_status(context: CommandContext) -> None:
     """Show whether the health check is enabled. Clients before 4.15 ignore this switch."""
     async with open_session(context, must_exist=False) as session:

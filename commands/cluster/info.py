@@ -19,7 +19,7 @@ _SHOWN = {
 }
 
 
-@command("info", example="cluster info")
+@command("info", example="cluster info", has_tables=False)
 async def show_info(context: CommandContext) -> None:
     """Show bookies by state, the auditor, and whether ledgers are under-replicated.
 
@@ -47,7 +47,7 @@ async def show_info(context: CommandContext) -> None:
         context.console.record("ClusterInfo", body, show=_SHOWN)
 
 
-@command("instance-id", example="cluster instance-id")
+@command("instance-id", example="cluster instance-id", has_tables=False)
 async def show_instance_id(context: CommandContext) -> None:
     """Show the instance id. Exits with 4 if the cluster is not initialized.
 

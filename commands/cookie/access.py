@@ -37,7 +37,7 @@ DIFFERENCE_TABLE = Table("Fields", Column("field", "FIELD"), Column("stored", "S
 def named_file(bookie: str | None, file: str | None, *, from_config: bool) -> tuple[str, str] | None:
     """Bookie id and path of a cookie file to store, or None: use the settings; InvalidArgumentError."""
     if (file is None) == (not from_config):
-        raise InvalidArgumentError("use either --file FILE or --from-config")
+        raise InvalidArgumentError("use either --from-file FILE or --from-config")
     if file is None:
         return None
     if bookie is None:

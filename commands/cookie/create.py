@@ -44,13 +44,13 @@ async def create(
     flags: BookieFlags,
     bookie: SubjectArgument = None,
     file: Annotated[
-        str | None, typer.Option("--file", metavar="FILE", help="A cookie from bkctl cookie generate")
+        str | None, typer.Option("--from-file", metavar="FILE", help="A cookie from bkctl cookie generate")
     ] = None,
     from_config: FromConfigOption = False,
 ) -> None:
     """Create the cookie of a stopped bookie that has none.
 
-    --file is rejected while ledgers reference the bookie, because a file cannot prove that their entries are still
+    --from-file is rejected while ledgers reference the bookie, because a file cannot prove that their entries are still
     there. To recreate a lost cookie, use --from-config on the bookie's machine: every directory in the settings must
     have the VERSION file of this bookie, and must not be empty.
     """

@@ -1,4 +1,4 @@
-"""``bkctl cookie delete``: delete the cookie of a bookie without data."""
+"""``bkctl cookie delete``: delete the cookies of bookies without data."""
 
 from __future__ import annotations
 
@@ -8,47 +8,61 @@ import typer
 
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
-from bkctl.commands.cookie.access import read_cookie_node, require_unused
+from bkctl.commands.cookie.access import read_cookie_node, require_not_registered, require_unnamed, scan_references
 from bkctl.commands.effect import Effect
 from bkctl.commands.safety.gate import Change
 from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import open_session
+from bkctl.commands.several import in_turn
 from bkctl.runtime.metadata.store import Node
 from bkctl.storage.words import counted
 
 
 @command("delete", example="cookie delete b1.example.com:3181 --dry-run", effect=Effect.DESTROYS)
 async def delete(
-    context: CommandContext, bookie_id: Annotated[str, typer.Argument(metavar="ID", help="Bookie ID")]
+    context: CommandContext, bookie_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Bookie IDs")]
 ) -> None:
-    """Delete the cookie of a stopped bookie that no ledger references.
+    """Delete the cookies of stopped bookies that no ledger references.
 
-    All ledgers are read to verify this. If ledgers reference the bookie, use bkctl decommission. The cookie is kept in
-    the trash. Type the ID, or use --confirm.
+    All ledgers are read to verify this. If ledgers reference a bookie, use bkctl decommission. The cookies are kept in
+    the trash. Type the ID, of several their number, or use --confirm.
     """
+    ids = list(dict.fromkeys(bookie_ids))
     async with open_session(context) as session:
-        path = session.cookies.path(bookie_id)
 
-        async def examine() -> tuple[Plan, Node]:
-            node = await read_cookie_node(session, bookie_id)
-            advice = f"bkctl decommission {bookie_id} re-replicates them, then deletes the cookie"
-            references = await require_unused(context, session, bookie_id, advice)
+        async def examine() -> tuple[Plan, dict[str, Node]]:
+            nodes = {bookie_id: await read_cookie_node(session, bookie_id) for bookie_id in ids}
+            for bookie_id in ids:
+                await require_not_registered(session, bookie_id)
+            references = await scan_references(context, session, ids)
+            for bookie_id in ids:
+                advice = f"bkctl decommission {bookie_id} re-replicates them, then deletes the cookie"
+                require_unnamed(references, bookie_id, advice)
+                await require_not_registered(session, bookie_id)
+            what = "cookie of bookie" if len(ids) == 1 else "cookies of bookies"
             plan = session.plan(
-                subject=bookie_id,
+                subject=ids[0] if len(ids) == 1 else str(len(ids)),
                 summary=(
-                    f"will delete the cookie of bookie {bookie_id} (referenced by none of "
+                    f"will delete the {what} {', '.join(ids)} (referenced by none of "
                     f"{counted(references.ledgers_scanned, 'ledger')})",
-                    "afterwards the bookie can only start as a new one, with empty directories",
+                    "afterwards each bookie can only start as a new one, with empty directories",
                 ),
-                items=({"action": "delete", "path": path, "expected_version": node.stat.version},),
+                items=[
+                    {"action": "delete", "path": session.cookies.path(bookie_id), "expected_version": node.stat.version}
+                    for bookie_id, node in nodes.items()
+                ],
             )
-            return plan, node
+            return plan, nodes
 
-        async def apply(change: Change, node: Node) -> None:
-            change.require_lock()
-            change.trash.keep("delete", path, node)
-            await session.cookies.delete(bookie_id, node.stat.version)
+        async def apply(change: Change, nodes: dict[str, Node]) -> None:
+            with in_turn(context, ids) as turns:
+                for bookie_id, node in nodes.items():
+                    with turns.turn():
+                        change.require_lock()
+                        change.trash.keep("delete", session.cookies.path(bookie_id), node)
+                        await session.cookies.delete(bookie_id, node.stat.version)
+                        body = {"bookie_id": bookie_id, "version": node.stat.version}
+                        context.console.record("CookieDeleted", body, name="bookie_id")
 
-        node, _ = await make_change(context, examine, apply, session.store)
-    context.console.record("CookieDeleted", {"bookie_id": bookie_id, "version": node.stat.version}, name="bookie_id")
+        await make_change(context, examine, apply, session.store)

@@ -17,8 +17,9 @@ from bkctl.runtime.new_file import write_whole
 
 @command(
     "generate",
-    example="cookie generate --conf conf/bk_server.conf --output-file cookie",
+    example="cookie generate --conf conf/bk_server.conf --out cookie",
     is_configured_by_files=True,
+    has_tables=False,
 )
 @takes_bookie_options
 async def generate(
@@ -27,9 +28,7 @@ async def generate(
     bookie: Annotated[
         str | None, typer.Argument(metavar="[ID]", help="Bookie ID (default: that of the settings)")
     ] = None,
-    output_file: Annotated[
-        str | None, typer.Option("--output-file", metavar="FILE", help="New file (default: stdout)")
-    ] = None,
+    output_file: Annotated[str | None, typer.Option("--out", metavar="FILE", help="New file (default: stdout)")] = None,
     instance_id: Annotated[
         str | None,
         typer.Option("--instance-id", metavar="TEXT", help="Instance id (default: that of the cluster); empty: none"),

@@ -10,8 +10,10 @@ import typer
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.cookie.access import cookie_body, read_cookie_node
+from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session
+from bkctl.commands.several import in_turn
 from bkctl.runtime.errors import MetadataFormatError
 from bkctl.runtime.ledger.metadata import is_valid_bookie_id
 from bkctl.runtime.metadata.bookies.cookies import decode_cookie
@@ -64,21 +66,30 @@ async def _row(session: Session, bookie_id: str) -> dict[str, object] | None:
     return {**cookie_body(cookie), "bookie_id": bookie_id, "problem": problem}
 
 
-@command("show", example="cookie show b1.example.com:3181")
+@command("show", example="cookie show b1.example.com:3181", has_tables=False)
 async def show(
     context: CommandContext,
-    bookie_id: Annotated[str, typer.Argument(metavar="ID", help="Bookie ID")],
+    bookie_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Bookie IDs")],
     raw: Annotated[bool, typer.Option("--raw", help="Print the raw bytes without parsing them")] = False,
 ) -> None:
-    """Show the stored cookie of a bookie. Exits with 4 if there is none, with 12 if it is unreadable."""
+    """Show the stored cookies of bookies. Exits with 4 if there is none, with 12 if it is unreadable."""
+    if raw and len(bookie_ids) > 1:
+        raise InvalidArgumentError("--raw prints one cookie: give one ID")
     async with open_session(context) as session:
-        node = await read_cookie_node(session, bookie_id)
-        if raw:
-            context.console.raw(node.data)
-            return
-        try:
-            cookie = decode_cookie(node.data)
-        except MetadataFormatError as error:
-            raise MetadataFormatError(f"{session.cookies.path(bookie_id)}: {error}; --raw prints its bytes") from error
-        body = {**cookie_body(cookie), "version": node.stat.version, "cluster_instance_id": session.instance_id}
-        context.console.record("Cookie", body, name="bookie_id")
+        with in_turn(context, bookie_ids) as turns:
+            for each in turns.ids:
+                with turns.turn():
+                    await _show(context, session, each, is_raw=raw)
+
+
+async def _show(context: CommandContext, session: Session, bookie_id: str, *, is_raw: bool) -> None:
+    node = await read_cookie_node(session, bookie_id)
+    if is_raw:
+        context.console.raw(node.data)
+        return
+    try:
+        cookie = decode_cookie(node.data)
+    except MetadataFormatError as error:
+        raise MetadataFormatError(f"{session.cookies.path(bookie_id)}: {error}; --raw prints its bytes") from error
+    body = {**cookie_body(cookie), "version": node.stat.version, "cluster_instance_id": session.instance_id}
+    context.console.record("Cookie", body, name="bookie_id")

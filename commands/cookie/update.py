@@ -57,14 +57,14 @@ async def update(
     context: CommandContext,
     flags: BookieFlags,
     bookie: SubjectArgument = None,
-    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help="The new cookie")] = None,
+    file: Annotated[str | None, typer.Option("--from-file", metavar="FILE", help="The new cookie")] = None,
     from_config: FromConfigOption = False,
 ) -> None:
     """Replace the stored cookie of a stopped bookie; the old one is kept in the trash.
 
-    --file is rejected while ledgers reference the bookie. --from-config, on the bookie's machine, updates the stored
-    cookie and the VERSION files to the settings: after directories were renamed, a VERSION file was damaged, or for
-    index directories that a cookie of layout 4 could not record. Every directory must belong to this bookie, in the
+    --from-file is rejected while ledgers reference the bookie. --from-config, on the bookie's machine, updates the
+    stored cookie and the VERSION files to the settings: after directories were renamed, a VERSION file was damaged, or
+    for index directories that a cookie of layout 4 could not record. Every directory must belong to this bookie, in the
     original number and order. Type the ID, or use --confirm.
     """
     source = named_file(bookie, file, from_config=from_config)

@@ -1,4 +1,4 @@
-"""``bkctl dev cluster``: ZooKeeper and bookies as processes that outlive the shell."""
+"""``bkctl dev cluster``: ZooKeeper, bookies and an autorecovery daemon as processes that outlive the shell."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from bkctl.commands.effect import Effect
 from bkctl.commands.rendering import Column, Table
 
 Directory = Annotated[str, typer.Option("--dir", metavar="DIR", help="Directory of the cluster")]
-BookieArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="Bookie ID, or the name of its directory, like bookie-2")
+ServerArguments = Annotated[
+    list[str],
+    typer.Argument(metavar="ID...", help="Bookie IDs, or names of directories, like bookie-2 or autorecovery"),
 ]
 DIRECTORY_DEFAULT = "bkctl-data/cluster"
 
@@ -56,8 +57,11 @@ async def up(
             help="ZooKeeper port; bookies use the next ones, admin interfaces free ones (default: free ports)",
         ),
     ] = None,
+    no_autorecovery: Annotated[
+        bool, typer.Option("--no-autorecovery", help="Start no daemon that copies the ledgers of lost bookies")
+    ] = False,
 ) -> None:
-    """Start ZooKeeper and bookies; servers that are already running are left alone.
+    """Start ZooKeeper, bookies and an autorecovery daemon; servers that are already running are left alone.
 
     Ids, ports and data stay the same after down and up. ZooKeeper needs Java 17 or newer.
     """
@@ -65,11 +69,11 @@ async def up(
     if context.settings.is_dry_run:
         plan = cluster.plan(bookies, base_port)
         servers = [msgspec.to_builtins(bookie) for bookie in plan.bookies]
-        body = {"metadata_uri": plan.metadata_uri}
+        body = {"metadata_uri": plan.metadata_uri, "autorecovery": not no_autorecovery}
         context.console.record("DevClusterPlan", body, name="metadata_uri", details={"bookies": servers})
         context.console.table(_PLANNED_TABLE, servers)
         return
-    status = await cluster.up(bookies, base_port)
+    status = await cluster.up(bookies, base_port, has_daemon=not no_autorecovery)
     _print(context, status)
     context.console.say(f"export BKCTL_METADATA_URI='{status.metadata_uri}'")
 
@@ -96,27 +100,28 @@ async def down(
 
 
 @command("kill", example="dev cluster kill bookie-2 --dir /tmp/bookies", effect=Effect.SERVES, is_local=True)
-async def kill(context: CommandContext, bookie_id: BookieArgument, directory: Directory = DIRECTORY_DEFAULT) -> None:
-    """Kill a bookie without warning (kill -9), as in a crash."""
+async def kill(context: CommandContext, server_ids: ServerArguments, directory: Directory = DIRECTORY_DEFAULT) -> None:
+    """Kill bookies, or the autorecovery daemon, without warning (kill -9), as in a crash."""
     cluster = _cluster(context, directory)
-    is_planned = context.settings.is_dry_run
-    bookie = cluster.running_bookie(bookie_id) if is_planned else await cluster.kill(bookie_id)
-    context.console.rows(_SERVER_TABLE.titled("DevClusterServerList"), [_row(bookie)])
-    if is_planned:
-        context.console.say(f"would kill bookie {bookie.id} (pid {bookie.pid})")
+    servers = {server.name: server for server in map(cluster.running_server, server_ids)}
+    if not context.settings.is_dry_run:
+        servers = {each: await cluster.kill(each) for each in servers}
+    context.console.rows(_SERVER_TABLE.titled("DevClusterServerList"), list(map(_row, servers.values())))
+    if context.settings.is_dry_run:
+        context.console.say("would kill " + ", ".join(f"{each.title} (pid {each.pid})" for each in servers.values()))
 
 
 @command("start", example="dev cluster start bookie-2 --dir /tmp/bookies", effect=Effect.SERVES, is_local=True)
-async def start(context: CommandContext, bookie_id: BookieArgument, directory: Directory = DIRECTORY_DEFAULT) -> None:
-    """Start a stopped bookie again on its data."""
+async def start(context: CommandContext, server_ids: ServerArguments, directory: Directory = DIRECTORY_DEFAULT) -> None:
+    """Start stopped bookies again on their data, or the autorecovery daemon."""
     cluster = _cluster(context, directory)
     if context.settings.is_dry_run:
-        bookie, status = cluster.bookie(bookie_id), cluster.status()
-        stopped = [server.name for server in (status.zookeeper, bookie) if server.pid is None]
+        servers, status = [cluster.server(each) for each in server_ids], cluster.status()
+        stopped = [each.name for each in (status.zookeeper, *servers) if each.pid is None]
         _print(context, status)
-        context.console.say(f"would start {' and '.join(stopped) or f'nothing: {bookie.name} is running'}")
+        context.console.say(f"would start {' and '.join(stopped) or f'nothing: {servers[-1].name} is running'}")
         return
-    _print(context, await cluster.start(bookie_id))
+    _print(context, await cluster.start(server_ids))
 
 
 def _cluster(context: CommandContext, directory: str) -> LocalCluster:
@@ -129,9 +134,7 @@ def _row(server: ServerStatus) -> dict[str, object]:
 
 
 def _print(context: CommandContext, status: ClusterStatus) -> None:
-    servers = [_row(server) for server in status.bookies]
-    body = {"metadata_uri": status.metadata_uri, "zookeeper": _row(status.zookeeper), "bookies": servers}
     if context.console.form not in {OutputForm.JSON, OutputForm.JSONL, OutputForm.YAML, OutputForm.NAME}:
-        context.console.rows(_SERVER_TABLE, [_row(status.zookeeper), *servers])
+        context.console.rows(_SERVER_TABLE, [_row(each) for each in status.servers])
     else:
-        context.console.record("DevCluster", body, name="metadata_uri")
+        context.console.record("DevCluster", msgspec.to_builtins(status), name="metadata_uri")

@@ -5,6 +5,7 @@ Layout below the cluster's directory::
     cluster.json          this file: ids and ports, which never change again
     lock                  held while a command changes the cluster
     zookeeper/            data, zookeeper.log, process.json
+    autorecovery/         autorecovery.log, process.json
     bookie-1/ ...         journal, ledgers, bookie.log, process.json
 """
 
@@ -25,6 +26,7 @@ STATE_FILE = "cluster.json"
 LOOPBACK = "127.0.0.1"
 ROOT = "/ledgers"
 ZOOKEEPER = "zookeeper"
+AUTORECOVERY = "autorecovery"
 
 _BOOKIE_DIRECTORY = re.compile(r"bookie-[0-9]+")
 
@@ -106,17 +108,23 @@ def require_unused(directory: str) -> None:
 class ServerStatus(msgspec.Struct, frozen=True):
     """One server of the cluster.
 
-    ``pid`` is None while it does not run, ``dir`` and ``log`` once they are deleted, ``admin_port`` for ZooKeeper.
+    ``pid`` is None while it does not run, ``dir`` and ``log`` once they are deleted, ``admin_port`` for ZooKeeper, both
+    ports for the autorecovery daemon.
     """
 
     id: str
     name: str
     state: str
     pid: int | None
-    port: int
+    port: int | None
     admin_port: int | None
     dir: str | None
     log: str | None
+
+    @property
+    def title(self) -> str:
+        """What a sentence calls it."""
+        return self.id if self.id == self.name else f"bookie {self.id}"
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
@@ -125,10 +133,17 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     metadata_uri: str
     zookeeper: ServerStatus
     bookies: tuple[ServerStatus, ...]
+    autorecovery: ServerStatus
+
+    @property
+    def servers(self) -> tuple[ServerStatus, ...]:
+        """All servers, in the order in which they start."""
+        return (self.zookeeper, *self.bookies, self.autorecovery)
 
     def deleted(self) -> ClusterStatus:
         """The status after the data was deleted, without paths."""
-        return ClusterStatus(self.metadata_uri, _deleted(self.zookeeper), tuple(map(_deleted, self.bookies)))
+        bookies = tuple(map(_deleted, self.bookies))
+        return ClusterStatus(self.metadata_uri, _deleted(self.zookeeper), bookies, _deleted(self.autorecovery))
 
 
 def _deleted(server: ServerStatus) -> ServerStatus:

@@ -1,4 +1,4 @@
-"""A development cluster on this machine: ZooKeeper and bookies as separate processes that outlive the shell."""
+"""A development cluster on this machine: ZooKeeper, bookies and an autorecovery daemon, which outlive the shell."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 import msgspec
 
 from bkctl.commands.dev.cluster_state import (
+    AUTORECOVERY,
     LOOPBACK,
     STATE_FILE,
     ZOOKEEPER,
@@ -26,7 +27,7 @@ from bkctl.commands.dev.cluster_state import (
     require_unused,
     write_state,
 )
-from bkctl.commands.dev.readiness import DevRegistrations, wait_ready
+from bkctl.commands.dev.readiness import DevRegistrations, wait_elected, wait_ready
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError
 from bkctl.commands.processes import (
     ProcessIdentity,
@@ -68,7 +69,8 @@ class LocalCluster:
         """State of every server; NotFoundError when there is no cluster in the directory."""
         state = self._require_state()
         zookeeper = self._status(ZOOKEEPER, f"{LOOPBACK}:{state.zookeeper_port}", state.zookeeper_port)
-        return ClusterStatus(state.metadata_uri, zookeeper, tuple(map(self._bookie_status, state.bookies)))
+        bookies = tuple(map(self._bookie_status, state.bookies))
+        return ClusterStatus(state.metadata_uri, zookeeper, bookies, self._daemon_status())
 
     def plan(self, bookie_count: int | None, base_port: int | None) -> ClusterState:
         """State that ``up`` would create in the directory; changes nothing.
@@ -99,53 +101,56 @@ class LocalCluster:
         added = tuple(_bookie(number, port) for number, port in enumerate(ports, existing_count + 1))
         return self._with_admin_ports(msgspec.structs.replace(state, bookies=state.bookies + added))
 
-    def bookie(self, bookie_id: str) -> ServerStatus:
-        """State of one bookie; BookieNotFoundError."""
-        return self._bookie_status(self._require_state().bookie(bookie_id))
+    def server(self, server_id: str) -> ServerStatus:
+        """State of one bookie, or of the autorecovery daemon; BookieNotFoundError."""
+        state = self._require_state()
+        return self._daemon_status() if server_id == AUTORECOVERY else self._bookie_status(state.bookie(server_id))
 
-    def running_bookie(self, bookie_id: str) -> ServerStatus:
-        """As ``bookie``; RefusedError when it does not run."""
-        bookie = self.bookie(bookie_id)
-        if bookie.pid is None:
-            raise RefusedError(f"bookie {bookie.id} is not running")
-        return bookie
+    def running_server(self, server_id: str) -> ServerStatus:
+        """As ``server``; RefusedError when it does not run."""
+        server = self.server(server_id)
+        if server.pid is None:
+            raise RefusedError(f"{server.title} is not running")
+        return server
 
     # --- changes -----------------------------------------------------------------------------------------------
 
-    async def up(self, bookie_count: int | None, base_port: int | None) -> ClusterStatus:
+    async def up(self, bookie_count: int | None, base_port: int | None, *, has_daemon: bool) -> ClusterStatus:
         """Start every server that does not run; on failure, stop those started by this call."""
         self._require_startable(self.plan(bookie_count, base_port))
         OsFileSystem().make_directories(self._directory)
         with self._locked():
             state = self.plan(bookie_count, base_port)
             write_state(self._directory, state)
-            await self._start_all(state, state.bookies, is_skipping_removed=True)
+            await self._start_all(state, state.bookies, has_daemon=has_daemon, is_skipping_removed=True)
         return self.status()
 
-    async def start(self, bookie_id: str) -> ClusterStatus:
-        """Start one bookie (and ZooKeeper, if it is down); BookieNotFoundError."""
-        self._require_state().bookie(bookie_id)
+    async def start(self, server_ids: Sequence[str]) -> ClusterStatus:
+        """Start bookies or the daemon (and ZooKeeper, if it is down); BookieNotFoundError."""
+        names = {self.server(each).name for each in server_ids}
         with self._locked():
             state = self.plan(None, None)
             write_state(self._directory, state)
-            await self._start_all(state, [state.bookie(bookie_id)], is_skipping_removed=False)
+            bookies = [each for each in state.bookies if each.name in names]
+            await self._start_all(state, bookies, has_daemon=AUTORECOVERY in names, is_skipping_removed=False)
         return self.status()
 
-    async def kill(self, bookie_id: str) -> ServerStatus:
-        """kill -9 one bookie; returns when it is dead. BookieNotFoundError; RefusedError when it does not run."""
-        bookie = self._require_state().bookie(bookie_id)
+    async def kill(self, server_id: str) -> ServerStatus:
+        """kill -9 one server; returns when it is dead. BookieNotFoundError; RefusedError when it does not run."""
+        server = self.server(server_id)
         with self._locked():
-            process = self._process(bookie.name)
+            process = self._process(server.name)
             if process is None or not send_signal(process, signal.SIGKILL):
-                raise RefusedError(f"bookie {bookie.id} is not running")
-            await self._require_ended(process, f"bookie {bookie.id}")
-        return self._bookie_status(bookie)
+                raise RefusedError(f"{server.title} is not running")
+            await self._require_ended(process, server.title)
+        return self.server(server_id)
 
     async def down(self, *, is_deleting: bool) -> ClusterStatus:
-        """Stop all bookies, then ZooKeeper; ``is_deleting`` removes what ``up`` created, and nothing else."""
+        """Stop the daemon, all bookies, then ZooKeeper; ``is_deleting`` removes only what ``up`` created."""
         self._require_state()
         with self._locked():
             state = self._require_state()
+            await self._stop(AUTORECOVERY, AUTORECOVERY)
             await asyncio.gather(*(self._stop(bookie.name, f"bookie {bookie.id}") for bookie in state.bookies))
             await self._stop(ZOOKEEPER, ZOOKEEPER)
             status = self.status()
@@ -168,18 +173,21 @@ class LocalCluster:
     # --- steps -------------------------------------------------------------------------------------------------
 
     async def _start_all(
-        self, state: ClusterState, bookies: Sequence[BookieRecord], *, is_skipping_removed: bool
+        self, state: ClusterState, bookies: Sequence[BookieRecord], *, has_daemon: bool, is_skipping_removed: bool
     ) -> None:
         started: list[tuple[str, ProcessIdentity]] = []
         try:
             await self._start_zookeeper(state, started)
             idle = [bookie for bookie in bookies if self._process(bookie.name) is None]
-            if not idle:
+            has_daemon = has_daemon and self._process(AUTORECOVERY) is None
+            if not idle and not has_daemon:
                 return
             async with DevRegistrations.connect(state.metadata_uri) as live:
                 if is_skipping_removed:
                     idle = [bookie for bookie in idle if not await self._is_removed(live, bookie)]
                 await self._start_bookies(state, idle, live, started)
+                if has_daemon:
+                    await self._start_daemon(state, live, started)
         except BaseException:
             for name, process in reversed(started):
                 send_signal(process, signal.SIGTERM)
@@ -254,11 +262,28 @@ class LocalCluster:
             *("--set", "httpServerEnabled=true", "--set", f"httpServerPort={bookie.admin_port}"),
             *("--set", "diskUsageThreshold=0.99"),  # 5 % of a developer's disk is more than a trial needs
         ]
-        # A development cluster is the same for every user: ignore the user's environment and files.
+        return self._spawn_command(command, bookie.name, f"bookie {bookie.id}")
+
+    async def _start_daemon(
+        self, state: ClusterState, live: DevRegistrations, started: list[tuple[str, ProcessIdentity]]
+    ) -> None:
+        """Start the autorecovery daemon; it is the auditor when this returns, unless another process is."""
+        OsFileSystem().make_directories(self._directory_of(AUTORECOVERY))
+        log_size = self._log_size(AUTORECOVERY)
+        words = ("autorecovery", "start", "--metadata-uri", state.metadata_uri)
+        process = self._spawn_command([sys.executable, "-P", "-m", "bkctl", *words], AUTORECOVERY, AUTORECOVERY)
+        started.append((AUTORECOVERY, process))
+        write_pid_file(os.path.join(self._directory_of(AUTORECOVERY), _PID_FILE), process)
+        if not await wait_elected(live, process):
+            raise BkctlError(f"{AUTORECOVERY} did not start: {self._last_log_lines(AUTORECOVERY, log_size)}")
+        self._say(f"{AUTORECOVERY} is running (pid {process.pid})")
+
+    def _spawn_command(self, command: Sequence[str], name: str, title: str) -> ProcessIdentity:
+        """A development cluster is the same for every user: ignore the user's environment and files."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("BKCTL_", "BOOKIE_"))}
-        process = spawn_detached(command, self._log(bookie.name), inherited | {"BKCTL_CONFIG": os.devnull})
+        process = spawn_detached(command, self._log(name), inherited | {"BKCTL_CONFIG": os.devnull})
         if process is None:
-            raise BkctlError(f"bookie {bookie.id} did not start: see {self._log(bookie.name)}")
+            raise BkctlError(f"{title} did not start: see {self._log(name)}")
         return process
 
     async def _stop(self, name: str, title: str) -> None:
@@ -276,7 +301,7 @@ class LocalCluster:
             raise BkctlError(f"{title} (pid {process.pid}) did not end after SIGKILL: it hangs in the kernel")
 
     def _delete(self, state: ClusterState) -> None:
-        for name in (*(bookie.name for bookie in state.bookies), ZOOKEEPER):
+        for name in (*(bookie.name for bookie in state.bookies), AUTORECOVERY, ZOOKEEPER):
             with suppress(FileNotFoundError):
                 shutil.rmtree(self._directory_of(name))
         for name in (STATE_FILE, filenames.LOCK):
@@ -308,7 +333,7 @@ class LocalCluster:
         return os.path.join(self._directory, name)
 
     def _log(self, name: str) -> str:
-        return os.path.join(self._directory, name, "zookeeper.log" if name == ZOOKEEPER else "bookie.log")
+        return os.path.join(self._directory, name, f"{name if name in {ZOOKEEPER, AUTORECOVERY} else 'bookie'}.log")
 
     def _process(self, name: str) -> ProcessIdentity | None:
         return read_pid_file(os.path.join(self._directory_of(name), _PID_FILE))
@@ -325,7 +350,10 @@ class LocalCluster:
     def _bookie_status(self, bookie: BookieRecord) -> ServerStatus:
         return self._status(bookie.name, bookie.id, bookie.port, bookie.admin_port or None)
 
-    def _status(self, name: str, server_id: str, port: int, admin_port: int | None = None) -> ServerStatus:
+    def _daemon_status(self) -> ServerStatus:
+        return self._status(AUTORECOVERY, AUTORECOVERY, None)
+
+    def _status(self, name: str, server_id: str, port: int | None, admin_port: int | None = None) -> ServerStatus:
         process = self._process(name)
         return ServerStatus(
             id=server_id,

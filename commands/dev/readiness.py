@@ -1,4 +1,5 @@
-"""Detects when a newly started bookie serves: its registration belongs to a new session, and it is ready."""
+"""Detects when a new bookie serves: its registration belongs to a new session, and it is ready; and when a new
+autorecovery daemon has an auditor."""
 
 from __future__ import annotations
 
@@ -14,6 +15,10 @@ from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.errors import BookieUnavailableError, MetadataUnavailableError
 from bkctl.runtime.metadata.cluster.root import init_cluster
 from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.election import read_auditor
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_status import read_daemons
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 
@@ -49,6 +54,13 @@ class DevRegistrations:
                 return stat.ephemeral_owner
         return None
 
+    async def has_auditor(self, daemon_pid: int) -> bool:
+        """Whether there is an auditor, and the daemon with this process id reports."""
+        daemons = await read_daemons(RecoveryNotes(self._store, self._paths.root))
+        if all(each.pid != daemon_pid for each in daemons):
+            return False
+        return await read_auditor(self._store, self._paths.root, ForeignNames(lambda _: None)) is not None
+
 
 async def wait_ready(
     live: DevRegistrations, bookie_id: str, before: int | None, process: ProcessIdentity, ledger_directory: str
@@ -68,6 +80,22 @@ async def wait_ready(
                 await asyncio.sleep(_POLL_INTERVAL_S)
     except TimeoutError:
         raise MetadataUnavailableError(f"bookie {bookie_id} is not ready after {_START_TIMEOUT_S:g} s") from None
+    return is_alive(process)
+
+
+async def wait_elected(live: DevRegistrations, process: ProcessIdentity) -> bool:
+    """Wait until the new daemon reports and there is an auditor; False when it ended first.
+
+    MetadataUnavailableError when nothing happens for a minute.
+    """
+    try:
+        async with asyncio.timeout(_START_TIMEOUT_S):
+            while not await live.has_auditor(process.pid):
+                if not is_alive(process):
+                    return False
+                await asyncio.sleep(_POLL_INTERVAL_S)
+    except TimeoutError:
+        raise MetadataUnavailableError(f"no auditor is elected after {_START_TIMEOUT_S:g} s") from None
     return is_alive(process)
 
 

@@ -16,7 +16,7 @@ from bkctl.runtime.errors import MetadataUnavailableError
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars
 
 
-@command("zookeeper", example="dev zookeeper --port 2181", effect=Effect.SERVES, is_local=True)
+@command("zookeeper", example="dev zookeeper --port 2181", effect=Effect.SERVES, is_local=True, has_tables=False)
 async def run_zookeeper(
     context: CommandContext,
     port: Annotated[
@@ -28,7 +28,7 @@ async def run_zookeeper(
 ) -> None:
     """Run a ZooKeeper server until Ctrl-C.
 
-    This is the real server, from the jars in pyspark; it needs Java 17 or newer. Its data is kept.
+    This is the real server, from the jars in PySpark; it needs Java 17 or newer. Its data is kept.
     """
     console = context.console
     directory = _absolute(directory)

@@ -52,7 +52,7 @@ async def delete(
     ] = False,
     accept_loss: LostBookies = None,
     changes_rate: Annotated[
-        float | None, typer.Option("--rate", metavar="N", min=0, help="Maximum number of deletions per second")
+        float | None, typer.Option("--max-per-second", metavar="N", min=0, help="At most so many deletions")
     ] = None,
 ) -> Outcome:
     """Delete ledgers permanently: metadata now, entries later.

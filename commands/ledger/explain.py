@@ -12,9 +12,10 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.ledger.rows import detail
-from bkctl.commands.parse import parse_bookie_id, parse_ledger_id
+from bkctl.commands.parse import all_ledger_ids, parse_bookie_id
 from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import open_session
+from bkctl.commands.several import each_in_turn
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.judge.explanation import LedgerExplanation, LedgerFacts, OutsideCopies, end_of, is_bad
@@ -70,30 +71,35 @@ _CANDIDATE_TABLE = Table(
 @command("explain", example="ledger explain 17", is_cut=True)
 async def explain(
     context: CommandContext,
-    ledger: Annotated[str, typer.Argument(metavar="LEDGER", help="Ledger id: decimal, 0x... or UUID")],
+    ledgers: Annotated[list[str], typer.Argument(metavar="LEDGER...", help="Ledger ids: decimal, 0x... or UUID")],
     without: Annotated[
         list[str] | None, typer.Option("--without", metavar="ID", help="Treat this bookie as gone; repeatable")
     ] = None,
 ) -> Outcome:
-    """Explain why a ledger lacks copies, or cannot be closed or recovered.
+    """Explain why ledgers lack copies, or cannot be closed or recovered.
 
-    Shows its bookies and what they answer, whether each has the first and last entry that it should have, marks and
-    locks, which bookies could take missing copies and which rule refuses the others, and what would happen next.
-    If no live bookie of an ensemble has an entry, asks all others for it, a few at a time.
+    Shows bookies and what they answer, whether each has the first and last entry that it should have, marks and locks,
+    which bookies could take missing copies and which rule refuses the others, and what would happen next. If no live
+    bookie of an ensemble has an entry, asks all others for it, a few at a time.
     Changes and fences nothing. Exits with 10 if there is a problem. bkctl ledger verify reads every entry.
     """
-    ledger_id = parse_ledger_id(ledger)
+    ledger_ids = all_ledger_ids(ledgers)
     ignored = frozenset(map(parse_bookie_id, without or ()))
     async with open_session(context) as session:
         client = await session.client()
         ports = dataclasses.replace(client.ports, bookies=session.bookies(timeout_max_s=_ASK_TIMEOUT_S))
-        stored = await ports.ledgers.read(ledger_id)
         reader = LedgerFactsReader(ports, session.store, context.settings.replication, session.foreign)
-        with context.console.progress("asking the bookies"):
-            facts = await reader.facts(ledger_id, stored, ignored)
-    found = explain_facts(facts)
-    _print(context, stored, facts, found)
-    return Outcome.FINDINGS if found.problems else Outcome.OK
+
+        async def explain_one(text: str | None) -> Outcome:
+            ledger_id = int(text or 0)
+            stored = await ports.ledgers.read(ledger_id)
+            with context.console.progress("asking the bookies"):
+                facts = await reader.facts(ledger_id, stored, ignored)
+            found = explain_facts(facts)
+            _print(context, stored, facts, found)
+            return Outcome.FINDINGS if found.problems else Outcome.OK
+
+        return await each_in_turn(context, list(map(str, ledger_ids)), explain_one)
 
 
 def _print(

@@ -25,14 +25,14 @@ from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.words import counted
 
 
-@command("export", example="ledger export --all --to ledgers.jsonl")
+@command("export", example="ledger export --all --out ledgers.jsonl", has_tables=False)
 async def export(
     context: CommandContext,
     ledger: LedgerIds = None,
     all_ledgers: Annotated[bool, typer.Option("--all", help="All ledgers of the cluster")] = False,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="PATH", help="New file (default: stdout), or directory for --native"),
+        typer.Option("--out", metavar="PATH", help="New file (default: stdout), or directory for --native"),
     ] = None,
     native: Annotated[
         bool,
@@ -48,7 +48,7 @@ async def export(
         raise InvalidArgumentError("specify the ledgers to export, or --all")
     ledger_ids = None if all_ledgers else all_ledger_ids(ledger)
     if native and to is None and (ledger_ids is None or len(ledger_ids) > 1):
-        raise InvalidArgumentError("--native with several ledgers needs a directory: use --to DIRECTORY")
+        raise InvalidArgumentError("--native with several ledgers needs a directory: use --out DIRECTORY")
     async with open_session(context, must_exist=False) as session:
         client = await session.client()
         found = _read(client, ledger_ids)

@@ -81,10 +81,10 @@ async def import_ledgers(
     ] = False,
     if_version: Annotated[
         str | None,
-        typer.Option("--if-version", metavar="N", help="Replace ledgers that have this version, or: recorded, next"),
+        typer.Option("--if-version", metavar="N", help="Replace ledgers of this version, or: recorded, next"),
     ] = None,
     changes_rate: Annotated[
-        float | None, typer.Option("--rate", metavar="N", min=0, help="Maximum number of writes per second")
+        float | None, typer.Option("--max-per-second", metavar="N", min=0, help="At most so many writes")
     ] = None,
 ) -> Outcome:
     """Restore ledger metadata, after showing what changes field by field.

@@ -41,7 +41,7 @@ _STATE_OPTION = typer.Option("--state", metavar="STATE", help="Only open, in-rec
 async def list_ledgers(
     context: CommandContext,
     bookie: Annotated[
-        str | None, typer.Option("--bookie", metavar="ID", help="Only ledgers with entries on this bookie")
+        list[str] | None, typer.Option("--bookie", metavar="ID", help="Only ledgers with entries on it; repeatable")
     ] = None,
     state: Annotated[State | None, _STATE_OPTION] = None,
     created_before: Annotated[
@@ -70,14 +70,14 @@ async def list_ledgers(
 
     A ledger whose metadata cannot be read is listed with the reason. A filter that needs the metadata omits it, and the
     number of omitted ledgers is shown. With -o name or --count, and without --sort and such filters, only ids are read,
-    which is much faster. Exits with 4 if the cluster does not know the bookie of --bookie.
+    which is much faster. Exits with 4 if the cluster does not know a bookie of --bookie.
     """
     if count:
         require_no_listing_options(context.settings)
     now_ms = int(time.time() * 1000)
     wanted = LedgerFilter(
         excluded_ids=frozenset() if not_in is None else frozenset(read_ledger_ids(not_in)),
-        bookie_id=None if bookie is None else parse_bookie_id(bookie),
+        bookie_ids=frozenset(map(parse_bookie_id, bookie or ())),
         state=None if state is None else LedgerState[state.name],
         created_before_ms=None if created_before is None else parse_moment_ms(created_before, now_ms),
         created_after_ms=None if created_after is None else parse_moment_ms(created_after, now_ms),
@@ -87,7 +87,7 @@ async def list_ledgers(
     )
     async with open_session(context, must_exist=False) as session:
         store, ledgers = session.store, await session.ledgers()
-        await _require_known(context, store, ledgers, wanted.bookie_id)
+        await _require_known(context, store, ledgers, wanted.bookie_ids)
         if count:
             number = await _count(context, store, ledgers, wanted)
             context.console.record("LedgerCount", {"count": number}, name="count")
@@ -103,15 +103,18 @@ def _needs_only_ids(context: CommandContext, wanted: LedgerFilter) -> bool:
 
 
 async def _require_known(
-    context: CommandContext, store: MetadataStore, ledgers: LedgerStore, bookie_id: str | None
+    context: CommandContext, store: MetadataStore, ledgers: LedgerStore, bookie_ids: frozenset[str]
 ) -> None:
     """BookieNotFoundError for an id that is probably misspelt: no cookie, not registered, no ledger references it."""
+    if not bookie_ids:
+        return
     client = RegistrationClient(store, ledgers.root)
-    if bookie_id is None or bookie_id in (await client.snapshot()).live or bookie_id in await client.with_cookie():
+    doubtful = bookie_ids - (await client.snapshot()).live - set(await client.with_cookie())
+    if not doubtful:
         return
     with context.console.progress("looking for the bookie in all ledgers") as progress:
-        references = await find_references(store, ledgers, [bookie_id], progress.update)
-    if not references.counts[bookie_id]:
+        references = await find_references(store, ledgers, doubtful, progress.update)
+    for bookie_id in sorted(each for each in doubtful if not references.counts[each]):
         number = references.unreadable_count
         unreadable = f" ({counted(number, 'ledger')} cannot be read)" if number else ""
         raise BookieNotFoundError(

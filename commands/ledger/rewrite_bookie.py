@@ -66,7 +66,7 @@ async def rewrite(
         typer.Option("--include-open", help="Also open last segments, if no client uses them"),
     ] = False,
     changes_rate: Annotated[
-        float | None, typer.Option("--rate", metavar="N", min=0, help="Maximum number of ledgers per second")
+        float | None, typer.Option("--max-per-second", metavar="N", min=0, help="At most so many ledgers")
     ] = None,
 ) -> Outcome:
     """Replace a bookie's ID in all ledgers after it has changed. No entry is moved.
@@ -93,8 +93,9 @@ async def rewrite(
         _require_no_obstacle(survey)
         evidence = await operation.verify_identity(survey) if survey.ledgers else "nothing to rewrite"
         plan = _plan(session, survey, source, destination, evidence, is_open_included=include_open)
-        if context.settings.confirmed_name is None and context.settings.apply_path is None:
-            if not context.settings.is_rehearsal:
+        settings = context.settings
+        if settings.confirmed_name is None and settings.apply_path is None and not settings.assume_yes:
+            if not settings.is_rehearsal:
                 context.console.say(f"nothing was changed: to carry out this plan, use --confirm {plan.subject}")
             context = context.with_settings(is_dry_run=True)
         if not survey.ledgers:

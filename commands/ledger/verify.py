@@ -60,13 +60,13 @@ _DEFECT_TABLE = Table(
 )
 
 
-@command("verify", example="ledger verify --all --sample 1% --findings bad.jsonl", is_cut=True)
+@command("verify", example="ledger verify --all --sample 1% --out bad.jsonl", is_cut=True)
 async def verify(
     context: CommandContext,
     ledgers: Annotated[list[str] | None, typer.Argument(metavar="[LEDGER]...", help="Ledger ids")] = None,
     is_all: Annotated[bool, typer.Option("--all", help="All ledgers of the cluster")] = False,
     entries: Annotated[
-        str | None, typer.Option("--entries", metavar="FIRST-LAST", help="Read only these entries of each ledger")
+        str | None, typer.Option("--range", metavar="FIRST-LAST", help="Read only these entries of each ledger")
     ] = None,
     sample: Annotated[
         str | None, typer.Option("--sample", metavar="PERCENT", help="Read only a share of each ledger, like 1%")
@@ -78,14 +78,14 @@ async def verify(
         str | None, typer.Option("--copy-rate", metavar="RATE", help="Read at most this much, like 200MiB/s")
     ] = None,
     findings: Annotated[
-        str | None, typer.Option("--findings", metavar="FILE", help="New file of bad copies for bkctl recover ledger")
+        str | None, typer.Option("--out", metavar="FILE", help="New file of bad copies for bkctl recover ledger")
     ] = None,
 ) -> Outcome:
     """Read every entry from every bookie that should have it, and check digests and equality.
 
     Reads only; fences nothing. Missing, corrupt, failed (error), unreachable (no answer) and different copies are
     counted separately. --all lists no clean ledgers. -o csv has one row for each listed ledger. Exits
-    with 10 if there is any problem, with 4 if a named ledger has no entry in --entries.
+    with 10 if there is any problem, with 4 if a named ledger has no entry in --range.
     """
     if is_all and ledgers:
         raise InvalidArgumentError(f"--all means every ledger: omit {' '.join(ledgers)} or --all")

@@ -75,7 +75,7 @@ async def write_test(
     ] = 500,
     rate: Annotated[
         float | None,
-        typer.Option("--rate", min=0.001, metavar="N", help="Maximum entries per second"),
+        typer.Option("--max-per-second", min=0.001, metavar="N", help="At most so many entries"),
     ] = None,
     read_back: Annotated[bool, typer.Option("--read-back/--no-read-back", help="Read and compare entries")] = True,
 ) -> None:

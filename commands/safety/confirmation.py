@@ -1,11 +1,12 @@
 """A plan in dialogue with the operator: shown, saved, compared with a saved one, confirmed.
 
 A reversible plan needs no confirmation. A harmful one asks for y, or ``--yes``. A destructive one asks for its subject
-to be typed, or ``--confirm NAME``. End of input means no.
+to be typed, or ``--confirm NAME``; ``--yes`` alone is not enough. End of input means no.
 """
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 from bkctl.commands.console import read_line
@@ -87,11 +88,13 @@ async def _confirm_typed(context: CommandContext, plan: Plan) -> None:
     subject = plan.subject
     given = context.settings.confirmed_name
     if given is None:
-        if not sys.stdin.isatty():
+        if context.settings.assume_yes or not sys.stdin.isatty():
+            why = "and --yes is not enough" if context.settings.assume_yes else "but stdin is not a terminal"
             raise RefusedError(
-                f"nothing was changed: confirmation required, but stdin is not a terminal: use --confirm {subject}"
+                f"nothing was changed: confirmation required, {why}: use --confirm {shlex.quote(subject)}"
             )
         context.console.warn(f"'{plan.command} {subject}' cannot be undone. Type {subject} to continue:")
-        given = (await read_line(sys.stdin)).strip()
+        with context.console.asking():
+            given = (await read_line(sys.stdin)).strip()
     if given != subject:
         raise RefusedError(f"nothing was changed: the confirmation is '{given}', not '{subject}'")

@@ -16,7 +16,7 @@ from bkctl.commands.ledger.rows import bytes_text
 from bkctl.commands.parse import parse_stored_ledger_id
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.shared_options import takes_storage_options
-from bkctl.commands.storage.offline import ENTRY_LOG, NumberedFile, choose_directories, find_by_path, find_file, is_path
+from bkctl.commands.storage.offline import ENTRY_LOG, NumberedFile, find_by_path, find_file, is_path
 from bkctl.commands.storage.own_storage import open_own_storage
 from bkctl.commands.storage.start_offset import require_log_range
 from bkctl.storage.adapters.filesystem import OsFileSystem
@@ -31,10 +31,9 @@ from bkctl.storage.words import size
 _LogArgument = Annotated[
     str, typer.Argument(metavar="LOG", help="Decimal id, 0x and hexadecimal digits, a name like 1f.log, or a path")
 ]
-_DirectoryOption = Annotated[
-    str | None, typer.Option("--directory", metavar="DIR", help="Which of several ledger directories")
+_LedgerOption = Annotated[
+    list[str] | None, typer.Option("--ledger", metavar="LEDGER", help="Only entries of this ledger; repeatable")
 ]
-_LedgerOption = Annotated[str | None, typer.Option("--ledger", metavar="ID", help="Only entries of this ledger")]
 _EntryOption = Annotated[int | None, typer.Option("--entry", metavar="N", min=0, help="Only this entry of the ledger")]
 
 _CELL_CHARACTERS_MAX = 100
@@ -88,27 +87,27 @@ def show(
     log: _LogArgument,
     ledger: _LedgerOption = None,
     entry: _EntryOption = None,
-    directory: _DirectoryOption = None,
 ) -> None:
     """Show the header of an entry log, or with --ledger the entries of a ledger with their contents.
 
     An entry that was added again may be present more than once; the index shows which copy is used (bkctl storage index
     show). Digests are not checked, because a bookie does not have the ledger's password.
     """
-    ledger_id = None if ledger is None else parse_stored_ledger_id(ledger)
-    if entry is not None and ledger_id is None:
+    ledger_ids = frozenset(map(parse_stored_ledger_id, ledger or ()))
+    if entry is not None and not ledger_ids:
         raise InvalidArgumentError("--entry needs --ledger")
-    file = _find(context, flags, log, directory)
+    file = _find(context, flags, log)
     reader = _open_reader(file)
     try:
-        if ledger_id is None:
+        if not ledger_ids:
             context.console.record("EntryLog", _header(file), name="log_id", show={"size_bytes": size})
             return
-        is_found = _show_entries(context.console, reader, file, ledger_id, entry)
+        is_found = _show_entries(context.console, reader, file, ledger_ids, entry)
     finally:
         reader.close()
     if not is_found:
-        which = f"entry {ledger_id}:{entry}" if entry is not None else f"entry of ledger {ledger_id}"
+        names = ", ".join(map(str, sorted(ledger_ids)))
+        which = f"entry {names}:{entry}" if entry is not None else f"entry of ledger {names}"
         raise NotFoundError(f"{file.path} has no {which}")
 
 
@@ -130,7 +129,6 @@ def scan(
     stop: Annotated[
         int | None, typer.Option("--to", metavar="OFFSET", min=0, help="Only entries before this offset")
     ] = None,
-    directory: _DirectoryOption = None,
 ) -> None:
     """List the entries of an entry log in file order, without their contents.
 
@@ -138,14 +136,14 @@ def scan(
     log was not synced when its bookie died, or it is damaged (see bkctl storage check). A line of type "stray" shows a
     record with a negative ledger or entry id, which no reader can ask for.
     """
-    ledger_id = None if ledger is None else parse_stored_ledger_id(ledger)
-    file = _find(context, flags, log, directory)
+    ledger_ids = frozenset(map(parse_stored_ledger_id, ledger or ()))
+    file = _find(context, flags, log)
     require_log_range(file.path, start, stop)
     reader = _open_reader(file)
     found = reader.scan(file.number)
     try:
         with context.console.listing(_SCAN_TABLE) as listing:
-            for each in _frames(found.with_strays(), ledger_id, entry):
+            for each in _frames(found.with_strays(), ledger_ids, entry):
                 if not start <= _frame_offset(each) < (_end(stop)):
                     continue
                 listing.add(_scan_row(each))
@@ -168,12 +166,12 @@ def scan(
     is_configured_by_files=True,
 )
 @takes_storage_options
-def ledgers(context: CommandContext, flags: BookieFlags, log: _LogArgument, directory: _DirectoryOption = None) -> None:
+def ledgers(context: CommandContext, flags: BookieFlags, log: _LogArgument) -> None:
     """List the bytes of each ledger in an entry log, from the map at its end or by reading all of it.
 
     All copies count, including those of deleted ledgers and of entries that were added again later.
     """
-    file = _find(context, flags, log, directory)
+    file = _find(context, flags, log)
     reader = _open_reader(file)
     try:
         found = reader.ledgers_map(file.number)
@@ -184,12 +182,11 @@ def ledgers(context: CommandContext, flags: BookieFlags, log: _LogArgument, dire
             listing.add({"ledger_id": str(ledger_id), "bytes": found[ledger_id]})
 
 
-def _find(context: CommandContext, flags: BookieFlags, log: str, directory: str | None) -> NumberedFile:
+def _find(context: CommandContext, flags: BookieFlags, log: str) -> NumberedFile:
     if is_path(log):
         return find_by_path(OsFileSystem(), ENTRY_LOG, log)
     with open_own_storage(context, flags, is_locked=False) as own:
-        directories = choose_directories(own.config.ledger_directories, directory)
-        return find_file(own.file_system, ENTRY_LOG, log, directories)
+        return find_file(own.file_system, ENTRY_LOG, log, own.config.ledger_directories)
 
 
 def _open_reader(file: NumberedFile) -> EntryLogReader:
@@ -213,11 +210,11 @@ def _header(file: NumberedFile) -> dict[str, object]:
 
 
 def _show_entries(
-    console: Console, reader: EntryLogReader, file: NumberedFile, ledger_id: int, entry_id: int | None
+    console: Console, reader: EntryLogReader, file: NumberedFile, ledger_ids: frozenset[int], entry_id: int | None
 ) -> bool:
     is_found = False
     with console.listing(_ENTRY_TABLE) as listing:
-        for each in _frames(reader.scan(file.number).with_strays(), ledger_id, entry_id):
+        for each in _frames(reader.scan(file.number).with_strays(), ledger_ids, entry_id):
             is_found = True
             if listing.is_full:
                 listing.truncate()
@@ -235,9 +232,9 @@ def _show_entries(
     return is_found
 
 
-def _frames(found: Iterator[ScannedEntry], ledger_id: int | None, entry_id: int | None) -> Iterator[ScannedEntry]:
+def _frames(found: Iterator[ScannedEntry], ledger_ids: frozenset[int], entry_id: int | None) -> Iterator[ScannedEntry]:
     for each in found:
-        if (ledger_id is None or each.ledger_id == ledger_id) and (entry_id is None or each.entry_id == entry_id):
+        if (not ledger_ids or each.ledger_id in ledger_ids) and (entry_id is None or each.entry_id == entry_id):
             yield each
 
 

@@ -53,7 +53,7 @@ _DAMAGE_TABLE = Table(
 
 ONE_AT_A_TIME = (
     "Rebuild one bookie at a time, and wait until its log reports the end of the integrity check before the next: an "
-    "open ledger cannot be recovered while all its bookies are uncertain of their copies (docs/runbooks/lost-index.md)"
+    "open ledger cannot be recovered while all its bookies are uncertain of their copies (bkctl help lost-index)"
 )
 
 
@@ -90,15 +90,15 @@ class StageWatch:
 async def rebuild(
     context: CommandContext,
     flags: BookieFlags,
-    ledgers: Annotated[bool, typer.Option("--ledgers", help="Rebuild the ledger rows, even if undamaged")] = False,
+    ledgers: Annotated[bool, typer.Option("--ledger-rows", help="Rebuild the ledger rows, even if undamaged")] = False,
     locations: Annotated[bool, typer.Option("--locations", help="Rebuild the locations, even if undamaged")] = False,
 ) -> Outcome:
     """Rebuild the indexes of a stopped bookie from its entry logs and journals.
 
-    Without --ledgers or --locations only missing or damaged indexes are rebuilt. The new index is built next to the old
-    one, verified, and put in its place. If interrupted, run the command again. Ledgers whose rows had to be recreated
-    are fenced, and the bookie compares itself with its peers at the next start. If a log cannot be read completely, the
-    result is incomplete (exit code 9).
+    Without --ledger-rows or --locations only missing or damaged indexes are rebuilt. The new index is built next to the
+    old one, verified, and put in its place. If interrupted, run the command again. Ledgers whose rows had to be
+    recreated are fenced, and the bookie compares itself with its peers at the next start. If a log cannot be read
+    completely, the result is incomplete (exit code 9).
 
     After locations are rebuilt, all ledgers are in limbo: the bookie reports missing entries as "unknown" until it has
     compared them with other bookies. Rebuild one bookie at a time. If several had to be rebuilt, see bkctl storage
@@ -149,7 +149,7 @@ def _plan(own: OwnStorage, plans: Sequence[DirectoryPlan]) -> Plan:
 
 
 def _empty_plan(own: OwnStorage) -> Plan:
-    sentence = "no index is damaged: nothing to do (--ledgers or --locations rebuild it anyway)"
+    sentence = "no index is damaged: nothing to do (--ledger-rows or --locations rebuild it anyway)"
     return make_plan(own, summary=[sentence], items=[])
 
 

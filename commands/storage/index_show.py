@@ -11,8 +11,9 @@ import typer
 from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.errors import NotFoundError
-from bkctl.commands.parse import parse_ledger_id
+from bkctl.commands.parse import all_ledger_ids
 from bkctl.commands.rendering import Column, Lines, Table
+from bkctl.commands.several import in_turn
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.own_storage import OwnStorage, open_own_storage
 from bkctl.storage.adapters.index_store import open_plyvel
@@ -54,18 +55,24 @@ _LOG_TABLE = Table(
 def show(
     context: CommandContext,
     flags: BookieFlags,
-    ledger: Annotated[str | None, typer.Option("--ledger", metavar="ID", help="Show the rows of this ledger")] = None,
+    ledger: Annotated[
+        list[str] | None, typer.Option("--ledger", metavar="LEDGER", help="Show the rows of this ledger; repeatable")
+    ] = None,
 ) -> None:
-    """Show the indexes of a stopped bookie, or with --ledger their rows for one ledger, without keys.
+    """Show the indexes of a stopped bookie, or with --ledger their rows for it, without keys.
 
     Missing or damaged indexes are listed too; the exit code is then 12. "sealed" is the number of batches that must be
     present. "needs integrity check" means that the bookie compares itself with its peers at the next start.
     """
     with open_own_storage(context, flags, is_locked=True) as own:
-        if ledger is None:
+        if not ledger:
             _show_all(context, own)
-        else:
-            _show_ledger(context, own, parse_ledger_id(ledger))
+            return
+        ledger_ids = all_ledger_ids(ledger)
+        with in_turn(context, list(map(str, ledger_ids))) as turns:
+            for ledger_id in ledger_ids:
+                with turns.turn():
+                    _show_ledger(context, own, ledger_id)
 
 
 def _show_all(context: CommandContext, own: OwnStorage) -> None:

@@ -14,13 +14,13 @@ from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.listing import Listing
-from bkctl.commands.parse import parse_ledger_id
+from bkctl.commands.parse import all_ledger_ids
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.gate import open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.directory_lists import require_agreeing_directories
-from bkctl.commands.storage.offline import JOURNAL, NumberedFile, choose_directories, find_by_path, find_file, is_path
+from bkctl.commands.storage.offline import JOURNAL, NumberedFile, find_by_path, find_file, is_path
 from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
 from bkctl.commands.storage.start_offset import require_journal_start
 from bkctl.commands.storage.working import work_beside_loop
@@ -63,12 +63,13 @@ _PLAN_TABLE = Table(
 
 class _Wanted(NamedTuple):
     start: int
-    ledger_id: int | None
+    ledger_ids: frozenset[int]
     is_entries_only: bool
 
     def takes(self, record: JournalRecord) -> bool:
         is_entry = record.entry_id >= 0
-        return (self.ledger_id in {None, record.ledger_id}) and (is_entry or not self.is_entries_only)
+        is_of_ledger = not self.ledger_ids or record.ledger_id in self.ledger_ids
+        return is_of_ledger and (is_entry or not self.is_entries_only)
 
 
 @command(
@@ -92,11 +93,10 @@ def scan(
     start: Annotated[
         int, typer.Option("--from", metavar="OFFSET", min=0, help="Start at this offset, where a record must start")
     ] = 0,
-    ledger: Annotated[str | None, typer.Option("--ledger", metavar="ID", help="Only records of this ledger")] = None,
-    entries: Annotated[bool, typer.Option("--entries", help="Only entries: no keys, fences and LACs")] = False,
-    directory: Annotated[
-        str | None, typer.Option("--directory", metavar="DIR", help="Which of several journal directories")
+    ledger: Annotated[
+        list[str] | None, typer.Option("--ledger", metavar="LEDGER", help="Only records of this ledger; repeatable")
     ] = None,
+    entries: Annotated[bool, typer.Option("--entries-only", help="Only entries: no keys, fences and LACs")] = False,
 ) -> None:
     """List the records of journal files from the start of each file, regardless of marks.
 
@@ -104,10 +104,10 @@ def scan(
     if its contents cannot come from a crash ("damaged", exit code 12), or if the disk cannot read it ("unreadable",
     exit code 1). Master keys are not shown.
     """
-    wanted = _Wanted(start, None if ledger is None else parse_ledger_id(ledger), entries)
+    wanted = _Wanted(start, frozenset(all_ledger_ids(ledger)), entries)
     if start and file is None:
         raise InvalidArgumentError("--from needs a journal file")
-    files = list(_files(context, flags, file, directory))
+    files = list(_files(context, flags, file))
     for each in files:
         require_journal_start(OsFileSystem(), each.path, start)
     with context.console.listing(_TABLE) as listing:
@@ -130,9 +130,6 @@ async def replay(
         str,
         typer.Option("--from", metavar="JOURNAL", help="First file: decimal id, 0x..., a name like 1f.txn, or a path"),
     ],
-    directory: Annotated[
-        str | None, typer.Option("--directory", metavar="DIR", help="Which of several journal directories")
-    ] = None,
 ) -> None:
     """Replay a stopped bookie's journals from a file before the mark up to the newest.
 
@@ -143,8 +140,7 @@ async def replay(
     with open_own_storage(context, flags, is_locked=True) as own:
         own.config.require_paired_indexes()
         require_agreeing_directories(own)
-        directories = choose_directories(own.config.journal_directories, directory)
-        file = find_file(own.file_system, JOURNAL, first, directories)
+        file = find_file(own.file_system, JOURNAL, first, own.config.journal_directories)
         plan = _replay_plan(own, file)
         async with open_change(context, plan, table=_PLAN_TABLE) as change:
             own.locks.claim()
@@ -185,18 +181,15 @@ def _replay(own: OwnStorage, file: NumberedFile) -> ReplayReport:
         storage.close()
 
 
-def _files(
-    context: CommandContext, flags: BookieFlags, file: str | None, directory: str | None
-) -> Iterator[NumberedFile]:
+def _files(context: CommandContext, flags: BookieFlags, file: str | None) -> Iterator[NumberedFile]:
     if file is not None and is_path(file):
         yield find_by_path(OsFileSystem(), JOURNAL, file)
         return
     with open_own_storage(context, flags, is_locked=False) as own:
-        directories = choose_directories(own.config.journal_directories, directory)
         if file is not None:
-            yield find_file(own.file_system, JOURNAL, file, directories)
+            yield find_file(own.file_system, JOURNAL, file, own.config.journal_directories)
             return
-        for current in map(current_directory, directories):
+        for current in map(current_directory, own.config.journal_directories):
             for journal_id in list_journals(own.file_system, current):
                 name = JOURNAL.file_name(journal_id)
                 yield NumberedFile(current, journal_id, f"{current}/{name}")

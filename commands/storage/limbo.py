@@ -94,7 +94,7 @@ async def end(
     context: CommandContext,
     flags: BookieFlags,
     ledger: Annotated[
-        list[str] | None, typer.Option("--ledger", metavar="ID", help="Only this ledger; repeatable")
+        list[str] | None, typer.Option("--ledger", metavar="LEDGER", help="Only this ledger; repeatable")
     ] = None,
 ) -> Outcome:
     """End the limbo of ledgers of a stopped bookie. Use only if none of its entry logs was lost.
@@ -165,7 +165,7 @@ def _require_any(wanted: Collection[int], kept: Collection[int], logs: _Doubtful
     if kept and (is_named or len(kept) == len(wanted)):
         raise RefusedError(
             f"nothing was changed: {'; '.join(map(_sentence, logs))}; entries in these logs may be lost here, and only "
-            "the bookie's repair can restore them from other bookies (docs/internals/bookie.md)"
+            "the bookie's repair can restore them from other bookies (bkctl help lost-entries)"
         )
 
 

@@ -69,7 +69,7 @@ def find_file(fs: FileSystem, kind: NumberedKind, text: str, directories: Sequen
     if len(found) > 1:
         raise InvalidArgumentError(
             f"{counted(len(found), 'directory', 'directories')} have {kind.article} {kind.noun} {name}: "
-            f"choose one with --directory ({', '.join(os.path.dirname(current) for current in found)})"
+            f"give the path of one: {', '.join(os.path.join(current, name) for current in found)}"
         )
     return _readable(NumberedFile(found[0], number, os.path.join(found[0], name)))
 
@@ -99,19 +99,6 @@ def _readable(file: NumberedFile) -> NumberedFile:
 def is_path(text: str) -> bool:
     """Whether an argument is a path, so that no settings are needed to find the file."""
     return os.sep in text
-
-
-def choose_directories(directories: Sequence[str], chosen: str | None) -> Sequence[str]:
-    """The configured directories selected by ``--directory``; InvalidArgumentError."""
-    if chosen is None:
-        return directories
-    wanted = os.path.abspath(chosen)
-    found = [
-        each for each in directories if wanted in {os.path.abspath(each), os.path.abspath(current_directory(each))}
-    ]
-    if not found:
-        raise InvalidArgumentError(f"--directory {chosen}: the bookie's directories are {', '.join(directories)}")
-    return found
 
 
 def _parse_id(kind: NumberedKind, text: str) -> int:

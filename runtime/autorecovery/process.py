@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
@@ -36,6 +37,7 @@ from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote
 from bkctl.runtime.metadata.request_budget import share_of_budget
 from bkctl.runtime.metadata.uri import is_pulsar_uri, parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.connect_failures import log_wait
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.host import OsHost, listen_tcp
 from bkctl.runtime.net.local_socket import listen_unix, run_directory
@@ -140,9 +142,8 @@ async def _open_socket(configured: str | None, process_id: ProcessId, server: Ad
 async def _connect(config: DaemonConfig) -> LedgerClient:
     """A client, once ZooKeeper responds and has the cluster; what is missing is reported."""
     uri, zookeeper = parse_metadata_uri(config.metadata_uri), config.zookeeper
-    store = await _when_possible(
-        lambda: ZooKeeperStore.connect(uri.servers, zookeeper), "", (ConfigurationError, MetadataAuthError)
-    )
+    connect = partial(ZooKeeperStore.connect, uri.servers, zookeeper, on_wait=log_wait)
+    store = await _when_possible(connect, "", (ConfigurationError, MetadataAuthError))
     try:
         budgeted = BudgetedStore(store, share_of_budget(LoopClock(), zookeeper))
         ledgers = await _when_possible(

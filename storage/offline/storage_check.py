@@ -252,7 +252,7 @@ class StorageCheck:
         try:
             mixed = read_mixed_logs(self._fs, directory)
         except CorruptFileError as error:
-            yield StorageFinding("entry logs", error.path, error.reason, fix="see docs/guide/adopt-a-java-bookie.md")
+            yield StorageFinding("entry logs", error.path, error.reason, fix="see bkctl help adopt-a-java-bookie")
         except OSError as error:
             yield _unreadable("entry logs", directory, error)
         for log_id in list_entry_logs(self._fs, directory):
@@ -371,21 +371,21 @@ class StorageCheck:
 # A rebuilt index would not contain entries whose ids in the log are damaged, and the bookie would deny them.
 _KEEP_INDEX_ADVICE: Final = (
     "leave the index as it is: while it names these entries, readers get an error and ask other bookies; see "
-    "docs/runbooks/lost-entries.md"
+    "bkctl help lost-entries"
 )
 _ELSEWHERE_ADVICE: Final = (
     "restore the ledger directories, in number and order; if they did not change, these ids are damaged: see "
-    "docs/runbooks/lost-entries.md"
+    "bkctl help lost-entries"
 )
 _FOREIGN_RECORD_ADVICE: Final = (
     f"restore the journal directories, in number and order; if they did not change: {LOST_DATA_ADVICE}"
 )
-_RUNBOOK: Final = "docs/runbooks/lost-entries.md"
+_RUNBOOK: Final = "bkctl help lost-entries"
 _IDX_ADVICE: Final = (
     "the Java bookie cannot serve these entries: check the other copies with bkctl ledger verify; after bkctl storage "
     "adopt, the integrity check restores them from there"
 )
-_DISK_RUNBOOK: Final = "docs/runbooks/lost-disk.md"
+_DISK_RUNBOOK: Final = "bkctl help lost-disk"
 
 
 def _guarded(check: str, path: str, found: Iterator[StorageFinding]) -> Iterator[StorageFinding]:

@@ -29,7 +29,7 @@ _SESSION_TIMEOUT_MS = 24 * 3_600_000
 
 def audit(ledgers: int, *arguments: str) -> Run:
     """One audit, which has to find all ledgers; it exits with 10, because bookies are lost."""
-    done, output = run(["bkctl", "audit", "-o", "json", "--rate", "0", *arguments], exit_codes=(0, 10))
+    done, output = run(["bkctl", "audit", "-o", "json", "--zk-rate", "0", *arguments], exit_codes=(0, 10))
     assert msgspec.json.decode(output)["ledgers"] == ledgers
     return done
 

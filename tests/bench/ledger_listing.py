@@ -101,7 +101,9 @@ def measure(hosts: str, root: str, count: int, rounds: int, rate: str) -> dict[s
         bare, output = run(["tests.bench.bare_listing", hosts, root])
         assert int(output.split()[0]) == count
         found["bare"].append(bare)
-        ours, output = run(["bkctl", "ledger", "list", "--count", "-o", "json", "--metadata-uri", uri, "--rate", rate])
+        ours, output = run(
+            ["bkctl", "ledger", "list", "--count", "-o", "json", "--metadata-uri", uri, "--zk-rate", rate]
+        )
         assert msgspec.json.decode(output)["count"] == count
         found["bkctl"].append(ours)
     return found

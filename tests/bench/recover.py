@@ -128,7 +128,7 @@ class DeadBookie:
 
     def recover_by_bkctl(self, rate: str | None) -> float:
         """Seconds."""
-        limit = [] if rate is None else ["--rate", rate]
+        limit = [] if rate is None else ["--zk-rate", rate]
         return self._recover(self.bkctl("recover", "failed-bookie", self.bookie_id, "--yes", *limit))
 
     def recover_by_java(self) -> float:
@@ -291,7 +291,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.recover", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="rounds, each with both tools")
     parser.add_argument("--only", choices=DATA_SETS, action="append", help="this data set; may be repeated")
-    parser.add_argument("--rate", help="for bkctl: see bkctl recover --rate; 0: no limit, as Java (default: bkctl's)")
+    parser.add_argument(
+        "--rate", help="for bkctl: see bkctl recover --zk-rate; 0: no limit, as Java (default: bkctl's)"
+    )
     parser.add_argument("--hold", choices=DATA_SETS, help="prepare this data set and wait")
     parser.add_argument(
         "--directory", default=".cache", help="directory on the disk to measure (a subdirectory is used)"

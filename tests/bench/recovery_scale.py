@@ -148,8 +148,8 @@ def scan(cluster: Cluster, directory: Path, zookeeper: KazooClient, rounds: int,
         if not number:
             continue
         passes.append(seconds)
-        listings.append(_seconds_of(cluster, "ledger", "list", "-o", "json", "--rate", rate))
-        counts.append(_seconds_of(cluster, "ledger", "list", "--state", "closed", "--count", "--rate", rate))
+        listings.append(_seconds_of(cluster, "ledger", "list", "-o", "json", "--zk-rate", rate))
+        counts.append(_seconds_of(cluster, "ledger", "list", "--state", "closed", "--count", "--zk-rate", rate))
     audit_s, listing_s, count_s = (statistics.median(each) for each in (passes, listings, counts))
     sys.stdout.write(
         f"auditor {audit_s:.1f} s, ledger list {listing_s:.1f} s, with --state closed --count {count_s:.1f} s: "

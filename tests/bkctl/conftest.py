@@ -20,7 +20,7 @@ def run_main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
     def run(*arguments: str, **environment: str) -> BkctlResult:
         with monkeypatch.context() as patch:
-            patch.setattr("os.environ", {"PATH": "", "HOME": str(tmp_path), **environment})
+            patch.setattr("os.environ", {"PATH": "", "HOME": str(tmp_path), "BKCTL_OUTPUT": "json", **environment})
             code = main(arguments)
         captured = capsys.readouterr()
         return BkctlResult(code, captured.out, captured.err)

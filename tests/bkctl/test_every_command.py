@@ -35,17 +35,17 @@ from tests.runtime.metadata.trees import PlantedNode, read_tree
 APP = build_app()
 COMMANDS = {name.removeprefix("bkctl "): command for name, command in leaves(APP)}
 BOOKIE = "b1:3181"
-VALUES = {"--output": "json", "--color": "never", "--rate": "9", "--limit": "9"}
+VALUES = {"--output": "json", "--color": "never", "--zk-rate": "9", "--limit": "9"}
 OUTPUT_OPTIONS = {"--output", "--no-headers", "--quiet", "--debug", "--color", "--no-progress", "--config"}
 CLUSTER_OPTIONS = {"--metadata-uri", "--context", "--conf"}
-PLAN_OPTIONS = {"--dry-run", "--plan-out", "--apply"}
-CHANGE_OPTIONS = PLAN_OPTIONS | {"--yes", "--confirm"}
+PLAN_OPTIONS = {"--dry-run", "--yes", "--plan-out", "--apply"}
+CHANGE_OPTIONS = PLAN_OPTIONS | {"--confirm"}
 OPTIONS_OF_EFFECT = {
     Effect.LOOKS: set[str](),
     Effect.REVERSIBLE: PLAN_OPTIONS,
-    Effect.HARMFUL: PLAN_OPTIONS | {"--yes"},
+    Effect.HARMFUL: PLAN_OPTIONS,
     Effect.DESTROYS: PLAN_OPTIONS | {"--confirm"},
-    Effect.SERVES: {"--dry-run"},
+    Effect.SERVES: {"--dry-run", "--yes"},
 }
 EFFECTS = {
     "autorecovery delay set": {Effect.REVERSIBLE},
@@ -77,6 +77,7 @@ EFFECTS = {
     "cluster init": {Effect.REVERSIBLE},
     "cluster nuke": {Effect.DESTROYS},
     "cluster restore": {Effect.DESTROYS},
+    "config use-context": {Effect.REVERSIBLE},
     "cookie create": {Effect.HARMFUL},
     "cookie delete": {Effect.DESTROYS},
     "cookie expand": {Effect.HARMFUL},
@@ -126,7 +127,15 @@ def test_every_command_has_the_effect_that_is_known_of_it_and_its_options() -> N
 
 def words_for(name: str) -> list[str]:
     """The command with everything that it requires; a file that does not exist where it wants a file."""
-    by_metavar = {"ID": BOOKIE, "ID...": BOOKIE, "LEDGER": "0", "SECONDS": "5", "MODE": "read-only", "LEVEL": "info"}
+    by_metavar = {
+        "ID": BOOKIE,
+        "ID...": BOOKIE,
+        "LEDGER": "0",
+        "SECONDS": "5",
+        "MODE": "read-only",
+        "LEVEL": "info",
+        "SHELL": "bash",
+    }
     words = name.split()
     for parameter in COMMANDS[name].params:
         is_option = parameter.param_type_name == "option"
@@ -141,8 +150,8 @@ def words_for(name: str) -> list[str]:
         "bookie index rebuild": [BOOKIE, "--online"],
         "bookie sanity": [BOOKIE],
         "recover ledger": ["0"],
-        **{f"bookie {name}": ["--dir", "/nowhere"] for name in ("log-level", "set-mode", "stop")},
-        **{f"bookie gc {name}": ["--dir", "/nowhere"] for name in ("confirm", "resume", "run", "suspend")},
+        **{f"bookie {name}": ["--ledger-dir", "/nowhere"] for name in ("log-level", "set-mode", "stop")},
+        **{f"bookie gc {name}": ["--ledger-dir", "/nowhere"] for name in ("confirm", "resume", "run", "suspend")},
     }
     return [*words, *more.get(name, ())]
 
@@ -179,11 +188,12 @@ def is_taken(words: list[str]) -> bool:
 def expected_options(name: str) -> set[str]:
     """Global options that the command takes: all for its output, those of a cluster, and those of its effect."""
     taken = OUTPUT_OPTIONS | (shown_options(name) & (CHANGE_OPTIONS | {"--sort", "--limit"}))
-    if not name.startswith("dev ") and name != "audit show":
+    without_cluster = {"audit show", "completion", "config contexts", "config use-context"}
+    if not name.startswith("dev ") and name not in without_cluster:
         taken |= CLUSTER_OPTIONS
         if not name.startswith("storage ") or name in {"storage adopt", "storage hand-back", "storage journal replay"}:
-            taken |= {"--timeout", "--rate"}
-    return taken - ({"--rate"} if name == "bookie start" else set())
+            taken |= {"--timeout", "--zk-rate"}
+    return taken - ({"--zk-rate"} if name == "bookie start" else set())
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -213,9 +223,8 @@ def test_the_exit_code_of_an_option_that_is_not_supported(run_main: RunMain) -> 
         ("--dry-run", "ledger", "list"),
         ("ledger", "list", "--plan-out", "p"),
         ("cluster", "info", "--sort", "root"),
-        ("ledger", "delete", "1", "--yes"),
         ("ledger", "delete", "1", "--limit", "1"),
-        ("--yes", "cluster", "health-check", "enable"),
+        ("--yes", "cluster", "health-check", "status"),
         ("decommission", BOOKIE, "--confirm", BOOKIE),
     ):
         result = run_main(*arguments, "-u", NO_SERVER)
@@ -240,7 +249,7 @@ def test_read_only_mode_stops_every_command_that_changes_something(
     by_environment = run_main(*words_for(name), BKCTL_READ_ONLY="1")
     assert by_environment.exit_code == refused
     assert by_environment.stderr == ("error: nothing was changed: bkctl is in read-only mode: BKCTL_READ_ONLY is set\n")
-    if not name.startswith("dev "):  # these know no cluster but their own
+    if not name.startswith(("dev ", "config ")):  # these know no cluster, or only their own
         by_context = run_main(*words_for(name), "--config", "c.toml", "--context", "prod")
         assert by_context.exit_code == refused
         assert "in read-only mode: context prod is read-only" in by_context.stderr
@@ -327,7 +336,7 @@ def test_a_pinned_context_stops_every_command_that_changes_another_cluster(
     before = stopped.tree()
     refused_otherwise = set()
     for name in CHANGING:
-        if name in SERVER_COMMANDS or name.startswith(("dev ", "storage ")):
+        if name in SERVER_COMMANDS or name.startswith(("dev ", "storage ", "config ")):
             continue
         words = [*words_for(name), *pinned]
         words += ["--yes"] if "--yes" in shown_options(name) else []

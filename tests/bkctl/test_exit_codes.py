@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from typing import Final
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from bkctl.commands.errors import InvalidArgumentError, NoRoomError, NotFoundError, Outcome, StoppedBySignalError
 from bkctl.exit_codes import (
@@ -17,8 +24,15 @@ from bkctl.exit_codes import (
     exit_code_of_usage,
 )
 from bkctl.runtime import errors as runtime_errors
+from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.storage import errors as storage_errors
+from tests.bkctl.test_main import NO_SERVER
+from tests.processes import bkctl_command, bkctl_environment, run_bkctl
 from tests.test_repository import read
+
+_RIGHTS: Final = "-dac_override,-dac_read_search"
+AS_A_USER: Final = ("setpriv", f"--bounding-set={_RIGHTS}", f"--inh-caps={_RIGHTS}") if os.getuid() == 0 else ()
+"""Root, too, may then use only the files whose mode allows it."""
 
 ADMINISTRATIVE = [
     (storage_errors.BkctlError("x"), 1),
@@ -126,6 +140,109 @@ def test_commands_that_start_servers(error: BaseException, code: int, path: str)
     assert exit_code_of_error(error, path) == code
 
 
+@pytest.mark.parametrize("kind", [runtime_errors.ConfigurationError, InvalidArgumentError, runtime_errors.RefusedError])
+def test_no_permission_is_11_whatever_the_sentence_is_about(kind: type[Exception]) -> None:
+    cause = PermissionError(13, "Permission denied", "/data")
+    assert exit_code_of_error(cause, "bkctl storage check") == 11
+    error = kind("cannot read /data")
+    error.__cause__ = cause
+    assert exit_code_of_error(error, "bkctl storage check") == 11
+    assert exit_code_of_error(error, "bkctl bookie start") != 11
+
+
+NO_FILE = [
+    *(("--config", "{secret}"), ("--conf", "{secret}"), ("config", "show", "--config", "{secret}")),
+    *(("ledger", "delete", "--from-file", "{secret}"), ("audit", "--from", "{secret}")),
+    *(
+        ("cluster", "restore", "{secret}"),
+        ("audit", "show", "{closed}/report"),
+    ),
+    *(("ledger", "read", "1", "--password-file", "{secret}"),),
+    *(("storage", "files", "--journal-dir", "{closed}", "--ledger-dir", "{closed}"),),
+    *(("bookie", "state", "--ledger-dir", "{closed}"), ("bookie", "stop", "--ledger-dir", "{closed}")),
+    ("bookie", "list", "-c", "{secret}"),
+]
+WITH_CLUSTER = [
+    *(("recover", "ledger", "--from-file", "{secret}"), ("cluster", "backup", "{closed}/backup")),
+    ("autorecovery", "disable", "--reason", "x", "--apply", "{secret}"),
+    ("ledger", "import", "{secret}", "--create-only"),
+]
+
+
+@pytest.fixture(scope="module")
+def without_permission() -> Iterator[dict[str, str]]:
+    """A file and a directory that its owner may not use either."""
+    with tempfile.TemporaryDirectory() as directory:
+        names = {"secret": f"{directory}/secret", "closed": f"{directory}/closed"}
+        os.mkdir(names["closed"], 0)
+        with open(names["secret"], "x", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0)
+        yield names
+        os.chmod(names["closed"], 0o700)
+
+
+@pytest.mark.parametrize("words", NO_FILE, ids=" ".join)
+def test_no_permission_for_a_file_is_exit_11_and_one_sentence(
+    words: tuple[str, ...], without_permission: dict[str, str]
+) -> None:
+    arguments = [word.format(**without_permission) for word in words]
+    if words[0] in {"ledger", "cluster"} or "--from" in words:
+        arguments += ["-u", NO_SERVER]
+    arguments += ["bookie", "list"] if words[0].startswith("-") else []
+    assert_no_permission(arguments)
+
+
+@pytest.mark.parametrize("words", WITH_CLUSTER, ids=" ".join)
+def test_no_permission_for_a_file_of_a_change_is_exit_11(
+    words: tuple[str, ...], without_permission: dict[str, str], metadata_uri: str
+) -> None:
+    assert run_bkctl("cluster", "init", "-u", metadata_uri).exit_code == 0
+    assert_no_permission([*(word.format(**without_permission) for word in words), "-u", metadata_uri])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("status", "bookie list", "bookie show b1:3181", "cluster info", "cluster init", "cookie list", "ledger list"),
+        *("ledger show 1", "ledger delete 1 --confirm x", "metadata doctor", "autorecovery status", "audit"),
+        *("recover b1:3181 --yes", "decommission b1:3181 --yes", "autorecovery enable", "cluster nuke --confirm x"),
+    ],
+)
+def test_no_permission_in_zookeeper_is_exit_11(words: str, metadata_uri: str) -> None:
+    uri = parse_metadata_uri(metadata_uri)
+    assert run_bkctl("cluster", "init", "-u", metadata_uri).exit_code == 0
+    client = KazooClient(uri.servers)
+    client.start()
+    try:
+        nodes = [uri.root]
+        for node in nodes:
+            nodes += [f"{node}/{name}" for name in client.get_children(node)]
+        for node in reversed(nodes):
+            client.set_acls(node, [make_digest_acl("other", "password", all=True)])
+        ended = run_bkctl(*words.split(), "-u", metadata_uri)
+        client.add_auth("digest", "other:password")
+        for node in nodes:
+            client.set_acls(node, OPEN_ACL_UNSAFE)
+    finally:
+        client.stop()
+        client.close()
+    assert ended.exit_code == 11, ended
+    assert "permission" in ended.stderr
+
+
+def assert_no_permission(arguments: list[str]) -> None:
+    ended = subprocess.run(
+        [*AS_A_USER, *bkctl_command(*arguments)],
+        capture_output=True,
+        text=True,
+        env=bkctl_environment(),
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr.count("\n")) == (11, 1), ended.stderr
+    assert ended.stderr.startswith("error: ")
+    assert "ermission" in ended.stderr
+
+
 def test_outcomes() -> None:
     codes = {outcome: exit_code_of_outcome(outcome) for outcome in Outcome}
     assert codes == {
@@ -145,7 +262,7 @@ def test_usage() -> None:
 
 
 def test_the_page_lists_both_tables() -> None:
-    commands, servers = read("docs/reference/exit-codes.md").split("## Servers")
+    commands, servers = re.split("^## Servers$", read("docs/reference/exit-codes.md"), flags=re.MULTILINE)
     for text, codes in ((commands, ExitCode), (servers, ServerExitCode)):
         listed = re.findall(r"^\| (\d+) \| (\w+) \|", text, re.MULTILINE)
         assert listed == [(str(each.value), each.name) for each in codes]

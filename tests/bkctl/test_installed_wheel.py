@@ -15,6 +15,7 @@ from typing import Final
 
 import pytest
 
+from tests.bkctl.test_manual import page_names
 from tests.processes import Cluster, bkctl_environment, free_port
 from tests.test_repository import FLOORS, ROOT
 
@@ -39,10 +40,10 @@ class InstalledBkctl:
         self.data.mkdir()
         source = directory / "source"
         source.mkdir()
-        for name in FLOORS:
+        for name in (*FLOORS, "docs"):
             ignore = shutil.ignore_patterns("__pycache__")
             shutil.copytree(Path(ROOT) / name, source / name, symlinks=True, ignore=ignore)
-        for name in ("pyproject.toml", "README.md", "LICENSE"):
+        for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
             shutil.copy(Path(ROOT) / name, source)
         pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
         _run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(directory), str(source))
@@ -124,6 +125,14 @@ def test_it_works_without_a_writable_home(installed: InstalledBkctl, start_clust
     assert "set BKCTL_STATE_DIR to another directory" in errors
     exit_code, _, errors = installed.bkctl(*change, **uri, BKCTL_STATE_DIR=str(installed.data / "state"))
     assert exit_code == 0, errors
+
+
+def test_the_pages_are_installed(installed: InstalledBkctl) -> None:
+    exit_code, page, errors = installed.bkctl("help", "lost-index")
+    assert (exit_code, errors) == (0, "")
+    assert page.startswith("# A lost index\n")
+    for name in page_names(installed.bkctl("help")[1]):
+        assert installed.bkctl("help", name)[0] == 0
 
 
 def test_packages_of_others_stay_as_they_are(installed: InstalledBkctl) -> None:

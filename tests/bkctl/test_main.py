@@ -24,7 +24,7 @@ from bkctl.commands.config import Settings
 from bkctl.main import describe
 from bkctl.runtime.errors import ConfigurationError, MetadataUnavailableError
 from tests.bkctl.conftest import RunMain
-from tests.processes import bkctl_command, bkctl_environment, run_bkctl, run_bkctl_on_terminal
+from tests.processes import COMMAND_TIMEOUT_S, bkctl_command, bkctl_environment, run_bkctl, run_bkctl_on_terminal
 
 NO_SERVER = "zk://127.0.0.1:1/ledgers"
 
@@ -51,7 +51,8 @@ def test_help_pages_name_the_options_of_the_command(run_main: RunMain) -> None:
     assert {"--yes", "--dry-run", "--accept-loss"} <= options("decommission")
     assert {"--sort", "--limit", "--bookie"} <= options("ledger", "list")
     assert {"--conf", "--config", "--set", "--journal-dir"} <= options("bookie", "start")
-    assert options("dev", "cluster", "status") == {"--dir"}
+    assert "--dir" in options("dev", "cluster", "status")
+    assert options("dev", "cluster", "status").isdisjoint({"--metadata-uri", "--sort", "--dry-run"})
     assert {"--output", "--metadata-uri", "--sort", "--dry-run"} <= options("options")
 
 
@@ -70,11 +71,51 @@ def test_no_command_has_one_spelling_for_two_options() -> None:
     for name, command in seen.items():
         spellings = [spelling for parameter in command.params for spelling in parameter.opts]
         assert sorted(spellings) == sorted(set(spellings)), name
-    rates = {
-        name: parameter.name for name, each in seen.items() for parameter in each.params if "--rate" in parameter.opts
-    }
-    assert rates["bkctl ledger delete"] == "changes_rate"
-    assert rates["bkctl ledger list"] == "metadata_rate"
+
+
+def test_an_option_has_one_meaning_in_all_commands() -> None:
+    kinds: dict[str, set[str]] = {}
+    for _, command in leaves(build_app()):
+        for parameter in command.params:
+            kind = "flag" if getattr(parameter, "is_flag", False) else str(parameter.metavar or parameter.type)
+            for spelling in parameter.opts if parameter.param_type_name == "option" else ():
+                kinds.setdefault(spelling, set()).add(kind)
+    # begin and end of a range, a move or a copy; a file or a directory that is written; states of ledgers and bookies
+    assert {spelling for spelling, each in kinds.items() if len(each) > 1} == {"--from", "--to", "--out", "--state"}
+    assert kinds["--copy-rate"] == {"RATE"}
+    names = {"--zk-rate", "--max-per-second", "--from-file", "--ledger-dir", "--journal-dir", "--accept-loss"}
+    assert names <= kinds.keys()
+    gone = {"--rate", "--output-file", "--findings", "--only", "--file", "--directory", "--accept-data-loss"}
+    assert kinds.keys().isdisjoint(gone)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("ledger", "list", "--rate", "5"), "--zk-rate"),
+        (("ledger", "export", "--to", "x"), "--out"),
+        (("bookie", "format", "--accept-data-loss"), "--accept-loss"),
+        (("cookie", "create", "--file", "x"), "--from-file"),
+    ],
+)
+def test_a_former_name_of_an_option_is_answered_with_the_likely_one(
+    run_main: RunMain, words: tuple[str, ...], meant: str
+) -> None:
+    result = run_main(*words)
+    assert result.exit_code == 2
+    assert re.search(rf"No such option: --[a-z-]+ \(Possible options: .*{meant}\b", result.stderr)
+
+
+def test_a_short_option_means_the_same_in_every_command() -> None:
+    meanings: dict[str, set[str]] = {}
+    for _, command in leaves(build_app()):
+        for parameter in command.params:
+            short, long = (sorted((each for each in parameter.opts), key=len)[index] for index in (0, -1))
+            if short != long and parameter.param_type_name != "argument":
+                meanings.setdefault(short, set()).add(long)
+            assert "--watch" not in parameter.opts or "-w" in parameter.opts
+    assert {short: len(longs) for short, longs in meanings.items() if len(longs) > 1} == {}
+    assert meanings["-w"] == {"--watch"}
 
 
 def test_version(run_main: RunMain) -> None:
@@ -111,6 +152,20 @@ def test_version(run_main: RunMain) -> None:
 def test_wrong_usage_is_one_sentence_and_code_2(run_main: RunMain, arguments: list[str], sentence: str) -> None:
     result = run_main(*arguments)
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", sentence + "\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--accept-loss", "b1:1"), "names the bookies that leave, for the ledgers of --from-file: b2:1 "),
+        (("--accept-loss", "b1:1", "--accept-loss", "b3:1"), "of --from-file: b2:1, b3:1 "),
+        (("--from-file", "ids"), "of --from-file: b1:1, b2:1 "),
+        (("--accept-loss", "b1:1", "--accept-loss", "b2:1"), "--accept-loss needs --from-file FILE "),
+    ],
+)
+def test_an_accepted_loss_names_bookies_and_ledgers(run_main: RunMain, options: tuple[str, ...], sentence: str) -> None:
+    result = run_main("decommission", "b1:1", "b2:1", *options, "-u", NO_SERVER)
+    assert (result.exit_code, sentence in result.stderr.replace("\n", " ")) == (2, True), result
 
 
 def test_no_cluster_named(run_main: RunMain) -> None:
@@ -281,6 +336,28 @@ def test_a_help_page_has_style_on_a_terminal_alone() -> None:
     assert "\x1b[1mCommands:\x1b[0m" in page
     assert "\x1b" not in run_bkctl("ledger", "--help", NO_COLOR="").stdout
     assert "\x1b" not in run_bkctl("ledger", NO_COLOR="").stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("--help",), ("ledger", "list", "--help"), ("ledger",), ("ledger", "shw"), ("audit",)]
+)
+def test_color_is_obeyed_by_help_pages_and_errors(words: tuple[str, ...]) -> None:
+    is_styled = {
+        wanted: "\x1b[" in "".join(run_bkctl(*given, timeout_s=COMMAND_TIMEOUT_S, **variables)[1:])
+        for wanted, given, variables in (
+            ("always first", ("--color", "always", *words), {}),
+            ("always last", (*words, "--color=always"), {}),
+            ("always by variable", words, {"BKCTL_COLOR": "always"}),
+            ("forced", words, {"NO_COLOR": "", "FORCE_COLOR": "1"}),
+            ("no terminal", words, {"NO_COLOR": ""}),
+            ("never", ("--color", "never", *words), {"NO_COLOR": "", "FORCE_COLOR": "1"}),
+        )
+    }
+    if words == ("audit",):  # options alone are an audit
+        del is_styled["always last"]
+    assert is_styled == {wanted: wanted not in {"no terminal", "never"} for wanted in is_styled}
+    for variables in ({"NO_COLOR": "1"}, {"NO_COLOR": "", "TERM": "dumb"}, {"NO_COLOR": "", "BKCTL_COLOR": "never"}):
+        assert "\x1b[" not in run_bkctl_on_terminal(*words, **variables)[1], variables
 
 
 def test_no_descriptors_for_an_event_loop_is_one_sentence() -> None:

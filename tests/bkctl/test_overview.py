@@ -15,7 +15,19 @@ CONF = "# a bookie\nmetadataServiceUri=zk://c/ledgers\njournalDirectories=/j\nle
 def test_values_with_their_origin(run_main: RunMain, tmp_path: Path) -> None:
     (tmp_path / "bk.conf").write_text(CONF)
     (tmp_path / "c.toml").write_text('timeout = "3s"\n[replication]\nlock_wait_s = 1\n[bookie]\nport = 1\n')
-    words = ("config", "show", "--with-origin", "--conf", "bk.conf", "--config", "c.toml", "--rate", "7", "-o", "json")
+    words = (
+        "config",
+        "show",
+        "--with-origin",
+        "--conf",
+        "bk.conf",
+        "--config",
+        "c.toml",
+        "--zk-rate",
+        "7",
+        "-o",
+        "json",
+    )
     result = run_main(*words, BKCTL_BOOKIE_PORT="4000", BKCTL_CLIENT_ADD_TIMEOUT_S="2.5")
     assert (result.exit_code, result.stderr) == (0, "")
     rows = {row["name"]: (row["value"], row["origin"]) for row in json.loads(result.stdout)["items"]}
@@ -25,7 +37,7 @@ def test_values_with_their_origin(run_main: RunMain, tmp_path: Path) -> None:
     assert rows["client.add_timeout_s"] == (2.5, "BKCTL_CLIENT_ADD_TIMEOUT_S")
     assert rows["replication.lock_wait_s"] == (1, "c.toml")
     assert rows["zookeeper.operation_timeout_s"] == (3.0, "c.toml")
-    assert rows["zookeeper.scan_operations_per_s_max"] == (7.0, "--rate")
+    assert rows["zookeeper.scan_operations_per_s_max"] == (7.0, "--zk-rate")
     assert rows["bookie.frame_bytes_max"] == (5 * 1024 * 1024, "default")
     changed = run_main(*words, "--changed", BKCTL_BOOKIE_PORT="4000")
     assert {row["origin"] for row in json.loads(changed.stdout)["items"]}.isdisjoint({"default"})

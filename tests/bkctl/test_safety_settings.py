@@ -110,6 +110,5 @@ def test_read_only_leaves_looking_and_rehearsals(run_main: RunMain) -> None:
 
 def test_help_shows_what_a_planned_command_takes(run_main: RunMain) -> None:
     page = run_main("cluster", "format", "--help").stdout
-    for option in ("--confirm", "--dry-run", "--plan-out", "--apply"):
+    for option in ("--yes", "--confirm", "--dry-run", "--plan-out", "--apply"):
         assert option in page
-    assert "--yes" not in page

@@ -277,7 +277,7 @@ def test_the_request_rate(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="zkRequestRateLimit = many: not a decimal number"):
         settings_of(GlobalFlags(conf=wrong))
     for rate in (float("inf"), float("nan")):
-        with pytest.raises(InvalidArgumentError, match=f"--rate {rate}: not a valid rate"):
+        with pytest.raises(InvalidArgumentError, match=f"--zk-rate {rate}: not a valid rate"):
             settings_of(GlobalFlags(metadata_rate=rate))
 
 

@@ -40,7 +40,7 @@ def test_a_planted_link_does_not_lead_a_command_to_another_file(tmp_path: Path) 
     victim.write_bytes(b"precious")
     shared.mkdir()
     written = shared / "cookie"
-    words = ("cookie", "generate", "b1:3181", "--instance-id", "", "--output-file", str(written))
+    words = ("cookie", "generate", "b1:3181", "--instance-id", "", "--out", str(written))
     directories = ("--journal-dir", str(tmp_path / "journal"), "--ledger-dir", str(tmp_path / "ledgers"))
     plant = ["bash", "-c", 'ln -s "$1" "$2.$$.tmp"; shift 2; exec "$@"', "bash", str(victim), str(written)]
     done = subprocess.run(

@@ -20,6 +20,7 @@ from bkctl.commands.rendering import Column, Lines, Row, Table
 from bkctl.runtime.errors import RefusedError
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import size
+from tests.until import wait_until
 
 THINGS = Table(
     "ThingList",
@@ -70,10 +71,24 @@ def form(output: OutputForm, **others: object) -> Settings:
     return Settings(output=output, **others)  # type: ignore[arg-type]
 
 
-def test_a_table_for_a_terminal_and_json_for_everything_else() -> None:
-    assert Screen(Settings(), is_terminal=True).console.form is OutputForm.TABLE
-    assert Screen(Settings()).console.form is OutputForm.JSON
+def test_the_same_text_on_a_terminal_and_on_a_pipe() -> None:
+    no_colors = {"NO_COLOR": "1", "COLUMNS": "80"}
+    assert Screen(Settings(), is_terminal=True, environment=no_colors).rows() == Screen(Settings()).rows()
+    assert Screen(Settings()).record() == "id     7\nbytes  1.0 KiB\nin.x   -\n"
     assert Screen(form(OutputForm.CSV), is_terminal=True).console.form is OutputForm.CSV
+
+
+def test_a_pipe_has_no_color_and_all_columns_and_rows() -> None:
+    columns = [Column(f"c{number}", f"C{number}", priority=1) for number in range(30)]
+    table = Table("Things", Column("severity", "SEVERITY"), *columns, name="severity")
+    row: Row = {"severity": "critical"} | {column.key: "x" * 20 for column in columns}
+    screen = Screen(Settings(), environment={"COLUMNS": "80", "TERM": "xterm-256color"})
+    screen.console.rows(table, [row] * 1100)
+    screen.console.table(table, [row] * 1100)
+    lines = screen.out.getvalue().splitlines()
+    assert len([line for line in lines if line.split() == ["critical", *["x" * 20] * 30]]) == 2200
+    assert "\x1b" not in screen.out.getvalue()
+    assert screen.err.getvalue() == ""
 
 
 def test_listing_as_table() -> None:
@@ -230,7 +245,7 @@ def test_lists_inside_a_record_end_at_the_limit() -> None:
 def test_a_table_below_a_record_is_for_people_and_ends_where_the_screen_does() -> None:
     rows = [{"id": str(number), "bytes": number} for number in range(60)]
     for settings, shown in ((form(OutputForm.TABLE), 50), (form(OutputForm.TABLE, limit=2), 2)):
-        screen = Screen(settings)
+        screen = Screen(settings, is_terminal=True)
         screen.console.table(THINGS.titled("Things"), rows)
         lines = screen.out.getvalue().splitlines()
         assert lines[:2] == ["", "Things"]
@@ -384,6 +399,8 @@ def test_progress_is_for_terminals(settings: Settings, is_terminal: bool, is_sho
     screen = Screen(settings, is_terminal=is_terminal)
     with screen.console.progress("working") as progress:
         progress.update(1, 2, "at 7")
+        if is_shown:
+            wait_until(lambda: "at 7" in screen.err.getvalue())
         progress.update(2, 2)
     assert ("working" in screen.err.getvalue()) is is_shown
     assert screen.out.getvalue() == ""
@@ -394,15 +411,21 @@ def test_progress_shows_no_total_that_nobody_knows(total: int | None, count: str
     screen = Screen(Settings(color=ColorMode.NEVER), is_terminal=True)
     with screen.console.progress("working") as progress:
         progress.update(7, total)
-    assert count in re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", screen.err.getvalue())
+        wait_until(lambda: count in re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", " ", screen.err.getvalue()))
 
 
-def test_a_long_note_leaves_the_counts_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    screen = Screen(Settings(color=ColorMode.NEVER), is_terminal=True)
-    note = "10.9 MiB of about 36.4 MiB, 2.0 MiB/s; oldest: ledger 40, for 9 s, waits for source b1:3181"
-    with screen.console.progress("moving ledgers") as progress:
-        progress.update(7, 9, note, "20/32")
-    text = re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", screen.err.getvalue())
-    assert re.search(r"moving ledgers [^\n]* 20/32 ", text), text
-    assert "waits for source b1:3181" in " ".join(text.split()), "the end of the note is not cut off"
+def test_nothing_of_a_bar_is_coloured_or_stays() -> None:
+    screen = Screen(Settings(color=ColorMode.ALWAYS), is_terminal=True)
+    with screen.console.progress("working") as progress:
+        progress.update(7, 9)
+        wait_until(lambda: "7/9" in screen.err.getvalue())
+    assert not re.search(r"\x1b\[[0-9;]*m", screen.err.getvalue())
+    assert screen.err.getvalue().endswith("\x1b[J\r\x1b[?25h"), "the bar is erased, the cursor is shown"
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines() -> None:
+    screen = Screen(Settings(), is_terminal=True, environment={"TERM": "dumb"})
+    with screen.console.progress("working") as progress:
+        assert not progress.is_shown
+    assert screen.console.prints_progress_lines
+    assert screen.err.getvalue() == ""

@@ -1,4 +1,4 @@
-"""``bkctl ledger verify --findings`` and ``bkctl recover ledger`` against real bookies that lost entries."""
+"""``bkctl ledger verify --out`` and ``bkctl recover ledger`` against real bookies that lost entries."""
 
 from __future__ import annotations
 
@@ -69,23 +69,23 @@ def test_lost_and_damaged_copies_are_written_again_on_the_same_bookies(cluster: 
     cluster.up(3)
     findings = str(tmp_path / "bad.jsonl")
 
-    verified = cluster.run("ledger", "verify", "--all", "--copy-rate", "100MiB/s", "--findings", findings)
+    verified = cluster.run("ledger", "verify", "--all", "--copy-rate", "100MiB/s", "--out", findings)
     assert verified.exit_code == 10
     header, *found, end = (json.loads(line) for line in Path(findings).read_text().splitlines())
     assert (header["kind"], header["instance_id"] is not None, end["findings"]) == ("LedgerFindings", True, 3)
     assert sorted(
         (each["bookie_id"], each["state"], each["first_entry_id"], each["copies"]) for each in found
     ) == sorted([(damaged.id, "failed", "4", 1), (damaged.id, "corrupt", "6", 1), (forgetful.id, "missing", "3", 3)])
-    again = cluster.run("ledger", "verify", "--all", "--findings", findings)
+    again = cluster.run("ledger", "verify", "--all", "--out", findings)
     assert (again.exit_code, "already exists" in again.stderr) == (5, True)
 
     saved = str(tmp_path / "plan.json")
-    planned = succeed(cluster, "recover", "ledger", "--findings", findings, "--plan-out", saved).json()
+    planned = succeed(cluster, "recover", "ledger", "--from-file", findings, "--plan-out", saved).json()
     assert (planned["ledgers"], planned["copies"], planned["copies_left"]) == (1, 5, 0)
     assert [(each["bookie_id"], each["entries"]) for each in planned["items"] if each["state"] == "missing"] == [
         (forgetful.id, "3-5")
     ]
-    report = succeed(cluster, "recover", "ledger", "--findings", findings, "--apply", saved, "--yes").json()
+    report = succeed(cluster, "recover", "ledger", "--from-file", findings, "--apply", saved, "--yes").json()
     assert [report[f"copies_{name}"] for name in ("planned", "written", "not_needed", "left")] == [5, 5, 0, 0]
     repeated = succeed(cluster, "recover", "ledger", str(ledger_id), "--yes").json()
     assert (repeated["copies_planned"], repeated["left"]) == (0, [])
@@ -93,17 +93,17 @@ def test_lost_and_damaged_copies_are_written_again_on_the_same_bookies(cluster: 
     cluster.down()
     cluster.up(3)
     healthy = str(tmp_path / "none.jsonl")
-    assert succeed(cluster, "ledger", "verify", "--all", "--findings", healthy).json()["copies_good"] == 3 * ENTRY_COUNT
-    idle = succeed(cluster, "recover", "ledger", "--findings", healthy)
+    assert succeed(cluster, "ledger", "verify", "--all", "--out", healthy).json()["copies_good"] == 3 * ENTRY_COUNT
+    idle = succeed(cluster, "recover", "ledger", "--from-file", healthy)
     assert "nothing to write: the findings name no ledger" in idle.stderr
     sample = succeed(cluster, "ledger", "verify", "--all", "--sample", "1%", "--seed", "7")
     assert (sample.json()["entries"] in {2, 3}, sample.json()["entries_total"]) == (True, ENTRY_COUNT)
     assert "this was a sample" in sample.stderr
     assert sample.json()["sample"] == {"share": 0.01, "seed": 7}
-    beyond = cluster.run("ledger", "verify", str(ledger_id), "--entries", "1000-2000")
+    beyond = cluster.run("ledger", "verify", str(ledger_id), "--range", "1000-2000")
     assert (beyond.exit_code, beyond.stdout) == (4, "")
     assert f"no entry of ledger {ledger_id} is in 1000-2000" in beyond.stderr
-    part = succeed(cluster, "ledger", "verify", str(ledger_id), "--entries", "2-4").json()
+    part = succeed(cluster, "ledger", "verify", str(ledger_id), "--range", "2-4").json()
     assert (part["entries"], part["copies_good"]) == (3, 9)
     assert succeed(cluster, "ledger", "show", str(ledger_id)).json() == before
 
@@ -127,19 +127,19 @@ def test_what_cannot_be_recovered_in_place_is_reported(cluster: Cluster, tmp_pat
 
     findings = tmp_path / "bad.jsonl"
     for arguments, code, sentence in (
-        ((), 2, "specify ledger IDs, --findings FILE, or --resume FILE"),
+        ((), 2, "specify ledger IDs, --from-file FILE, or --resume FILE"),
         (("--resume", "no-file"), 4, "there is no job file no-file"),
-        (("--resume", "no-file", "--findings", "bad"), 2, "leave out --findings"),
+        (("--resume", "no-file", "--from-file", "bad"), 2, "leave out --from-file"),
         (("4711",), 4, "no such ledger"),
-        (("--findings", str(findings)), 4, "cannot read the findings"),
+        (("--from-file", str(findings)), 4, "cannot read the findings"),
     ):
         refused = cluster.run("recover", "ledger", *arguments)
         assert (refused.exit_code, sentence in refused.stderr) == (code, True), refused.stderr
-    assert cluster.run("ledger", "verify", "--all", "--findings", str(findings)).exit_code == 10
-    other = cluster.run("recover", "ledger", "4711", "--findings", str(findings))
+    assert cluster.run("ledger", "verify", "--all", "--out", str(findings)).exit_code == 10
+    other = cluster.run("recover", "ledger", "4711", "--from-file", str(findings))
     assert (other.exit_code, "has no findings about ledger 4711" in other.stderr) == (2, True)
     findings.write_text(findings.read_text().replace('"root":"', '"root":"/other'))
-    other = cluster.run("recover", "ledger", "--findings", str(findings))
+    other = cluster.run("recover", "ledger", "--from-file", str(findings))
     assert (other.exit_code, "is about another cluster" in other.stderr) == (2, True)
 
 
@@ -200,7 +200,7 @@ def test_a_killed_repair_goes_on_with_resume_and_verifies_nothing_twice(cluster:
     (job_file,) = jobs.glob("*.sqlite")
     for arguments, code, sentence in (
         ((ledger_ids[0], "--resume", str(job_file)), 5, "is a job of 12 ledgers, which are not all among these"),
-        (("--resume", str(job_file), "--findings", "bad"), 2, "leave out --findings"),
+        (("--resume", str(job_file), "--from-file", "bad"), 2, "leave out --from-file"),
     ):
         refused = cluster.run("recover", "ledger", *arguments, "--yes")
         assert (refused.exit_code, sentence in refused.stderr) == (code, True), refused.stderr

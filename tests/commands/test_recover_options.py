@@ -275,5 +275,5 @@ def test_open_ledgers_are_left_alone_or_fenced_after_the_wait(cluster: Cluster, 
 def test_a_second_bookie_that_is_up_is_taken_for_a_target(operator: Operator) -> None:
     """In Java's ``recover`` the argument after the failed bookie names the bookie to copy to."""
     result = operator.run("recover", DEAD, "b3:3181", "--dry-run")
-    assert f"to copy to it: bkctl recover {DEAD} --to b3:3181" in result.stderr
+    assert f"to copy to it: bkctl recover failed-bookie {DEAD} --to b3:3181" in result.stderr
     assert f"--to {DEAD}" not in result.stderr

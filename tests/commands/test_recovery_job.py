@@ -207,6 +207,10 @@ def test_the_command_to_continue() -> None:
     assert continuing_command(words, "job") == "bkctl recover failed-bookie b1 --yes --resume job"
     rates = ("recover", "failed-bookie", "b1", "--copy-rate", "5k", "--copy-rate-per-bookie=2k")
     assert continuing_command(rates, "job") == "bkctl recover failed-bookie b1 --resume job"
+    leaving = ("decommission", "b1", "--accept-loss", "b1", "--from-file", "ids", "--apply", "plan")
+    assert continuing_command(leaving, "job") == (
+        "bkctl decommission b1 --accept-loss b1 --from-file ids --resume job"
+    ), "no job has the ledgers that are given up"
     again = ("recover", "failed-bookie", "b1", "--resume=old", "--yes")
     assert continuing_command(again, "job") == "bkctl recover failed-bookie b1 --yes --resume job"
 

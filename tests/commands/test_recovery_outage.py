@@ -67,7 +67,7 @@ class DegradedCluster:
         variables = {"BKCTL_METADATA_URI": self.cluster.metadata_uri, "BKCTL_CONFIG": str(self.config)}
         with open(self.log, "wb") as log:
             # The rate makes it slow: a ledger takes some ten operations.
-            arguments = (*arguments, "--yes", "--rate", "8")
+            arguments = (*arguments, "--yes", "--zk-rate", "8")
             process = start_bkctl(*arguments, stdout=log, stderr=log, variables=variables)
         try:
             wait_until(lambda: len(self.referencing(self.dead)) < self.planned, process=process, tell=self.said)
@@ -168,7 +168,7 @@ def test_an_outage_that_is_too_long_ends_it_with_the_command_that_continues(
     words = shlex.split(continuing(said))
     assert words[:4] == ["bkctl", "recover", "failed-bookie", degraded.dead]
     degraded.wait_until_all_are_registered()
-    continued = degraded.cluster.run(*words[1 : words.index("--rate")])
+    continued = degraded.cluster.run(*words[1 : words.index("--zk-rate")])
     assert continued.exit_code == 0, continued.stderr
     degraded.require_all_recovered()
 
@@ -187,7 +187,7 @@ def test_a_signal_ends_it_with_the_command_that_continues(
     assert "the cookie is deleted last" in said
     words = shlex.split(continuing(said))
     assert words[:3] == ["bkctl", "decommission", degraded.dead]
-    continued = degraded.cluster.run(*words[1 : words.index("--rate")])
+    continued = degraded.cluster.run(*words[1 : words.index("--zk-rate")])
     assert continued.exit_code == 0, continued.stderr
     degraded.require_all_recovered()
 

@@ -9,9 +9,10 @@ import msgspec
 
 from bkctl.commands.config import Settings
 from bkctl.commands.console import Console
-from bkctl.commands.progress import Progress, Silence
+from bkctl.commands.progress import ProgressBar, Silence
 from bkctl.commands.recovery_progress import RecoveryProgressView, recovery_progress
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
+from tests.commands.test_progress import ManualClock
 
 MEBIBYTE = 1024 * 1024
 MOMENT = RecoveryProgress(
@@ -27,18 +28,8 @@ MOMENT = RecoveryProgress(
 )
 
 
-class Watch:
-    """A clock that the test sets."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def test_a_line_says_how_far_it_is_and_what_the_oldest_ledger_waits_for() -> None:
-    watch = Watch()
+    watch = ManualClock()
     view = RecoveryProgressView(Silence(), watch)
     assert view.line() is None
     watch.now_s += 4
@@ -50,7 +41,7 @@ def test_a_line_says_how_far_it_is_and_what_the_oldest_ledger_waits_for() -> Non
 
 
 def test_rates_are_those_of_the_last_half_minute() -> None:
-    watch = Watch()
+    watch = ManualClock()
     view = RecoveryProgressView(Silence(), watch)
     view.show(MOMENT)
     for _ in range(60):
@@ -65,9 +56,11 @@ def test_a_line_says_how_long_writers_are_waited_for() -> None:
     waiting = msgspec.structs.replace(
         MOMENT, bytes_copied=0, bytes_planned=0, oldest_ledger=None, waiting_for_writers=3, writers_wait_s=12.0
     )
-    view = RecoveryProgressView(Silence(), Watch())
+    watch = ManualClock()
+    view = RecoveryProgressView(Silence(), watch)
     view.show(msgspec.structs.replace(waiting, ledgers_done=0))
     assert view.line() == "0 of 10 ledgers done, 0 B, 0 B/s, 1 failed; waits 12 s for the writers of 3 open ledgers"
+    watch.now_s += 1
     view.show(waiting)
     line = view.line()
     assert line is not None
@@ -75,7 +68,7 @@ def test_a_line_says_how_long_writers_are_waited_for() -> None:
 
 
 def test_when_only_writers_are_waited_for_the_time_left_is_their_wait() -> None:
-    watch = Watch()
+    watch = ManualClock()
     view = RecoveryProgressView(Silence(), watch)
     watch.now_s += 4
     some_failed = msgspec.structs.replace(
@@ -87,27 +80,21 @@ def test_when_only_writers_are_waited_for_the_time_left_is_their_wait() -> None:
     assert line.endswith("waits 3 s for the writers of 1 open ledger, about 3 s left"), "failed bytes are never copied"
 
 
-class Bar(Progress):
-    """Keeps what it was last given."""
-
-    is_shown = True
-    shown: tuple[float, float | None, str | None, str | None] = (0, None, None, None)
-
-    def update(
-        self, done: float, total: float | None = None, note: str | None = None, count: str | None = None
-    ) -> None:
-        self.shown = (done, total, note, count)
-
-
 def test_a_bar_moves_with_the_bytes_and_counts_ledgers() -> None:
-    bar = Bar()
-    RecoveryProgressView(bar, Watch()).show(MOMENT)
-    done, total, _, count = bar.shown
-    assert total is not None
-    assert (0.1 < done / total < 0.3, count) == (True, "2/10")
+    watch = ManualClock()
+    bar = ProgressBar("recovering", watch)
+    view = RecoveryProgressView(bar, watch)
+    watch.now_s += 4
+    view.show(MOMENT)
+    first, *others = bar.lines(160)
+    assert first == f"recovering {'━' * 9}{' ' * 31} 2/10"
+    assert others == [
+        "elapsed 0:04, about 0:12 left; 1.0 MiB of about 4.0 MiB, 256.0 KiB/s, 1 failed; oldest: ledger 17, for 42 s, "
+        "waits for source b3:3181"
+    ], "the rate is that of the bytes"
     over = msgspec.structs.replace(MOMENT, ledgers_done=10, bytes_copied=99 * MEBIBYTE)
-    RecoveryProgressView(bar, Watch()).show(over)
-    assert bar.shown[0] == bar.shown[1], "an estimate that was too low"
+    RecoveryProgressView(bar, watch).show(over)
+    assert bar.lines(160)[0] == f"recovering {'━' * 40} 10/10", "an estimate that was too low"
 
 
 class Lines(io.StringIO):

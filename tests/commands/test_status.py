@@ -64,7 +64,7 @@ def _look(cluster: Cluster, *arguments: str, shows: str = "") -> BkctlResult:
 def _watch(cluster: Cluster, clear_one_mark: Callable[[], None]) -> None:
     """The screen is drawn again, and has an estimate once a mark was cleared."""
     variables = {"BKCTL_METADATA_URI": cluster.metadata_uri}
-    with TerminalSession("status", "--watch", "--interval", "50ms", "-o", "table", **variables) as session:
+    with TerminalSession("status", "-w", "--interval", "50ms", "-o", "table", **variables) as session:
         session.wait_for("at risk       2 ledgers are marked")
         clear_one_mark()
         session.wait_for("at the pace of this watch")
@@ -111,6 +111,7 @@ def test_status_of_a_cluster_before_and_after_things_fail(start_cluster: Callabl
             body = result.json()
             parts = {each["part"]: each["severity"] for each in body["findings"]}
             assert parts == {
+                "no_live_copy": "critical",
                 "bookies_down": "critical",
                 "bookies_silent": "critical",
                 "autorecovery_disabled": "warning",
@@ -154,7 +155,8 @@ def test_after_a_complete_recovery_the_bookie_is_only_noted(start_cluster: Calla
     assert after.json()["bookies_unreferenced"] == [dead]
     assert "at risk       no ledger is marked" in cluster.run("status", "-o", "table").stdout
     _, *advised = findings["bookies_unreferenced"]["command"].split()
-    assert cluster.run(*advised).exit_code == 0
+    assert cluster.run(*advised, "--yes").exit_code == 0
+    assert {each["part"] for each in _look(cluster).json()["findings"]} == {"no_auditor"}
 
 
 @pytest.mark.parametrize(
@@ -172,6 +174,9 @@ def test_a_zookeeper_that_does_not_answer_is_a_finding(is_accepting: bool) -> No
     (finding,) = body["findings"]
     assert finding["part"] == "zookeeper"
     assert "no ZooKeeper server responds" in finding["finding"]
+    _, *advised = finding["command"].split()
+    shown = run_bkctl(*advised, "-o", "json", BKCTL_METADATA_URI="zk://nowhere:1/ledgers")
+    assert (shown.exit_code, "zk://nowhere:1/ledgers" in shown.stdout) == (0, True), "it needs no ZooKeeper"
 
 
 def test_a_cluster_that_does_not_exist_is_an_error(metadata_uri: str) -> None:

@@ -32,9 +32,11 @@ MAPS = {"custom_metadata", "rules"}
 
 IDS = {"ledger_id", "entry_id", "first_entry_id", "last_entry_id", "last_add_confirmed", "ledger_ids"}
 NOT_STRUCTURED = {
+    "completion": "prints a script",
     "cookie generate": "prints the bytes of a cookie",
     "ledger export": "writes the file format",
     "dev zookeeper": "runs until it is stopped",
+    "config use-context": "changes the file of the test's user",
     "dev cluster down": "ends the cluster of the test",
     "dev cluster start": "changes the cluster of the test",
     "dev cluster kill": "changes the cluster of the test",
@@ -126,6 +128,7 @@ class Invocations:
             "cluster info": (),
             "cluster init": ("--if-not-exists", "-n"),
             "cluster instance-id": (),
+            "config contexts": (),
             "config explain": ("zkTimeout",),
             "config show": (),
             "cookie list": (),

@@ -70,6 +70,66 @@ def test_columns_that_say_nothing_go_before_others() -> None:
     assert fit(columns, rows, 7, has_headers=True, is_wide=False).is_blocks, "WHY must be shown"
 
 
+PROBLEMS = (
+    Column("id", "ID"),
+    Column("problem", "PROBLEM", priority=3),
+    Column("size", "SIZE", is_right=True, priority=1),
+    Column("note", "NOTE", priority=2),
+)
+PROBLEM_ROW: dict[str, object] = {
+    "id": "127.0.0.1:3181",
+    "problem": "the disk of this bookie is full since yesterday",
+    "size": 12,
+    "note": "all is well",
+}
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (88, "ID PROBLEM SIZE NOTE"),
+        (62, "ID PROBLEM SIZE NOTE"),
+        (61, "ID PROBLEM SIZE"),
+        (47, "ID PROBLEM"),
+        (41, "ID PROBLEM"),
+        (40, "ID"),
+    ],
+)
+def test_what_is_wrong_is_wrapped_and_goes_last(width: int, expected: str) -> None:
+    layout = fit(PROBLEMS, [PROBLEM_ROW], width, has_headers=True, is_wide=False)
+    assert " ".join(column.title for column in layout.columns) == expected
+
+
+@pytest.mark.parametrize("output", [OutputForm.TABLE, OutputForm.WIDE])
+def test_a_wrapped_cell_goes_on_below_itself(output: OutputForm) -> None:
+    shown = screen(62, output)
+    table = Table("ThingList", *PROBLEMS, name="id")
+    with shown.console.listing(table) as listing:
+        for _ in range(1001):  # the last one is printed below the table
+            listing.add(PROBLEM_ROW)
+    lines = shown.out.getvalue().splitlines()
+    row = [
+        "127.0.0.1:3181   the disk of this bookie     12   all is well",
+        "                 is full since yesterday",
+    ]
+    assert lines[0] == "ID               PROBLEM                   SIZE   NOTE"
+    assert lines[2:4] == row
+    assert lines[-2:] == row
+
+
+def test_a_text_without_room_next_to_its_label_begins_below_it() -> None:
+    lines = labeled([("lost_bookie_recovery_delay", "not set, because autorecovery is off"), ("id", "17")], 40)
+    assert lines == [
+        "lost_bookie_recovery_delay",
+        "  not set, because autorecovery is off",
+        "id                          17",
+    ]
+    assert labeled([("bookie in maintenance", "bookie-1.example.com:3181")], 40) == [
+        "bookie in maintenance",
+        "  bookie-1.example.com:3181",
+    ]
+
+
 def test_wide_leaves_nothing_out() -> None:
     assert titles(55, is_wide=True) == "ID SIZE NOTE MODE EXTRA"
     assert titles(54, is_wide=True) == "ID SIZE NOTE MODE EXTRA in blocks"

@@ -41,7 +41,7 @@ def test_a_java_bookie_is_tested_shown_and_formatted(shared: SharedDirectories, 
         assert body["ledger_directories"] == shared.directories("l").split(",")
         assert body["free_bytes"] > 0
         shared.write()
-        running = bookie(shared, "format", "--confirm", "shared", "--accept-data-loss")
+        running = bookie(shared, "format", "--confirm", "shared", "--accept-loss", "shared")
         assert (running.exit_code, "stop the bookie first" in running.stderr) == (5, True), running.stderr
     checked = bookie(shared, "init", "--check", "-o", "json")
     results = {row["name"]: row for row in checked.json()["checks"]}
@@ -49,7 +49,7 @@ def test_a_java_bookie_is_tested_shown_and_formatted(shared: SharedDirectories, 
     assert "bkctl storage adopt" in results["index"]["detail"]
     refused = bookie(shared, "format", "--confirm", "shared")
     assert (refused.exit_code, "ledgers reference bookie shared" in refused.stderr) == (3, True)
-    done = bookie(shared, "format", "--confirm", "shared", "--accept-data-loss", "--delete-cookie", "-o", "json")
+    done = bookie(shared, "format", "--confirm", "shared", "--accept-loss", "shared", "--delete-cookie", "-o", "json")
     assert done.exit_code == 0, done.stderr
     assert done.json()["cookie_deleted"] is True
     assert all(os.listdir(path) == [] for path in directories(shared))
@@ -70,6 +70,6 @@ def test_a_java_bookie_does_not_start_on_a_format_that_was_interrupted(shared: S
     finally:
         java.stop()
     assert "InvalidCookieException" in Path(shared.log).read_text()
-    done = bookie(shared, "format", "--confirm", "shared", "--accept-data-loss", "--delete-cookie")
+    done = bookie(shared, "format", "--confirm", "shared", "--accept-loss", "shared", "--delete-cookie")
     assert done.exit_code == 0, done.stderr
     assert all(os.listdir(path) == [] for path in directories(shared))

@@ -155,7 +155,7 @@ async def test_bkctl_ledger_commands_and_javas_shell_take_each_others_ledgers(
     java_dump, bkctl_dumps = str(tmp_path / "java.dump"), str(tmp_path / "dumps")
     dumped = await java.shell("ledgermetadata", "-l", str(long), "-dumptofile", java_dump)
     assert dumped.exit_code == 0, dumped.text
-    await bkctl(java, "ledger", "export", "--all", "--native", "--to", bkctl_dumps)
+    await bkctl(java, "ledger", "export", "--all", "--native", "--out", bkctl_dumps)
     assert Path(java_dump).read_bytes() == Path(bkctl_dumps, f"{long}.ledger").read_bytes()
     await bkctl(java, "ledger", "delete", str(short), str(long), "--confirm", "2")
     assert await java.list_ledgers() == []

@@ -279,15 +279,15 @@ async def test_cookie_commands(
             *("cookie_generate", "-j", "/j1,/j2", "-l", "/l1,/l2", "-ix", "/i1,/i2", "-o", files[0], WRITABLE)
         )
         assert generated.exit_code == 0, generated.text
-        await bkctl(each, "cookie", "generate", WRITABLE, *directories, "--output-file", files[1])
+        await bkctl(each, "cookie", "generate", WRITABLE, *directories, "--out", files[1])
         assert Path(files[0]).read_bytes() == Path(files[1]).read_bytes()
     directories[1] = "/j9"
     for each, file in ((java, java_changed), (twin, bkctl_changed)):
-        await bkctl(each, "cookie", "generate", WRITABLE, *directories, "--output-file", file)
+        await bkctl(each, "cookie", "generate", WRITABLE, *directories, "--out", file)
 
     pairs = [
-        (["cookie_create", "-cf", by_bkctl], ["create", "--file", by_java, "--yes"]),
-        (["cookie_update", "-cf", java_changed], ["update", "--file", bkctl_changed, "--confirm", WRITABLE]),
+        (["cookie_create", "-cf", by_bkctl], ["create", "--from-file", by_java, "--yes"]),
+        (["cookie_update", "-cf", java_changed], ["update", "--from-file", bkctl_changed, "--confirm", WRITABLE]),
         (["cookie_delete"], ["delete", "--confirm", WRITABLE]),
     ]
     for (command, *theirs), (verb, *ours) in pairs:

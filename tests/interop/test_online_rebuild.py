@@ -107,7 +107,7 @@ async def test_java_reads_every_entry_during_a_rebuild_and_cannot_write(
     async def rebuild(*words: str) -> BkctlResult:
         directory = f"{bookie.bookies[0].directory}/ledgers"
         return await asyncio.to_thread(
-            bookie.run, "bookie", "index", "rebuild", "--online", "--dir", directory, "-o", "json", *words
+            bookie.run, "bookie", "index", "rebuild", "--online", "--ledger-dir", directory, "-o", "json", *words
         )
 
     reading = ReadingForever(new_java("reader"), ledger_ids)

@@ -70,7 +70,7 @@ def test_what_a_java_bookie_has_is_read_although_it_cannot_read_its_last_entry(
                 read = cluster.run("ledger", "read", ledger_id, "0-8", *more)
                 assert (read.exit_code, [item["entry_id"] for item in read.json()["items"]]) == (0, TEN[:9]), read
                 assert cluster.run("ledger", "read", ledger_id, "9", *more).exit_code in {1, 7}
-            verified = cluster.run("ledger", "verify", ledger_id, "--entries", "0-9").json()
+            verified = cluster.run("ledger", "verify", ledger_id, "--range", "0-9").json()
             assert (verified["entries"], verified["copies_good"], verified["copies_failed"]) == (10, 9, 1)
         endless = cluster.run("ledger", "read", "0", "--from-bookie", bookie_id)
         assert (endless.exit_code, "specify FIRST-LAST" in endless.stderr) == (7, True)

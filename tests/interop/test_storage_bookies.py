@@ -140,7 +140,9 @@ class SharedDirectories:
         self._name_one("journalDirectories", directory)
         names = sorted(path.name for path in (directory / "current").glob("*.txn"))
         told = "".join(run_shell(self.one_conf, "readjournal", name).stderr for name in names)
-        ours = self.succeed("journal", "scan", "--entries", "--directory", str(directory), "-o", "json").json()["items"]
+        ours = self.succeed("journal", "scan", "--entries-only", "--journal-dir", str(directory), "-o", "json").json()[
+            "items"
+        ]
         assert ours
         assert {(item["ledger_id"], item["entry_id"]) for item in ours} == _entries(told)
 
@@ -151,7 +153,7 @@ class SharedDirectories:
         logs = sorted(path.name for path in (directory / "current").glob("*.log") if path.stat().st_size > 1024)
         assert logs
         for name in logs:
-            options = (name, "--directory", str(directory), "-o", "json")
+            options = (str(directory / "current" / name), "-o", "json")
             ours = self.succeed("entrylog", "scan", *options).json()["items"]
             told = run_shell(self.one_conf, "readlog", name).stderr
             assert {(item["ledger_id"], item["entry_id"]) for item in ours} == _entries(told)

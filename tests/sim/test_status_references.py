@@ -15,6 +15,7 @@ from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_stor
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.election import AuditorElection
 from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
+from bkctl.runtime.replication.judge.advice import NoLiveCopy
 from bkctl.runtime.replication.judge.cluster_status import ClusterFacts, DownReferences, status_findings
 from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey
 from tests.runtime.replication.samples import ledger
@@ -72,13 +73,34 @@ def test_a_complete_scan_proves_what_is_referenced() -> None:
         assert found.referenced == {DOWN}
 
 
-def test_the_scan_ends_when_all_lost_bookies_were_named() -> None:
+def test_the_scan_is_short_once_all_lost_bookies_were_named() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await start(cluster)
         for _ in range(300):
             await cluster.store(pair("b1:3181", DOWN))
         found = await references(cluster)
-        assert (found.ledgers, found.why_unknown, found.referenced) == (1, None, frozenset({DOWN}))
+        assert (found.ledgers, found.why_unknown, found.referenced) == (300, None, frozenset({DOWN}))
+        assert found.no_live_copy == NoLiveCopy()
+        found = await references(cluster, StatusLimits(copies_s=0.02))
+        assert found.ledgers < 300
+        assert (found.why_unknown, found.referenced, found.no_live_copy.is_exact) == (None, frozenset({DOWN}), False)
+
+    simulate(scenario)
+
+
+def test_ledgers_without_a_live_copy_and_what_to_start() -> None:
+    """A bookie that has left the cluster cannot be started: what it had is not counted."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster)
+        gone = "b8:3181"
+        lost = [await cluster.store(pair(DOWN, gone)) for _ in range(2)]
+        await cluster.store(pair("b1:3181", DOWN))
+        await cluster.store(ledger({0: [gone]}, 1, 1, last_entry_id=0, length=10))
+        found = (await references(cluster)).no_live_copy
+        assert found == NoLiveCopy(ledgers=2, first_ids=tuple(lost), to_start=(DOWN,))
+        findings = {each.part: each for each in status_findings(await read(cluster))}
+        assert findings["no_live_copy"].sentence == f"2 ledgers have no live copy; start {DOWN}"
 
     simulate(scenario)
 

@@ -98,7 +98,7 @@ class Soak(SoakCluster):
         for _ in range(source.randint(1, DISTURBED_RUNS_MAX)):
             if self._book.count_referencing(victim) == 0:
                 break
-            command = (*self._command(source, kind, victim), "--rate", str(source.choice(RATES)))
+            command = (*self._command(source, kind, victim), "--zk-rate", str(source.choice(RATES)))
             self._run(command, lambda process: self._disturb(process, source, victim))
         self._wait_until_writable(victim)
         command = self._command(source, kind, victim)

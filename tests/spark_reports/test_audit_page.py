@@ -18,8 +18,9 @@ from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.judge.verdict import judge_ledger, write_set_rows
 from bkctl.spark_reports.audit_files import read_report, write_report_files
-from bkctl.spark_reports.audit_page import TABLE_ROWS_MAX, page_table, report_page
+from bkctl.spark_reports.audit_page import report_page
 from bkctl.spark_reports.output import REPORT_JSON, REPORT_PAGE
+from bkctl.spark_reports.page_tables import PRINTED_ROWS_MAX, TABLE_ROWS_MAX, page_table
 from tests.browser import Browser
 from tests.runtime.replication.samples import ledger
 
@@ -58,14 +59,75 @@ def test_the_worst_ledgers_come_first_and_the_page_says_how_many_are_left_out() 
     assert f"1,000 rows of {LEDGERS + 1:,}" in report_page(REPORT)
 
 
-def test_every_number_of_the_summary_with_a_card_is_on_the_page() -> None:
+def tiles_of(page: str) -> dict[str, int]:
+    """The tiles by their labels; each is explained on hover, and in print."""
+    found = re.findall(
+        r'<div class="tile [^"]*" title="([^"]+)"><b>([\d,]+)</b>([^<]+)<small>([^<]+)</small></div>', page
+    )
+    assert found
+    assert all(hover == printed for hover, _, _, printed in found)
+    return {label: int(number.replace(",", "")) for _, number, label, _ in found}
+
+
+def test_every_ledger_is_in_one_tile() -> None:
+    tiles = tiles_of(report_page(REPORT))
+    assert sum(tiles.values()) == REPORT.summary.ledgers
+    assert tiles["under-replicated"] == REPORT.summary.under_replicated
+    assert tiles["unavailable"] == 1
+    assert list(tiles) == ["replicated", "empty", "under-replicated", "at risk", "unavailable", "lost", "unreadable"]
+
+
+def test_a_lost_ledger_is_not_also_an_unavailable_one() -> None:
+    summary = msgspec.structs.replace(REPORT.summary, unavailable=3, lost=2, ledgers=REPORT.summary.ledgers + 2)
+    row = msgspec.structs.replace(REPORT.under_replicated[-1], is_lost=True)
+    rows = (*REPORT.under_replicated, *(msgspec.structs.replace(row, ledger_id=2**62 + each) for each in (2, 3)))
+    tiles = tiles_of(report_page(msgspec.structs.replace(REPORT, summary=summary, under_replicated=rows)))
+    assert (tiles["unavailable"], tiles["lost"]) == (1, 2)
+    assert sum(tiles.values()) == summary.ledgers
+
+
+def test_the_verdict_and_what_to_do_come_first() -> None:
     page = report_page(REPORT)
-    cards = {label: count for count, label in re.findall(r'<div class="count[^"]*"><b>([\d,]+)</b>([^<]+)</div>', page)}
-    assert cards["under-replicated"] == f"{REPORT.summary.under_replicated:,}"
-    assert cards["unavailable: no live copy"] == "1"
-    assert cards["with an ack quorum of 1"] == "0"
-    assert '<div class="count critical"><b>1</b>unavailable: no live copy' in page
-    assert '<div class="count warning"><b>' in page
+    sentence = "1 ledger has no live copy; start bookie-3:3181"
+    assert f'<p class="verdict critical"><b>critical:</b> {sentence}</p>' in page
+    assert f"<title>Replication report, 2023-11-14 22:13 UTC: critical: {sentence}</title>" in page
+    commands = re.findall(r"<div><code>([^<]+)</code></div>", page)
+    assert set(commands[:2]) == {"bkctl bookie show bookie-3:3181"}, "three bookies cannot have four copies"
+    places = [page.index(text) for text in ('class="verdict', 'id="actions"', 'class="tiles"', 'id="under_replicated"')]
+    assert places == sorted(places)
+
+
+def test_every_ledger_of_a_table_links_to_its_reasons() -> None:
+    page = report_page(REPORT)
+    targets = set(re.findall(r'<a href="#ledger-(\d+)"', page))
+    anchors = re.findall(r'<li id="ledger-(\d+)"', page)
+    assert len(anchors) == len(set(anchors))
+    assert targets == set(anchors)
+    assert str(2**62) in targets
+    (lost,) = re.findall(rf'<li id="ledger-{2**62}">(.*)</li>', page)
+    assert "some entries are on bookie-3:3181 or bookie-4:3181 only: start one of them" in lost
+    assert f"<code>bkctl ledger explain {2**62}</code>" in lost
+
+
+def test_paper_has_no_boxes_and_says_what_it_leaves_out() -> None:
+    page = report_page(REPORT)
+    (style,) = re.findall(r"@media print \{\n(.*?)\n\}\n", page, re.DOTALL)
+    assert ".scroll { max-height: none; overflow: visible" in style
+    assert f"tbody tr:nth-child(n + {PRINTED_ROWS_MAX + 1})" in style
+    assert f"; printed: the first {PRINTED_ROWS_MAX}</span>" in "".join(page.split("\n  "))
+
+
+def test_what_changed_since_an_earlier_report_is_on_the_page() -> None:
+    summary = msgspec.structs.replace(REPORT.summary, judged_at_ms=REPORT.summary.judged_at_ms - 3_600_000)
+    before = msgspec.structs.replace(REPORT, summary=summary, under_replicated=REPORT.under_replicated[:-1])
+    page = report_page(REPORT, before)
+    assert '<h2 id="changed">Since the report of 2023-11-14 21:13 UTC</h2>' in page
+    assert 'id="changed"' not in report_page(REPORT)
+    assert '<section id="changes">' not in page, "a list that lacks a ledger may have been cut"
+    summary = msgspec.structs.replace(summary, unavailable=0)
+    page = report_page(REPORT, msgspec.structs.replace(before, summary=summary))
+    assert "1 ledger new." in page
+    assert '<section id="changes">' in page
 
 
 def test_names_from_the_metadata_are_no_html() -> None:
@@ -76,7 +138,7 @@ def test_names_from_the_metadata_are_no_html() -> None:
 
 
 def test_nothing_is_loaded() -> None:
-    assert not re.search(r"<[^>]*\b(?:src|href)=|url\(|https?://|@import", report_page(REPORT))
+    assert not re.search(r"<[^>]*\b(?:src=|href=[^#]\"?[^#])|url\(|https?://|@import", report_page(REPORT))
 
 
 def test_json_has_the_whole_report_with_ids_as_strings(tmp_path: Path) -> None:
@@ -121,8 +183,27 @@ def test_in_a_browser(browser: Browser, tmp_path: Path) -> None:
     assert browser.run("return document.querySelectorAll('svg rect').length") > len(BOOKIES)
 
 
+_BEYOND = """
+    const isBeyond = (each) => each.getClientRects().length && each.getBoundingClientRect().right > window.innerWidth;
+    const all = document.querySelectorAll("td, th, code, .tile, svg text");
+    return [...all].filter(isBeyond).map((each) => each.textContent);
+"""
+"""Texts that end beyond the right edge of the window."""
+
+
 @pytest.mark.battery
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("width", [1280, 800, 500])
 def test_the_page_fits_the_window(browser: Browser, tmp_path: Path, width: int) -> None:
+    """A headless window is at least 500 pixels wide."""
     browser.show(tmp_path / REPORT_PAGE, width)
     assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
+    assert browser.run(_BEYOND) == []
+
+
+@pytest.mark.battery
+def test_a_row_leads_to_its_reasons(browser: Browser, tmp_path: Path) -> None:
+    browser.show(tmp_path / REPORT_PAGE)
+    browser.click("#under_replicated tbody td a")
+    assert browser.run("return document.querySelector(':target').textContent").startswith(f"Ledger {2**62}")
+    age = browser.run("return document.querySelector('time').textContent")
+    assert re.fullmatch(r"2023-11-14 22:13 UTC \(\d+ days before this page was opened\)", age)

@@ -12,6 +12,7 @@ import importlib.metadata
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import TypeAlias
 
 from bkctl.runtime.bookie.boot.server import BookieServer
@@ -20,6 +21,7 @@ from bkctl.runtime.bookie.boot.stages import waiting_aloud
 from bkctl.runtime.bookie.ports import BookiePorts, ChildDaemon
 from bkctl.runtime.config import BookieConfig, ClientConfig
 from bkctl.runtime.metadata.bookies.service_info import BKCTL_SOFTWARE
+from bkctl.runtime.metadata.zookeeper.connect_failures import log_wait
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.frame_connection import Resolver
 from bkctl.runtime.net.host import OsHost, listen_tcp
@@ -60,7 +62,7 @@ def real_ports(autorecovery: ChildDaemon | None = None) -> BookiePorts:
         listen=listen_tcp,
         listen_local=listen_unix,
         read_secret=read_secret,
-        connect_metadata=ZooKeeperStore.connect,
+        connect_metadata=partial(ZooKeeperStore.connect, on_wait=log_wait),
         connect_bookies=connect_bookies,
         release=f"{BKCTL_SOFTWARE}{importlib.metadata.version('bkctl')}",
         autorecovery=autorecovery,

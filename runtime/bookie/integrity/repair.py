@@ -232,7 +232,7 @@ def _advice(doubting: Sequence[str]) -> str:
     return (
         "no further round can complete it, because each of these bookies may have lost its copies: "
         f"{', '.join(doubting)}; if you are certain that one of them has lost nothing, see `bkctl storage limbo "
-        "end` for that one (docs/runbooks/lost-index.md)"
+        "end` for that one (bkctl help lost-index)"
     )
 
 

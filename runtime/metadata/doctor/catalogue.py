@@ -232,7 +232,7 @@ _WARNINGS = (
         "An auditor is elected, and the recovery delay that it created at its start is missing.",
         "The node was deleted while the auditor ran. It ignores later writes: triggers have no effect and report no "
         "error.",
-        "bkctl autorecovery delay set 0, then restart the auditor (bkctl autorecovery auditor shows it).",
+        "bkctl autorecovery delay set 0, then restart the auditor (bkctl autorecovery status shows it).",
     ),
     (
         "check-time-unreadable",
@@ -244,7 +244,7 @@ _WARNINGS = (
         "check-time-in-future",
         "The time of the last periodic check is in the future.",
         "An auditor that starts assumes that the check has just run, and waits a whole period, after every restart.",
-        "bkctl autorecovery reset-checks, then restart the auditor (bkctl autorecovery auditor shows it).",
+        "bkctl autorecovery reset-checks, then restart the auditor (bkctl autorecovery status shows it).",
     ),
     (
         "unreadable-note",
@@ -277,6 +277,12 @@ _WARNINGS = (
         "The lowest vote is not that of the last auditor that was elected.",
         "No auditor works, or two do, for example after a vote was deleted by hand.",
         "Restart the autorecovery daemon that the hint gives, then the one that the lowest vote gives.",
+    ),
+    (
+        "no-auditor",
+        "Bookies are registered and there are no election candidates.",
+        "No auditor is running: bookie failures are not detected.",
+        "bkctl autorecovery start runs a daemon.",
     ),
     (
         "ledger-ids-nearly-used-up",
@@ -358,7 +364,7 @@ _INFORMATION = (
         "delay-very-long",
         "The recovery delay is longer than a day.",
         "For that time the auditor does not act on a lost bookie.",
-        "bkctl autorecovery delay set.",
+        "bkctl autorecovery delay set 0. The end of a maintenance restores the delay that it raised.",
     ),
     (
         "note-without-ledger",
@@ -378,12 +384,6 @@ _INFORMATION = (
         "The health check of bookies is disabled.",
         "Clients keep no bookie in quarantine, and Java's nukeexistingcluster refuses to run.",
         "bkctl cluster health-check enable.",
-    ),
-    (
-        "no-auditor",
-        "Bookies are registered and there are no election candidates.",
-        "No auditor is running: bookie failures are not detected.",
-        "Start an autorecovery daemon, then check with bkctl autorecovery auditor.",
     ),
     (
         "two-kinds-of-auditor",

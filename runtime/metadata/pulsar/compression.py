@@ -9,6 +9,7 @@ import zlib
 from typing import NamedTuple
 
 from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.optional_packages import require_package
 
 _MAGIC = b"\x47\x78"
 _LENGTH_BYTES = 4
@@ -66,6 +67,7 @@ def _unpack_zlib(payload: bytes, size_bytes: int) -> bytes:
 
 def _unpack_with_arrow(payload: bytes, name: str, size_bytes: int) -> bytes:
     """Arrow fills a buffer of the given size, and does not say if less arrived: one byte less must not suffice."""
+    require_package("pyarrow", f"metadata that Pulsar has compressed with {name.removesuffix('_raw')} needs PyArrow")
     import pyarrow  # noqa: PLC0415  slow to import, and nodes are rarely compressed
 
     try:

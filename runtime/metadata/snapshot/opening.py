@@ -23,6 +23,7 @@ from typing import NamedTuple, Protocol, Self, TypeVar
 from bkctl.runtime.errors import MetadataFormatError
 from bkctl.runtime.metadata.backup.archive import ArchiveReader, ByteStream
 from bkctl.runtime.metadata.snapshot.format import END_OF_NODES, MAGIC, FileNode, encode_end, encode_header, encode_node
+from bkctl.runtime.optional_packages import require_package
 from bkctl.storage.ports import File, FileSystem
 
 T = TypeVar("T")
@@ -238,6 +239,7 @@ def _gunzip(file: File, shown: str) -> Iterator[bytes]:
 
 def _unsnap(file: File, shown: str) -> Iterator[bytes]:
     """Blocks, each with its length before it (4 bytes)."""
+    require_package("pyarrow", f"{shown} is compressed with snappy, and unpacking it needs PyArrow")
     import pyarrow as pa  # noqa: PLC0415  half a second
 
     offset = _SNAPPY_HEADER_BYTES

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-_PROBE_TIMEOUT_S = 1.0
+logger = logging.getLogger(__name__)
+
+_REPORT_DELAY_S = 0.3
+"""Without a connection for so long, the reason is reported: most connections take less."""
+_REPORT_PAUSE_S = 2.0
+"""Between two looks whether the reason is another one."""
+_PROBE_TIMEOUT_S = 0.4
 _ACCEPTED = "accepts connections, but opens no session"
+_IS_TLS_PORT = ": is it a TLS port?"
+_SILENT = "does not respond"
+_UNKNOWN_NAME = "cannot resolve"
+_OPENED_NONE = "is running, but opened no session in time"
 _STATES = {
     b"ro": "serves reads only, it has lost its quorum",
     b"null": "has no leader",
-    b"rw": "is running, but opened no session in time",
+    b"rw": _OPENED_NONE,
 }
 
 Address = tuple[str, int]
@@ -20,8 +32,10 @@ Address = tuple[str, int]
 class ConnectFailures:
     """Last failures by server; the connecting thread writes, the loop reads. Assignments of one item are atomic."""
 
-    def __init__(self, servers: Sequence[Address]) -> None:
+    def __init__(self, servers: Sequence[Address], *, is_secured: bool = False) -> None:
+        """``is_secured``: this client uses TLS."""
         self._servers = tuple(servers)
+        self._accepted = _ACCEPTED if is_secured else _ACCEPTED + _IS_TLS_PORT
         self._reasons: dict[Address, str] = {}
         self._refusals: dict[Address, str] = {}
 
@@ -32,7 +46,7 @@ class ConnectFailures:
             if isinstance(error, ssl.SSLCertVerificationError) or "ALERT" in (error.reason or ""):
                 self._refusals[server] = self._reasons[server]
         elif isinstance(error, TimeoutError):
-            self._reasons[server] = "does not respond"
+            self._reasons[server] = _SILENT
         elif isinstance(error, OSError) and error.strerror:
             self._reasons[server] = error.strerror.lower()
         else:
@@ -40,11 +54,12 @@ class ConnectFailures:
 
     def note_accepted(self, server: Address) -> None:
         """The server accepted the connection, but has not opened a session yet."""
-        self._reasons[server] = _ACCEPTED
+        self._reasons[server] = self._accepted
         self._refusals.pop(server, None)
 
     def clear(self) -> None:
-        """A session was opened."""
+        """A session was opened: whatever stops the next one, it is not that the port wants TLS."""
+        self._accepted = _ACCEPTED
         self._reasons.clear()
         self._refusals.clear()
 
@@ -61,16 +76,76 @@ class ConnectFailures:
         return self._sentence(self._reasons)
 
     async def explain(self) -> str:
-        """The known failures, after asking the servers that accept connections for their state (a second at most)."""
-        reasons = dict(self._reasons)
-        accepting = [server for server, reason in reasons.items() if reason == _ACCEPTED]
-        states = await asyncio.gather(*(_state_of(server) for server in accepting))
-        reasons |= dict(zip(accepting, states, strict=True))
-        return self._sentence(reasons)
+        """A sentence about all servers, in half a second: those that did not fail or accept connections are asked."""
+        asked = [each for each in self._servers if self._reasons.get(each, self._accepted) == self._accepted]
+        states = await asyncio.gather(*(self._state_of(server) for server in asked))
+        for server, state in zip(asked, states, strict=True):
+            if state == _UNKNOWN_NAME:
+                self._reasons.setdefault(server, state)  # the connecting thread does not get to this server
+        return self._sentence(self._reasons | dict(zip(asked, states, strict=True)))
 
     @staticmethod
     def _sentence(reasons: dict[Address, str]) -> str:
-        return "; ".join(f"{host}:{port} {reason}" for (host, port), reason in sorted(reasons.items()))
+        return "; ".join(
+            f"{reason} {host}" if reason == _UNKNOWN_NAME else f"{host}:{port} {reason}"
+            for (host, port), reason in sorted(reasons.items())
+        )
+
+    async def _state_of(self, server: Address) -> str:
+        """State that a server reports: ``isro`` is allowed by default where read-only servers are enabled."""
+        is_open = False
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                reader, writer = await asyncio.open_connection(*server)
+                is_open = True
+                try:
+                    writer.write(b"isro")
+                    answer = await reader.read(64)
+                finally:
+                    writer.close()
+        except socket.gaierror:
+            return _UNKNOWN_NAME
+        except OSError as error:
+            if is_open:
+                return self._accepted
+            return _SILENT if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
+        # A server that refuses the command names it.
+        return _OPENED_NONE if answer.startswith(b"isro") else _STATES.get(answer, self._accepted)
+
+
+class WaitReports:
+    """Reports why there is no connection, while there is none. Its methods are called on the event loop."""
+
+    def __init__(self, failures: ConnectFailures, on_wait: Callable[[str | None], None] | None) -> None:
+        """``on_wait``: called with each new reason, and with None once the reported wait is over; None: no reports."""
+        self._failures = failures
+        self._on_wait = on_wait
+        self._task: asyncio.Task[None] | None = None
+        self._has_reported = False
+
+    def begin(self) -> None:
+        """There is no connection."""
+        if self._on_wait is not None and self._task is None:
+            self._task = asyncio.create_task(self._report(self._on_wait))
+
+    def end(self) -> None:
+        """There is a connection, or no more is wanted."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        if self._has_reported and self._on_wait is not None:
+            self._has_reported = False
+            self._on_wait(None)
+
+    async def _report(self, on_wait: Callable[[str | None], None]) -> None:
+        reported, pause_s = "", _REPORT_DELAY_S
+        while True:
+            await asyncio.sleep(pause_s)
+            reason = await self._failures.explain()
+            if reason != reported:
+                self._has_reported = True
+                on_wait(reason)
+            reported, pause_s = reason, _REPORT_PAUSE_S
 
 
 def _tls_reason(error: ssl.SSLError) -> str:
@@ -82,15 +157,7 @@ def _tls_reason(error: ssl.SSLError) -> str:
     return reason
 
 
-async def _state_of(server: Address) -> str:
-    """State that a server reports: ``isro`` is allowed by default where read-only servers are enabled."""
-    try:
-        async with asyncio.timeout(_PROBE_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(*server)
-            try:
-                writer.write(b"isro")
-                return _STATES.get(await reader.read(64), _ACCEPTED)
-            finally:
-                writer.close()
-    except (OSError, TimeoutError):
-        return _ACCEPTED
+def log_wait(reason: str | None) -> None:
+    """For ``WaitReports`` of a server; the store itself logs when the wait is over."""
+    if reason is not None:
+        logger.warning("waiting for ZooKeeper: %s", reason)

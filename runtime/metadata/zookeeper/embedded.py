@@ -21,6 +21,7 @@ from typing import Self
 
 from bkctl.runtime.errors import ConfigurationError, ConflictError, MetadataUnavailableError, PortInUseError
 from bkctl.runtime.new_file import write_whole
+from bkctl.runtime.optional_packages import require_package
 from bkctl.storage.adapters.filesystem import OsFileSystem, open_to_append
 
 LOOPBACK = "127.0.0.1"
@@ -108,11 +109,11 @@ def _java_version(java: str) -> int:
 
 def find_zookeeper_jars() -> str:
     """Class path of the ZooKeeper server inside pyspark, found without importing it; ConfigurationError if absent."""
+    require_package("pyspark", "the embedded ZooKeeper needs the jars in PySpark")
     spec = importlib.util.find_spec("pyspark")
-    locations = spec.submodule_search_locations if spec else None
-    if not locations:
-        raise ConfigurationError("the embedded ZooKeeper needs the jars inside pyspark: pip install pyspark")
-    directory = os.path.join(locations[0], "jars")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    directory = os.path.join(spec.submodule_search_locations[0], "jars")
     try:
         names = sorted(name for name in os.listdir(directory) if name.startswith(_JAR_PREFIXES))
     except OSError:
@@ -153,7 +154,7 @@ def _lock_directory(data_directory: str) -> int:
     return descriptor
 
 
-def _server_command() -> list[str]:
+def server_command() -> list[str]:
     """Command line of the server, to run in its data directory; ConfigurationError says what to install."""
     return [
         find_java(),
@@ -234,7 +235,7 @@ class EmbeddedZooKeeper:
         the directory has a server; MetadataUnavailableError: it did not start: see the log.
         """
         # Check everything that can fail before creating anything: a failed start leaves no directory.
-        command = _server_command()
+        command = server_command()
         if port:
             _require_free(port)
         data_directory, log_path = _prepare_directory(data_directory, log_path)

@@ -45,7 +45,7 @@ from bkctl.runtime.metadata.store import (
     check_writes,
 )
 from bkctl.runtime.metadata.zookeeper.access import RedactingFilter, session_credentials, tls_context
-from bkctl.runtime.metadata.zookeeper.connect_failures import ConnectFailures
+from bkctl.runtime.metadata.zookeeper.connect_failures import ConnectFailures, WaitReports
 from bkctl.runtime.metadata.zookeeper.errors import translate
 from bkctl.runtime.metadata.zookeeper.threads import LoopHandler, server_addresses
 from bkctl.runtime.metadata.zookeeper.transactions import begin_transaction, node_stat, stats_of
@@ -70,7 +70,13 @@ _AUTH_FAILURES_MAX = 2
 class ZooKeeperStore:
     """A ZooKeeper session that renews itself; see ``bkctl.runtime.metadata.store`` for the contract."""
 
-    def __init__(self, servers: str, config: ZooKeeperConfig, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        servers: str,
+        config: ZooKeeperConfig,
+        environment: Mapping[str, str],
+        on_wait: Callable[[str | None], None] | None = None,
+    ) -> None:
         self._servers = servers
         self._config = config
         self._loop = asyncio.get_running_loop()
@@ -87,7 +93,8 @@ class ZooKeeperStore:
         self._watches: set[StandingWatch[Any]] = set()
         self._answers: set[asyncio.Future[Any]] = set()
         self._revival: asyncio.Task[None] | None = None
-        self._failures = ConnectFailures(server_addresses(servers))
+        self._failures = ConnectFailures(server_addresses(servers), is_secured=config.tls is not None)
+        self._wait_reports = WaitReports(self._failures, on_wait)
         tls = None if config.tls is None else tls_context(config.tls, environment)
         self._handler = LoopHandler(self._loop, self._failures, tls, self._note_connect_failed)
         self._client = KazooClient(
@@ -102,15 +109,22 @@ class ZooKeeperStore:
 
     @classmethod
     async def connect(
-        cls, servers: str, config: ZooKeeperConfig | None = None, environment: Mapping[str, str] | None = None
+        cls,
+        servers: str,
+        config: ZooKeeperConfig | None = None,
+        environment: Mapping[str, str] | None = None,
+        on_wait: Callable[[str | None], None] | None = None,
     ) -> Self:
         """Open a session on ``host:port[,host:port...]``. ``environment`` None: that of the process, for secrets.
 
+        ``on_wait`` is called with the reason whenever there is no connection for half a second, now or later, again if
+        the reason changes, and with None when that is over.
         MetadataUnavailableError when no server opens one within the operation time-out, MetadataAuthError when they
         refuse this client, ConfigurationError when ``servers``, a secret or a certificate cannot be read.
         """
-        store = cls(servers, config or ZooKeeperConfig(), os.environ if environment is None else environment)
+        store = cls(servers, config or ZooKeeperConfig(), os.environ if environment is None else environment, on_wait)
         store._client.add_listener(store._listen)
+        store._wait_reports.begin()
         store._client.start_async()
         try:
             with store.measures.opened.timed(time.monotonic_ns):
@@ -230,8 +244,11 @@ class ZooKeeperStore:
 
     def _notify_connection(self, *, is_lost: bool) -> None:
         if is_lost:
+            self._wait_reports.begin()
             logger.warning("lost the connection to ZooKeeper at %s, reconnecting", self._servers)
-        elif self._session_id or self._sessions_lost_count:
+            return
+        self._wait_reports.end()
+        if self._session_id or self._sessions_lost_count:
             logger.warning("connected to ZooKeeper at %s again", self._servers)
 
     def _wake_waiters(self) -> None:
@@ -410,6 +427,7 @@ class ZooKeeperStore:
             return
         self._is_closed = True
         self._is_connected = self.measures.is_connected = False
+        self._wait_reports.end()
         self._wake_waiters()
         self._fail_answers(kazoo_errors.ConnectionClosedError())
         for watch in list(self._watches):

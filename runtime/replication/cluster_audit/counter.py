@@ -6,6 +6,7 @@ them are counted, or when the shapes become too many.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from bkctl.runtime.ledger.owner import owner_group
@@ -33,6 +34,7 @@ from bkctl.runtime.replication.cluster_audit.totals import AuditTotals, loss_key
 from bkctl.runtime.replication.judge.verdict import (
     UNDER_REPLICATED_STATES,
     LedgerVerdict,
+    ReplicationRow,
     ReplicationState,
     WriteSetRow,
 )
@@ -238,6 +240,7 @@ def under_replicated_ledger(
     assert affected, "only a ledger that misses copies is summarized"
     first = affected[0].write_set
     assert first.ack_quorum_size is not None
+    without_copy = (row for row in affected if row.replication is ReplicationState.UNAVAILABLE)
     return UnderReplicatedLedger(
         *_head(first),
         replication=verdict.replication.value,
@@ -249,8 +252,13 @@ def under_replicated_ledger(
         payload_bytes=sum(row.write_set.payload_bytes or 0 for row in affected),
         is_closable=is_closable,
         is_lost=is_lost,
-        missing_bookies=tuple(sorted({bookie_id for row in affected for bookie_id in row.missing_bookies})),
+        missing_bookies=_missing_bookies(affected),
+        no_copy_bookies=_missing_bookies(without_copy),
     )
+
+
+def _missing_bookies(rows: Iterable[ReplicationRow]) -> tuple[str, ...]:
+    return tuple(sorted({bookie_id for row in rows for bookie_id in row.missing_bookies}))
 
 
 def _listed(first: WriteSetRow, shape: _CountedShape) -> ListedLedger:

@@ -8,6 +8,7 @@ from functools import cache
 import msgspec
 
 from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.placement.rack_sources import normal_rack
 from bkctl.runtime.placement.rules import PlacementRule, PlacementRules, spreads
 from bkctl.runtime.placement.survey import BookieSurvey, rules_that_apply
@@ -36,12 +37,16 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     ``survey``: racks and rules of placement; None: racks are unknown. ``what_if``: losses that the caller asks about.
     ``ledgers_from`` and ``bookies_from``: where these were read, for the report. ``skipped_snapshots``: newer snapshots
     that are not whole. ``file_written_ms``: the time of the ledgers in the file, from what is in it: of the newest
-    change in a snapshot, or when the backup was made; None: no file, or not known.
+    change in a snapshot, or when the backup was made; None: no file, or not known. ``metadata_uri`` and
+    ``instance_id`` name the cluster, as far as they are known. ``maintenance``: bookies that are expected to be away.
     """
 
     registrations: Registrations
     now_ms: int
+    metadata_uri: str | None = None
+    instance_id: str | None = None
     with_cookie: frozenset[str] | None = None
+    maintenance: tuple[Maintenance, ...] = ()
     survey: BookieSurvey | None = None
     what_if: tuple[Loss, ...] = ()
     ledgers_from: str = ZOOKEEPER

@@ -29,9 +29,14 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
     totals.shorten()
     known = KnownBookies(facts)
     ids = sorted(known.live | totals.bookies.keys())
+    notes = {each.bookie_id: each.note for each in facts.maintenance if each.note is not None}
     bookies = tuple(
         msgspec.structs.replace(
-            totals.bookies.get(each, BookieReplication(each)), mode=known.mode_of(each), rack=known.rack_of(each)
+            totals.bookies.get(each, BookieReplication(each)),
+            mode=known.mode_of(each),
+            rack=known.rack_of(each),
+            maintenance_end_ms=notes[each].end_ms if each in notes else None,
+            maintenance_user=notes[each].user if each in notes else None,
         )
         for each in ids
     )
@@ -63,6 +68,8 @@ def _summary(totals: AuditTotals, known: KnownBookies, bookies: tuple[BookieRepl
     modes = Counter(bookie.mode for bookie in bookies)
     counts |= {
         "judged_at_ms": known.facts.now_ms,
+        "metadata_uri": known.facts.metadata_uri,
+        "instance_id": known.facts.instance_id,
         "ledgers_from": known.facts.ledgers_from,
         "bookies_from": known.facts.bookies_from,
         "skipped_snapshots": known.facts.skipped_snapshots,

@@ -45,7 +45,8 @@ class BookieReplication(Sums):
     ``mode``: "writable", "read_only", or "unregistered" (referenced by ledgers). ``rack`` None: unknown.
     ``open_ledgers``: those not closed that have it in their last ensemble. ``entry_copies`` counts complete segments
     only, ``payload_bytes`` closed ledgers only. ``last_copy_ledgers`` have entries whose only live copy is on this
-    bookie: they become unreadable if it fails.
+    bookie: they become unreadable if it fails. ``maintenance_end_ms``: how long it is expected to be away, as
+    ``maintenance_user`` has said; None: it is not in maintenance.
     """
 
     bookie_id: str
@@ -58,6 +59,8 @@ class BookieReplication(Sums):
     last_copy_ledgers: int = 0
     entry_copies: int = 0
     payload_bytes: int = 0
+    maintenance_end_ms: int | None = None
+    maintenance_user: str | None = None
 
 
 class RackReplication(Sums):
@@ -143,6 +146,7 @@ class UnderReplicatedLedger(LedgerHead, frozen=True):
 
     ``entry_count`` and ``payload_bytes``: of the affected write sets, one copy, as far as known (open segments count
     as 0). ``is_closable`` None: it is closed. ``is_lost``: some entries have no copy on any bookie of the cluster.
+    ``no_copy_bookies``: those of the missing bookies that are in a write set without a live copy.
     """
 
     replication: str
@@ -155,6 +159,7 @@ class UnderReplicatedLedger(LedgerHead, frozen=True):
     is_closable: bool | None
     is_lost: bool
     missing_bookies: tuple[str, ...]
+    no_copy_bookies: tuple[str, ...] = ()
 
 
 class UnreadableLedger(msgspec.Struct, frozen=True):
@@ -194,6 +199,10 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     judged_at_ms: int
+    metadata_uri: str | None = None
+    """The cluster; None: no metadata URI was given."""
+    instance_id: str | None = None
+    """The identity of the cluster; None: it has none, or the report is of an older bkctl."""
     ledgers_from: str
     """Where the metadata of ledgers was read: ``zookeeper``, or ``snapshot`` or ``backup`` and its path."""
     bookies_from: str

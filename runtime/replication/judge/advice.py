@@ -15,12 +15,14 @@ import msgspec
 
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
+from bkctl.runtime.metadata.replication.recovery_status import NotedLosses
 from bkctl.runtime.replication.judge.verdict import ReplicationRow, ReplicationState
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, duration, enumerated, listed
 
 AUTORECOVERY_STATUS = "bkctl autorecovery status"
 AUTORECOVERY_START = "bkctl autorecovery start"
+MAINTENANCE_LIST = "bkctl autorecovery maintenance list"
 _IDS_KEPT_MAX = 10
 
 
@@ -49,18 +51,24 @@ class NoLiveCopy(msgspec.Struct, frozen=True, kw_only=True):
 class NoLiveCopyTally:
     """Collects such ledgers. Its memory grows with the bookies and not with the ledgers."""
 
-    def __init__(self) -> None:
+    def __init__(self, startable: Collection[str]) -> None:
+        """``startable``: bookies that are down and could be started, not those that have left the cluster."""
+        self._startable = startable
         self._ledgers = 0
         self._first_ids: list[int] = []
         self._holders: collections.Counter[frozenset[str]] = collections.Counter()
 
     def add(self, ledger_id: int, rows: Iterable[ReplicationRow]) -> None:
-        """Note the judged write sets of one ledger; it counts if one of them has no live copy."""
-        holders = {frozenset(row.missing_bookies) for row in rows if row.replication is ReplicationState.UNAVAILABLE}
-        if not holders:
+        """Note the judged write sets of one ledger; it counts if a start brings copies of one of them back."""
+        holders = {
+            frozenset(each for each in row.missing_bookies if each in self._startable)
+            for row in rows
+            if row.replication is ReplicationState.UNAVAILABLE
+        }
+        if not any(holders):
             return
         self._ledgers += 1
-        self._holders.update(holders)
+        self._holders.update(filter(None, holders))
         if len(self._first_ids) < _IDS_KEPT_MAX:
             self._first_ids.append(ledger_id)
 
@@ -72,6 +80,18 @@ class NoLiveCopyTally:
             to_start=bookies_to_start(self._holders),
             is_exact=is_exact,
         )
+
+
+def noted_without_copy(losses: NotedLosses, startable: frozenset[str]) -> NoLiveCopy:
+    """Of the noted losses, those that the start of these bookies could bring back."""
+    found = {key: startable.intersection(note.missing_bookies) for key, note in losses.first}
+    holders = collections.Counter(each for each in found.values() if each)
+    return NoLiveCopy(
+        ledgers=holders.total(),
+        first_ids=tuple(int(key) for key, each in found.items() if each and key.isdecimal()),
+        to_start=bookies_to_start(holders),
+        is_exact=losses.count == len(losses.first),
+    )
 
 
 def bookies_to_start(holders: Mapping[frozenset[str], int]) -> tuple[str, ...]:
@@ -127,7 +147,9 @@ def advise_down(down: DownBookies, now_ms: int) -> Iterator[Advice]:
     if left:
         yield _recover_left(down, left)
     if moved:
-        sentence = f"{these_bookies(moved, 'is', 'are')} not registered; a command is moving the ledgers"
+        sentence = (
+            f"{these_bookies(moved, 'is', 'are')} not registered; a command is moving the ledgers of {listed(moved)}"
+        )
         yield Advice(Severity.WARNING, "bookies_down", sentence, "bkctl audit")
     if away:
         yield in_maintenance(away, now_ms)
@@ -147,10 +169,9 @@ def start_first(found: NoLiveCopy) -> Advice:
 def _recover_left(down: DownBookies, left: list[str]) -> Advice:
     sentence = f"{these_bookies(left, 'is', 'are')} not registered"
     if not down.is_repaired:
-        them = "it" if len(left) == 1 else "them"
         doubts = dict.fromkeys(down.doubt[each] for each in left if each in down.doubt)
         doubt = f" (whether any does is unknown: {'; '.join(doubts)})" if doubts else ""
-        sentence += f"; nothing repairs ledgers that still reference {them}{doubt}"
+        sentence += f"; nothing repairs ledgers that still reference {listed(left)}{doubt}"
     is_critical = not down.is_repaired or len(down.bookie_ids) + down.others_silent > 1
     severity = Severity.CRITICAL if is_critical else Severity.WARNING
     return Advice(severity, "bookies_down", sentence, recover_command(left))
@@ -169,8 +190,7 @@ def in_maintenance(away: Sequence[Maintenance], now_ms: int) -> Advice:
         sentences.append(f"bookie {each.bookie_id} is in maintenance until {clock_time(each.note.end_ms, now_ms)}")
         sentences[-1] += f" (by {each.note.user})" if each.note.user else ""
     more = f" and {len(away) - SHOWN_MAX} more" if len(away) > SHOWN_MAX else ""
-    command = "bkctl autorecovery maintenance list"
-    return Advice(Severity.INFORMATION, "bookies_in_maintenance", "; ".join(sentences) + more, command)
+    return Advice(Severity.INFORMATION, "bookies_in_maintenance", "; ".join(sentences) + more, MAINTENANCE_LIST)
 
 
 def not_referenced(bookie_ids: Sequence[str], ledgers: int) -> Advice:
@@ -181,12 +201,6 @@ def not_referenced(bookie_ids: Sequence[str], ledgers: int) -> Advice:
         f"references {them}: what will not come back can leave the cluster"
     )
     return Advice(Severity.INFORMATION, "bookies_unreferenced", sentence, f"bkctl decommission {bookie_ids[0]}")
-
-
-def it_serves(bookie_id: str) -> Advice:
-    """A bookie that serves was given as a failed one."""
-    sentence = f"bookie {bookie_id} is registered and serves; to move its ledgers: bkctl bookie drain {bookie_id}"
-    return Advice(Severity.WARNING, "bookie_serves", sentence, f"bkctl bookie drain {bookie_id}")
 
 
 def nothing_writable(read_only: Sequence[str], down: Sequence[str]) -> Advice:
@@ -203,32 +217,104 @@ def nothing_writable(read_only: Sequence[str], down: Sequence[str]) -> Advice:
 # --- ledgers -------------------------------------------------------------------------------------------------------
 
 
-def open_without_writer(ledger_ids: Sequence[int], total: int = 0) -> Advice:
-    """Open ledgers that wait for their writers; if the writers have ended, a recovery never moves them."""
+def proven_loss(ledger_ids: Sequence[int | str], total: int = 0) -> Advice:
+    """Ledgers whose entries no bookie has that is registered or can be started: the last step."""
     number = max(total, len(ledger_ids))
-    sentence = (
-        f"{counted(number, 'ledger is', 'ledgers are')} open ({listed(ledger_ids, total=number)}): "
-        f"{'its writer replaces' if number == 1 else 'their writers replace'} lost bookies; without a writer, close "
-        f"{'it' if number == 1 else 'them'}"
-    )
-    return Advice(Severity.WARNING, "open_ledgers", sentence, f"bkctl ledger close {ledger_ids[0]}")
+    names = f": {listed(ledger_ids, total=number)}" if ledger_ids else ""
+    sentence = f"{counted(number, 'ledger has', 'ledgers have')} entries that no registered bookie has{names}"
+    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else "bkctl audit"
+    return Advice(Severity.CRITICAL, "lost_entries", sentence, command)
 
 
-def proven_loss(ledger_ids: Sequence[int], total: int = 0) -> Advice:
-    """Ledgers whose entries are lost even if every bookie is started that still can be: the last step."""
-    number = max(total, len(ledger_ids))
+# --- ledgers that an audit counts ----------------------------------------------------------------------------------
+
+
+class MissingCopies(msgspec.Struct, frozen=True, kw_only=True):
+    """Ledgers of one severity that miss copies but have a live one of each entry. ``what``: what is wrong with them.
+
+    ``down``: the bookies that are down and should have the copies, those with the most ledgers first; ``away``: those
+    of them that are in maintenance now. ``copies``: how many copies each of the ledgers needs at least; ``registered``:
+    how many bookies there are.
+    """
+
+    severity: Severity
+    part: str
+    ledger_ids: tuple[int, ...]
+    total: int
+    what: str
+    down: tuple[str, ...]
+    away: tuple[Maintenance, ...]
+    copies: int
+    registered: int
+
+
+def copies_missing(found: MissingCopies, now_ms: int) -> Advice:
+    """Recover the bookies that are not in maintenance, unless too few are left to have the copies."""
+    sentence = f"{counted(found.total, 'ledger has', 'ledgers have')} {found.what}"
+    resting = {each.bookie_id for each in found.away}
+    left = [each for each in found.down if each not in resting]
+    if left and found.registered < found.copies:
+        sentence += f": {counted(found.registered, 'bookie is', 'bookies are')} registered; start {left[0]}, or add one"
+        return Advice(found.severity, found.part, sentence, f"bkctl bookie show {left[0]}")
+    if left:
+        which = these_bookies(left, "is", "are") if len(left) == 1 else f"{len(left):,} bookies are"
+        sentence += f": {which} not registered"
+        return Advice(found.severity, found.part, sentence, recover_command(left))
+    if found.away:
+        maintenance = in_maintenance(found.away, now_ms)
+        return Advice(found.severity, found.part, f"{sentence}: {maintenance.sentence}", maintenance.command)
+    command = f"bkctl ledger explain {found.ledger_ids[0]}" if found.ledger_ids else None
+    return Advice(found.severity, found.part, sentence, command)
+
+
+def unreadable_metadata(total: int) -> Advice:
+    """Ledgers of which nothing is known, because their metadata cannot be read."""
+    its = "its" if total == 1 else "their"
+    sentence = f"the metadata of {counted(total, 'ledger')} cannot be read, so {its} copies are unknown"
+    return Advice(Severity.CRITICAL, "unreadable", sentence, "bkctl metadata doctor")
+
+
+def older_snapshot(skipped: int, read: str) -> Advice:
+    """An audit of a directory of ZooKeeper could not read its newest snapshots: a server may still write them."""
+    sentence = f"{counted(skipped, 'newer snapshot')} could not be read, so this is of {read}: audit again"
+    return Advice(Severity.WARNING, "skipped_snapshots", sentence)
+
+
+def not_closable(ledger_ids: Sequence[int], total: int) -> Advice:
+    """Ledgers that are not closed, and whose end the registered bookies cannot prove."""
+    which = counted(total, "open ledger")
+    sentence = f"{which} cannot be closed: too few of the last bookies are registered to prove where it ends"
+    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else None
+    return Advice(Severity.WARNING, "unclosable", sentence, command)
+
+
+def too_few_writable(part: str, total: int, what: str) -> Advice:
+    """Open ledgers whose writers find too few writable bookies."""
+    sentence = f"{counted(total, 'open ledger')} {what}: start bookies, or add some"
+    return Advice(Severity.WARNING, part, sentence, "bkctl bookie list")
+
+
+def in_too_few_racks(part: str, total: int, ledger_ids: Sequence[int], what: str) -> Advice:
+    """Ledgers whose copies one rack or region could take away; no command moves them."""
     sentence = (
-        f"{counted(number, 'ledger has', 'ledgers have')} entries that no bookie has any more "
-        f"({listed(ledger_ids, total=number)}): accept the loss if no disk with them exists"
+        f"{counted(total, 'ledger has', 'ledgers have')} copies {what}: the auditor marks such ledgers for repair if "
+        "autorecovery.is_misplaced_marked is set"
     )
-    return Advice(Severity.CRITICAL, "lost_entries", sentence, f"bkctl ledger explain {ledger_ids[0]}")
+    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else "bkctl autorecovery status"
+    return Advice(Severity.WARNING, part, sentence, command)
+
+
+def small_quorum(part: str, total: int, what: str) -> Advice:
+    """Ledgers that were created so that one bookie may have the only copy. Nothing is to be repaired."""
+    sentence = f"{counted(total, 'ledger was', 'ledgers were')} created with {what}"
+    return Advice(Severity.INFORMATION, part, sentence)
 
 
 # --- autorecovery --------------------------------------------------------------------------------------------------
 
 
 def no_auditor() -> Advice:
-    """Nobody notices lost bookies."""
+    """No process notices lost bookies."""
     sentence = "no auditor is elected, so lost bookies are not noticed"
     return Advice(Severity.WARNING, "no_auditor", sentence, AUTORECOVERY_START)
 

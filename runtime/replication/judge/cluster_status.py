@@ -12,12 +12,26 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
+from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
-from bkctl.runtime.replication.judge.advice import Advice, age, these_bookies
+from bkctl.runtime.replication.judge.advice import (
+    AUTORECOVERY_START,
+    AUTORECOVERY_STATUS,
+    Advice,
+    DownBookies,
+    NoLiveCopy,
+    advise_down,
+    age,
+    no_auditor,
+    not_referenced,
+    noted_without_copy,
+    nothing_writable,
+    these_bookies,
+    worst_first,
+)
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import SHOWN_MAX, counted, duration, listed, percent
+from bkctl.storage.words import duration, percent
 
 DISK_WARNING_FRACTION = 0.90
 DISK_CRITICAL_FRACTION = 0.95
@@ -134,6 +148,8 @@ class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
     referenced: frozenset[str]
     ledgers: int
     why_unknown: str | None = None
+    no_live_copy: NoLiveCopy = NoLiveCopy()
+    """Of the ledgers that were read."""
 
     @property
     def unreferenced(self) -> frozenset[str]:
@@ -172,6 +188,14 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         return [each.bookie_id for each in self.bookies or () if each.bookie_id in unreferenced]
 
     @property
+    def no_live_copy(self) -> NoLiveCopy:
+        """Ledgers that the start of a bookie would bring back: those that were read, else those in the notes."""
+        if self.references is not None and self.references.no_live_copy.ledgers:
+            return self.references.no_live_copy
+        losses = NotedLosses() if self.recovery is None else self.recovery.losses
+        return noted_without_copy(losses, frozenset(self.down))
+
+    @property
     def maintenance(self) -> tuple[Maintenance, ...]:
         """Bookies in maintenance."""
         return () if self.recovery is None else self.recovery.maintenance
@@ -181,11 +205,10 @@ def status_findings(status: ClusterFacts) -> list[Advice]:
     """What is wrong, most urgent first."""
     if status.zookeeper_ms is None:
         reason = status.unknown.get("zookeeper", "no answer")
-        return [Advice(Severity.CRITICAL, "zookeeper", reason, "bkctl cluster info --debug")]
+        return [Advice(Severity.CRITICAL, "zookeeper", reason, "bkctl config show --with-origin --changed")]
     found = [
         *_root_findings(status.root),
         *_down_findings(status),
-        *_unreferenced_findings(status),
         *_bookie_findings(status),
         *_disk_findings(status.bookies),
         *_collection_findings(status),
@@ -195,11 +218,11 @@ def status_findings(status: ClusterFacts) -> list[Advice]:
     ]
     if status.zookeeper_ms >= LATENCY_WARNING_MS:
         sentence = f"ZooKeeper took {status.zookeeper_ms:.0f} ms to answer"
-        found.append(Advice(Severity.WARNING, "zookeeper", sentence, "bkctl cluster info --debug"))
+        found.append(Advice(Severity.WARNING, "zookeeper", sentence, "bkctl cluster info"))
     for part, reason in status.unknown.items():
         command = _COMMANDS.get(part, "bkctl cluster info")
         found.append(Advice(Severity.WARNING, part, f"unknown: {reason}", command))
-    return sorted(found, key=lambda each: each.severity, reverse=True)
+    return worst_first(found)
 
 
 def first_counted(before: ClusterFacts | None, now: ClusterFacts) -> ClusterFacts:
@@ -224,8 +247,8 @@ _COMMANDS = {
     "bookies": "bkctl bookie list",
     "marks": "bkctl autorecovery pending --count",
     "locks": "bkctl autorecovery running",
-    "auditor": "bkctl autorecovery auditor",
-    "autorecovery": "bkctl autorecovery status",
+    "auditor": AUTORECOVERY_STATUS,
+    "autorecovery": AUTORECOVERY_STATUS,
 }
 
 
@@ -233,8 +256,8 @@ def _root_findings(root: RootStatus | None) -> Iterator[Advice]:
     if root is None:
         return
     if root.is_restore_unfinished:
-        sentence = "a restore is unfinished, so only a part of the metadata is there"
-        yield Advice(Severity.CRITICAL, "restore", sentence, "bkctl cluster restore FILE")
+        sentence = "a restore is unfinished, so only a part of the metadata is there: run it again with its file"
+        yield Advice(Severity.CRITICAL, "restore", sentence)
     if root.migration is not None:
         yield Advice(Severity.WARNING, "migration", root.migration, "bkctl metadata doctor")
 
@@ -252,48 +275,23 @@ def _is_nothing_repaired(status: ClusterFacts) -> bool:
 
 
 def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
-    down = status.down
-    if not down:
-        return
-    moving = frozenset() if status.root is None else status.root.recovering
-    awaited = {each.bookie_id for each in status.maintenance if not each.is_overdue(status.now_ms)} - moving
-    moved, resting = [each for each in down if each in moving], [each for each in down if each in awaited]
-    left = [each for each in down if each not in moving and each not in awaited]
-    sentence = f"{these_bookies(down, 'is', 'are')} not registered"
-    fix = f"bkctl recover {left[0]} --dry-run" if len(left) == 1 else "bkctl bookie list --state down"
-    is_repaired = not _is_nothing_repaired(status) or not left
-    if resting:
-        sentence += f"; in maintenance: {listed(resting)}"
-        fix = fix if left else "bkctl autorecovery maintenance list"
-    if moved:
-        sentence += f"; a command is moving the ledgers of {listed(moved)}"
-        fix = "bkctl audit"
-    if not is_repaired:
-        sentence += f"; nothing repairs ledgers that still reference {listed(left)}{_doubt(status.references, left)}"
-        fix = f"bkctl recover failed-bookie {' '.join(left[:SHOWN_MAX])}"
-    several = len(down) + len(_silent(status.bookies or ())) > 1
-    severity = Severity.CRITICAL if several or not is_repaired else Severity.WARNING
-    if resting and not moved and not left:
-        severity = Severity.INFORMATION
-    yield Advice(severity, "bookies_down", sentence, fix)
-
-
-def _doubt(references: DownReferences | None, bookie_ids: Sequence[str]) -> str:
-    if references is None or references.why_unknown is None or references.referenced.issuperset(bookie_ids):
-        return ""
-    return f" (whether any does is unknown: {references.why_unknown})"
-
-
-def _unreferenced_findings(status: ClusterFacts) -> Iterator[Advice]:
-    if status.unreferenced:
-        assert status.references is not None
-        sentence = (
-            f"{these_bookies(status.unreferenced, 'is', 'are')} not registered, and none of the "
-            f"{counted(status.references.ledgers, 'ledger')} references "
-            f"{'it' if len(status.unreferenced) == 1 else 'them'}: what will not come back needs no cookie"
-        )
-        fix = f"bkctl cookie delete {status.unreferenced[0]} --dry-run"
-        yield Advice(Severity.INFORMATION, "bookies_unreferenced", sentence, fix)
+    references = status.references
+    why_unknown = None if references is None else references.why_unknown
+    doubted = [] if references is None or why_unknown is None else set(status.down) - references.referenced
+    yield from advise_down(
+        DownBookies(
+            bookie_ids=tuple(status.down),
+            maintenance=status.maintenance,
+            moved=frozenset() if status.root is None else status.root.recovering,
+            is_repaired=not _is_nothing_repaired(status),
+            others_silent=len(_silent(status.bookies or ())),
+            no_live_copy=status.no_live_copy,
+            doubt=dict.fromkeys(doubted, why_unknown or ""),
+        ),
+        status.now_ms,
+    )
+    if status.unreferenced and references is not None:
+        yield not_referenced(status.unreferenced, references.ledgers)
 
 
 def _silent(bookies: Sequence[BookieFacts]) -> list[str]:
@@ -309,17 +307,17 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:
     foreign = [each.bookie_id for each in bookies if each.is_registered and not each.has_cookie]
     several = len(silent) + len(status.down) > 1
     if not any(each.is_writable for each in bookies):
-        yield Advice(Severity.CRITICAL, "no_writable_bookie", "no bookie is writable", "bkctl bookie list")
+        yield nothing_writable(read_only, [each.bookie_id for each in bookies if not each.is_registered])
     if silent:
         severity = Severity.CRITICAL if several else Severity.WARNING
         refusals = {each.bookie_id: each.problem for each in bookies if each.is_refusing}
         if refusals:
             said = "; ".join(dict.fromkeys(str(text).partition(f"{each}: ")[2] for each, text in refusals.items()))
             sentence = f"{these_bookies(list(refusals), 'is', 'are')} registered, but answered: {said}"
-            yield Advice(severity, "bookies_refusing", sentence, f"bkctl bookie info {min(refusals)}")
+            yield Advice(severity, "bookies_refusing", sentence, f"bkctl bookie show {min(refusals)}")
         if silent := [each for each in silent if each not in refusals]:
             sentence = f"{these_bookies(silent, 'is', 'are')} registered, but did not answer"
-            yield Advice(severity, "bookies_silent", sentence, f"bkctl bookie info {silent[0]}")
+            yield Advice(severity, "bookies_silent", sentence, f"bkctl bookie show {silent[0]}")
     if read_only:
         sentence = f"{these_bookies(read_only, 'is', 'are')} read-only"
         yield Advice(Severity.INFORMATION, "bookies_read_only", sentence, f"bkctl bookie show {read_only[0]}")
@@ -362,8 +360,7 @@ def _replication_findings(status: ClusterFacts) -> Iterator[Advice]:
         sentence = f"autorecovery has been disabled{by} for {age(status.now_ms, switches.off_since_ms)}{why}{overdue}"
         yield Advice(Severity.WARNING, "autorecovery_disabled", sentence, "bkctl autorecovery enable")
     if status.auditor is not None and not status.auditor.is_elected:
-        sentence = "no auditor is elected, so lost bookies are not noticed"
-        yield Advice(Severity.WARNING, "no_auditor", sentence, "bkctl autorecovery auditor")
+        yield no_auditor()
     if switches is None:
         return
     if switches.delay_s is not None and switches.delay_s > DELAY_WARNING_S:
@@ -380,7 +377,7 @@ def _delay_finding(status: ClusterFacts, delay_s: int) -> Advice:
     if cause is None:
         return Advice(Severity.WARNING, "recovery_delay", sentence, "bkctl autorecovery delay set 0")
     sentence += f", as the maintenance of bookie {cause.bookie_id} has set; its end restores the delay"
-    if cause.is_overdue(status.now_ms):
+    if cause.is_overdue(status.now_ms) and cause.bookie_id not in status.down:
         fix = f"bkctl autorecovery maintenance end {cause.bookie_id}"
         return Advice(Severity.WARNING, "recovery_delay", sentence, fix)
     return Advice(Severity.INFORMATION, "recovery_delay", sentence, "bkctl autorecovery maintenance list")
@@ -392,12 +389,11 @@ def _mark_findings(status: ClusterFacts) -> Iterator[Advice]:
         is_old = marks.oldest_ms is not None and status.now_ms - marks.oldest_ms > MARK_AGE_WARNING_MS
         oldest = "" if marks.oldest_ms is None else f"; the oldest mark is {age(status.now_ms, marks.oldest_ms)} old"
         sentence = f"{marks.ledgers} marked as under-replicated{oldest}"
-        command = "bkctl autorecovery repair-marks --dry-run" if is_old else "bkctl autorecovery pending"
-        yield Advice(Severity.WARNING, "marks", sentence, command)
+        yield Advice(Severity.WARNING, "marks", sentence, "bkctl autorecovery pending")
         has_notes = status.recovery is not None and status.recovery.daemons  # they show more than locks
         if is_old and locks is not None and not locks.count and not has_notes:
             sentence = "no ledger is being repaired: no replication lock is held"
-            yield Advice(Severity.WARNING, "no_repair", sentence, "bkctl autorecovery status")
+            yield Advice(Severity.WARNING, "no_repair", sentence, AUTORECOVERY_START)
     if locks is not None and locks.oldest_ms is not None and status.now_ms - locks.oldest_ms > LOCK_AGE_WARNING_MS:
         sentence = f"a ledger has been locked for repair for {age(status.now_ms, locks.oldest_ms)}"
         yield Advice(Severity.INFORMATION, "old_lock", sentence, "bkctl autorecovery running")
@@ -412,5 +408,8 @@ def _note_findings(status: ClusterFacts) -> Iterator[Advice]:
         waiting = WaitingMarks(marks.oldest_ms, status.locks is None or status.locks.count > 0)
     unreferenced = frozenset[str]() if status.references is None else status.references.unreferenced
     deadlines = tuple(each for each in status.recovery.deadlines if each[0] not in unreferenced)
-    recovery = msgspec.structs.replace(status.recovery, deadlines=deadlines)
-    yield from recovery_findings(recovery, waiting, status.now_ms)
+    losses = status.recovery.losses
+    if losses.count <= status.no_live_copy.ledgers:
+        losses = NotedLosses()  # these may come back: whether some are left shows once the bookies are started
+    recovery = msgspec.structs.replace(status.recovery, deadlines=deadlines, losses=losses)
+    yield from recovery_findings(recovery, waiting, status.now_ms, status.down)

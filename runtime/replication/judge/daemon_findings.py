@@ -5,16 +5,24 @@ Java's auditor and workers write no notes, so most of this concerns daemons of b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
-from bkctl.runtime.replication.judge.advice import Advice, age, these_bookies
+from bkctl.runtime.replication.judge.advice import (
+    AUTORECOVERY_START,
+    AUTORECOVERY_STATUS,
+    MAINTENANCE_LIST,
+    Advice,
+    age,
+    proven_loss,
+    these_bookies,
+    waits_for_auditor,
+)
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import counted, duration, listed
+from bkctl.storage.words import SHOWN_MAX, counted, duration, enumerated, listed
 
-STATUS_COMMAND = "bkctl autorecovery status"
 NO_PROGRESS_WARNING_S = 3600
 """Large ledgers take time, but workers repair several at once."""
 NO_WORKER_AGE_MS = 300_000
@@ -38,12 +46,20 @@ def idle_seconds(recovery: RecoveryStatus, waiting: WaitingMarks | None, now_ms:
     return max(0, now_ms - max(waiting.oldest_ms, *finished)) // 1000
 
 
-def recovery_findings(recovery: RecoveryStatus, waiting: WaitingMarks | None, now_ms: int) -> Iterator[Advice]:
-    """What is wrong. ``waiting`` None: no ledger is marked, that is unknown, or autorecovery is disabled."""
+def recovery_findings(
+    recovery: RecoveryStatus, waiting: WaitingMarks | None, now_ms: int, down: Collection[str] = ()
+) -> Iterator[Advice]:
+    """What is wrong. ``waiting`` None: no ledger is marked, that is unknown, or autorecovery is disabled.
+
+    ``down``: bookies that are not registered.
+    """
     yield from _loss_findings(recovery)
     yield from _return_findings(recovery)
-    yield from _maintenance_findings(recovery, now_ms)
-    yield from _deadline_findings(recovery, now_ms)
+    yield from _maintenance_findings(recovery, now_ms, down)
+    excused = {each.bookie_id for each in recovery.maintenance if not each.is_overdue(now_ms)}
+    auditor = None if recovery.auditor is None else recovery.auditor.bookie_id
+    if (waits := waits_for_auditor(recovery.deadlines, auditor, now_ms, excused)) is not None:
+        yield waits
     yield from _daemon_findings(recovery, now_ms)
     yield from _worker_findings(recovery, waiting, now_ms)
     if recovery.failures:
@@ -54,14 +70,8 @@ def recovery_findings(recovery: RecoveryStatus, waiting: WaitingMarks | None, no
 
 
 def _loss_findings(recovery: RecoveryStatus) -> Iterator[Advice]:
-    count = recovery.losses.count
-    if not count:
-        return
-    first = [key for key, _ in recovery.losses.first]
-    names = f": {listed(first, total=count)}" if first else ""
-    sentence = f"{counted(count, 'ledger has', 'ledgers have')} entries that no registered bookie has{names}"
-    command = f"bkctl ledger explain {first[0]}" if len(first) == 1 else STATUS_COMMAND
-    yield Advice(Severity.CRITICAL, "lost_entries", sentence, command)
+    if recovery.losses.count:
+        yield proven_loss([key for key, _ in recovery.losses.first], recovery.losses.count)
 
 
 def _return_findings(recovery: RecoveryStatus) -> Iterator[Advice]:
@@ -79,27 +89,17 @@ def _return_findings(recovery: RecoveryStatus) -> Iterator[Advice]:
         )
 
 
-def _maintenance_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[Advice]:
+def _maintenance_findings(recovery: RecoveryStatus, now_ms: int, down: Collection[str]) -> Iterator[Advice]:
     overdue = [each for each in recovery.maintenance if each.note is not None and each.is_overdue(now_ms)]
     if overdue:
         names = [each.bookie_id for each in overdue]
         since_ms = min(each.note.end_ms for each in overdue if each.note is not None)
         sentence = f"the maintenance of {these_bookies(names, 'is', 'are')} overdue by {age(now_ms, since_ms)}"
-        command = f"bkctl autorecovery maintenance end {names[0]}" if len(names) == 1 else _MAINTENANCE_COMMAND
+        back = [each for each in names if each not in down]
+        if away := [each for each in names if each in down]:
+            sentence += f"; start {enumerated(away, shown_max=SHOWN_MAX)}"
+        command = f"bkctl autorecovery maintenance end {' '.join(back[:SHOWN_MAX])}" if back else MAINTENANCE_LIST
         yield Advice(Severity.WARNING, "maintenance_overdue", sentence, command)
-
-
-_MAINTENANCE_COMMAND = "bkctl autorecovery maintenance list"
-
-
-def _deadline_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[Advice]:
-    excused = {each.bookie_id for each in recovery.maintenance if not each.is_overdue(now_ms)}
-    pending = [(bookie_id, note) for bookie_id, note in recovery.deadlines if note.due_ms > now_ms]
-    names = [bookie_id for bookie_id, _ in pending if bookie_id not in excused]
-    if names:
-        wait = duration(min(note.due_ms - now_ms for bookie_id, note in pending if bookie_id in names) / 1000)
-        sentence = f"{these_bookies(names, 'is', 'are')} gone; the ledgers will be marked in {wait}"
-        yield Advice(Severity.INFORMATION, "deadlines", sentence, STATUS_COMMAND)
 
 
 def _daemon_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[Advice]:
@@ -108,10 +108,10 @@ def _daemon_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[Advice]:
         names = listed([f"{each.host} (process {each.pid})" for each in silent])
         wait = age(now_ms, min(each.written_ms for each in silent))
         sentence = f"daemons have not reported for up to {wait} and may hang: {names}"
-        yield Advice(Severity.WARNING, "daemon_silent", sentence, STATUS_COMMAND)
+        yield Advice(Severity.WARNING, "daemon_silent", sentence, AUTORECOVERY_STATUS)
     for daemon in recovery.daemons:
         if daemon.alarm is not None:
-            yield Advice(Severity.CRITICAL, "too_many_gone", daemon.alarm, STATUS_COMMAND)
+            yield Advice(Severity.CRITICAL, "too_many_gone", daemon.alarm, AUTORECOVERY_STATUS)
         for lane in daemon.lanes:
             if lane.error is None:
                 continue
@@ -119,7 +119,7 @@ def _daemon_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[Advice]:
             since = "never succeeded" if ended is None else f"succeeded {age(now_ms, ended)} ago"
             name = f"the auditor on {daemon.host} (process {daemon.pid})"
             sentence = f"{name} reports that its task {lane.name} fails: {lane.error} ({since})"
-            yield Advice(Severity.WARNING, "auditor_task", sentence, STATUS_COMMAND)
+            yield Advice(Severity.WARNING, "auditor_task", sentence, AUTORECOVERY_STATUS)
 
 
 def _worker_findings(recovery: RecoveryStatus, waiting: WaitingMarks | None, now_ms: int) -> Iterator[Advice]:
@@ -131,7 +131,7 @@ def _worker_findings(recovery: RecoveryStatus, waiting: WaitingMarks | None, now
             sentence = "ledgers are marked, but no daemon is a worker: " + listed(
                 [f"{each.host} (role {each.role})" for each in recovery.daemons]
             )
-            yield Advice(Severity.WARNING, "no_worker", sentence, STATUS_COMMAND)
+            yield Advice(Severity.WARNING, "no_worker", sentence, f"{AUTORECOVERY_START} --role worker")
     elif idle_s > NO_PROGRESS_WARNING_S:
         sentence = f"ledgers are marked, but no worker has finished one for {duration(idle_s)}"
         yield Advice(Severity.WARNING, "no_progress", sentence, "bkctl autorecovery pending")

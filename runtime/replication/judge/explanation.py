@@ -15,11 +15,14 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.lock import HeldLock
+from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.marks import ListedMark
+from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
 from bkctl.runtime.placement.choice import PlacementNeed, Refusal, refusals
 from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.placement.rules import BrokenRule, PlacementRules, judge_ensemble
 from bkctl.runtime.placement.survey import BookieSurvey
+from bkctl.runtime.replication.judge.advice import in_maintenance, no_auditor, waits_for_auditor
 from bkctl.runtime.replication.judge.closability import last_resort, what_helps
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment
@@ -93,6 +96,10 @@ class AutorecoveryFacts(msgspec.Struct, frozen=True, kw_only=True):
     auditor: str | None = None
     mark: ListedMark | None = None
     lock: HeldLock | None = None
+    now_ms: int = 0
+    maintenance: tuple[Maintenance, ...] = ()
+    deadlines: tuple[tuple[str, LostBookieNote], ...] = ()
+    """Of members that are lost, while a daemon of bkctl is the auditor."""
 
 
 class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -282,33 +289,63 @@ def _next_steps(
     last_lost = (
         [] if metadata.is_closed else [facts.segments[-1].ensemble[i] for i in _lost_members(facts, facts.segments[-1])]
     )
+    silent = _silent_holders(facts)
+    if silent:
+        them = enumerated(silent, shown_max=SHOWN_MAX)
+        yield f"start {them} if their disks still exist: entries without a live copy may be there"
     if missing_answers:
         valid = {each for each, answer in facts.answers.items() if answer.is_valid}
         yield what_helps(ledger_id, metadata, list(missing_answers), valid, "able to give a valid answer")
-        if not set(missing_answers) <= facts.registrations.live:
-            yield last_resort(ledger_id, metadata, facts.registrations.live)
     elif last_lost:
+        can_close = all(any(not each.refused_by for each in candidates if each.replaces == lost) for lost in last_lost)
+        closes = f"bkctl ledger close {ledger_id} closes it now"
+        if not can_close:
+            them = enumerated(last_lost, shown_max=SHOWN_MAX)
+            closes = f"no bookie can take the place of {them}: once another is writable, {closes}"
         yield (
             f"a live writer replaces {enumerated(last_lost)} at its next add; if there is none, a recovery closes the "
-            f"ledger after a while and copies its last segment; bkctl ledger close {ledger_id} closes it now"
+            f"ledger after a while and copies its last segment; {closes}"
         )
     elif metadata.state is LedgerState.IN_RECOVERY:
         yield f"its next reader with recovery, or bkctl ledger close {ledger_id}, closes it"
+    if away := _away(facts):
+        yield in_maintenance(away, facts.autorecovery.now_ms).sentence
     yield from _recoveries(facts, candidates)
     if _bad_copies(facts):
         limit = " where another bookie of the ensemble has a good one" if _without_copy(facts) else ""
         yield f"bkctl recover ledger {ledger_id} writes missing and damaged copies again{limit}"
     yield from _outside(facts)
     yield from _autorecovery(facts)
+    if missing_answers and not set(missing_answers) <= facts.registrations.live:
+        yield last_resort(ledger_id, metadata, facts.registrations.live)
+    elif silent and metadata.is_closed:
+        yield (
+            f"if their disks are lost, bkctl ledger read {ledger_id} reads what is left, and bkctl ledger delete "
+            f"{ledger_id} removes the ledger"
+        )
+
+
+def _away(facts: LedgerFacts) -> list[Maintenance]:
+    """Bookies of the ledger that are down as an operator expects."""
+    state = facts.autorecovery
+    lost = facts.metadata.bookies() - facts.registrations.live - facts.ignored
+    return [each for each in state.maintenance if each.bookie_id in lost and not each.is_overdue(state.now_ms)]
+
+
+def _silent_holders(facts: LedgerFacts) -> list[str]:
+    """Bookies that do not answer and may have the entries of which no live copy is known."""
+    members = set[str]().union(*(_members(facts, each) for each in _without_copy(facts)))
+    return sorted(each for each in members if each not in facts.answers or facts.answers[each].is_silent)
 
 
 def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) -> Iterator[str]:
-    """What the recovery of each lost bookie would do."""
+    """What the recovery of each lost bookie would do, but for those that will be back."""
     verdicts: dict[tuple[int, str], list[CandidateVerdict]] = {}
     for each in candidates:
         verdicts.setdefault((each.first_entry_id, each.replaces), []).append(each)
     first_of = _first_segments(facts)
-    for bookie_id in sorted(facts.metadata.bookies() - facts.registrations.live):
+    awaited = {each.bookie_id for each in _away(facts)}
+    for bookie_id in sorted(facts.metadata.bookies() - facts.registrations.live - awaited):
         command = f"bkctl recover failed-bookie {bookie_id} --ledger {facts.ledger_id}"
         movable: list[SegmentFacts] = []
         stuck: list[SegmentFacts] = []
@@ -346,18 +383,13 @@ def _members(facts: LedgerFacts, segment: SegmentFacts) -> set[str]:
 
 
 def _outside(facts: LedgerFacts) -> Iterator[str]:
-    """What the operator can do about entries without a live copy, and what the bookies outside have of them."""
+    """What the bookies outside of the ensemble have of the entries without a live copy."""
     segments = _without_copy(facts)
     if not segments:
         return
     asked = {entry_id for each in facts.outside for entry_id in each.asked}
     answered = [each for each in facts.outside if each.problem is None]
     finders = [each for each in facts.outside if each.found]
-    members = set[str]().union(*(_members(facts, each) for each in segments))
-    silent = {each for each in members if each not in facts.answers or facts.answers[each].is_silent}
-    if silent:
-        them = enumerated(sorted(silent), shown_max=SHOWN_MAX)
-        yield f"start {them} if their disks still exist: entries without a live copy may be there"
     for each in finders:
         yield (
             f"bookie {each.bookie_id}, outside of the ensemble, has {len(each.found)} of the {len(each.asked)} entries "
@@ -401,9 +433,12 @@ def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
         what = "what has a live copy" if _without_copy(facts) else "it"
         yield f"it is marked as under-replicated: a replication worker, if one runs, repairs {what}"
     elif is_incomplete and state.mark is None and state.auditor is None:
-        yield "no auditor is elected, so autorecovery does not notice lost bookies"
+        advice = no_auditor()
+        yield f"{advice.sentence}: {advice.command}"
     elif is_incomplete and state.mark is None:
-        yield f"the auditor {state.auditor} has not marked it yet; bkctl autorecovery trigger starts a check"
+        waits = waits_for_auditor(state.deadlines, state.auditor, state.now_ms)
+        why = f"the auditor {state.auditor} has not marked it yet" if waits is None else waits.sentence
+        yield f"{why}; bkctl autorecovery trigger starts a check now"
 
 
 def _segments_text(segments: list[SegmentFacts]) -> str:

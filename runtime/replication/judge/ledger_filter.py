@@ -19,7 +19,7 @@ class LedgerFilter(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     excluded_ids: Collection[int] = ()
-    bookie_id: str | None = None
+    bookie_ids: frozenset[str] = frozenset()
     state: LedgerState | None = None
     created_before_ms: int | None = None
     created_after_ms: int | None = None
@@ -48,7 +48,7 @@ class LedgerFilter(msgspec.Struct, frozen=True, kw_only=True):
             and (self.created_after_ms is None or created_ms > self.created_after_ms)
             and self._wants_size(metadata)
             and self._wants_labels(metadata)
-            and (self.bookie_id is None or has_entries_on(metadata, self.bookie_id))
+            and (not self.bookie_ids or any(has_entries_on(metadata, each) for each in self.bookie_ids))
         )
 
     def _wants_size(self, metadata: LedgerMetadata) -> bool:

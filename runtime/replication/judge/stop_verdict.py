@@ -17,11 +17,13 @@ import msgspec
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.ledger.write_set import negatives_needed
 from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.placement.choice import Choice, NoChoice, PlacementNeed, choose_ensemble, choose_replacements
 from bkctl.runtime.placement.isolation import IsolationDemand, isolation_demand
 from bkctl.runtime.placement.rules import PlacementRules
 from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.placement.view import BookieSpace
+from bkctl.runtime.replication.judge.advice import in_maintenance, recover_command
 from bkctl.runtime.replication.judge.fragments import fragments_naming
 from bkctl.runtime.replication.judge.verdict import WriteSetRow, bytes_on, write_set_rows
 from bkctl.storage.severity import Severity
@@ -46,6 +48,7 @@ class StopReason(enum.Enum):
     SPACE = "not enough free space"
     PLACEMENT = "placement rules"
     BOOKIE_DOWN = "another bookie is down"
+    BOOKIE_REMOVED = "a bookie that was removed"
     SILENT = "a bookie does not answer"
     MARKS = "under-replicated ledgers"
     STALE_MARKS = "marks of deleted ledgers"
@@ -55,7 +58,13 @@ class StopReason(enum.Enum):
 
 
 _WARNINGS = frozenset(
-    {StopReason.LAST_COPY, StopReason.METADATA_UNREADABLE, StopReason.NOT_REGISTERED, StopReason.STALE_MARKS}
+    {
+        StopReason.BOOKIE_REMOVED,
+        StopReason.LAST_COPY,
+        StopReason.METADATA_UNREADABLE,
+        StopReason.NOT_REGISTERED,
+        StopReason.STALE_MARKS,
+    }
 )
 
 
@@ -101,7 +110,7 @@ class ClusterNow(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster at the moment of the verdict. ``with_cookie``: all bookies that belong to it, live or not.
 
     ``space``: of the bookies that answered. ``silent``: registered bookies that did not, which count as down.
-    ``refusals``: what those of them said that answered with an error.
+    ``refusals``: what those of them said that answered with an error. ``maintenance``: all of it.
     """
 
     registrations: Registrations
@@ -111,6 +120,8 @@ class ClusterNow(msgspec.Struct, frozen=True, kw_only=True):
     space: Mapping[str, BookieSpace] = {}
     silent: frozenset[str] = frozenset()
     refusals: Mapping[str, str] = {}
+    maintenance: Sequence[Maintenance] = ()
+    now_ms: int = 0
 
 
 class StopCheck:
@@ -295,14 +306,18 @@ class StopCheck:
 
     def _judge_cluster(self) -> None:
         cluster = self._cluster
-        down = sorted((set(cluster.with_cookie) | self.referenced) - self._live_now - self._ids - cluster.silent)
-        referenced = [each for each in down if each in self.referenced]
-        if referenced:
-            what = f"bookie {referenced[0]} is" if len(referenced) == 1 else f"bookies {', '.join(referenced)} are"
-            it = "it" if len(referenced) == 1 else "them"
-            self._note(
-                StopReason.BOOKIE_DOWN, f"{what} down and ledgers name {it}: start {it}, or decommission {it} first"
-            )
+        down = sorted(self.referenced - self._live_now - self._ids - cluster.silent)
+        resting = {each.bookie_id: each for each in cluster.maintenance if not each.is_overdue(cluster.now_ms)}
+        members = [each for each in down if each in cluster.with_cookie and each not in resting]
+        if members:
+            sentence = f"{_bookies_are(members)} down and ledgers name {_them(members)}: start {_them(members)}, or"
+            self._note(StopReason.BOOKIE_DOWN, f"{sentence} bkctl decommission {' '.join(members)} first")
+        elif away := [resting[each] for each in down if each in resting]:
+            self._note(StopReason.BOOKIE_DOWN, in_maintenance(away, cluster.now_ms).sentence)
+        if removed := [each for each in down if each not in cluster.with_cookie]:
+            sentence = f"{_bookies_are(removed)} no longer in the cluster, but ledgers name {_them(removed)}"
+            command = f"{recover_command(removed)} moves those that have other copies"
+            self._note(StopReason.BOOKIE_REMOVED, f"{sentence}: {command}")
         if cluster.silent:
             answers = {each: f"answers: {said}" for each, said in cluster.refusals.items()}
             silent = [
@@ -336,3 +351,11 @@ class StopCheck:
 
     def _full_note(self) -> str:
         return f" (without space for more: {', '.join(sorted(self._full))})" if self._full else ""
+
+
+def _bookies_are(bookie_ids: Sequence[str]) -> str:
+    return f"bookie {bookie_ids[0]} is" if len(bookie_ids) == 1 else f"bookies {', '.join(bookie_ids)} are"
+
+
+def _them(bookie_ids: Sequence[str]) -> str:
+    return "it" if len(bookie_ids) == 1 else "them"

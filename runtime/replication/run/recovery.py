@@ -64,13 +64,15 @@ class BookieRecovery:
         self,
         bookie_ids: Collection[str],
         on_wait: Callable[[str], None] | None = None,
-        advice_of: Callable[[str], str] = lambda _: "",
+        advice_of: Callable[[str], str] = lambda _: "stop it first",
+        *,
+        is_waiting: bool = True,
     ) -> None:
         """Return once none of the bookies is registered; RefusedError if one is running or stays registered.
 
         The session of a killed bookie lasts some seconds longer. So this waits up to ``registration_wait_s`` if a
         registered bookie does not answer, and calls ``on_wait`` once with its id. If it answers, with whatever, raises
-        immediately; ``advice_of`` has more to say about such a bookie.
+        immediately; ``advice_of`` says what to do with such a bookie. Without ``is_waiting`` it only looks once.
         """
         deadline_ns = self._ports.clock.monotonic_ns() + int(self.policy.config.registration_wait_s * 1e9)
         told: set[str] = set()
@@ -82,10 +84,12 @@ class BookieRecovery:
                 error = await self._info_error(bookie_id)
                 if not isinstance(error, SILENCE):
                     state = "serving" if error is None else f"answers: {reason_of(error)}"
-                    raise RefusedError(f"bookie {bookie_id} is up and {state}; stop it first{advice_of(bookie_id)}")
+                    raise RefusedError(f"bookie {bookie_id} is up and {state}; {advice_of(bookie_id)}")
                 if on_wait is not None and bookie_id not in told:
                     told.add(bookie_id)
                     on_wait(bookie_id)
+            if not is_waiting:
+                return
             if self._ports.clock.monotonic_ns() >= deadline_ns:
                 waited = f"after {self.policy.config.registration_wait_s:g} s"
                 raise RefusedError(f"bookie {registered[0]} does not respond but is still registered {waited}")

@@ -17,7 +17,10 @@ from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.election import read_auditor
 from bkctl.runtime.metadata.replication.lock import read_lock
+from bkctl.runtime.metadata.replication.maintenance import list_maintenance
 from bkctl.runtime.metadata.replication.marks import read_mark
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_status import find_auditor_daemon, read_daemons
 from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.ports import LacReply
@@ -75,8 +78,9 @@ class LedgerFactsReader:
         members = sorted(metadata.bookies() & registrations.live)
         survey = await self._ports.placement.survey(registrations.writable)
         asked = asyncio.gather(*(self._ask(each, credentials) for each in members))
+        lost = metadata.bookies() - registrations.live
         answered, (free_bytes, silent), autorecovery = await asyncio.gather(
-            asked, self._free_bytes(registrations.writable), self._autorecovery(ledger_id)
+            asked, self._free_bytes(registrations.writable), self._autorecovery(ledger_id, lost)
         )
         answers = dict(zip(members, answered, strict=True))
         answering = frozenset(each for each, answer in answers.items() if not answer.is_silent)
@@ -125,10 +129,16 @@ class LedgerFactsReader:
                 free_bytes[bookie_id] = answer.free_bytes
         return free_bytes, silent
 
-    async def _autorecovery(self, ledger_id: int) -> AutorecoveryFacts:
+    async def _autorecovery(self, ledger_id: int, lost: Collection[str]) -> AutorecoveryFacts:
         store, root = self._store, self._ports.ledgers.root
         auditor = await read_auditor(store, root, self._foreign)
+        notes = RecoveryNotes(store, root)
+        is_ours = lost and find_auditor_daemon(auditor, await read_daemons(notes)) is not None
+        deadlines = [(each, await notes.deadlines.find_or_problem(each)) for each in sorted(lost) if is_ours]
         return AutorecoveryFacts(
+            now_ms=self._ports.clock.now_ms(),
+            maintenance=tuple(await list_maintenance(notes)) if lost else (),
+            deadlines=tuple((each, note.value) for each, note in deadlines if isinstance(note, Versioned)),
             is_enabled=await ReplicationSwitches(store, root).is_enabled(),
             auditor=None if auditor is None else auditor.bookie_id,
             mark=await read_mark(store, root, ledger_id),

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from bkctl.runtime.errors import SILENCE, BookieError, ClusterNotFoundError, NoNodeError
+from bkctl.runtime.errors import SILENCE, BookieError, ClusterNotFoundError, MetadataAuthError, NoNodeError
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
 from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder, running_operations
 from bkctl.runtime.metadata.cluster.root import RESTORE_MARK, read_instance_id
@@ -32,6 +32,7 @@ from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_no
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.ports import Bookies, Clock
+from bkctl.runtime.replication.judge.advice import NoLiveCopyTally
 from bkctl.runtime.replication.judge.cluster_status import (
     AuditorStatus,
     AutorecoveryStatus,
@@ -42,6 +43,7 @@ from bkctl.runtime.replication.judge.cluster_status import (
     RepairLocks,
     RootStatus,
 )
+from bkctl.runtime.replication.judge.verdict import judge_ledger, write_set_rows
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import listed
 
@@ -52,12 +54,13 @@ _MARKS_IN_FLIGHT_MAX = 64
 
 class StatusLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Longest waits, in seconds: for all answers but the ledgers, for the answer of a bookie, for the count of the
-    marks, and for the metadata of the ledgers."""
+    marks, and for the metadata of the ledgers; ``copies_s`` once all bookies that are down were found in some."""
 
     total_s: float = 2.0
     bookie_s: float = 1.5
     marks_s: float = 0.2
     ledgers_s: float = 4.0
+    copies_s: float = 1.0
 
 
 class StatusSurvey:
@@ -83,7 +86,7 @@ class StatusSurvey:
         self._began_ns = 0
 
     async def read(self) -> ClusterFacts:
-        """The status now; ClusterNotFoundError. MetadataUnavailableError does not end it."""
+        """The status now; ClusterNotFoundError, MetadataAuthError. MetadataUnavailableError does not end it."""
         unknown: dict[str, str] = {}
         now_ms = self._clock.now_ms()
         began_ns = self._began_ns = self._clock.monotonic_ns()
@@ -130,26 +133,40 @@ class StatusSurvey:
         down = frozenset(known.difference(each.bookie_id for each in bookies if each.is_registered))
         if not down:
             return None
-        referenced, count, why_unknown = set[str](), 0, None
+        live = frozenset(each.bookie_id for each in bookies if each.is_registered)
+        tally = NoLiveCopyTally({each.bookie_id for each in bookies if each.has_cookie} - live)
+        referenced, count, why_unknown, is_exact = set[str](), 0, None, False
         if root is None or root.migration is not None or root.is_restore_unfinished:
             return DownReferences(bookie_ids=down, referenced=frozenset(), ledgers=0, why_unknown="no ledger was read")
         try:
-            async with asyncio.timeout(self._limits.ledgers_s):
+            began_s = asyncio.get_running_loop().time()
+            async with asyncio.timeout(self._limits.ledgers_s) as limit:
                 await self._store.sync(self._root)
                 async with aclosing((await self._open_ledgers()).read_all()) as ledgers:
-                    async for _, found in ledgers:
+                    async for ledger_id, found in ledgers:
                         count += 1
-                        if isinstance(found, Versioned):
-                            referenced |= down & found.value.bookies()
-                        else:
+                        if not isinstance(found, Versioned):
                             why_unknown = str(found)
-                        if referenced == down:
-                            break
+                            continue
+                        missing = found.value.bookies() - live
+                        if missing:
+                            tally.add(ledger_id, judge_ledger(write_set_rows(ledger_id, found.value), live).rows)
+                        if not down <= referenced:
+                            referenced |= down & missing
+                            if down <= referenced:
+                                limit.reschedule(began_s + self._limits.copies_s)
+            is_exact = why_unknown is None
         except TimeoutError:
             why_unknown = f"only {count:,} ledgers were read in {self._limits.ledgers_s:g} s"
         except BkctlError as error:
             why_unknown = str(error)
-        return DownReferences(bookie_ids=down, referenced=frozenset(referenced), ledgers=count, why_unknown=why_unknown)
+        return DownReferences(
+            bookie_ids=down,
+            referenced=frozenset(referenced),
+            ledgers=count,
+            why_unknown=None if down <= referenced else why_unknown,
+            no_live_copy=tally.result(is_exact=is_exact),
+        )
 
     async def _part(self, name: str, read: Callable[[], Awaitable[T]], unknown: dict[str, str]) -> T | None:
         """The result; None, with the reason in ``unknown``, if it failed or took too long."""
@@ -162,6 +179,8 @@ class StatusSurvey:
         except TimeoutError:
             unknown[name] = f"no answer within {self._limits.total_s:g} s"
         except BkctlError as error:
+            if name == "zookeeper" and isinstance(error, MetadataAuthError):
+                raise  # a user who may not read the root can read nothing
             unknown[name] = str(error)
         return None
 

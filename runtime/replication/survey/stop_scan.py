@@ -10,7 +10,9 @@ from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import SILENCE, BookieError, BookieNotFoundError
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.maintenance import list_maintenance
 from bkctl.runtime.metadata.replication.marks import list_marked_ids
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.placement.view import BookieSpace
 from bkctl.runtime.ports import Bookies
@@ -54,6 +56,8 @@ async def scan_for_stop(
         space=space,
         silent=frozenset(others).difference(space),
         refusals=refusals,
+        maintenance=await list_maintenance(RecoveryNotes(store, ports.ledgers.root)),
+        now_ms=ports.clock.now_ms(),
     )
     check = StopCheck(bookie_ids, cluster, ports.clock.random, is_removal=is_removal)
     scanned = marks = 0

@@ -58,7 +58,9 @@ async def read_closed(turn: TurnState) -> Versioned[LedgerMetadata]:
     except (LedgerNotFoundError, MetadataUnavailableError):
         raise
     except BkctlError as error:
-        turn.fail(metadata, position, FailureReason.NOT_CLOSED, (), str(error))
+        members = sorted(set(metadata.last_segment.ensemble))
+        absent = tuple(each for each in members if each not in turn.tools.live_bookies)
+        turn.fail(metadata, position, FailureReason.NOT_CLOSED, (), str(error), absent)
     else:
         turn.was_closed = True
         for bookie_id, entry_ids in recovery.corrupt_left.items():

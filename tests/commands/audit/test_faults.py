@@ -85,7 +85,7 @@ def auditing(audited: AuditedServer, *arguments: str, outage_max_s: float = 600,
     environment = {"BKCTL_CONFIG": audited.config(outage_max_s)} | variables
     with open(os.memfd_create("stdout"), "w+b") as stdout, open(os.memfd_create("stderr"), "w+b") as stderr:
         process = start_bkctl(
-            *("audit", "-o", "json", "--metadata-uri", audited.uri, "--rate", RATE, *arguments),
+            *("audit", "-o", "json", "--metadata-uri", audited.uri, "--zk-rate", RATE, *arguments),
             stdout=stdout,
             stderr=stderr,
             variables=environment,

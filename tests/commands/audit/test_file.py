@@ -39,7 +39,7 @@ BOOKIES = [f"bookie-{number}:3181" for number in range(7)]
 ROOT = "/tenant/ledgers"
 GARBAGE_ID = 20_000
 OF_FILE = {"file_written", "as_of_file", "replicated_as_of_file", "empty_as_of_file"}
-OF_THE_RUN = {"seconds", "out", "judged_at", "ledgers_from", "bookies_from"} | OF_FILE
+OF_THE_RUN = {"seconds", "out", "judged_at", "metadata_uri", "ledgers_from", "bookies_from"} | OF_FILE
 
 
 async def fill(store: ZooKeeperStore, uri: MetadataUri) -> None:
@@ -160,7 +160,8 @@ def test_an_older_snapshot_is_never_read_silently(directory: Path, tmp_path: Pat
         "the exit code is that of a finding"
     )
     assert run_bkctl("audit", "show", out).exit_code == 10
-    assert "damaged or\n  incomplete: 2." in Path(out, "report.html").read_text()
+    assert "Newer snapshots that are damaged or incomplete: 2." in Path(out, "report.html").read_text()
+    assert done.json()["verdict"].startswith("2 newer snapshots could not be read, so this is of snapshot ")
 
     (directory / "snapshot.3.gz").write_bytes(whole)
     newest = run_bkctl("audit", "--from", str(directory.parent), "-o", "json")
@@ -188,7 +189,7 @@ def test_every_output_has_the_age_of_what_is_in_the_file(tmp_path: Path, copied_
     assert f"snapshot {file} is of {written}" in shown.stderr
     assert "before the audit: of the 10 ledgers, 10 are as of that time" in shown.stderr
     page = Path(out, "report.html").read_text()
-    assert f", a file of {written[:16].replace('T', ' ')} UTC" in page
+    assert f"ledgers are of a file of {written[:16].replace('T', ' ')} UTC" in page
     assert "2 h before: 10 ledgers are as of that time" in page
 
 

@@ -185,7 +185,7 @@ async def test_the_list_is_what_ledger_delete_takes(pulsar: PulsarCluster, tmp_p
     assert "named by Pulsar's metadata" in table
 
     await pulsar.store.set(f"{pulsar.chroot}/managed-ledgers/{T}", topic([1, 3]), 0)
-    result = await pulsar.orphans("--only", str(out), "--out", str(again), "-o", "json")
+    result = await pulsar.orphans("--from-file", str(out), "--out", str(again), "-o", "json")
     assert (result.json()["ledgers"], result.json()["orphans"]) == (3, 2)
     deleted = await pulsar.bkctl("ledger", "delete", "--from-file", str(again), "--confirm", "2", "-o", "json")
     assert (deleted.exit_code, deleted.json()["deleted"]) == (0, 2), deleted
@@ -292,7 +292,7 @@ async def test_zookeeper_that_fails_between_the_readings_gives_no_list(tmp_path:
         ),
         (("--settle", "0"), "'0' is not a duration"),
         (("--settle", "999ms"), "--settle 999ms is too short: Pulsar may be replacing a reference during both"),
-        (("--only", "nowhere"), "nowhere"),
+        (("--from-file", "nowhere"), "nowhere"),
     ],
 )
 async def test_bad_options(pulsar: PulsarCluster, arguments: tuple[str, ...], problem: str) -> None:

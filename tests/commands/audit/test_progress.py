@@ -7,46 +7,37 @@ from pathlib import Path
 import pytest
 
 from bkctl.commands.audit.ledger_progress import LedgerProgress
+from bkctl.commands.progress import ProgressBar
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from tests.commands.test_progress import ManualClock
 from tests.processes import run_bkctl_on_terminal
 from tests.snapshot_files import SampleCluster, write_for_server
 
 
-class Shown:
-    is_shown = True
-
-    def __init__(self) -> None:
-        self.lines: list[tuple[float, float | None, str | None]] = []
-
-    def update(
-        self, done: float, total: float | None = None, note: str | None = None, count: str | None = None
-    ) -> None:
-        self.lines.append((done, total, count))
-
-
-def test_ledgers_of_how_many_and_the_rate_are_shown() -> None:
-    shown = Shown()
-    progress = LedgerProgress(shown, 80_000)
+def test_ledgers_of_how_many_are_shown() -> None:
+    clock = ManualClock()
+    bar = ProgressBar("auditing", clock)
+    progress = LedgerProgress(bar, 80_000)
     progress.show(1_000)
+    assert bar.lines(120)[0].endswith(" 1,000 of about 80,000 ledgers")
+    clock.now_s += 10
     progress.show_parts(3, 8)
+    first, second = bar.lines(120)
+    assert first.endswith(" 30,000 of about 80,000 ledgers")
+    assert second == "elapsed 0:10, about 0:17 left, 3,000/s"
     progress.show(90_000)  # more than expected: ledgers were created meanwhile
-    assert [(done, total) for done, total, _ in shown.lines] == [(1_000, 80_000), (30_000, 80_000), (90_000, 80_000)]
-    texts = [text or "" for _, _, text in shown.lines]
-    assert texts[0] == "1,000 of about 80,000 ledgers"
-    assert texts[1].startswith("30,000 of about 80,000 ledgers, ")
-    assert texts[2].startswith("90,000 of about 90,000 ledgers, ")
-    assert all(text.endswith("/s") for text in texts[1:])
+    assert bar.lines(120)[0].endswith(" 90,000 of about 90,000 ledgers")
 
 
 def test_an_unknown_number_is_shown_as_unknown() -> None:
-    shown = Shown()
-    LedgerProgress(shown, None).show(1_000)
-    LedgerProgress(shown, None).show_parts(1, 4)
-    assert shown.lines[0][2] == "1,000 ledgers"
-    assert shown.lines[1] == (1, 4, "1 of 4 parts, number of ledgers unknown")
+    bar = ProgressBar("auditing", ManualClock())
+    LedgerProgress(bar, None).show(1_000)
+    assert bar.lines(120)[0] == "auditing 1,000 ledgers"
+    LedgerProgress(bar, None).show_parts(1, 4)
+    assert bar.lines(120)[0].endswith(" 1 of 4 parts, number of ledgers unknown")
 
 
 @pytest.mark.cluster
@@ -60,5 +51,5 @@ async def test_the_number_of_ledgers_is_known_before_they_are_read(tmp_path: Pat
         exit_code, output = run_bkctl_on_terminal("audit", "--metadata-uri", f"zk://{server.connect_string}/ledgers")
     assert 20_400 <= estimate <= 20_410
     assert exit_code == 10
-    assert "ledgers, " in output
+    assert " left, " in output
     assert f"of about {estimate:,}" in output

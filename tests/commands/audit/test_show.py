@@ -37,7 +37,7 @@ def test_an_earlier_report_is_shown_as_it_was_printed(report: tuple[str, dict[st
     shown = run_bkctl("audit", "show", directory, "-o", "json")
     assert shown.exit_code == FINDINGS
     assert shown.json() == printed | {"seconds": None}
-    assert "Replication by bookie" in run_bkctl("audit", "show", directory, "-o", "table").stdout
+    assert "Replication by bookie" in run_bkctl("audit", "show", directory, "-o", "wide").stdout
     assert (Path(directory) / "report.html").read_text().startswith("<!doctype html>")
 
 
@@ -79,6 +79,28 @@ def test_why_racks_could_not_be_judged_is_told(report: tuple[str, dict[str, obje
     (tmp_path / "report.json").write_text(json.dumps(body))
     done = run_bkctl("audit", "show", str(tmp_path), "--fail-on", "one_rack")
     assert "no rack is known, or all registered bookies are in one" in done.stderr
+
+
+def test_a_report_of_an_older_bkctl_is_shown(report: tuple[str, dict[str, object]], tmp_path: Path) -> None:
+    """It has no identity of the cluster, and does not say which bookies are to be started."""
+    body = json.loads((Path(report[0]) / "report.json").read_text())
+    for name in ("metadata_uri", "instance_id"):
+        del body["summary"][name]
+    for row in body["under_replicated"]:
+        del row["no_copy_bookies"]
+    for row in body["bookies"]:
+        del row["maintenance_end_ms"], row["maintenance_user"]
+    (tmp_path / "report.json").write_text(json.dumps(body))
+    shown = run_bkctl("audit", "show", str(tmp_path), "--compare", report[0], "-o", "table")
+    assert shown.exit_code == FINDINGS, shown
+    verdict, changes = shown.stdout.splitlines()[:2]
+    assert verdict.startswith("warning: ")
+    assert changes.endswith(": no ledger changed its state")
+
+
+def test_the_severity_of_the_verdict_is_coloured(report: tuple[str, dict[str, object]]) -> None:
+    shown = run_bkctl("audit", "show", report[0], "-o", "table", "--color", "always").stdout
+    assert shown.startswith("\x1b[33mwarning\x1b[0m: ")
 
 
 def test_what_is_no_report(tmp_path: Path) -> None:

@@ -68,10 +68,18 @@ async def test_losses_of_bookies_racks_and_both(config: Path) -> None:
 
 
 async def test_the_tables_show_what_has_an_effect(config: Path) -> None:
-    text = audit(config, "-o", "table").stdout
+    text = audit(config, "-o", "wide").stdout
     (table,) = (part for part in text.split("\n\n") if part.startswith("Ledgers that one more loss would affect"))
     assert [line.split()[0] for line in table.splitlines()[3:]] == [B1, B2, B3, "/r1", "/r2"]
     assert "Ledgers that break placement rules" in text
+
+
+async def test_below_the_findings_is_what_was_asked_for_alone(config: Path) -> None:
+    title = "Ledgers that one more loss would affect"
+    assert title not in audit(config, "-o", "table").stdout
+    text = audit(config, "-o", "table", "--what-if", f"{B3},{DOWN}").stdout
+    (table,) = (part for part in text.split("\n\n") if part.startswith(title))
+    assert [line.split()[:3] for line in table.splitlines()[3:]] == [[f"{B3},{DOWN}", "2", "1"]]
 
 
 @pytest.mark.parametrize(

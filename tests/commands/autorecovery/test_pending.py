@@ -132,7 +132,7 @@ async def test_watching_measures_the_time_left(metadata_uri: str) -> None:
     async with await ZooKeeperStore.connect(uri.servers) as store:
         await _plant(store, uri.root, uri.tree)
         with TerminalSession(
-            "autorecovery", "pending", "--watch", "--interval", "50ms", BKCTL_METADATA_URI=metadata_uri
+            "autorecovery", "pending", "-w", "--interval", "50ms", BKCTL_METADATA_URI=metadata_uri
         ) as session:
             await asyncio.to_thread(session.wait_for, "5 ledgers marked")
             assert await UnderReplicationMarks(store, uri.root, LoopClock()).clear(5, 0)

@@ -130,7 +130,7 @@ async def test_status_shows_what_the_daemons_noted(metadata_uri: str) -> None:
         assert [(each["ledger_id"], each["missing_bookies"]) for each in body["losses"]] == [("5", [B])]
         for words in (
             "1 ledger has entries that no registered bookie has: 5: bkctl ledger explain 5",
-            f"the maintenance of bookie {A} is overdue by 60 min: bkctl autorecovery maintenance end {A}",
+            f"the maintenance of bookie {A} is overdue by 60 min; start {A}: bkctl autorecovery maintenance list",
             "its task copies fails: no progress for 300 s (never succeeded)",
             "no worker has finished one for 2 h: bkctl autorecovery pending",
         ):

@@ -30,7 +30,7 @@ class AdminBookie(NamedTuple):
 
     def run(self, *arguments: str) -> BkctlResult:
         """``bkctl bookie ...`` over the socket."""
-        return run_bkctl("bookie", *arguments, "--dir", str(self.directory))
+        return run_bkctl("bookie", *arguments, "--ledger-dir", str(self.directory))
 
     def run_over_tcp(self, *arguments: str, token_file: Path | str = "") -> BkctlResult:
         """``bkctl bookie ... ID``, with this bookie's socket out of sight."""

@@ -65,7 +65,7 @@ def test_several_bookies_are_listed(bookie: AdminBookie, metadata_uri: str, tmp_
         refused = run_bkctl("bookie", "state")
         assert refused.exit_code == 2
         for each in (bookie, second):
-            assert f"{each.bookie_id} (--dir {each.directory})" in refused.stderr
+            assert f"{each.bookie_id} (--ledger-dir {each.directory})" in refused.stderr
 
 
 def test_a_bookie_that_does_not_run(bookie: AdminBookie, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_bookie_that_does_not_run(bookie: AdminBookie, tmp_path: Path) -> None
     stopped = bookie.run("state")
     assert stopped.exit_code == 7
     assert "it does not run: there is no" in stopped.stderr
-    missing = run_bkctl("bookie", "state", "--dir", str(tmp_path / "nowhere"))
+    missing = run_bkctl("bookie", "state", "--ledger-dir", str(tmp_path / "nowhere"))
     assert (missing.exit_code, missing.stderr) == (2, f"error: {tmp_path}/nowhere is not a directory\n")
 
 
@@ -114,9 +114,9 @@ def test_an_admin_port_on_all_addresses_is_at_the_address_of_the_bookie(host: st
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("b1:3181", "--dir", "/"), "use either an ID or --dir"),
+        (("b1:3181", "--ledger-dir", "/"), "use either an ID or --ledger-dir"),
         (("no/id",), "is not a valid bookie id"),
-        (("--dir", "/nowhere"), "/nowhere is not a directory"),
+        (("--ledger-dir", "/nowhere"), "/nowhere is not a directory"),
     ],
 )
 def test_wrong_arguments(words: tuple[str, ...], sentence: str) -> None:

@@ -63,7 +63,7 @@ def test_the_mode_is_kept_over_a_restart_with_reason_and_time(bookie: AdminBooki
 
 def test_a_bookie_is_made_read_only_after_the_others_that_leave(bookie: AdminBookie, tmp_path: Path) -> None:
     uri, said = parse_metadata_uri(bookie.metadata_uri), tmp_path / "said"
-    words = ("bookie", "set-mode", "read-only", "--yes", "--dir", str(bookie.directory))
+    words = ("bookie", "set-mode", "read-only", "--yes", "--ledger-dir", str(bookie.directory))
 
     async def run(stderr: IO[str]) -> int:
         drain = OperationHolder("bookie drain", pid=os.getpid())
@@ -91,7 +91,7 @@ def test_a_bookie_is_made_read_only_after_the_others_that_leave(bookie: AdminBoo
 def test_a_mode_that_another_operator_has_set_after_the_plan_is_kept(
     bookie: AdminBookie, given: tuple[str, ...], said: str
 ) -> None:
-    with TerminalSession("bookie", "set-mode", "read-only", *given, "--dir", str(bookie.directory)) as session:
+    with TerminalSession("bookie", "set-mode", "read-only", *given, "--ledger-dir", str(bookie.directory)) as session:
         session.wait_for("continue?")
         assert bookie.run("set-mode", "read-only", "--reason", "disk sdb", "--yes").exit_code == 0
         session.type("y\n")
@@ -154,7 +154,7 @@ def test_metrics_once_and_as_rates(bookie: AdminBookie) -> None:
     while (after := bookie.run("metrics", *grep).json()["items"][0]) == before:
         pass  # the text of an earlier scrape
     assert (after["type"], after["value"] - before["value"]) == ("summary", 20)
-    words = ("bookie", "metrics", "--dir", str(bookie.directory), "--grep", "uptime|cpu_seconds", "--watch")
+    words = ("bookie", "metrics", "--ledger-dir", str(bookie.directory), "--grep", "uptime|cpu_seconds", "-w")
     with TerminalSession(*words, "--interval", "50ms", "-o", "jsonl") as session:
         session.wait_for('"per_second":')
         session.type("\x03")
@@ -231,7 +231,7 @@ def test_a_bookie_that_is_killed_during_a_command(tmp_path: Path) -> None:
     silent = SilentBookie(tmp_path)
     thread = threading.Thread(target=silent.close_after_request)
     thread.start()
-    result = run_bkctl("bookie", "gc", "status", "--dir", str(tmp_path))
+    result = run_bkctl("bookie", "gc", "status", "--ledger-dir", str(tmp_path))
     thread.join()
     assert (result.exit_code, result.stdout) == (7, "")
     assert "no process listens on admin socket" in result.stderr  # it asked again
@@ -245,7 +245,7 @@ def test_a_bookie_that_is_killed_during_a_command(tmp_path: Path) -> None:
 )
 def test_a_command_to_a_hanging_bookie_ends_in_its_timeout(tmp_path: Path, words: tuple[str, ...]) -> None:
     silent = SilentBookie(tmp_path)
-    result = run_bkctl("bookie", *words, "--dir", str(tmp_path), "--timeout", "200ms")
+    result = run_bkctl("bookie", *words, "--ledger-dir", str(tmp_path), "--timeout", "200ms")
     silent.close()
     assert (result.exit_code, result.stdout) == (7, "")
     assert "no answer from admin socket" in result.stderr

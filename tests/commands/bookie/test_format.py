@@ -113,8 +113,10 @@ def test_ledgers_that_reference_the_bookie(host: StoppedBookie) -> None:
     host.name_in_ledgers(4, 5)
     text = host.refused("--delete-cookie")
     assert "2 ledgers reference bookie bookie-1 (4, 5)" in text
-    assert f"bkctl decommission {ID}, or --accept-data-loss" in text
-    done = host.format("--confirm", ID, "--accept-data-loss", "--delete-cookie")
+    assert f"bkctl decommission {ID}, or --accept-loss {ID} if" in text
+    other = host.format("--confirm", ID, "--accept-loss", "b2:3181")
+    assert (other.exit_code, f"the directories are those of bookie {ID}" in other.stderr) == (2, True)
+    done = host.format("--confirm", ID, "--accept-loss", ID, "--delete-cookie")
     assert done.exit_code == 0, done.stderr
     assert "data may be lost permanently: 2 ledgers reference bookie bookie-1" in done.stderr
     assert host.files() == []
@@ -140,15 +142,15 @@ def test_an_accepted_loss_is_that_of_the_plan(host: StoppedBookie) -> None:
     host.boot(1)
     before = host.tree()
     plan = str(host.directory / "plan-without-references")
-    assert host.format("--accept-data-loss", "--plan-out", plan).exit_code == 0
-    accepted = (*host.arguments, "--accept-data-loss", "--quiet")
+    assert host.format("--accept-loss", ID, "--plan-out", plan).exit_code == 0
+    accepted = (*host.arguments, "--accept-loss", ID, "--quiet")
     with TerminalSession("bookie", "format", *accepted, **host.operator.environment) as session:
         session.wait_for(f"Type {ID} to continue")
         host.name_in_ledgers(4)
         session.type(f"{ID}\n")
         assert session.exit_code() == 5, session.screen
     assert "something has changed since the plan was made" in session.screen
-    applied = host.format("--accept-data-loss", "--apply", plan, "--confirm", ID)
+    applied = host.format("--accept-loss", ID, "--apply", plan, "--confirm", ID)
     assert (applied.exit_code, "the saved plan no longer fits" in applied.stderr) == (5, True)
     with TerminalSession("bookie", "format", *accepted, **host.operator.environment) as session:
         session.wait_for(f"Type {ID} to continue")
@@ -203,7 +205,7 @@ def test_what_cannot_be_checked_is_refused(host: StoppedBookie) -> None:
     for name in ("j", "l1", "l2"):
         host.version(name).write_bytes(other)
     assert "belongs to cluster instance another" in host.refused()
-    done = host.format("--confirm", ID, "--accept-data-loss")
+    done = host.format("--confirm", ID, "--accept-loss", ID)
     assert done.exit_code == 0, done.stderr
     assert host.files() == []
 
@@ -211,16 +213,16 @@ def test_what_cannot_be_checked_is_refused(host: StoppedBookie) -> None:
 def test_directories_of_another_bookie_are_never_deleted(host: StoppedBookie) -> None:
     host.boot(1)
     host.id = "bookie-2"
-    text = host.refused("--accept-data-loss")
+    text = host.refused("--accept-loss", "bookie-2")
     assert "belongs to bookie bookie-1, not to bookie-2" in text
     host.id = ID
     host.name_directories("j", "l2 l1")
-    assert "list all directories as before" in host.refused("--accept-data-loss")
+    assert "list all directories as before" in host.refused("--accept-loss", ID)
     host.name_directories("j", "l1")
-    assert "list all directories as before" in host.refused("--accept-data-loss")
+    assert "list all directories as before" in host.refused("--accept-loss", ID)
     host.name_directories("j", "l1 l2")
     os.rename(host.ledgers[1], host.directory / "away")
-    assert f"{host.ledgers[1]} is missing" in host.refused("--accept-data-loss")
+    assert f"{host.ledgers[1]} is missing" in host.refused("--accept-loss", ID)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -268,6 +270,7 @@ def test_the_mode_that_changes_nothing(host: StoppedBookie) -> None:
     before = host.tree()
     result = host.format("--confirm", ID, BKCTL_READ_ONLY="1")
     assert (result.exit_code, "read-only mode" in result.stderr) == (3, True)
-    assert host.format("--yes").exit_code == 2
+    refused = host.format("--yes")
+    assert (refused.exit_code, f"--yes is not enough: use --confirm {ID}" in refused.stderr) == (3, True)
     assert host.format("--confirm", "bookie-2").exit_code == 3
     assert host.tree() == before

@@ -95,13 +95,13 @@ def test_interrupt_follow_and_cancel(bookie: AdminBookie) -> None:
     assert refused.exit_code == 7, "no bookie is writable"
     again = bookie.run(*REBUILD, "--detach", "-o", "name")
     assert (again.exit_code, again.stdout) == (0, f"{job}\n")
-    with TerminalSession("bookie", *REBUILD, "--dir", str(bookie.directory)) as session:
+    with TerminalSession("bookie", *REBUILD, "--ledger-dir", str(bookie.directory)) as session:
         session.wait_for("rebuilding the index")
         session.type("\x03")
         session.wait_for("the rebuild continues in the bookie")
         session.wait_for("--cancel")
         assert session.exit_code() == 130
-    with TerminalSession("--timeout", "3", "bookie", *REBUILD, "--dir", str(bookie.directory)) as session:
+    with TerminalSession("--timeout", "3", "bookie", *REBUILD, "--ledger-dir", str(bookie.directory)) as session:
         session.wait_for("rebuilding the index")
         os.kill(bookie.process.pid, signal.SIGSTOP)
         try:
@@ -126,7 +126,7 @@ def test_a_bookie_that_ends_meanwhile(metadata_uri: str, tmp_path: Path, number:
     with running_bookie(metadata_uri, tmp_path) as bookie:
         write(bookie)
         _, child = begin_and_halt(bookie)
-        with TerminalSession("bookie", *REBUILD, "--dir", str(bookie.directory)) as session:
+        with TerminalSession("bookie", *REBUILD, "--ledger-dir", str(bookie.directory)) as session:
             session.wait_for("rebuilding the index")
             os.kill(bookie.process.pid, number)
             assert session.exit_code() in ({7} if number == signal.SIGKILL else {1, 7})

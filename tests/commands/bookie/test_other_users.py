@@ -89,5 +89,5 @@ def test_a_socket_of_another_user_and_no_admin_port(metadata_uri: str, tmp_path:
         os.chown(bookie.directory / "bkctl.admin.sock", OTHER_USER, -1)
         result = run_bkctl("bookie", "ready", bookie.bookie_id, BKCTL_METADATA_URI=metadata_uri)
         assert (result.exit_code, result.stdout) == (11, "")
-        assert f"(--dir {bookie.directory})" in result.stderr
+        assert f"(--ledger-dir {bookie.directory})" in result.stderr
         assert "set httpServerEnabled=true" in result.stderr

@@ -43,7 +43,7 @@ def test_a_bookie_is_ready_once_it_serves(metadata_uri: str, tmp_path: Path) -> 
 
 def test_a_probe_imports_no_event_loop_and_no_http_library(metadata_uri: str, tmp_path: Path) -> None:
     with running_bookie(metadata_uri, tmp_path) as bookie:
-        command = bkctl_command("bookie", "ready", "--dir", str(bookie.directory))
+        command = bkctl_command("bookie", "ready", "--ledger-dir", str(bookie.directory))
         finished = subprocess.run(
             [command[0], "-X", "importtime", *command[1:]],
             capture_output=True,

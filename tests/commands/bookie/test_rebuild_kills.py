@@ -65,7 +65,7 @@ class OneBookie:
         assert (state["mode"], state["reasons"]) == ("writable", [])
 
     def _ask(self, *words: str) -> BkctlResult:
-        result = self._cluster.run("bookie", *words, "--dir", self._directory, "-o", "json")
+        result = self._cluster.run("bookie", *words, "--ledger-dir", self._directory, "-o", "json")
         assert result.exit_code == 0, result.stdout + result.stderr
         return result
 

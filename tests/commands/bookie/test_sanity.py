@@ -178,8 +178,6 @@ def test_a_ledger_that_cannot_be_deleted_is_named(start_cluster: Callable[..., C
         ("--wait", "0"),
         ("--wait", "soon"),
         ("a/b",),
-        ("b1:3181", "b2:3181"),
-        ("b1:3181", "--yes"),
     ],
 )
 def test_wrong_arguments(arguments: tuple[str, ...]) -> None:

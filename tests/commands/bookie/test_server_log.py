@@ -193,7 +193,7 @@ def test_without_memory_there_is_a_traceback_only_with_debug(
 ) -> None:
     """Neither on stderr nor in a log file."""
     path = tmp_path / "log"
-    restore = configure_logging(Settings(is_debug=is_debug), is_server=True)
+    restore = configure_logging(Settings(is_debug=is_debug), sys.stderr, is_server=True)
     try:
         settings = LogSettings(log_file=str(path))
         with contextlib.closing(ServerLog(settings, is_debug=is_debug)):

@@ -89,7 +89,8 @@ def test_nobody_may_be_connected(operator: Operator, verb: str, where: str, tmp_
     ("arguments", "variables", "sentence"),
     [
         ((), {}, "stdin is not a terminal: use --confirm"),
-        ((), {"BKCTL_YES": "1"}, "stdin is not a terminal: use --confirm"),
+        ((), {"BKCTL_YES": "1"}, "--yes is not enough: use --confirm"),
+        (("-y",), {}, "--yes is not enough: use --confirm"),
         (("--confirm", "/ledgers"), {}, "the confirmation is '/ledgers'"),
         (("--confirm", "ID"), {"BKCTL_READ_ONLY": "1"}, "read-only mode"),
         (("--confirm", "ID", "--context", "prod"), {}, "is pinned to instance id another"),
@@ -304,8 +305,8 @@ def test_a_full_disk_stops_everything_before_it_begins(operator: Operator, tmp_p
         assert operator.tree() == before
     assert operator.backups() == []
     for arguments in (
-        ("ledger", "export", "--all", "--to"),
-        ("ledger", "export", "--all", "--native", "--to"),
+        ("ledger", "export", "--all", "--out"),
+        ("ledger", "export", "--all", "--native", "--out"),
         ("cluster", "nuke", "--plan-out"),
     ):
         path = tmp_path / "-".join(word.strip("-") for word in arguments)

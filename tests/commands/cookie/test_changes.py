@@ -20,7 +20,7 @@ NO_BOOKIE_IDS = ("a/b", "a,b", "READONLY", "")
 def cookie_file(host: BookieHost, *more: str) -> str:
     path = host.directory / "state-cookie"
     path.unlink(missing_ok=True)
-    result = host.cookie("generate", "--output-file", str(path), *more)
+    result = host.cookie("generate", "--out", str(path), *more)
     assert result.exit_code == 0, result.stderr
     return str(path)
 
@@ -30,9 +30,9 @@ def changing(host: BookieHost) -> dict[str, list[str]]:
     file = cookie_file(host)
     return {
         "delete": ["delete", ID],
-        "create": ["create", ID, "--file", file],
+        "create": ["create", ID, "--from-file", file],
         "create --from-config": ["create", ID, "--from-config", *host.arguments],
-        "update": ["update", ID, "--file", file],
+        "update": ["update", ID, "--from-file", file],
         "update --from-config": ["update", ID, "--from-config", *host.arguments],
         "migrate away": ["migrate", "--from", ID, "--to", "other", *host.arguments],
         "migrate hither": ["migrate", "--from", "other", "--to", ID, *host.arguments],
@@ -107,7 +107,8 @@ def test_delete_keeps_what_was_there(host: BookieHost) -> None:
     host.boot()
     stored = host.stored()
     assert host.operator.run("cookie", "delete", ID, BKCTL_YES="1").exit_code == 3, "a yes is not enough"
-    assert host.operator.run("cookie", "delete", ID, "--yes").exit_code == 2
+    refused = host.operator.run("cookie", "delete", ID, "--yes")
+    assert (refused.exit_code, f"--yes is not enough: use --confirm {ID}" in refused.stderr) == (3, True)
     planned = host.operator.succeed("cookie", "delete", ID, "--dry-run")
     assert planned.json()["subject"] == ID
     assert host.stored() == stored
@@ -166,7 +167,7 @@ def test_update_shows_the_difference_and_checks_the_version(host: BookieHost) ->
     host.name_directories("j", "m1 m2")
     file = cookie_file(host)
     plan = str(host.directory / "state-plan")
-    shown = host.operator.succeed("cookie", "update", ID, "--file", file, "--plan-out", plan).json()
+    shown = host.operator.succeed("cookie", "update", ID, "--from-file", file, "--plan-out", plan).json()
     [item] = shown["items"]
     assert {row["field"] for row in item["fields"]} == {"ledgerDirs", "indexDirs"}
     assert item["fields"][0]["new"] == list(host.ledgers)
@@ -177,10 +178,10 @@ def test_update_shows_the_difference_and_checks_the_version(host: BookieHost) ->
         await store.set(f"{host.root}/cookies/{ID}", stored, 0)
 
     host.operator.on_store(touch)
-    late = host.operator.run("cookie", "update", ID, "--file", file, "--apply", plan, "--confirm", ID)
+    late = host.operator.run("cookie", "update", ID, "--from-file", file, "--apply", plan, "--confirm", ID)
     assert late.exit_code == 5
     assert host.stored() == stored
-    host.operator.succeed("cookie", "update", ID, "--file", file, "--confirm", ID)
+    host.operator.succeed("cookie", "update", ID, "--from-file", file, "--confirm", ID)
     assert host.stored() == Path(file).read_bytes()
 
 
@@ -196,7 +197,10 @@ def test_two_at_once(host: BookieHost) -> None:
 @pytest.mark.parametrize("bookie_id", NO_BOOKIE_IDS)
 def test_ids_that_hang_java_are_never_written(host: BookieHost, bookie_id: str) -> None:
     file = cookie_file(host)
-    for words in (["create", bookie_id, "--file", file], ["migrate", "--from", ID, "--to", bookie_id, *host.arguments]):
+    for words in (
+        ["create", bookie_id, "--from-file", file],
+        ["migrate", "--from", ID, "--to", bookie_id, *host.arguments],
+    ):
         assert host.operator.run("cookie", *words, *answer(words[0], ID)).exit_code == 2
     assert host.operator.run("cookie", "show", bookie_id).exit_code in {2, 4}
 
@@ -204,22 +208,22 @@ def test_ids_that_hang_java_are_never_written(host: BookieHost, bookie_id: str) 
 @pytest.mark.parametrize("more", [["--instance-id", "another"], ["--instance-id", ""]])
 def test_a_cookie_that_no_bookie_could_start_with_is_not_stored(host: BookieHost, more: list[str]) -> None:
     file = cookie_file(host, *more)
-    assert host.operator.run("cookie", "create", ID, "--file", file, "--yes").exit_code == 3
+    assert host.operator.run("cookie", "create", ID, "--from-file", file, "--yes").exit_code == 3
     own = cookie_file(host)
-    assert host.operator.run("cookie", "create", "another-id", "--file", own, "--yes").exit_code == 3
+    assert host.operator.run("cookie", "create", "another-id", "--from-file", own, "--yes").exit_code == 3
     Path(own).write_bytes(b"junk")
-    assert host.operator.run("cookie", "create", ID, "--file", own, "--yes").exit_code == 2
+    assert host.operator.run("cookie", "create", ID, "--from-file", own, "--yes").exit_code == 2
     assert host.stored() is None
 
 
 def test_generate_create_start(host: BookieHost) -> None:
     """A cookie made before the first start is that of an emptied disk: the directories must carry it too."""
     file = cookie_file(host)
-    again = host.cookie("generate", "--output-file", file)
+    again = host.cookie("generate", "--out", file)
     assert (again.exit_code, again.stderr) == (5, f"error: {file} already exists: specify a new file\n")
-    host.operator.succeed("cookie", "create", ID, "--file", file, "--yes")
+    host.operator.succeed("cookie", "create", ID, "--from-file", file, "--yes")
     assert host.stored() == Path(file).read_bytes() == host.cookie("generate").stdout.encode()
-    assert host.operator.run("cookie", "create", ID, "--file", file, "--yes").exit_code == 5
+    assert host.operator.run("cookie", "create", ID, "--from-file", file, "--yes").exit_code == 5
     found = host.verify()
     assert found["cause"] == "missing disk"
     host.operator.succeed("cookie", "delete", ID, "--confirm", ID)

@@ -301,9 +301,10 @@ async def test_the_same_proof_allows_to_delete_the_ledger_or_to_leave_it_behind(
 
     ids = tmp_path / "ids"
     ids.write_text(f"{kept}\n")
-    alone = await planted.run("decommission", lost[0], "--accept-loss", str(ids), "--yes")
+    alone = await planted.run("decommission", lost[0], "--accept-loss", lost[0], "--from-file", str(ids), "--yes")
     assert (alone.exit_code, f"bookie {lost[1]} is not registered, and not named" in alone.stderr) == (3, True), alone
-    both = await planted.run("decommission", *lost, "--accept-loss", str(ids), "--yes")
+    accepted = [word for each in lost for word in ("--accept-loss", each)]
+    both = await planted.run("decommission", *lost, *accepted, "--from-file", str(ids), "--yes")
     assert (both.exit_code, both.json()["accepted_losses"]) == (0, [str(kept)]), both
 
 

@@ -40,7 +40,7 @@ async def test_one_ledger_is_deleted_by_its_id_and_comes_back_from_the_trash(she
     await shell.plant(7, TOPIC)
     await shell.plant(8, CLOSED)
     before = await shell.contents()
-    for wrong, exit_code in (([], 3), (["--yes"], 2), (["--confirm", "8"], 3), (["--confirm", "1"], 3)):
+    for wrong, exit_code in (([], 3), (["--yes"], 3), (["--confirm", "8"], 3), (["--confirm", "1"], 3)):
         assert (await shell.run("delete", "7", *wrong)).exit_code == exit_code
         assert await shell.contents() == before
     assert await shell.succeed("delete", "7", "--confirm", "7") | {"trash": ""} == {
@@ -174,7 +174,7 @@ async def test_killed_in_the_middle_everything_deleted_is_in_the_trash(shell: Le
     before = await shell.contents()
     ids = shell.directory / "ids"
     ids.write_text("\n".join(map(str, range(300))))
-    process = await shell.begin("delete", "--from-file", str(ids), "--confirm", "300", "--rate", "75")
+    process = await shell.begin("delete", "--from-file", str(ids), "--confirm", "300", "--max-per-second", "75")
 
     async def has_begun() -> bool:
         assert process.returncode is None

@@ -36,7 +36,7 @@ def dump(shell: LedgerShell, metadata: LedgerMetadata, name: str = "dump") -> st
 async def export(shell: LedgerShell, *arguments: str) -> tuple[str, list[dict[str, Any]]]:
     path = shell.directory / "export.jsonl"
     path.unlink(missing_ok=True)
-    result = await shell.run("export", *arguments, "--to", str(path))
+    result = await shell.run("export", *arguments, "--out", str(path))
     assert result.exit_code == 0, result
     return str(path), [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -68,7 +68,7 @@ async def test_native_bytes(shell: LedgerShell) -> None:
     await shell.plant(1, OLD_FORMAT)
     await shell.plant(2, CLOSED)
     directory = shell.directory / "dumps"
-    assert (await shell.run("export", "1", "0x2", "--native", "--to", str(directory))).exit_code == 0
+    assert (await shell.run("export", "1", "0x2", "--native", "--out", str(directory))).exit_code == 0
     assert {file.name: file.read_bytes() for file in directory.iterdir()} == {
         "1.ledger": encode_ledger_metadata(OLD_FORMAT),
         "2.ledger": encode_ledger_metadata(CLOSED),
@@ -234,7 +234,7 @@ async def test_killed_in_the_middle_and_run_again(shell: LedgerShell) -> None:
     path, _ = await export(shell, "--all")
     for ledger_id in before:
         await shell.store.delete(shell.path(ledger_id))
-    process = await shell.begin("import", path, "--create-only", "--yes", "--rate", "75")
+    process = await shell.begin("import", path, "--create-only", "--yes", "--max-per-second", "75")
 
     async def has_begun() -> bool:
         assert process.returncode is None
@@ -259,18 +259,18 @@ async def test_export_of_what_is_not_there(shell: LedgerShell) -> None:
         (["1", "--all"], 2),
         ([str(TOO_LARGE)], 2),
     ]:
-        result = await shell.run("export", *arguments, "--to", str(target))
+        result = await shell.run("export", *arguments, "--out", str(target))
         assert result.exit_code == code
         assert list(shell.directory.glob("out*")) == [], "all or nothing"
-    assert (await shell.run("export", "1", "--to", "/proc/nowhere/out")).exit_code == 1
+    assert (await shell.run("export", "1", "--out", "/proc/nowhere/out")).exit_code == 1
     target.mkdir()
     (target / "1.ledger").write_text("mine")
     for taken, arguments in [(target / "1.ledger", []), (target, []), (target / "1.ledger", ["--native"])]:
         to = target if arguments else taken
-        refused = await shell.run("export", "1", *arguments, "--to", str(to))
+        refused = await shell.run("export", "1", *arguments, "--out", str(to))
         assert (refused.exit_code, refused.stderr) == (5, f"error: {taken} already exists: specify a new file\n")
     assert (target / "1.ledger").read_text() == "mine"
-    assert (await shell.run("export", "1", "--to", "/dev/full/x")).exit_code == 1
+    assert (await shell.run("export", "1", "--out", "/dev/full/x")).exit_code == 1
 
 
 async def test_show_of_several(shell: LedgerShell) -> None:

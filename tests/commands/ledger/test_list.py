@@ -64,6 +64,7 @@ async def ids(shell: LedgerShell, *arguments: str) -> list[int]:
         ("--bookie b1:3181", [1, 2, 3, 5, 6, 7, 8, 2**62]),
         ("--bookie b3:3181", [1, 2, 3, 7, 8, 2**62]),  # the one entry of 5 is not there, the open ends count
         ("--bookie b4:3181", [7]),
+        ("--bookie b4:3181 --bookie b3:3181", [1, 2, 3, 7, 8, 2**62]),
         ("--bookie b5:3181", [7]),
         ("--size-gt 1000", [5]),
         ("--size-gt 999", [2, 5, 8, 2**62]),

@@ -1,4 +1,4 @@
-"""``bkctl ledger read`` and ``verify --entries`` of ledgers whose end is unknown or damaged, and of one bookie."""
+"""``bkctl ledger read`` and ``verify --range`` of ledgers whose end is unknown or damaged, and of one bookie."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def test_named_entries_of_a_ledger_that_cannot_be_closed(cluster: Cluster) -> No
     require(cluster.run("ledger", "read", ledger_id, "10"), 4, "has no entry 10: no bookie that should store it has it")
     require(cluster.run("ledger", "read", ledger_id, "9-"), 4, "has no entry 9: it is open, and its last confirmed")
 
-    healthy = succeed(cluster, "ledger", "verify", ledger_id, "--entries", "0-12").json()
+    healthy = succeed(cluster, "ledger", "verify", ledger_id, "--range", "0-12").json()
     assert (healthy["entries"], healthy["copies_good"], healthy["items"][0]["last_entry_id"]) == (10, 30, "9")
-    require(cluster.run("ledger", "verify", ledger_id, "--entries", "10-12"), 4, "no entry of ledger")
+    require(cluster.run("ledger", "verify", ledger_id, "--range", "10-12"), 4, "no entry of ledger")
 
     stop_all_but(cluster, cluster.bookies[0].id)
 
@@ -88,12 +88,12 @@ def test_named_entries_of_a_ledger_that_cannot_be_closed(cluster: Cluster) -> No
     for arguments in ((), ("3-",)):
         require(cluster.run("ledger", "read", ledger_id, *arguments), 1, "specify FIRST-LAST to read these entries")
     require(cluster.run("ledger", "read", ledger_id, f"0-{2**63}"), 2, "is too large")
-    verified = cluster.run("ledger", "verify", ledger_id, "--entries", "0-9")
+    verified = cluster.run("ledger", "verify", ledger_id, "--range", "0-9")
     totals = verified.json()
     assert (verified.exit_code, totals["entries"]) == (10, 10)
     assert (totals["copies_good"], totals["copies_unreachable"], totals["copies_missing"]) == (10, 20, 0)
     assert "it is open, and its end is unknown" in totals["items"][0]["problem"]
-    beyond = cluster.run("ledger", "verify", ledger_id, "--entries", "8-12").json()["items"][0]
+    beyond = cluster.run("ledger", "verify", ledger_id, "--range", "8-12").json()["items"][0]
     assert (beyond["entries"], beyond["unreadable"], beyond["lost"]) == (2, "10-12", None)
     assert cluster.run("ledger", "show", ledger_id).json()["state"] == "open"
     assert ids_of(cluster.run("ledger", "read", secret, "0-9")) == TEN
@@ -112,7 +112,7 @@ def test_named_entries_of_a_ledger_with_a_damaged_last_entry(
 
     assert ids_of(cluster.run("ledger", "read", ledger_id, "0-8")) == TEN[:9]
     assert cluster.run("ledger", "read", ledger_id, "0-9").exit_code in {1, 7, 12}
-    verified = cluster.run("ledger", "verify", ledger_id, "--entries", "0-8").json()
+    verified = cluster.run("ledger", "verify", ledger_id, "--range", "0-8").json()
     assert (verified["entries"], verified["copies_good"]) == (9, 9)
     one = cluster.run("ledger", "read", ledger_id, "--from-bookie", cluster.bookies[0].id)
     assert ids_of(one) == TEN[:9]

@@ -123,7 +123,7 @@ async def test_the_plan_first_then_all_ledgers_then_back_again(shell: LedgerShel
             f"will rename {OLD} to {new} in 4 segments of 4 ledgers (4 scanned)",
             f"{new} has all of 4 sampled entries of {OLD}",
         ]
-    for wrong, exit_code in ((["--yes", "--confirm", new], 2), (["--confirm", OLD], 3), (["--confirm", "4"], 3)):
+    for wrong, exit_code in ((["--yes"], 3), (["--confirm", OLD], 3), (["--confirm", "4"], 3)):
         assert (await shell.run(*rewrite(OLD, new, *wrong))).exit_code == exit_code
     assert await shell.contents() == before
     done = await shell.succeed(*rewrite(OLD, new, "--confirm", new))
@@ -302,7 +302,7 @@ async def test_killed_in_the_middle_and_run_again(shell: LedgerShell, bookies: l
     expected = await written(shell, new, 2)
     ids = await fill(shell, (OLD, bookies[1]), 300)
     before = await shell.contents()
-    process = await shell.begin(*rewrite(OLD, new, "--confirm", new, "--rate", "75"))
+    process = await shell.begin(*rewrite(OLD, new, "--confirm", new, "--max-per-second", "75"))
 
     async def changed() -> int:
         return sum(version != before[each][1] for each, (_, version) in (await shell.contents()).items())
@@ -348,7 +348,7 @@ async def test_two_at_once_and_others_who_write(shell: LedgerShell, bookies: lis
         is_over.set()
         return len(ids)
 
-    arguments = rewrite(OLD, new, "--confirm", new, "--rate", "300")
+    arguments = rewrite(OLD, new, "--confirm", new, "--max-per-second", "300")
     first, second, moved = await asyncio.gather(shell.run(*arguments), shell.run(*arguments), disturb())
     assert moved == 150
     assert is_over.is_set()
@@ -363,7 +363,7 @@ async def test_a_source_that_comes_back_stops_it(shell: LedgerShell, bookies: li
     new = bookies[0]
     await written(shell, new, 1)
     await fill(shell, (OLD, bookies[1]), 300)
-    process = await shell.begin(*rewrite(OLD, new, "--confirm", new, "--rate", "100", "-o", "json"))
+    process = await shell.begin(*rewrite(OLD, new, "--confirm", new, "--max-per-second", "100", "-o", "json"))
 
     async def left() -> int:
         return sum(OLD in each.last_segment.ensemble for each in (await metadata(shell)).values())

@@ -60,7 +60,12 @@ def planted(
 
     def run(*arguments: str) -> BkctlResult:
         with monkeypatch.context() as patch:
-            environment = {"PATH": "", "HOME": str(tmp_path), "BKCTL_METADATA_URI": metadata_uri}
+            environment = {
+                "PATH": "",
+                "HOME": str(tmp_path),
+                "BKCTL_METADATA_URI": metadata_uri,
+                "BKCTL_OUTPUT": "json",
+            }
             patch.setattr("os.environ", environment)
             code = main(arguments)
         captured = capfd.readouterr()

@@ -13,7 +13,7 @@ def test_a_dead_bookie_that_ledgers_name_is_a_finding(cluster: Cluster) -> None:
     written = cluster.run("ledger", "write-test", "--ledgers", "3", "--entries", "6", "-E", "3", "-W", "2")
     assert written.exit_code == 0, written
     sound = cluster.run("metadata", "doctor")
-    assert (sound.exit_code, [each["rule"] for each in sound.json()["findings"]]) == (0, ["no-auditor"])
+    assert (sound.exit_code, [each["rule"] for each in sound.json()["findings"]]) == (10, ["no-auditor"])
 
     dead = cluster.bookies[1].id
     cluster.stop_bookie(dead)
@@ -27,7 +27,9 @@ def test_a_dead_bookie_that_ledgers_name_is_a_finding(cluster: Cluster) -> None:
 
     found = cluster.run("metadata", "doctor", "--severity", "warning")
     assert found.exit_code == 10
-    [finding] = found.json()["findings"]
+    finding, no_auditor = found.json()["findings"]
+    status = {each["part"]: each["severity"] for each in cluster.run("status").json()["findings"]}
+    assert (no_auditor["rule"], no_auditor["severity"]) == ("no-auditor", status["no_auditor"])
     assert (finding["severity"], finding["rule"]) == ("warning", "bookie-down-with-ledgers")
     assert finding["problem"] == f"Bookie {dead} is not registered, and 3 ledgers reference it."
     assert f"bkctl recover failed-bookie {dead}" in finding["cure"]

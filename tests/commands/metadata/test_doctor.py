@@ -224,7 +224,7 @@ def test_memory_does_not_grow_with_the_tree(planted: Planted) -> None:
 def peak_kibibytes(planted: Planted, findings_count: int = 0) -> int:
     """Peak resident memory of the command in a process of its own."""
     finished = subprocess.run(
-        [sys.executable, "-P", "-c", MEASURED, *DOCTOR, "-o", "json", "--severity", "warning", "--rate", "0"],
+        [sys.executable, "-P", "-c", MEASURED, *DOCTOR, "-o", "json", "--severity", "warning", "--zk-rate", "0"],
         capture_output=True,
         text=True,
         env=bkctl_environment(BKCTL_METADATA_URI=planted.metadata_uri),

@@ -94,7 +94,7 @@ def test_a_lost_log_is_told_with_what_was_in_it(directories: Directories) -> Non
     (found,) = result.json()["items"]
     assert (found["severity"], found["check"], found["path"]) == ("critical", "entry logs", str(log))
     assert "12 entries of 4 ledgers (1, 2, 3, 4) were in it" in found["finding"]
-    assert "docs/runbooks/lost-entries.md" in found["fix"]
+    assert "bkctl help lost-entries" in found["fix"]
 
 
 def deep_findings(directories: Directories) -> list[dict[str, Any]]:
@@ -142,7 +142,7 @@ def test_csv_has_a_line_for_each_finding(filled: Directories) -> None:
     assert result.exit_code == 10
     lines = [each for each in csv.DictReader(result.stdout.splitlines()) if each["check"] == "locations"]
     assert [(each["path"], each["ledger_id"] != "") for each in lines] == [(str(log_of(filled)), True)] * 2
-    assert "docs/runbooks/lost-entries.md" in lines[0]["fix"]
+    assert "bkctl help lost-entries" in lines[0]["fix"]
 
 
 def test_rows_of_deleted_ledgers_are_no_problem(filled: Directories) -> None:
@@ -175,7 +175,7 @@ def test_a_deep_check_of_a_lost_log(filled: Directories) -> None:
         "entry_id": None,
         "offset": None,
         "finding": "there is no such log: 12 entries of 4 ledgers (1, 2, 3, 4) were in it",
-        "fix": "see docs/runbooks/lost-entries.md",
+        "fix": "see bkctl help lost-entries",
     }
 
 
@@ -189,8 +189,8 @@ def test_a_lost_log_beside_damage_that_is_seen_entry_by_entry(filled: Directorie
     (damaged,) = [each for each in items if each["check"] == "locations"]
     assert lost["finding"] == "there is no such log: 1 entry of 1 ledger (2) was in it"
     assert damaged["entry_id"] == "0"
-    assert "lost-entries.md" in lost["fix"]
-    assert "lost-entries.md" in damaged["fix"]
+    assert "bkctl help lost-entries" in lost["fix"]
+    assert "bkctl help lost-entries" in damaged["fix"]
 
 
 def test_a_deep_check_of_a_cut_log(filled: Directories) -> None:

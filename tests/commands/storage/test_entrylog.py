@@ -122,9 +122,18 @@ def test_names_and_directories(tmp_path: Path) -> None:
     directories.fill()
     result = directories.run("entrylog", "scan", "0.log")
     assert result.exit_code == 2
-    assert "choose one with --directory" in result.stderr
-    chosen = directories.succeed("entrylog", "scan", "0.log", "--directory", str(tmp_path / "l1"), "-o", "json")
+    first, second = (str(tmp_path / name / "current" / "0.log") for name in ("l0", "l1"))
+    assert f"2 directories have an entry log 0.log: give the path of one: {first}, {second}" in result.stderr
+    chosen = directories.succeed("entrylog", "scan", second, "-o", "json")
     assert {item["ledger_id"] for item in chosen.json()["items"]} == {"1", "3"}
+    conf = tmp_path / "bk.conf"
+    conf.write_text(
+        f"metadataServiceUri=zk://h/ledgers\njournalDirectories={tmp_path}/j0\nledgerDirectories={tmp_path}/l0,{tmp_path}/l1\n"
+    )
+    one = ("--conf", str(conf), "--ledger-dir", str(tmp_path / "l1"))  # the option replaces the list of the file
+    assert run_bkctl("storage", "entrylog", "scan", "0.log", *one, "-o", "json").stdout == chosen.stdout
+    both = directories.succeed("entrylog", "show", second, "--ledger", "1", "--ledger", "3", "-o", "json")
+    assert {item["ledger_id"] for item in both.json()["items"]} == {"1", "3"}
     (tmp_path / "8.log").mkdir()
     (tmp_path / "l0" / "current" / "7b.log").symlink_to("nowhere")
     for words, code, said in (
@@ -133,11 +142,10 @@ def test_names_and_directories(tmp_path: Path) -> None:
         (("show", str(tmp_path / "foo.log")), 2, "not named like an entry log"),
         (("show", str(tmp_path / "9.log")), 4, "no entry log"),
         (("scan", str(tmp_path / "8.log")), 4, "8.log is not a file"),
-        (("scan", "7b", "--directory", str(tmp_path / "l0")), 2, "'7b' is not an entry log"),
-        (("scan", "0x7b", "--directory", str(tmp_path / "l0")), 4, "7b.log is a broken link"),
-        (("scan", "0", "--directory", str(tmp_path)), 2, "the bookie's directories are"),
-        (("show", "0", "--directory", str(tmp_path / "l0"), "--entry", "3"), 2, "--entry needs --ledger"),
-        (("show", "0", "--directory", str(tmp_path / "l0"), "--ledger", "9"), 4, "has no entry of ledger 9"),
+        (("scan", "7b"), 2, "'7b' is not an entry log"),
+        (("scan", "0x7b"), 4, "7b.log is a broken link"),
+        (("show", first, "--entry", "3"), 2, "--entry needs --ledger"),
+        (("show", first, "--ledger", "9"), 4, "has no entry of ledger 9"),
     ):
         failed = directories.run("entrylog", *words)
         assert (failed.exit_code, said in failed.stderr) == (code, True), failed

@@ -16,7 +16,7 @@ from tests.processes import BkctlResult, run_bkctl
 from tests.runtime.bookie.small_disk import SmallDisk, small_disk
 from tests.storage.engines import checkpoint
 
-RUNBOOK = "docs/runbooks/full-disk.md"
+RUNBOOK = "bkctl help full-disk"
 TORN = struct.pack("<IHB", 0, 4, 1) + bytes(4)
 """A whole record of LevelDB's log whose bytes never came to the disk."""
 

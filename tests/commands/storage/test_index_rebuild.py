@@ -75,7 +75,7 @@ def test_a_saved_plan_counts_where_nothing_is_to_do(directories: Directories) ->
 
 def test_both_can_be_asked_for_by_name(directories: Directories) -> None:
     directories.fill()
-    result = directories.succeed("index", "rebuild", "--yes", "--ledgers", "--locations", "-o", "json").json()
+    result = directories.succeed("index", "rebuild", "--yes", "--ledger-rows", "--locations", "-o", "json").json()
     assert result["directories"][0]["rebuilt"] == "ledgers, locations"
     with directories.opened() as storage:
         row = storage.engine_of(3).ledger(3)

@@ -50,6 +50,8 @@ def test_show_one_ledger(directories: Directories) -> None:
     assert (answer["entries"], answer["first_entry"], answer["last_entry"]) == (3, "0", "2")
     assert answer["logs"] == [{"log": "0.log", "entries": 3}]
     assert directories.run("index", "show", "--ledger", "99").exit_code == 4
+    two = directories.run("index", "show", "--ledger", "3", "--ledger", "99", "-o", "json")
+    assert (two.exit_code, [row["ledger_id"] for row in two.json()["items"]]) == (4, ["3"])
     lose(directories.config, LOCATIONS_DATABASE)
     lost = directories.run("index", "show", "--ledger", "3")
     assert lost.exit_code == 12

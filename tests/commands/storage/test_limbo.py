@@ -145,5 +145,5 @@ def test_a_rebuild_says_what_it_leaves(directories: Directories) -> None:
     assert "Rebuild one bookie at a time" in plan["summary"][-1]
     rebuilt = directories.succeed("index", "rebuild", "--yes", "-o", "json")
     assert f"{rebuilt.json()['limbo']} ledgers in limbo until the bookie has run. Rebuild one" in rebuilt.stderr
-    only_rows = directories.succeed("index", "rebuild", "--ledgers", "--dry-run", "-o", "json").json()
+    only_rows = directories.succeed("index", "rebuild", "--ledger-rows", "--dry-run", "-o", "json").json()
     assert "one bookie at a time" not in " ".join(only_rows["summary"])

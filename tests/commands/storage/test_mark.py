@@ -88,5 +88,6 @@ def test_help_pages() -> None:
     assert result.exit_code == 0
     assert "mark" in result.stdout
     page = run_bkctl("storage", "mark", "--help").stdout
-    assert "Shared options: general, --conf, storage, --sort, --limit (see bkctl options)" in page
+    headings = ("Storage options:", "Listing options:", "Cluster options:", "General options:")
+    assert [line for line in page.splitlines() if line.endswith(" options:")] == list(headings)
     assert "--metadata-uri" not in page

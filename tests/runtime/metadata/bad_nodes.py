@@ -334,6 +334,7 @@ BAD_NODES = (
         encode_check_time(2**63 - 1),
     ),
     _bad("name in the replication tree", "stray-node", f"{_UR}/xyz", b""),
+    _bad("no vote", "no-auditor", VOTE, MISSING)._replace(path=f"{_UR}/auditorelection"),
 )
 """Each is a warning or worse."""
 
@@ -361,7 +362,6 @@ INFORMATION = (
     _bad("replication off", "replication-disabled", f"{_UR}/disable", b""),
     _bad("long delay", "delay-very-long", f"{_UR}/lostBookieRecoveryDelay", b"100000"),
     _bad("no quarantine", "health-check-disabled", "disableHealthCheck", b""),
-    _bad("no vote", "no-auditor", VOTE, MISSING)._replace(path=f"{_UR}/auditorelection"),
     BadNode(
         "auditor of another driver too",
         frozenset({"two-kinds-of-auditor"}),

@@ -9,9 +9,15 @@ import msgspec
 import pytest
 
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import CollectionNote, LostBookieNote, MaintenanceNote
-from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
+from bkctl.runtime.metadata.replication.recovery_notes import (
+    CollectionNote,
+    LostBookieNote,
+    LostLedgerNote,
+    MaintenanceNote,
+)
+from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+from bkctl.runtime.replication.judge.advice import NoLiveCopy, bookies_to_start
 from bkctl.runtime.replication.judge.cluster_status import (
     AuditorStatus,
     AutorecoveryStatus,
@@ -94,7 +100,8 @@ def test_each_fault_is_found_with_a_command(part: str, severity: Severity, chang
     found = status_findings(msgspec.structs.replace(HEALTHY, **changes))
     (finding,) = [each for each in found if each.part == part]
     assert finding.severity is severity
-    assert finding.command.startswith("bkctl ")
+    assert (finding.command is None) == (part == "restore"), "only the operator knows the file of the backup"
+    assert (finding.command or "bkctl ").startswith("bkctl ")
     assert finding.sentence
 
 
@@ -117,12 +124,10 @@ def test_a_bookie_whose_ledgers_a_command_moves_is_only_a_warning() -> None:
     assert (finding.severity, finding.command) == (Severity.WARNING, "bkctl audit")
     assert finding.sentence == "bookie b4:3181 is not registered; a command is moving the ledgers of b4:3181"
     both = msgspec.structs.replace(status, bookies=(GOOD, DOWN, bookie("b6", is_writable=None)))
-    (finding,) = [each for each in status_findings(both) if each.part == "bookies_down"]
+    finding, moved = [each for each in status_findings(both) if each.part == "bookies_down"]
     assert (finding.severity, finding.command) == (Severity.CRITICAL, "bkctl recover failed-bookie b6:3181")
-    assert finding.sentence == (
-        "2 bookies (b4:3181, b6:3181) are not registered; a command is moving the ledgers of b4:3181; nothing repairs "
-        "ledgers that still reference b6:3181"
-    )
+    assert finding.sentence == "bookie b6:3181 is not registered; nothing repairs ledgers that still reference b6:3181"
+    assert moved.sentence == "bookie b4:3181 is not registered; a command is moving the ledgers of b4:3181"
 
 
 def looked(*referenced: str, why_unknown: str | None = None) -> DownReferences:
@@ -136,7 +141,7 @@ def test_a_bookie_that_no_ledger_references_is_only_noted() -> None:
     (finding,) = [each for each in status_findings(gone) if each.part.startswith("bookies_")]
     assert (finding.severity, finding.part) == (Severity.INFORMATION, "bookies_unreferenced")
     assert "none of the 12 ledgers references it" in finding.sentence
-    assert finding.command == "bkctl cookie delete b4:3181 --dry-run"
+    assert finding.command == "bkctl decommission b4:3181"
     assert down_bookies(gone) is None
     silent = msgspec.structs.replace(gone, bookies=(GOOD, DOWN, SILENT))
     assert next(each for each in status_findings(silent) if each.part == "bookies_silent").severity is Severity.WARNING
@@ -161,15 +166,64 @@ def test_no_recovery_is_advised_for_a_bookie_in_maintenance() -> None:
     status = msgspec.structs.replace(
         HEALTHY, bookies=(GOOD, DOWN), auditor=NO_AUDITOR, recovery=in_maintenance("b4:3181")
     )
-    (finding,) = [each for each in status_findings(status) if each.part == "bookies_down"]
+    (finding,) = [each for each in status_findings(status) if each.part.startswith("bookies_")]
     assert (finding.severity, finding.command) == (Severity.INFORMATION, "bkctl autorecovery maintenance list")
-    assert finding.sentence == "bookie b4:3181 is not registered; in maintenance: b4:3181"
+    assert finding.sentence == "bookie b4:3181 is in maintenance until 23:13 UTC (by ann)"
     another = msgspec.structs.replace(status, bookies=(GOOD, DOWN, bookie("b6", is_writable=None)))
     (finding,) = [each for each in status_findings(another) if each.part == "bookies_down"]
     assert (finding.severity, finding.command) == (Severity.CRITICAL, "bkctl recover failed-bookie b6:3181")
     over = msgspec.structs.replace(status, recovery=in_maintenance("b4:3181", is_over=True))
     (finding,) = [each for each in status_findings(over) if each.part == "bookies_down"]
     assert (finding.severity, finding.command) == (Severity.CRITICAL, "bkctl recover failed-bookie b4:3181")
+
+
+def test_a_maintenance_is_ended_only_for_a_bookie_that_is_back() -> None:
+    over = in_maintenance("b2:3181", "b4:3181", is_over=True)
+    status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, bookie("b2"), DOWN), recovery=over)
+    (finding,) = [each for each in status_findings(status) if each.part == "maintenance_overdue"]
+    assert finding.sentence.endswith("are overdue by 60 min; start b4:3181")
+    assert finding.command == "bkctl autorecovery maintenance end b2:3181"
+    away = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), recovery=in_maintenance("b4:3181", is_over=True))
+    (finding,) = [each for each in status_findings(away) if each.part == "maintenance_overdue"]
+    assert finding.command == "bkctl autorecovery maintenance list", "its end would be refused"
+
+
+def test_the_only_copies_come_before_a_recovery() -> None:
+    """A recovery would leave the ledgers that have no live copy: their bookie is started first, if it has a disk."""
+    lost = NoLiveCopy(ledgers=5, first_ids=(3, 7), to_start=("b4:3181",))
+    references = msgspec.structs.replace(looked("b4:3181"), no_live_copy=lost)
+    status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), auditor=NO_AUDITOR, references=references)
+    first, second, *_ = status_findings(status)
+    assert (first.part, first.sentence) == ("no_live_copy", "5 ledgers have no live copy; start b4:3181")
+    assert (first.severity, first.command) == (Severity.CRITICAL, "bkctl bookie show b4:3181")
+    assert (second.part, second.command) == ("bookies_down", "bkctl recover failed-bookie b4:3181")
+
+
+def test_noted_losses_name_the_bookie_to_start_or_are_the_last_step() -> None:
+    note = LostLedgerNote(found_ms=NOW_MS, missing_bookies=("b4:3181", "b8:3181"), reason="")
+    recovery = RecoveryStatus(losses=NotedLosses(1, (("7", note),)))
+    status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), recovery=recovery)
+    first = status_findings(status)[0]
+    assert (first.part, first.sentence) == ("no_live_copy", "1 ledger has no live copy; start b4:3181")
+    assert "lost_entries" not in {each.part for each in status_findings(status)}
+    back = msgspec.structs.replace(status, bookies=(GOOD, bookie("b4")))
+    (finding,) = [each for each in status_findings(back) if each.severity is Severity.CRITICAL]
+    assert (finding.part, finding.command) == ("lost_entries", "bkctl ledger explain 7")
+
+
+def test_few_bookies_are_started_and_the_most_useful_first() -> None:
+    pairs = {frozenset(each.split()): count for each, count in (("a b", 5), ("b c", 5), ("d e", 1), ("", 9))}
+    assert bookies_to_start(pairs) == ("b", "d")
+    assert bookies_to_start({}) == ()
+
+
+def test_nothing_is_writable() -> None:
+    down = msgspec.structs.replace(HEALTHY, bookies=(DOWN, bookie("b2", is_writable=False)))
+    (finding,) = [each for each in status_findings(down) if each.part == "no_writable_bookie"]
+    assert (finding.sentence, finding.command) == (
+        "no bookie is writable: start b4:3181",
+        "bkctl bookie show b4:3181",
+    )
 
 
 def test_the_delay_that_a_maintenance_has_set_is_left_to_its_end() -> None:

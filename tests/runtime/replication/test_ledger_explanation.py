@@ -12,12 +12,14 @@ from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote, RecoveryNotes
 from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from bkctl.runtime.placement.rack_sources import RackTable
 from bkctl.runtime.placement.rules import PlacementRules
 from bkctl.runtime.placement.view import BookieSpace
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.judge.advice import AUTORECOVERY_START
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.explanation import LedgerExplanation, LedgerFacts, explain
 from bkctl.runtime.replication.judge.verdict import ReplicationState
@@ -214,7 +216,49 @@ def test_what_an_open_ledger_needs_to_be_closed() -> None:
         assert found.is_closable
         assert found.problems[0].startswith("it is in recovery")
         assert "a live writer replaces b2 at its next add" in steps(found)
-        assert f"bkctl ledger close {safe} closes it now" in steps(found)
+        assert f"last segment; bkctl ledger close {safe} closes it now" in steps(found)
+        for bookie_id in ("b4", "b5"):
+            await cluster.stop(bookie_id)
+        assert (
+            f"no bookie can take the place of b2: once another is writable, bkctl ledger close {safe} closes it now"
+        ) in steps(await explained(cluster, safe))
+
+    simulate(scenario)
+
+
+def test_a_loss_is_accepted_last() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        open_id = await filled(cluster, OPEN)
+        closed_id = await filled(cluster, ledger({0: ("b1", "b2")}, 2, 2, last_entry_id=9, length=100))
+        for bookie_id in ("b1", "b2"):
+            await cluster.stop(bookie_id)
+        found = await explained(cluster, open_id)
+        assert found.next_steps[0].startswith("start b1 and b2 if their disks still exist")
+        assert found.next_steps[-1] == (
+            f"if their disks are lost, bkctl ledger close {open_id} --accept-loss b1 --accept-loss b2 ends the ledger "
+            "with what the others have"
+        )
+        found = await explained(cluster, closed_id)
+        assert found.next_steps[0].startswith("start b1 and b2 if their disks still exist")
+        assert found.next_steps[-1].endswith(f"bkctl ledger delete {closed_id} removes the ledger")
+        assert f"no auditor is elected, so lost bookies are not noticed: {AUTORECOVERY_START}" in found.next_steps
+
+    simulate(scenario)
+
+
+def test_no_recovery_of_a_bookie_in_maintenance() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await filled(cluster, CLOSED)
+        now_ms = cluster.ports.clock.now_ms()
+        note = MaintenanceNote(start_ms=now_ms, end_ms=now_ms + 60_000, user="ann")
+        await RecoveryNotes(cluster.store, ROOT).maintenance.put("b1", note)
+        await cluster.stop("b1")
+        found = steps(await explained(cluster, ledger_id))
+        assert "bookie b1 is in maintenance until " in found
+        assert "(by ann)" in found
+        assert "recover failed-bookie" not in found
+        await cluster.ports.clock.sleep(61)
+        assert f"recover failed-bookie b1 --ledger {ledger_id}" in steps(await explained(cluster, ledger_id))
 
     simulate(scenario)
 

@@ -64,7 +64,7 @@ def test_what_an_id_alone_tells() -> None:
     assert not LedgerFilter().needs_metadata
     assert not LedgerFilter(excluded_ids={1}).needs_metadata
     for more in (
-        {"bookie_id": "b"},
+        {"bookie_ids": frozenset({"b"})},
         {"state": LedgerState.OPEN},
         {"created_before_ms": 0},
         {"created_after_ms": 0},

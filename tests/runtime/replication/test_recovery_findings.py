@@ -80,7 +80,7 @@ FAULTS: list[tuple[str, Severity, str, dict[str, Any]]] = [
     (
         "deadlines",
         Severity.INFORMATION,
-        "bookie b1:3181 is gone; the ledgers will be marked in 4 min",
+        "bookie b1:3181 is gone; the auditor host-1 marks the ledgers at 22:17 UTC, in 4 min",
         {"deadlines": (("b1:3181", AWAY),)},
     ),
     (
@@ -117,6 +117,7 @@ def test_each_fault_is_found(part: str, severity: Severity, words: str, changes:
     (finding,) = recovery_findings(msgspec.structs.replace(GOOD, **changes), OLD, NOW_MS)
     assert (finding.part, finding.severity) == (part, severity)
     assert words in finding.sentence
+    assert finding.command is not None
     assert finding.command.startswith("bkctl ")
     status = ClusterFacts(
         now_ms=NOW_MS,

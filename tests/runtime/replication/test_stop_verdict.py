@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from bkctl.runtime.errors import BookieNotFoundError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.bookies.registration import BookieMode, Registrations
 from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote
 from bkctl.runtime.placement.rack_sources import RackTable
 from bkctl.runtime.placement.rules import PlacementRules
 from bkctl.runtime.placement.survey import BookieSurvey
@@ -99,6 +102,35 @@ def test_the_last_copy_but_one_is_a_warning() -> None:
 
 def test_a_bookie_that_is_down_matters_only_if_a_ledger_names_it() -> None:
     assert judge(cluster(["b1", "b2", "b3"], down=["b9"]), ["b1"], CLOSED).is_yes
+
+
+def test_a_bookie_that_left_the_cluster_does_not_hold_up_others() -> None:
+    """Ledgers with accepted losses still name it. It cannot be started, and was decommissioned already."""
+    lost = ledger({0: ["b9"]}, 1, 1, last_entry_id=9, length=100)
+    verdict = judge(cluster(["b1", "b2", "b3"]), ["b1"], CLOSED, lost, is_removal=True)
+    assert verdict.is_yes
+    assert [(each.reason, each.detail) for each in verdict.warnings] == [
+        (
+            StopReason.BOOKIE_REMOVED,
+            "bookie b9 is no longer in the cluster, but ledgers name it: bkctl recover failed-bookie b9 moves those "
+            "that have other copies",
+        )
+    ]
+
+
+def test_a_bookie_in_maintenance_is_waited_for() -> None:
+    now_ms = 1_700_000_000_000
+    note = MaintenanceNote(start_ms=now_ms, end_ms=now_ms + 3_600_000, user="ann")
+    down = cluster(["b1", "b3", "b4"], down=["b2"])
+    away = msgspec.structs.replace(down, maintenance=[Maintenance("b2", note)], now_ms=now_ms)
+    detail = {each.reason: each.detail for each in judge(away, ["b3"], CLOSED).reasons}
+    assert detail == {StopReason.BOOKIE_DOWN: "bookie b2 is in maintenance until 23:13 UTC (by ann)"}
+    late = msgspec.structs.replace(away, now_ms=note.end_ms + 1)
+    for now in (down, late):
+        detail = {each.reason: each.detail for each in judge(now, ["b3"], CLOSED).reasons}
+        assert detail == {
+            StopReason.BOOKIE_DOWN: "bookie b2 is down and ledgers name it: start it, or bkctl decommission b2 first"
+        }
 
 
 def test_marks_and_unreadable_metadata() -> None:

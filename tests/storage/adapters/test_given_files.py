@@ -37,7 +37,7 @@ def test_a_pipe_is_read_to_its_end() -> None:
     [
         ("ledger", "import", "/dev/zero", "--create-only"),
         ("ledger", "read", "1", "--password-file", "/dev/zero"),
-        ("cookie", "create", "b1", "--file", "/dev/zero"),
+        ("cookie", "create", "b1", "--from-file", "/dev/zero"),
         ("bookie", "list", "--conf", "/dev/zero"),
     ],
 )

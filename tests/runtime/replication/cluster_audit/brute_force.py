@@ -315,6 +315,11 @@ def under_replicated(cluster: Cluster) -> list[UnderReplicatedLedger]:
                     is_closable=is_closable(cluster, metadata),
                     is_lost=is_lost(cluster, ledger_id, set()),
                     missing_bookies=tuple(sorted({each for group in bad for each in group.bookies} - cluster.live)),
+                    no_copy_bookies=tuple(
+                        sorted(
+                            {each for group in bad if not set(group.bookies) & cluster.live for each in group.bookies}
+                        )
+                    ),
                 )
             )
     return found

@@ -1,0 +1,168 @@
+"""What changed between an earlier report and a later one of the same cluster. Pure.
+
+The reports list the ledgers that miss copies or cannot be read. A ledger that only the earlier one lists was repaired,
+or was deleted meanwhile: a report does not name the ledgers that have all copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from bkctl.runtime.errors import ConflictError
+from bkctl.runtime.replication.cluster_audit.tables import SEVERITIES, AuditReport, UnderReplicatedLedger
+from bkctl.runtime.replication.judge.verdict import ReplicationState
+from bkctl.storage.words import counted, enumerated
+
+NEW, WORSE, BETTER, HEALED = "new", "worse", "better", "healed"
+CHANGES = (NEW, WORSE, BETTER, HEALED)
+"""The kinds of changes, the one that needs attention first at the beginning."""
+
+LOST = "lost"
+STATES = (
+    ReplicationState.UNDER_REPLICATED.value, ReplicationState.AT_RISK.value, ReplicationState.UNREADABLE.value,
+    ReplicationState.UNAVAILABLE.value, LOST,
+)  # fmt: skip
+"""States of listed ledgers, the worst last."""
+
+
+class LedgerChange(msgspec.Struct, frozen=True):
+    """A ledger whose state changed. ``before`` and ``now``: a state, ``lost``, or None if it is in no list."""
+
+    ledger_id: int
+    change: str
+    before: str | None
+    now: str | None
+    owner: str | None = None
+    missing_bookies: tuple[str, ...] = ()
+
+
+class CountChange(msgspec.Struct, frozen=True):
+    """A count of the summary in both reports; None: it was unknown."""
+
+    name: str
+    before: int | None
+    now: int | None
+
+
+class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """``before_ms``: when the earlier report was made. ``ledgers``: by kind of change, the worst first.
+
+    ``has_all``: whether both reports list all of their ledgers. If not, one that is not listed may have been left out:
+    then ledgers count as new only if the earlier list has all, and as healed only if the later one has.
+    """
+
+    before_ms: int
+    now_ms: int
+    counts: tuple[CountChange, ...]
+    ledgers: tuple[LedgerChange, ...]
+    bookies_gone: tuple[str, ...]
+    bookies_back: tuple[str, ...]
+    has_all: bool
+
+    @property
+    def different_counts(self) -> list[CountChange]:
+        """The counts that changed."""
+        return [each for each in self.counts if each.before != each.now]
+
+    def number(self, change: str) -> int:
+        """How many ledgers changed in this way."""
+        return sum(each.change == change for each in self.ledgers)
+
+    def __str__(self) -> str:
+        """In one sentence, like "3 ledgers are new, 1 is worse"; bookies first."""
+        parts = [f"{counted(len(ids), 'bookie')} {what}" for ids, what in (
+            (self.bookies_gone, "gone"), (self.bookies_back, "back"))  if ids]  # fmt: skip
+        numbers = {change: self.number(change) for change in CHANGES}
+        parts += [f"{counted(number, 'ledger')} {change}" for change, number in numbers.items() if number]
+        return enumerated(parts) if parts else "no ledger changed its state"
+
+
+_COUNTED = ("ledgers", "open_ledgers", *SEVERITIES, "payload_bytes", "copy_bytes")
+
+
+class _State(msgspec.Struct, frozen=True):
+    """What a list says about a ledger; a larger ``rank`` is worse."""
+
+    name: str
+    rank: tuple[int, int]
+    owner: str | None = None
+    missing_bookies: tuple[str, ...] = ()
+
+
+def require_comparable(before: AuditReport, instance_id: str | None, path: str) -> None:
+    """ConflictError if the earlier report, at ``path``, is of a cluster with another identity."""
+    known = before.summary.instance_id
+    if known is not None and instance_id is not None and known != instance_id:
+        raise ConflictError(
+            f"{path} is the report of the cluster with the instance id {known}, but this one has {instance_id}: "
+            "compare reports of the same cluster"
+        )
+
+
+def compare(before: AuditReport, now: AuditReport) -> AuditChanges:
+    """What is different in ``now``."""
+    old, new = _states(before), _states(now)
+    found = [_change(each, old.get(each), new.get(each)) for each in sorted({*old, *new})]
+    unknown = {NEW} if before.is_truncated else set()
+    unknown |= {HEALED} if now.is_truncated else set()
+    changes = [each for each in found if each is not None and each.change not in unknown]
+    live_before, live_now = _live(before), _live(now)
+    return AuditChanges(
+        before_ms=before.summary.judged_at_ms,
+        now_ms=now.summary.judged_at_ms,
+        counts=tuple(CountChange(name, getattr(before.summary, name), getattr(now.summary, name)) for name in _COUNTED),
+        ledgers=tuple(sorted(changes, key=_worst_first)),
+        bookies_gone=tuple(sorted(live_before - live_now)),
+        bookies_back=tuple(sorted(live_now - live_before)),
+        has_all=not before.is_truncated and not now.is_truncated,
+    )
+
+
+def _change(ledger_id: int, before: _State | None, now: _State | None) -> LedgerChange | None:
+    if before is None:
+        change = NEW
+    elif now is None:
+        change = HEALED
+    elif now.rank == before.rank:
+        return None
+    else:
+        change = WORSE if now.rank > before.rank else BETTER
+    known = now or before
+    assert known is not None
+    return LedgerChange(
+        ledger_id,
+        change,
+        before=None if before is None else before.name,
+        now=None if now is None else now.name,
+        owner=known.owner,
+        missing_bookies=() if now is None else now.missing_bookies,
+    )
+
+
+def _states(report: AuditReport) -> dict[int, _State]:
+    found = {row.ledger_id: _state(row) for row in report.under_replicated}
+    unreadable = ReplicationState.UNREADABLE.value
+    rank = STATES.index(unreadable), 0
+    return found | {row.ledger_id: _State(unreadable, rank) for row in report.unreadable}
+
+
+def _state(row: UnderReplicatedLedger) -> _State:
+    name = LOST if row.is_lost else row.replication
+    return _State(name, (STATES.index(name), -row.live_copies_min), row.owner, row.missing_bookies)
+
+
+def _worst_first(change: LedgerChange) -> tuple[int, int, int]:
+    state = change.now or change.before
+    assert state is not None
+    return CHANGES.index(change.change), -STATES.index(state), change.ledger_id
+
+
+def _live(report: AuditReport) -> set[str]:
+    return {each.bookie_id for each in report.bookies if each.mode != "unregistered"}
+
+
+def listed_changes(changes: Iterable[LedgerChange]) -> list[dict[str, object]]:
+    """Rows of structured output and of tables."""
+    return [msgspec.to_builtins(each) | {"ledger_id": str(each.ledger_id)} for each in changes]

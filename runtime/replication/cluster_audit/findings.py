@@ -1,0 +1,188 @@
+"""What an audit found: its verdict in one sentence, and what to do, worst first. Pure.
+
+Every ledger that is missing copies, or is unreadable, counts in one of these findings only. The others, from "cannot be
+closed" on, may concern the same ledgers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from bkctl.runtime.metadata.replication.maintenance import Maintenance
+from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote
+from bkctl.runtime.replication.cluster_audit.tables import (
+    NO_OWNER,
+    AuditReport,
+    LedgerHead,
+    ListedLedger,
+    UnderReplicatedLedger,
+)
+from bkctl.runtime.replication.judge.advice import (
+    Advice,
+    MissingCopies,
+    NoLiveCopy,
+    bookies_to_start,
+    copies_missing,
+    in_too_few_racks,
+    not_closable,
+    nothing_writable,
+    older_snapshot,
+    proven_loss,
+    small_quorum,
+    start_first,
+    too_few_writable,
+    unreadable_metadata,
+)
+from bkctl.runtime.replication.judge.verdict import ReplicationState
+from bkctl.storage.severity import OK, Severity
+from bkctl.storage.words import SHOWN_MAX, counted
+
+OWNERS_SHOWN_MAX = 5
+
+
+class OwnerCount(msgspec.Struct, frozen=True):
+    """How many of the listed ledgers of a finding are of one owner, in words (None: their metadata names none)."""
+
+    owner: str
+    ledgers: int
+
+
+class AuditFinding(msgspec.Struct, frozen=True):
+    """Advice, and the number of ledgers that it is about; None: it is about bookies.
+
+    ``owners``: those with the most of these ledgers, at most ``OWNERS_SHOWN_MAX``; ``owners_total``: of how many.
+    """
+
+    advice: Advice
+    ledgers: int | None = None
+    owners: tuple[OwnerCount, ...] = ()
+    owners_total: int = 0
+
+
+class AuditVerdict(msgspec.Struct, frozen=True):
+    """The worst in one sentence. ``severity`` None: nothing is wrong."""
+
+    severity: Severity | None
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{OK if self.severity is None else self.severity.value}: {self.sentence}"
+
+
+def audit_verdict(report: AuditReport, findings: Sequence[AuditFinding]) -> AuditVerdict:
+    """The worst of the findings, or that there is none. Information alone does not make a verdict."""
+    if findings and findings[0].advice.severity > Severity.INFORMATION:
+        return AuditVerdict(findings[0].advice.severity, findings[0].advice.sentence)
+    ledgers = report.summary.ledgers
+    if not ledgers:
+        return AuditVerdict(None, "there are no ledgers")
+    which = "the only ledger has" if ledgers == 1 else f"all {counted(ledgers, 'ledger')} have"
+    return AuditVerdict(None, f"{which} every copy")
+
+
+def audit_findings(report: AuditReport) -> list[AuditFinding]:
+    """All findings, worst first; among equals in the order in which one should act."""
+    found = [*_missing(report), *_others(report)]
+    return sorted(found, key=lambda each: each.advice.severity, reverse=True)
+
+
+def _missing(report: AuditReport) -> Iterator[AuditFinding]:
+    """Start bookies with the only copies, then recover others, and accept losses last."""
+    summary, rows = report.summary, report.under_replicated
+    down = [each.bookie_id for each in report.bookies if each.mode == "unregistered"]
+    unavailable = [row for row in rows if row.replication == ReplicationState.UNAVAILABLE.value]
+    if waiting := summary.unavailable - summary.lost:
+        away = [row for row in unavailable if not row.is_lost]
+        yield _finding(start_first(_without_live_copy(report, away, waiting)), waiting, away)
+    if not summary.bookies_writable and (summary.ledgers or down):
+        read_only = [each.bookie_id for each in report.bookies if each.mode == "read_only"]
+        yield AuditFinding(nothing_writable(read_only, down))
+    at_risk = [row for row in rows if row.replication == ReplicationState.AT_RISK.value]
+    few = [row for row in rows if row.replication == ReplicationState.UNDER_REPLICATED.value]
+    one_copy = [row for row in few if row.live_copies_min == 1]
+    others = [row for row in few if row.live_copies_min != 1]
+    for part, severity, listed_rows, total, what in (
+        ("at_risk", Severity.CRITICAL, at_risk, summary.at_risk, "fewer live copies than the ack quorum"),
+        ("one_copy", Severity.CRITICAL, one_copy, len(one_copy), "one live copy left"),
+        ("under_replicated", Severity.WARNING, others, summary.under_replicated - len(one_copy), "too few live copies"),
+    ):
+        if total:
+            found = _missing_copies(report, listed_rows, part, severity, total, what)
+            yield _finding(copies_missing(found, summary.judged_at_ms), total, listed_rows)
+    if summary.unreadable:
+        yield AuditFinding(unreadable_metadata(summary.unreadable), summary.unreadable)
+    if lost := [row for row in unavailable if row.is_lost]:
+        yield _finding(proven_loss([row.ledger_id for row in lost], summary.lost), summary.lost, lost)
+
+
+def _without_live_copy(report: AuditReport, rows: Sequence[UnderReplicatedLedger], total: int) -> NoLiveCopy:
+    """Only a bookie that may come back can be started: one that has a row of losses."""
+    may_return = {loss.name for loss in report.losses if loss.kind == "bookie"}
+    holders = Counter(frozenset(may_return.intersection(row.no_copy_bookies)) for row in rows)
+    ids = tuple(row.ledger_id for row in rows[:1])
+    return NoLiveCopy(ledgers=total, first_ids=ids, to_start=bookies_to_start(holders))
+
+
+def _missing_copies(
+    report: AuditReport, rows: Sequence[UnderReplicatedLedger], part: str, severity: Severity, total: int, what: str
+) -> MissingCopies:
+    members = Counter(bookie_id for row in rows for bookie_id in row.missing_bookies)
+    most = sorted(members, key=lambda each: (-members[each], each))
+    down = (*sorted(most[:SHOWN_MAX]), *most[SHOWN_MAX:])  # so that findings about the same bookies have one command
+    away = []
+    for each in report.bookies:
+        end_ms = each.maintenance_end_ms
+        if each.bookie_id in members and end_ms is not None and end_ms >= report.summary.judged_at_ms:
+            note = MaintenanceNote(start_ms=0, end_ms=end_ms, user=each.maintenance_user or "")
+            away.append(Maintenance(each.bookie_id, note))
+    return MissingCopies(
+        severity=severity,
+        part=part,
+        ledger_ids=tuple(row.ledger_id for row in rows[:1]),
+        total=total,
+        what=what,
+        down=down,
+        away=tuple(away),
+        copies=min((row.expected_copies for row in rows), default=0),
+        registered=report.summary.bookies_writable + report.summary.bookies_read_only,
+    )
+
+
+def _others(report: AuditReport) -> Iterator[AuditFinding]:
+    summary = report.summary
+    if summary.skipped_snapshots:
+        yield AuditFinding(older_snapshot(summary.skipped_snapshots, summary.ledgers_from))
+    if summary.unclosable:
+        found: list[ListedLedger | UnderReplicatedLedger] = [*report.oldest_open, *report.under_replicated]
+        rows = {row.ledger_id: row for row in found if row.is_closable is False}
+        yield _finding(not_closable(list(rows), summary.unclosable), summary.unclosable, rows.values())
+    for part, count, what in (
+        ("unwritable", summary.unwritable, "cannot accept writes on their present bookies"),
+        ("unreplaceable", summary.unreplaceable, "cannot replace a bookie that does not accept writes"),
+    ):
+        if count:
+            yield AuditFinding(too_few_writable(part, count, what), count)
+    if summary.misplaced:
+        ids = [row.ledger_id for row in report.misplaced]
+        advice = in_too_few_racks("misplaced", summary.misplaced, ids, "in fewer racks or regions than required")
+        yield _finding(advice, summary.misplaced, report.misplaced)
+    elif summary.one_rack:
+        yield AuditFinding(in_too_few_racks("one_rack", summary.one_rack, (), "in one rack"), summary.one_rack)
+    if summary.ack_quorum_one:
+        advice = small_quorum("ack_quorum_one", summary.ack_quorum_one, _ACK_QUORUM_ONE)
+        yield _finding(advice, summary.ack_quorum_one, report.ack_quorum_one)
+    if summary.write_quorum_one:
+        advice = small_quorum("write_quorum_one", summary.write_quorum_one, "one copy of each entry (Qw 1)")
+        yield AuditFinding(advice, summary.write_quorum_one)
+
+
+_ACK_QUORUM_ONE = "an ack quorum of 1: an acknowledged entry may have had one copy"
+
+
+def _finding(advice: Advice, ledgers: int, rows: Iterable[LedgerHead]) -> AuditFinding:
+    owners = Counter(row.owner or NO_OWNER for row in rows)
+    first = sorted(owners.items(), key=lambda each: (-each[1], each[0]))[:OWNERS_SHOWN_MAX]
+    return AuditFinding(advice, ledgers, tuple(OwnerCount(*each) for each in first), len(owners))

@@ -1,0 +1,240 @@
+"""The tables of the report page, and the reasons why each of their ledgers is listed. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from bkctl.runtime.replication.cluster_audit.comparison import AuditChanges, LedgerChange
+from bkctl.runtime.replication.cluster_audit.tables import (
+    TABLES,
+    AuditReport,
+    AuditSummary,
+    ListedLedger,
+    MisplacedLedger,
+    UnderReplicatedLedger,
+)
+from bkctl.runtime.replication.judge.verdict import ReplicationState
+from bkctl.storage.words import counted, enumerated, size
+
+TABLE_ROWS_MAX = 1000
+"""Rows of one table on the page; a page of all of them would be too large for a browser."""
+PRINTED_ROWS_MAX = 50
+"""Rows of one table on paper; the style of the page hides the others there."""
+
+_TIME_LIMIT_MS = 253_402_300_800_000
+"""The year 10000: metadata may contain any number."""
+
+TITLES = {
+    "under_replicated": "Ledgers with missing copies",
+    "unreadable": "Ledgers whose metadata cannot be read",
+    "losses": "What if these bookies were lost",
+    "bookies": "Bookies",
+    "racks": "Racks",
+    "owners": "Owners",
+    "misplaced": "Ledgers in too few racks",
+    "ack_quorum_one": "Ledgers with an ack quorum of 1",
+    "oldest_open": "Oldest ledgers that are not closed",
+}
+"""The tables of the page, in its order."""
+
+_NOTES = {
+    "losses": "Ledgers that would get into this state, if a bookie or a whole rack were lost in addition to those that "
+    "are gone now.",
+    "changes": "A ledger that is healed has all copies again, or was deleted.",
+}
+
+_COLUMNS = {
+    "under_replicated": (
+        *("ledger_id", "replication", "live_copies_min", "expected_copies", "payload_bytes"),
+        *("missing_bookies", "owner"),
+    ),
+    "bookies": (
+        *("bookie_id", "mode", "rack", "ledgers", "open_ledgers", "under_replicated_write_sets"),
+        *("last_copy_ledgers", "payload_bytes"),
+    ),
+    "owners": (
+        *("owner", "ledgers", "open_ledgers", "oldest_open_ms", "payload_bytes", "copy_bytes"),
+        *("under_replicated", "at_risk", "unavailable"),
+    ),
+    "ack_quorum_one": ("ledger_id", "ledger_state", "created_ms", "payload_bytes", "owner"),
+    "oldest_open": ("ledger_id", "ledger_state", "created_ms", "ack_quorum_size", "is_closable", "owner"),
+}
+"""The columns of tables that have more than a window has room for; report.json has the others."""
+
+_STATE_FIELDS = frozenset({"replication", "mode", "ledger_state", "before", "now"})
+_HEADINGS = {
+    "replication": "state",
+    "live_copies_min": "live copies",
+    "expected_copies": "copies wanted",
+    "payload_bytes": "bytes",
+    "copy_bytes": "bytes of all copies",
+    "created_ms": "created",
+    "under_replicated_write_sets": "write sets that miss copies",
+    "last_copy_ledgers": "ledgers with their last copy here",
+    "ack_quorum_size": "ack quorum",
+    "is_closable": "can be closed",
+}
+
+
+class PageCell(msgspec.Struct, frozen=True):
+    """A cell: its text, the number that it is sorted by (None: sorted as text), and the ledger that it links to."""
+
+    text: str
+    number: int | None = None
+    ledger_id: int | None = None
+
+
+class PageTable(msgspec.Struct, frozen=True):
+    """A table of the page. ``numbers``: columns that are sorted by number. ``rows_total`` counts rows left out, too."""
+
+    name: str
+    title: str
+    note: str
+    headings: tuple[str, ...]
+    numbers: frozenset[int]
+    rows: tuple[tuple[PageCell, ...], ...]
+    rows_total: int
+
+
+class LedgerReasons(msgspec.Struct, frozen=True):
+    """Why a ledger is on the page, as sentences."""
+
+    ledger_id: int
+    sentences: tuple[str, ...]
+
+
+def page_tables(report: AuditReport) -> list[PageTable]:
+    """All tables that have rows."""
+    return [page_table(report, name) for name in TITLES if getattr(report, name)]
+
+
+def page_table(report: AuditReport, name: str) -> PageTable:
+    """One of the report's tables, at most ``TABLE_ROWS_MAX`` rows of it."""
+    fields = _COLUMNS.get(name, TABLES[name].__struct_fields__)
+    rows_total = _total(report.summary, name, len(getattr(report, name)))
+    return _table(name, TITLES[name], fields, _shown_rows(report, name), rows_total)
+
+
+def changes_table(changes: AuditChanges) -> PageTable:
+    """The ledgers that changed."""
+    rows = changes.ledgers[:TABLE_ROWS_MAX]
+    return _table("changes", "Changed ledgers", LedgerChange.__struct_fields__, rows, len(changes.ledgers))
+
+
+def ledger_reasons(report: AuditReport) -> list[LedgerReasons]:
+    """What the report knows about each ledger in the tables of the page, in the order in which they are there."""
+    found: dict[int, list[str]] = {}
+    for name in ("under_replicated", "unreadable", "misplaced", "ack_quorum_one", "oldest_open"):
+        for row in _shown_rows(report, name):
+            sentences = found.setdefault(row.ledger_id, [])  # type: ignore[attr-defined]
+            sentences += [each for each in _reasons(name, row) if each not in sentences]
+    return [LedgerReasons(ledger_id, tuple(sentences)) for ledger_id, sentences in found.items()]
+
+
+def _reasons(name: str, row: object) -> Iterator[str]:
+    """Of one row of a list of ledgers."""
+    match row:
+        case UnderReplicatedLedger():
+            yield from _missing_copies(row)
+        case MisplacedLedger():
+            yield (
+                f"{counted(row.write_sets, 'write set')} in fewer racks or regions than the placement rules ask for; "
+                f"the narrowest is in {counted(row.racks_min, 'known rack')}"
+            )
+        case ListedLedger():
+            if row.ack_quorum_size == 1:
+                yield "its ack quorum is 1: an acknowledged entry may have had one copy"
+            if name == "oldest_open":
+                yield from _not_closed(row.ledger_state, row.is_closable)
+        case _:
+            yield f"its metadata cannot be read: {getattr(row, 'problem', '')}"
+
+
+def _missing_copies(row: UnderReplicatedLedger) -> Iterator[str]:
+    sets = counted(row.write_sets, "write set has", "write sets have")
+    yield (
+        f"{sets} fewer than {counted(row.expected_copies, 'live copy', 'live copies')}; the fewest: "
+        f"{row.live_copies_min} (ack quorum {row.ack_quorum_size})"
+    )
+    if row.missing_bookies:
+        are = "is" if len(row.missing_bookies) == 1 else "are"
+        yield f"{enumerated(row.missing_bookies)} {are} not registered"
+    if row.is_lost:
+        yield "a write set has no bookie that is registered or has a cookie: its entries are lost"
+    elif row.no_copy_bookies:
+        yield f"some entries are on {enumerated(row.no_copy_bookies, 'or')} only: start one of them"
+    yield from _not_closed(row.ledger_state, row.is_closable)
+
+
+def _not_closed(state: str, is_closable: bool | None) -> Iterator[str]:
+    if is_closable is not None:
+        able = "can be closed" if is_closable else "cannot be closed: too few of its last bookies are registered"
+        yield f"it is {state.replace('_', ' ')}, and {able}"
+
+
+def _shown_rows(report: AuditReport, name: str) -> Sequence[msgspec.Struct]:
+    rows: Sequence[msgspec.Struct] = getattr(report, name)
+    if name == "under_replicated":
+        severity = {state.value: -number for number, state in enumerate(ReplicationState)}
+        rows = sorted(rows, key=lambda row: severity[row.replication])  # type: ignore[attr-defined]
+    return rows[:TABLE_ROWS_MAX]
+
+
+def _table(name: str, title: str, fields: Sequence[str], found: Sequence[msgspec.Struct], rows_total: int) -> PageTable:
+    rows = tuple(tuple(_cell(field, getattr(row, field)) for field in fields) for row in found)
+    return PageTable(
+        name=name,
+        title=title,
+        note=_NOTES.get(name, ""),
+        headings=tuple(_HEADINGS.get(field) or _heading(field) for field in fields),
+        numbers=frozenset(index for row in rows for index, cell in enumerate(row) if cell.number is not None),
+        rows=rows,
+        rows_total=rows_total,
+    )
+
+
+def _heading(field: str) -> str:
+    for end, words in (("_bytes", " bytes"), ("_ms", ""), ("_id", ""), ("_size", "")):
+        if field.endswith(end):
+            field = field.removesuffix(end) + words
+    return field.removeprefix("is_").replace("_", " ")
+
+
+def _cell(field: str, value: object) -> PageCell:
+    number = value if isinstance(value, int) and not isinstance(value, bool) else None
+    return PageCell(_text(field, value), number, number if field == "ledger_id" else None)
+
+
+def _text(field: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    if not isinstance(value, int) or field == "ledger_id":
+        text = "" if value is None else str(value)
+        return text.replace("_", "-") if field in _STATE_FIELDS else text
+    if field.endswith("_ms"):
+        return time_words(value)
+    return size(value) if field.endswith("_bytes") else f"{value:,}"
+
+
+def time_words(time_ms: int) -> str:
+    """Minutes, in UTC."""
+    if not 0 <= time_ms < _TIME_LIMIT_MS:
+        return str(time_ms)
+    return datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _total(summary: AuditSummary, name: str, rows: int) -> int:
+    match name:
+        case "under_replicated":
+            return summary.under_replicated + summary.at_risk + summary.unavailable
+        case "oldest_open":
+            return summary.open_ledgers
+        case "unreadable" | "misplaced" | "ack_quorum_one":
+            return getattr(summary, name) or 0
+        case _:
+            return rows

@@ -1,0 +1,206 @@
+"""What long commands draw on a real terminal: no old frame stays, whatever happens in the middle."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from tests.processes import Cluster, DevCluster, bkctl_command, kill_and_wait
+from tests.tmux import PROMPT, Terminal
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+
+LEDGERS = 60
+FRAME = re.compile(r"elapsed \d|━")
+
+
+@pytest.fixture(scope="module")
+def damaged(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, str]]:
+    """A cluster with a dead bookie; a recovery at a low rate takes long, so that it is met in the middle."""
+    cluster = Cluster(str(tmp_path_factory.mktemp("live")), f"zk+hierarchical://{zookeeper.connect_string}/live")
+    cluster.up(3)
+    written = cluster.run(
+        *("ledger", "write-test", "--ledgers", str(LEDGERS), "--entries", "20", "--entry-size", "4096"),
+        *("-E", "2", "-W", "2", "-A", "2"),
+    )
+    assert written.exit_code == 0, written.stderr
+    dead = cluster.bookies[0].id
+    cluster.stop_bookie(dead)
+    yield cluster, dead
+    cluster.stop()
+
+
+@pytest.fixture
+def dev_cluster(start_dev_cluster: Callable[[int], DevCluster]) -> DevCluster:
+    """With a ZooKeeper of its own."""
+    return start_dev_cluster(4)
+
+
+def recover(terminal: Terminal, dead: str, *options: str) -> None:
+    """Begin a recovery, and wait until its progress is drawn."""
+    terminal.bkctl("recover", dead, "--yes", "--copy-rate", "2KiB", *options)
+    terminal.wait_for("elapsed 0:0")
+
+
+def times(screen: str) -> list[str]:
+    return re.findall(r"elapsed \d:\d\d", screen)
+
+
+def shows_another_time(before: list[str], screen: str) -> bool:
+    return times(screen) not in (before, [])
+
+
+def is_cut_to(rows: int, screen: str) -> bool:
+    return ("more lines" in screen) == (rows == 10) and "status " in screen
+
+
+def require_one_frame(text: str) -> None:
+    assert text.count("recovering") == 1, text
+    assert len(re.findall(r"elapsed \d", text)) == 1, text
+
+
+@pytest.mark.parametrize("columns", [40, 80, 160])
+def test_a_bar_survives_resizes_and_leaves_nothing_after_ctrl_c(damaged: tuple[Cluster, str], columns: int) -> None:
+    cluster, dead = damaged
+    with Terminal(columns, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
+        recover(terminal, dead)
+        assert not terminal.is_cursor_shown
+        for width in (columns // 2 + 10, 132, columns, 47):
+            before = times(terminal.screen())
+            terminal.resize(width)
+            terminal.wait(partial(shows_another_time, before))
+            require_one_frame(terminal.text())
+        terminal.press("C-c")
+        text = terminal.wait_for_prompt()
+        assert not FRAME.search(text), text
+        assert "error: interrupted" in text
+        assert terminal.is_cursor_shown
+
+
+@pytest.mark.parametrize("columns", [40, 160])
+def test_a_suspended_command_leaves_the_shell_a_clean_terminal(damaged: tuple[Cluster, str], columns: int) -> None:
+    cluster, dead = damaged
+    with Terminal(columns, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
+        recover(terminal, dead)
+        for _ in range(2):
+            terminal.press("C-z")
+            terminal.wait_for("Stopped")
+            text = terminal.wait_for_prompt()
+            assert not FRAME.search(text), text
+            assert terminal.is_cursor_shown
+            terminal.enter("fg")
+            terminal.wait(FRAME.search)
+            require_one_frame(terminal.text())
+            assert not terminal.is_cursor_shown
+        terminal.press("C-z")
+        terminal.wait_for_prompt()
+        terminal.enter("bg")
+        terminal.enter("kill -INT %1; wait; echo over")
+        text = terminal.wait_for("\nover\n")
+        assert not FRAME.search(text), "a job in the background draws nothing"
+
+
+@pytest.mark.parametrize("columns", [40, 160])
+def test_log_lines_and_warnings_go_above_the_bar(damaged: tuple[Cluster, str], columns: int) -> None:
+    cluster, dead = damaged
+    with Terminal(columns, 50, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
+        recover(terminal, dead, "--debug")
+        lines_before = terminal.text().count(" DEBUG ")
+        terminal.wait(lambda _: terminal.text().count(" DEBUG ") > lines_before)
+        assert len(re.findall(r"elapsed \d", terminal.text())) <= 1, terminal.text()
+        terminal.press("C-c")
+        text = terminal.wait_for_prompt()
+        assert not FRAME.search(text), text
+        for warning in ("warning: stopped before", "warning: to continue: bkctl recover", "error: interrupted"):
+            assert f"\n{warning}" in text, "each message has a line of its own"
+        for line in re.findall(r".* DEBUG .*", text.replace("^C", "")):  # the echo of the key
+            assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} DEBUG ", line), line
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_no_word_of_a_result_is_broken(damaged: tuple[Cluster, str], columns: int) -> None:
+    cluster, dead = damaged
+    with Terminal(columns, 50, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
+        commands = (
+            ("status",),
+            ("audit",),
+            ("bookie", "list"),
+            ("bookie", "info"),
+            ("cluster", "info"),
+            ("autorecovery", "status"),
+            ("autorecovery", "pending"),
+            ("ledger", "list", "--limit", "5"),
+            ("ledger", "explain", "0"),
+            ("ledger", "verify", "0", "1", "2"),
+            ("cookie", "list"),
+            ("metadata", "doctor"),
+            ("recover", dead, "--dry-run"),
+            ("decommission", dead, "--dry-run"),
+        )
+        for number, command in enumerate(commands):
+            terminal.enter(f"{shlex.join(bkctl_command(*command))} 2>/dev/null; echo over {number}")
+            terminal.wait_for(f"\nover {number}\n")
+            for line in terminal.text().rpartition(f"\nover {number}\n")[0].splitlines():
+                is_one_word = max(map(len, line.split()), default=0) > columns - 2
+                assert len(line.rstrip()) <= columns or is_one_word, f"{' '.join(command)}: {line}"
+
+
+@pytest.mark.parametrize("columns", [40, 80, 160])
+def test_an_audit_ends_with_its_result_alone(damaged: tuple[Cluster, str], columns: int) -> None:
+    cluster, _ = damaged
+    variables = {"BKCTL_METADATA_URI": cluster.metadata_uri, "BKCTL_ZOOKEEPER_SCAN_OPERATIONS_PER_S_MAX": "15"}
+    with Terminal(columns, 200, **variables) as terminal:
+        terminal.bkctl("audit")
+        terminal.wait_for("elapsed 0:01")
+        assert terminal.text().count("auditing") == 1
+        text = terminal.wait_for_prompt()
+        assert "auditing" not in text
+        assert not FRAME.search(text), text
+
+
+def test_a_lost_zookeeper_is_shown_below_the_bar(dev_cluster: DevCluster) -> None:
+    written = dev_cluster.run("ledger", "write-test", "--ledgers", "40", "--entries", "20", "--entry-size", "4096")
+    assert written.exit_code == 0, written.stderr
+    dead = dev_cluster.bookies[0]
+    kill_and_wait(dead.pid)
+    with Terminal(80, BKCTL_METADATA_URI=dev_cluster.metadata_uri) as terminal:
+        recover(terminal, dead.id)
+        kill_and_wait(dev_cluster.zookeeper_pid)
+        seen = terminal.wait_for("waiting for ZooKeeper")
+        assert seen.count("recovering") == 1, seen
+        assert "connection refused" in seen
+        terminal.press("C-c")
+        text = terminal.wait_for_prompt()
+        assert "waiting for ZooKeeper" not in text
+        assert not FRAME.search(text), text
+
+
+@pytest.mark.parametrize("columns", [40, 80, 160])
+def test_each_look_of_a_watch_replaces_the_one_before(damaged: tuple[Cluster, str], columns: int) -> None:
+    cluster, dead = damaged
+    with Terminal(columns, 40, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
+        terminal.bkctl("status", "--watch", "--interval", "300ms")
+        terminal.wait_for("answers in")
+        for width, rows in ((60, 40), (200, 40), (80, 10), (columns, 40)):
+            terminal.resize(width, rows)
+            terminal.wait(partial(is_cut_to, rows))
+            assert terminal.text().count("answers in") <= 1, terminal.text()
+            assert len(re.findall(r"^status ", terminal.text(), re.MULTILINE)) == 1, terminal.text()
+        terminal.press("C-z")
+        terminal.wait_for("Stopped")
+        assert "answers in" not in terminal.wait_for_prompt()
+        terminal.enter("fg")
+        terminal.wait_for("answers in")
+        terminal.press("C-c")
+        text = terminal.wait_for_prompt()
+        assert text.count("answers in") == 1, text
+        assert f"{dead}" in text, "the last look stays, whole"
+        assert text.rstrip().splitlines()[-2].endswith("error: interrupted")
+        assert text.rstrip().endswith(PROMPT.strip())
+        assert terminal.is_cursor_shown

@@ -1,0 +1,79 @@
+"""What changed between two reports."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from bkctl.runtime.errors import ConflictError
+from bkctl.runtime.replication.cluster_audit.comparison import compare, require_comparable
+from bkctl.runtime.replication.cluster_audit.tables import AuditReport
+from tests.runtime.replication.cluster_audit.test_findings import A, B, C, D, E, closed, report
+
+
+def changes(before: AuditReport, now: AuditReport) -> dict[int, tuple[str, str | None, str | None]]:
+    return {each.ledger_id: (each.change, each.before, each.now) for each in compare(before, now).ledgers}
+
+
+LEDGERS = (closed(A, B), closed(C, D), closed(A, C, D), closed(D, E), closed(A, E), "garbage", closed("bx", "by"))
+
+
+def test_every_kind_of_change() -> None:
+    """Bookie a dies, and e comes back; ledger 6 can be read again, and 7 is lost in both."""
+    before = report(*LEDGERS, live="abc")
+    now = report(*LEDGERS[:5], closed(B, C), LEDGERS[6], live="bce")
+    assert changes(before, now) == {
+        1: ("new", None, "at_risk"),
+        3: ("worse", "under_replicated", "at_risk"),
+        4: ("better", "unavailable", "at_risk"),
+        6: ("healed", "unreadable", None),
+    }
+    found = compare(before, now)
+    assert (found.bookies_gone, found.bookies_back) == ((A,), (E,))
+    assert (
+        str(found) == "1 bookie gone, 1 bookie back, 1 ledger new, 1 ledger worse, 1 ledger better and 1 ledger healed"
+    )
+    assert {each.name: (each.before, each.now) for each in found.different_counts} == {
+        "unavailable": (2, 1),
+        "unreadable": (1, 0),
+        "at_risk": (2, 5),
+        "one_copy": (2, 5),
+        "under_replicated": (1, 0),
+        "payload_bytes": (600, 700),
+        "copy_bytes": (1300, 1500),
+    }
+
+
+def test_a_loss_is_worse_than_an_outage() -> None:
+    before, now = report(closed(D, E), cookies="abcde"), report(closed(D, E), cookies="abc")
+    assert changes(before, now) == {1: ("worse", "unavailable", "lost")}
+    assert changes(now, before) == {1: ("better", "lost", "unavailable")}
+
+
+def test_the_same_report_has_no_change() -> None:
+    same = report(*LEDGERS)
+    found = compare(same, same)
+    assert found.ledgers == ()
+    assert found.different_counts == []
+    assert str(found) == "no ledger changed its state"
+
+
+def test_what_was_cut_off_a_list_is_neither_new_nor_healed() -> None:
+    """The counts still show it."""
+    few, many = report(*LEDGERS[:3], live="abc"), report(*LEDGERS[:3], live="bc")
+    cut = msgspec.structs.replace(many, under_replicated=many.under_replicated[:1])
+    assert cut.is_truncated
+    assert not compare(few, cut).has_all
+    assert {change for change, _, _ in changes(few, cut).values()} == {"new"}, "3 may be in the rest"
+    assert {change for change, _, _ in changes(cut, few).values()} == {"healed"}
+    assert "under_replicated" in {each.name for each in compare(few, cut).different_counts}
+
+
+@pytest.mark.parametrize(("before", "now"), [("a", "a"), (None, "a"), ("a", None)])
+def test_reports_of_one_cluster_can_be_compared(before: str | None, now: str | None) -> None:
+    require_comparable(report(instance_id=before), now, "old")
+
+
+def test_reports_of_two_clusters_cannot_be_compared() -> None:
+    with pytest.raises(ConflictError, match="old is the report of the cluster with the instance id a, but this one"):
+        require_comparable(report(instance_id="a"), "b", "old")

@@ -1,0 +1,154 @@
+"""The verdict of an audit, and what it advises, by hand."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.replication.maintenance import Maintenance
+from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote
+from bkctl.runtime.replication.cluster_audit.counter import AuditCounter
+from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
+from bkctl.runtime.replication.cluster_audit.findings import audit_findings, audit_verdict
+from bkctl.runtime.replication.cluster_audit.result import report_of
+from bkctl.runtime.replication.cluster_audit.tables import AuditReport
+from bkctl.runtime.replication.judge.verdict import WriteSetRow, judge_ledger, write_set_rows
+from tests.runtime.replication.samples import ledger
+
+NOW_MS = 1_700_000_000_000
+A, B, C, D, E = (f"b{name}:3181" for name in "abcde")
+
+
+def closed(*bookies: str, ack_quorum: int = 2) -> LedgerMetadata:
+    return ledger({0: bookies}, len(bookies), ack_quorum, last_entry_id=9, length=100)
+
+
+def report(*ledgers: LedgerMetadata | str, live: str = "abc", cookies: str = "abcde", **more: object) -> AuditReport:
+    """Of ledgers 1, 2, and so on; a text is the reason why one cannot be read."""
+    writable = tuple(f"b{name}:3181" for name in live)
+    facts = AuditFacts(
+        registrations=Registrations(writable, ()),
+        now_ms=NOW_MS,
+        with_cookie=frozenset(f"b{name}:3181" for name in cookies),
+    )
+    facts = msgspec.structs.replace(facts, **more)
+    counter = AuditCounter(facts)
+    for number, each in enumerate(ledgers, 1):
+        rows = [WriteSetRow(number, problem=each)] if isinstance(each, str) else write_set_rows(number, each)
+        counter.add(judge_ledger(rows, facts.registrations.live))
+    return report_of(counter.totals, facts)
+
+
+def found(audited: AuditReport) -> list[tuple[str, str, int | None, str | None]]:
+    return [
+        (each.advice.severity.value, each.advice.part, each.ledgers, each.advice.command)
+        for each in audit_findings(audited)
+    ]
+
+
+def verdict(audited: AuditReport) -> str:
+    return str(audit_verdict(audited, audit_findings(audited)))
+
+
+@pytest.mark.parametrize(
+    ("ledgers", "sentence"),
+    [
+        ([], "ok: there are no ledgers"),
+        ([closed(A, B)], "ok: the only ledger has every copy"),
+        ([closed(A, B), closed(B, C)], "ok: all 2 ledgers have every copy"),
+        ([closed(A, B, ack_quorum=1)], "ok: the only ledger has every copy"),
+        (["garbage"], "critical: the metadata of 1 ledger cannot be read, so its copies are unknown"),
+    ],
+    ids=["none", "one", "two", "information", "unreadable"],
+)
+def test_the_verdict(ledgers: list[LedgerMetadata | str], sentence: str) -> None:
+    assert verdict(report(*ledgers)) == sentence
+
+
+def test_start_first_recover_second_accept_last() -> None:
+    """Bookie d has the only copies of two ledgers, e those of one; bookie f was removed from the cluster."""
+    gone = "bf:3181"
+    audited = report(closed(D, E), closed(D, gone), closed(gone, "bg:3181"), closed(A, D), closed(A, B, D))
+    assert verdict(audited) == "critical: 2 ledgers have no live copy; start bd:3181"
+    assert found(audited) == [
+        ("critical", "no_live_copy", 2, "bkctl bookie show bd:3181"),
+        ("critical", "at_risk", 1, "bkctl recover failed-bookie bd:3181"),
+        ("critical", "lost_entries", 1, "bkctl ledger explain 3"),
+        ("warning", "under_replicated", 1, "bkctl recover failed-bookie bd:3181"),
+    ]
+    assert sum(each.ledgers or 0 for each in audit_findings(audited)) == 5, "each ledger once"
+
+
+def test_only_the_bookies_of_write_sets_without_a_live_copy_are_to_be_started() -> None:
+    """The first segment misses d, and has a live copy; the second has none."""
+    audited = report(ledger({0: (A, D), 5: (E, "bf:3181")}, 2, 1, last_entry_id=9, length=100), cookies="abcdef")
+    assert verdict(audited) == "critical: 1 ledger has no live copy; start be:3181"
+
+
+def test_a_bookie_that_was_removed_cannot_be_started() -> None:
+    assert verdict(report(closed("a-removed:3181", E))) == "critical: 1 ledger has no live copy; start be:3181"
+
+
+def test_a_recovery_that_cannot_work_is_not_advised() -> None:
+    """Two bookies cannot have three copies."""
+    audited = report(closed(A, B, D), live="ab")
+    assert found(audited) == [("warning", "under_replicated", 1, "bkctl bookie show bd:3181")]
+    assert verdict(audited) == (
+        "warning: 1 ledger has too few live copies: 2 bookies are registered; start bd:3181, or add one"
+    )
+    assert found(report(closed(A, B, D)))[0][3] == "bkctl recover failed-bookie bd:3181"
+
+
+def test_no_bookie_is_writable() -> None:
+    parts = [part for _, part, _, _ in found(report(closed(A, B), live=""))]
+    assert parts[:2] == ["no_live_copy", "no_writable_bookie"]
+
+
+def test_one_live_copy_is_critical_although_the_ack_quorum_is_one() -> None:
+    audited = report(closed(A, D, ack_quorum=1), closed(A, B, D, ack_quorum=1))
+    assert [each[:3] for each in found(audited)[:2]] == [
+        ("critical", "one_copy", 1),
+        ("warning", "under_replicated", 1),
+    ]
+
+
+def test_a_bookie_in_maintenance_is_awaited_until_its_time_is_over() -> None:
+    until = MaintenanceNote(start_ms=0, end_ms=NOW_MS + 60_000, user="ops")
+    waiting = report(closed(A, B, D), maintenance=(Maintenance(D, until),))
+    assert verdict(waiting) == (
+        "warning: 1 ledger has too few live copies: bookie bd:3181 is in maintenance until 22:14 UTC (by ops)"
+    )
+    assert found(waiting)[0][3] == "bkctl autorecovery maintenance list"
+    over = MaintenanceNote(start_ms=0, end_ms=NOW_MS - 1, user="ops")
+    assert found(report(closed(A, B, D), maintenance=(Maintenance(D, over),)))[0][3] == (
+        "bkctl recover failed-bookie bd:3181"
+    )
+    both = report(closed(A, D, E), maintenance=(Maintenance(D, until),))
+    assert found(both)[0][3] == "bkctl recover failed-bookie be:3181"
+
+
+def test_open_ledgers_and_older_snapshots() -> None:
+    writing = ledger({0: (A, D, E)}, 3, 3, state=LedgerState.OPEN)
+    parts = {part: command for _, part, _, command in found(report(writing, skipped_snapshots=1, ledgers_from="s"))}
+    assert parts["unwritable"] == "bkctl bookie list"
+    assert "skipped_snapshots" in parts
+    stuck = ledger({0: (A, D, E)}, 3, 2, state=LedgerState.OPEN)
+    assert {part: command for _, part, _, command in found(report(stuck))}["unclosable"] == "bkctl ledger explain 1"
+
+
+def test_the_owners_with_the_most_ledgers_come_first() -> None:
+    def of(name: str) -> LedgerMetadata:
+        return msgspec.structs.replace(closed(A, B, D), custom_metadata=(("application", name.encode()),))
+
+    names = ["one", "two", "two", *(f"other-{number}" for number in range(5))]
+    (finding,) = audit_findings(report(*map(of, names)))
+    assert [(each.owner, each.ledgers) for each in finding.owners] == [
+        ("application two", 2),
+        ("application one", 1),
+        ("application other-0", 1),
+        ("application other-1", 1),
+        ("application other-2", 1),
+    ]
+    assert finding.owners_total == 7
