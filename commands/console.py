@@ -148,8 +148,14 @@ class Console:
         first, *more = table_layout.wrapped(f"{label}: {rendering.clean(sentence)}", self.width)
         if severity is not None:
             first = painted(label, severity, is_colored=self._is_colored(self._out)) + first[len(label) :]
-        below = (line for each in more_sentences for line in table_layout.wrapped(rendering.clean(each), self.width))
-        self._write("\n".join([first, *more, *below]))
+        self._write("\n".join([first, *more]))
+        self.sentences(*more_sentences)
+
+    def sentences(self, *sentences: str) -> None:
+        """Print sentences as a part of the result, a line each, in table format only."""
+        if self.is_for_people:
+            for each in sentences:
+                self._write("\n".join(table_layout.wrapped(rendering.clean(each), self.width)))
 
     def table(self, table: Table, rows: Sequence[Row], *, is_cut: bool = True, rows_max: int | None = None) -> None:
         """Print another table below a record, in table format only; structured formats have the rows inside the record.

@@ -18,6 +18,7 @@ from bkctl.commands.outages import continuing_command, report_outage, reporting_
 from bkctl.commands.parse import all_ledger_ids
 from bkctl.commands.recovery_job import delete_job, open_job, read_unfinished_of_ledgers, start_of
 from bkctl.commands.recovery_progress import recovery_progress
+from bkctl.commands.recovery_rendering import time_to_copy
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.replication_access import note_end, policy_of
 from bkctl.commands.safety.gate import nothing_to_change, open_change
@@ -32,7 +33,7 @@ from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.plan.job_file import JobWork, UnfinishedJob
-from bkctl.runtime.replication.policy import Policy
+from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, decimal, enumerated, size
@@ -177,7 +178,7 @@ async def _carry_out(
     context: CommandContext, session: Session, repair: InPlaceRepair, found: InPlacePlan, flags: CopyFlags
 ) -> tuple[InPlaceReport, str | None]:
     """The report, and the job file if a later run can continue with it."""
-    plan = _plan(session, repair.ports.ledgers, found)
+    plan = _plan(session, repair.ports.ledgers, found, repair.policy.pace)
     if not found.to_repair:
         nothing_to_change(context, plan, table=_PLAN_TABLE, totals=_totals(found))
         if flags.resume is not None:
@@ -209,7 +210,7 @@ async def _carry_out(
     return report, opened.kept_file
 
 
-def _plan(session: Session, ledgers: LedgerStore, found: InPlacePlan) -> Plan:
+def _plan(session: Session, ledgers: LedgerStore, found: InPlacePlan, pace: CopyPace) -> Plan:
     items = []
     for ledger in found.to_repair:
         for each in ledger.changes:
@@ -230,10 +231,10 @@ def _plan(session: Session, ledgers: LedgerStore, found: InPlacePlan) -> Plan:
             items.append(item)
     ids = [str(ledger.ledger_id) for ledger in found.ledgers]
     subject = ", ".join(ids) if len(ids) <= SHOWN_MAX else counted(len(ids), "ledger")
-    return session.plan(subject=subject, summary=_sentences(found), items=items)
+    return session.plan(subject=subject, summary=_sentences(found, pace), items=items)
 
 
-def _sentences(found: InPlacePlan) -> list[str]:
+def _sentences(found: InPlacePlan, pace: CopyPace) -> list[str]:
     verified = counted(len(found.ledgers), "ledger")
     writes = [(ledger, each) for ledger in found.to_repair for each in ledger.writes]
     moves = [(ledger, each) for ledger in found.to_repair for each in ledger.moves]
@@ -252,6 +253,8 @@ def _sentences(found: InPlacePlan) -> list[str]:
             f"bookies, in {_ledger_count(moves)} of {verified}: corrupt and unreadable copies are written over only on "
             "bkctl's bookies"
         )
+    targets = {each.bookie_id for _, each in writes}
+    sentences += time_to_copy(found.bytes_estimate, pace, 0 if moves else len(targets))
     if not found.to_repair:
         sentences.append(_why_nothing(found, verified))
     failed = sum(each.copies for _, each in writes if each.states == (CopyState.FAILED,))

@@ -137,10 +137,11 @@ def _row(severity: Severity, finding: str, ledger_ids: Sequence[object], command
 
 
 def moved_sentence(recoveries: Sequence[RecoveryReport]) -> str:
-    """What was moved, like "95 ledgers moved (3.1 GiB in 40 s)"."""
+    """What was moved, like "95 ledgers moved (3.1 GiB in 40 s)"; the time from a second on."""
     ledgers = sum(each.ledgers_repaired + each.ledgers_repaired_by_others for each in recoveries)
     bytes_copied, seconds = sum(each.bytes_copied for each in recoveries), sum(each.seconds for each in recoveries)
-    amount = f" ({size(bytes_copied)} in {duration(seconds)})" if bytes_copied else ""
+    time = f" in {duration(seconds)}" if seconds >= 1 else ""
+    amount = f" ({size(bytes_copied)}{time})" if bytes_copied else ""
     return f"{counted(ledgers, 'ledger')} moved{amount}"
 
 

@@ -306,10 +306,11 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: Le
         {"action": "accept loss", "path": access.ledgers.path(ledger.ledger_id), **plan_row(ledger)}
         for ledger in found.accepted
     ]
-    summary = []
+    first: list[str] = []
+    summary: list[str] = []
     live = sorted(found.live)
     if live:
-        summary.append(
+        first.append(
             f"will make bookie {', '.join(live)} read-only and move its ledgers away while it serves; open ledgers "
             + _OPEN_SENTENCES[access.policy.open_ledgers]
         )
@@ -337,7 +338,7 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: Le
         ]
         if cookies:
             summary.append(_cookie_sentence(found, tuple(cookies)))
-    return access.change_plan(found.recovery, more_summary=summary, more_items=items)
+    return access.change_plan(found.recovery, first_summary=first, more_summary=summary, more_items=items)
 
 
 def _cookie_sentence(found: DecommissionPlan, cookies: tuple[str, ...]) -> str:

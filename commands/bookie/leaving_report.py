@@ -54,7 +54,7 @@ def leaving_verdict(
     elif report.is_drained_only:
         notes = next_steps(report)
         sentence += f", none left on bookie {names}"
-    elif report.ledgers_scanned:
+    elif report.ledgers_scanned or report.is_cookie_deleted:
         sentence += f", bookie {names} is removed from the cluster"
     else:
         sentence = f"bookie {names} is not in the cluster: nothing is left to do"

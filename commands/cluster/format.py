@@ -31,6 +31,7 @@ async def format_cluster(context: CommandContext) -> None:
             actions = {"ledgers": "delete", "ledger ids": "delete", "cookies": "delete", "LAYOUT": "rewrite"}
             actions |= {"INSTANCEID": "replace", "underreplication": "delete marks and locks"}
             plan = deletion_plan(
+                context,
                 found,
                 actions,
                 f"will delete all metadata at {root}: {found.size} (it is backed up first)",

@@ -30,7 +30,7 @@ async def nuke(context: CommandContext) -> None:
             found = await examine_before_deletion(context, session, is_root_deleted=True)
             actions = {"ledgers": "delete", "ledger ids": "delete", "special": "delete"}
             sentence = f"will delete {root} and everything below it: {found.size} (all metadata is backed up first)"
-            return deletion_plan(found, actions, sentence), found
+            return deletion_plan(context, found, actions, sentence), found
 
         async def apply(change: Change, found: Examined | None) -> Backups:
             assert found is not None

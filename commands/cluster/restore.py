@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bkctl.commands.cluster.survey import find_tree, new_header, save_before
+from bkctl.commands.cluster.survey import find_tree, new_header, save_before, time_on_store
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
@@ -87,7 +87,7 @@ async def _plan_and_run(
         root=target.root,
         instance_id=header.instance_id,
         subject=header.instance_id or target.root,
-        summary=_summary(archive, target, expected, await preview.preview_new_ids()),
+        summary=_summary(context, archive, target, expected, await preview.preview_new_ids()),
         items=({"action": "restore", "path": target.root, "is_root_new": target.is_fresh, **expected.counts()},),
         arguments={"sha256": archive.sha256},
     )
@@ -235,7 +235,7 @@ async def _count(
 
 
 def _summary(
-    archive: ArchiveSummary, target: RestoreTarget, expected: _RestoreCounts, new_ids: NewIds
+    context: CommandContext, archive: ArchiveSummary, target: RestoreTarget, expected: _RestoreCounts, new_ids: NewIds
 ) -> tuple[str, ...]:
     where = "a new root" if target.is_fresh else "the existing cluster"
     return (
@@ -243,6 +243,7 @@ def _summary(
         f"at {target.root}: {counted(expected.ledgers_created, 'ledger')} will be created, "
         f"{expected.ledgers_advanced} advanced, {counted(expected.conflicts_count, 'node differs', 'nodes differ')} "
         "and will not be changed",
+        *time_on_store(context, archive.nodes),
         f"ledgers created after {archive.header.created} that are not in the cluster now stay missing; bookies of "
         "bkctl keep their entries: they delete no ledgers until bkctl bookie gc confirm is run for each of them",
         "Java bookies delete these entries at their next garbage collection: do not start them while that matters",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import Column, Table
-from bkctl.commands.safety.plan import Plan
+from bkctl.commands.safety.plan import Plan, time_at_limit
 from bkctl.commands.safety.state_directory import state_directory
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConflictError, MetadataFormatError, RefusedError
@@ -167,9 +167,19 @@ def _name_of(root: str) -> str:
     return urllib.parse.quote(root.removeprefix("/"), safe="")
 
 
-def deletion_plan(found: Examined, actions: dict[str, str], *summary: str) -> Plan:
-    """An item for each child of the root; ``actions`` by name or by kind, otherwise the child is kept."""
-    root = found.header.root
+def time_on_store(context: CommandContext, operations: int) -> tuple[str, ...]:
+    """How long so many operations take at least, for the summary of a plan."""
+    rate = context.settings.zookeeper.scan_operations_per_s_max
+    return time_at_limit(operations / rate, f"{rate:,.0f} ZooKeeper operations/s (--zk-rate)") if rate else ()
+
+
+def deletion_plan(context: CommandContext, found: Examined, actions: dict[str, str], *summary: str) -> Plan:
+    """An item for each child of the root; ``actions`` by name or by kind, otherwise the child is kept.
+
+    ``summary``: first what it does.
+    """
+    root, (first, *others) = found.header.root, summary
+    times = time_on_store(context, 2 * found.survey.nodes)  # each is saved, then deleted
     items = tuple(
         {
             "action": actions.get(child.name) or actions.get(child.kind.value) or "keep",
@@ -184,7 +194,7 @@ def deletion_plan(found: Examined, actions: dict[str, str], *summary: str) -> Pl
         root=root,
         instance_id=found.header.instance_id,
         subject=found.header.instance_id or root,
-        summary=summary,
+        summary=(first, *times, *others),
         items=items + found.notes,
         arguments={"layout": found.tree.value},
     )
