@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-import bkctl.early_stop  # noqa: F401  before the imports that take long
+from bkctl import early_stop  # before the imports that take long
 
 # isort: split
 import atexit
@@ -93,6 +93,7 @@ class CommandLineInvocation:
         self._at_end.callback(configure_logging(self.settings, stream, is_server=is_server))
         loader = _BookieSettingsLoader(sources, lambda: read_sources(flags, self._environment))
         overview, daemon = partial(_overview, sources), _DaemonSettingsLoader(sources, loader.read_again)
+        early_stop.begin_command()
         return CommandContext(self.settings, self.console, loader, overview, daemon, contexts)
 
 

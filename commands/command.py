@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Collection, Coroutine
-from typing import Annotated, Any, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Any, NamedTuple, TypeAlias, cast, get_args
 
 import typer
 
@@ -21,7 +21,8 @@ from bkctl.commands.help_page import HelpCommand
 from bkctl.commands.shared_options import GLOBAL_NAMES, GLOBAL_PARAMETERS, declarations
 from bkctl.runtime.errors import RefusedError
 
-CommandFunction: TypeAlias = Callable[..., Outcome | None] | Callable[..., Coroutine[Any, Any, Outcome | None]]
+_Work: TypeAlias = Callable[..., Coroutine[Any, Any, Outcome | None]]
+CommandFunction: TypeAlias = Callable[..., Outcome | None] | _Work
 
 _ALWAYS = frozenset({"output", "no_headers", "quiet", "debug", "color", "no_progress", "config"})
 _OF_CLUSTER = frozenset({"metadata_uri", "cluster", "conf"})
@@ -85,6 +86,7 @@ def command(
 
     def declare(function: CommandFunction) -> Command:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        is_coroutine_function = inspect.iscoroutinefunction(inspect.unwrap(function))
         same_names = GLOBAL_NAMES.intersection(parameter.name for parameter in own)
         assert not same_names, f"{name}: {same_names} are global options"
 
@@ -93,13 +95,17 @@ def command(
             given = GlobalFlags(**{key: arguments.pop(key, None) for key in GLOBAL_NAMES})
             flags = given.over(invocation.root_flags)
             _require_taken(typer_context, flags, taken, has_tables=has_tables)
+            if is_coroutine_function:  # before the settings: an interrupted import can print warnings
+                from bkctl.commands.event_loop import run_to_end
             context = invocation.enter(typer_context.command_path, flags)
             context.command, context.effects = typer_context.command_path.removeprefix("bkctl "), effects
             is_looking = looks_with is not None and bool(arguments[looks_with])
             if effect.is_change and not is_looking and not context.settings.is_rehearsal:
                 require_not_read_only(context.settings, is_outside_cluster=is_outside_cluster)
             try:
-                return _finish(function(context, **arguments))
+                if is_coroutine_function:
+                    return run_to_end(cast("_Work", function), context, **arguments)
+                return cast("Outcome | None", function(context, **arguments))
             except PlanShown:
                 return Outcome.OK
 
@@ -144,11 +150,3 @@ def _hidden_unless(parameter: inspect.Parameter, shown: Collection[str]) -> insp
     option = copy.copy(option)
     option.hidden = True
     return parameter.replace(annotation=Annotated[base, option])
-
-
-def _finish(result: Outcome | Coroutine[Any, Any, Outcome | None] | None) -> Outcome | None:
-    if result is None or isinstance(result, Outcome):
-        return result
-    from bkctl.commands.event_loop import run_to_end
-
-    return run_to_end(result)

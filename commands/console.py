@@ -134,19 +134,28 @@ class Console:
         is_cut = limit is not None and any(len(rows) > limit for rows in lists.values())
         return {**{key: rows[:limit] for key, rows in lists.items()}, "truncated": is_truncated or is_cut}
 
-    def headline(self, severity: Severity | None, sentence: str, *more_sentences: str) -> None:
-        """Print the result in one sentence, in table format only. ``severity`` None: nothing is wrong.
+    def verdict(self, severity: Severity | None, sentence: str, *more_sentences: str) -> None:
+        """Print what a command has come to in one sentence, before its result. ``severity`` None: nothing is wrong.
 
-        ``more_sentences`` have a line each below it.
+        ``more_sentences`` have a line each below it. Structured formats get them as messages.
         """
         if not self.is_for_people:
+            self.report(severity or Severity.INFORMATION, sentence)
+            for each in more_sentences:
+                self.say(each)
             return
         label = word(severity)
         first, *more = table_layout.wrapped(f"{label}: {rendering.clean(sentence)}", self.width)
         if severity is not None:
             first = painted(label, severity, is_colored=self._is_colored(self._out)) + first[len(label) :]
-        below = (line for each in more_sentences for line in table_layout.wrapped(rendering.clean(each), self.width))
-        self._write("\n".join([first, *more, *below]))
+        self._write("\n".join([first, *more]))
+        self.sentences(*more_sentences)
+
+    def sentences(self, *sentences: str) -> None:
+        """Print sentences as a part of the result, a line each, in table format only."""
+        if self.is_for_people:
+            for each in sentences:
+                self._write("\n".join(table_layout.wrapped(rendering.clean(each), self.width)))
 
     def table(self, table: Table, rows: Sequence[Row], *, is_cut: bool = True, rows_max: int | None = None) -> None:
         """Print another table below a record, in table format only; structured formats have the rows inside the record.

@@ -20,7 +20,6 @@ from bkctl.commands.bookie.leaving import (
     WaitOption,
     drain_or_decommission,
 )
-from bkctl.commands.bookie.leaving_report import leaving_outcome, print_leaving
 from bkctl.commands.bookie.stop_command import parse_stop_command
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, CopyFlags
@@ -82,9 +81,7 @@ async def decommission(
     )
     if by_retention and not await wait_for_retention(context, request):
         return Outcome.PARTIAL
-    report = await drain_or_decommission(context, request)
-    print_leaving(context, report)
-    return leaving_outcome(report)
+    return await drain_or_decommission(context, request)
 
 
 def _accepted(leaving: Sequence[str], lost: list[str] | None, path: str | None) -> frozenset[int]:

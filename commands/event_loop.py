@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import uvloop
 
 from bkctl.commands.errors import StoppedBySignalError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -72,8 +73,12 @@ def sigterm_as_error() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Result of the coroutine; KeyboardInterrupt after SIGINT, StoppedBySignalError after SIGTERM."""
+def run_to_end(function: Callable[P, Coroutine[Any, Any, T]], *arguments: P.args, **options: P.kwargs) -> T:
+    """Result of the coroutine function; KeyboardInterrupt after SIGINT, StoppedBySignalError after SIGTERM.
+
+    SIGINT is held back until the loop can cancel the work: an exception at any point before would leave a coroutine
+    that is never awaited.
+    """
     is_terminated = False
 
     async def supervise() -> T:
@@ -86,14 +91,19 @@ def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
             task.cancel()
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
-        return await coroutine
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        await asyncio.sleep(0)  # a signal that was held back ends the command before it begins
+        return await function(*arguments, **options)
 
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    coroutine = supervise()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(supervise())
+            return runner.run(coroutine)
     except asyncio.CancelledError:
         if is_terminated:
             raise StoppedBySignalError(signal.SIGTERM) from None
         raise
     finally:
         coroutine.close()  # without descriptors for a loop it never began
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -36,10 +36,15 @@ class WorkProgress:
 
     def __init__(self, ledgers: int, rest: str) -> None:
         self._ledgers = ledgers
-        self._rest = rest
+        self.rest = rest
+        """End of the sentence about what is left."""
+        self.is_begun = False
+        """Whether the operator has agreed to the plan."""
         self.last: RecoveryProgress | None = None
         self.file: str | None = None
         """The job file, if there is one: a later run can continue with it."""
+        self.state: tuple[str, ...] = ()
+        """What stays changed in the cluster if the run ends now, with the command that undoes it."""
         self.show: Callable[[RecoveryProgress], None] = lambda _: None
 
     def note(self, moment: RecoveryProgress) -> None:
@@ -51,28 +56,37 @@ class WorkProgress:
         """A sentence about what is done and what is left."""
         last = self.last
         if last is None:
-            return f"stopped before the first of {counted(self._ledgers, 'ledger')} was finished{self._rest}"
+            return f"stopped before the first of {counted(self._ledgers, 'ledger')} was finished{self.rest}"
         left = last.ledgers_total - last.ledgers_done
         done = f"{last.ledgers_done - last.ledgers_failed} of {counted(last.ledgers_total, 'ledger')} finished"
         failed = f", {last.ledgers_failed} failed" if last.ledgers_failed else ""
         copied = f"{counted(last.entries_copied, 'entry', 'entries')} ({size(last.bytes_copied)}) copied"
-        return f"stopped before the end: {done}{failed}, {left} left; {copied}{self._rest}"
+        return f"stopped before the end: {done}{failed}, {left} left; {copied}{self.rest}"
 
 
 @asynccontextmanager
 async def reporting_interruption(context: CommandContext, ledgers: int, rest: str = "") -> AsyncIterator[WorkProgress]:
     """If the work inside ends early, for any reason: print what is done, what is left, and how to continue.
 
-    ``rest`` ends the sentence about what is left. ChangeCutOffError when ZooKeeper is the reason.
+    ``rest`` ends the sentence about what is left. Set ``is_begun`` once the plan is confirmed. ChangeCutOffError when
+    ZooKeeper is the reason.
     """
-    progress = WorkProgress(ledgers, rest)
+    progress, console = WorkProgress(ledgers, rest), context.console
     try:
         yield progress
     except BaseException as error:
-        if isinstance(error, BkctlError) and not isinstance(error, MetadataUnavailableError) and progress.last is None:
-            raise  # refused before the first change: the error is complete
-        context.console.warn(progress.sentence())
-        context.console.warn(f"to continue: {continuing_command(context.settings.command_line, progress.file)}")
+        if not progress.is_begun:
+            if not isinstance(error, Exception):
+                console.say("nothing was changed")
+            raise
+        is_refused = isinstance(error, BkctlError) and not isinstance(error, MetadataUnavailableError)
+        has_begun_to_move = progress.last is not None or not is_refused
+        if has_begun_to_move:
+            console.warn(progress.sentence())
+        for sentence in progress.state:
+            console.warn(sentence)
+        if has_begun_to_move:  # else it was refused before the first change: the error is complete
+            console.warn(f"to continue: {continuing_command(context.settings.command_line, progress.file)}")
         if isinstance(error, MetadataUnavailableError):
             raise ChangeCutOffError(str(error), error.path) from error
         raise
@@ -84,12 +98,14 @@ _IN_JOB_FILE = frozenset(
 """Options that a continued job takes from its files; the rates may have been changed since."""
 
 
-def continuing_command(command_line: tuple[str, ...], job_file: str | None = None) -> str:
+def continuing_command(
+    command_line: tuple[str, ...], job_file: str | None = None, *, dropped: frozenset[str] = frozenset()
+) -> str:
     """The same command, without its saved plan, which no longer fits once a part of it is done.
 
-    With a job file, what the file says is left out too.
+    With a job file, what the file says is left out too. ``dropped``: more options to leave out, with their values.
     """
-    dropped = {"--apply"} if job_file is None else _IN_JOB_FILE
+    dropped |= {"--apply"} if job_file is None else _IN_JOB_FILE
     if "decommission" in command_line:
         dropped -= {"--from-file"}  # the ledgers that it gives up are in no job
     words: list[str] = []

@@ -11,16 +11,18 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
-from bkctl.commands.outages import reporting_interruption
+from bkctl.commands.outages import continuing_command, reporting_interruption
 from bkctl.commands.parse import all_ledger_ids, parse_bookie_id
 from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_unfinished, start_of, work_of
 from bkctl.commands.recovery_progress import recovery_progress
-from bkctl.commands.recovery_rendering import PLAN_TABLE, plan_body, print_report, report_body
+from bkctl.commands.recovery_rendering import PLAN_TABLE, plan_body, report_body
 from bkctl.commands.replication_access import note_end, policy_of, replication_access, waiting_sentence
 from bkctl.commands.safety.gate import nothing_to_change
 from bkctl.commands.session import open_session
 from bkctl.commands.shared_options import takes_copy_options
+from bkctl.commands.work_end import print_recovery
 from bkctl.runtime.replication.config import OpenLedgers
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 
@@ -69,6 +71,7 @@ async def failed_bookie(
         # not all ledgers were scanned for an unfinished job, or for chosen ledgers
         scanned_for = bookie_ids if unfinished is None and ledger_ids is None else ()
         plan = access.change_plan(found)
+        job_file: str | None = None
         if not found.ledgers:
             nothing_to_change(context, plan, table=PLAN_TABLE, totals=plan_body(found))
             report = await recovery.run(found)
@@ -77,6 +80,7 @@ async def failed_bookie(
                 reporting_interruption(context, len(found.ledgers)) as work,
                 access.open_change(context, plan, found) as change,
             ):
+                work.is_begun = True
                 await recovery.require_down(bookie_ids)
                 async with (
                     open_job(
@@ -87,11 +91,20 @@ async def failed_bookie(
                     work.show, work.file = progress.show, opened.path
                     report = await recovery.run(found, work.note, job=opened.job)
                     opened.is_finished = report.is_complete
+                    job_file = opened.kept_file
                 note_end(change, report_body(report), outcome_of(report))
         if report.is_complete:
             await delete_finished_jobs(context, session, scanned_for, flags.resume)
-    print_report(context, "RecoveryReport", report_body(report), [report])
+    print_recovery(console, report, _again(context, report, job_file))
     return outcome_of(report)
+
+
+def _again(context: CommandContext, report: RecoveryReport, job_file: str | None) -> str:
+    """The command that moves what is left; ledgers that were in no plan need a new job."""
+    is_unplanned = any(failure.reason is FailureReason.NOT_PLANNED for failure in report.failures)
+    if is_unplanned:
+        return continuing_command(context.settings.command_line, dropped=frozenset({"--resume"}))
+    return continuing_command(context.settings.command_line, job_file)
 
 
 async def _require_down(context: CommandContext, recovery: BookieRecovery, bookie_ids: list[str]) -> None:

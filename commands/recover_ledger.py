@@ -14,27 +14,42 @@ from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.findings_file import read_findings
-from bkctl.commands.outages import report_outage, reporting_interruption
+from bkctl.commands.outages import continuing_command, report_outage, reporting_interruption
 from bkctl.commands.parse import all_ledger_ids
 from bkctl.commands.recovery_job import delete_job, open_job, read_unfinished_of_ledgers, start_of
 from bkctl.commands.recovery_progress import recovery_progress
+from bkctl.commands.recovery_rendering import time_to_copy
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.replication_access import note_end, policy_of
 from bkctl.commands.safety.gate import nothing_to_change, open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.shared_options import takes_copy_options
+from bkctl.commands.work_end import Verdict, print_end
 from bkctl.runtime.errors import LedgerNotFoundError
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.replication.judge.bad_copies import BadCopies, InPlacePlan, LedgerInPlace
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.plan.job_file import JobWork, UnfinishedJob
-from bkctl.runtime.replication.policy import Policy
+from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
-from bkctl.storage.words import SHOWN_MAX, counted, decimal, size
+from bkctl.storage.severity import Severity
+from bkctl.storage.words import SHOWN_MAX, counted, decimal, enumerated, size
 
 _ENTRIES_SHOWN_MAX = 60
+_REPEATABLE = frozenset(
+    {
+        FailureReason.UNREACHABLE,
+        FailureReason.LOCKED,
+        FailureReason.LOCK_LOST,
+        FailureReason.CONFLICT,
+        FailureReason.TARGET_GONE,
+        FailureReason.READ_ONLY,
+    }
+)
+"""Another run may write these copies."""
 
 
 def _shortened(entries: object) -> str:
@@ -100,8 +115,8 @@ async def recover_ledger(
             found = await _verify(context, repair, ledger_ids or sorted(ranges), ranges)
             if findings is None:
                 _require_all_found(found)
-        report = await _carry_out(context, session, repair, found, flags)
-    _print(context, report)
+        report, job_file = await _carry_out(context, session, repair, found, flags)
+    _print(context, report, continuing_command(context.settings.command_line, job_file))
     return _outcome(report)
 
 
@@ -161,13 +176,14 @@ def _require_all_found(found: InPlacePlan) -> None:
 
 async def _carry_out(
     context: CommandContext, session: Session, repair: InPlaceRepair, found: InPlacePlan, flags: CopyFlags
-) -> InPlaceReport:
-    plan = _plan(session, repair.ports.ledgers, found)
+) -> tuple[InPlaceReport, str | None]:
+    """The report, and the job file if a later run can continue with it."""
+    plan = _plan(session, repair.ports.ledgers, found, repair.policy.pace)
     if not found.to_repair:
         nothing_to_change(context, plan, table=_PLAN_TABLE, totals=_totals(found))
         if flags.resume is not None:
             delete_job(flags.resume)
-        return await repair.run(found, lambda _: None)
+        return await repair.run(found, lambda _: None), None
     targets = sorted({each.bookie_id for ledger in found.to_repair for each in ledger.changes})
     async with (
         reporting_interruption(context, len(found.to_repair)) as work,
@@ -181,6 +197,7 @@ async def _carry_out(
             outlast=repair.outage.outlast,
         ) as change,
     ):
+        work.is_begun = True
         start = start_of(context, session, repair.policy, change.operation_id)
         async with (
             open_job(context, flags, start, work_of_repair(found)) as opened,
@@ -190,10 +207,10 @@ async def _carry_out(
             report = await repair.run(found, work.note, opened.job)
             opened.is_finished = report.is_complete
         note_end(change, _report_body(report), _outcome(report))
-    return report
+    return report, opened.kept_file
 
 
-def _plan(session: Session, ledgers: LedgerStore, found: InPlacePlan) -> Plan:
+def _plan(session: Session, ledgers: LedgerStore, found: InPlacePlan, pace: CopyPace) -> Plan:
     items = []
     for ledger in found.to_repair:
         for each in ledger.changes:
@@ -214,10 +231,10 @@ def _plan(session: Session, ledgers: LedgerStore, found: InPlacePlan) -> Plan:
             items.append(item)
     ids = [str(ledger.ledger_id) for ledger in found.ledgers]
     subject = ", ".join(ids) if len(ids) <= SHOWN_MAX else counted(len(ids), "ledger")
-    return session.plan(subject=subject, summary=_sentences(found), items=items)
+    return session.plan(subject=subject, summary=_sentences(found, pace), items=items)
 
 
-def _sentences(found: InPlacePlan) -> list[str]:
+def _sentences(found: InPlacePlan, pace: CopyPace) -> list[str]:
     verified = counted(len(found.ledgers), "ledger")
     writes = [(ledger, each) for ledger in found.to_repair for each in ledger.writes]
     moves = [(ledger, each) for ledger in found.to_repair for each in ledger.moves]
@@ -236,6 +253,8 @@ def _sentences(found: InPlacePlan) -> list[str]:
             f"bookies, in {_ledger_count(moves)} of {verified}: corrupt and unreadable copies are written over only on "
             "bkctl's bookies"
         )
+    targets = {each.bookie_id for _, each in writes}
+    sentences += time_to_copy(found.bytes_estimate, pace, 0 if moves else len(targets))
     if not found.to_repair:
         sentences.append(_why_nothing(found, verified))
     failed = sum(each.copies for _, each in writes if each.states == (CopyState.FAILED,))
@@ -300,7 +319,32 @@ def _report_body(report: InPlaceReport) -> dict[str, object]:
     }
 
 
-def _print(context: CommandContext, report: InPlaceReport) -> None:
+def _verdict(report: InPlaceReport, again: str) -> Verdict:
+    done = f"{counted(report.copies_written, 'copy', 'copies')} written again ({size(report.bytes_written)})"
+    if report.stripes_moved:
+        done += f", {counted(report.stripes_moved, 'stripe')} moved to other bookies"
+    if not report.left:
+        return Verdict(None, f"{done}, no bad copy is left")
+    copies: dict[FailureReason, int] = {}
+    for each in report.left:
+        copies[each.reason] = copies.get(each.reason, 0) + max(1, each.copies)
+    silent = sorted({each.bookie_id for each in report.left if each.reason is FailureReason.UNREACHABLE})
+    reasons = [
+        f"{number:,} ({reason.value}{f': start {enumerated(silent)}' if reason is FailureReason.UNREACHABLE else ''})"
+        for reason, number in copies.items()
+    ]
+    helped = [reason for reason in copies if reason in _REPEATABLE]
+    if not helped:
+        following = f"; see bkctl ledger explain {report.left[0].ledger_id}"
+    else:
+        following = f"; {'then continue' if helped == [FailureReason.UNREACHABLE] else 'continue'} with: {again}"
+    is_lost = not copies.keys().isdisjoint({FailureReason.LOST, FailureReason.UNREADABLE})
+    severity = Severity.CRITICAL if is_lost else Severity.WARNING
+    number = counted(sum(copies.values()), "bad copy is left", "bad copies are left")
+    return Verdict(severity, f"{done}, {number}: {', '.join(reasons)}{following}")
+
+
+def _print(context: CommandContext, report: InPlaceReport, again: str) -> None:
     left = [
         {
             "ledger_id": str(each.ledger_id),
@@ -312,6 +356,12 @@ def _print(context: CommandContext, report: InPlaceReport) -> None:
         }
         for each in report.left
     ]
-    show = {"bytes": size, "seconds": decimal}
-    context.console.record("LedgerRecoveryReport", _report_body(report), show=show, details={"left": left})
-    context.console.table(_LEFT_TABLE, left)
+    print_end(
+        context.console,
+        "LedgerRecoveryReport",
+        _report_body(report),
+        _verdict(report, again),
+        details={"left": left},
+        show={"bytes": size, "seconds": decimal},
+        tables=[(_LEFT_TABLE, left)],
+    )

@@ -51,6 +51,11 @@ class OpenedJob:
     job: RecoveryJob
     is_finished: bool = False
 
+    @property
+    def kept_file(self) -> str | None:
+        """The job file that a later run continues with, if there is one."""
+        return None if self.is_finished else self.path
+
 
 def read_unfinished(path: str, bookie_ids: Collection[str], session: Session) -> UnfinishedJob:
     """What a job of bookies has left; ConflictError if it is another one; errors of ``_reopen``."""
@@ -153,8 +158,6 @@ async def open_job(
         job_file.close()
         if opened is not None and opened.is_finished:
             delete_job(path)
-    if not opened.is_finished:
-        context.console.say(f"{path} is kept: with --resume, copies that are partly made continue")
 
 
 def delete_job(path: str) -> None:

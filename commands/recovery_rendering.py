@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, overload
 
-from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import Column, Table, time_text
-from bkctl.commands.safety.plan import PlanFinding
+from bkctl.commands.safety.plan import PlanFinding, time_at_limit
 from bkctl.runtime.replication.config import OpenLedgers, PlacementMode
 from bkctl.runtime.replication.judge.ledger_result import LedgerFailure, rule_counts
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, OpenSegment, PlanTotals, RecoveryPlan
-from bkctl.runtime.replication.policy import DEFAULT_POLICY, Policy
+from bkctl.runtime.replication.policy import DEFAULT_POLICY, CopyPace, Policy
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, decimal, duration, enumerated, listed, size
@@ -41,16 +40,6 @@ FAILURE_TABLE = Table(
     Column("entries", "ENTRIES"),
     Column("detail", "DETAIL"),
 )
-FENCED_TABLE = Table(
-    "Fenced ledgers", Column("ledger_id", "LEDGER", is_right=True), Column("owner", "OWNER"), name="ledger_id"
-)
-BAD_COPIES_TABLE = Table(
-    "Bad copies that stay",
-    Column("ledger_id", "LEDGER", is_right=True),
-    Column("bookie_id", "BOOKIE"),
-    Column("state", "COPY"),
-    Column("entries", "ENTRIES"),
-)
 
 
 def _rule_counts(counts: object) -> str:
@@ -64,9 +53,6 @@ REPORT_SHOW = {
     "mebibytes_per_second": decimal,
     "copies_breaking_placement": _rule_counts,
 }
-EXAMPLE_RATE_BYTES_S = 100 * 1024 * 1024
-"""A plan shows how long its copies take at this rate, because the real rate is unknown before it runs."""
-
 _IDS_SHOWN_MAX = 10
 
 
@@ -186,11 +172,11 @@ def plan_summary(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY, drain_wait
             movable.add(ledger)
         if ledger.needs_fencing:
             opened.append(ledger)
-    summary = _movable_sentences(plan, movable, policy.pace.bytes_per_s)
+    summary = _movable_sentences(plan, movable, policy.pace)
     if not plan.ledgers:
         summary.append(f"nothing to recover: none of {scanned} needs to be moved from {', '.join(plan.bookie_ids)}")
     summary += _open_ledger_sentences(opened, policy, is_drain=plan.is_drain, drain_wait_s=drain_wait_s)
-    if plan.ledgers and plan.placement:
+    if movable.ledgers and plan.placement:
         summary.append(plan.placement)
     return summary
 
@@ -241,24 +227,30 @@ def plan_findings(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY) -> list[P
     return found
 
 
-def _movable_sentences(plan: RecoveryPlan, movable: PlanTotals, bytes_per_s: int | None) -> list[str]:
+def _movable_sentences(plan: RecoveryPlan, movable: PlanTotals, pace: CopyPace) -> list[str]:
     if not movable.ledgers:
         return []
+    verb = "move" if plan.is_drain else "recover"
     sentence = (
-        f"will recover {movable.ledgers} of {counted(plan.ledgers_scanned, 'ledger')} from "
+        f"will {verb} {movable.ledgers} of {counted(plan.ledgers_scanned, 'ledger')} from "
         f"{', '.join(plan.bookie_ids)}: {counted(movable.fragments, 'fragment')}, "
         f"{counted(movable.entries, 'entry', 'entries')}, about {size(movable.bytes_to_copy)}, to copy to "
         f"{counted(len(plan.targets), 'bookie')}"
     )
     if movable.ledgers_of_unknown_size:
         sentence += f"; the size of {counted(movable.ledgers_of_unknown_size, 'open ledger')} is unknown"
-    if bytes_per_s:
-        time_s = movable.bytes_to_copy / bytes_per_s
-        return [sentence, f"takes at least {duration(time_s)} at the limit of {size(bytes_per_s)}/s"]
-    time_s = movable.bytes_to_copy / EXAMPLE_RATE_BYTES_S
-    if time_s < 1:
-        return [sentence]
-    return [sentence, f"its time is unknown until it runs: {duration(time_s)} at {size(EXAMPLE_RATE_BYTES_S)}/s"]
+    return [sentence, *time_to_copy(movable.bytes_to_copy, pace, len(plan.targets))]
+
+
+def time_to_copy(bytes_to_copy: int, pace: CopyPace, targets: int) -> tuple[str, ...]:
+    """How long copies take at least, as far as their limits say, in a sentence."""
+    limits: list[tuple[float, str]] = []
+    if pace.bytes_per_s:
+        limits.append((bytes_to_copy / pace.bytes_per_s, f"{size(pace.bytes_per_s)}/s"))
+    if pace.bytes_per_s_per_bookie and targets:
+        rate = pace.bytes_per_s_per_bookie
+        limits.append((bytes_to_copy / rate / targets, f"{size(rate)}/s for each bookie"))
+    return time_at_limit(*max(limits)) if limits else ()
 
 
 def _open_ledger_sentences(
@@ -348,36 +340,6 @@ def failure_rows(report: RecoveryReport) -> list[dict[str, object]]:
         }
         for reason, failures in sorted(by_reason.items())
     ]
-
-
-def print_report(
-    context: CommandContext, kind: str, body: dict[str, object], recoveries: Sequence[RecoveryReport]
-) -> None:
-    """Print a report; in table format, with the failures, the fenced ledgers and the bad copies below it."""
-    console = context.console
-    failures = [row for each in recoveries for row in failure_rows(each)]
-    fenced = [{"ledger_id": str(each.ledger_id), "owner": each.owner} for one in recoveries for each in one.fenced]
-    bad = [
-        {
-            "ledger_id": str(each.ledger_id),
-            "bookie_id": each.bookie_id,
-            "state": each.state.value,
-            "entries": [str(entries) for entries in each.entries],
-        }
-        for report in recoveries
-        for each in report.defects
-    ]
-    details = {"failures": failures, "fenced": fenced, "bad_copies": bad}
-    console.record(kind, body, show=REPORT_SHOW, details=details)
-    console.table(FAILURE_TABLE, [line for row in failures for line in failure_lines(row)])
-    console.table(FENCED_TABLE, fenced)
-    console.table(BAD_COPIES_TABLE, [{**row, "entries": shortened(row["entries"])} for row in bad])
-    if bad:
-        ledger_ids = list(dict.fromkeys(row["ledger_id"] for row in bad))
-        console.warn(
-            f"{counted(len(ledger_ids), 'ledger')} with bad copies on bookies that stay: {shortened(ledger_ids)}: "
-            "run bkctl recover ledger"
-        )
 
 
 def failure_lines(row: dict[str, object]) -> list[dict[str, object]]:

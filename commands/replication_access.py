@@ -42,6 +42,7 @@ class ReplicationAccess(NamedTuple):
         self,
         found: RecoveryPlan,
         *,
+        first_summary: Sequence[str] = (),
         more_summary: Sequence[str] = (),
         more_items: Sequence[dict[str, Any]] = (),
     ) -> Plan:
@@ -54,7 +55,7 @@ class ReplicationAccess(NamedTuple):
 
         return self.session.plan(
             subject=", ".join(found.bookie_ids),
-            summary=(*plan_summary(found, policy, self.drain_wait_s), *more_summary),
+            summary=(*first_summary, *plan_summary(found, policy, self.drain_wait_s), *more_summary),
             findings=plan_findings(found, policy),
             items=PlanItems(found.ledgers, item_of, more_items),
             arguments={

@@ -74,7 +74,7 @@ def open_cluster_file(
                 survey, skipped = read_newest(source, read, context.console.warn)
         except OSError as error:
             raise unreadable_file(path, error) from error
-        yield run_to_end(_describe(context, survey, skipped, uri))
+        yield run_to_end(_describe, context, survey, skipped, uri)
 
 
 class _Survey(NamedTuple):

@@ -76,7 +76,7 @@ def _known_input(
     """What can be found out before Spark starts, and about how many ledgers there are."""
     if source is None:
         require_metadata_uri(context)
-        facts, ledgers_count = run_to_end(_facts_and_size(context, request))
+        facts, ledgers_count = run_to_end(_facts_and_size, context, request)
         yield (None, facts), ledgers_count
     elif URI_MARK in source:
         yield None, None

@@ -81,9 +81,9 @@ def audit(
         if URI_MARK in source:
             raise InvalidArgumentError(f"{source} needs --spark: only Spark reads files of other file systems")
         with open_cluster_file(context, source, ledgers_root) as (cluster, facts):
-            report = run_to_end(audit_file(context, cluster, with_request(facts, request), out))
+            report = run_to_end(audit_file, context, cluster, with_request(facts, request), out)
     else:
-        report = run_to_end(_audit_plainly(context, request, out))
+        report = run_to_end(_audit_plainly, context, request, out)
     _finish_files(context, report, request, out)
     seconds = round(time.monotonic() - started_s, 3)
     print_report(context, PrintedAudit(report, out, seconds, request.before, bool(request.losses)))

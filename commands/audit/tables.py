@@ -250,7 +250,7 @@ def _print_for_people(
     console, report = context.console, printed.report
     rows_max = None if console.form is OutputForm.WIDE else _LEDGERS_SHOWN_MAX
     since = [] if changes is None else [f"since the report of {time_text(changes.before_ms)}: {changes}"]
-    console.headline(verdict.severity, verdict.sentence, *since)
+    console.verdict(verdict.severity, verdict.sentence, *since)
     rows = []
     for each in findings:
         owners = [f"{owner.owner} ({owner.ledgers:,})" for owner in each.owners]

@@ -13,7 +13,6 @@ from bkctl.commands.bookie.leaving import (
     WaitOption,
     drain_or_decommission,
 )
-from bkctl.commands.bookie.leaving_report import leaving_outcome, print_leaving
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.effect import Effect
@@ -48,6 +47,4 @@ async def drain(
         copying=flags,
         token=read_token(context, token_file),
     )
-    report = await drain_or_decommission(context, request)
-    print_leaving(context, report)
-    return leaving_outcome(report)
+    return await drain_or_decommission(context, request)

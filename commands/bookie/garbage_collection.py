@@ -223,7 +223,12 @@ async def _change_all(
 ) -> None:
     """Make the same change in each bookie in turn, under one plan."""
     states = [await read_state(client) for client in clients]
-    async with open_change(context, joined_plan([change_plan(state, item) for state in states])):
+    verb = str(item["action"]).removeprefix("gc-")
+    what = (
+        f"will {verb} {'garbage collection' if verb == 'run' else 'compaction'} ({', '.join(item['kinds'])}) of bookie"
+    )
+    plans = [change_plan(state, item, summary=(f"{what} {state.bookie_id}",)) for state in states]
+    async with open_change(context, joined_plan(plans)):
         with in_turn(context, [state.bookie_id for state in states]) as turns:
             for client, state in zip(clients, states, strict=True):
                 with turns.turn():

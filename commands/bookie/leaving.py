@@ -14,11 +14,19 @@ import msgspec
 import typer
 
 from bkctl.commands.autorecovery.repair_marks import mark_repair
-from bkctl.commands.bookie.leaving_report import leaving_outcome, nothing_left, report_fields
+from bkctl.commands.bookie.leaving_report import (
+    leaving_outcome,
+    may_be_read_only,
+    nothing_left,
+    print_leaving,
+    report_fields,
+    stays_read_only,
+)
 from bkctl.commands.bookie.read_only import BookieSwitch
 from bkctl.commands.bookie.stop_command import host_of, run_stop_command
 from bkctl.commands.context import CommandContext, CopyFlags
-from bkctl.commands.outages import WorkProgress, reporting_interruption
+from bkctl.commands.errors import Outcome
+from bkctl.commands.outages import WorkProgress, continuing_command, reporting_interruption
 from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_unfinished, start_of, work_of
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shortened
@@ -78,8 +86,16 @@ class LeavingRequest(msgspec.Struct, frozen=True, kw_only=True):
     token: AdminToken | None = None
 
 
-async def drain_or_decommission(context: CommandContext, request: LeavingRequest) -> DecommissionReport:
-    """Carry out the request; RefusedError, WaitTimeoutError and the errors of the gate."""
+async def drain_or_decommission(context: CommandContext, request: LeavingRequest) -> Outcome:
+    """Carry out the request and print its end; RefusedError, WaitTimeoutError and the errors of the gate."""
+    report, job_file = await _carry_out(context, request)
+    again = continuing_command(context.settings.command_line, job_file)
+    print_leaving(context, report, again, is_drain_only=request.is_drain_only)
+    return leaving_outcome(report)
+
+
+async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[DecommissionReport, str | None]:
+    """The report, and the job file if a later run can continue with it."""
     policy = policy_of(context.settings.replication, request.copying, request.open_ledgers)
     async with open_session(context) as session:
         if request.copying.resume is not None:
@@ -92,10 +108,9 @@ async def drain_or_decommission(context: CommandContext, request: LeavingRequest
         if request.is_absence_fine:
             ids = await operation.known(ids)
             if not ids:
-                console.say(f"bookie {', '.join(request.bookie_ids)} is not in the cluster: nothing is left to do")
                 if not context.settings.is_rehearsal:
                     await delete_finished_jobs(context, session, request.bookie_ids, request.copying.resume)
-                return nothing_left(request.bookie_ids)
+                return nothing_left(request.bookie_ids), None
         found = await operation.plan(
             ids,
             lambda each: console.say(waiting_sentence(each)),
@@ -112,10 +127,11 @@ async def drain_or_decommission(context: CommandContext, request: LeavingRequest
             reporting_interruption(context, len(found.recovery.ledgers), rest) as work,
             access.open_change(context, plan, found.recovery, LEAVING_PLAN_TABLE) as change,
         ):
+            work.is_begun = True
             run = _Run(context, session, access, operation, request, found, change, work)
             report = await run.run()
             note_end(change, report_fields(report), leaving_outcome(report))
-    return report
+    return report, work.file
 
 
 @dataclasses.dataclass
@@ -160,7 +176,7 @@ class _Run:
                 drained = operation.report(found, moved, is_drain_only=request.is_drain_only)
                 is_all_done = all(recovery.is_complete for recovery in moved.recoveries)
                 opened.is_finished = is_all_done or not drained.remaining
-        self.work.file = None
+                self.work.file = opened.kept_file
         if not drained.remaining:
             await delete_finished_jobs(self.context, self.session, found.bookie_ids)
         if request.is_drain_only or not drained.is_complete:
@@ -168,6 +184,7 @@ class _Run:
         refusal = await self._stop()
         if refusal is not None:
             return msgspec.structs.replace(drained, refusal=refusal)
+        self.work.state = ()
         return await operation.finish(found, moved, self.hooks)
 
     async def _make_read_only(self) -> None:
@@ -183,7 +200,9 @@ class _Run:
                 if not verdict.is_yes:  # warnings were shown before
                     require_yes(context, verdict, request)
             lock.require_held()
+            self.work.state = (may_be_read_only(live),)
             await switch.make_read_only(live, request.wait_s, "leaves the cluster")
+            self.work.state = (stays_read_only(live),)
 
     async def _stop(self) -> str | None:
         """Have the live bookies stopped; a sentence if they are not."""
@@ -209,6 +228,7 @@ class _Run:
 
     def _keep_cookie(self, bookie_id: str, node: Node) -> None:
         self.change.require_lock()
+        self.work.rest = "; cookies may be deleted already"
         self.change.trash.keep("delete", self.session.cookies.path(bookie_id), node)
 
     async def _clear_marks(self) -> None:
@@ -286,10 +306,11 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: Le
         {"action": "accept loss", "path": access.ledgers.path(ledger.ledger_id), **plan_row(ledger)}
         for ledger in found.accepted
     ]
-    summary = []
+    first: list[str] = []
+    summary: list[str] = []
     live = sorted(found.live)
     if live:
-        summary.append(
+        first.append(
             f"will make bookie {', '.join(live)} read-only and move its ledgers away while it serves; open ledgers "
             + _OPEN_SENTENCES[access.policy.open_ledgers]
         )
@@ -317,7 +338,7 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: Le
         ]
         if cookies:
             summary.append(_cookie_sentence(found, tuple(cookies)))
-    return access.change_plan(found.recovery, more_summary=summary, more_items=items)
+    return access.change_plan(found.recovery, first_summary=first, more_summary=summary, more_items=items)
 
 
 def _cookie_sentence(found: DecommissionPlan, cookies: tuple[str, ...]) -> str:

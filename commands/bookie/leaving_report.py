@@ -2,36 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
-from bkctl.commands.recovery_rendering import print_report, shortened
+from bkctl.commands.recovery_rendering import shortened
+from bkctl.commands.work_end import Verdict, left_sentence, moved_sentence, print_recoveries
 from bkctl.runtime.replication.judge.advice import these_bookies
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, left_groups, what_next
 from bkctl.runtime.replication.run.decommission import DecommissionReport
+from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, listed
 
 _TOPICS_NAMED_MAX = 10
+_COOKIE_KEPT = "its cookie was not deleted"
 
 
-def print_leaving(context: CommandContext, report: DecommissionReport) -> None:
-    """Print the report, and what the operator should do next."""
-    print_report(context, "DecommissionReport", report_fields(report), report.recoveries)
-    names = ", ".join(report.bookie_ids)
+def print_leaving(context: CommandContext, report: DecommissionReport, again: str, *, is_drain_only: bool) -> None:
+    """Print the report, and what the operator should do next. ``again``: the command that continues the work."""
+    groups = left_on(report)
+    verdict = leaving_verdict(report, groups, again, is_drain_only=is_drain_only)
+    print_recoveries(context.console, "DecommissionReport", report_fields(report), verdict, report.recoveries, groups)
+
+
+def left_on(report: DecommissionReport) -> list[LeftGroup]:
+    """The ledgers that still reference the bookies. One whose writer has ended meanwhile only needs another run."""
+    remaining, still_open = set(report.remaining), {each.ledger_id for each in report.open_ledgers}
+    failures = [
+        each
+        for recovery in report.recoveries
+        for each in recovery.failures
+        if each.ledger_id in remaining and (each.reason is not FailureReason.OPEN or each.ledger_id in still_open)
+    ]
+    return left_groups(failures, report.bookie_ids, report.remaining)
+
+
+def leaving_verdict(
+    report: DecommissionReport, groups: Sequence[LeftGroup], again: str, *, is_drain_only: bool
+) -> Verdict:
+    """What a drain or a decommission has come to, and the state of the bookies."""
+    sentence, names = moved_sentence(report.recoveries), ", ".join(report.bookie_ids)
+    notes = []
+    if report.remaining:
+        sentence += f", {left_sentence(groups)}"
+        notes = [] if is_drain_only or report.is_cookie_deleted else [_COOKIE_KEPT]
+        notes += leaving_advice(report)
+        sentence += what_next(groups, again)
+    elif report.refusal is not None:
+        sentence += f", none left; {report.refusal}"
+    elif report.is_drained_only:
+        notes = next_steps(report)
+        sentence += f", none left on bookie {names}"
+    elif report.ledgers_scanned or report.is_cookie_deleted:
+        sentence += f", bookie {names} is removed from the cluster"
+    else:
+        sentence = f"bookie {names} is not in the cluster: nothing is left to do"
+    if report.refusal is not None and report.read_only:
+        notes.append(stays_read_only(report.read_only))
     if report.accepted:
-        context.console.warn(
+        notes.append(
             f"{counted(len(report.accepted), 'ledger')} with lost entries are unchanged and still reference bookie "
             f"{names}: {shortened(report.accepted)}"
         )
-    if report.refusal is not None:
-        context.console.error(report.refusal + leaving_advice(report))
-        if report.read_only:
-            context.console.say(
-                f"bookie {', '.join(report.read_only)} stays read-only; bkctl bookie undrain "
-                f"{' '.join(report.read_only)} makes it writable"
-            )
-    elif report.is_drained_only:
-        for sentence in next_steps(report):
-            context.console.say(sentence)
+    if report.refusal is None:
+        severity = Severity.WARNING if report.accepted else None
+    else:
+        severity = max((each.left.severity for each in groups), default=Severity.WARNING)
+    return Verdict(severity, sentence, tuple(notes))
+
+
+def stays_read_only(bookie_ids: Sequence[str]) -> str:
+    """The state of bookies whose drain has ended early."""
+    words = " ".join(bookie_ids)
+    stays, it = ("stays", "it") if len(bookie_ids) == 1 else ("stay", "them")
+    return f"bookie {', '.join(bookie_ids)} {stays} read-only; bkctl bookie undrain {words} makes {it} writable"
+
+
+def may_be_read_only(bookie_ids: Sequence[str]) -> str:
+    """The state of bookies while their mode is changed."""
+    them = "it" if len(bookie_ids) == 1 else "them"
+    return (
+        f"bookie {', '.join(bookie_ids)} may be read-only now; bkctl bookie undrain {' '.join(bookie_ids)} makes "
+        f"{them} writable"
+    )
 
 
 def next_steps(report: DecommissionReport) -> list[str]:
@@ -51,28 +105,24 @@ def next_steps(report: DecommissionReport) -> list[str]:
     return sentences
 
 
-def leaving_advice(report: DecommissionReport) -> str:
-    """The advice for ledgers that another run would not move either."""
+def leaving_advice(report: DecommissionReport) -> list[str]:
+    """More about ledgers that another run would not move either."""
     if report.open_ledgers:
         topics = sorted({each.topic for each in report.open_ledgers if each.topic is not None})
         if not topics:
-            return "; run the command again later, or close them with --open-ledgers fence"
-        return (
-            f"; Pulsar keeps ledgers of {counted(len(topics), 'topic')} open: {listed(topics, _TOPICS_NAMED_MAX)}: run "
-            "pulsar-admin topics unload TOPIC, which makes the broker close them, then the command again; or close "
-            "them with --open-ledgers fence"
-        )
+            return ["open ledgers that have no writer are closed with --open-ledgers fence"]
+        return [
+            f"Pulsar keeps ledgers of {counted(len(topics), 'topic')} open: {listed(topics, _TOPICS_NAMED_MAX)}: run "
+            "pulsar-admin topics unload TOPIC, which makes the broker close them, before; or close them with "
+            "--open-ledgers fence"
+        ]
     reasons = {failure.reason for recovery in report.recoveries for failure in recovery.failures}
-    if reasons == {FailureReason.OPEN}:
-        return "; their writers have ended or left the bookie since: run the command again"
     if reasons.isdisjoint({FailureReason.LOST, FailureReason.NOT_CLOSED}):
-        return ""
-    down = [each for each in report.bookie_ids if each not in report.read_only]
-    start = f"; start bookie {', '.join(down)} again if its disks still exist" if down else ""
-    return (
-        f"{start}; for ledgers whose entries are lost, see --accept-loss and bkctl ledger delete --force-open; bkctl "
-        "ledger close --accept-loss closes those that are not closed"
-    )
+        return []
+    return [
+        "for ledgers whose entries are lost, see --accept-loss and bkctl ledger delete --force-open; bkctl ledger "
+        "close --accept-loss closes those that are not closed"
+    ]
 
 
 def nothing_left(bookie_ids: tuple[str, ...]) -> DecommissionReport:

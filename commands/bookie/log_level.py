@@ -37,7 +37,14 @@ async def set_log_level(
             require_own(state, "change its log4j2 configuration")
         former = [(await client.get(path, LogLevelAnswer)).level for client in clients]
         item = {"action": "log-level", "level": level.value}
-        plan = joined_plan([change_plan(state, item) for state in states])
+        plan = joined_plan(
+            [
+                change_plan(
+                    state, item, summary=(f"will set the log level of bookie {state.bookie_id} to {level.value}",)
+                )
+                for state in states
+            ]
+        )
         async with open_change(context, plan):
             with in_turn(context, [state.bookie_id for state in states]) as turns:
                 for client, state, was in zip(clients, states, former, strict=True):

@@ -50,7 +50,7 @@ def _require_ready(context: CommandContext, target: BookieTarget, limit_s: float
     if address is None:
         from bkctl.commands.event_loop import run_to_end
 
-        address = run_to_end(resolve(context, target))
+        address = run_to_end(resolve, context, target)
     timeout_s = context.settings.timeout_s
     stage = None
     try:

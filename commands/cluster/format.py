@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from bkctl.commands.cluster.survey import TREE_TABLE, Examined, deletion_plan, examine_before_deletion, save_before
+from bkctl.commands.cluster.deletion import Backups, back_up, reporting_deletion
+from bkctl.commands.cluster.survey import TREE_TABLE, Examined, deletion_plan, examine_before_deletion
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
@@ -30,6 +31,7 @@ async def format_cluster(context: CommandContext) -> None:
             actions = {"ledgers": "delete", "ledger ids": "delete", "cookies": "delete", "LAYOUT": "rewrite"}
             actions |= {"INSTANCEID": "replace", "underreplication": "delete marks and locks"}
             plan = deletion_plan(
+                context,
                 found,
                 actions,
                 f"will delete all metadata at {root}: {found.size} (it is backed up first)",
@@ -37,25 +39,26 @@ async def format_cluster(context: CommandContext) -> None:
             )
             return plan, found
 
-        async def apply(change: Change, found: Examined) -> tuple[str, str]:
-            backup_path = await save_before(context, session, found.header, found.tree, found.survey)
-            change.details["backup"] = backup_path
-            new_id = await cluster_format.format_cluster(
-                store, root, found.tree, random.SystemRandom(), before_each=change.require_lock
-            )
+        async def apply(change: Change, found: Examined) -> tuple[str, Backups]:
+            backups = await back_up(context, session, change, found)
+            async with reporting_deletion(context, session, change, found.survey.nodes, backups) as before_each:
+                new_id = await cluster_format.format_cluster(
+                    store, root, found.tree, random.SystemRandom(), before_each=before_each
+                )
             change.details["new_instance_id"] = new_id
-            return new_id, backup_path
+            return new_id, backups
 
         found, done = await make_change(context, examine, apply, store, table=TREE_TABLE)
         assert done is not None
-        instance_id, backup_path = done
-        context.console.say(f"to undo: bkctl cluster nuke, then bkctl cluster restore {backup_path}")
+        instance_id, backups = done
+        backups.say_undo(context)
         body = {
             "root": root,
             "old_instance_id": found.header.instance_id,
             "instance_id": instance_id,
             "layout": found.tree.value,
             "ledgers_deleted": found.survey.ledgers,
-            "backup": backup_path,
+            "backup": backups.own,
+            "earlier_backup": backups.earlier,
         }
         context.console.record("ClusterFormat", body, name="instance_id")

@@ -44,7 +44,7 @@ async def _switch(context: CommandContext, *, is_enabled: bool) -> None:
         async def examine() -> tuple[Plan, None]:
             if await is_health_check_enabled(session.store, session.root) is is_enabled:
                 return session.plan(summary=(f"the health check is already {verb}d",)), None
-            return session.plan(items=(item,)), None
+            return session.plan(items=(item,), summary=(f"will {verb} the health check of bookies",)), None
 
         async def apply(change: Change, _: None) -> bool:
             is_changed = await switch_health_check(session.store, session.root, is_enabled=is_enabled)

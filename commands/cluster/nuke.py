@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bkctl.commands.cluster.survey import TREE_TABLE, Examined, deletion_plan, examine_before_deletion, save_before
+from bkctl.commands.cluster.deletion import Backups, back_up, reporting_deletion
+from bkctl.commands.cluster.survey import TREE_TABLE, Examined, deletion_plan, examine_before_deletion
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
@@ -29,23 +30,24 @@ async def nuke(context: CommandContext) -> None:
             found = await examine_before_deletion(context, session, is_root_deleted=True)
             actions = {"ledgers": "delete", "ledger ids": "delete", "special": "delete"}
             sentence = f"will delete {root} and everything below it: {found.size} (all metadata is backed up first)"
-            return deletion_plan(found, actions, sentence), found
+            return deletion_plan(context, found, actions, sentence), found
 
-        async def apply(change: Change, found: Examined | None) -> str:
+        async def apply(change: Change, found: Examined | None) -> Backups:
             assert found is not None
-            backup_path = await save_before(context, session, found.header, found.tree, found.survey)
-            change.details["backup"] = backup_path
-            await cluster_format.nuke_cluster(store, root, found.tree, before_each=change.require_lock)
-            return backup_path
+            backups = await back_up(context, session, change, found)
+            async with reporting_deletion(context, session, change, found.survey.nodes, backups) as before_each:
+                await cluster_format.nuke_cluster(store, root, found.tree, before_each=before_each)
+            return backups
 
-        found, backup_path = await make_change(context, examine, apply, store, table=TREE_TABLE)
+        found, backups = await make_change(context, examine, apply, store, table=TREE_TABLE)
     body: dict[str, object] = {"root": root, "removed": found is not None}
-    if found is not None:
-        context.console.say(f"to undo: bkctl cluster restore {backup_path}")
+    if found is not None and backups is not None:
+        backups.say_undo(context)
         body |= {
             "instance_id": found.header.instance_id,
             "ledgers_deleted": found.survey.ledgers,
-            "backup": backup_path,
+            "backup": backups.own,
+            "earlier_backup": backups.earlier,
         }
     context.console.record("ClusterNuke", body, name="root")
 

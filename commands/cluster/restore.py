@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from bkctl.commands.cluster.survey import find_tree, new_header, save_before
+from bkctl.commands.cluster.survey import find_tree, new_header, save_before, time_on_store
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import Outcome
+from bkctl.commands.outages import continuing_command
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.gate import Change, open_change
 from bkctl.commands.safety.plan import Plan
@@ -80,13 +81,13 @@ async def _plan_and_run(
 ) -> Outcome:
     target = await _target(context, session, archive)
     preview = ClusterRestore(session.store, archive, target, before_each=lambda: None, keep=lambda _path, _node: None)
-    expected = await _tally(context, "comparing", archive, preview.preview(reader))
+    expected = await _count(context, _RestoreCounts(), "comparing", archive, preview.preview(reader))
     header = archive.header
     plan = Plan(
         root=target.root,
         instance_id=header.instance_id,
         subject=header.instance_id or target.root,
-        summary=_summary(archive, target, expected, await preview.preview_new_ids()),
+        summary=_summary(context, archive, target, expected, await preview.preview_new_ids()),
         items=({"action": "restore", "path": target.root, "is_root_new": target.is_fresh, **expected.counts()},),
         arguments={"sha256": archive.sha256},
     )
@@ -114,8 +115,13 @@ async def _run(
         change.trash.keep("set", path, node)
 
     operation = ClusterRestore(session.store, archive, target, before_each=change.require_lock, keep=keep)
-    tally = await _tally(context, "restoring", archive, operation.run(reader))
-    new_ids = await operation.finish()
+    tally = _RestoreCounts()
+    try:
+        await _count(context, tally, "restoring", archive, operation.run(reader))
+        new_ids = await operation.finish()
+    except BaseException:
+        _say_state(context, archive, target, tally)
+        raise
     change.details |= tally.counts()
     is_settled = not new_ids.is_counted_anew or new_ids.first_id is not None
     if not is_settled:
@@ -151,6 +157,7 @@ class _RestoreCounts:
     """Totals of the outcomes, and the first thousand conflicts in full."""
 
     def __init__(self) -> None:
+        self.done = 0
         self.ledgers_created = 0
         self.ledgers_advanced = 0
         self.ledgers_same = 0
@@ -169,6 +176,7 @@ class _RestoreCounts:
 
     def add(self, fate: NodeFate) -> None:
         """Count one outcome."""
+        self.done += 1
         self.ledgers_created += fate.is_ledger and fate.fate is Fate.CREATED
         self.ledgers_advanced += fate.fate is Fate.ADVANCED
         self.ledgers_same += fate.is_ledger and fate.fate is Fate.SAME
@@ -197,22 +205,37 @@ class _RestoreCounts:
         }
 
 
-async def _tally(
-    context: CommandContext, description: str, archive: ArchiveSummary, fates: AsyncIterator[NodeFate]
+def _say_state(context: CommandContext, archive: ArchiveSummary, target: RestoreTarget, tally: _RestoreCounts) -> None:
+    """The restore was stopped half way: what is done, what is left, and both ways on."""
+    console = context.console
+    state = "until it is finished no bookie can start" if target.is_fresh else "what is restored stays"
+    console.warn(
+        f"stopped before the end: {tally.done:,} of {archive.nodes:,} nodes of the backup were compared or restored, "
+        f"{max(0, archive.nodes - tally.done):,} are left; {state}"
+    )
+    console.warn(f"to continue: {continuing_command(context.settings.command_line)}")
+    if target.is_fresh:
+        console.say("to undo: bkctl cluster nuke")
+
+
+async def _count(
+    context: CommandContext,
+    tally: _RestoreCounts,
+    description: str,
+    archive: ArchiveSummary,
+    fates: AsyncIterator[NodeFate],
 ) -> _RestoreCounts:
-    tally = _RestoreCounts()
+    """Add the outcomes to the tally, which is also the result."""
     with context.console.progress(description) as progress:
-        done = 0
         async for fate in fates:
             tally.add(fate)
-            done += 1
-            if done % _PROGRESS_EVERY_NODES == 0:
-                progress.update(done, archive.nodes)
+            if tally.done % _PROGRESS_EVERY_NODES == 0:
+                progress.update(tally.done, archive.nodes)
     return tally
 
 
 def _summary(
-    archive: ArchiveSummary, target: RestoreTarget, expected: _RestoreCounts, new_ids: NewIds
+    context: CommandContext, archive: ArchiveSummary, target: RestoreTarget, expected: _RestoreCounts, new_ids: NewIds
 ) -> tuple[str, ...]:
     where = "a new root" if target.is_fresh else "the existing cluster"
     return (
@@ -220,6 +243,7 @@ def _summary(
         f"at {target.root}: {counted(expected.ledgers_created, 'ledger')} will be created, "
         f"{expected.ledgers_advanced} advanced, {counted(expected.conflicts_count, 'node differs', 'nodes differ')} "
         "and will not be changed",
+        *time_on_store(context, archive.nodes),
         f"ledgers created after {archive.header.created} that are not in the cluster now stay missing; bookies of "
         "bkctl keep their entries: they delete no ledgers until bkctl bookie gc confirm is run for each of them",
         "Java bookies delete these entries at their next garbage collection: do not start them while that matters",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import Column, Table
-from bkctl.commands.safety.plan import Plan
+from bkctl.commands.safety.plan import Plan, time_at_limit
 from bkctl.commands.safety.state_directory import state_directory
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConflictError, MetadataFormatError, RefusedError
@@ -38,6 +38,8 @@ TREE_TABLE = Table(
     Column("ledgers", "LEDGERS", is_right=True),
 )
 _DIRECTORY = "backups"
+_SUFFIX = ".jsonl.gz"
+_TIME_FORMAT = "%Y%m%dT%H%M%S%fZ"
 
 
 async def find_tree(context: CommandContext, session: Session) -> LedgerTree:
@@ -122,9 +124,8 @@ async def save_before(
 
     RefusedError when that fails; ConflictError when the tree is not the one the plan was made from.
     """
-    name = urllib.parse.quote(header.root.removeprefix("/"), safe="")
-    time = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S%fZ")
-    path = os.path.join(state_directory(context.settings, _DIRECTORY), f"{name}-{time}.jsonl.gz")
+    time = datetime.datetime.now(datetime.UTC).strftime(_TIME_FORMAT)
+    path = os.path.join(state_directory(context.settings, _DIRECTORY), f"{_name_of(header.root)}-{time}{_SUFFIX}")
     try:
         survey, _ = await save(context, session, header, tree, path)
         if planned is not None and survey != planned:
@@ -141,9 +142,44 @@ async def save_before(
     return path
 
 
-def deletion_plan(found: Examined, actions: dict[str, str], *summary: str) -> Plan:
-    """An item for each child of the root; ``actions`` by name or by kind, otherwise the child is kept."""
-    root = found.header.root
+def backups_of(state_directory: str, root: str) -> list[str]:
+    """Paths of the backups of a root that commands made, the oldest first."""
+    directory, start = os.path.join(state_directory, _DIRECTORY), f"{_name_of(root)}-"
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return []
+    paths = [os.path.join(directory, name) for name in sorted(names) if name.startswith(start)]
+    return [path for path in paths if backup_time(path)]
+
+
+def backup_time(path: str) -> str:
+    """When a command began to make a backup, in the form of the audit trail; empty for a file of another name."""
+    text = os.path.basename(path).removesuffix(_SUFFIX).rpartition("-")[2]
+    try:
+        moment = datetime.datetime.strptime(text, _TIME_FORMAT).replace(tzinfo=datetime.UTC)
+    except ValueError:
+        return ""
+    return moment.isoformat(timespec="milliseconds")
+
+
+def _name_of(root: str) -> str:
+    return urllib.parse.quote(root.removeprefix("/"), safe="")
+
+
+def time_on_store(context: CommandContext, operations: int) -> tuple[str, ...]:
+    """How long so many operations take at least, for the summary of a plan."""
+    rate = context.settings.zookeeper.scan_operations_per_s_max
+    return time_at_limit(operations / rate, f"{rate:,.0f} ZooKeeper operations/s (--zk-rate)") if rate else ()
+
+
+def deletion_plan(context: CommandContext, found: Examined, actions: dict[str, str], *summary: str) -> Plan:
+    """An item for each child of the root; ``actions`` by name or by kind, otherwise the child is kept.
+
+    ``summary``: first what it does.
+    """
+    root, (first, *others) = found.header.root, summary
+    times = time_on_store(context, 2 * found.survey.nodes)  # each is saved, then deleted
     items = tuple(
         {
             "action": actions.get(child.name) or actions.get(child.kind.value) or "keep",
@@ -158,7 +194,7 @@ def deletion_plan(found: Examined, actions: dict[str, str], *summary: str) -> Pl
         root=root,
         instance_id=found.header.instance_id,
         subject=found.header.instance_id or root,
-        summary=summary,
+        summary=(first, *times, *others),
         items=items + found.notes,
         arguments={"layout": found.tree.value},
     )

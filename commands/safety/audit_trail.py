@@ -7,12 +7,13 @@ An operation without an "end" was killed. Values of options that look like secre
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import getpass
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -68,6 +69,14 @@ class AuditTrail:
             append_synced(descriptor, line)
         finally:
             os.close(descriptor)
+
+
+def read_trail(state_directory: str) -> Iterator[dict[str, Any]]:
+    """The lines of the trail, the oldest first; without those that were cut off, or nothing if it cannot be read."""
+    with contextlib.suppress(OSError), open(os.path.join(state_directory, _FILE), "rb") as file:
+        for line in file:
+            with contextlib.suppress(msgspec.DecodeError):
+                yield msgspec.json.decode(line, type=dict[str, Any])
 
 
 def user_name() -> str:

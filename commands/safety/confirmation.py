@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import sys
 
+from bkctl.commands.config import OutputForm
 from bkctl.commands.console import read_line
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
@@ -24,6 +25,9 @@ PLAN_TABLE = Table(
     Column("path", "PATH"),
     Column("expected_version", "VERSION", is_right=True, priority=1),
 )
+
+_IDENTITY = ("root", "instance_id", "plan_hash")
+"""Fields that identify a plan."""
 
 
 def show_plan(context: CommandContext, plan: Plan, table: Table, totals: Row | None) -> None:
@@ -49,14 +53,19 @@ def show_plan(context: CommandContext, plan: Plan, table: Table, totals: Row | N
 
 
 def _print_plan(context: CommandContext, plan: Plan, table: Table, totals: Row | None) -> None:
-    """Print the plan as the command's result, in table format with its sentences below it."""
-    body = plan.body() | dict(totals or {})
+    """Print the plan as the command's result. In table format: what it does, the changes, then what identifies it."""
+    console, body = context.console, plan.body() | dict(totals or {})
     details = {"summary": body.pop("summary"), "findings": body.pop("findings"), "items": plan.items}
     lines = Lines(table, plan.items, is_cut=False)
-    context.console.record("Plan", body, name="plan_hash", show={"bytes": size}, details=details, lines=lines)
-    context.console.table(table, plan.items, is_cut=False)
-    if context.console.is_for_people:
-        _say(context, plan)
+    if console.is_for_people:
+        console.sentences(*plan.summary)
+        for each in plan.findings:
+            console.verdict(each.severity, each.finding)
+        console.table(table, plan.items, is_cut=False)
+        console.sentences("")
+    if console.form is OutputForm.TABLE:
+        body = {key: body[key] for key in _IDENTITY}
+    console.record("Plan", body, name="plan_hash", show={"bytes": size}, details=details, lines=lines)
 
 
 def _say(context: CommandContext, plan: Plan) -> None:

@@ -20,7 +20,7 @@ from bkctl.runtime.new_file import whole_file
 from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
 from bkctl.storage.json_text import JsonTextError, decode_json
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import counted
+from bkctl.storage.words import counted, duration
 
 _KIND = "Plan"
 _sorted_json = msgspec.json.Encoder(order="sorted")
@@ -87,6 +87,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def body(self) -> dict[str, Any]:
         """The plan as a structured result, without its items."""
         return {**self._without_items(), "changes": len(self.items), "plan_hash": self.plan_hash}
+
+
+def time_at_limit(time_s: float, limit: str) -> tuple[str, ...]:
+    """How long a plan takes at least because of a limit, for its summary; nothing for less than a second."""
+    return (f"takes at least {duration(time_s)} at the limit of {limit}",) if time_s >= 1 else ()
 
 
 def save_plan(plan: Plan, path: str) -> None:

@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from bkctl.commands.bookie.leaving_report import leaving_advice, leaving_outcome
+from bkctl.commands.bookie.leaving_report import leaving_outcome, leaving_verdict, left_on
 from bkctl.commands.errors import Outcome
 from bkctl.commands.safety.audit_trail import user_name
+from bkctl.commands.work_end import Verdict
 from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
 from bkctl.runtime.metadata.cluster.operation_lock import (
     OperationHolder,
@@ -323,6 +324,13 @@ def test_what_helps_when_only_open_ledgers_are_left() -> None:
     report = DecommissionReport(
         bookie_ids=(BOOKIE,), recoveries=(recovery,), ledgers_scanned=1, remaining=(7,), refusal="1 ledger is left"
     )
-    assert leaving_advice(report) == "; their writers have ended or left the bookie since: run the command again"
-    still_open = msgspec.structs.replace(report, open_ledgers=(OpenLedger(7, None, None),))
-    assert leaving_advice(still_open).endswith("or close them with --open-ledgers fence")
+
+    def verdict_of(report: DecommissionReport) -> Verdict:
+        return leaving_verdict(report, left_on(report), "bkctl again", is_drain_only=False)
+
+    writer_has_left = verdict_of(report)
+    assert writer_has_left.sentence == "0 ledgers moved, 1 left: 1 needs another run; continue with: bkctl again"
+    assert writer_has_left.notes == ("its cookie was not deleted",)
+    waiting = verdict_of(msgspec.structs.replace(report, open_ledgers=(OpenLedger(7, None, None),)))
+    assert waiting.sentence == "0 ledgers moved, 1 left: 1 waits for its writer; continue with: bkctl again"
+    assert waiting.notes[-1].endswith("--open-ledgers fence")

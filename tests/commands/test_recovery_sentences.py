@@ -251,9 +251,23 @@ def test_a_row_says_why_a_ledger_cannot_be_moved() -> None:
     assert plan_row(movable(1))["problem"] is None
 
 
-def test_a_large_plan_says_what_its_time_would_be() -> None:
+def test_a_plan_says_how_long_it_takes_if_a_limit_says_so() -> None:
     large = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=60 * 1024**3)
-    sentences = plan_summary(plan(plan_ledger(1, large, 0, DEAD, LIVE)))
-    assert sentences[1] == "its time is unknown until it runs: 10 min at 100.0 MiB/s"
-    limited = plan_summary(plan(plan_ledger(1, large, 0, DEAD, LIVE)), Policy(pace=CopyPace(bytes_per_s=2**20)))
-    assert limited[1] == "takes at least 17 h at the limit of 1.0 MiB/s"
+    found = plan(plan_ledger(1, large, 0, DEAD, LIVE))
+    assert len(plan_summary(found)) == 1, "the real rate is unknown before it runs"
+    limited = plan_summary(found, Policy(pace=CopyPace(bytes_per_s=2**20)))
+    assert limited[1:] == ["takes at least 17 h at the limit of 1.0 MiB/s"]
+    for_each = CopyPace(bytes_per_s=2**30, bytes_per_s_per_bookie=2**20)
+    assert plan_summary(found, Policy(pace=for_each))[1:] == [
+        "takes at least 9 h at the limit of 1.0 MiB/s for each bookie"
+    ]
+
+
+def test_the_plan_of_a_drain_begins_with_the_mode_and_what_moves() -> None:
+    session = Session(None, None, parse_metadata_uri("zk+flat://nowhere:1/ledgers"), None)  # type: ignore[arg-type]
+    access = ReplicationAccess(None, session, Paths())  # type: ignore[arg-type]
+    recovery = msgspec.structs.replace(plan(movable(1)), is_drain=True)
+    found = DecommissionPlan(("b1",), {"b1": 3}, recovery, live=DEAD)
+    mode, moved, *_ = _change_plan(access, found, LeavingRequest(bookie_ids=("b1",), wait_s=1)).summary
+    assert mode.startswith("will make bookie b1 read-only and move its ledgers away while it serves")
+    assert moved.startswith("will move 1 of 5 ledgers from b1: 1 fragment, 10 entries, about 500 B")

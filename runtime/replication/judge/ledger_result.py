@@ -42,6 +42,7 @@ class LedgerFailure(msgspec.Struct, frozen=True):
     """A part of a ledger that stays as it is: the affected entries, if any, and a sentence with the reason.
 
     ``bookie_id`` and ``copies``: bad copies on this bookie that were not repaired; ``detail`` is about the first.
+    ``absent``: bookies that are not registered, and may have what is missing.
     """
 
     ledger_id: int
@@ -51,6 +52,7 @@ class LedgerFailure(msgspec.Struct, frozen=True):
     owner: str | None = None
     bookie_id: str = ""
     copies: int = 0
+    absent: tuple[str, ...] = ()
 
     @property
     def ledger_and_entries(self) -> str:

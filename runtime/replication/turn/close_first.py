@@ -40,7 +40,7 @@ async def read_closed(turn: TurnState) -> Versioned[LedgerMetadata]:
     unclosable = why_not_closable(turn.task.ledger_id, metadata, (await turn.tools.live_bookies.refresh()).live)
     if unclosable is not None:
         detail = f"{unclosable.reason}; {unclosable.last_resort}"
-        turn.fail(metadata, position, FailureReason.NOT_CLOSED, (), detail)
+        turn.fail(metadata, position, FailureReason.NOT_CLOSED, (), detail, unclosable.missing)
         return versioned
     if (reason := await _why_fence_in_vain(turn, metadata)) is not None:
         turn.fail(metadata, position, FailureReason.OPEN, (), reason)
@@ -58,7 +58,9 @@ async def read_closed(turn: TurnState) -> Versioned[LedgerMetadata]:
     except (LedgerNotFoundError, MetadataUnavailableError):
         raise
     except BkctlError as error:
-        turn.fail(metadata, position, FailureReason.NOT_CLOSED, (), str(error))
+        members = sorted(set(metadata.last_segment.ensemble))
+        absent = tuple(each for each in members if each not in turn.tools.live_bookies)
+        turn.fail(metadata, position, FailureReason.NOT_CLOSED, (), str(error), absent)
     else:
         turn.was_closed = True
         for bookie_id, entry_ids in recovery.corrupt_left.items():

@@ -5,18 +5,19 @@ A move is an ensemble index of a segment, and its target.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from bkctl.runtime.client.ports import credentials_of
 from bkctl.runtime.errors import NoNodeError
 from bkctl.runtime.ledger.changes import replace_in_segment
 from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.store import NodeWrite, Versioned
 from bkctl.runtime.placement.choice import NoChoice
 from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.replication.copy.stripe_task import StripeTask
-from bkctl.runtime.replication.judge.fragments import Fragment, stripe_count
+from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, stripe_count
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.judge.targets import CopyNeed, stripe_bytes
 from bkctl.runtime.replication.turn.state import LockLostError, Move, StripePosition, TurnState
@@ -148,9 +149,20 @@ async def _copy(
             return copied
         if outcome.target_failure is None:
             reason = FailureReason.UNREADABLE if outcome.unreadable else FailureReason.LOST
-            turn.fail(metadata, position, reason, (*outcome.lost, *outcome.unreadable), outcome.reason)
+            entries = (*outcome.lost, *outcome.unreadable)
+            turn.fail(metadata, position, reason, entries, outcome.reason, _absent(turn, metadata, fragment, entries))
             return None
         turn.unusable[target] = outcome.target_failure
+
+
+def _absent(
+    turn: TurnState, metadata: LedgerMetadata, fragment: Fragment, entries: Sequence[EntryRange]
+) -> tuple[str, ...]:
+    """The bookies that are not registered and should have the first of the entries."""
+    first_entry_id = min(each.first_entry_id for each in entries)
+    indexes = write_set(first_entry_id, metadata.ensemble_size, metadata.write_quorum_size)
+    members = {fragment.ensemble[index] for index in indexes}
+    return tuple(sorted(each for each in members if each not in turn.tools.live_bookies))
 
 
 def need_of(

@@ -121,9 +121,10 @@ class TurnState:
         reason: FailureReason,
         entries: tuple[EntryRange, ...],
         detail: str,
+        absent: tuple[str, ...] = (),
     ) -> None:
-        """Record why a position stays as it is."""
-        failure = LedgerFailure(self.task.ledger_id, reason, entries, detail)
+        """Record why a position stays as it is; ``absent`` as in ``LedgerFailure``."""
+        failure = LedgerFailure(self.task.ledger_id, reason, entries, detail, absent=absent)
         self.failures[position] = FoundFailure(self.fragment_at(metadata, position), failure)
 
     async def read(self) -> Versioned[LedgerMetadata]:

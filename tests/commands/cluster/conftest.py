@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import IO, TypeVar
@@ -24,6 +25,17 @@ from tests.runtime.metadata.trees import PlantedNode, read_tree
 
 T = TypeVar("T")
 DEADLINE_S = 60.0
+
+
+def commands_after(text: str, said: str) -> list[list[str]]:
+    """The words of the commands of bkctl that a message names, without "bkctl"."""
+    return [shlex.split(each)[1:] for each in said.partition(text)[2].partition("\n")[0].split(", then ")]
+
+
+def command_after(text: str, said: str) -> list[str]:
+    """The words of the only one."""
+    (command,) = commands_after(text, said)
+    return command
 
 
 class Operator:

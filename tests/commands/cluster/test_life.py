@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.storage.adapters.filesystem import OsFileSystem
-from tests.commands.cluster.conftest import Operator
+from tests.commands.cluster.conftest import Operator, command_after, commands_after
 from tests.processes import BkctlProcess, Cluster, DevCluster, run_bkctl
 from tests.runtime.metadata.trees import PlantedNode
 from tests.until import wait_until
@@ -64,9 +65,14 @@ def test_a_format_killed_in_the_middle(operator: Operator, instance_id: str) -> 
     assert half_done["INSTANCEID"].data.decode() != instance_id, "no bookie with old data starts now"
     assert 0 < len(ledger_paths(half_done)) < LEDGERS
     operator.configure("")
-    operator.succeed("cluster", "format", "--confirm", operator.instance_id())
+    again = operator.succeed("cluster", "format", "--confirm", operator.instance_id())
+    whole, part = operator.backups()
+    assert (again.json()["backup"], again.json()["earlier_backup"]) == (part, whole)
+    assert f"to undo: bkctl cluster nuke, then bkctl cluster restore {whole}\n" in again.stderr
+    assert f"{part} has only what that left" in again.stderr
     assert sorted(operator.tree()) == ["", "INSTANCEID", "LAYOUT", "available", "available/readonly"]
-    operator.succeed("cluster", "nuke", "--confirm", operator.instance_id())
+    after_the_format = operator.succeed("cluster", "nuke", "--confirm", operator.instance_id())
+    assert after_the_format.json()["earlier_backup"] is None, "that format has ended"
     operator.succeed("cluster", "restore", operator.backups()[0], "--confirm", instance_id)
     assert len(ledger_paths(operator.tree())) == LEDGERS, "the backup of before the first one has everything"
 
@@ -141,16 +147,52 @@ def test_a_backup_killed_in_the_middle_leaves_no_archive(operator: Operator, ins
     operator.succeed("cluster", "backup", str(path))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.battery)])
-def test_a_signal_in_the_middle_is_noted(operator: Operator, instance_id: str, number: signal.Signals) -> None:
-    process = operator.begin("cluster", "nuke", "--confirm", instance_id)
+@pytest.mark.parametrize(
+    ("verb", "number"),
+    [
+        ("nuke", signal.SIGTERM),
+        ("format", signal.SIGINT),
+        pytest.param("nuke", signal.SIGINT, marks=pytest.mark.battery),
+    ],
+)
+def test_a_signal_in_the_middle_says_what_is_left_and_both_ways_on(
+    operator: Operator, instance_id: str, tmp_path: Path, verb: str, number: signal.Signals
+) -> None:
+    said = tmp_path / "said"
+    with said.open("w") as stderr:
+        process = operator.begin("cluster", verb, "--confirm", instance_id, stderr=stderr)
     wait_until(lambda: is_half_done(operator))
     process.send_signal(number)
     assert process.wait(60) == 128 + number
     assert '"result":"interrupted"' in (operator.state / "audit.jsonl").read_text().splitlines()[-1]
+    (whole,) = operator.backups()
+    assert re.search(r"stopped before the end: about \d+ of 15\d nodes .* no bookie can start until", said.read_text())
+    assert f"bkctl cluster restore {whole}\n" in said.read_text()
     operator.configure("")
+    again = operator.run(*command_after("to finish: ", said.read_text()))
+    assert again.exit_code == 0, again
+    assert again.json()["earlier_backup"] == whole
+    for words in commands_after("to undo: ", again.stderr):
+        confirm = operator.instance_id() if words[1] == "nuke" else instance_id
+        operator.succeed(*words, "--confirm", confirm)
+    assert len(ledger_paths(operator.tree())) == LEDGERS
+
+
+def test_a_restore_that_is_stopped_says_how_to_continue(operator: Operator, instance_id: str, tmp_path: Path) -> None:
+    before, path, said = operator.tree(), str(tmp_path / "backup"), tmp_path / "said"
+    operator.configure("")
+    operator.succeed("cluster", "backup", path)
     operator.succeed("cluster", "nuke", "--confirm", instance_id)
-    assert operator.tree() == {}
+    operator.configure(SLOWLY)
+    with said.open("w") as stderr:
+        process = operator.begin("cluster", "restore", path, "--confirm", instance_id, stderr=stderr)
+    wait_until(lambda: is_half_done(operator))
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert re.search(r"stopped before the end: \d+ of 15\d nodes of the backup", said.read_text())
+    operator.configure("")
+    operator.succeed(*command_after("to continue: ", said.read_text()))
+    assert data_of(operator.tree()) == data_of(before)
 
 
 @pytest.mark.parametrize("second", ["format", pytest.param("nuke", marks=pytest.mark.battery)])

@@ -1,0 +1,146 @@
+"""What a recovery or a drain has left, by what helps. Pure."""
+
+from __future__ import annotations
+
+import collections
+import enum
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from bkctl.runtime.replication.judge.advice import bookies_to_start
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
+from bkctl.storage.severity import Severity
+from bkctl.storage.words import SHOWN_MAX, enumerated
+
+
+class Left(enum.Enum):
+    """Why ledgers are left, the worst first: what is said of one ledger, and of several."""
+
+    NO_LIVE_COPY = ("has no live copy", "have no live copy")
+    LOST = ("has entries that no bookie has", "have entries that no bookie has")
+    UNREADABLE = ("has no readable copy", "have no readable copy")
+    NOT_CLOSED = ("cannot be closed", "cannot be closed")
+    NO_TARGET = ("has no bookie to copy to", "have no bookie to copy to")
+    PLACEMENT = ("has no target that keeps the placement rules", "have no target that keeps the placement rules")
+    METADATA = ("has metadata that cannot be read", "have metadata that cannot be read")
+    NEWER = ("has metadata of a newer release", "have metadata of a newer release")
+    OPEN = ("waits for its writer", "wait for their writers")
+    AGAIN = ("needs another run", "need another run")
+
+    @property
+    def severity(self) -> Severity:
+        """Critical: entries may be lost."""
+        return Severity.CRITICAL if self in {Left.NO_LIVE_COPY, Left.LOST, Left.UNREADABLE} else Severity.WARNING
+
+    def sentence(self, number: int) -> str:
+        """For so many ledgers, without the number."""
+        return self.value[0] if number == 1 else self.value[1]
+
+
+_BY_REASON = {
+    FailureReason.LOST: Left.LOST,
+    FailureReason.UNREADABLE: Left.UNREADABLE,
+    FailureReason.NOT_CLOSED: Left.NOT_CLOSED,
+    FailureReason.NOT_ENOUGH_BOOKIES: Left.NO_TARGET,
+    FailureReason.PLACEMENT: Left.PLACEMENT,
+    FailureReason.METADATA_UNREADABLE: Left.METADATA,
+    FailureReason.METADATA_NEWER: Left.NEWER,
+    FailureReason.OPEN: Left.OPEN,
+}
+_REMEDIES = {
+    Left.NO_TARGET: "start another bookie",
+    Left.PLACEMENT: "start a bookie in another rack, or use --placement best-effort",
+    Left.NEWER: "use a newer bkctl",
+}
+_COMMANDS = {
+    Left.LOST: "bkctl ledger explain {0}",
+    Left.UNREADABLE: "bkctl ledger verify {0}",
+    Left.NOT_CLOSED: "bkctl ledger explain {0}",
+    Left.METADATA: "bkctl metadata doctor",
+    Left.OPEN: "bkctl ledger explain {0}",
+}
+
+
+class LeftGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Ledgers that are left for one reason. ``remedy``: what to do before the work is repeated; empty if nothing.
+
+    ``command``: one that helps, or says more about the first of them. ``detail``: why the first is left.
+    """
+
+    left: Left
+    ledger_ids: tuple[int, ...]
+    remedy: str = ""
+    command: str | None = None
+    detail: str = ""
+    owner: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """Like "40 have no live copy (start b3:3181)"."""
+        number = len(self.ledger_ids)
+        return f"{number:,} {self.left.sentence(number)}" + (f" ({self.remedy})" if self.remedy else "")
+
+
+def situation_of(failure: LedgerFailure) -> Left:
+    """What a failure means to the operator."""
+    if failure.reason in {FailureReason.LOST, FailureReason.UNREADABLE} and failure.absent:
+        return Left.NO_LIVE_COPY
+    return _BY_REASON.get(failure.reason, Left.AGAIN)
+
+
+def left_groups(
+    failures: Sequence[LedgerFailure], leaving: Collection[str], others: Collection[int] = ()
+) -> list[LeftGroup]:
+    """The ledgers by the worst reason of each, the worst group first. ``others``: ledgers that were not tried."""
+    worst: dict[int, LedgerFailure] = {}
+    order = list(Left)
+    for failure in failures:
+        known = worst.get(failure.ledger_id)
+        if known is None or order.index(situation_of(failure)) < order.index(situation_of(known)):
+            worst[failure.ledger_id] = failure
+    found: dict[Left, list[LedgerFailure]] = {}
+    for failure in worst.values():
+        found.setdefault(situation_of(failure), []).append(failure)
+    groups = [_group(each, found[each], leaving) for each in order if each in found]
+    untried = tuple(sorted(set(others) - worst.keys()))
+    if not untried:
+        return groups
+    if groups and groups[-1].left is Left.AGAIN:
+        last = groups.pop()
+        return [*groups, msgspec.structs.replace(last, ledger_ids=tuple(sorted((*last.ledger_ids, *untried))))]
+    return [*groups, LeftGroup(left=Left.AGAIN, ledger_ids=untried)]
+
+
+def _group(left: Left, failures: Sequence[LedgerFailure], leaving: Collection[str]) -> LeftGroup:
+    ledger_ids = tuple(sorted(failure.ledger_id for failure in failures))
+    remedy = _REMEDIES.get(left, "")
+    command = _COMMANDS.get(left)
+    holders: collections.Counter[frozenset[str]] = collections.Counter()
+    for failure in failures:
+        # The bookies that are given up are asked for last.
+        holders[frozenset(failure.absent).difference(leaving) or frozenset(failure.absent)] += 1
+    if to_start := bookies_to_start(holders):
+        remedy = f"start {enumerated(to_start, shown_max=SHOWN_MAX)}"
+        remedy += " if its disks exist" if set(to_start) <= set(leaving) else ""
+        command = f"bkctl bookie show {to_start[0]}"
+    first = min(failures, key=lambda failure: failure.ledger_id)
+    return LeftGroup(
+        left=left,
+        ledger_ids=ledger_ids,
+        remedy=remedy,
+        command=None if command is None else command.format(ledger_ids[0]),
+        detail=first.bare_detail,
+        owner=first.owner,
+    )
+
+
+def what_next(groups: Sequence[LeftGroup], again: str) -> str:
+    """The end of a sentence about what is left: first what has to be done before, then ``again``, the same work.
+
+    Without anything that another run would move it names the command for the worst group: a loss is accepted last.
+    """
+    repeated = [each for each in groups if each.remedy or each.left in {Left.OPEN, Left.AGAIN}]
+    if not repeated:
+        return f"; see {groups[0].command}" if groups and groups[0].command else ""
+    return f"; {'then continue' if all(each.remedy for each in repeated) else 'continue'} with: {again}"

@@ -1,0 +1,131 @@
+"""How recoveries and drains end, and what they say when a signal stops them: the verdict first, then the way on."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.commands.cluster.conftest import command_after
+from tests.processes import BkctlResult, Cluster, run_bkctl, start_bkctl
+from tests.until import wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+class Operated:
+    """A cluster, and an operator with a state directory who reads text."""
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        self.cluster = cluster
+        self.log = directory / "log"
+        self.variables = {
+            "BKCTL_METADATA_URI": cluster.metadata_uri,
+            "BKCTL_STATE_DIR": str(directory / "state"),
+            "BKCTL_OUTPUT": "table",
+        }
+
+    def run(self, *words: str) -> BkctlResult:
+        return run_bkctl(*words, **self.variables)
+
+    def write(self, ledgers: int, entries: int, copies: int = 2) -> None:
+        sizes = ("-E", str(copies), "-W", str(copies), "-A", str(copies), "--entry-size", "1024", "--no-read-back")
+        written = self.run("ledger", "write-test", "--ledgers", str(ledgers), "--entries", str(entries), *sizes)
+        assert written.exit_code == 0, written
+
+    def ledgers_of(self, bookie_id: str) -> set[str]:
+        return set(self.run("ledger", "list", "--bookie", bookie_id, "-o", "name").stdout.split())
+
+    def wait_until_down(self, *bookie_ids: str) -> None:
+        wait_until(
+            lambda: set(bookie_ids) <= set(self.run("bookie", "list", "--state", "down", "-o", "name").stdout.split())
+        )
+
+    def stop_in_the_middle(self, number: signal.Signals, victim: str, *words: str) -> str:
+        """Send a signal once a ledger has left the bookie; what the command said."""
+        before = self.ledgers_of(victim)
+        with self.log.open("wb") as log:
+            process = start_bkctl(*words, stdout=log, stderr=log, variables=self.variables)
+            wait_until(lambda: self.ledgers_of(victim) < before, process=process, tell=self.log.read_text)
+            process.send_signal(number)
+            assert process.wait(60) == 128 + number, self.log.read_text()
+        return self.log.read_text()
+
+
+@pytest.fixture
+def operated(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> Operated:
+    return Operated(start_cluster(4), tmp_path)
+
+
+def test_a_recovery_ends_with_what_to_start_and_the_command_that_continues(operated: Operated) -> None:
+    operated.write(60, 5)  # some are on both, by chance
+    first, second = (bookie.id for bookie in operated.cluster.bookies[:2])
+    on_both = operated.ledgers_of(first) & operated.ledgers_of(second)
+    moved = len(operated.ledgers_of(first)) - len(on_both)
+    assert on_both
+    assert moved
+    for bookie_id in (first, second):
+        operated.cluster.stop_bookie(bookie_id)
+    operated.wait_until_down(first, second)
+
+    ended = operated.run("recover", "failed-bookie", first, "--yes")
+
+    assert ended.exit_code == 9, ended
+    verdict, *rest = ended.stdout.splitlines()
+    assert verdict.startswith(f"critical: {moved} ledger{'s' * (moved > 1)} moved ("), ended.stdout
+    assert f"{len(on_both)} left: " in verdict
+    assert (
+        f"no live copy (start {second}); then continue with: bkctl recover failed-bookie {first} --yes --resume "
+        in (verdict)
+    )
+    assert rest[1] == "Findings"
+    assert not any(line.startswith("mebibytes_per_second") for line in rest), "counters are for -o wide"
+
+    operated.cluster.start_bookie(second)
+    again = operated.run(*command_after("continue with: ", ended.stdout))
+    assert again.exit_code == 0, again
+    assert again.stdout.splitlines()[0].startswith(f"ok: {len(on_both)} ledger"), again.stdout
+    assert ", none left" in again.stdout
+    assert operated.ledgers_of(first) == set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.battery)])
+def test_a_drain_that_is_stopped_names_the_bookie_that_stays_read_only(
+    operated: Operated, number: signal.Signals
+) -> None:
+    operated.write(4, 2_000, copies=3)  # they would take minutes
+    operated.write(12, 1, copies=3)  # the newest are moved first
+    victim = operated.cluster.bookies[0].id
+    said = operated.stop_in_the_middle(number, victim, "bookie", "drain", victim, "--yes", "--copy-rate", "50KiB/s")
+    assert f"bookie {victim} stays read-only; bkctl bookie undrain {victim} makes it writable" in said
+    assert " left; " in said
+    again = command_after("to continue: ", said)
+    assert again[:3] == ["bookie", "drain", victim]
+    rates = Path(again[again.index("--resume") + 1] + ".rates")
+    rates.write_text("copy-rate = none\n")
+    drained = operated.run(*again)
+    assert drained.exit_code == 0, drained
+    assert f"none left on bookie {victim}" in drained.stdout.splitlines()[0]
+    undone = operated.run(*command_after(f"bookie {victim} stays read-only; ", said.replace(" makes it", "\n")))
+    assert undone.exit_code == 0, undone
+    listed = json.loads(operated.run("bookie", "list", "-o", "json").stdout)["items"]
+    assert {row["state"] for row in listed} == {"writable"}
+
+
+def test_a_plan_begins_with_what_it_does_and_ends_with_what_identifies_it(operated: Operated) -> None:
+    operated.write(8, 20, copies=3)
+    victim = operated.cluster.bookies[0].id
+    operated.cluster.stop_bookie(victim)
+    operated.wait_until_down(victim)
+    planned = operated.run("recover", "failed-bookie", victim, "-n", "--copy-rate", "1k")
+    assert planned.exit_code == 0, planned
+    lines = planned.stdout.splitlines()
+    assert lines[0].startswith("will recover "), planned.stdout
+    assert lines[1].startswith("takes at least "), planned.stdout
+    assert lines.index("Changes") < len(lines) - 4
+    assert [line.split()[0] for line in lines[-3:]] == ["root", "instance_id", "plan_hash"]
+    wide = operated.run("recover", "failed-bookie", victim, "-n", "-o", "wide")
+    assert "ledgers_without_live_copy" in wide.stdout.partition("Changes")[2]

@@ -1,0 +1,57 @@
+"""What is left is grouped by what helps, and what cannot help is not advised."""
+
+from __future__ import annotations
+
+import pytest
+
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
+from bkctl.runtime.replication.judge.left_ledgers import Left, left_groups, what_next
+
+AGAIN = "bkctl again"
+
+
+def failure(ledger_id: int, reason: FailureReason, *absent: str) -> LedgerFailure:
+    return LedgerFailure(ledger_id, reason, (), "why", absent=absent)
+
+
+def test_each_ledger_counts_once_with_its_worst_reason() -> None:
+    groups = left_groups(
+        [
+            failure(1, FailureReason.OPEN),
+            failure(1, FailureReason.LOST, "b1", "b4"),
+            failure(2, FailureReason.UNREADABLE, "b1", "b4"),
+            failure(3, FailureReason.OPEN),
+            failure(5, FailureReason.LOCKED),
+        ],
+        ["b1"],
+        [1, 2, 3, 5, 6],
+    )
+    assert [(each.left, each.ledger_ids) for each in groups] == [
+        (Left.NO_LIVE_COPY, (1, 2)),
+        (Left.OPEN, (3,)),
+        (Left.AGAIN, (5, 6)),
+    ]
+    assert groups[0].sentence == "2 have no live copy (start b4)"
+    assert groups[0].command == "bkctl bookie show b4"
+    assert groups[1].sentence == "1 waits for its writer"
+
+
+def test_a_bookie_that_is_given_up_is_started_only_if_no_other_has_the_entries() -> None:
+    (group,) = left_groups([failure(1, FailureReason.LOST, "b1")], ["b1"])
+    assert group.sentence == "1 has no live copy (start b1 if its disks exist)"
+
+
+@pytest.mark.parametrize(
+    ("failures", "end"),
+    [
+        ([failure(1, FailureReason.UNREADABLE, "b4")], "; then continue with: bkctl again"),
+        ([failure(1, FailureReason.UNREADABLE, "b4"), failure(2, FailureReason.OPEN)], "; continue with: bkctl again"),
+        ([failure(1, FailureReason.NOT_ENOUGH_BOOKIES)], "; then continue with: bkctl again"),
+        ([failure(7, FailureReason.LOST)], "; see bkctl ledger explain 7"),
+        ([failure(7, FailureReason.LOST), failure(8, FailureReason.LOCKED)], "; continue with: bkctl again"),
+        ([failure(7, FailureReason.METADATA_UNREADABLE)], "; see bkctl metadata doctor"),
+        ([], ""),
+    ],
+)
+def test_the_same_command_is_advised_only_where_it_can_help(failures: list[LedgerFailure], end: str) -> None:
+    assert what_next(left_groups(failures, ["b1"]), AGAIN) == end
