@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ class Operated:
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self.cluster = cluster
         self.log = directory / "log"
-        self.variables = {
+        self.variables: dict[str, Any] = {
             "BKCTL_METADATA_URI": cluster.metadata_uri,
             "BKCTL_STATE_DIR": str(directory / "state"),
             "BKCTL_OUTPUT": "table",
