@@ -150,6 +150,8 @@ class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
     why_unknown: str | None = None
     no_live_copy: NoLiveCopy = NoLiveCopy()
     """Of the ledgers that were read."""
+    can_move: bool = True
+    """Whether a writable bookie could take the copies of one of the ledgers that were read."""
 
     @property
     def unreferenced(self) -> frozenset[str]:
@@ -289,6 +291,7 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
             others_silent=len(_silent(status.bookies or ())),
             no_live_copy=status.no_live_copy,
             doubt=dict.fromkeys(doubted, why_unknown or ""),
+            can_move=references is None or references.can_move,
         ),
         status.now_ms,
     )
