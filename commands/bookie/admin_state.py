@@ -50,8 +50,10 @@ def joined_plan(plans: Sequence[Plan], *, is_typed: bool = False) -> Plan:
     first = changing[0]
     for each in plans:
         if (each.root, each.instance_id) != (first.root, first.instance_id):
+            is_known = each.root and first.root  # a Java bookie does not say where it is
+            what = "belong to different clusters" if is_known else "are not known to belong to the same cluster"
             raise RefusedError(
-                f"nothing was changed: bookies {first.subject} and {each.subject} belong to different clusters"
+                f"nothing was changed: bookies {first.subject} and {each.subject} {what}: run a command for each"
             )
     subjects = [each.subject for each in changing]
     return msgspec.structs.replace(

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from bkctl.commands.bookie.admin_access import DirectoryOption, IdArguments, TokenOption, open_admins
@@ -52,6 +53,10 @@ async def stop(
             require_own(state, "stop it with the supervisor that started it")
         ends = [_end_of(client, at_end) for client in clients]
         plan = joined_plan([change_plan(state, {"action": "stop"}, summary=(_summary(state),)) for state in states])
+        if len(states) > 1:
+            check = f"bkctl bookie restart-check {' '.join(state.bookie_id for state in states)}"
+            together = f"ledgers with all copies on these bookies cannot be read meanwhile: {check} tells"
+            plan = msgspec.structs.replace(plan, summary=(*plan.summary, together))
         async with open_change(context, plan):
             with in_turn(context, [state.bookie_id for state in states]) as turns:
                 for client, state, ended in zip(clients, states, ends, strict=True):

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
+from bkctl.commands.bookie.admin_state import change_plan, joined_plan
+from bkctl.commands.safety.plan import Plan
+from bkctl.runtime.admin.api import StateAnswer
+from bkctl.runtime.errors import RefusedError
 from tests.processes import BkctlResult, Cluster, DevCluster, TerminalSession, is_alive
 
 
@@ -78,6 +84,8 @@ def test_changes_of_several_have_one_plan_and_one_confirmation(cluster: Cluster)
     assert [each["changed"] for each in succeed(cluster, "bookie", "gc", "confirm", *ids).json()["items"]] == [
         *(False, False, False)
     ]
+    *_, together = succeed(cluster, "bookie", "stop", second, third, "-n").json()["summary"]
+    assert f"cannot be read meanwhile: bkctl bookie restart-check {second} {third}" in together
     stopped = succeed(cluster, "bookie", "stop", second, third, "-y").json()["items"]
     assert [each["bookie_id"] for each in stopped] == [second, third]
     assert [is_alive(bookie.pid) for bookie in cluster.bookies] == [True, False, False]
@@ -91,6 +99,25 @@ def test_changes_of_several_have_one_plan_and_one_confirmation(cluster: Cluster)
     deleted = succeed(cluster, "cookie", "delete", second, third, "--confirm", "2").json()["items"]
     assert [each["bookie_id"] for each in deleted] == [second, third]
     assert succeed(cluster, "cookie", "list").json()["items"][0]["bookie_id"] == first
+
+
+def test_a_java_bookie_that_does_not_name_its_cluster_is_not_said_to_be_in_another() -> None:
+    def plan(name: str, root: str) -> Plan:
+        state = StateAnswer(
+            bookie_id=name,
+            metadata_root=root,
+            running=True,
+            stopping=False,
+            mode="writable",
+            accepts_recovery_writes=True,
+        )
+        return change_plan(state, {"action": "set-mode"})
+
+    with pytest.raises(RefusedError, match="b1:1 and java:1 are not known to belong to the same cluster: run a"):
+        joined_plan([plan("b1:1", "/ledgers"), plan("java:1", "")])
+    with pytest.raises(RefusedError, match="belong to different clusters"):
+        joined_plan([plan("b1:1", "/ledgers"), plan("b2:1", "/others")])
+    assert joined_plan([plan("java:1", ""), plan("java:2", "")]).subject == "java:1, java:2"
 
 
 def test_bookies_of_a_development_cluster_are_killed_and_started_together(

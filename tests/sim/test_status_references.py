@@ -72,6 +72,24 @@ def test_a_complete_scan_proves_what_is_referenced() -> None:
         assert (found.ledgers, found.why_unknown, found.unreferenced) == (21, None, frozenset())
         assert found.referenced == {DOWN}
 
+    simulate(scenario)
+
+
+def test_no_recovery_is_advised_that_has_nowhere_to_copy_to() -> None:
+    """Both bookies that run have copies of each ledger; a third one is started, or added."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster)
+        await cluster.store(ledger({0: ["b1:3181", "b2:3181", DOWN]}, 2, 2, last_entry_id=5, length=10))
+        finding = {each.part: each for each in status_findings(await read(cluster))}["bookies_down"]
+        assert finding.sentence.endswith(f"no other writable bookie can take the copies: start {DOWN}, or add a bookie")
+        assert finding.command == f"bkctl bookie show {DOWN}"
+        await cluster.start("b3:3181")
+        finding = {each.part: each for each in status_findings(await read(cluster))}["bookies_down"]
+        assert finding.command == f"bkctl recover failed-bookie {DOWN}"
+
+    simulate(scenario)
+
 
 def test_the_scan_is_short_once_all_lost_bookies_were_named() -> None:
     async def scenario(cluster: RepairCluster) -> None:

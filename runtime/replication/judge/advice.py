@@ -116,7 +116,7 @@ class DownBookies(msgspec.Struct, frozen=True, kw_only=True):
 
     ``maintenance``: all of it. ``moved``: those whose ledgers a command is moving. ``is_repaired``: whether
     autorecovery copies their ledgers. ``others_silent``: bookies that are registered and do not answer. ``doubt``: why
-    it is unknown which of them ledgers reference.
+    it is unknown which of them ledgers reference. ``can_move``: whether another bookie could take some copies.
     """
 
     bookie_ids: tuple[str, ...]
@@ -126,6 +126,7 @@ class DownBookies(msgspec.Struct, frozen=True, kw_only=True):
     others_silent: int = 0
     no_live_copy: NoLiveCopy = NoLiveCopy()
     doubt: Mapping[str, str] = {}
+    can_move: bool = True
 
 
 def worst_first(advice: Iterable[Advice]) -> list[Advice]:
@@ -174,6 +175,9 @@ def _recover_left(down: DownBookies, left: list[str]) -> Advice:
         sentence += f"; nothing repairs ledgers that still reference {listed(left)}{doubt}"
     is_critical = not down.is_repaired or len(down.bookie_ids) + down.others_silent > 1
     severity = Severity.CRITICAL if is_critical else Severity.WARNING
+    if not down.can_move:
+        sentence += f"; no other writable bookie can take the copies: start {left[0]}, or add a bookie"
+        return Advice(severity, "bookies_down", sentence, f"bkctl bookie show {left[0]}")
     return Advice(severity, "bookies_down", sentence, recover_command(left))
 
 

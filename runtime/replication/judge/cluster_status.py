@@ -150,6 +150,8 @@ class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
     why_unknown: str | None = None
     no_live_copy: NoLiveCopy = NoLiveCopy()
     """Of the ledgers that were read."""
+    can_move: bool = True
+    """Whether a writable bookie could take the copies of one of the ledgers that were read."""
 
     @property
     def unreferenced(self) -> frozenset[str]:
@@ -289,6 +291,7 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
             others_silent=len(_silent(status.bookies or ())),
             no_live_copy=status.no_live_copy,
             doubt=dict.fromkeys(doubted, why_unknown or ""),
+            can_move=references is None or references.can_move,
         ),
         status.now_ms,
     )
@@ -411,7 +414,8 @@ def _note_findings(status: ClusterFacts) -> Iterator[Advice]:
     unreferenced = frozenset[str]() if status.references is None else status.references.unreferenced
     deadlines = tuple(each for each in status.recovery.deadlines if each[0] not in unreferenced)
     losses = status.recovery.losses
-    if losses.count <= status.no_live_copy.ledgers:
+    may_return = all(not set(note.missing_bookies).isdisjoint(status.down) for _, note in losses.first)
+    if may_return and losses.count <= status.no_live_copy.ledgers:
         losses = NotedLosses()  # these may come back: whether some are left shows once the bookies are started
     recovery = msgspec.structs.replace(status.recovery, deadlines=deadlines, losses=losses)
     yield from recovery_findings(recovery, waiting, status.now_ms, status.down)

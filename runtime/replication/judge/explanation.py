@@ -318,19 +318,15 @@ def _next_steps(
     yield from _outside(facts)
     yield from _autorecovery(facts)
     awaited = {each.bookie_id for each in away}
+    may_be_outside = any(each.found or each.problem is not None for each in facts.outside)
     if missing_answers and not set(missing_answers) <= facts.registrations.live:
         if awaited.isdisjoint(metadata.last_segment.ensemble):
             yield last_resort(ledger_id, metadata, facts.registrations.live)
-    elif silent and metadata.is_closed and awaited.isdisjoint(silent) and not _may_be_outside(facts):
+    elif silent and metadata.is_closed and awaited.isdisjoint(silent) and not may_be_outside:
         yield (
             f"if their disks are lost, bkctl ledger read {ledger_id} reads what is left, and bkctl ledger delete "
             f"{ledger_id} removes the ledger"
         )
-
-
-def _may_be_outside(facts: LedgerFacts) -> bool:
-    """Whether a bookie outside of the ensemble has entries without a live copy, or did not say that it has none."""
-    return any(each.found or each.problem is not None for each in facts.outside)
 
 
 def _away(facts: LedgerFacts) -> list[Maintenance]:

@@ -11,13 +11,14 @@ import asyncio
 import collections
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
 import msgspec
 
 from bkctl.runtime.errors import SILENCE, BookieError, ClusterNotFoundError, MetadataAuthError, NoNodeError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
 from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder, running_operations
 from bkctl.runtime.metadata.cluster.root import RESTORE_MARK, read_instance_id
@@ -136,6 +137,7 @@ class StatusSurvey:
         live = frozenset(each.bookie_id for each in bookies if each.is_registered)
         tally = NoLiveCopyTally({each.bookie_id for each in bookies if each.has_cookie} - live)
         referenced, count, why_unknown, is_exact = set[str](), 0, None, False
+        writable, can_move = {each.bookie_id for each in bookies if each.is_writable}, False
         if root is None or root.migration is not None or root.is_restore_unfinished:
             return DownReferences(bookie_ids=down, referenced=frozenset(), ledgers=0, why_unknown="no ledger was read")
         try:
@@ -150,6 +152,7 @@ class StatusSurvey:
                             continue
                         missing = found.value.bookies() - live
                         if missing:
+                            can_move = can_move or _has_target(found.value, missing, writable)
                             tally.add(ledger_id, judge_ledger(write_set_rows(ledger_id, found.value), live).rows)
                         if not down <= referenced:
                             referenced |= down & missing
@@ -166,6 +169,7 @@ class StatusSurvey:
             ledgers=count,
             why_unknown=None if down <= referenced else why_unknown,
             no_live_copy=tally.result(is_exact=is_exact),
+            can_move=can_move or not referenced,
         )
 
     async def _part(self, name: str, read: Callable[[], Awaitable[T]], unknown: dict[str, str]) -> T | None:
@@ -286,6 +290,12 @@ class StatusSurvey:
             delay_s=None if delay is None else delay.seconds,
             full_check_ms=full_check_ms,
         )
+
+
+def _has_target(metadata: LedgerMetadata, missing: Collection[str], writable: Collection[str]) -> bool:
+    """Whether a writable bookie is outside of an ensemble that misses one, so that it can take the copies."""
+    ensembles = (set(segment.ensemble) for segment in metadata.segments)
+    return any(not each.isdisjoint(missing) and not each.issuperset(writable) for each in ensembles)
 
 
 def _auditor_of(recovery: RecoveryStatus) -> AuditorStatus:

@@ -225,6 +225,15 @@ def test_noted_losses_name_the_bookie_to_start_or_are_the_last_step() -> None:
     assert (finding.part, finding.command) == ("lost_entries", "bkctl ledger explain 7")
 
 
+def test_losses_on_removed_bookies_are_not_hidden_by_ledgers_that_may_come_back() -> None:
+    note = LostLedgerNote(found_ms=NOW_MS, missing_bookies=("b8:3181",), reason="")
+    waiting = NoLiveCopy(ledgers=5, first_ids=(3,), to_start=("b4:3181",))
+    references = msgspec.structs.replace(looked("b4:3181"), no_live_copy=waiting)
+    recovery = RecoveryStatus(losses=NotedLosses(1, (("7", note),)))
+    status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), references=references, recovery=recovery)
+    assert {"no_live_copy", "lost_entries"} <= {each.part for each in status_findings(status)}
+
+
 def test_few_bookies_are_started_and_the_most_useful_first() -> None:
     pairs = {frozenset(each.split()): count for each, count in (("a b", 5), ("b c", 5), ("d e", 1), ("", 9))}
     assert bookies_to_start(pairs) == ("b", "d")
