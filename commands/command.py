@@ -116,7 +116,7 @@ def command(
 
 
 def _runner_of(function: CommandFunction) -> Callable[..., Outcome | None]:
-    """The function, or what runs its coroutine to the end; before the settings, as its import must not be interrupted."""
+    """The function, or what runs its coroutine to the end, imported before SIGINT may raise an exception."""
     if not inspect.iscoroutinefunction(inspect.unwrap(function)):
         return cast("Callable[..., Outcome | None]", function)
     from bkctl.commands.event_loop import run_to_end
