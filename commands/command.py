@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Collection, Coroutine
+from functools import partial
 from typing import Annotated, Any, NamedTuple, TypeAlias, cast, get_args
 
 import typer
@@ -86,26 +87,21 @@ def command(
 
     def declare(function: CommandFunction) -> Command:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-        is_coroutine_function = inspect.iscoroutinefunction(inspect.unwrap(function))
-        same_names = GLOBAL_NAMES.intersection(parameter.name for parameter in own)
-        assert not same_names, f"{name}: {same_names} are global options"
+        assert GLOBAL_NAMES.isdisjoint(parameter.name for parameter in own), f"{name}: an option is a global one"
 
         def run(typer_context: typer.Context, **arguments: Any) -> Outcome | None:
             invocation: Invocation = typer_context.obj
             given = GlobalFlags(**{key: arguments.pop(key, None) for key in GLOBAL_NAMES})
             flags = given.over(invocation.root_flags)
             _require_taken(typer_context, flags, taken, has_tables=has_tables)
-            if is_coroutine_function:  # before the settings: an interrupted import can print warnings
-                from bkctl.commands.event_loop import run_to_end
+            run_function = _runner_of(function)
             context = invocation.enter(typer_context.command_path, flags)
             context.command, context.effects = typer_context.command_path.removeprefix("bkctl "), effects
             is_looking = looks_with is not None and bool(arguments[looks_with])
             if effect.is_change and not is_looking and not context.settings.is_rehearsal:
                 require_not_read_only(context.settings, is_outside_cluster=is_outside_cluster)
             try:
-                if is_coroutine_function:
-                    return run_to_end(cast("_Work", function), context, **arguments)
-                return cast("Outcome | None", function(context, **arguments))
+                return run_function(context, **arguments)
             except PlanShown:
                 return Outcome.OK
 
@@ -117,6 +113,15 @@ def command(
         return Command(name, run, example)
 
     return declare
+
+
+def _runner_of(function: CommandFunction) -> Callable[..., Outcome | None]:
+    """The function, or what runs its coroutine to the end, imported before SIGINT may raise an exception."""
+    if not inspect.iscoroutinefunction(inspect.unwrap(function)):
+        return cast("Callable[..., Outcome | None]", function)
+    from bkctl.commands.event_loop import run_to_end
+
+    return partial(run_to_end, cast("_Work", function))
 
 
 def require_not_read_only(settings: Settings, *, is_outside_cluster: bool = False) -> None:

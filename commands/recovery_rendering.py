@@ -176,7 +176,7 @@ def plan_summary(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY, drain_wait
     if not plan.ledgers:
         summary.append(f"nothing to recover: none of {scanned} needs to be moved from {', '.join(plan.bookie_ids)}")
     summary += _open_ledger_sentences(opened, policy, is_drain=plan.is_drain, drain_wait_s=drain_wait_s)
-    if movable.ledgers and plan.placement:
+    if plan.ledgers and plan.placement:
         summary.append(plan.placement)
     return summary
 
@@ -228,6 +228,9 @@ def plan_findings(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY) -> list[P
 
 
 def _movable_sentences(plan: RecoveryPlan, movable: PlanTotals, pace: CopyPace) -> list[str]:
+    if not movable.ledgers and plan.ledgers:
+        number, names = counted(len(plan.ledgers), "ledger"), ", ".join(plan.bookie_ids)
+        return [f"cannot recover {number} of {names} completely now, and there is no other one"]
     if not movable.ledgers:
         return []
     verb = "move" if plan.is_drain else "recover"

@@ -110,7 +110,7 @@ def _earlier_backup(context: CommandContext, session: Session, operation_id: str
     return None
 
 
-class StoppedDeletion(msgspec.Struct, frozen=True):
+class UnfinishedDeletion(msgspec.Struct, frozen=True):
     """A format or nuke that did not end. ``backup`` None: it was killed, so the trail does not name it."""
 
     time: str
@@ -119,12 +119,12 @@ class StoppedDeletion(msgspec.Struct, frozen=True):
 
 def stopped_deletions(
     lines: Iterable[dict[str, Any]], root: str, metadata_uri: str | None, own_id: str
-) -> Sequence[StoppedDeletion]:
+) -> Sequence[UnfinishedDeletion]:
     """The formats and nukes of this cluster that did not end, since the last command that changed it as a whole.
 
     ``lines``: the audit trail, the oldest first; ``own_id``: the operation that runs now.
     """
-    stopped: dict[str, StoppedDeletion] = {}
+    stopped: dict[str, UnfinishedDeletion] = {}
     for line in lines:
         operation_id = str(line.get("operation_id"))
         is_here = (line.get("root"), line.get("metadata_uri")) == (root, metadata_uri)
@@ -133,7 +133,7 @@ def stopped_deletions(
             continue
         result, details = str(line.get("result", "")), line.get("details") or {}
         if command in _DELETIONS and line.get("event") == "begin":
-            stopped[operation_id] = StoppedDeletion(str(line.get("time")), None)
+            stopped[operation_id] = UnfinishedDeletion(str(line.get("time")), None)
         elif result.startswith("failed: nothing was changed"):
             stopped.pop(operation_id, None)
         elif command in _OTHERS or result == "done":

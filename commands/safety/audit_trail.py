@@ -72,7 +72,7 @@ class AuditTrail:
 
 
 def read_trail(state_directory: str) -> Iterator[dict[str, Any]]:
-    """The lines of the trail, the oldest first; without those that were cut off, or nothing if it cannot be read."""
+    """The lines of the trail, the oldest first; without incomplete ones, and none if it cannot be read."""
     with contextlib.suppress(OSError), open(os.path.join(state_directory, _FILE), "rb") as file:
         for line in file:
             with contextlib.suppress(msgspec.DecodeError):

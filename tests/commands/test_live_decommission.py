@@ -215,7 +215,7 @@ def test_an_open_ledger_and_a_failed_stop_command_end_it_with_what_is_left(clust
     assert "will wait up to 600 s for the writers of 1 open ledger" in "\n".join(planned["summary"])
     undrained = cluster.run("bookie", "drain", victim, "--yes", "--wait", "1s", "-o", "json")
     assert (undrained.exit_code, "cookie" in undrained.stderr) == (9, False), undrained
-    assert "it waits for its writer; run the command again later" in undrained.stderr
+    assert "1 left: 1 waits for its writer; continue with: bkctl bookie drain " in undrained.stderr
 
     failed = cluster.run(
         "decommission", victim, "--yes", "--open-ledgers", "fence", "--stop-command", "false", "-o", "json"
