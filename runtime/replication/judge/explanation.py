@@ -421,7 +421,9 @@ def _why(refused: list[CandidateVerdict]) -> str:
 
 def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
     state = facts.autorecovery
-    is_incomplete = bool(facts.metadata.bookies() - facts.registrations.live or _bad_copies(facts))
+    lost = facts.metadata.bookies() - facts.registrations.live
+    unexcused = lost - {each.bookie_id for each in _away(facts)}  # the auditor leaves bookies in maintenance out
+    is_incomplete = bool(lost or _bad_copies(facts))
     if state.lock is not None:
         yield f"{state.lock.holder or 'an unknown host'} holds its replication lock: it may be copying the ledger now"
         if not state.lock.session_id:
@@ -439,8 +441,9 @@ def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
     elif is_incomplete and state.mark is None and state.auditor is None:
         advice = no_auditor()
         yield f"{advice.sentence}: {advice.command}"
-    elif is_incomplete and state.mark is None:
-        waits = waits_for_auditor(state.deadlines, state.auditor, state.now_ms)
+    elif state.mark is None and (unexcused or _bad_copies(facts)):
+        pending = [each for each in state.deadlines if each[0] in unexcused]
+        waits = waits_for_auditor(pending, state.auditor, state.now_ms)
         why = f"the auditor {state.auditor} has not marked it yet" if waits is None else waits.sentence
         yield f"{why}; bkctl autorecovery trigger starts a check now"
 
