@@ -421,8 +421,7 @@ def _why(refused: list[CandidateVerdict]) -> str:
 
 def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
     state = facts.autorecovery
-    lost = facts.metadata.bookies() - facts.registrations.live
-    unexcused = lost - {each.bookie_id for each in _away(facts)}  # the auditor leaves bookies in maintenance out
+    lost, awaited = facts.metadata.bookies() - facts.registrations.live, {each.bookie_id for each in _away(facts)}
     is_incomplete = bool(lost or _bad_copies(facts))
     if state.lock is not None:
         yield f"{state.lock.holder or 'an unknown host'} holds its replication lock: it may be copying the ledger now"
@@ -439,11 +438,9 @@ def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
         what = "what has a live copy" if _without_copy(facts) else "it"
         yield f"it is marked as under-replicated: a replication worker, if one runs, repairs {what}"
     elif is_incomplete and state.mark is None and state.auditor is None:
-        advice = no_auditor()
-        yield f"{advice.sentence}: {advice.command}"
-    elif state.mark is None and (unexcused or _bad_copies(facts)):
-        pending = [each for each in state.deadlines if each[0] in unexcused]
-        waits = waits_for_auditor(pending, state.auditor, state.now_ms)
+        yield f"{no_auditor().sentence}: {no_auditor().command}"
+    elif state.mark is None and (lost - awaited or _bad_copies(facts)):  # the auditor leaves out what is awaited
+        waits = waits_for_auditor(state.deadlines, state.auditor, state.now_ms, awaited)
         why = f"the auditor {state.auditor} has not marked it yet" if waits is None else waits.sentence
         yield f"{why}; bkctl autorecovery trigger starts a check now"
 
