@@ -9,6 +9,7 @@ import re
 import textwrap
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 GENERAL, CLUSTER, BOOKIE, STORAGE, COPYING = "General", "Cluster", "Bookie", "Storage", "Copying"
@@ -24,6 +25,15 @@ _NAME = re.compile(r"(?<=^  )(?:-\S*(?: \S+)*|\S+(?: \S+)*(?=  ))")
 
 class HelpCommand(TyperCommand):
     """A command with a plain help page; its epilog is an example."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As click does, but an option without its value is an error of this command, too."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.TyperException as error:
+            if getattr(error, "ctx", None) is None:
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
 
     def get_help(self, ctx: Any) -> str:
         """The page, for ``typer.echo``, which removes the style where the context does not want it."""

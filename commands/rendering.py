@@ -87,6 +87,11 @@ class Column(NamedTuple):
         """Whether it says what is wrong, in words: it is wrapped to be shown, and left out last."""
         return self.key in _PROSE
 
+    @property
+    def is_command(self) -> bool:
+        """Whether it is to be run as it is printed: a new line inside would make two commands of it."""
+        return self.key == "command"
+
     def cell(self, row: Row) -> str:
         """Text of a row in this column of a table."""
         return clean(self.show(row.get(self.key)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 from types import MappingProxyType
 from typing import NamedTuple
@@ -18,6 +18,7 @@ _WRAPPED_WIDTH_MIN = 20
 """Text is not wrapped where there is less room for it."""
 
 _BREAK_AFTER = re.compile(r"(?<=[ ,])")
+_COMMAND_AT_END = re.compile(r"(?<=with: )bkctl .+")
 
 
 class Layout(NamedTuple):
@@ -117,17 +118,22 @@ def _dispensability(column: Column, rows: Sequence[Row]) -> tuple[bool, bool, bo
 
 def block(columns: Sequence[Column], row: Row, width: int | None) -> str:
     """A row as one line per column, or more where its text is long."""
-    return "\n".join(labeled([(column.title, column.cell(row)) for column in columns], width))
+    commands = [column.title for column in columns if column.is_command]
+    return "\n".join(labeled([(column.title, column.cell(row)) for column in columns], width, commands))
 
 
-def labeled(fields: Sequence[tuple[str, str]], width: int | None) -> list[str]:
+def labeled(fields: Sequence[tuple[str, str]], width: int | None, unbroken: Collection[str] = ()) -> list[str]:
     """Lines of labels and texts, the texts below each other; long ones are wrapped between words, never inside.
 
-    A text that does not fit next to its label begins on the next line.
+    A text that does not fit next to its label begins on the next line. ``unbroken``: labels of texts that must be
+    pasted as they are; the terminal breaks them without a new line.
     """
     indent = max((len(label) for label, _ in fields), default=0) + len(_LABEL_GAP)
     lines = []
     for label, text in fields:
+        if label in unbroken:
+            lines.append(label.ljust(indent) + text)
+            continue
         room = len(text) if width is None else width - indent
         if len(text) > room and (room < _WRAPPED_WIDTH_MIN or room < _longest_word(text)) and width is not None:
             below = wrapped(text, width - len(_LABEL_GAP))
@@ -141,11 +147,16 @@ def labeled(fields: Sequence[tuple[str, str]], width: int | None) -> list[str]:
 
 
 def wrapped(text: str, width: int | None) -> list[str]:
-    """The text in lines of at most ``width`` characters, broken at spaces and after commas alone."""
+    """The text in lines of at most ``width`` characters, broken at spaces and after commas alone.
+
+    A command that the text ends with, after "with:", is not broken, however long it is: a shell would run its lines.
+    """
     if width is None or width < _WRAPPED_WIDTH_MIN or len(text) <= width:
         return [text]
     lines, line = [], ""
-    for part in _BREAK_AFTER.split(text):
+    command = _COMMAND_AT_END.search(text)
+    end = len(text) if command is None else command.start()
+    for part in filter(None, [*_BREAK_AFTER.split(text[:end]), text[end:]]):
         if line and len(line) + len(part.rstrip()) > width:
             lines.append(line.rstrip())
             line = ""

@@ -140,7 +140,7 @@ _COUNT_CHANGE_TABLE = Table(
     Column("before", "BEFORE", is_right=True),
     Column("now", "NOW", is_right=True),
 )
-_TOTALS_TABLE = Table("Totals", Column("name", "OF"), Column("total", "TOTAL"))
+_TOTALS_TABLE = Table("Totals", Column("name", "OF"), Column("sentence", "TOTAL"))
 _LEDGERS_SHOWN_MAX = 10
 """Rows of a list of ledgers below the findings, unless --limit or -o wide ask for more: the verdict stays in sight."""
 _OWNERS_SHOWN_MAX = 2
@@ -266,7 +266,7 @@ def _print_for_people(
         console.table(_LOSS_TABLE, losses)
     console.table(_TOTALS_TABLE, _totals(printed), is_cut=False)
     if console.form is OutputForm.TABLE:
-        console.say("-o wide shows all counts, and tables of bookies, racks, owners and what a loss would do")
+        console.say("-o wide shows all counts, and tables of bookies, racks, owners and losses")
 
 
 def _count_row(change: CountChange) -> Row:
@@ -293,7 +293,7 @@ def _totals(printed: PrintedAudit) -> list[Row]:
         "judged": f"{time_text(summary.judged_at_ms)}, from {' and '.join(sources)}",
         "report": os.path.abspath(printed.out) if printed.out else None,
     }
-    return [{"name": name, "total": total} for name, total in totals.items() if total is not None]
+    return [{"name": name, "sentence": total} for name, total in totals.items() if total is not None]
 
 
 def _counts(counts: Iterable[tuple[str, int]]) -> str:
@@ -303,7 +303,7 @@ def _counts(counts: Iterable[tuple[str, int]]) -> str:
 def _print_tables(context: CommandContext, printed: PrintedAudit, rows: dict[str, list[Row]]) -> None:
     """What else the report has."""
     console = context.console
-    counts = [{"name": name, "total": _SHOWN_AS.get(name, plain)(value)} for name, value in _body(printed).items()]
+    counts = [{"name": name, "sentence": _SHOWN_AS.get(name, plain)(value)} for name, value in _body(printed).items()]
     console.table(_TOTALS_TABLE.titled("Counts"), counts, is_cut=False, rows_max=len(counts))
     ages = [row for row in rows["open_ages"] if row["open_ledgers"] or row["in_recovery_ledgers"]]
     console.table(_BOOKIE_TABLE, rows["bookies"])

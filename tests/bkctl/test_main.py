@@ -132,6 +132,7 @@ def test_version(run_main: RunMain) -> None:
             ["ledger", "list", "--nope"],
             "error: No such option: --nope (Possible options: --no-progress) (see bkctl ledger list --help)",
         ),
+        (["ledger", "list", "--conf"], "error: Option '--conf' requires an argument (see bkctl ledger list --help)"),
         (
             ["ledger", "show", "x1"],
             "error: 'x1' is not a ledger id: use a decimal number, 0x and hexadecimal digits, or a UUID",
@@ -152,6 +153,12 @@ def test_version(run_main: RunMain) -> None:
 def test_wrong_usage_is_one_sentence_and_code_2(run_main: RunMain, arguments: list[str], sentence: str) -> None:
     result = run_main(*arguments)
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", sentence + "\n")
+
+
+def test_a_server_without_the_value_of_an_option_has_the_code_of_wrong_usage_of_servers(run_main: RunMain) -> None:
+    result = run_main("bookie", "start", "--conf")
+    assert result.stderr == "error: Option '--conf' requires an argument (see bkctl bookie start --help)\n"
+    assert result.exit_code == run_main("bookie", "start", "--nope").exit_code == 1
 
 
 @pytest.mark.parametrize(

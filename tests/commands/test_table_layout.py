@@ -11,7 +11,7 @@ import pytest
 import bkctl.commands
 from bkctl.commands.config import OutputForm, Settings
 from bkctl.commands.rendering import Column, Row, Table, clean
-from bkctl.commands.table_layout import fit, labeled
+from bkctl.commands.table_layout import fit, labeled, wrapped
 from tests.commands.test_console import Screen
 
 COLUMNS = (
@@ -143,6 +143,23 @@ def test_texts_are_wrapped_between_words_and_after_commas() -> None:
         "      six seven,eight,nine",
     ]
     assert labeled([("A", "word " * 10)], None) == ["A  " + "word " * 10]
+
+
+def test_a_command_stays_on_one_line_so_that_it_can_be_pasted() -> None:
+    command = "bkctl recover failed-bookie b1:3181 b2:3181 --resume /a,b/job.sqlite"
+    assert wrapped(f"5 left: start b1:3181; then continue with: {command}", 40) == [
+        "5 left: start b1:3181; then continue",
+        "with:",
+        command,
+    ]
+    assert wrapped("bkctl bookie undrain b1:3181 makes it writable: nothing else", 40) == [
+        "bkctl bookie undrain b1:3181 makes it",
+        "writable: nothing else",
+    ]
+    shown = screen(40)
+    rows = [{"id": "1", "finding": "all is " + "not " * 12 + "well", "command": command}]
+    shown.console.rows(Table("Things", Column("id", "ID"), Column("finding", "FINDING"), Column("command", "DO")), rows)
+    assert f"DO       {command}" in shown.out.getvalue().splitlines()
 
 
 def screen(width: int, output: OutputForm = OutputForm.TABLE, **settings: object) -> Screen:

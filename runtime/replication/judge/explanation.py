@@ -421,7 +421,8 @@ def _why(refused: list[CandidateVerdict]) -> str:
 
 def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
     state = facts.autorecovery
-    is_incomplete = bool(facts.metadata.bookies() - facts.registrations.live or _bad_copies(facts))
+    lost, awaited = facts.metadata.bookies() - facts.registrations.live, {each.bookie_id for each in _away(facts)}
+    is_incomplete = bool(lost or _bad_copies(facts))
     if state.lock is not None:
         yield f"{state.lock.holder or 'an unknown host'} holds its replication lock: it may be copying the ledger now"
         if not state.lock.session_id:
@@ -437,10 +438,9 @@ def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
         what = "what has a live copy" if _without_copy(facts) else "it"
         yield f"it is marked as under-replicated: a replication worker, if one runs, repairs {what}"
     elif is_incomplete and state.mark is None and state.auditor is None:
-        advice = no_auditor()
-        yield f"{advice.sentence}: {advice.command}"
-    elif is_incomplete and state.mark is None:
-        waits = waits_for_auditor(state.deadlines, state.auditor, state.now_ms)
+        yield f"{no_auditor().sentence}: {no_auditor().command}"
+    elif state.mark is None and (lost - awaited or _bad_copies(facts)):  # the auditor leaves out what is awaited
+        waits = waits_for_auditor(state.deadlines, state.auditor, state.now_ms, awaited)
         why = f"the auditor {state.auditor} has not marked it yet" if waits is None else waits.sentence
         yield f"{why}; bkctl autorecovery trigger starts a check now"
 

@@ -17,7 +17,7 @@ from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_stor
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
-from tests.processes import BkctlResult, Cluster, run_bkctl
+from tests.processes import BkctlResult, Cluster, run_bkctl, run_bkctl_on_terminal
 from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -93,6 +93,13 @@ async def test_the_verdict_is_the_first_line_and_the_counters_are_in_wide_alone(
     assert wide.splitlines()[0] == tables[""][0]
     assert any(line.split()[:1] == ["unreplaceable"] for line in tables_of(wide)["Counts"])
     assert "Replication by bookie" in wide
+
+
+async def test_the_totals_are_a_table_also_on_a_narrow_terminal(audited: AuditedCluster) -> None:
+    _, screen = run_bkctl_on_terminal("audit", "--metadata-uri", audited.uri, COLUMNS="60", NO_COLOR="1")
+    totals = screen.split("\n\nTotals\n")[1].splitlines()
+    assert totals[0].split() == ["OF", "TOTAL"]
+    assert totals[2].startswith("ledgers   4: 1 replicated, 2 under-replicated, 1 ")
 
 
 async def test_started_bookies_end_the_first_finding_and_recovery_the_second(audited: AuditedCluster) -> None:

@@ -12,7 +12,7 @@ from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
-from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote, RecoveryNotes
 from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from bkctl.runtime.placement.rack_sources import RackTable
 from bkctl.runtime.placement.rules import PlacementRules
@@ -294,6 +294,33 @@ def test_no_recovery_of_a_bookie_in_maintenance() -> None:
         assert "recover failed-bookie" not in found
         await cluster.ports.clock.sleep(61)
         assert f"recover failed-bookie b1 --ledger {ledger_id}" in steps(await explained(cluster, ledger_id))
+
+    simulate(scenario)
+
+
+def test_no_check_is_advised_for_a_bookie_in_maintenance() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await filled(cluster, CLOSED)
+        now_ms = cluster.ports.clock.now_ms()
+        note = MaintenanceNote(start_ms=now_ms, end_ms=now_ms + 600_000, user="ann")
+        await RecoveryNotes(cluster.store, ROOT).maintenance.put("b1", note)
+        due = LostBookieNote(lost_ms=now_ms, due_ms=now_ms + 300_000)
+
+        async def steps_with_auditor() -> str:
+            facts = await read_facts(cluster, ledger_id)
+            deadlines = tuple((bookie_id, due) for bookie_id in ("b1", "b2"))
+            state = msgspec.structs.replace(facts.autorecovery, auditor="host-1", deadlines=deadlines)
+            return steps(explain(msgspec.structs.replace(facts, autorecovery=state)))
+
+        await cluster.stop("b1")
+        found = await steps_with_auditor()
+        assert "bookie b1 is in maintenance until " in found
+        assert "the auditor" not in found
+        assert "autorecovery trigger" not in found
+        await cluster.stop("b2")
+        found = await steps_with_auditor()
+        assert "bookie b2 is gone; the auditor host-1 marks the ledgers at " in found
+        assert "autorecovery trigger starts a check now" in found
 
     simulate(scenario)
 
