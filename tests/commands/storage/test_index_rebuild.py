@@ -52,7 +52,7 @@ def test_a_rehearsal_with_nothing_to_do_is_an_empty_plan(directories: Directorie
     assert "nothing to do" in plan["summary"][0]
     assert load_plan(saved).items == ()
     table = directories.succeed("index", "rebuild", "-n", "-o", "table")
-    assert table.stderr.count("nothing to do") == 1
+    assert (table.stdout.count("nothing to do"), table.stderr) == (1, "")
 
 
 def test_a_saved_plan_counts_where_nothing_is_to_do(directories: Directories) -> None:
