@@ -141,7 +141,7 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail all pending requests."""
-        self._transport_closed.set_result(None)
+        self._note_closed()
         self._lose(f"the connection was lost: {exc}" if exc is not None else "the bookie closed the connection")
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the splitter knows how much it needs
@@ -193,7 +193,7 @@ class FrameConnection(asyncio.BufferedProtocol):
             async with asyncio.timeout(timeout_s):
                 host, port = await resolve(self.bookie_id)
                 where = f"{host}:{port}"
-                await self._loop.create_connection(lambda: self, host, port)
+                await self._open(host, port)
         except TimeoutError:
             self._lose(f"no connection to {where} within {timeout_s:g} s")
         except (OSError, ValueError, OverflowError) as error:  # the last two: an invalid host or port
@@ -203,6 +203,17 @@ class FrameConnection(asyncio.BufferedProtocol):
         finally:
             if self._transport is None:
                 self._lose("connecting ended without a connection")  # for any other reason: leave no request pending
+
+    async def _open(self, host: str, port: int) -> None:
+        try:
+            await self._loop.create_connection(lambda: self, host, port)
+        except BaseException:  # also a cancellation after connection_made: uvloop then closes without connection_lost
+            self._note_closed()
+            raise
+
+    def _note_closed(self) -> None:
+        if not self._transport_closed.done():
+            self._transport_closed.set_result(None)
 
     def _send(self, frame: bytes) -> tuple[Status, str] | None:
         """Queue a frame, or return the reason why not."""
