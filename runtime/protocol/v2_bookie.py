@@ -1,7 +1,7 @@
 """Wire protocol v2, bookie side: binary packets to calls, answers to packets. Source: wire sections 3 and 13.
 
 A packet has no transaction id. Its call has a negative one instead, which stands for the version that the answer must
-repeat; so it also tells the answers of this codec from those of v3.
+repeat. Transaction ids of v3 are never negative, so the codec of an answer follows from its call.
 """
 
 from __future__ import annotations
