@@ -120,6 +120,7 @@ _IGNORED: Final = {
         """,
     "the operating system decides who may start the bookie": "permittedStartupUsers",
     "port 0 is allowed without it": "allowEphemeralPorts",
+    "a bookie serves both wire protocols, v2 and v3": "useV2WireProtocol",
     "directories may always share a disk": "allowMultipleDirsUnderSameDiskPartition",
     "bkctl storage check compares what is stored": """
         localConsistencyCheckOnStartup localScrubInterval localScrubRateLimit
@@ -171,8 +172,6 @@ IGNORED: Final = {key: reason for reason, keys in _IGNORED.items() for key in ke
 """Keys without effect, and why."""
 
 MISSING: Final = {
-    "useV2WireProtocol": "clients with wire protocol v2 cannot use this bookie. Pulsar brokers use it unless their "
-    "bookkeeperUseV2WireProtocol is false",
     "extraServerComponents": "bkctl has no stream storage. Clients that store their state there, such as Pulsar "
     "Functions, fail",
 }

@@ -90,10 +90,10 @@ def test_values_that_ask_for_what_the_bookie_does_anyway_are_not_reported() -> N
 
 
 def test_features_that_are_missing_are_reported_apart_from_keys_without_effect() -> None:
-    keys = [("extraServerComponents", "a.B", "f"), ("useV2WireProtocol", "true", "f"), ("pageSize", "1", "f")]
+    keys = [("extraServerComponents", "a.B", "f"), ("pageSize", "1", "f")]
     notes = missing_feature_notes(keys)
-    assert [note.partition(":")[0] for note in notes] == ["useV2WireProtocol", "extraServerComponents"]
-    assert "bookkeeperUseV2WireProtocol" in notes[0]
+    assert [note.partition(":")[0] for note in notes] == ["extraServerComponents"]
+    assert "Pulsar Functions" in notes[0]
     assert list(ignored_keys(keys).values()) == [["pageSize"]]
     assert missing_feature_notes((key, value, "f") for key in MISSING for value in ("false", None)) == []
 
