@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from bkctl.commands.context import Invocation
 from bkctl.commands.help_page import HelpGroup, OptionsPage
 from bkctl.commands.shared_options import GLOBAL_NAMES, GLOBAL_PARAMETERS
 from bkctl.manual import page_list, page_text
+from bkctl.pager import NO_PAGER, show_page, width_on_terminal
 
 _HELP = """Operations toolkit for Apache BookKeeper: bookies, ledgers, recovery."""
 _TRY = "Example:\n  bkctl dev cluster up --bookies 3 --dir /tmp/bookies\n"
@@ -57,21 +59,22 @@ class TreeGroup(HelpGroup):
 
 class _Root(TreeGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """``bkctl help COMMAND`` is ``bkctl COMMAND --help``; ``bkctl help PAGE`` prints a page."""
+        """``bkctl help COMMAND`` is ``bkctl COMMAND --help``; ``bkctl help PAGE`` shows a page, in a pager on a terminal."""
         if args[:1] == ["__complete"]:
             from bkctl.completion import completions
 
             for each in completions(self, ctx.obj, args[1:]):
                 typer.echo(each)
             ctx.exit()
-        if args == ["help"]:
-            typer.echo(f"{self.get_help(ctx)}\n\n{page_list()}")
-            ctx.exit()
         if args[:1] == ["help"]:
-            args = [*args[1:], "--help"]
-            if not args[0].startswith("-") and args[0] not in {*self.commands, "options"}:
-                typer.echo(page_text(args[0]))
+            words = [each for each in args[1:] if each != NO_PAGER]
+            is_page = not words or not (words[0].startswith("-") or words[0] in {*self.commands, "options"})
+            if is_page:
+                width = width_on_terminal()
+                page = page_text(words[0], width) if words else f"{self.get_help(ctx)}\n\n{page_list()}"
+                show_page(page, os.environ, is_paged=NO_PAGER not in args, is_colored=ctx.color)
                 ctx.exit()
+            args = [*args[1:], "--help"]
         return super().parse_args(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
