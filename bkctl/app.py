@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bkctl.command_tree import COMMANDS, GROUPS, members, summary
+from bkctl.command_tree import COMMANDS, GROUPS, members, paths_ending_in, summary
 from bkctl.commands.command import Command, take_parameters
 from bkctl.commands.config import GlobalFlags
 from bkctl.commands.context import Invocation
@@ -51,6 +51,13 @@ class TreeGroup(HelpGroup):
         """Names in the order of the tree."""
         return list(self.commands)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As click does; a word that is a command of another group gets a hint."""
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None and (meant := paths_ending_in(args[0])):
+            commands = " or ".join(f"bkctl {path}" for path in meant)
+            ctx.fail(f"No such command {args[0]!r}: did you mean {commands}?")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  click's signature
         """The list of members in the help page."""
         with formatter.section("Commands"):
@@ -59,7 +66,7 @@ class TreeGroup(HelpGroup):
 
 class _Root(TreeGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """``bkctl help COMMAND`` is ``bkctl COMMAND --help``; ``bkctl help PAGE`` shows a page, in a pager on a terminal."""
+        """``bkctl help COMMAND`` is ``bkctl COMMAND --help``; ``bkctl help PAGE`` shows a page in a pager."""
         if args[:1] == ["__complete"]:
             from bkctl.completion import completions
 

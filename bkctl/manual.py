@@ -43,7 +43,7 @@ def page_names() -> list[str]:
 def page_list() -> str:
     """Names and titles of all pages."""
     pages = _pages()
-    lines = ["Pages, printed by bkctl help PAGE:"]
+    lines = ["Pages, shown by bkctl help PAGE (on a terminal in $PAGER or less; --no-pager: without):"]
     width = max(map(len, pages))
     for group, heading in _GROUPS.items():
         lines += ["", f"{heading}:"]

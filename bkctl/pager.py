@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import signal
@@ -13,6 +14,7 @@ import typer
 
 NO_PAGER = "--no-pager"
 _DEFAULT = "less"
+_STYLE = re.compile(r"\x1b\[\d*m")
 _LESS_OPTIONS = "FRX"
 """Of less, unless LESS is set: end if the page fits the screen, show styles, leave the page on the screen."""
 
@@ -30,10 +32,10 @@ def show_page(text: str, environment: Mapping[str, str], *, is_paged: bool, is_c
         typer.echo(text, color=is_colored)
         return
     sys.stdout.flush()
-    shown = typer.unstyle(text) if is_colored is False else text
+    shown = _STYLE.sub("", text) if is_colored is False else text
     before = signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the pager, which gets it too
     try:
         variables = {**environment, "LESS": environment.get("LESS", _LESS_OPTIONS)}
-        subprocess.run(command, input=f"{shown}\n".encode(), env=variables, check=False)
+        subprocess.run(command, input=f"{shown}\n".encode(), env=variables, check=False)  # noqa: S603  the user's pager
     finally:
         signal.signal(signal.SIGINT, before)

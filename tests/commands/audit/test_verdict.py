@@ -88,7 +88,7 @@ async def test_the_verdict_is_the_first_line_and_the_counters_are_in_wide_alone(
     assert "2 ledgers have too few live copies: bookie b4:3181 is not registered" in second
     assert "topic persistent://tenant/shop/carts (1), topic persistent://tenant/shop/orders (1)" in second
     assert second.endswith("   bkctl recover failed-bookie b4:3181")
-    assert tables["Totals"][0] == "ledgers   4: 1 replicated, 2 under-replicated, 1 unavailable"
+    assert tables["Totals"][0] == "ledgers   4: 1 replicated, 2 under_replicated, 1 unavailable"
     wide = audited.audit("-o", "wide").stdout
     assert wide.splitlines()[0] == tables[""][0]
     assert any(line.split()[:1] == ["unreplaceable"] for line in tables_of(wide)["Counts"])
@@ -99,7 +99,7 @@ async def test_the_totals_are_a_table_also_on_a_narrow_terminal(audited: Audited
     _, screen = run_bkctl_on_terminal("audit", "--metadata-uri", audited.uri, COLUMNS="60", NO_COLOR="1")
     totals = screen.split("\n\nTotals\n")[1].splitlines()
     assert totals[0].split() == ["OF", "TOTAL"]
-    assert totals[2].startswith("ledgers   4: 1 replicated, 2 under-replicated, 1 ")
+    assert totals[2].startswith("ledgers   4: 1 replicated, 2 under_replicated, 1 ")
 
 
 async def test_started_bookies_end_the_first_finding_and_recovery_the_second(audited: AuditedCluster) -> None:
