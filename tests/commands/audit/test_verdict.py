@@ -248,6 +248,8 @@ async def test_reports_that_cannot_be_compared_are_refused(audited: AuditedClust
     printed.write_text(audited.audit("-o", "json").stdout)
     other_kind = audited.audit("--compare", str(printed))
     assert (other_kind.exit_code, other_kind.stdout) == (INTEGRITY, "")
-    assert other_kind.stderr.endswith("; a report is a directory that bkctl audit --out DIR wrote, or its report.json\n")
+    assert other_kind.stderr.endswith(
+        "; a report is a directory that bkctl audit --out DIR wrote, or its report.json\n"
+    )
     missing = audited.audit("--compare", str(audited.directory / "nothing"))
     assert (missing.exit_code, missing.stdout) == (NOT_FOUND, "")
