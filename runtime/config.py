@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+from bkctl.runtime.security_config import BookieClientConfig, BookieLoginConfig, BookieTlsConfig
 from bkctl.storage.config import StorageConfig
 from bkctl.storage.setting import WHOLE_NUMBER_MAX, Java, Setting
 
@@ -164,6 +165,7 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     suspect_bookie_s: Annotated[float, Setting("How long a failed bookie is a last resort for reads and new ensembles",
         unit="s", above=0)] = 30.0
     placement: PlacementConfig = PlacementConfig()
+    security: BookieClientConfig = BookieClientConfig()
 
 
 class DiskConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -424,4 +426,8 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     garbage_collection: GarbageCollectionConfig = GarbageCollectionConfig()
     integrity: IntegrityConfig = IntegrityConfig()
     admin: AdminConfig = AdminConfig()
+    tls: BookieTlsConfig | None = None
+    sasl: BookieLoginConfig | None = None
+    client: BookieClientConfig = BookieClientConfig()
+    """How this bookie connects to other bookies, for repairs: the table ``[bookie_client]``."""
     zookeeper: ZooKeeperConfig = ZooKeeperConfig()
