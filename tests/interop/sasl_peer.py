@@ -10,9 +10,7 @@ from typing import Self
 
 from bkctl.runtime.metadata.zookeeper.embedded import find_java
 
-_SOURCE = os.path.join(
-    os.path.dirname(__file__), "..", "..", "interop", "src", "main", "java", "bkctl", "interop", "SaslPeer.java"
-)
+_SOURCE = os.path.join(os.path.dirname(__file__), "src", "main", "java", "bkctl", "interop", "SaslPeer.java")
 _TIMEOUT_S = 120.0
 
 
