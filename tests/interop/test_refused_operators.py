@@ -53,7 +53,7 @@ async def test_commands_without_a_login(cluster: JavaCluster, tmp_path: Path) ->
     still_open = await write_ledger(cluster, tmp_path, 3, is_closed=False)
     before = shown(cluster, still_open)
     first = bookies[0]
-    for words in (
+    refused: tuple[tuple[str, ...], ...] = (
         ("bookie", "sanity", first),
         ("bookie", "info"),
         ("bookie", "drain", first, "--yes"),
@@ -62,17 +62,19 @@ async def test_commands_without_a_login(cluster: JavaCluster, tmp_path: Path) ->
         ("ledger", "close", str(still_open), "--yes"),
         ("ledger", "read", closed),
         ("ledger", "verify", closed),
-    ):
+    )
+    for words in refused:
         result = cluster.run(*words)
         assert (result.exit_code, result.stderr.splitlines()[-1][-len(NEITHER) :]) == (11, NEITHER), words
     assert shown(cluster, still_open) == before
     assert cluster.registered("writable") == sorted(bookies), "none was made read-only"
-    for words, exit_code in (
+    shows_it: tuple[tuple[tuple[str, ...], int], ...] = (
         (("bookie", "list"), 0),
         (("bookie", "restart-check", first), 10),
         (("ledger", "explain", closed), 10),
         (("status",), 14),
-    ):
+    )
+    for words, exit_code in shows_it:
         result = cluster.run(*words)
         assert (result.exit_code, NEITHER in result.stdout) == (exit_code, True), words
     cluster.kill(bookies[2])
