@@ -36,9 +36,7 @@ from tests.interop.security_files import TestAuthority
 from tests.runtime.net.memory_bookie import LOOPBACK
 from tests.until import until
 
-OK, EUA, ENOLEDGER, EBADREQ = (
-    StatusCode.Value(name) for name in ("EOK", "EUA", "ENOLEDGER", "EBADREQ")
-)
+OK, EUA, ENOLEDGER, EBADREQ = (StatusCode.Value(name) for name in ("EOK", "EUA", "ENOLEDGER", "EBADREQ"))
 JAAS = 'Bookie { org.apache.zookeeper.server.auth.DigestLoginModule required user_bookkeeper="one"; };'
 
 
@@ -382,9 +380,7 @@ async def test_an_early_auth_in_clear_text_is_taken_wherever_it_is_cut(server: S
                 assert (await peer.answer()).status == ENOLEDGER
 
 
-@pytest.mark.parametrize(
-    ("name", "status"), [("writer", ENOLEDGER), ("reader", EUA), ("plain", EUA), (None, EUA)]
-)
+@pytest.mark.parametrize(("name", "status"), [("writer", ENOLEDGER), ("reader", EUA), ("plain", EUA), (None, EUA)])
 async def test_only_the_first_role_of_a_certificate_counts(server: Server, name: str | None, status: int) -> None:
     async with served(server, with_roles(server)), peer_of(server) as peer:
         await peer.start_tls(name)
