@@ -118,7 +118,6 @@ _IGNORED: Final = {
     "a bookie does not log in; commands and the daemon refuse a file with it, because they cannot log in yet": """
         clientAuthProviderFactoryClass
         """,
-    "the operating system decides who may start the bookie": "permittedStartupUsers",
     "port 0 is allowed without it": "allowEphemeralPorts",
     "a bookie serves both wire protocols, v2 and v3": "useV2WireProtocol",
     "directories may always share a disk": "allowMultipleDirsUnderSameDiskPartition",

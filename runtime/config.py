@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+from bkctl.runtime.security_config import BookieClientConfig, BookieLoginConfig, BookieTlsConfig
 from bkctl.storage.config import StorageConfig
 from bkctl.storage.setting import WHOLE_NUMBER_MAX, Java, Setting
 
@@ -164,6 +165,7 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     suspect_bookie_s: Annotated[float, Setting("How long a failed bookie is a last resort for reads and new ensembles",
         unit="s", above=0)] = 30.0
     placement: PlacementConfig = PlacementConfig()
+    security: BookieClientConfig = BookieClientConfig()
 
 
 class DiskConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -420,8 +422,14 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
         above=0)] = 60.0
     frame_bytes_max: Annotated[int, Setting("Largest request, including its length word",
         unit="bytes", low=1024, high=_INT_MAX, java=Java("nettyMaxFrameSizeBytes"))] = 5 * 1024 * 1024
+    permitted_startup_users: Annotated[tuple[str, ...], Setting("Users of the system that may start the bookie",
+        java=Java("permittedStartupUsers"), unset="all")] = ()
     disks: DiskConfig = DiskConfig()
     garbage_collection: GarbageCollectionConfig = GarbageCollectionConfig()
     integrity: IntegrityConfig = IntegrityConfig()
     admin: AdminConfig = AdminConfig()
+    tls: BookieTlsConfig | None = None
+    sasl: BookieLoginConfig | None = None
+    client: BookieClientConfig = BookieClientConfig()
+    """How this bookie connects to other bookies, for repairs: the table ``[bookie_client]``."""
     zookeeper: ZooKeeperConfig = ZooKeeperConfig()

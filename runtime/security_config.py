@@ -1,0 +1,94 @@
+"""Settings of TLS and logins, for both sides of a connection to a bookie. Source: wire section 12."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import msgspec
+
+from bkctl.storage.setting import Java, Setting
+
+# fmt: off
+# A setting takes at most three lines here; the formatter would use nine.
+
+
+class StoreType(enum.StrEnum):
+    """Format of a file with keys or certificates. JKS is refused with the command that converts it."""
+
+    PEM = "PEM"
+    PKCS12 = "PKCS12"
+
+
+class LoginMechanism(enum.StrEnum):
+    """SASL mechanism of a login at a bookie."""
+
+    DIGEST_MD5 = "DIGEST-MD5"
+    GSSAPI = "GSSAPI"
+
+
+class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Files of one side of a TLS connection. Secrets are references: ``file:PATH`` or ``env:VARIABLE``."""
+
+    ca_file: Annotated[str | None, Setting(
+        "File with the CA certificates that sign the other side's certificate")] = None
+    ca_type: Annotated[StoreType, Setting("Format of ca_file")] = StoreType.PEM
+    ca_password: Annotated[str | None, Setting("Location of the password of ca_file, if it is PKCS12: file:PATH or "
+        "env:VARIABLE", is_secret=True)] = None
+    certificate_file: Annotated[str | None, Setting("PEM file of this side's certificate and its chain")] = None
+    key_file: Annotated[str | None, Setting(
+        "PEM file of the private key, or PKCS12 file of key and certificate")] = None
+    key_type: Annotated[StoreType, Setting("Format of key_file")] = StoreType.PEM
+    key_password: Annotated[str | None, Setting("Location of the password of key_file: file:PATH or env:VARIABLE",
+        is_secret=True)] = None
+    protocols: Annotated[tuple[str, ...], Setting("Allowed TLS versions", unset="TLSv1.2 and TLSv1.3")] = ()
+    ciphers: Annotated[tuple[str, ...], Setting("Allowed cipher suites of TLS 1.2, in OpenSSL's names",
+        unset="OpenSSL's default")] = ()
+
+
+class ClientTlsConfig(TlsFiles, frozen=True, kw_only=True):
+    """TLS of the connections to bookies."""
+
+    is_hostname_checked: Annotated[bool, Setting("Require that a bookie's certificate matches its host",
+        java=Java("tlsHostnameVerificationEnabled"))] = True
+
+
+class ClientLoginConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Login at bookies with SASL (in Java SASLClientProviderFactory)."""
+
+    mechanism: Annotated[LoginMechanism, Setting(
+        "SASL mechanism; GSSAPI needs the gssapi package and a cached ticket")] = LoginMechanism.DIGEST_MD5
+    username: Annotated[str | None, Setting("User name for DIGEST-MD5")] = None
+    password: Annotated[str | None, Setting("Location of the password: file:PATH or env:VARIABLE",
+        is_secret=True)] = None
+    service: Annotated[str, Setting("First part of the bookies' principal, for GSSAPI")] = "bookkeeper"
+    principal: Annotated[str | None, Setting("Principal of this client, for GSSAPI", unset="that of the ticket")] = None
+
+
+class BookieClientConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How connections to bookies are protected: the table ``[bookie_client]``. Without it: clear text, no login."""
+
+    tls: ClientTlsConfig | None = None
+    sasl: ClientLoginConfig | None = None
+
+
+class BookieTlsConfig(TlsFiles, frozen=True, kw_only=True):
+    """TLS on the bookie's port: the table ``[bookie.tls]``."""
+
+    is_client_certificate_required: Annotated[bool, Setting("Accept only clients with a certificate that ca_file signs",
+        java=Java("tlsClientAuthentication"))] = False
+    is_required: Annotated[bool, Setting("Answer clients without TLS with EUA; if false, they are served, as in Java",
+        java=Java("tlsRequired"))] = False
+    authorized_roles: Annotated[tuple[str, ...], Setting(
+        "Roles (first one in the OU of a client's certificate) that may use the bookie", unset="all",
+        java=Java("authorizedRoles"))] = ()
+
+
+class BookieLoginConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """SASL on the bookie's port: the table ``[bookie.sasl]`` (in Java SASLBookieAuthProviderFactory)."""
+
+    jaas_file: Annotated[str | None, Setting("JAAS file with the users (user_NAME options) or the keytab")] = None
+    jaas_section: Annotated[str, Setting("Section of the JAAS file", java=Java("saslJaasBookieSectionName"))] = "Bookie"
+    allowed_ids: Annotated[str, Setting("Regular expression that the whole id of a client must match",
+        java=Java("saslJaasClientAllowedIds"))] = ".*bookkeeper.*"
+    service: Annotated[str, Setting("First part of this bookie's principal, for GSSAPI")] = "bookkeeper"
