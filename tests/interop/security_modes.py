@@ -15,6 +15,7 @@ BOOKIE_ROLE, OPERATOR_ROLE = "bookie", "operator"
 
 _DIGEST = "org.apache.zookeeper.server.auth.DigestLoginModule required"
 _KERBEROS = "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true useTicketCache=false"
+_CLIENT_TABLE = "client.security"
 _TLS_FACTORY = {"tlsProvider": "JDK", "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory"}
 _BOOKIE_SASL = {"bookieAuthProviderFactoryClass": "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory"}
 _CLIENT_SASL = {"clientAuthProviderFactoryClass": "org.apache.bookkeeper.sasl.SASLClientProviderFactory"}
@@ -121,7 +122,7 @@ def _tls_tables(authority: TestAuthority, mode: Mode) -> list[str]:
     return [
         *bookie,
         *("[bookie.client.tls]", *_files(authority, "bookie", mode, has_key=is_mutual)),
-        *("[bookie_client.tls]", *_files(authority, "client", mode, has_key=is_mutual)),
+        *(f"[{_CLIENT_TABLE}.tls]", *_files(authority, "client", mode, has_key=is_mutual)),
     ]
 
 
@@ -148,7 +149,7 @@ def _login_tables(directory: Path, *login: str) -> list[str]:
     return [
         *("[bookie.sasl]", f'jaas_file = "{directory}/jaas.conf"'),
         *("[bookie.client.sasl]", *login),
-        *("[bookie_client.sasl]", *login),
+        *(f"[{_CLIENT_TABLE}.sasl]", *login),
     ]
 
 
