@@ -1,4 +1,4 @@
-"""A Kerberos realm with a real KDC (MIT's krb5kdc) on a free loopback port; Debian's packages krb5-kdc and krb5-user."""
+"""A Kerberos realm with a real KDC (MIT's krb5kdc) on a free loopback port: packages krb5-kdc and krb5-user."""
 
 from __future__ import annotations
 

@@ -32,6 +32,9 @@ class SecuredCluster(Protocol):
     def running(self) -> list[str]:
         """Bookies that run, the oldest first."""
 
+    def pid_of(self, bookie_id: str) -> int:
+        """Process of a bookie."""
+
     def run(self, *arguments: str) -> BkctlResult:
         """A bkctl command with the settings of the mode."""
 
@@ -61,12 +64,16 @@ class OurCluster(Cluster):
         """Bookies that run, the oldest first."""
         return [bookie.id for bookie in self.bookies if self._is_running(bookie.id)]
 
+    def pid_of(self, bookie_id: str) -> int:
+        """Process of a bookie."""
+        return self.bookie(bookie_id).pid
+
     def kill(self, bookie_id: str) -> None:
         """kill -9."""
         self.kill_bookie(bookie_id)
         self._processes[bookie_id].wait()
 
-    def stop(self, bookie_id: str | None = None) -> None:  # type: ignore[override]
+    def stop(self, bookie_id: str | None = None) -> None:
         """One bookie in order, or all of them at once."""
         if bookie_id is None:
             super().stop()
@@ -99,6 +106,10 @@ class SecuredJavaCluster(JavaCluster):
     def __exit__(self, *raised: object) -> None:
         with self._ends:
             super().__exit__(*raised)
+
+    def pid_of(self, bookie_id: str) -> int:
+        """Process of a bookie."""
+        return self._bookies[bookie_id].pid
 
     def up(self, count: int) -> None:
         """Start so many bookies."""

@@ -48,13 +48,15 @@ class Sides(NamedTuple):
     """Environment of bkctl: commands, daemons and bookies."""
 
 
-def sides_of(mode: Mode, directory: Path, realm: Realm | None = None) -> Sides:
+def sides_of(
+    mode: Mode, directory: Path, realm: Realm | None = None, *, authority: TestAuthority | None = None
+) -> Sides:
     """Make the files of a mode in ``directory``. mTLS uses PKCS12 files, the other modes PEM files.
 
-    ``realm`` is needed for Kerberos alone.
+    ``realm`` is needed for Kerberos alone. Without ``authority`` the certificates are those of a new one.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    authority = TestAuthority(directory / "tls")
+    authority = authority or TestAuthority(directory / "tls")
     authority.issue("bookie", units=f"0:{BOOKIE_ROLE};1:cluster")
     authority.issue("client", units=f"0:{OPERATOR_ROLE};1:cluster")
     java_bookie, java_client, tables = dict[str, str](), dict[str, str](), list[str]()
