@@ -98,6 +98,7 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     WaitTimeoutError: ExitCode.TIMEOUT,
     PermissionError: ExitCode.AUTH,
     runtime_errors.AdminAccessError: ExitCode.AUTH,
+    runtime_errors.AuthenticationError: ExitCode.AUTH,
     runtime_errors.MetadataAuthError: ExitCode.AUTH,
     runtime_errors.UnauthorizedError: ExitCode.AUTH,
     runtime_errors.LedgerPasswordError: ExitCode.AUTH,
@@ -118,6 +119,8 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     storage_errors.UnpairedIndexError: ExitCode.REFUSED,
     KeyboardInterrupt: ExitCode.INTERRUPTED,
 }
+
+_PERMISSIONS = (PermissionError, runtime_errors.MetadataAuthError, runtime_errors.AuthenticationRequiredError)
 
 _SERVER_ERRORS: dict[type[BaseException], ServerExitCode] = {
     BaseException: ServerExitCode.SERVER_EXCEPTION,
@@ -165,7 +168,7 @@ def exit_code_of_error(error: BaseException, command_path: str) -> int:
         return 128 + signal.SIGINT
     if is_server_command(command_path):
         return _nearest(error, _SERVER_ERRORS, ServerExitCode.SERVER_EXCEPTION)
-    if isinstance(error.__cause__, (PermissionError, runtime_errors.MetadataAuthError)):
+    if isinstance(error.__cause__, _PERMISSIONS):
         return ExitCode.AUTH  # whatever its sentence is about: a file of settings, of findings, a directory
     return _nearest(error, _ERRORS, ExitCode.FAILED)
 
