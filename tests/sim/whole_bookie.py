@@ -46,6 +46,9 @@ class ModelHost:
     def name(self) -> str:
         return "machine"
 
+    def user(self) -> str:
+        return "bookie"
+
     def canonical_name(self) -> str:
         return "machine"
 
