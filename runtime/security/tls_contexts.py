@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.security.alerting_context import AlertingContext
 from bkctl.runtime.security.followed_files import FollowedFiles
-from bkctl.runtime.security.key_files import GivenFile, KeyPair, authorities, key_pair
+from bkctl.runtime.security.key_files import GivenFile, KeyPair, authorities_pem, key_pair
 from bkctl.runtime.security.secrets import read_secret
 from bkctl.runtime.security_config import BookieTlsConfig, ClientTlsConfig, StoreType, TlsFiles
 from bkctl.storage.adapters.given_files import read_given_file
@@ -121,11 +121,11 @@ def _load_authorities(context: ssl.SSLContext, config: TlsFiles, environment: Ma
     if config.ca_file is None:
         return False
     file = _read("ca", config.ca_file, config.ca_type, config.ca_password, environment)
-    pem = b"".join(each.public_bytes(Encoding.PEM) for each in authorities(file))
+    pem = authorities_pem(file)
     try:
-        context.load_verify_locations(cadata=pem.decode())
-    except ssl.SSLError as error:
-        raise ConfigurationError(f"OpenSSL does not accept the certificates in {file.path}: {error.reason}") from error
+        context.load_verify_locations(cadata=pem)
+    except (ssl.SSLError, ValueError) as error:  # ValueError: not ASCII
+        raise ConfigurationError(f"a certificate in {file.path} is damaged") from error
     return True
 
 
