@@ -21,8 +21,8 @@ from tests.processes import start_bkctl
 from tests.until import wait_until
 
 LEDGERS, ENTRIES = 40, 20
-SLOW = "20KiB"
-"""Per second: the drain takes ten seconds, so that it is under way when the files change."""
+SLOW = "8KiB"
+"""Per second: the drain takes half a minute, so that it is under way when the files change."""
 UNITS = f"0:{OPERATOR_ROLE}"
 
 
