@@ -162,9 +162,7 @@ def _autorecover(cluster: SecuredCluster, ledgers: WrittenLedgers, directory: Pa
             orphans.watch(daemon.pid)
             dead = _most_used(ledgers, cluster)
             cluster.kill(dead)
-            wait_until(
-                lambda: not ledgers.referencing(dead), "autorecovery", tell=lambda: daemon.log[-4000:], deadline_s=100
-            )
+            wait_until(lambda: not ledgers.referencing(dead), "autorecovery", tell=lambda: daemon.log[-4000:])
             ledgers.require_all_copies()
         finally:
             assert daemon.stop() == 0, daemon.log
