@@ -91,7 +91,7 @@ def server(tmp_path: Path) -> Server:
 
 @contextlib.asynccontextmanager
 async def served(server: Server, security: BookieSecurity, **limits: int) -> AsyncIterator[None]:
-    server.listener = BookieListener(ListenerLimits(**limits), security=security)  # type: ignore[arg-type]
+    server.listener = BookieListener(ListenerLimits(**limits), security=security)
     server.port = await server.listener.open(listen_tcp, LOOPBACK, 0)
     server.listener.serve(EmptyBookie())
     try:
@@ -354,6 +354,19 @@ async def test_a_wrong_password_gets_eua_and_the_end_of_the_connection(server: S
         assert (refused.status, refused.HasField("authResponse")) == (EUA, False)
         assert await peer.is_closed()
         assert server.security.measures.failed_logins == {ProtectionFailure.REFUSED: 1}
+
+
+async def test_where_tls_is_required_an_auth_before_start_tls_waits_for_the_handshake(server: Server) -> None:
+    """Java's client sends both at once, from two threads, and now and then AUTH is the first."""
+    async with served(server, with_login(server, is_tls_required=True)):
+        async with peer_of(server) as peer:
+            peer.send(encode_auth_request("sasl", b""))
+            await asyncio.sleep(0.05)
+            await peer.start_tls()
+            assert (await peer.answer()).authResponse.authPluginName == "sasl"
+        async with peer_of(server) as peer:  # a client that never starts TLS
+            peer.send(encode_auth_request("sasl", b""))
+            assert (await peer.answer()).status == EUA
 
 
 async def test_an_early_auth_in_clear_text_is_taken_wherever_it_is_cut(server: Server) -> None:
