@@ -98,6 +98,7 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     WaitTimeoutError: ExitCode.TIMEOUT,
     PermissionError: ExitCode.AUTH,
     runtime_errors.AdminAccessError: ExitCode.AUTH,
+    runtime_errors.AuthenticationError: ExitCode.AUTH,
     runtime_errors.MetadataAuthError: ExitCode.AUTH,
     runtime_errors.UnauthorizedError: ExitCode.AUTH,
     runtime_errors.LedgerPasswordError: ExitCode.AUTH,

@@ -35,7 +35,6 @@ USED: Final = OLDER_URI | {
 
 REFUSED: Final = {
     "tlsProviderFactoryClass": "TLS is not supported yet",
-    "httpServerTlsEnable": "TLS of the admin interface is not supported yet",
     "bookieAuthProviderFactoryClass": "authentication is not supported yet",
     "authorizedRoles": "restricting clients is not supported yet",
     "skipReplayJournalInvalidRecord": "it would skip the rest of a journal after a damaged record, with acknowledged "
@@ -52,10 +51,7 @@ _IGNORED: Final = {
         enableTaskExecutionStats exposeDefaultJVMMetrics limitStatsLogging prometheusStatsLatencyRolloverSeconds
         sanityCheckMetricsEnabled taskExecutionWarnTimeMicros
         """,
-    "the admin interface is part of bkctl, and has no TLS": """
-        httpServerClass httpServerKeyStorePassword httpServerKeyStorePath httpServerTrustStorePassword
-        httpServerTrustStorePath
-        """,
+    "the admin interface is part of bkctl": "httpServerClass",
     "the bookie has its own storage engine": """
         entryLogPerLedgerCounterLimitsMultFactor entrylogMapAccessExpiryTimeInSeconds fileInfoCacheInitialCapacity
         fileInfoFormatVersionToWrite fileInfoMaxIdleTime ledgerStorageClass maximumNumberOfActiveEntryLogs

@@ -84,6 +84,14 @@ class BookieTlsConfig(TlsFiles, frozen=True, kw_only=True):
         java=Java("authorizedRoles"))] = ()
 
 
+class AdminTlsConfig(TlsFiles, frozen=True, kw_only=True):
+    """HTTPS of an admin port with files of its own. A client with a certificate needs no token."""
+
+    authorized_roles: Annotated[tuple[str, ...], Setting(
+        "Roles (first one in the OU of a client's certificate) that may change something without the token",
+        unset="all that ca_file signs")] = ()
+
+
 class BookieLoginConfig(msgspec.Struct, frozen=True, kw_only=True):
     """SASL on the bookie's port: the table ``[bookie.sasl]`` (in Java SASLBookieAuthProviderFactory)."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 
+from bkctl.runtime.security.tls_contexts import bookie_contexts
+
 from bkctl.runtime.bookie.boot.server import BookieServer
 from bkctl.runtime.bookie.ports import BookiePorts
 from bkctl.runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
@@ -105,6 +107,7 @@ class WholeBookie:
             listen=self.network.listen,
             listen_local=self.network.listen_local,
             read_secret=self.disk.read_file,
+            tls_contexts=lambda files: bookie_contexts(files, {}),
             connect_metadata=connect_metadata,
             connect_bookies=connect_bookies,
             release="bkctl in memory",

@@ -10,10 +10,13 @@ import contextlib
 import gc
 import importlib.metadata
 import logging
+import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TypeAlias
+
+from bkctl.runtime.security.tls_contexts import bookie_contexts
 
 from bkctl.runtime.bookie.boot.server import BookieServer
 from bkctl.runtime.bookie.boot.service_reports import ServiceReports
@@ -62,6 +65,7 @@ def real_ports(autorecovery: ChildDaemon | None = None) -> BookiePorts:
         listen=listen_tcp,
         listen_local=listen_unix,
         read_secret=read_secret,
+        tls_contexts=lambda files: bookie_contexts(files, os.environ),
         connect_metadata=partial(ZooKeeperStore.connect, on_wait=log_wait),
         connect_bookies=connect_bookies,
         release=f"{BKCTL_SOFTWARE}{importlib.metadata.version('bkctl')}",

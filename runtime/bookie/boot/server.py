@@ -319,6 +319,7 @@ class BookieServer:
                 self.port,
                 self._ports.release,
                 http=published_address(self.view, self._identity.host),
+                is_https=self._config.admin.is_tls_enabled,
             ),
             clock=self._ports.clock,
             session_timeout_ms=self._config.zookeeper.session_timeout_ms,

@@ -44,6 +44,7 @@ class AdminBookie(NamedTuple):
                 self.bookie_id,
                 BKCTL_METADATA_URI=self.metadata_uri,
                 BKCTL_ADMIN_TOKEN_FILE=str(token_file),
+                BKCTL_ADMIN_TOKEN_HOSTS=f"{LOOPBACK}:{self.http_port}",
             )
         finally:
             away.rename(socket)
