@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from bkctl.runtime.security.roles import first_role
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -29,6 +28,7 @@ from bkctl.runtime.security.certificates import (
     new_key,
     sign,
 )
+from bkctl.runtime.security.roles import first_role
 from bkctl.storage.adapters.given_files import read_given_file
 
 KEY: Final = "key.pem"
@@ -57,9 +57,9 @@ class AuthorityFiles:
     """The files below one directory."""
 
     def __init__(self, directory: str) -> None:
-        self.directory = directory
-        self.key_path = os.path.join(directory, "ca", KEY)
-        self.certificate_path = os.path.join(directory, "ca", CA)
+        self.directory = os.path.abspath(directory)
+        self.key_path = os.path.join(self.directory, "ca", KEY)
+        self.certificate_path = os.path.join(self.directory, "ca", CA)
 
     def missing_authority(self) -> bool:
         """Whether there is no authority yet; ConflictError if one of its files is missing, or it has expired."""
@@ -129,9 +129,8 @@ def _require_same(path: str, found: x509.Certificate, request: CertificateReques
     differences = []
     if role != request.role:
         differences.append(f"role {role or 'none'}, not {request.role or 'none'}")
-    lost = [host for host in request.hosts if host not in alternative_names(found)]
-    if lost:
-        differences.append(f"no name {', '.join(lost)}")
+    if request.hosts and request.name not in alternative_names(found):  # its addresses may have changed
+        differences.append(f"no name {request.name}")
     if differences:
         raise ConflictError(
             f"nothing was changed: {path} has {' and '.join(differences)}: delete it to sign another one for its key"

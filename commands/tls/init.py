@@ -7,7 +7,7 @@ import os
 import re
 import socket
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -29,13 +29,13 @@ _DEFAULT_DAYS: Final = 365
 
 @command(
     "init",
-    example="tls init certificates --bookie b1.example.com:3181 --client operator --role admin",
+    example="tls init certificates --bookie b1:3181 --client operator --role admin",
     effect=Effect.REVERSIBLE,
     is_local=True,
 )
 async def init(
     context: CommandContext,
-    directory: Annotated[str, typer.Argument(metavar="DIR", help="Directory of the files; created if it is absent")],
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="Directory of the files, new or old")],
     bookies: Annotated[
         list[str] | None,
         typer.Option("--bookie", metavar="HOST[:PORT]", help="Host of a bookie, or its ID; repeatable"),
@@ -47,18 +47,16 @@ async def init(
         str | None, typer.Option("--role", metavar="ROLE", help="Role of these certificates (default: none)")
     ] = None,
     days: Annotated[
-        int, typer.Option("--days", min=1, max=_DAYS_MAX, metavar="N", help="How long the certificates are valid")
+        int, typer.Option("--days", min=1, max=_DAYS_MAX, metavar="N", help="Days of validity")
     ] = _DEFAULT_DAYS,
 ) -> None:
     """Make a CA and certificates for the hosts of bookies and for clients, and print the settings that use them.
 
-    Copy only bookies/HOST or clients/NAME to a machine. Keep ca/key.pem offline: whoever has it can make certificates.
-    A second run adds what is missing, and never replaces a file. To renew a certificate, delete certificate.pem and run
-    this again: its key stays.
+    Copy only bookies/HOST or clients/NAME to a machine; ca/key.pem signs certificates: keep it apart. A second run adds
+    what is missing, and replaces no file. To renew a certificate, delete certificate.pem and run this again.
     """
-    directory = os.path.abspath(directory)
     files = AuthorityFiles(directory)
-    wanted = _wanted(directory, bookies or (), clients or (), role, days)
+    wanted = _wanted(files.directory, bookies or (), clients or (), role, days)
 
     async def examine() -> tuple[Plan, list[MissingFiles]]:
         is_new = files.missing_authority()
@@ -70,8 +68,9 @@ async def init(
 
     await make_change(context, examine, apply)
     settings = [{"directory": each.directory, "toml": toml_lines(each), "java": java_lines(each)} for each in wanted]
-    body = {"directory": directory, "ca_key": files.key_path, "role": role}
+    body = {"directory": files.directory, "ca_key": files.key_path, "role": role}
     context.console.record("TlsFiles", body, name="directory", details={"settings": settings})
+    context.console.say(f"keep {files.key_path} apart from the machines of the cluster: only new certificates need it")
     if context.console.is_for_people and not context.settings.is_quiet:
         context.console.raw(_settings_text(wanted).encode())
 
@@ -123,7 +122,7 @@ def _names_of(host: str) -> tuple[str, ...]:
 
 
 def _plan(files: AuthorityFiles, missing: Sequence[MissingFiles], *, is_new: bool) -> Plan:
-    items = []
+    items: list[dict[str, Any]] = []
     if is_new and missing:
         items.append({"action": "create", "path": files.key_path, "expected_version": None, "what": "authority"})
     for each in missing:
@@ -153,8 +152,7 @@ def _settings_text(wanted: Sequence[WantedCertificate]) -> str:
     parts = []
     for each in (firsts[is_bookie] for is_bookie in (True, False) if is_bookie in firsts):
         who = f"{'bookie on' if each.request.hosts else 'client'} {each.request.name}"
+        file = "bk_server.conf" if each.request.hosts else "its configuration"
         parts.append(f"\n# bkctl, {who}: TOML file\n{toml_lines(each)}")
-        parts.append(
-            f"\n# Java, {who}: {'bk_server.conf' if each.request.hosts else 'its configuration'}\n{java_lines(each)}"
-        )
+        parts.append(f"\n# Java, {who}: {file}\n{java_lines(each)}")
     return "".join(parts)

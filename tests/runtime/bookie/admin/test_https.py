@@ -50,9 +50,9 @@ def with_https(config: BookieConfig, files: CertificateFiles, roles: Sequence[st
 
 @contextlib.asynccontextmanager
 async def asking(
-    port: int | None, authority_of: CertificateFiles, own: CertificateFiles | None = None
+    port: int | None, trusted: CertificateFiles, own: CertificateFiles | None = None
 ) -> AsyncIterator[Asker]:
-    context = ssl.create_default_context(cafile=authority_of.ca)
+    context = ssl.create_default_context(cafile=trusted.ca)
     if own is not None:
         context.load_cert_chain(own.certificate, own.key)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
@@ -120,9 +120,9 @@ async def test_clear_text_and_silent_clients_stop_no_other(
 async def test_the_files_of_the_bookie_s_port_serve_too(bookie_config: BookieConfig, files: CertificateFiles) -> None:
     tls = BookieTlsConfig(ca_file=files.ca, key_file=files.key, certificate_file=files.certificate)
     admin = AdminConfig(is_http_enabled=True, http_port=0, is_tls_enabled=True)
-    async with running_bookie(msgspec.structs.replace(bookie_config, admin=admin, tls=tls)) as server:
-        async with asking(server.view.http_port, files) as client:
-            assert (await client.get(IS_READY)).status == 200
+    config = msgspec.structs.replace(bookie_config, admin=admin, tls=tls)
+    async with running_bookie(config) as server, asking(server.view.http_port, files) as client:
+        assert (await client.get(IS_READY)).status == 200
     with pytest.raises(ConfigurationError, match=r"httpServerTlsEnable.*key_file in \[bookie.tls\]"):
         async with running_bookie(msgspec.structs.replace(bookie_config, admin=admin)):
             pass
