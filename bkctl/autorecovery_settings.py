@@ -15,6 +15,7 @@ from bkctl.setting_readers import (
     settings_of,
     toml_values,
     variable_values,
+    with_admin_stores,
 )
 from bkctl.settings import Sources, resolve_metadata_uri, resolve_settings, server_zookeeper_values
 
@@ -64,6 +65,6 @@ def daemon_values(sources: Sources, flags: DaemonFlags, *, is_java_admin_used: b
     values = toml_values(table, AutorecoveryConfig, _SECTION, origin, (_SECTION,)) | log
     if sources.conf is not None:
         of_java = (each for each in settings if is_java_admin_used or each.path[:2] != (_SECTION, "admin"))
-        values |= java_values(sources.conf, of_java)
+        values |= with_admin_stores(java_values(sources.conf, of_java), _SECTION)
     values |= variable_values(sources.environment, settings, values)
     return values | flag_values(flags, settings)

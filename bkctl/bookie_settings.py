@@ -20,6 +20,7 @@ from bkctl.setting_readers import (
     settings_of,
     toml_values,
     variable_values,
+    with_admin_stores,
 )
 from bkctl.settings import (
     Sources,
@@ -102,7 +103,7 @@ def bookie_values(sources: Sources, flags: BookieFlags, *, has_own_cluster: bool
     settings = settings_of("bookie")
     values = _toml_values(sources)
     if sources.conf is not None:
-        values |= java_values(sources.conf, settings)
+        values |= with_admin_stores(java_values(sources.conf, settings), "bookie")
     values |= variable_values(sources.environment, settings, values)
     values |= flag_values(flags, settings)
     for path in _DIRECTORIES.values():
@@ -178,7 +179,8 @@ def _admin_differences(config: AdminConfig) -> list[str]:
         notes.append(
             f"httpServerHost is {config.http_host} (probes and scrapes from other machines do not reach the admin port)"
         )
-    if config.token_file is None:
+    has_client_ca = config.is_tls_enabled and (config.tls is None or config.tls.ca_file is not None)
+    if config.token_file is None and not has_client_ca:
         notes.append("adminTokenFile is not set (the admin port refuses requests that change something)")
     return notes
 

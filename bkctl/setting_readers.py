@@ -17,6 +17,7 @@ from bkctl.runtime.autorecovery.config import AutorecoveryConfig
 from bkctl.runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.security_config import StoreType
 from bkctl.storage.setting import DURATION_S_MAX, MEBIBYTE, Described, Java, Setting, described
 
 if TYPE_CHECKING:
@@ -154,6 +155,21 @@ def _java_number(conf: JavaConf, each: Described, java: Java, key: str, text: st
         seconds = number / 1000 if java.unit == "ms" else number
         return max(-DURATION_S_MAX, min(seconds, DURATION_S_MAX))
     return number
+
+
+def with_admin_stores(values: Givens, section: str) -> Givens:
+    """Values of Java's keys, with the form of an admin port's stores; ConfigurationError for a password itself."""
+    types: Givens = {}
+    for side, key in (("key", "httpServerKeyStorePassword"), ("ca", "httpServerTrustStorePassword")):
+        file, password, form = ((section, "admin", "tls", f"{side}_{name}") for name in ("file", "password", "type"))
+        if password in values and not str(values[password].value).startswith(("file:", "env:")):
+            raise ConfigurationError(
+                f"{values[password].origin}: it contains the password itself: write that to a file that only the "
+                f"bookie's user can read, and set {key}=file:PATH"
+            )
+        if file in values:
+            types[form] = values[file]._replace(value=StoreType.PKCS12)
+    return values | types
 
 
 def _truth(text: str, written: str, *, is_java: bool = False) -> bool:

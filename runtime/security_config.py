@@ -85,8 +85,20 @@ class BookieTlsConfig(TlsFiles, frozen=True, kw_only=True):
 
 
 class AdminTlsConfig(TlsFiles, frozen=True, kw_only=True):
-    """HTTPS of an admin port with files of its own. A client with a certificate needs no token."""
+    """HTTPS of an admin port with files of its own. A client with a certificate needs no token.
 
+    Java's keys name stores, which must be PKCS12 here.
+    """
+
+    ca_file: Annotated[str | None, Setting(
+        "File with the CA certificates that sign those of clients; without it clients need the token",
+        java=Java("httpServerTrustStorePath"))] = None
+    ca_password: Annotated[str | None, Setting("Location of the password of ca_file, if it is PKCS12: file:PATH or "
+        "env:VARIABLE", is_secret=True, java=Java("httpServerTrustStorePassword"))] = None
+    key_file: Annotated[str | None, Setting("PEM file of the private key, or PKCS12 file of key and certificate",
+        java=Java("httpServerKeyStorePath"))] = None
+    key_password: Annotated[str | None, Setting("Location of the password of key_file: file:PATH or env:VARIABLE",
+        is_secret=True, java=Java("httpServerKeyStorePassword"))] = None
     authorized_roles: Annotated[tuple[str, ...], Setting(
         "Roles (first one in the OU of a client's certificate) that may change something without the token",
         unset="all that ca_file signs")] = ()

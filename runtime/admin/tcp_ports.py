@@ -8,14 +8,13 @@ import ssl
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
-from bkctl.runtime.security.tls_contexts import TlsContexts
-
 from bkctl.runtime.admin.messages import Route
 from bkctl.runtime.admin.server import AdminServer, ReadToken
 from bkctl.runtime.admin.tls_handshake import AdminTls
 from bkctl.runtime.config import AdminConfig
 from bkctl.runtime.errors import ConfigurationError, PortInUseError
 from bkctl.runtime.ports import Host, Listen, Workers
+from bkctl.runtime.security.tls_contexts import TlsContexts
 from bkctl.runtime.security_config import BookieTlsConfig, TlsFiles
 from bkctl.storage.advice import with_path
 
@@ -71,13 +70,13 @@ async def admin_tls(
     workers: Workers,
 ) -> AdminTls | None:
     """TLS of the admin port, with its own files or those of the bookie's port; None: clear text. ConfigurationError."""
-    if not config.is_tls_enabled:
+    if not (config.is_http_enabled and config.is_tls_enabled):
         return None
     files = config.tls or of_bookie
     if files is None:
         raise ConfigurationError(
-            "HTTPS of the admin interface (httpServerTlsEnable) has no files: set key_file in [bookie.tls], or the "
-            "files of its own in the table admin.tls"
+            "HTTPS of the admin interface (httpServerTlsEnable) has no files: set key_file in [bookie.tls] or "
+            "[bookie.admin.tls]; for an autorecovery daemon, in [autorecovery.admin.tls]"
         )
     own = BookieTlsConfig(**{name: getattr(files, name) for name in TlsFiles.__struct_fields__})
     contexts = open_contexts(own)
