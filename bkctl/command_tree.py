@@ -30,7 +30,8 @@ GROUPS: Mapping[str, str] = {
         "bkctl recover ID... is short for bkctl recover failed-bookie ID...",
     "audit": "Count live copies, and list under-replicated ledgers.\n\n"
         "bkctl audit is short for bkctl audit run.",
-    "tls": "Make and check certificates of bookies and clients.",
+    "tls": "Make and check certificates of bookies and clients.\n\n"
+        "A cluster with TLS and logins, step by step: bkctl help secure-a-cluster.",
     "config": "Show and explain settings and their sources; choose a cluster.",
     "dev": "Run servers on this machine: a cluster, or only ZooKeeper.",
     "dev cluster": "Run a whole cluster on this machine, for development.",

@@ -13,12 +13,7 @@ from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.errors import InvalidArgumentError, NoDirectoryError, Outcome
 from bkctl.commands.rendering import Column, Table
-from bkctl.commands.tls.file_checks import (
-    CheckedFiles,
-    findings_of_file,
-    findings_of_settings,
-    read_authorities,
-)
+from bkctl.commands.tls.file_checks import CheckedFiles, findings_of_file, findings_of_settings, read_certificates
 from bkctl.runtime.security.certificate_checks import CertificateFinding, Purpose
 from bkctl.storage.severity import Severity
 
@@ -76,7 +71,7 @@ def _file_rows(
 ) -> Iterator[dict[str, Any]]:
     tls = context.settings.client.security.tls
     ca_file = ca_file or (tls.ca_file if tls is not None else None)
-    authorities = None if ca_file is None else read_authorities(ca_file)
+    authorities = None if ca_file is None else read_certificates(ca_file)
     for path in paths:
         for found in findings_of_file(path, authorities, now):
             yield _row(found.path, found.finding)
