@@ -1,4 +1,4 @@
-"""Settings of TLS and logins, for both sides of a connection to a bookie. Source: operations section 4."""
+"""Settings of TLS and logins, for both sides of a connection to a bookie. Source: wire section 12."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from bkctl.runtime.config import ZooKeeperConfig
-from bkctl.runtime.metadata.zookeeper.access import read_secret
+from bkctl.runtime.security.secrets import read_secret
 
 _VARIABLE = "BKCTL_SECRET_"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands.bookie.admin_bookie import wait_said
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, bkctl_environment, free_port, kill_and_wait, start_bkctl
 from tests.test_repository import read
 from tests.test_run_a_bookie import blocks
-from tests.until import wait_until
 
 PAGE = "docs/guide/secure-a-cluster.md"
 BOOKIES = (1, 2, 3, 4)
@@ -94,7 +94,7 @@ class SecuredHosts:
             with log.open("wb") as output:
                 config = str(self._etc(number) / "bookie.toml")
                 self._bookies.append(start_bkctl("bookie", "start", "--config", config, stderr=output))
-            wait_until(lambda log=log: "listening on port" in log.read_text(), tell=self._logs)
+            wait_said(log, "listening on port", self._bookies[-1])
 
     def stop(self) -> None:
         """End the bookies."""

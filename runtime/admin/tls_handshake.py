@@ -7,9 +7,8 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from bkctl.runtime.security.roles import first_role
-
 from bkctl.runtime.admin.connections import AdminConnection, AdminRoom
+from bkctl.runtime.security.roles import first_role
 from bkctl.storage.advice import without_path
 from bkctl.storage.errors import BkctlError
 

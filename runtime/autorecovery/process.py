@@ -14,7 +14,6 @@ from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
-from bkctl.runtime.security.tls_contexts import bookie_contexts
 
 from bkctl.runtime.admin.calls import ALL_ADDRESSES
 from bkctl.runtime.admin.connections import admin_limits
@@ -45,6 +44,7 @@ from bkctl.runtime.net.local_socket import listen_unix, run_directory
 from bkctl.runtime.net.loop import LaneWorkers, LoopClock
 from bkctl.runtime.net.secret_file import read_secret
 from bkctl.runtime.ports import ServiceManager
+from bkctl.runtime.security.tls_contexts import bookie_contexts
 from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)

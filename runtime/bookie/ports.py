@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Protocol
 
-from bkctl.runtime.security.tls_contexts import TlsContexts
-
 from bkctl.runtime.bookie.live_settings import LiveSettings
 from bkctl.runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
 from bkctl.runtime.metadata.budgeted_store import BudgetedStore
@@ -17,6 +15,7 @@ from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.metadata.uri import MetadataUri
 from bkctl.runtime.net.frame_connection import Resolver
 from bkctl.runtime.ports import Bookies, Clock, Host, Listen, ListenLocal, Workers
+from bkctl.runtime.security.tls_contexts import TlsContexts
 from bkctl.runtime.security_config import BookieTlsConfig
 from bkctl.storage.ports import Children, FileSystem, OpenIndexStore
 

@@ -16,8 +16,6 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TypeAlias
 
-from bkctl.runtime.security.tls_contexts import bookie_contexts
-
 from bkctl.runtime.bookie.boot.server import BookieServer
 from bkctl.runtime.bookie.boot.service_reports import ServiceReports
 from bkctl.runtime.bookie.boot.stages import waiting_aloud
@@ -33,6 +31,7 @@ from bkctl.runtime.net.loop import LaneWorkers, LoopClock
 from bkctl.runtime.net.pool import BookiePool
 from bkctl.runtime.net.secret_file import read_secret
 from bkctl.runtime.ports import ServiceManager
+from bkctl.runtime.security.tls_contexts import bookie_contexts
 from bkctl.storage.adapters.child_pool import ChildProcesses
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.adapters.index_store import open_plyvel

@@ -21,8 +21,8 @@ def authority() -> Authority:
     return new_authority("test", 100, NOW)
 
 
-def check(*words: str, **variables: str) -> BkctlResult:
-    return run_bkctl("tls", "check", *words, "-o", "json", **variables)
+def check(*words: str) -> BkctlResult:
+    return run_bkctl("tls", "check", *words, "-o", "json")
 
 
 def rows_of(result: BkctlResult) -> list[dict[str, Any]]:

@@ -51,7 +51,7 @@ def test_the_printed_settings_name_the_files(tmp_path: Path) -> None:
     tables = tomllib.loads(bookie["toml"])
     config = BookieTlsConfig(**tables["bookie"]["tls"])
     assert Path(config.key_file or "").read_bytes().startswith(b"-----BEGIN PRIVATE KEY-----")
-    assert (config.authorized_roles, config.is_client_certificate_required) == (["ops"], True)
+    assert (list(config.authorized_roles), config.is_client_certificate_required) == (["ops"], True)
     assert os.path.dirname(ClientTlsConfig(**tables["bookie_client"]["tls"]).ca_file or "") == bookie["directory"]
     assert "bookie" not in tomllib.loads(client["toml"])
     java = dict(line.split("=", 1) for line in bookie["java"].splitlines())
