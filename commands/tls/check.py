@@ -14,6 +14,8 @@ from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.errors import InvalidArgumentError, NoDirectoryError, Outcome
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.tls.file_checks import CheckedFiles, findings_of_file, findings_of_settings, read_certificates
+from bkctl.commands.tls.live_checks import findings_of_bookie
+from bkctl.runtime.ledger.metadata import parse_host_and_port
 from bkctl.runtime.security.certificate_checks import CertificateFinding, Purpose
 from bkctl.storage.severity import Severity
 
@@ -40,7 +42,7 @@ async def check(
     ] = None,
     bookies: Annotated[
         list[str] | None,
-        typer.Option("--bookie", metavar="HOST:PORT", help="Also connect to this bookie; repeatable"),
+        typer.Option("--bookie", metavar="HOST:PORT", help="Connect to this bookie; repeatable"),
     ] = None,
     ca_file: Annotated[
         str | None, typer.Option("--ca-file", metavar="FILE", help="CA of FILEs (default: that of [bookie_client.tls])")
@@ -56,9 +58,11 @@ async def check(
     if ca_file is not None and not paths:
         raise InvalidArgumentError("--ca-file is for FILEs: without one, the settings name their CA")
     now = datetime.datetime.now(datetime.UTC)
-    rows = list(_file_rows(context, paths, ca_file, now) if paths else _setting_rows(context, now))
+    rows = list(_file_rows(context, paths, ca_file, now) if paths else () if bookies else _setting_rows(context, now))
     if not rows and not bookies:
         raise InvalidArgumentError("the settings have no TLS files: give FILEs or --bookie HOST:PORT")
+    for address in bookies or ():
+        rows += await _bookie_rows(context, address, now)
     with context.console.listing(_TABLE) as listing:
         for row in rows:
             listing.add(row)
@@ -81,6 +85,15 @@ def _setting_rows(context: CommandContext, now: datetime.datetime) -> Iterator[d
     for checked in _configured(context):
         for found in findings_of_settings(checked, os.environ, now):
             yield _row(found.path, found.finding)
+
+
+async def _bookie_rows(context: CommandContext, address: str, now: datetime.datetime) -> list[dict[str, Any]]:
+    parsed = parse_host_and_port(address)
+    if parsed is None:
+        raise InvalidArgumentError(f"--bookie {address}: give HOST:PORT, where the bookie listens")
+    settings = context.settings
+    found = findings_of_bookie(*parsed, settings.client, settings.timeout_s, now)
+    return [_row(f"bookie {address}", finding) async for finding in found]
 
 
 def _configured(context: CommandContext) -> Iterator[CheckedFiles]:

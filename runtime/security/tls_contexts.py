@@ -53,6 +53,18 @@ def client_contexts(config: ClientTlsConfig, environment: Mapping[str, str]) -> 
     return TlsContexts(lambda: _client_context(config, environment), config)
 
 
+def unverified_contexts(config: ClientTlsConfig, environment: Mapping[str, str]) -> TlsContexts:
+    """Contexts that accept every certificate, only to look at it: nothing may be sent; errors as ``client_contexts``."""
+
+    def build() -> _Built:
+        built = _client_context(config, environment)
+        built.context.check_hostname = False
+        built.context.verify_mode = ssl.CERT_NONE
+        return built
+
+    return TlsContexts(build, config)
+
+
 def bookie_contexts(config: BookieTlsConfig, environment: Mapping[str, str]) -> TlsContexts:
     """Contexts for connections from clients; ConfigurationError names file and fix."""
     return TlsContexts(lambda: _bookie_context(config, environment), config)
