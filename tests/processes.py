@@ -375,11 +375,18 @@ class TerminalSession:
 class Cluster:
     """Bookies below one directory, on a ledgers root of their own in a ZooKeeper that runs already.
 
-    The session of a killed bookie ends after ``session_ms``.
+    The session of a killed bookie ends after ``session_ms``. ``variables`` are settings of bookies and commands.
     """
 
-    def __init__(self, directory: str, metadata_uri: str = "", session_ms: int = 5000) -> None:
+    def __init__(
+        self,
+        directory: str,
+        metadata_uri: str = "",
+        session_ms: int = 5000,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.directory = directory
+        self._variables = dict(variables or {})
         self.metadata_uri = metadata_uri
         self._session_ms = session_ms
         self.bookies: list[BookieProcess] = []
@@ -427,7 +434,8 @@ class Cluster:
 
     def run(self, *arguments: str, timeout_s: float = COMMAND_TIMEOUT_S) -> BkctlResult:
         """Run a bkctl command against this cluster."""
-        return run_bkctl(*arguments, timeout_s=timeout_s, BKCTL_METADATA_URI=self.metadata_uri)
+        variables = {"BKCTL_METADATA_URI": self.metadata_uri, **self._variables}
+        return run_bkctl(*arguments, timeout_s=timeout_s, **variables)
 
     def stop(self) -> None:
         """End every process."""
@@ -465,6 +473,7 @@ class Cluster:
             *("--set", "allowLoopback=true", "--set", "diskUsageThreshold=0.99"),
             *("--set", f"zkTimeout={self._session_ms}"),
             stderr=log,
+            variables=self._variables,
         )
 
 

@@ -12,6 +12,7 @@ from typing import Final
 from bkctl.runtime.protocol.messages import AuthAnswer, AuthCall, BookieAnswer, Call, HandshakeCall, Junk, RequestCall
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.protocol.v3_bookie import V3BookieCodec
+from bkctl.runtime.protocol.v3_handshake import NO_PLUGIN
 
 _BATCH_READ: Final = b"\x02\x07"
 """Version and opcode."""
@@ -38,7 +39,7 @@ class BookieCodec:
 def handshake_answer(call: HandshakeCall) -> BookieAnswer:
     """The answer of a bookie without authentication and TLS. Source: wire section 12."""
     if isinstance(call, AuthCall):
-        return AuthAnswer(call.txn_id, Status.OK, "AuthDisabledPlugin", b"")
+        return AuthAnswer(call.txn_id, Status.OK, NO_PLUGIN, b"")
     return Status.BAD_REQUEST  # START_TLS without TLS (wire 12.3)
 
 

@@ -118,8 +118,19 @@ class JavaProgram:
 class JavaClient(JavaProgram):
     """One JVM with one BookKeeper client, many ledgers. When it is stopped, open ledgers stay open."""
 
-    def __init__(self, metadata_uri: str, log_path: str, *, release: str = NEWEST) -> None:
-        super().__init__(log_path, "bkctl.interop.InteropClient", metadata_uri, release=release)
+    def __init__(
+        self,
+        metadata_uri: str,
+        log_path: str,
+        *,
+        jvm_flags: Sequence[str] = (),
+        release: str = NEWEST,
+        **settings: str,
+    ) -> None:
+        arguments = (metadata_uri, *(f"{key}={value}" for key, value in settings.items()))
+        super().__init__(
+            log_path, "bkctl.interop.InteropClient", *arguments, jvm_flags=jvm_flags, release=release
+        )
 
     async def create(
         self, *, ensemble: tuple[int, int, int] = (3, 3, 2), digest_type: str = "CRC32C", password: str = ""

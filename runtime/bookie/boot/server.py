@@ -189,7 +189,7 @@ class BookieServer:
         await run("watch the disks", self._begin(disks.run()), _end)
         collector = await self._new_garbage_collector(names, metadata, path)
         await run("collect garbage", self._begin(collector.run()), functools.partial(_end_after, collector.stop))
-        peers = self.view.peers = new_peers(self._ports, store, ledgers, config.frame_bytes_max)
+        peers = self.view.peers = new_peers(self._ports, store, ledgers, config)
         repair = self._new_repair(storage, checkpoints, peers)
         await run("repair lost entries", self._begin(repair.run()), functools.partial(_end_repair, peers))
         if is_repair_due:
@@ -428,12 +428,14 @@ def _retrieve(failed: asyncio.Future[None]) -> None:
     failed.exception()
 
 
-def new_peers(ports: BookiePorts, store: MetadataStore, ledgers: LedgerStore, frame_bytes_max: int) -> ClientPorts:
+def new_peers(ports: BookiePorts, store: MetadataStore, ledgers: LedgerStore, of_bookie: BookieConfig) -> ClientPorts:
     """Ports of a client; it connects to a bookie at the first request. The caller closes ``bookies``.
 
-    ``frame_bytes_max``: limit of this bookie; raises the client's limit if it is higher.
+    The limit of this bookie's frames raises the client's limit if it is higher. ConfigurationError if a file of
+    ``client`` cannot be used.
     """
-    config = ClientConfig(frame_bytes_max=max(ClientConfig().frame_bytes_max, frame_bytes_max))
+    frame_bytes_max = max(ClientConfig().frame_bytes_max, of_bookie.frame_bytes_max)
+    config = ClientConfig(frame_bytes_max=frame_bytes_max, security=of_bookie.client)
     registrations = RegistrationClient(store, ledgers.root)
 
     return ClientPorts(

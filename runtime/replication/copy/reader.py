@@ -17,6 +17,7 @@ from bkctl.runtime.client.metadata_update import back_off_s
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
 from bkctl.runtime.errors import (
     SILENCE,
+    AuthenticationRequiredError,
     BookieError,
     BookieIOError,
     BookieTimeoutError,
@@ -28,7 +29,7 @@ from bkctl.runtime.errors import (
 )
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ports import BodyOrStatus, Clock
-from bkctl.runtime.protocol.status import Status, error_of
+from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.window import Windows
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
@@ -138,7 +139,7 @@ class CopyReader:
                 if isinstance(answer, bytes):
                     copies[entry_id] = _verified(bookie_id, credentials, entry_id, answer)
                 elif answer not in OVERLOAD:
-                    copies[entry_id] = bad_copy(error_of(answer, bookie_id))
+                    copies[entry_id] = bad_copy(self._bookies.error_of(answer, bookie_id))
         rest = [entry_id for entry_id in entry_ids if entry_id not in copies]
         found = await asyncio.gather(*(self.read(bookie_id, credentials, entry_id) for entry_id in rest))
         copies |= dict(zip(rest, found, strict=True))
@@ -183,7 +184,7 @@ class CopyReader:
             elif answer in OVERLOAD:
                 found.unanswered[entry_id] = answer
             else:
-                found.bad[entry_id] = bad_copy(error_of(answer, bookie_id))
+                found.bad[entry_id] = bad_copy(self._bookies.error_of(answer, bookie_id))
         return found
 
     async def read(
@@ -286,6 +287,8 @@ def bad_copy(error: BookieError) -> Copy:
     """The copy of a bookie that answered with an error other than "too many requests"."""
     if isinstance(error, (NoSuchEntryError, NoSuchLedgerError)):
         return Copy(error.bookie_id, CopyState.MISSING, reason_of(error))
+    if isinstance(error, AuthenticationRequiredError):
+        return Copy(error.bookie_id, CopyState.FAILED, reason_of(error))
     is_damaged = isinstance(error, BookieIOError)
     return Copy(error.bookie_id, CopyState.FAILED, f"it answered: {reason_of(error)}", is_damaged=is_damaged)
 

@@ -25,7 +25,7 @@ import org.apache.bookkeeper.net.BookieId;
 /**
  * A real BookKeeper client driven over stdin and stdout, so that one JVM serves many tests.
  *
- * <p>Argument: the metadata service URI. Writers stay open between commands until "close" or the end of input.
+ * <p>Arguments: the metadata service URI, then settings of the client as KEY=VALUE. Writers stay open between commands until "close" or the end of input.
  * Payloads travel as base64.
  */
 public final class InteropClient implements CommandLoop.Commands {
@@ -33,11 +33,15 @@ public final class InteropClient implements CommandLoop.Commands {
     private final BookKeeper client;
     private final Map<Long, LedgerHandle> writers = new HashMap<>();
 
-    private InteropClient(String metadataServiceUri) throws Exception {
+    private InteropClient(String[] arguments) throws Exception {
         configuration = new ClientConfiguration();
-        configuration.setMetadataServiceUri(metadataServiceUri);
+        configuration.setMetadataServiceUri(arguments[0]);
         configuration.setAddEntryTimeout(10);
         configuration.setReadEntryTimeout(10);
+        for (String setting : List.of(arguments).subList(1, arguments.length)) {
+            int end = setting.indexOf('=');
+            configuration.setProperty(setting.substring(0, end), setting.substring(end + 1));
+        }
         client = new BookKeeper(configuration);
     }
 
@@ -45,7 +49,7 @@ public final class InteropClient implements CommandLoop.Commands {
         PrintStream answers = System.out;
         // Whatever else writes to stdout must not be taken for an answer.
         System.setOut(System.err);
-        new CommandLoop(new InteropClient(arguments[0]), answers).run();
+        new CommandLoop(new InteropClient(arguments), answers).run();
         // Open writers are left as they are: halt closes no ledger, as a killed client would not.
         Runtime.getRuntime().halt(0);
     }
