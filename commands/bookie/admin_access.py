@@ -171,7 +171,7 @@ def read_credentials(context: CommandContext, token_file: str | None) -> AdminCr
         # A token that goes to another host is lost, whatever the bookies' port accepts.
         checked = msgspec.structs.replace(tls_config, is_hostname_checked=True)
         tls_context = client_contexts(checked, os.environ).current
-    return AdminCredentials(_read_token(token_file), settings.admin_token_hosts, tls_context)
+    return AdminCredentials(_read_token(token_file), settings.admin_token_hosts, tls_context, tls_config)
 
 
 def _read_token(token_file: str | None) -> str | None:

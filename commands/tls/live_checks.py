@@ -47,7 +47,7 @@ async def findings_of_bookie(
     for finding in _of_shown(shown, tls, host, now, is_verified=refusal is None and tls is not None):
         yield finding
     if refusal is None and tls is not None:
-        yield await _access(host, port, config)
+        yield await _access(host, port, config, timeout_s)
 
 
 def _security(tls: ClientTlsConfig | None, *, is_verified: bool) -> ClientSecurity:
@@ -70,13 +70,14 @@ def _of_shown(
     return findings + list(examine(Checked([certificate], Purpose.BOOKIE, host=host), now))
 
 
-async def _access(host: str, port: int, config: ClientConfig) -> CertificateFinding:
+async def _access(host: str, port: int, config: ClientConfig, timeout_s: float) -> CertificateFinding:
     """Whether the bookie answers a request of this client, after its login."""
 
     async def resolve(_: str) -> tuple[str, int]:
         return host, port
 
-    pool = BookiePool(resolve, msgspec.structs.replace(config), LoopClock())
+    bounded = msgspec.structs.replace(config, connect_timeout_s=timeout_s, read_timeout_s=timeout_s)
+    pool = BookiePool(resolve, bounded, LoopClock())
     try:
         await pool.info(f"{host}:{port}")
     except (AuthenticationError, BookieError) as error:

@@ -20,6 +20,7 @@ from bkctl.runtime.errors import (
     RefusedError,
 )
 from bkctl.runtime.ledger.metadata import parse_host_and_port
+from bkctl.runtime.security_config import ClientTlsConfig
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import exact_size
 
@@ -71,6 +72,8 @@ class AdminCredentials(msgspec.Struct, frozen=True):
     token: str | None = None
     trusted: frozenset[str] = frozenset()
     tls_context: Callable[[], ssl.SSLContext] | None = None
+    tls_config: ClientTlsConfig | None = None
+    """The settings of ``tls_context``, for messages."""
 
     def trusts(self, address: AdminAddress) -> bool:
         """Whether the operator has named this address."""
@@ -92,14 +95,6 @@ class AdminCredentials(msgspec.Struct, frozen=True):
             f"bookie {bookie}: the token is not sent{how} to {address}, which only its registration names: {advice}"
             f"set BKCTL_ADMIN_TOKEN_HOSTS={address.host}:{address.port} if this is the bookie's"
         )
-
-
-def tls_error(bookie: str, address: AdminAddress, reason: str) -> AuthenticationError:
-    """The error for a failed TLS handshake with an admin port."""
-    return AuthenticationError(
-        f"bookie {bookie}: {address} is not accepted: {reason}; the files are those of [bookie_client.tls] "
-        "(bkctl tls check examines them)"
-    )
 
 
 def no_ca_error(bookie: str, address: AdminAddress) -> AuthenticationError:

@@ -24,9 +24,10 @@ from bkctl.runtime.admin.calls import (
     require_listener,
     require_short,
     timeout_error,
-    tls_error,
 )
 from bkctl.runtime.admin.messages import AdminAnswer
+from bkctl.runtime.errors import AuthenticationError
+from bkctl.runtime.net.tls_failures import handshake_sentence
 
 AnswerT = TypeVar("AnswerT")
 
@@ -101,13 +102,15 @@ class AdminClient:
                 status, data = await self._exchange(method, path, body)
         except TimeoutError as error:
             raise timeout_error(self.name, self.address, wait_s, is_change=is_change) from error
-        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError) as error:
-            raise tls_error(self.name, self.address, _tls_reason(error)) from error
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise self._tls_error(error.certificate_error) from error
         except aiohttp.ClientConnectorError as error:
+            if isinstance(error.os_error, ssl.SSLError):
+                raise self._tls_error(error.os_error) from error
             raise connection_error(self.name, self.address, error.os_error) from error
         except (aiohttp.ClientError, OSError) as error:
-            if isinstance(error.__cause__ or error, ssl.SSLError):  # TLS 1.3 refuses a client after its handshake
-                raise tls_error(self.name, self.address, _tls_reason(error.__cause__ or error)) from error
+            if isinstance(cause := error.__cause__ or error, ssl.SSLError):  # TLS 1.3 refuses after the handshake
+                raise self._tls_error(cause) from error
             raise lost_error(self.name, self.address, is_change=is_change) from error
         if status >= 400:
             raise error_of_answer(self.name, status, data)
@@ -139,16 +142,14 @@ class AdminClient:
                 require_short(self.name, self.address, len(received))
             return response.status, bytes(received)
 
+    def _tls_error(self, error: Exception) -> AuthenticationError:
+        host = self._credentials.name_to_verify(self.name, self.address)
+        assert isinstance(error, ssl.SSLError)
+        sentence = handshake_sentence(error, self._credentials.tls_config, host)
+        return AuthenticationError(f"bookie {self.name}: {self.address}: {sentence}")
+
     def _require_listener(self, credentials: bytes) -> None:
         require_listener(self.name, self.address, credentials)
-
-
-def _tls_reason(error: BaseException) -> str:
-    """Why a handshake failed, in OpenSSL's words without its numbers."""
-    cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return str(cause.verify_message)
-    return str(getattr(cause, "reason", None) or cause).replace("_", " ").lower()
 
 
 class _CheckedConnector(aiohttp.UnixConnector):

@@ -128,9 +128,7 @@ class JavaClient(JavaProgram):
         **settings: str,
     ) -> None:
         arguments = (metadata_uri, *(f"{key}={value}" for key, value in settings.items()))
-        super().__init__(
-            log_path, "bkctl.interop.InteropClient", *arguments, jvm_flags=jvm_flags, release=release
-        )
+        super().__init__(log_path, "bkctl.interop.InteropClient", *arguments, jvm_flags=jvm_flags, release=release)
 
     async def create(
         self, *, ensemble: tuple[int, int, int] = (3, 3, 2), digest_type: str = "CRC32C", password: str = ""

@@ -62,9 +62,7 @@ class TestAuthority:
             _builder(x509.Name(attributes), self._name, key, now - _DAY, end)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
         )
         encryption = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
