@@ -152,7 +152,8 @@ def connection_error(bookie: str, address: AdminAddress, error: OSError) -> Bkct
         return BookieUnavailableError(bookie, f"it does not run: there is no {address}")
     if isinstance(error, ConnectionRefusedError):
         return BookieUnavailableError(bookie, f"no process listens on {address}")
-    return BookieUnavailableError(bookie, f"cannot connect to {address}: {error.strerror or error}")
+    reason = error.strerror or str(error) or "the connection was closed"
+    return BookieUnavailableError(bookie, f"cannot connect to {address}: {reason}")
 
 
 def require_listener(bookie: str, address: AdminAddress, credentials: bytes) -> None:

@@ -26,8 +26,8 @@ from bkctl.runtime.admin.calls import (
     timeout_error,
 )
 from bkctl.runtime.admin.messages import AdminAnswer
-from bkctl.runtime.errors import AuthenticationError
-from bkctl.runtime.net.tls_failures import handshake_sentence
+from bkctl.runtime.errors import AuthenticationError, BookieUnavailableError
+from bkctl.runtime.net.tls_failures import closed_sentence, handshake_sentence
 
 AnswerT = TypeVar("AnswerT")
 
@@ -111,6 +111,10 @@ class AdminClient:
         except (aiohttp.ClientError, OSError) as error:
             if isinstance(cause := error.__cause__ or error, ssl.SSLError):  # TLS 1.3 refuses after the handshake
                 raise self._tls_error(cause) from error
+            if self.address.is_https and not is_change:  # a refusal may be lost with the connection
+                raise BookieUnavailableError(
+                    self.name, f"{self.address}: {closed_sentence(self._credentials.tls_config)}"
+                ) from error
             raise lost_error(self.name, self.address, is_change=is_change) from error
         if status >= 400:
             raise error_of_answer(self.name, status, data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from bkctl.runtime.admin.connections import AdminConnection, AdminRoom
 from bkctl.runtime.security.roles import first_role
@@ -13,6 +13,7 @@ from bkctl.storage.advice import without_path
 from bkctl.storage.errors import BkctlError
 
 _HANDSHAKE_S_MAX: Final = 10.0
+_EARLY_BYTES_MAX: Final = 64 * 1024
 
 
 class AdminTls(NamedTuple):
@@ -46,9 +47,8 @@ class TlsHandshake(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The client has connected."""
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # uvloop has classes of its own
         self._transport = transport
-        transport.pause_reading()  # what arrives now is for the handshake
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.address, self._origin = peer[0], f"admin client {peer[0]}:{peer[1]}"
@@ -58,8 +58,10 @@ class TlsHandshake(asyncio.Protocol):
             self._task = asyncio.get_running_loop().create_task(self._shake_hands(transport))
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request, between the end of the handshake and the task that learns of it."""
+        """Bytes for the handshake before it begins, or of a request before the task learns that it has ended."""
         self._early += data
+        if len(self._early) > _EARLY_BYTES_MAX:
+            self.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002
         """The connection ended before its handshake did."""
@@ -76,9 +78,7 @@ class TlsHandshake(asyncio.Protocol):
     async def _shake_hands(self, transport: asyncio.Transport) -> None:
         try:
             context = await self._tls.next_context()
-            secured = await asyncio.get_running_loop().start_tls(
-                transport, self, context, server_side=True, ssl_handshake_timeout=_HANDSHAKE_S_MAX
-            )
+            secured = await self._start_tls(transport, context)
         except (OSError, BkctlError) as error:  # ssl.SSLError is an OSError
             reason = error.reason if isinstance(error, ssl.SSLError) else without_path(error)
             self._room.report(self._origin, f"TLS handshake failed: {reason or type(error).__name__}")
@@ -92,6 +92,30 @@ class TlsHandshake(asyncio.Protocol):
         self._connection.connection_made(secured)
         if self._early:
             self._connection.data_received(bytes(self._early))
+
+    async def _start_tls(self, transport: asyncio.Transport, context: ssl.SSLContext) -> asyncio.Transport | None:
+        """Start the handshake with what has arrived: reading cannot be paused in ``connection_made`` of uvloop."""
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(
+            loop.start_tls(transport, self, context, server_side=True, ssl_handshake_timeout=_HANDSHAKE_S_MAX)
+        )
+        # The task's first step pauses reading and schedules the next one, which this follows before bytes are read.
+        loop.call_soon(loop.call_soon, self._pass_on, transport)
+        try:
+            return await task
+        finally:
+            task.cancel()
+
+    def _pass_on(self, transport: asyncio.Transport) -> None:
+        """Give the bytes that have arrived to the protocol of TLS, which has just replaced this one."""
+        early, self._early = memoryview(bytes(self._early)), bytearray()
+        protocol = cast("asyncio.BufferedProtocol", transport.get_protocol())
+        while early and not self._is_lost:
+            room = memoryview(protocol.get_buffer(len(early)))
+            size = min(len(early), len(room))
+            room[:size] = early[:size]
+            protocol.buffer_updated(size)
+            early = early[size:]
 
 
 def is_authorized(transport: asyncio.BaseTransport | None, tls: AdminTls) -> bool:

@@ -1,4 +1,4 @@
-"""What a bookie shows in a TLS handshake, for ``bkctl tls check``: the handshake of every connection, and no request."""
+"""What a bookie shows in a TLS handshake, for ``bkctl tls check``: the usual handshake, and no request."""
 
 from __future__ import annotations
 

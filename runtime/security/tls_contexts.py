@@ -54,7 +54,7 @@ def client_contexts(config: ClientTlsConfig, environment: Mapping[str, str]) -> 
 
 
 def unverified_contexts(config: ClientTlsConfig, environment: Mapping[str, str]) -> TlsContexts:
-    """Contexts that accept every certificate, only to look at it: nothing may be sent; errors as ``client_contexts``."""
+    """Contexts that accept every certificate, only to look at it; errors as ``client_contexts``."""
 
     def build() -> _Built:
         built = _client_context(config, environment)

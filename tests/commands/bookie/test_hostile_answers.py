@@ -4,7 +4,6 @@ such a registration. They must not learn the token, fill the memory of a command
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import socket
@@ -15,10 +14,7 @@ from pathlib import Path
 import pytest
 
 from bkctl.runtime.admin.calls import ANSWER_BYTES_MAX
-from bkctl.runtime.metadata.bookies.service_info import BookieAddress, encode_service_info, rpc_service_info
-from bkctl.runtime.metadata.paths import Paths
-from bkctl.runtime.metadata.uri import parse_metadata_uri
-from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from tests.commands.bookie.registered_server import register_admin_port
 from tests.processes import LOOPBACK, BkctlResult, run_bkctl
 
 pytestmark = pytest.mark.cluster
@@ -49,17 +45,7 @@ class Impostor:
         self._thread.start()
 
     def register(self) -> None:
-        uri = parse_metadata_uri(self._metadata_uri)
-        made = run_bkctl("cluster", "init", "--if-not-exists", BKCTL_METADATA_URI=self._metadata_uri)
-        assert made.exit_code == 0, made.stderr
-        info = rpc_service_info(LOOPBACK, 1, http=BookieAddress(LOOPBACK, self.port))
-
-        async def write() -> None:
-            async with await ZooKeeperStore.connect(uri.servers) as store:
-                path = Paths(uri.root).writable_bookie(self.bookie_id)
-                await store.create(path, encode_service_info(info), make_parents=True)
-
-        asyncio.run(write())
+        register_admin_port(self._metadata_uri, self.bookie_id, LOOPBACK, self.port)
 
     def run(self, *words: str, **variables: str) -> BkctlResult:
         variables["BKCTL_METADATA_URI"] = self._metadata_uri
