@@ -71,9 +71,9 @@ class DigestMd5Client:
         if _QOP not in {each.strip() for each in offered}:
             raise AuthenticationError("the bookie asks for encryption by SASL, which is not supported: use TLS")
         realm = _decoded(directives.get("realm", [b""])[0], is_utf8=is_utf8)
-        secret = _user_secret(self._username, realm, self._password)
+        user = (self._username, realm, self._password)
         exchange = (nonce, self._cnonce, "")
-        self._expected = _response(secret, exchange, f":{_DIGEST_URI}")
+        self._expected = proof(user, exchange, f":{_DIGEST_URI}")
         fields = [
             f"username={_quoted(self._username)}",
             *([f"realm={_quoted(realm)}"] if "realm" in directives else []),
@@ -81,7 +81,7 @@ class DigestMd5Client:
             f"nc={_FIRST_COUNT}",
             f'cnonce="{self._cnonce}"',
             f'digest-uri="{_DIGEST_URI}"',
-            f"response={_response(secret, exchange, f'AUTHENTICATE:{_DIGEST_URI}')}",
+            f"response={proof(user, exchange, f'AUTHENTICATE:{_DIGEST_URI}')}",
             f"qop={_QOP}",
         ]
         if is_utf8:
@@ -138,11 +138,10 @@ class DigestMd5Bookie:
         authorization = directives.get("authzid", [b""])[0].decode(errors="replace")
         self._check_terms(directives, realm)
         # An unknown user costs as much time as a wrong password.
-        password = self._passwords.get(username, self._nonce)
-        secret = _user_secret(username, realm, password)
+        user = (username, realm, self._passwords.get(username, self._nonce))
         exchange = (self._nonce, _one(directives, "cnonce"), authorization)
         uri = _one(directives, "digest-uri")
-        expected = _response(secret, exchange, f"AUTHENTICATE:{uri}")
+        expected = proof(user, exchange, f"AUTHENTICATE:{uri}")
         is_right = hmac.compare_digest(_one(directives, "response").encode(), expected.encode())
         shown = ascii(username[:64])
         if username not in self._passwords:
@@ -154,7 +153,7 @@ class DigestMd5Bookie:
         if not self._is_allowed(username):
             raise AuthenticationError(f"the user {shown} does not match saslJaasClientAllowedIds")
         self._identity = username
-        return f"rspauth={_response(secret, exchange, f':{uri}')}".encode()
+        return f"rspauth={proof(user, exchange, f':{uri}')}".encode()
 
     def _check_terms(self, directives: Mapping[str, list[bytes]], realm: str) -> None:
         if not hmac.compare_digest(_only(directives, "nonce"), self._nonce.encode()):
@@ -220,26 +219,26 @@ def _quoted(text: str) -> str:
     return '"' + _TO_ESCAPE.sub(r"\\\1", text) + '"'
 
 
-def _user_secret(username: str, realm: str, password: str) -> bytes:
-    return _md5(b":".join(map(_hashed_text, (username, realm, password))))
+def proof(user: tuple[str, str, str], exchange: tuple[str, str, str], action: str) -> str:
+    """What only one who knows the password can compute: 32 hexadecimal digits (RFC 2831, section 2.1.2.1).
 
-
-def _hashed_text(text: str) -> bytes:
-    """ISO 8859-1 where that is possible, also if the token itself is UTF-8 (RFC 2831, section 2.1.2.1)."""
-    try:
-        return text.encode("latin-1")
-    except UnicodeEncodeError:
-        return text.encode()
-
-
-def _response(secret: bytes, exchange: tuple[str, str, str], action: str) -> str:
-    """The proof of one side. ``exchange``: nonce, cnonce and authorization id."""
+    ``user``: name, realm and password; ``exchange``: nonce, cnonce and authorization id; ``action``: differs by side.
+    """
     nonce, cnonce, authorization = exchange
+    secret = _md5(b":".join(map(_hashed_text, user)))
     a1 = b":".join([secret, nonce.encode("latin-1"), cnonce.encode("latin-1")])
     if authorization:
         a1 += b":" + authorization.encode()
     parts = [_md5(a1).hex(), nonce, _FIRST_COUNT, cnonce, _QOP, _md5(action.encode("latin-1")).hex()]
     return _md5(":".join(parts).encode("latin-1")).hex()
+
+
+def _hashed_text(text: str) -> bytes:
+    """ISO 8859-1 where that is possible, also if the token itself is UTF-8."""
+    try:
+        return text.encode("latin-1")
+    except UnicodeEncodeError:
+        return text.encode()
 
 
 def _md5(data: bytes) -> bytes:

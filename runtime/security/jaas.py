@@ -31,7 +31,10 @@ class _Token(NamedTuple):
 
 
 def parse_jaas(text: str) -> dict[str, JaasSection]:
-    """The sections of a file by name; ConfigurationError with the line. It never shows values, which are passwords."""
+    """The sections of a file by name; ConfigurationError with the line, but no text of it.
+
+    An unquoted password with a semicolon is a module for Java, too, so even names may be parts of passwords.
+    """
     tokens = _Tokens(text)
     sections: dict[str, JaasSection] = {}
     while (name := tokens.take("the name of a section or the end of the file", may_end=True)) != _END:
@@ -83,12 +86,12 @@ def _section(tokens: _Tokens, name: str) -> JaasSection:
         module = module or found
         flag = tokens.take("'required' or another flag after the login module")
         if flag.lower() not in _FLAGS:
-            raise tokens.wrong(f"{' or '.join(sorted(_FLAGS))} is missing after {found}")
+            raise tokens.wrong(f"{' or '.join(sorted(_FLAGS))} is missing after the login module")
         while not tokens.is_sign(";"):
             option = tokens.take("';' after the options")
             tokens.expect("=")
             # As in Java, users of all modules count, and the first one of a name.
-            options.setdefault(option, tokens.take(f"the value of {option}"))
+            options.setdefault(option, tokens.take("the value of an option"))
     if module is None:
         raise tokens.wrong(f"the section {name} has no login module")
     return JaasSection(module, options)
