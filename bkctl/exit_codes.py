@@ -120,6 +120,8 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     KeyboardInterrupt: ExitCode.INTERRUPTED,
 }
 
+_PERMISSIONS = (PermissionError, runtime_errors.MetadataAuthError, runtime_errors.AuthenticationRequiredError)
+
 _SERVER_ERRORS: dict[type[BaseException], ServerExitCode] = {
     BaseException: ServerExitCode.SERVER_EXCEPTION,
     InvalidArgumentError: ServerExitCode.INVALID_CONF,
@@ -166,7 +168,7 @@ def exit_code_of_error(error: BaseException, command_path: str) -> int:
         return 128 + signal.SIGINT
     if is_server_command(command_path):
         return _nearest(error, _SERVER_ERRORS, ServerExitCode.SERVER_EXCEPTION)
-    if isinstance(error.__cause__, (PermissionError, runtime_errors.MetadataAuthError)):
+    if isinstance(error.__cause__, _PERMISSIONS):
         return ExitCode.AUTH  # whatever its sentence is about: a file of settings, of findings, a directory
     return _nearest(error, _ERRORS, ExitCode.FAILED)
 

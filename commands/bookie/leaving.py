@@ -101,7 +101,7 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
         if request.copying.resume is not None:
             left = read_unfinished(request.copying.resume, request.bookie_ids, session)
             policy = policy_of(context.settings.replication, request.copying, request.open_ledgers, left.start)
-        access = await replication_access(context, session, policy)
+        access = await replication_access(context, session, policy, request.bookie_ids)
         ports = (await session.client()).ports
         operation = Decommission(access.recovery, session.cookies, ports)
         ids, console = request.bookie_ids, context.console

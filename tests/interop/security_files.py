@@ -46,10 +46,11 @@ class TestAuthority:
         """Path of a file of this CA."""
         return self.directory / name
 
-    def issue(self, name: str, *, units: str | None = None, valid_s: float = 86_400.0) -> None:
+    def issue(self, name: str, *, units: str | None = None, valid_s: float = 86_400.0, host: str = "localhost") -> None:
         """Write ``NAME.pem``, ``NAME.key`` and ``NAME.p12``, in place of those that exist. ``units``: the OU.
 
-        The certificate is good for 127.0.0.1 and localhost, as a server and as a client, for ``valid_s`` from now on.
+        The certificate is good for ``valid_s`` from now on, as a server and as a client, for localhost and 127.0.0.1,
+        or for another ``host`` alone.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         attributes = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
@@ -57,7 +58,9 @@ class TestAuthority:
             attributes.append(x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, units))
         now = datetime.datetime.now(datetime.UTC)
         end = now + datetime.timedelta(seconds=valid_s)
-        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address(LOOPBACK))]
+        names: list[x509.GeneralName] = [x509.DNSName(host)]
+        if host == "localhost":
+            names.append(x509.IPAddress(ipaddress.ip_address(LOOPBACK)))
         certificate = (
             _builder(x509.Name(attributes), self._name, key, now - _DAY, end)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -33,8 +34,15 @@ class Secured:
         self.authority = authority
         self.bookie_id = bookie_id
 
-    def tls(self, name: str | None = None, *, ca: TestAuthority | None = None, **fields: object) -> ClientTlsConfig:
-        return files_of(self.authority, name, ca=ca, **fields)
+    def tls(
+        self,
+        name: str | None = None,
+        *,
+        ca: TestAuthority | None = None,
+        protocols: tuple[str, ...] = (),
+        is_hostname_checked: bool = True,
+    ) -> ClientTlsConfig:
+        return files_of(self.authority, name, ca=ca, protocols=protocols, is_hostname_checked=is_hostname_checked)
 
     @contextlib.asynccontextmanager
     async def client(self, security: BookieClientConfig) -> AsyncIterator[LedgerClient]:
@@ -52,28 +60,37 @@ class Secured:
 
 
 def files_of(
-    authority: TestAuthority, name: str | None, *, ca: TestAuthority | None = None, **fields: object
+    authority: TestAuthority,
+    name: str | None,
+    *,
+    ca: TestAuthority | None = None,
+    protocols: tuple[str, ...] = (),
+    is_hostname_checked: bool = True,
 ) -> ClientTlsConfig:
-    own = (
-        {}
-        if name is None
-        else {
-            "certificate_file": str(authority.file(f"{name}.pem")),
-            "key_file": str(authority.file(f"{name}.key")),
-        }
+    return ClientTlsConfig(
+        ca_file=str((ca or authority).file("ca.pem")),
+        certificate_file=None if name is None else str(authority.file(f"{name}.pem")),
+        key_file=None if name is None else str(authority.file(f"{name}.key")),
+        protocols=protocols,
+        is_hostname_checked=is_hostname_checked,
     )
-    return ClientTlsConfig(ca_file=str((ca or authority).file("ca.pem")), **own, **fields)
 
 
 @contextlib.contextmanager
 def secured_bookie(
-    directory: Path, metadata_uri: str, *, has_tls: bool = False, is_mutual: bool = False, **settings: str
+    directory: Path,
+    metadata_uri: str,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    *,
+    has_tls: bool = False,
+    is_mutual: bool = False,
 ) -> Iterator[Secured]:
     authority = TestAuthority(directory / "tls")
     authority.issue("bookie")
     (directory / "jaas.conf").write_text(f'Bookie {{ {LOGIN} user_bookkeeper="{PASSWORD}"; }};\n')
     if has_tls:
-        settings |= {
+        settings = {
+            **settings,
             "tlsProvider": "JDK",
             "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
             "tlsClientAuthentication": str(is_mutual).lower(),
@@ -117,7 +134,7 @@ NEITHER = "it serves only clients that use TLS or log in: set bookie_client.tls 
 
 
 async def test_mutual_tls_with_roles(new_metadata_uri: Callable[[], str], tmp_path: Path) -> None:
-    with secured_bookie(tmp_path, new_metadata_uri(), has_tls=True, is_mutual=True, **ROLES) as secured:
+    with secured_bookie(tmp_path, new_metadata_uri(), ROLES, has_tls=True, is_mutual=True) as secured:
         secured.authority.issue("operator", units="0:operator;1:cluster")
         secured.authority.issue("guest", units="0:guest,operator;1:cluster")
         secured.authority.issue("expired", units="0:operator", valid_s=-60)
@@ -148,7 +165,7 @@ async def test_a_login(new_metadata_uri: Callable[[], str], tmp_path: Path) -> N
     (tmp_path / "wrong").write_text("wrong")
     right = ClientLoginConfig(username="bookkeeper", password=f"file:{tmp_path}/password")
     wrong = ClientLoginConfig(username="bookkeeper", password=f"file:{tmp_path}/wrong")
-    with secured_bookie(tmp_path, new_metadata_uri(), has_tls=True, **SASL) as secured:
+    with secured_bookie(tmp_path, new_metadata_uri(), SASL, has_tls=True) as secured:
         for tls in (None, secured.tls()):
             async with secured.client(BookieClientConfig(tls=tls, sasl=right)) as client:
                 await write_and_read(client)
@@ -164,7 +181,9 @@ async def test_certificates_of_bookies(new_metadata_uri: Callable[[], str], tmp_
     """A bookie with TLS, whose files are replaced while it and a client run; and one that has no login."""
     (tmp_path / "password").write_text(PASSWORD)
     login = ClientLoginConfig(username="bookkeeper", password=f"file:{tmp_path}/password")
-    with secured_bookie(tmp_path, new_metadata_uri(), has_tls=True, tlsCertFilesRefreshDurationSeconds="1") as secured:
+    with secured_bookie(
+        tmp_path, new_metadata_uri(), {"tlsCertFilesRefreshDurationSeconds": "1"}, has_tls=True
+    ) as secured:
         async with secured.client(BookieClientConfig(tls=secured.tls(), sasl=login)) as client:
             await write_and_read(client)  # a bookie without logins accepts everyone
         secured.authority.issue("bookie", host="bookie-7.example.com")
