@@ -36,7 +36,7 @@ DATA_DIRECTORY = "bkctl-data"
 """Directory for all data if nothing is configured."""
 
 _LOG = described(LogSettings, "bookie")
-_DIRECTORIES = {each.path[-1]: each.path for each in settings_of("bookie") if each.type == tuple[str, ...]}
+_DIRECTORIES = {each.path[-1]: each.path for each in settings_of("bookie") if each.path[-1].endswith("_directories")}
 _NOTHING_CONFIGURED = "nothing is configured"
 
 

@@ -114,7 +114,6 @@ _IGNORED: Final = {
     "a bookie does not log in; commands and the daemon refuse a file with it, because they cannot log in yet": """
         clientAuthProviderFactoryClass
         """,
-    "the operating system decides who may start the bookie": "permittedStartupUsers",
     "port 0 is allowed without it": "allowEphemeralPorts",
     "directories may always share a disk": "allowMultipleDirsUnderSameDiskPartition",
     "bkctl storage check compares what is stored": """

@@ -426,6 +426,8 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
         above=0)] = 60.0
     frame_bytes_max: Annotated[int, Setting("Largest request, including its length word",
         unit="bytes", low=1024, high=_INT_MAX, java=Java("nettyMaxFrameSizeBytes"))] = 5 * 1024 * 1024
+    permitted_startup_users: Annotated[tuple[str, ...], Setting("Users of the system that may start the bookie",
+        java=Java("permittedStartupUsers"), unset="all")] = ()
     disks: DiskConfig = DiskConfig()
     garbage_collection: GarbageCollectionConfig = GarbageCollectionConfig()
     integrity: IntegrityConfig = IntegrityConfig()

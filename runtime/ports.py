@@ -81,6 +81,9 @@ class Host(Protocol):
     def name(self) -> str:
         """Host name of this machine."""
 
+    def user(self) -> str:
+        """Name of the user of the system that runs this process; its number if it has no name."""
+
     def canonical_name(self) -> str:
         """Name of this machine as a Java process writes it to a lock."""
 

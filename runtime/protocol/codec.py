@@ -9,9 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from bkctl.runtime.protocol.messages import AuthAnswer, AuthCall, BookieAnswer, Call, HandshakeCall, Junk, RequestCall
+from bkctl.runtime.errors import ProtocolError
+from bkctl.runtime.protocol.messages import (
+    AuthAnswer,
+    AuthCall,
+    BookieAnswer,
+    Call,
+    HandshakeCall,
+    Junk,
+    RefusedCall,
+    RequestCall,
+)
 from bkctl.runtime.protocol.status import Status
-from bkctl.runtime.protocol.v3_bookie import V3BookieCodec
+from bkctl.runtime.protocol.v3_bookie import FIRST_BYTE_MIN, V3BookieCodec, decode_before_login
 from bkctl.runtime.protocol.v3_handshake import NO_PLUGIN
 
 _BATCH_READ: Final = b"\x02\x07"
@@ -31,6 +41,15 @@ class BookieCodec:
             calls.append(_decode_binary(payloads[v3_count]))
         return calls
 
+    def decode_before_login(self, payload: bytes) -> HandshakeCall | RefusedCall | Junk:
+        """Decode a payload of a client that must log in or start TLS first; after Junk, close the connection."""
+        if payload[0] < FIRST_BYTE_MIN:
+            return _decode_binary(payload)
+        try:
+            return decode_before_login(payload)
+        except ProtocolError as error:
+            return Junk(str(error))
+
     def encode(self, call: RequestCall, answer: BookieAnswer) -> bytes:
         """Encode the frames of an answer, in the protocol of the request."""
         return self._v3.encode(call, answer)
@@ -43,7 +62,7 @@ def handshake_answer(call: HandshakeCall) -> BookieAnswer:
     return Status.BAD_REQUEST  # START_TLS without TLS (wire 12.3)
 
 
-def _decode_binary(payload: bytes) -> Call:
+def _decode_binary(payload: bytes) -> Junk:
     if payload.startswith(_BATCH_READ):
         # bkctl's own client tries this once for each bookie, then it reads singly.
         return Junk("the peer sent a batch read, which is not supported", is_logged=False)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 
-from bkctl.runtime.security.tls_contexts import bookie_contexts
-
 from bkctl.runtime.bookie.boot.server import BookieServer
 from bkctl.runtime.bookie.ports import BookiePorts
 from bkctl.runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
@@ -16,6 +14,7 @@ from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.net.frame_connection import Resolver
 from bkctl.runtime.ports import Bookies
 from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.security.tls_contexts import bookie_contexts
 from bkctl.storage.config import EngineConfig, JournalConfig, StorageConfig
 from tests.crash.model_disk import Mode
 from tests.sim.bookies import ModelBookies
@@ -47,6 +46,9 @@ class ModelHost:
 
     def name(self) -> str:
         return "machine"
+
+    def user(self) -> str:
+        return "bookie"
 
     def canonical_name(self) -> str:
         return "machine"

@@ -24,6 +24,7 @@ from bkctl.runtime.admin.jobs import Jobs
 from bkctl.runtime.admin.tcp_ports import require_token_file
 from bkctl.runtime.bookie.admin.interface import AdminInterface, published_address, read_admin_secret
 from bkctl.runtime.bookie.boot.directory_claim import DirectoryClaim, release
+from bkctl.runtime.bookie.boot.listening import new_listener, require_startup_user, watch_certificate
 from bkctl.runtime.bookie.boot.open_files import connections_warning, fit_open_files
 from bkctl.runtime.bookie.boot.port_error import port_error
 from bkctl.runtime.bookie.boot.stages import Stages
@@ -57,7 +58,6 @@ from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.net.exhaustion import NO_THREAD, on_exhaustion
 from bkctl.runtime.net.listener import BookieListener
-from bkctl.runtime.net.server_connection import ListenerLimits
 from bkctl.storage import filenames
 from bkctl.storage.advice import with_path
 from bkctl.storage.dirty_marks import (
@@ -157,6 +157,7 @@ class BookieServer:
         run, config = self._stages.run, self._config
         listener = self.view.listener = await run("bind the port", self._bind(), BookieListener.close)
         await run("measure", self._begin(run_windows(self.view)), _end)
+        await run("watch the certificate", self._begin(watch_certificate(listener, self._ports.clock)), _end)
         await run("watch for troubles", self._begin(TroubleWatch(self.view).run()), _end)
         # Probes see from here on how the start proceeds.
         admin = AdminInterface(self.view)
@@ -207,15 +208,8 @@ class BookieServer:
         if self._warning:
             logger.warning("%s", self._warning)
         await require_token_file(config.admin, functools.partial(read_admin_secret, self._ports))  # before any change
-        listener = BookieListener(
-            ListenerLimits(
-                frame_bytes_max=config.frame_bytes_max,
-                connections_max=config.connections_max,
-                memory_bytes_max=config.connection_memory_bytes_max,
-                stall_s_max=config.connection_stall_s_max,
-            ),
-            self._ports.clock.monotonic_ns,
-        )
+        require_startup_user(config, self._ports.host)
+        listener = new_listener(config, self._ports.clock)
         try:
             self.view.port = await listener.open(self._ports.listen, self._identity.bind_host, config.port)
         except OSError as error:
@@ -320,6 +314,7 @@ class BookieServer:
                 self._ports.release,
                 http=published_address(self.view, self._identity.host),
                 is_https=self._config.admin.is_tls_enabled,
+                has_tls=self._config.tls is not None,
             ),
             clock=self._ports.clock,
             session_timeout_ms=self._config.zookeeper.session_timeout_ms,
