@@ -23,6 +23,7 @@ from bkctl.runtime.net.server_connection import ServerConnection, Shared, Standi
 from bkctl.runtime.protocol.codec import handshake_answer
 from bkctl.runtime.protocol.messages import AuthAnswer, AuthCall, HandshakeCall, RefusedCall, StartTlsCall
 from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.security.alerting_context import AlertingContext
 from bkctl.runtime.security.exchange import BookieExchange
 
 _TLS_HANDSHAKE: Final = 0x16
@@ -176,11 +177,15 @@ class SecuredConnection(ServerConnection):
         contexts, transport = self._security.contexts, self._transport
         if transport is None or contexts is None:
             return
+        context = contexts.current()
+        if isinstance(context, AlertingContext):
+            # Runs directly before the first step of the TLS protocol, which asks the context for its state.
+            self._loop.call_soon(setattr, context, "send_next", transport.write)
         try:
             secured = await self._loop.start_tls(
                 transport,
                 self,
-                contexts.current(),
+                context,
                 server_side=True,
                 ssl_handshake_timeout=HANDSHAKE_S_MAX,
                 ssl_shutdown_timeout=_SHUTDOWN_S,
@@ -296,7 +301,7 @@ class SecuredConnection(ServerConnection):
         self._security.measures.refused_requests_count += 1
         if not self._is_refusal_logged:
             self._is_refusal_logged = True
-            is_clear = self._security.is_tls_required and self._step is _Step.CLEAR
+            is_clear = self._security.is_tls_required and self._step is not _Step.TLS
             reason = "this bookie requires TLS" if is_clear else "this bookie requires a login"
             if self._security.authorized_roles and not is_clear:
                 reason = "the role of its certificate is not in authorized_roles"

@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
 from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.security.alerting_context import AlertingContext
 from bkctl.runtime.security.followed_files import FollowedFiles
 from bkctl.runtime.security.key_files import GivenFile, KeyPair, authorities, key_pair
 from bkctl.runtime.security.secrets import read_secret
@@ -71,7 +72,7 @@ def bookie_contexts(config: BookieTlsConfig, environment: Mapping[str, str]) -> 
 
 
 def _client_context(config: ClientTlsConfig, environment: Mapping[str, str]) -> _Built:
-    context = _context(ssl.PROTOCOL_TLS_CLIENT, config)
+    context = _limited(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), config)
     context.check_hostname = config.is_hostname_checked
     context.verify_mode = ssl.CERT_REQUIRED
     if not _load_authorities(context, config, environment):
@@ -80,7 +81,7 @@ def _client_context(config: ClientTlsConfig, environment: Mapping[str, str]) -> 
 
 
 def _bookie_context(config: BookieTlsConfig, environment: Mapping[str, str]) -> _Built:
-    context = _context(ssl.PROTOCOL_TLS_SERVER, config)
+    context = _limited(AlertingContext(ssl.PROTOCOL_TLS_SERVER), config)
     # A client may make a bookie compute without end by renegotiating (TLS 1.2).
     context.options |= ssl.OP_NO_RENEGOTIATION
     has_authorities = _load_authorities(context, config, environment)
@@ -98,8 +99,8 @@ def _bookie_context(config: BookieTlsConfig, environment: Mapping[str, str]) -> 
     return _Built(context, own)
 
 
-def _context(protocol: int, config: TlsFiles) -> ssl.SSLContext:
-    context = ssl.SSLContext(protocol)
+def _limited(context: ssl.SSLContext, config: TlsFiles) -> ssl.SSLContext:
+    """The context with the versions and ciphers that the settings allow."""
     versions = []
     for name in config.protocols or _VERSIONS:
         if name not in _VERSIONS:

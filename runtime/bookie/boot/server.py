@@ -157,7 +157,8 @@ class BookieServer:
         run, config = self._stages.run, self._config
         listener = self.view.listener = await run("bind the port", self._bind(), BookieListener.close)
         await run("measure", self._begin(run_windows(self.view)), _end)
-        await run("watch the certificate", self._begin(watch_certificate(listener, self._ports.clock)), _end)
+        watching = watch_certificate(listener, self._ports.clock)
+        await run("watch the certificate", self._begin(watching), _end)
         await run("watch for troubles", self._begin(TroubleWatch(self.view).run()), _end)
         # Probes see from here on how the start proceeds.
         admin = AdminInterface(self.view)
