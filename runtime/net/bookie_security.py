@@ -107,7 +107,7 @@ class BookieSecurity:
             )
         return cls(
             contexts=None if tls is None else bookie_contexts(tls, os.environ),
-            begin_login=None if sasl is None else bookie_logins(sasl, os.environ),
+            begin_login=None if sasl is None else bookie_logins(sasl),
             is_tls_required=tls is not None and (tls.is_required or bool(tls.authorized_roles)),
             authorized_roles=frozenset() if tls is None else frozenset(tls.authorized_roles),
         )
