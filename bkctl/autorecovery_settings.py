@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bkctl.commands.context import DaemonFlags, DaemonSettings, LogSettings
+from bkctl.java_security import with_admin_stores
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, DaemonConfig
 from bkctl.runtime.config import ZooKeeperConfig
 from bkctl.setting_readers import (
@@ -62,6 +63,6 @@ def daemon_values(sources: Sources, flags: DaemonFlags, *, is_java_admin_used: b
     values = toml_values(table, AutorecoveryConfig, _SECTION, origin, (_SECTION,)) | log
     if sources.conf is not None:
         of_java = (each for each in settings if is_java_admin_used or each.path[:2] != (_SECTION, "admin"))
-        values |= java_values(sources.conf, of_java)
+        values |= with_admin_stores(java_values(sources.conf, of_java), _SECTION)
     values |= variable_values(sources.environment, settings, values)
     return values | flag_values(flags, settings)

@@ -9,7 +9,7 @@ from bkctl.commands.context import BookieFlags, BookieSettings, JavaComparison, 
 from bkctl.commands.errors import InvalidArgumentError, NoDirectoryError
 from bkctl.java_conf import JavaConf
 from bkctl.java_keys import REFUSED, ignored_keys, is_refused, missing_feature_notes, unknown_key_notes
-from bkctl.java_security import bookie_security
+from bkctl.java_security import bookie_security, with_admin_stores
 from bkctl.runtime.config import AdminConfig, BookieConfig, ZooKeeperConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.security_config import BookieClientConfig
@@ -111,7 +111,7 @@ def bookie_values(sources: Sources, flags: BookieFlags, *, has_own_cluster: bool
     settings = settings_of("bookie")
     values = _toml_values(sources)
     if sources.conf is not None:
-        values |= java_values(sources.conf, settings) | bookie_security(sources.conf)
+        values |= with_admin_stores(java_values(sources.conf, settings), "bookie") | bookie_security(sources.conf)
     values |= variable_values(sources.environment, settings, values)
     values |= flag_values(flags, settings)
     for path in _DIRECTORIES.values():
@@ -189,7 +189,8 @@ def _admin_differences(config: AdminConfig) -> list[str]:
         notes.append(
             f"httpServerHost is {config.http_host} (probes and scrapes from other machines do not reach the admin port)"
         )
-    if config.token_file is None:
+    has_client_ca = config.is_tls_enabled and (config.tls is None or config.tls.ca_file is not None)
+    if config.token_file is None and not has_client_ca:
         notes.append("adminTokenFile is not set (the admin port refuses requests that change something)")
     return notes
 

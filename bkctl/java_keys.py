@@ -39,7 +39,6 @@ USED: Final = (
 """Keys that set something, here or in the commands that act as clients. logFile and logLevel are bkctl's own."""
 
 REFUSED: Final = {
-    "httpServerTlsEnable": "TLS of the admin interface is not supported yet",
     "skipReplayJournalInvalidRecord": "it would skip the rest of a journal after a damaged record, with acknowledged "
     "entries and fences, and the bookie would later report these as missing. To replace a bookie whose journal does "
     "not replay, run bkctl decommission: it copies its ledgers from the other bookies",
@@ -54,10 +53,7 @@ _IGNORED: Final = {
         enableTaskExecutionStats exposeDefaultJVMMetrics limitStatsLogging prometheusStatsLatencyRolloverSeconds
         sanityCheckMetricsEnabled taskExecutionWarnTimeMicros
         """,
-    "the admin interface is part of bkctl, and has no TLS": """
-        httpServerClass httpServerKeyStorePassword httpServerKeyStorePath httpServerTrustStorePassword
-        httpServerTrustStorePath
-        """,
+    "the admin interface is part of bkctl": "httpServerClass",
     "the bookie has its own storage engine": """
         entryLogPerLedgerCounterLimitsMultFactor entrylogMapAccessExpiryTimeInSeconds fileInfoCacheInitialCapacity
         fileInfoFormatVersionToWrite fileInfoMaxIdleTime ledgerStorageClass maximumNumberOfActiveEntryLogs

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.security_config import StoreType
 from bkctl.setting_readers import FALSE, TRUE, Given, Givens, Path
 
 if TYPE_CHECKING:
@@ -107,6 +108,21 @@ def bookie_security(conf: JavaConf) -> Givens:
         }
         givens |= dict(_texts(conf, (*_BOOKIE, "sasl"), names))
     return givens
+
+
+def with_admin_stores(values: Givens, section: str) -> Givens:
+    """Values of Java's keys, with the form of an admin port's stores; ConfigurationError for a password itself."""
+    types: Givens = {}
+    for side, key in (("key", "httpServerKeyStorePassword"), ("ca", "httpServerTrustStorePassword")):
+        file, password, form = ((section, "admin", "tls", f"{side}_{name}") for name in ("file", "password", "type"))
+        if password in values and not str(values[password].value).startswith(("file:", "env:")):
+            raise ConfigurationError(
+                f"{values[password].origin}: it contains the password itself: write that to a file that only the "
+                f"bookie's user can read, and set {key}=file:PATH"
+            )
+        if file in values:
+            types[form] = values[file]._replace(value=StoreType.PKCS12)
+    return values | types
 
 
 def _has_tls(conf: JavaConf) -> bool:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from bkctl.runtime.security_config import BookieClientConfig, BookieLoginConfig, BookieTlsConfig
+from bkctl.runtime.security_config import AdminTlsConfig, BookieClientConfig, BookieLoginConfig, BookieTlsConfig
 from bkctl.storage.config import StorageConfig
 from bkctl.storage.setting import WHOLE_NUMBER_MAX, Java, Setting
 
@@ -358,6 +358,10 @@ class AdminConfig(msgspec.Struct, frozen=True, kw_only=True):
         java=Java("httpServerPort"))] = 8080
     token_file: Annotated[str | None, Setting("File with the token that changes over TCP need",
         java=Java("adminTokenFile"), variable="BKCTL_ADMIN_TOKEN_FILE", unset="no changes over TCP")] = None
+    is_tls_enabled: Annotated[bool, Setting(
+        "Serve the admin port over HTTPS, with the files of [bookie.admin.tls], or else of [bookie.tls]",
+        java=Java("httpServerTlsEnable"))] = False
+    tls: AdminTlsConfig | None = None
     host_names: Annotated[tuple[str, ...], Setting(
         "Names, other than this machine's own, by which clients may ask over TCP; *: all", unset="none",
         java=Java("adminHostNames"))] = ()

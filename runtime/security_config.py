@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from bkctl.storage.setting import Setting
+from bkctl.storage.setting import Java, Setting
 
 # fmt: off
 # A setting takes at most three lines here; the formatter would use nine.
@@ -80,6 +80,26 @@ class BookieTlsConfig(TlsFiles, frozen=True, kw_only=True):
         "Answer clients without TLS with EUA; if false, they are served, as in Java")] = False
     authorized_roles: Annotated[tuple[str, ...], Setting(
         "Roles (first one in the OU of a client's certificate) that may use the bookie", unset="all")] = ()
+
+
+class AdminTlsConfig(TlsFiles, frozen=True, kw_only=True):
+    """HTTPS of an admin port with files of its own. A client with a certificate needs no token.
+
+    Java's keys name stores, which must be PKCS12 here.
+    """
+
+    ca_file: Annotated[str | None, Setting(
+        "File with the CA certificates that sign those of clients; without it clients need the token",
+        java=Java("httpServerTrustStorePath"))] = None
+    ca_password: Annotated[str | None, Setting("Location of the password of ca_file, if it is PKCS12: file:PATH or "
+        "env:VARIABLE", is_secret=True, java=Java("httpServerTrustStorePassword"))] = None
+    key_file: Annotated[str | None, Setting("PEM file of the private key, or PKCS12 file of key and certificate",
+        java=Java("httpServerKeyStorePath"))] = None
+    key_password: Annotated[str | None, Setting("Location of the password of key_file: file:PATH or env:VARIABLE",
+        is_secret=True, java=Java("httpServerKeyStorePassword"))] = None
+    authorized_roles: Annotated[tuple[str, ...], Setting(
+        "Roles (first one in the OU of a client's certificate) that may change something without the token",
+        unset="all that ca_file signs")] = ()
 
 
 class BookieLoginConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,6 +54,18 @@ def client_contexts(config: ClientTlsConfig, environment: Mapping[str, str]) -> 
     return TlsContexts(lambda: _client_context(config, environment), config)
 
 
+def unverified_contexts(config: ClientTlsConfig, environment: Mapping[str, str]) -> TlsContexts:
+    """Contexts that accept every certificate, only to look at it; errors as ``client_contexts``."""
+
+    def build() -> _Built:
+        built = _client_context(config, environment)
+        built.context.check_hostname = False
+        built.context.verify_mode = ssl.CERT_NONE
+        return built
+
+    return TlsContexts(build, config)
+
+
 def bookie_contexts(config: BookieTlsConfig, environment: Mapping[str, str]) -> TlsContexts:
     """Contexts for connections from clients; ConfigurationError names file and fix."""
     return TlsContexts(lambda: _bookie_context(config, environment), config)
@@ -118,29 +130,37 @@ def _set_ciphers(context: ssl.SSLContext, names: Collection[str]) -> None:
 
 def _load_authorities(context: ssl.SSLContext, config: TlsFiles, environment: Mapping[str, str]) -> bool:
     """Load the CA file, if there is one."""
-    if config.ca_file is None:
+    pem = _authorities_pem(config, environment)
+    if pem is None:
         return False
-    file = _read("ca", config.ca_file, config.ca_type, config.ca_password, environment)
-    pem = authorities_pem(file)
     try:
         context.load_verify_locations(cadata=pem)
     except (ssl.SSLError, ValueError) as error:  # ValueError: not ASCII
-        raise ConfigurationError(f"a certificate in {file.path} is damaged") from error
+        raise ConfigurationError(f"a certificate in {config.ca_file} is damaged") from error
     return True
+
+
+def trusted_authorities(config: TlsFiles, environment: Mapping[str, str]) -> tuple[x509.Certificate, ...] | None:
+    """The certificates in the CA file; None without one. ConfigurationError."""
+    pem = _authorities_pem(config, environment)
+    try:
+        return None if pem is None else tuple(x509.load_pem_x509_certificates(pem.encode()))
+    except ValueError as error:
+        raise ConfigurationError(f"a certificate in {config.ca_file} is damaged") from error
+
+
+def _authorities_pem(config: TlsFiles, environment: Mapping[str, str]) -> str | None:
+    if config.ca_file is None:
+        return None
+    return authorities_pem(read_key_file("ca", config.ca_file, config.ca_type, config.ca_password, environment))
 
 
 def _load_own(context: ssl.SSLContext, config: TlsFiles, environment: Mapping[str, str]) -> x509.Certificate | None:
     """Load this side's key and certificate, if there are any. An expired one is loaded, with a warning."""
-    if config.key_file is None:
-        if config.certificate_file is not None:
-            raise ConfigurationError(f"certificate_file ({config.certificate_file}) has no effect without key_file")
+    pair = own_pair(config, environment)
+    if pair is None:
         return None
-    key_file = _read("key", config.key_file, config.key_type, config.key_password, environment)
-    certificate_file = None
-    if config.certificate_file is not None:
-        certificate_file = _read("certificate", config.certificate_file, StoreType.PEM, None, environment)
-    pair = key_pair(key_file, certificate_file)
-    path = (certificate_file or key_file).path
+    path = config.certificate_file or config.key_file
     try:
         _load_pair(context, pair)
     except ssl.SSLError as error:
@@ -151,6 +171,19 @@ def _load_own(context: ssl.SSLContext, config: TlsFiles, environment: Mapping[st
             "The certificate in %s expired at %s; others refuse it: replace it", path, own.not_valid_after_utc
         )
     return own
+
+
+def own_pair(config: TlsFiles, environment: Mapping[str, str]) -> KeyPair | None:
+    """This side's key and certificates; None without any. ConfigurationError."""
+    if config.key_file is None:
+        if config.certificate_file is not None:
+            raise ConfigurationError(f"certificate_file ({config.certificate_file}) has no effect without key_file")
+        return None
+    key_file = read_key_file("key", config.key_file, config.key_type, config.key_password, environment)
+    certificate_file = None
+    if config.certificate_file is not None:
+        certificate_file = read_key_file("certificate", config.certificate_file, StoreType.PEM, None, environment)
+    return key_pair(key_file, certificate_file)
 
 
 def _load_pair(context: ssl.SSLContext, pair: KeyPair) -> None:
@@ -164,7 +197,10 @@ def _load_pair(context: ssl.SSLContext, pair: KeyPair) -> None:
         context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=password)
 
 
-def _read(setting: str, path: str, kind: StoreType, password: str | None, environment: Mapping[str, str]) -> GivenFile:
+def read_key_file(
+    setting: str, path: str, kind: StoreType, password: str | None, environment: Mapping[str, str]
+) -> GivenFile:
+    """A file of keys or certificates for ``key_files``; ``setting``: ca, key or certificate. ConfigurationError."""
     try:
         content = read_given_file(path)
     except OSError as error:

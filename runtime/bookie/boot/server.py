@@ -314,6 +314,7 @@ class BookieServer:
                 self.port,
                 self._ports.release,
                 http=published_address(self.view, self._identity.host),
+                is_https=self._config.admin.is_tls_enabled,
                 has_tls=self._config.tls is not None,
             ),
             clock=self._ports.clock,

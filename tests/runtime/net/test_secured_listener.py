@@ -125,18 +125,23 @@ class Peer:
             self.tls.do_handshake()
         return self._outgoing.read()
 
-    async def shake_hands(self) -> None:
-        """The rest of the handshake."""
+    async def shake_hands(self, bytes_max: int = 2**31) -> None:
+        """The rest of the handshake, or the part of it in which the client sends so many bytes."""
         assert self.tls is not None
-        while True:
+        is_done = False
+        while not is_done:
             try:
                 self.tls.do_handshake()
+                is_done = True
             except ssl.SSLWantReadError:
-                self.writer.write(self._outgoing.read())
+                pass
+            flight = self._outgoing.read()[:bytes_max]
+            bytes_max -= len(flight)
+            self.writer.write(flight)
+            if not bytes_max:
+                return
+            if not is_done:
                 await self._receive()
-            else:
-                break
-        self.writer.write(self._outgoing.read())
 
     async def start_tls(self, name: str | None = None) -> None:
         self.send(encode_start_tls_request())
