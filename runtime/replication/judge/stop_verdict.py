@@ -1,8 +1,9 @@
 """Whether bookies can be stopped now, or removed: the verdict over all ledgers. Pure.
 
 A stop is refused where a ledger would lose its last readable copy, would have one copy or fewer than its ack quorum
-because another is gone already, could not be closed, or would have a writer without a successor for the bookie. A removal makes copies first, so it needs room for them instead. Both need enough bookies
-for the sizes of ledgers in use, keep the racks, and wait for earlier failures. Source: replication sections 10, 15.2.
+because another is gone already, could not be closed, or would have a writer without a successor for the bookie. A
+removal makes copies first, so it needs room for them instead. Both need enough bookies for the sizes of ledgers in use,
+keep the racks, and wait for earlier failures. Source: replication sections 10, 15.2.
 """
 
 from __future__ import annotations

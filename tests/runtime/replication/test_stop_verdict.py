@@ -118,12 +118,13 @@ def test_a_bookie_that_was_removed_does_not_excuse_few_copies() -> None:
 def test_no_decommission_is_advised_that_finds_no_bookie_for_the_copies() -> None:
     """All writable bookies are in the ensemble, although its write sets are smaller."""
     wide = ledger({0: ["b1", "b2", "b3", "b4"]}, 2, 2, last_entry_id=9, length=100)
-    detail = {each.reason: each.detail for each in judge(cluster(["b1", "b2", "b3"], down=["b4"]), ["b1"], wide).reasons}
-    assert detail[StopReason.BOOKIE_DOWN] == (
+    stuck = judge(cluster(["b1", "b2", "b3"], down=["b4"]), ["b1"], wide)
+    assert {each.reason: each.detail for each in stuck.reasons}[StopReason.BOOKIE_DOWN] == (
         "bookie b4 is down and ledgers name it: start it, or add a bookie (no other writable one can take all copies)"
     )
     more = judge(cluster(["b1", "b2", "b3", "b5"], down=["b4"]), ["b1"], wide)
-    assert "or bkctl decommission b4 first" in {each.reason: each.detail for each in more.reasons}[StopReason.BOOKIE_DOWN]
+    detail = {each.reason: each.detail for each in more.reasons}[StopReason.BOOKIE_DOWN]
+    assert detail.endswith("or bkctl decommission b4 first")
 
 
 def test_a_bookie_that_is_down_matters_only_if_a_ledger_names_it() -> None:
