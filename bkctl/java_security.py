@@ -1,4 +1,4 @@
-"""TLS and logins of a Java configuration file: which tables of settings its keys fill. Source: operations section 4.
+"""TLS and logins of a Java configuration file: which tables of settings its keys fill. Source: wire section 12.
 
 In Java one key switches TLS on, and the others count only then; so they have no place in the descriptions of settings.
 """
