@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ssl
 import struct
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
@@ -23,6 +22,9 @@ from bkctl.runtime.ledger.metadata import parse_host_and_port
 from bkctl.runtime.security_config import ClientTlsConfig
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import exact_size
+
+if TYPE_CHECKING:  # a probe starts without it
+    import ssl
 
 BKCTL_API: Final = "/api/v1/bkctl"
 """Beginning of the paths that a Java server does not have."""

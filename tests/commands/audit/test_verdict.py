@@ -78,7 +78,7 @@ async def test_the_verdict_is_the_first_line_and_the_counters_are_in_wide_alone(
     done = audited.audit("-o", "table")
     assert done.exit_code == FINDINGS
     tables = tables_of(done.stdout)
-    assert tables[""] == ["critical: 1 ledger has no live copy; start b4:3181"]
+    assert tables[""] == ["critical: 1 ledger has no live copy; start b4:3181 or b5:3181"]
     assert list(tables) == ["", "Findings", "Ledgers that miss copies or cannot be read", "Totals"]
     first, second, _ = tables["Findings"]
     assert first.startswith("critical ")
@@ -115,7 +115,7 @@ async def test_started_bookies_end_the_first_finding_and_recovery_the_second(aud
 
 async def test_json_has_the_verdict_and_the_findings_and_all_it_had(audited: AuditedCluster) -> None:
     body = audited.audit("-o", "json").json()
-    assert body["verdict"] == "1 ledger has no live copy; start b4:3181"
+    assert body["verdict"] == "1 ledger has no live copy; start b4:3181 or b5:3181"
     assert body["severity"] == "critical"
     assert [(each["severity"], each["part"], each["ledgers"], each["command"]) for each in body["findings"]] == [
         ("critical", "no_live_copy", 1, "bkctl bookie show b4:3181"),
