@@ -14,9 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Self, TypeVar
 
-from bkctl.runtime.security.login import client_logins
-from bkctl.runtime.security.tls_contexts import TlsContexts, client_contexts
-
 from bkctl.runtime.errors import AuthenticationError, ProtocolError
 from bkctl.runtime.net.tls_failures import alert_sentence, handshake_sentence
 from bkctl.runtime.protocol.framing import FrameSplitter
@@ -31,6 +28,8 @@ from bkctl.runtime.protocol.v3_handshake import (
     encode_start_tls_request,
 )
 from bkctl.runtime.security.exchange import ClientExchange
+from bkctl.runtime.security.login import client_logins
+from bkctl.runtime.security.tls_contexts import TlsContexts, client_contexts
 from bkctl.runtime.security_config import BookieClientConfig
 
 AnswerT = TypeVar("AnswerT", StartTlsAnswer, AuthAnswer)

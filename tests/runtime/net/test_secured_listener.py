@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import struct
 from pathlib import Path
 
@@ -196,6 +197,27 @@ async def test_a_certificate_of_another_ca_is_refused(server: Server, tmp_path: 
         await peer.shake_hands()  # in TLS 1.3 a client has finished before its certificate is examined
         assert await peer.is_closed()
         assert server.security.measures.failed_handshakes == {ProtectionFailure.CERTIFICATE: 1}
+
+
+async def test_a_client_whose_certificate_is_refused_gets_the_alert_and_no_other_client_does(server: Server) -> None:
+    """Several handshakes at once: an alert in another connection would end that one."""
+    async with served(server, tls_only(server, is_client_certificate_required=True)):
+
+        async def ask(name: str | None) -> str:
+            async with peer_of(server) as peer:
+                try:
+                    await peer.start_tls(name)
+                    for _ in range(20):
+                        peer.send(read())
+                        assert (await peer.answer()).status == ENOLEDGER
+                        await asyncio.sleep(0.001)
+                except ssl.SSLError as error:
+                    return str(error.reason)
+                return "served"
+
+        names = ["writer", None] * 20
+        ends = await asyncio.gather(*map(ask, names))
+        assert ends == ["served", "TLSV13_ALERT_CERTIFICATE_REQUIRED"] * 20
 
 
 async def test_connections_use_the_certificate_that_is_in_the_file_when_they_start(server: Server) -> None:
