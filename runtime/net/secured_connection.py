@@ -23,7 +23,7 @@ from bkctl.runtime.net.server_connection import ServerConnection, Shared, Standi
 from bkctl.runtime.protocol.codec import handshake_answer
 from bkctl.runtime.protocol.messages import AuthAnswer, AuthCall, HandshakeCall, RefusedCall, StartTlsCall
 from bkctl.runtime.protocol.status import Status
-from bkctl.runtime.security.alerting_context import AlertingContext
+from bkctl.runtime.security.alerting_context import AlertingContext, AlertRoute
 from bkctl.runtime.security.exchange import BookieExchange
 
 _TLS_HANDSHAKE: Final = 0x16
@@ -186,8 +186,10 @@ class SecuredConnection(ServerConnection):
             return
         context = contexts.current()
         if isinstance(context, AlertingContext):
-            # Runs directly before the first step of the TLS protocol, which asks the context for its state.
-            self._loop.call_soon(setattr, context, "send_next", transport.write)
+            # The TLS protocol takes its state from the context: asyncio's in start_tls, uvloop's in its first callback.
+            route = AlertRoute(transport.write)
+            context.announce(route)
+            self._loop.call_soon(context.announce, route)
         try:
             secured = await self._loop.start_tls(
                 transport,

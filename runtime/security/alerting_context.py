@@ -10,11 +10,19 @@ from collections.abc import Callable
 from typing import Any
 
 
+class AlertRoute:
+    """Where the alert of one connection goes. ``send`` writes to the connection, below TLS."""
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self.send = send
+        self.is_taken = False
+
+
 class _AlertingObject(ssl.SSLObject):
     """TLS state of one connection."""
 
     outgoing: ssl.MemoryBIO
-    send: Callable[[bytes], None] | None
+    route: AlertRoute | None
 
     def do_handshake(self) -> None:
         """Go on with the handshake; if it fails, send OpenSSL's alert first."""
@@ -23,20 +31,27 @@ class _AlertingObject(ssl.SSLObject):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except ssl.SSLError:
-            if self.send is not None and (alert := self.outgoing.read()):
-                self.send(alert)
+            if self.route is not None and (alert := self.outgoing.read()):
+                self.route.send(alert)
             raise
 
 
 class AlertingContext(ssl.SSLContext):
-    """The context of a bookie. ``send_next``: writes to the next connection that starts TLS, below TLS."""
+    """The context of a bookie."""
 
     sslobject_class = _AlertingObject
-    send_next: Callable[[bytes], None] | None = None
+    _next: AlertRoute | None = None
+
+    def announce(self, route: AlertRoute) -> None:
+        """Name the connection that starts TLS next. Call it directly before that; no effect if it has started."""
+        if not route.is_taken:
+            self._next = route
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **keywords: Any) -> ssl.SSLObject:
         """See ``ssl.SSLContext.wrap_bio``."""
         wrapped = super().wrap_bio(incoming, outgoing, *args, **keywords)
         assert isinstance(wrapped, _AlertingObject)
-        wrapped.outgoing, wrapped.send, self.send_next = outgoing, self.send_next, None
+        wrapped.outgoing, wrapped.route, self._next = outgoing, self._next, None
+        if wrapped.route is not None:
+            wrapped.route.is_taken = True
         return wrapped
