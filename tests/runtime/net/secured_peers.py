@@ -82,7 +82,7 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def served(server: Server, security: BookieSecurity, **limits: int) -> AsyncIterator[None]:
-    server.listener = BookieListener(ListenerLimits(**limits), security=security)  # type: ignore[arg-type]
+    server.listener = BookieListener(ListenerLimits(**limits), security=security)
     server.port = await server.listener.open(listen_tcp, LOOPBACK, 0)
     server.listener.serve(EmptyBookie())
     try:
