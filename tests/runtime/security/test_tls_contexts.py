@@ -151,7 +151,7 @@ def test_a_bundle_of_a_system(authority: TestAuthority) -> None:
     serial = certificate.serial_number.to_bytes(size, "big")
     encoded = certificate.public_bytes(Encoding.DER)
     assert encoded.count(serial) == 1
-    old = ssl.DER_cert_to_PEM_cert(encoded.replace(serial, b"\xff" + serial[1:]))
+    old = ssl.DER_cert_to_PEM_cert(encoded.replace(serial, b"\x80" + serial[1:]))
     authority.file("bundle.pem").write_text(f"# Főtanúsítvány\n{old}\n{authority.file('ca.pem').read_text()}")
     handshake(client(authority, ca_file=str(authority.file("bundle.pem"))), bookie(authority))
 
