@@ -129,8 +129,10 @@ class ClientHandshake(asyncio.BufferedProtocol):
         while answer.plugin_name != NO_PLUGIN and not exchange.is_complete:
             self.has_begun_login = True
             token = await asyncio.to_thread(exchange.answer, answer.payload)
-            if token or not exchange.is_complete:
+            if not exchange.is_complete:
                 answer = await self._auth(transport, exchange.plugin, token)
+            elif token:  # the last one of GSSAPI, which a Java bookie does not answer; requests may follow at once
+                transport.write(encode_auth_request(exchange.plugin, token))
 
     async def _auth(self, transport: asyncio.Transport, plugin: str, token: bytes) -> AuthAnswer:
         """One step of a login; AuthenticationError if the bookie refuses it."""

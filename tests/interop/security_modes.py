@@ -78,6 +78,7 @@ def sides_of(
         flags.append(f"-Djava.security.auth.login.config={directory}/jaas.conf")
     if mode in _WITH_PASSWORD:
         (directory / "login").write_text(PASSWORD)
+        (directory / "login").chmod(0o600)
         login = (f'username = "{USER}"', f'password = "file:{directory}/login"')
         tables += _login_tables(directory, *login)
     if mode is Mode.KERBEROS:
