@@ -43,7 +43,7 @@ def rows_of(report: Path) -> list[dict[str, str]]:
 
 def page(rows: list[dict[str, str]], commit: str) -> str:
     """The whole page."""
-    columns = [name for name in rows[0] if name not in {"server", "mode"}]
+    columns = [name for name in rows[0] if name not in {"ring", "server", "mode"}]
     lines = [HEAD.format(commit=commit, modes=MODES)]
     for server in dict.fromkeys(row["server"] for row in rows):
         title = "Bookies of bkctl" if server == "bkctl" else f"Bookies of Apache BookKeeper {server}"

@@ -126,11 +126,14 @@ class ClientHandshake(asyncio.BufferedProtocol):
         exchange = new_login(host)
         token = await asyncio.to_thread(exchange.first_token)  # GSSAPI may ask a server for a ticket
         answer = await self._auth(transport, exchange.plugin, token)
-        while answer.plugin_name != NO_PLUGIN and not exchange.is_complete:
+        while answer.plugin_name != NO_PLUGIN:
             self.has_begun_login = True
             token = await asyncio.to_thread(exchange.answer, answer.payload)
-            if token or not exchange.is_complete:
-                answer = await self._auth(transport, exchange.plugin, token)
+            if exchange.is_complete:
+                if token:  # the last one of GSSAPI, which a Java bookie does not answer; requests may follow at once
+                    transport.write(encode_auth_request(exchange.plugin, token))
+                return
+            answer = await self._auth(transport, exchange.plugin, token)
 
     async def _auth(self, transport: asyncio.Transport, plugin: str, token: bytes) -> AuthAnswer:
         """One step of a login; AuthenticationError if the bookie refuses it."""

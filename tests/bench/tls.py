@@ -73,9 +73,8 @@ def _recovery(cluster: SecuredCluster) -> float:
     wait_until(lambda: dead not in cluster.run("bookie", "list", "--state", "writable", "-o", "name").stdout)
     recovered = cluster.run("recover", dead, "--yes", "-o", "json")
     assert recovered.exit_code == 0, recovered.stderr
-    report = recovered.json()
     cluster.add()
-    return float(report["bytes_copied"]) / 2**20 / float(report["seconds"])
+    return float(recovered.json()["mebibytes_per_second"])
 
 
 def _table(measured: dict[str, list[list[float]]]) -> Table:

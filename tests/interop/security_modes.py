@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
+import socket
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.interop.security_files import TestAuthority
 from tests.kerberos import Realm
+from tests.processes import LOOPBACK
 
 USER, PASSWORD = "bookkeeper", "login-password-91bc"
 """Java's default for ``saslJaasClientAllowedIds`` admits ids with "bookkeeper" in them."""
@@ -44,6 +46,8 @@ class Sides(NamedTuple):
     java_bookie: dict[str, str]
     java_client: dict[str, str]
     jvm_flags: tuple[str, ...]
+    client_flags: tuple[str, ...]
+    """JVM flags of Java's client."""
     variables: dict[str, str]
     """Environment of bkctl: commands, daemons and bookies."""
 
@@ -60,7 +64,7 @@ def sides_of(
     authority.issue("bookie", units=f"0:{BOOKIE_ROLE};1:cluster")
     authority.issue("client", units=f"0:{OPERATOR_ROLE};1:cluster")
     java_bookie, java_client, tables = dict[str, str](), dict[str, str](), list[str]()
-    flags, variables = ["-Dzookeeper.sasl.client=false"], dict[str, str]()
+    flags, client_flags, variables = ["-Dzookeeper.sasl.client=false"], list[str](), dict[str, str]()
     if mode in _WITH_TLS:
         java_bookie |= _java_files(authority, "bookie", mode)
         java_client |= _java_files(authority, "client", mode)
@@ -78,16 +82,21 @@ def sides_of(
         flags.append(f"-Djava.security.auth.login.config={directory}/jaas.conf")
     if mode in _WITH_PASSWORD:
         (directory / "login").write_text(PASSWORD)
+        (directory / "login").chmod(0o600)
         login = (f'username = "{USER}"', f'password = "file:{directory}/login"')
         tables += _login_tables(directory, *login)
     if mode is Mode.KERBEROS:
         assert realm is not None
+        # Java's client asks for a ticket by address, and now and then by the name that it finds for the address.
+        lines = [f"{LOOPBACK} {name}\n" for name in (LOOPBACK, "localhost", socket.gethostname())]
+        (directory / "hosts").write_text("".join(lines))
+        client_flags.append(f"-Djdk.net.hosts.file={directory}/hosts")
         flags.append(f"-Djava.security.krb5.conf={realm.configuration}")
         variables |= realm.variables
         tables += _login_tables(directory, 'mechanism = "GSSAPI"')
     (directory / "bkctl.toml").write_text("\n".join(tables) + "\n")
     variables["BKCTL_CONFIG"] = str(directory / "bkctl.toml")
-    return Sides(java_bookie, java_client, tuple(flags), variables)
+    return Sides(java_bookie, java_client, tuple(flags), (*flags, *client_flags), variables)
 
 
 def _java_files(authority: TestAuthority, name: str, mode: Mode) -> dict[str, str]:

@@ -96,7 +96,7 @@ def drain(
         opened = secured_cluster(NEWEST, sides, tmp_path / "cluster", new_metadata_uri, count=4)
         cluster = ends.enter_context(opened)
         log = str(tmp_path / "client.log")
-        client = JavaClient(cluster.metadata_uri, log, jvm_flags=sides.jvm_flags, **sides.java_client)
+        client = JavaClient(cluster.metadata_uri, log, jvm_flags=sides.client_flags, **sides.java_client)
         ends.callback(client.stop)
         root = parse_metadata_uri(cluster.metadata_uri).root
         ledgers = WrittenLedgers(client, znodes, root, count=LEDGERS, entries=ENTRIES)

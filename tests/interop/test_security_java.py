@@ -22,7 +22,7 @@ async def test_java_serves_java_and_refuses_a_plain_client(
         cluster.start_bookies(1, **sides.java_bookie)
         entries = [b"one", b"two"]
         client = JavaClient(
-            cluster.metadata_uri, str(tmp_path / "client.log"), jvm_flags=sides.jvm_flags, **sides.java_client
+            cluster.metadata_uri, str(tmp_path / "client.log"), jvm_flags=sides.client_flags, **sides.java_client
         )
         plain = JavaClient(cluster.metadata_uri, str(tmp_path / "plain.log"))
         try:

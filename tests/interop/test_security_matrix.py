@@ -92,7 +92,7 @@ def test_row(
         client = JavaClient(
             cluster.metadata_uri,
             str(tmp_path / "client.log"),
-            jvm_flags=sides.jvm_flags,
+            jvm_flags=sides.client_flags,
             release=cluster.release,
             **sides.java_client,
         )

@@ -32,7 +32,9 @@ def test_entries_in_all_traffic(
         TrafficRelay(cluster.running[0]) as relay,
     ):
         relay.take_over(znodes, parse_metadata_uri(cluster.metadata_uri).root)
-        client = JavaClient(cluster.metadata_uri, str(tmp_path / "log"), jvm_flags=sides.jvm_flags, **sides.java_client)
+        client = JavaClient(
+            cluster.metadata_uri, str(tmp_path / "log"), jvm_flags=sides.client_flags, **sides.java_client
+        )
         try:
             digest = {"digest_type": "CRC32C", "password": LEDGER_PASSWORD}
             ledger_id = client.call_and_wait("create", **ONE_BOOKIE, **digest)["ledger_id"]
