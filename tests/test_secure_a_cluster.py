@@ -75,7 +75,8 @@ class SecuredHosts:
         path = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
         block = self._here(text).replace("/etc/bookkeeper", str(self._etc(1)))
         environment = bkctl_environment(PATH=path, HOME=str(self._home))
-        environment.pop("XDG_CONFIG_HOME", None)
+        for name in ("BKCTL_CONFIG", "XDG_CONFIG_HOME"):  # the page has a file at its usual place
+            environment.pop(name, None)
         finished = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", f'scp() {{ cp "$@"; }}\n{block}'],
             cwd=self._home,

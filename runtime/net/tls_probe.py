@@ -23,8 +23,8 @@ async def look(host: str, port: int, security: ClientSecurity, timeout_s: float)
     async with asyncio.timeout(timeout_s):
         transport, _ = await asyncio.get_running_loop().create_connection(lambda: handshake, host, port)
         try:
-            secured = await handshake.run(transport, host)
-            shown = secured.get_extra_info("ssl_object")
+            transport = await handshake.run(transport, host)
+            shown = transport.get_extra_info("ssl_object")
             return ShownTls(shown.getpeercert(binary_form=True), shown.version(), shown.cipher()[0])
         finally:
-            transport.abort()
+            transport.close()  # sends what the handshake still has to send
