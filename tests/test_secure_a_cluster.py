@@ -30,7 +30,7 @@ class SecuredHosts:
         self._directory = directory
         self._metadata_uri = metadata_uri
         self._ports = {number: (free_port(), free_port()) for number in BOOKIES}
-        self._home = directory / "home" / "operator"
+        self._home = directory / "srv" / "operator"
         self._home.mkdir(parents=True)
         for number in BOOKIES:
             self._etc(number).mkdir(parents=True)
@@ -46,7 +46,7 @@ class SecuredHosts:
             text = text.replace(f"{name}:/etc/bookkeeper", str(self._etc(number)))
             text = text.replace(f"{name}:3181", f"{address}:{self._ports[number][0]}").replace(name, address)
         text = text.replace("zk+hierarchical://zk1:2181;zk2:2181;zk3:2181/ledgers", self._metadata_uri)
-        return text.replace("/home/operator", str(self._home))
+        return text.replace("/srv/operator", str(self._home))
 
     def configure(self, language: str, text: str) -> None:
         """Write the settings of the page: the users, then the file of each bookie, then that of the operators."""
