@@ -5,18 +5,20 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
 
-from bkctl.command_tree import COMMANDS, GROUPS, members, summary
+from bkctl.command_tree import COMMANDS, GROUPS, members, paths_ending_in, summary
 from bkctl.commands.command import Command, take_parameters
 from bkctl.commands.config import GlobalFlags
 from bkctl.commands.context import Invocation
 from bkctl.commands.help_page import HelpGroup, OptionsPage
 from bkctl.commands.shared_options import GLOBAL_NAMES, GLOBAL_PARAMETERS
 from bkctl.manual import page_list, page_text
+from bkctl.pager import NO_PAGER, show_page, width_on_terminal
 
 _HELP = """Operations toolkit for Apache BookKeeper: bookies, ledgers, recovery."""
 _TRY = "Example:\n  bkctl dev cluster up --bookies 3 --dir /tmp/bookies\n"
@@ -49,6 +51,13 @@ class TreeGroup(HelpGroup):
         """Names in the order of the tree."""
         return list(self.commands)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As click does; a word that is a command of another group gets a hint."""
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None and (meant := paths_ending_in(args[0])):
+            commands = " or ".join(f"bkctl {path}" for path in meant)
+            ctx.fail(f"No such command {args[0]!r}: did you mean {commands}?")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  click's signature
         """The list of members in the help page."""
         with formatter.section("Commands"):
@@ -57,21 +66,22 @@ class TreeGroup(HelpGroup):
 
 class _Root(TreeGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """``bkctl help COMMAND`` is ``bkctl COMMAND --help``; ``bkctl help PAGE`` prints a page."""
+        """``bkctl help COMMAND`` is ``bkctl COMMAND --help``; ``bkctl help PAGE`` shows a page in a pager."""
         if args[:1] == ["__complete"]:
             from bkctl.completion import completions
 
             for each in completions(self, ctx.obj, args[1:]):
                 typer.echo(each)
             ctx.exit()
-        if args == ["help"]:
-            typer.echo(f"{self.get_help(ctx)}\n\n{page_list()}")
-            ctx.exit()
         if args[:1] == ["help"]:
-            args = [*args[1:], "--help"]
-            if not args[0].startswith("-") and args[0] not in {*self.commands, "options"}:
-                typer.echo(page_text(args[0]))
+            words = [each for each in args[1:] if each != NO_PAGER]
+            is_page = not words or not (words[0].startswith("-") or words[0] in {*self.commands, "options"})
+            if is_page:
+                width = width_on_terminal()
+                page = page_text(words[0], width) if words else f"{self.get_help(ctx)}\n\n{page_list()}"
+                show_page(page, os.environ, is_paged=NO_PAGER not in args, is_colored=ctx.color)
                 ctx.exit()
+            args = [*args[1:], "--help"]
         return super().parse_args(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bkctl.commands.context import DaemonFlags, DaemonSettings, LogSettings
-from bkctl.commands.session import require_supported_security
+from bkctl.java_security import with_admin_stores
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, DaemonConfig
 from bkctl.runtime.config import ZooKeeperConfig
 from bkctl.setting_readers import (
@@ -15,7 +15,6 @@ from bkctl.setting_readers import (
     settings_of,
     toml_values,
     variable_values,
-    with_admin_stores,
 )
 from bkctl.settings import Sources, resolve_metadata_uri, resolve_settings, server_zookeeper_values
 
@@ -40,7 +39,6 @@ def resolve_daemon_of_bookie(sources: Sources) -> DaemonConfig:
 def _build_daemon(sources: Sources, values: Givens) -> DaemonConfig:
     metadata_uri, _ = resolve_metadata_uri(sources)
     of_commands, zookeeper = resolve_settings(sources), settings_of("zookeeper")
-    require_supported_security(of_commands)
     return DaemonConfig(
         metadata_uri=metadata_uri or "",
         autorecovery=build(values, AutorecoveryConfig, settings_of(_SECTION), _SECTION),

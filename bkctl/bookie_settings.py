@@ -9,8 +9,10 @@ from bkctl.commands.context import BookieFlags, BookieSettings, JavaComparison, 
 from bkctl.commands.errors import InvalidArgumentError, NoDirectoryError
 from bkctl.java_conf import JavaConf
 from bkctl.java_keys import REFUSED, ignored_keys, is_refused, missing_feature_notes, unknown_key_notes
+from bkctl.java_security import bookie_security, with_admin_stores
 from bkctl.runtime.config import AdminConfig, BookieConfig, ZooKeeperConfig
 from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.security_config import BookieClientConfig
 from bkctl.setting_readers import (
     Given,
     Givens,
@@ -20,12 +22,12 @@ from bkctl.setting_readers import (
     settings_of,
     toml_values,
     variable_values,
-    with_admin_stores,
 )
 from bkctl.settings import (
     Sources,
     java_metadata_uri,
     resolve_metadata_uri,
+    section_values,
     server_zookeeper_values,
 )
 from bkctl.storage.config import normal_directory
@@ -94,7 +96,13 @@ def build_bookie(
     values = {path: given for path, given in values.items() if path not in log_paths}
     values["bookie", "metadata_uri"] = Given(metadata_uri or "", origin, f"metadata URI of {origin}")
     values |= {("bookie", *path): given for path, given in server_zookeeper_values(sources).items()}
-    settings = (*settings_of("bookie"), *described(ZooKeeperConfig, "bookie", "zookeeper"))
+    of_client = section_values(sources, "bookie_client")
+    values |= {("bookie", "client", *path[1:]): given for path, given in of_client.items()}
+    settings = (
+        *settings_of("bookie"),
+        *described(ZooKeeperConfig, "bookie", "zookeeper"),
+        *described(BookieClientConfig, "bookie", "client"),
+    )
     return build(values, BookieConfig, settings, "bookie"), log
 
 
@@ -103,7 +111,7 @@ def bookie_values(sources: Sources, flags: BookieFlags, *, has_own_cluster: bool
     settings = settings_of("bookie")
     values = _toml_values(sources)
     if sources.conf is not None:
-        values |= with_admin_stores(java_values(sources.conf, settings), "bookie")
+        values |= with_admin_stores(java_values(sources.conf, settings), "bookie") | bookie_security(sources.conf)
     values |= variable_values(sources.environment, settings, values)
     values |= flag_values(flags, settings)
     for path in _DIRECTORIES.values():
@@ -133,6 +141,8 @@ def _toml_values(sources: Sources) -> Givens:
     table, origin = dict(sources.toml.bookie), sources.toml_path or ""
     if "metadata_uri" in table or "zookeeper" in table:
         raise ConfigurationError(f"{origin}: metadata_uri and [zookeeper] belong outside [bookie]")
+    if "client" in table:
+        raise ConfigurationError(f"{origin}: bookie.client belongs in [bookie_client]")
     above: Givens = {}
     for path in (*_DIRECTORIES.values(), *(each.path for each in _LOG)):
         if path[-1] in table:

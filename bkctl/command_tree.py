@@ -214,3 +214,8 @@ def members(path: str) -> list[str]:
 def summary(path: str) -> str:
     """What a command or a group does, in one sentence."""
     return COMMANDS[path].summary if path in COMMANDS else GROUPS[path].partition("\n")[0]
+
+
+def paths_ending_in(word: str) -> list[str]:
+    """Commands and groups of this name, below any group."""
+    return [path for path in (*GROUPS, *COMMANDS) if path.rpartition(" ")[2] == word]

@@ -96,7 +96,6 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     runtime_errors.NotEnoughBookiesError: ExitCode.BOOKIE_UNAVAILABLE,
     TimeoutError: ExitCode.TIMEOUT,
     WaitTimeoutError: ExitCode.TIMEOUT,
-    PermissionError: ExitCode.AUTH,
     runtime_errors.AdminAccessError: ExitCode.AUTH,
     runtime_errors.AuthenticationError: ExitCode.AUTH,
     runtime_errors.MetadataAuthError: ExitCode.AUTH,
@@ -120,7 +119,7 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     KeyboardInterrupt: ExitCode.INTERRUPTED,
 }
 
-_PERMISSIONS = (PermissionError, runtime_errors.MetadataAuthError, runtime_errors.AuthenticationRequiredError)
+_REFUSALS = (runtime_errors.MetadataAuthError, runtime_errors.AuthenticationRequiredError)
 
 _SERVER_ERRORS: dict[type[BaseException], ServerExitCode] = {
     BaseException: ServerExitCode.SERVER_EXCEPTION,
@@ -168,7 +167,7 @@ def exit_code_of_error(error: BaseException, command_path: str) -> int:
         return 128 + signal.SIGINT
     if is_server_command(command_path):
         return _nearest(error, _SERVER_ERRORS, ServerExitCode.SERVER_EXCEPTION)
-    if isinstance(error.__cause__, _PERMISSIONS):
+    if any(map(_is_of_permission, (error, error.__cause__))):
         return ExitCode.AUTH  # whatever its sentence is about: a file of settings, of findings, a directory
     return _nearest(error, _ERRORS, ExitCode.FAILED)
 
@@ -176,6 +175,13 @@ def exit_code_of_error(error: BaseException, command_path: str) -> int:
 def exit_code_of_usage(command_path: str) -> int:
     """Exit code for an option or argument that could not be parsed."""
     return ServerExitCode.INVALID_CONF if is_server_command(command_path) else ExitCode.USAGE
+
+
+def _is_of_permission(error: BaseException | None) -> bool:
+    """Whether a file or a login was refused. An error of a connection names no file: a firewall refuses with EPERM."""
+    if isinstance(error, PermissionError):
+        return error.filename is not None
+    return isinstance(error, _REFUSALS)
 
 
 def _nearest(error: BaseException, table: Mapping[type[BaseException], int], default: int) -> int:

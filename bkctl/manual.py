@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import textwrap
+from collections.abc import Iterator
 
 from bkctl.command_tree import members
 from bkctl.commands.errors import NotFoundError
@@ -14,16 +16,23 @@ _GROUPS = {"runbooks": "When something is wrong", "guide": "How to", "reference"
 """Directories of pages, with their headings in the list."""
 _LINK = re.compile(r"\[([^][]+)\]\(([^()\s]*)\)")
 _SIMILARITY_MIN = 0.6
+_FENCE = "```"
+_BEGINS_BLOCK = re.compile(r"#|\||\s*(?:[-*]|\d+\.) ")
+"""A heading, a row of a table, an item of a list: it does not go on in the line above."""
+_COMMAND = re.compile(r"`[^`]+`")
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_BEGINS_ITEM = re.compile(r"\s*(?:(?:[-*]|\d+\.) |\| ?)?")
 
 
-def page_text(name: str) -> str:
-    """A page by its name; NotFoundError."""
+def page_text(name: str, width: int | None = None) -> str:
+    """A page by its name, its text in lines of at most ``width`` characters; NotFoundError."""
     pages = _pages()
     if name not in pages:
         meant = near_miss(name, pages, similarity_min=_SIMILARITY_MIN)
         hint = "all pages: bkctl help" if meant is None else f"did you mean {meant}?"
         raise NotFoundError(f"no command or page is named {name}: {hint}")
-    return _LINK.sub(lambda link: _link_text(link[1], link[2], pages), _read(pages[name]))
+    text = _LINK.sub(lambda link: _link_text(link[1], link[2], pages), _read(pages[name]))
+    return text if width is None else "\n".join(_fitted(text, width))
 
 
 def page_names() -> list[str]:
@@ -34,7 +43,7 @@ def page_names() -> list[str]:
 def page_list() -> str:
     """Names and titles of all pages."""
     pages = _pages()
-    lines = ["Pages, printed by bkctl help PAGE:"]
+    lines = ["Pages, shown by bkctl help PAGE (on a terminal in $PAGER or less; --no-pager: without):"]
     width = max(map(len, pages))
     for group, heading in _GROUPS.items():
         lines += ["", f"{heading}:"]
@@ -55,6 +64,31 @@ def _pages() -> dict[str, str]:
         for name, extension in [os.path.splitext(file)]
         if extension == ".md"
     }
+
+
+def _fitted(text: str, width: int) -> Iterator[str]:
+    """Lines of a page for a terminal. Commands stay in one line each, because a shell would run the parts."""
+    is_code = False
+    paragraph: list[str] = []
+    for line in [*text.split("\n"), ""]:
+        is_fence = line.lstrip().startswith(_FENCE)
+        begins_another = is_code or is_fence or not line.strip() or _BEGINS_BLOCK.match(line)
+        if begins_another and paragraph:
+            indent = _BEGINS_ITEM.match(paragraph[0])
+            joined = " ".join([paragraph[0], *(each.strip() for each in paragraph[1:])])
+            whole_commands = _COMMAND.sub(lambda command: command[0].replace(" ", _NO_BREAK), joined)
+            below = " " * len(indent[0]) if indent else ""
+            for each in textwrap.wrap(
+                whole_commands, width, subsequent_indent=below, break_long_words=False, break_on_hyphens=False
+            ):
+                yield each.replace(_NO_BREAK, " ")
+            paragraph = []
+        if is_fence:
+            is_code = not is_code
+        if is_code or is_fence or not line.strip():
+            yield line
+        else:
+            paragraph.append(line)
 
 
 def _read(path: str) -> str:

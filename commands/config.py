@@ -128,8 +128,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     zookeeper: ZooKeeperConfig = ZooKeeperConfig()
     client: ClientConfig = ClientConfig()
     replication: ReplicationConfig = ReplicationConfig()
-    unsupported_security: str | None = None
-    """Why no client may use these settings: the Java file asks for TLS or a login."""
 
     @property
     def is_rehearsal(self) -> bool:

@@ -19,6 +19,9 @@ _VALUES = Table("Settings", Column("name", "SETTING"), Column("value", "VALUE"),
 _WITH_ORIGIN = Table("Settings", *_VALUES.columns, Column("origin", "ORIGIN"), name="name")
 _MEANINGS = Table("Settings", Column("name", "SETTING"), Column("help", "MEANING"), name="name")
 
+_UNCHANGED = frozenset({"default", "timeout"})
+"""Origins of values that the user has not set: one follows the default of --timeout."""
+
 
 @command("show", example="config show --with-origin --changed", is_listing=True)
 def show(
@@ -31,7 +34,7 @@ def show(
     """Show the value of every setting. Of secrets only the source is shown."""
     with context.console.listing(_WITH_ORIGIN if with_origin else _VALUES) as listing:
         for setting in _overview_of(context).settings:
-            if not changed or setting.origin != "default":
+            if not changed or setting.origin not in _UNCHANGED:
                 origin = {"origin": setting.origin} if with_origin else {}
                 listing.add({"name": setting.name, "value": setting.value} | origin)
 

@@ -144,18 +144,14 @@ class Console:
             for each in more_sentences:
                 self.say(each)
             return
-        label = word(severity)
-        first, *more = table_layout.wrapped(f"{label}: {rendering.clean(sentence)}", self.width)
-        if severity is not None:
-            first = painted(label, severity, is_colored=self._is_colored(self._out)) + first[len(label) :]
-        self._write("\n".join([first, *more]))
+        self._write(self._labelled(self._out, word(severity), severity, f": {rendering.clean(sentence)}"))
         self.sentences(*more_sentences)
 
     def sentences(self, *sentences: str) -> None:
         """Print sentences as a part of the result, a line each, in table format only."""
         if self.is_for_people:
             for each in sentences:
-                self._write("\n".join(table_layout.wrapped(rendering.clean(each), self.width)))
+                self._write(self._wrapped(self._out, rendering.clean(each)))
 
     def table(self, table: Table, rows: Sequence[Row], *, is_cut: bool = True, rows_max: int | None = None) -> None:
         """Print another table below a record, in table format only; structured formats have the rows inside the record.
@@ -169,8 +165,7 @@ class Console:
         unasked = rows_max or _TABLE_ROWS_MAX if self._out.isatty() else len(rows)
         rows_max = unasked if limit is None else limit
         self._write("")
-        title = rendering.clean(table.title, "\n")
-        self._write("\n".join(line for part in title.split("\n") for line in table_layout.wrapped(part, self.width)))
+        self._write(self._wrapped(self._out, rendering.clean(table.title, "\n")))
         listing = Listing(msgspec.structs.replace(self._settings, sort=None, limit=None), table, self._write, self)
         for row in islice(rows, rows_max):
             listing.add(row)
@@ -201,7 +196,7 @@ class Console:
         if self._log is not None:
             self._log.info("%s", sentence)
         else:
-            self._write_message(_escape(sentence))
+            self._write_message(_escape(sentence), is_wrapped=True)
 
     def warn(self, sentence: str) -> None:
         """Print a warning, also with ``--quiet``."""
@@ -215,8 +210,7 @@ class Console:
             self._log.log(_LOG_LEVELS[severity], "%s", sentence)
         elif not (self._is_repeating and sentence in self._reported):
             self._reported.add(sentence)
-            label = painted(f"{severity.value}:", severity, is_colored=self._is_colored(self._err))
-            self._write_message(f"{label} {_escape(sentence)}")
+            self._write_message(self._labelled(self._err, f"{severity.value}:", severity, f" {_escape(sentence)}"))
 
     @contextmanager
     def repeating(self) -> Iterator[None]:
@@ -236,8 +230,7 @@ class Console:
             import traceback
 
             self._write_message("".join(traceback.format_exception(traceback_of)), end="")
-        label = painted("error:", Severity.CRITICAL, is_colored=self._is_colored(self._err))
-        self._write_message(f"{label} {_escape(sentence)}")
+        self._write_message(self._labelled(self._err, "error:", Severity.CRITICAL, f" {_escape(sentence)}"))
 
     async def confirm(self, question: str) -> None:
         """Ask yes or no after a plan was shown; anything but yes, no terminal, or end of input raises RefusedError.
@@ -249,7 +242,7 @@ class Console:
         if not self._answers.isatty():
             raise RefusedError("nothing was changed: confirmation required, but stdin is not a terminal: use --yes")
         with self.asking():
-            self._write_message(f"{_escape(question)} [y/N] ", end="")
+            self._write_message(f"{_escape(question)} [y/N]", end=" ", is_wrapped=True)
             try:
                 answer = await read_line(self._answers)
             except BaseException:
@@ -314,7 +307,19 @@ class Console:
 
     # --- streams -----------------------------------------------------------------------------------------------
 
-    def _write_message(self, text: str, end: str = "\n") -> None:
+    def _labelled(self, stream: TextIO, label: str, severity: Severity | None, rest: str) -> str:
+        """A label, in the colour of the severity, and a sentence, wrapped for the stream."""
+        text = self._wrapped(stream, label + rest)
+        if severity is None:
+            return text
+        return painted(label, severity, is_colored=self._is_colored(stream)) + text[len(label) :]
+
+    def _wrapped(self, stream: TextIO, text: str) -> str:
+        width = self._width_of(stream)
+        return "\n".join(line for part in text.split("\n") for line in table_layout.wrapped(part, width))
+
+    def _write_message(self, text: str, end: str = "\n", *, is_wrapped: bool = False) -> None:
+        text = self._wrapped(self._err, text) if is_wrapped else text
         if self._look is not None and self._err.isatty():
             self._look += text.split("\n")
             return
@@ -360,12 +365,15 @@ class Console:
     @property
     def width(self) -> int | None:
         """Width in characters of the terminal that results go to; None if it is no terminal or its width is unknown."""
-        if not self._out.isatty():
+        return self._width_of(self._out)
+
+    def _width_of(self, stream: TextIO) -> int | None:
+        if not stream.isatty():
             return None
         if (given := given_width(self._environment)) is not None:
             return given
         with contextlib.suppress(OSError, ValueError):
-            return os.get_terminal_size(self._out.fileno()).columns or None
+            return os.get_terminal_size(stream.fileno()).columns or None
         return None
 
     def layout(self, columns: Sequence[Column], rows: Sequence[Row]) -> Layout:
@@ -379,8 +387,7 @@ class Console:
             self._write(text)
         if listing.layout is not None and listing.layout.hidden:
             names = ", ".join(column.title for column in listing.layout.hidden)
-            for line in table_layout.wrapped(f"Columns not shown: {names} (-o wide shows all)", self.width):
-                self.say(line)
+            self.say(f"Columns not shown: {names} (-o wide shows all)")
 
     def table_text(self, layout: Layout, rows: Sequence[Row]) -> str:
         """Rows as a table, or as blocks."""

@@ -154,11 +154,13 @@ def require_no_listing_options(settings: Settings) -> None:
 
 
 def parse_order(text: str, columns: Sequence[Column]) -> RowOrder:
-    """The value of ``--sort``; InvalidArgumentError unless it names one of the columns."""
-    field, colon, direction = text.partition(":")
-    if field not in {column.key for column in columns}:
-        names = ", ".join(column.key for column in columns)
-        raise InvalidArgumentError(f"cannot sort by '{field}': this listing has the fields {names}")
+    """The value of ``--sort``; InvalidArgumentError unless it names one of the columns, by its key or its heading."""
+    named, colon, direction = text.partition(":")
+    keys = [column.key for column in columns]
+    headings = {column.title.casefold(): column.key for column in columns}
+    field = named if named in keys else headings.get(named.casefold())
+    if field is None:
+        raise InvalidArgumentError(f"cannot sort by '{named}': this listing has the fields {', '.join(keys)}")
     if colon and direction not in _DIRECTIONS:
         raise InvalidArgumentError(f"invalid sort direction '{direction}': use {field}:asc or {field}:desc")
     return RowOrder(field, direction == "desc")

@@ -143,7 +143,8 @@ async def open_job(
     if flags.resume is not None:
         ledgers, bytes_copied = job_file.done_before
         context.console.say(
-            f"continues a job with {counted(ledgers, 'ledger')} done before ({size(bytes_copied)} copied)"
+            f"continues a job with {counted(ledgers, 'ledger')} done before ({size(bytes_copied)} copied); "
+            f"now with {rates.limits}"
         )
     if job_file.has_ledgers:
         context.console.say(f"job file {path}; the byte rates in {rates.path} can be changed at any time")
@@ -268,6 +269,12 @@ class RatesFile:
         lines = [f"{key} = {new or old or _NO_LIMIT}" for key, new, old in zip(_RATE_FIELDS, given, kept, strict=True)]
         text = f"# Read every second; for example 200MiB/s, or {_NO_LIMIT}.\n" + "\n".join(lines) + "\n"
         write_whole(self.path, text.encode())
+
+    @property
+    def limits(self) -> str:
+        """The rates that were loaded, in words: they may be those of an earlier run."""
+        rates = {key: getattr(self._pace, field) for key, field in _RATE_FIELDS.items()}
+        return ", ".join(f"{key} {_NO_LIMIT if rate is None else size(rate) + '/s'}" for key, rate in rates.items())
 
     def load(self) -> None:
         """Take the rates to start with; ConfigurationError for a file with mistakes, or one that cannot be read."""

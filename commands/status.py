@@ -261,9 +261,13 @@ def _why_unknown(status: ClusterFacts) -> str | None:
 
 
 def _marks_text(status: ClusterFacts) -> str:
-    marks, why_unknown = status.marks, _why_unknown(status)
+    marks, why_unknown, unread = status.marks, _why_unknown(status), status.no_live_copy
     if marks is None:
         return "unknown"
+    if unread.ledgers and why_unknown is not None:
+        at_least = "" if unread.is_exact else "at least "
+        without = f"{at_least}{counted(unread.ledgers, 'ledger')} without a live copy"
+        why_unknown = f"{without}; with fewer copies: {why_unknown}"
     if marks.at_most == 0:
         if why_unknown is not None:
             return why_unknown

@@ -49,8 +49,7 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
 class ClientTlsConfig(TlsFiles, frozen=True, kw_only=True):
     """TLS of the connections to bookies."""
 
-    is_hostname_checked: Annotated[bool, Setting("Require that a bookie's certificate matches its host",
-        java=Java("tlsHostnameVerificationEnabled"))] = True
+    is_hostname_checked: Annotated[bool, Setting("Require that a bookie's certificate matches its host")] = True
 
 
 class ClientLoginConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,13 +74,12 @@ class BookieClientConfig(msgspec.Struct, frozen=True, kw_only=True):
 class BookieTlsConfig(TlsFiles, frozen=True, kw_only=True):
     """TLS on the bookie's port: the table ``[bookie.tls]``."""
 
-    is_client_certificate_required: Annotated[bool, Setting("Accept only clients with a certificate that ca_file signs",
-        java=Java("tlsClientAuthentication"))] = False
-    is_required: Annotated[bool, Setting("Answer clients without TLS with EUA; if false, they are served, as in Java",
-        java=Java("tlsRequired"))] = False
+    is_client_certificate_required: Annotated[bool, Setting(
+        "Accept only clients with a certificate that ca_file signs")] = False
+    is_required: Annotated[bool, Setting(
+        "Answer clients without TLS with EUA; if false, they are served, as in Java")] = False
     authorized_roles: Annotated[tuple[str, ...], Setting(
-        "Roles (first one in the OU of a client's certificate) that may use the bookie", unset="all",
-        java=Java("authorizedRoles"))] = ()
+        "Roles (first one in the OU of a client's certificate) that may use the bookie", unset="all")] = ()
 
 
 class AdminTlsConfig(TlsFiles, frozen=True, kw_only=True):
@@ -108,7 +106,7 @@ class BookieLoginConfig(msgspec.Struct, frozen=True, kw_only=True):
     """SASL on the bookie's port: the table ``[bookie.sasl]`` (in Java SASLBookieAuthProviderFactory)."""
 
     jaas_file: Annotated[str | None, Setting("JAAS file with the users (user_NAME options) or the keytab")] = None
-    jaas_section: Annotated[str, Setting("Section of the JAAS file", java=Java("saslJaasBookieSectionName"))] = "Bookie"
-    allowed_ids: Annotated[str, Setting("Regular expression that the whole id of a client must match",
-        java=Java("saslJaasClientAllowedIds"))] = ".*bookkeeper.*"
+    jaas_section: Annotated[str, Setting("Section of the JAAS file")] = "Bookie"
+    allowed_ids: Annotated[str, Setting(
+        "Regular expression that the whole id of a client must match")] = ".*bookkeeper.*"
     service: Annotated[str, Setting("First part of this bookie's principal, for GSSAPI")] = "bookkeeper"

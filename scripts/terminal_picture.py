@@ -24,6 +24,8 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 ROWS = 50
+_NUMBERED_ROW = re.compile(r"[a-z]* +\d+ {2,}\S+ {2,}\S")
+"""A row of a table with a number in its first or second column; a field with its value is none."""
 
 
 def run_on_terminal(command: list[str], columns: int) -> str:
@@ -48,7 +50,8 @@ def run_on_terminal(command: list[str], columns: int) -> str:
     os.close(master)
     if process.wait() != 0:
         raise SystemExit(f"no picture: the command ended with exit code {process.returncode}")
-    return output.decode("utf-8", "replace").replace("\r\n", "\n")
+    text = output.decode("utf-8", "replace").replace("\r\n", "\n")
+    return text.replace(os.path.expanduser("~/"), "~/")  # the picture is for everyone
 
 
 def cut(text: Text, first: str | None, last: str | None) -> list[Text]:
@@ -65,7 +68,7 @@ def fold(lines: list[Text], rows_max: int) -> list[Text]:
     folded: list[Text] = []
     rows = 0
     for line in lines:
-        rows = rows + 1 if re.match(r" +\d", line.plain) else 0
+        rows = rows + 1 if _NUMBERED_ROW.match(line.plain) else 0
         if rows <= rows_max:
             folded.append(line)
         elif rows == rows_max + 1:

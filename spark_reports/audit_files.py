@@ -48,5 +48,23 @@ def read_report(path: str) -> AuditReport:
     try:
         return msgspec.json.decode(data, type=ReportFile, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        reason = f"{path} is not the report of an audit, or is damaged: {error}"
-        raise MetadataFormatError(f"{reason}; a report is the directory of --out, or its {REPORT_JSON}") from error
+        reason = f"is not the report of an audit, or is damaged: {error}"
+        if _is_printed_audit(data):
+            reason = "is what bkctl audit -o json prints, which has less than a report"
+        fix = f"a report is a directory that bkctl audit --out DIR wrote, or its {REPORT_JSON}"
+        raise MetadataFormatError(f"{path} {reason}; {fix}") from error
+
+
+class _Printed(msgspec.Struct):
+    """What tells printed output of an audit from its report."""
+
+    kind: Literal["AuditReport"]
+    verdict: str
+
+
+def _is_printed_audit(data: bytes) -> bool:
+    try:
+        msgspec.json.decode(data, type=_Printed)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True

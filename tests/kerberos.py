@@ -1,4 +1,4 @@
-"""A Kerberos realm with a real KDC (MIT's krb5kdc) on a free loopback port; Debian's packages krb5-kdc and krb5-user."""
+"""A Kerberos realm with a real KDC (MIT's krb5kdc) on a free loopback port: packages krb5-kdc and krb5-user."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ class Realm:
         self.directory = directory
         self.configuration = directory / "krb5.conf"
         self.bookie_keytab, self.client_keytab = directory / "bookie.keytab", directory / "client.keytab"
-        # Java asks for the name of a bookie's address, which on loopback is localhost.
-        self.bookie_principal = f"bookkeeper/localhost@{REALM}"
+        self.bookie_principal = f"bookkeeper/{LOOPBACK}@{REALM}"
         self.client_principal = f"bookkeeper-operator@{REALM}"
         self.variables = {
             "KRB5_CONFIG": str(self.configuration),
@@ -45,13 +44,12 @@ class Realm:
         self._configure()
         self._run("kdb5_util", "create", "-s", "-r", REALM, "-P", "master-of-a-test")
         keytabs = (
-            (self.bookie_keytab, (self.bookie_principal, f"bookkeeper/{LOOPBACK}@{REALM}")),
-            (self.client_keytab, (self.client_principal,)),
+            (self.bookie_keytab, self.bookie_principal),
+            (self.client_keytab, self.client_principal),
         )
-        for keytab, principals in keytabs:
-            for principal in principals:
-                self._run("kadmin.local", "-r", REALM, "-q", f"addprinc -randkey {principal}")
-                self._run("kadmin.local", "-r", REALM, "-q", f"ktadd -k {keytab} {principal}")
+        for keytab, principal in keytabs:
+            self._run("kadmin.local", "-r", REALM, "-q", f"addprinc -randkey {principal}")
+            self._run("kadmin.local", "-r", REALM, "-q", f"ktadd -k {keytab} {principal}")
         with open(self.directory / "kdc.log", "ab") as log:
             self._kdc = subprocess.Popen(
                 [self._program("krb5kdc"), "-n", "-r", REALM],
@@ -80,7 +78,7 @@ class Realm:
     def _configure(self) -> None:
         self.configuration.write_text(
             f"[libdefaults]\n default_realm = {REALM}\n dns_lookup_kdc = false\n dns_lookup_realm = false\n"
-            " udp_preference_limit = 1\n"
+            " udp_preference_limit = 1\n rdns = false\n"  # an address stays what it is in a principal
             f"[realms]\n {REALM} = {{\n  kdc = {LOOPBACK}:{self._port}\n }}\n"
             f"[domain_realm]\n localhost = {REALM}\n {LOOPBACK} = {REALM}\n"
         )

@@ -396,11 +396,21 @@ class Cluster:
         """Start what does not run; also brings a cluster back after ``down``."""
         made = self.run("cluster", "init", "--if-not-exists")
         assert made.exit_code == 0, made.stderr
-        for number in range(len(self.bookies) + 1, bookie_count + 1):
-            port, directory = free_port(), f"{self.directory}/bookie-{number}"
-            os.makedirs(directory, exist_ok=True)
-            self.bookies.append(BookieProcess(f"{LOOPBACK}:{port}", 0, port, directory, f"{directory}/bookie.log"))
+        while len(self.bookies) < bookie_count:
+            self._new_bookie()
         self._start([bookie for bookie in self.bookies if not self._is_running(bookie.id)])
+
+    def add_bookie(self) -> str:
+        """Start one more bookie; its id."""
+        bookie = self._new_bookie()
+        self._start([bookie])
+        return bookie.id
+
+    def _new_bookie(self) -> BookieProcess:
+        port, directory = free_port(), f"{self.directory}/bookie-{len(self.bookies) + 1}"
+        os.makedirs(directory, exist_ok=True)
+        self.bookies.append(BookieProcess(f"{LOOPBACK}:{port}", 0, port, directory, f"{directory}/bookie.log"))
+        return self.bookies[-1]
 
     def down(self) -> None:
         """Stop all bookies cleanly; the data stays."""

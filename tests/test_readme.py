@@ -66,13 +66,6 @@ def test_named_commands_exist() -> None:
     assert [each for each in named if each not in names | groups] == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide/run-a-bookie.md", "docs/guide/adopt-a-java-bookie.md"])
-def test_what_pulsars_brokers_need_before_the_first_bookie_joins(page: str) -> None:
-    text = " ".join(read(page).split())
-    assert "`bookkeeperUseV2WireProtocol=false`" in text
-    assert "all brokers, before the first bkctl bookie joins" in text
-
-
 def test_sample_of_the_configuration_file_is_accepted(tmp_path: Path) -> None:
     sample = re.findall(r"```toml\n(.*?)```", read("README.md"), re.DOTALL)[0]
     path = tmp_path / "config.toml"

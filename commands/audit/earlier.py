@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from bkctl.commands.errors import unreadable_file
-from bkctl.runtime.replication.cluster_audit.tables import AuditReport
-from bkctl.spark_reports.audit_files import read_report
+
+if TYPE_CHECKING:
+    from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 
 Compare: TypeAlias = Annotated[
     str | None,
@@ -19,6 +20,8 @@ Compare: TypeAlias = Annotated[
 def read_stored(path: str) -> AuditReport:
     """The report in a directory of ``bkctl audit --out``, or in its JSON file; NotFoundError, InvalidArgumentError,
     MetadataFormatError."""
+    from bkctl.spark_reports.audit_files import read_report  # a help page needs the option alone
+
     try:
         return read_report(path)
     except OSError as error:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.rendering import time_text
-from bkctl.runtime.replication.cluster_audit.tables import AuditSummary
 from bkctl.storage.words import counted, duration
+
+if TYPE_CHECKING:
+    from bkctl.runtime.replication.cluster_audit.tables import AuditSummary
 
 FINDING_KINDS = (
     "unavailable", "lost", "at_risk", "one_copy", "under_replicated", "unclosable", "unwritable", "unreplaceable",

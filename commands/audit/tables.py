@@ -276,7 +276,7 @@ def _count_row(change: CountChange) -> Row:
 
 def _totals(printed: PrintedAudit) -> list[Row]:
     summary = printed.report.summary
-    states = ((state.value.replace("_", "-"), getattr(summary, state.value)) for state in ReplicationState)
+    states = ((state.value, getattr(summary, state.value)) for state in ReplicationState)
     sizes = f"{size(summary.payload_bytes)} in one copy, {size(summary.copy_bytes)} in all copies"
     bookies = (
         (summary.bookies_writable, "writable"),

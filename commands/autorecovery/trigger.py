@@ -48,7 +48,7 @@ async def trigger(context: CommandContext) -> None:
             f"auditor {auditor.bookie_id} was elected by Pulsar's metadata driver, which ignores the trigger before "
             "Pulsar 2.11.3: restart it"
         )
-    context.console.say("nothing to undo: the recovery delay has not changed")
+    context.console.say("the recovery delay has not changed; marked ledgers: bkctl autorecovery pending")
     body: dict[str, object] = {
         "triggered": True,
         "auditor": auditor.bookie_id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -11,9 +11,11 @@ from bkctl.commands.effect import Effect
 from bkctl.commands.safety.plan import Plan
 from bkctl.runtime.admin.api import JavaState, RebuildSize, StateAnswer
 from bkctl.runtime.admin.calls import BKCTL_API
-from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.admin.messages import AdminError, Problem
 from bkctl.runtime.errors import RefusedError
+
+if TYPE_CHECKING:  # its HTTP library takes as long to import as the rest of a help page
+    from bkctl.runtime.admin.client import AdminClient
 
 _JAVA_STATE: Final = "/api/v1/bookie/state"
 

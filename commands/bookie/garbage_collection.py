@@ -30,6 +30,7 @@ from bkctl.runtime.admin.api import (
 )
 from bkctl.runtime.admin.calls import BKCTL_API
 from bkctl.runtime.admin.client import AdminClient
+from bkctl.runtime.errors import ConflictError
 
 _GC: Final = "/api/v1/bookie/gc"
 _KINDS: Final = ("major", "minor")
@@ -163,7 +164,7 @@ async def confirm(
             with in_turn(context, [state.bookie_id for state in states]) as turns:
                 for client, state in zip(clients, states, strict=True):
                     with turns.turn():
-                        reason = await _confirm(client) if is_agreed and state.deletion_stopped is not None else None
+                        reason = await _confirm(client, state) if is_agreed else None
                         body = {"bookie_id": state.bookie_id, "changed": reason is not None, "reason": reason}
                         context.console.record("GarbageCollectionConfirmed", body, name="bookie_id")
             return True
@@ -187,7 +188,16 @@ def _confirmation(state: StateAnswer) -> Plan:
     return change_plan(state, item, summary=(summary,))
 
 
-async def _confirm(client: AdminClient) -> str | None:
+async def _confirm(client: AdminClient, planned: StateAnswer) -> str | None:
+    """The reason that was accepted; None if there was nothing to confirm. ConflictError: not as the plan shows it."""
+    if planned.deletion_stopped is None:
+        return None
+    found = await read_state(client)
+    since_ms = None if found.deletion_stopped is None else found.deletion_stopped.since_ms
+    if (found.bookie_id, since_ms) != (planned.bookie_id, planned.deletion_stopped.since_ms):
+        raise ConflictError(
+            f"bookie {planned.bookie_id} was not changed: its state is not that of the plan; run the command again"
+        )
     return (await client.put(f"{BKCTL_API}/gc/confirm", ConfirmedMetadata, {"confirm": True})).confirmed
 
 

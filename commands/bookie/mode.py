@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -28,8 +28,10 @@ from bkctl.commands.session import open_session
 from bkctl.commands.several import each_in_turn, in_turn
 from bkctl.runtime.admin.api import JavaMode, Job, ModeAnswer, StateAnswer
 from bkctl.runtime.admin.calls import BKCTL_API
-from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.errors import MetadataError
+
+if TYPE_CHECKING:  # as in admin_state
+    from bkctl.runtime.admin.client import AdminClient
 
 _REASON_LENGTH_MAX = 400
 _JOBS = Table(

@@ -60,6 +60,7 @@ async def delete(
                 for bookie_id, node in nodes.items():
                     with turns.turn():
                         change.require_lock()
+                        await require_not_registered(session, bookie_id)  # it may have started meanwhile
                         change.trash.keep("delete", session.cookies.path(bookie_id), node)
                         await session.cookies.delete(bookie_id, node.stat.version)
                         body = {"bookie_id": bookie_id, "version": node.stat.version}

@@ -171,15 +171,18 @@ class ClientHandshake(asyncio.BufferedProtocol):
         """Keep the answers."""
         self._splitter.advance(nbytes)
         try:
-            while payloads := self._splitter.payloads():
-                answers = map(decode_handshake_answer, payloads)
-                self._answers.extend(answer for answer in answers if answer is not None)
+            while self._end is None and (payloads := self._splitter.payloads(self._answers_left + 1)):
                 self._answers_left -= len(payloads)
+                if self._answers_left < 0:
+                    self._answers.clear()
+                    self._end = ProtocolError("it sends messages without end before the first request")
+                else:
+                    answers = map(decode_handshake_answer, payloads)
+                    self._answers.extend(answer for answer in answers if answer is not None)
         except ProtocolError as error:
             self._end = error
-        if self._answers_left < 0:
-            self._answers.clear()
-            self._end = ProtocolError("it sends messages without end before the first request")
+        if self._end is not None:
+            self._splitter.drop()
         self._changed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:

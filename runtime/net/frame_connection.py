@@ -156,7 +156,7 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail all pending requests."""
-        self._transport_closed.set_result(None)
+        self._note_closed()
         security = self._shared.security
         if self._has_received:
             self._shared.closed_in_tls.discard(self.bookie_id)
@@ -218,7 +218,7 @@ class FrameConnection(asyncio.BufferedProtocol):
                 host, port = await resolve(self.bookie_id)
                 where = f"{host}:{port}"
                 if self._shared.security is None:
-                    await self._loop.create_connection(lambda: self, host, port)
+                    await self._open(host, port)
                 else:
                     await self._connect_securely(host, port, self._shared.security)
         except TimeoutError:
@@ -232,6 +232,17 @@ class FrameConnection(asyncio.BufferedProtocol):
         finally:
             if self._transport is None:
                 self._lose("connecting ended without a connection")  # for any other reason: leave no request pending
+
+    async def _open(self, host: str, port: int) -> None:
+        try:
+            await self._loop.create_connection(lambda: self, host, port)
+        except BaseException:  # also a cancellation after connection_made: uvloop then closes without connection_lost
+            self._note_closed()
+            raise
+
+    def _note_closed(self) -> None:
+        if not self._transport_closed.done():
+            self._transport_closed.set_result(None)
 
     async def _connect_securely(self, host: str, port: int, security: ClientSecurity) -> None:
         """Connect, start TLS and log in before any request is sent."""

@@ -15,7 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from bkctl.runtime.protocol.messages import ListEntriesCall, QueuedRead, ReadCall
+from bkctl.runtime.protocol.messages import BatchReadRequest, ListEntriesCall, QueuedRead, ReadCall
 
 UNDER_WAY_MAX = 32
 """Concurrent reads without a fence. Few, because the next read waits until these are answered."""
@@ -208,9 +208,12 @@ class ConnectionReads:
     def _queue_of(self, call: QueuedRead) -> _ReadQueue:
         if isinstance(call, ListEntriesCall):
             return self._lists
-        if isinstance(call, ReadCall) and call.fence_with is not None:
-            return self._fencing
-        return self._urgent if isinstance(call, ReadCall) and call.is_high_priority else self._ordinary
+        if isinstance(call, ReadCall | BatchReadRequest):
+            if call.fence_with is not None:
+                return self._fencing
+            if call.is_high_priority:
+                return self._urgent
+        return self._ordinary
 
     def note_answer(self, size_bytes: int) -> None:
         """Record the size of an answer, as the estimate for the next one."""

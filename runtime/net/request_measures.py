@@ -7,6 +7,7 @@ from typing import Final
 
 from bkctl.runtime.protocol.messages import (
     AddRun,
+    BatchReadRequest,
     BookieAnswer,
     BookieCall,
     BookieInfoCall,
@@ -48,6 +49,8 @@ class RequestMeasures(Measures):
         """All reads of entries, without that time."""
         self.read_bytes = Outcomes()
         """Sizes of entries; of failed reads, only how many there were."""
+        self.batch_reads = Outcomes()
+        """Of several entries each, with or without a fence."""
         self.lac_reads = Outcomes()
         self.lac_writes = Outcomes()
         self.forced_ledgers = Outcomes()
@@ -59,6 +62,7 @@ class RequestMeasures(Measures):
         """Reads of a ledger's last entry that found none."""
         self._of: Final[dict[type, tuple[str, Outcomes]]] = {
             ReadCall: ("READ_ENTRY", self.reads),
+            BatchReadRequest: ("BATCH_READ_ENTRY", self.batch_reads),
             ReadLacCall: ("READ_LAC", self.lac_reads),
             WriteLacCall: ("WRITE_LAC", self.lac_writes),
             ForceLedgerCall: ("FORCE_LEDGER", self.forced_ledgers),

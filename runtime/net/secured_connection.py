@@ -28,6 +28,9 @@ from bkctl.runtime.security.exchange import BookieExchange
 
 _TLS_HANDSHAKE: Final = 0x16
 """First byte of a ClientHello. A frame begins with it only from 352 MiB on."""
+_EARLY_AUTH_S: Final = 1.0
+"""How long a first AUTH in clear text waits for START_TLS, if TLS is required: Java's client sends both at once, from
+two threads, so either may come first."""
 _SHUTDOWN_S: Final = 5.0
 """How long a peer may take to confirm the end of TLS."""
 
@@ -59,6 +62,8 @@ class SecuredConnection(ServerConnection):
         self._is_refused = False
         self._is_refusal_logged = False
         self._has_left_room = True
+        self._early_auth: AuthCall | None = None
+        self._early_wait: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._upgrade: asyncio.Task[None] | None = None
 
@@ -71,6 +76,7 @@ class SecuredConnection(ServerConnection):
         elif self._login is not None and not self._has_logged_in and not self._is_refused:
             self._note_failed_login(ProtectionFailure.CLOSED, "the client closed the connection during its login")
         self._stop_deadline()
+        self._stop_early_wait()
         super().connection_lost(exc)
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -147,6 +153,7 @@ class SecuredConnection(ServerConnection):
             self._end_handshake(ProtectionFailure.LIMIT, reason)
         else:
             self._has_left_room = False
+            self._stop_early_wait()
             self._begin_request(HANDSHAKE_BYTES)
             transport.write(self._codec.encode(call, Status.OK))
             self._queue.block()
@@ -210,6 +217,8 @@ class SecuredConnection(ServerConnection):
             self._note_failed_login(ProtectionFailure.ROLE, reason)
         elif self._has_logged_in:
             self._is_admitted = True
+        elif self._early_auth is not None:
+            self._continue_login(self._early_auth)
         elif self._login is not None:
             self._start_deadline()
         self.resume_writing()
@@ -233,9 +242,13 @@ class SecuredConnection(ServerConnection):
         begin = self._security.begin_login
         assert begin is not None, "without logins, every client has logged in"
         login = self._login or begin()
-        if call.plugin_name != login.plugin or (self._security.is_tls_required and self._step is _Step.CLEAR):
-            self._note_refused_request()
-            self._send_answer(call, Status.UNAUTHORIZED)
+        is_for_tls = self._security.is_tls_required and self._step is _Step.CLEAR
+        if call.plugin_name == login.plugin and is_for_tls and self._auth_count == 1:
+            self._early_auth = call
+            self._early_wait = self._loop.call_later(_EARLY_AUTH_S, self._refuse_auth, call)
+            return
+        if call.plugin_name != login.plugin or is_for_tls:
+            self._refuse_auth(call)
             return
         if self._login is None:
             self._login = login
@@ -254,6 +267,16 @@ class SecuredConnection(ServerConnection):
             self._is_admitted = self._step is _Step.TLS or not self._security.is_tls_required
             if self._step not in _SHAKING:
                 self._stop_deadline()
+
+    def _refuse_auth(self, call: AuthCall) -> None:
+        self._early_auth = None
+        self._note_refused_request()
+        self._send_answer(call, Status.UNAUTHORIZED)
+
+    def _stop_early_wait(self) -> None:
+        if self._early_wait is not None:
+            self._early_wait.cancel()
+            self._early_wait = None
 
     def _refuse(self) -> None:
         """Close the connection after its last answer, which may have to wait for TLS."""

@@ -23,6 +23,7 @@ from bkctl.runtime.protocol.codec import BookieCodec, handshake_answer
 from bkctl.runtime.protocol.framing import FRAME_BYTES_MAX, READ_BYTES, FrameSplitter
 from bkctl.runtime.protocol.messages import (
     AddRun,
+    BatchReadRequest,
     BookieAnswer,
     BookieCall,
     BookieRequest,
@@ -252,7 +253,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._measures.note_adds(call, cast("Status", answer), size_bytes)
         elif isinstance(call, QueuedRead):
             self._reads.end(call)
-            if isinstance(call, ReadCall):
+            if isinstance(call, ReadCall | BatchReadRequest):
                 self._reads.note_answer(len(frame))
             if not self._queue.has_room_for(frame):
                 answer = Status.TOO_MANY_REQUESTS

@@ -7,7 +7,6 @@ packets (v2) may follow a START_TLS in v3, but v3 never follows them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from bkctl.runtime.errors import ProtocolError
 from bkctl.runtime.protocol.messages import (
@@ -21,37 +20,52 @@ from bkctl.runtime.protocol.messages import (
     RequestCall,
 )
 from bkctl.runtime.protocol.status import Status
-from bkctl.runtime.protocol.v3_bookie import FIRST_BYTE_MIN, V3BookieCodec, decode_before_login
+from bkctl.runtime.protocol.v2_bookie import (
+    decode_packet_before_login,
+    decode_packets,
+    encode_packets,
+    is_binary,
+    is_binary_call,
+    names_operation,
+)
+from bkctl.runtime.protocol.v3_bookie import V3BookieCodec, decode_before_login
 from bkctl.runtime.protocol.v3_handshake import NO_PLUGIN
-
-_BATCH_READ: Final = b"\x02\x07"
-"""Version and opcode."""
 
 
 class BookieCodec:
     """Codec of one connection's requests and answers."""
 
     def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
         self._v3 = V3BookieCodec(frame_bytes_max)
+        self._is_binary = False
 
     def decode(self, payloads: Sequence[bytes]) -> list[Call]:
         """Decode the payloads of one socket read. If the last call is Junk, close the connection."""
+        if self._is_binary:
+            return decode_packets(payloads, self._frame_bytes_max)
         calls, v3_count = self._v3.decode(payloads)
         if v3_count < len(payloads):
-            calls.append(_decode_binary(payloads[v3_count]))
+            self._is_binary = True
+            calls += decode_packets(payloads[v3_count:], self._frame_bytes_max)
         return calls
 
     def decode_before_login(self, payload: bytes) -> HandshakeCall | RefusedCall | Junk:
         """Decode a payload of a client that must log in or start TLS first; after Junk, close the connection."""
-        if payload[0] < FIRST_BYTE_MIN:
-            return _decode_binary(payload)
-        try:
-            return decode_before_login(payload)
-        except ProtocolError as error:
-            return Junk(str(error))
+        self._is_binary = self._is_binary or is_binary(payload)
+        if not self._is_binary:
+            try:
+                return decode_before_login(payload)
+            except ProtocolError as error:
+                if not names_operation(payload):
+                    return Junk(str(error))
+                self._is_binary = True
+        return decode_packet_before_login(payload)
 
     def encode(self, call: RequestCall, answer: BookieAnswer) -> bytes:
         """Encode the frames of an answer, in the protocol of the request."""
+        if is_binary_call(call):
+            return encode_packets(call, answer, self._frame_bytes_max)
         return self._v3.encode(call, answer)
 
 
@@ -60,10 +74,3 @@ def handshake_answer(call: HandshakeCall) -> BookieAnswer:
     if isinstance(call, AuthCall):
         return AuthAnswer(call.txn_id, Status.OK, NO_PLUGIN, b"")
     return Status.BAD_REQUEST  # START_TLS without TLS (wire 12.3)
-
-
-def _decode_binary(payload: bytes) -> Junk:
-    if payload.startswith(_BATCH_READ):
-        # bkctl's own client tries this once for each bookie, then it reads singly.
-        return Junk("the peer sent a batch read, which is not supported", is_logged=False)
-    return Junk(f"the peer uses wire protocol v{payload[0]}, which is not supported (Java: useV2WireProtocol=false)")

@@ -1,7 +1,7 @@
 """Requests to a bookie and its answers, independent of their encoding. Source: wire sections 4.3 and 5.
 
 Ledger and entry ids are as the peer sent them and may be negative; the bookie checks them. The requester chooses the
-transaction id (u64), and the answer repeats it.
+transaction id (u64), and the answer repeats it; a negative one belongs to a request in v2, which has none.
 """
 
 from __future__ import annotations
@@ -81,6 +81,22 @@ class ReadCall(BookieRequest, gc=False):
     is_high_priority: bool
 
 
+class BatchReadRequest(BookieRequest, gc=False):
+    """Read consecutive entries, the first one whatever its size; with a key in ``fence_with``, fence the ledger first.
+
+    ``bytes_max``: of the whole frame of the answer.
+    """
+
+    txn_id: int
+    request_id: int
+    ledger_id: int
+    first_entry_id: int
+    count_max: int
+    bytes_max: int
+    fence_with: bytes | None
+    is_high_priority: bool
+
+
 class ReadLacCall(BookieRequest, gc=False):
     """Read the explicit LAC packet and the last entry of a ledger."""
 
@@ -154,7 +170,7 @@ class Junk(msgspec.Struct, frozen=True, gc=False):
     is_logged: bool = True
 
 
-QueuedRead: TypeAlias = ReadCall | ReadLacCall | ListEntriesCall
+QueuedRead: TypeAlias = ReadCall | BatchReadRequest | ReadLacCall | ListEntriesCall
 """Requests that wait for their turn in a read lane."""
 
 HandshakeCall: TypeAlias = AuthCall | StartTlsCall
@@ -227,6 +243,14 @@ class ListEntriesAnswer(msgspec.Struct, frozen=True, gc=False):
     entries: EntryList | None
 
 
+class EntriesAnswer(msgspec.Struct, frozen=True, gc=False):
+    """Outcome of a batch read: the bodies from the first entry on, up to one that is missing or has no room."""
+
+    txn_id: int
+    status: Status
+    bodies: list[bytes]
+
+
 class AuthAnswer(msgspec.Struct, frozen=True, gc=False):
     """The bookie's step of an authentication."""
 
@@ -246,5 +270,7 @@ class OtherAnswer(msgspec.Struct, frozen=True, gc=False):
 Answer: TypeAlias = AddAnswer | ReadAnswer | ReadLacAnswer | BookieInfoAnswer | ListEntriesAnswer | OtherAnswer
 """Answers as a client decodes them."""
 
-BookieAnswer: TypeAlias = ReadAnswer | ReadLacAnswer | BookieInfoAnswer | ListEntriesAnswer | AuthAnswer | Status
+BookieAnswer: TypeAlias = (
+    ReadAnswer | EntriesAnswer | ReadLacAnswer | BookieInfoAnswer | ListEntriesAnswer | AuthAnswer | Status
+)
 """Answers of a bookie: only a status if there is nothing else to report, as in every rejection."""

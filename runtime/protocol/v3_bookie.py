@@ -60,13 +60,12 @@ from bkctl.runtime.protocol.messages import (
     WriteLacCall,
 )
 from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.protocol.v2_bookie import is_binary, names_operation
 from bkctl.storage.ids import INVALID_ENTRY_ID
 
 _DEFERRED_SYNC: Final = 1
 _TOTAL_DISK_CAPACITY: Final = int(GetBookieInfoRequest.TOTAL_DISK_CAPACITY)
 _FREE_DISK_SPACE: Final = int(GetBookieInfoRequest.FREE_DISK_SPACE)
-FIRST_BYTE_MIN: Final = 3
-"""A protobuf message cannot start with 0 to 2; these are the versions of binary packets (wire section 2)."""
 
 _MASTER_KEY_BYTES_MAX: Final = 64
 """Keys have 20 bytes (wire section 9). A bookie keeps the key of each ledger in memory, so none may be large."""
@@ -103,14 +102,16 @@ class V3BookieCodec:
                     _gather(adds, calls, runs)
                     continue
             payload = payloads[index]
-            if payload[0] < FIRST_BYTE_MIN:
+            if is_binary(payload):
                 break
-            index += 1
             try:
                 call = decode_request(payload)
             except ProtocolError as error:
+                if names_operation(payload):
+                    break
                 calls.append(Junk(str(error)))
                 return calls, len(payloads)
+            index += 1
             if isinstance(call, AddRun) and not (call.is_high_priority or call.is_deferred_sync):
                 if self._add_form is not None and self._add_form.is_recovery != call.is_recovery_add:
                     runs.clear()

@@ -1,4 +1,4 @@
-"""A TLS context whose failed handshakes tell the client why: event loops close the connection without the alert.
+"""A TLS context that sends the alert of a failed handshake: event loops close the connection without it.
 
 Without it, a client whose certificate has expired sees only that the bookie closed the connection.
 """

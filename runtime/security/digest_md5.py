@@ -19,7 +19,7 @@ _FIRST_COUNT: Final = "00000001"
 _QOP: Final = "auth"
 _ALGORITHM: Final = "md5-sess"
 _TOKEN_BYTES_MAX: Final = 4096
-"""RFC 2831, section 2.1.2. It bounds what a hostile token costs."""
+"""RFC 2831, 2.1.2. It bounds what a hostile token costs."""
 
 _DIRECTIVE: Final = re.compile(
     rb"""[\s,]*([!#-'*+.0-9A-Z^-z|~-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s",]+))[\s]*(?:,[\s,]*|\Z)""", re.DOTALL
@@ -92,7 +92,7 @@ class DigestMd5Client:
             raise AuthenticationError("the bookie does not accept user names outside of ISO 8859-1") from error
 
 
-class _Step(enum.Enum):
+class _Stage(enum.Enum):
     CHALLENGE = enum.auto()
     RESPONSE = enum.auto()
     END = enum.auto()
@@ -105,7 +105,7 @@ class DigestMd5Bookie:
         self._passwords = passwords
         self._is_allowed = is_allowed
         self._nonce = nonce
-        self._step = _Step.CHALLENGE
+        self._step = _Stage.CHALLENGE
         self._identity: str | None = None
 
     @property
@@ -120,14 +120,14 @@ class DigestMd5Bookie:
 
     def answer(self, token: bytes) -> bytes:
         """The challenge, then the proof that this bookie knows the password."""
-        step, self._step = self._step, _Step.END  # an error ends the login
-        if step is _Step.CHALLENGE:
+        step, self._step = self._step, _Stage.END  # an error ends the login
+        if step is _Stage.CHALLENGE:
             if token:
                 raise AuthenticationError("a client began a login with a token of another mechanism than DIGEST-MD5")
-            self._step = _Step.RESPONSE
+            self._step = _Stage.RESPONSE
             challenge = f'realm="{REALM}",nonce="{self._nonce}",qop="{_QOP}",charset=utf-8,algorithm={_ALGORITHM}'
             return challenge.encode()
-        if step is _Step.END:
+        if step is _Stage.END:
             raise AuthenticationError("a client went on after the end of a login")
         return self._verify(_directives(token, "a client"))
 
@@ -220,7 +220,7 @@ def _quoted(text: str) -> str:
 
 
 def proof(user: tuple[str, str, str], exchange: tuple[str, str, str], action: str) -> str:
-    """What only one who knows the password can compute: 32 hexadecimal digits (RFC 2831, section 2.1.2.1).
+    """What only one who knows the password can compute: 32 hexadecimal digits (RFC 2831, 2.1.2.1).
 
     ``user``: name, realm and password; ``exchange``: nonce, cnonce and authorization id; ``action``: differs by side.
     """

@@ -24,6 +24,9 @@ _NO_LAYER_OFFER: Final = bytes([_NO_LAYER, 0, 0, 0])
 """The layer, and the maximum size of wrapped messages: none."""
 
 
+_NO_DETAILS: Final = {"Success", "Unknown error"}
+
+
 class GssapiClient:
     """The client's side, with a ticket of the cache that the Kerberos library finds (KRB5CCNAME)."""
 
@@ -54,6 +57,7 @@ class GssapiClient:
                 mech=gssapi.MechType.kerberos,
                 usage="initiate",
             )
+            _raise_at_once(self._context)
             return self._context.step() or b""
         except GSSError as error:
             raise AuthenticationError(f"no Kerberos login at {self._target}: {_reason(error)}; check klist") from error
@@ -87,6 +91,7 @@ class GssapiBookie:
     def __init__(self, credentials: gssapi.Credentials, service: str, is_allowed: Callable[[str], bool]) -> None:
         self._service = service
         self._context = gssapi.SecurityContext(creds=credentials, usage="accept")
+        _raise_at_once(self._context)
         self._is_allowed = is_allowed
         self._has_offered = False
         self._identity: str | None = None
@@ -108,6 +113,8 @@ class GssapiBookie:
             raise AuthenticationError("a client went on after the end of a login")
         try:
             if not self._context.complete:
+                if not token:
+                    raise AuthenticationError("a client began a login without a token; does it use DIGEST-MD5?")
                 answer = self._context.step(token) or b""
                 if answer or not self._context.complete:
                     return answer
@@ -157,6 +164,11 @@ class Keytab:
             ) from error
 
 
+def _raise_at_once(context: gssapi.SecurityContext) -> None:
+    """By default the error of a step is raised with the next step, which may never come."""
+    context.__DEFER_STEP_ERRORS__ = False
+
+
 def _principal(name: str) -> gssapi.Name:
     return gssapi.Name(name, gssapi.NameType.kerberos_principal)
 
@@ -168,5 +180,6 @@ def _check_size(token: bytes) -> None:
 
 def _reason(error: GSSError) -> str:
     """The Kerberos library's own words, without the general ones of GSSAPI before them."""
-    detail = error.get_all_statuses(error.min_code, is_maj=False)
-    return "; ".join(detail or [str(error)])
+    details = [each for each in error.get_all_statuses(error.min_code, is_maj=False) if each not in _NO_DETAILS]
+    general = [each for each in error.get_all_statuses(error.maj_code, is_maj=True) if "Minor code" not in each]
+    return "; ".join(details or general) or "the token is damaged"

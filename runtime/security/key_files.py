@@ -5,6 +5,7 @@ In: contents of files. Out: keys and certificates, or a ConfigurationError with 
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 from cryptography import x509
@@ -22,6 +23,7 @@ from bkctl.runtime.security_config import StoreType
 
 _JKS_MAGIC: Final = (bytes.fromhex("feedfeed"), bytes.fromhex("cececece"))
 _PEM_MARK: Final = b"-----BEGIN "
+_PEM_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 class KeyPair(NamedTuple):
@@ -59,15 +61,22 @@ def key_pair(key_file: GivenFile, certificate_file: GivenFile | None) -> KeyPair
     return pair
 
 
-def authorities(file: GivenFile) -> tuple[x509.Certificate, ...]:
-    """The certificates that sign those of the other side; ConfigurationError, also if there are none."""
+def authorities_pem(file: GivenFile) -> str:
+    """The certificates that sign those of the other side, as PEM; ConfigurationError, also if there are none.
+
+    Those of PEM files are not examined: bundles of systems have old ones that only OpenSSL accepts.
+    """
     if file.type is StoreType.PEM:
-        return pem_certificates(file)
+        _check_format(file)
+        blocks = _PEM_CERTIFICATE.findall(file.content)
+        if not blocks:
+            raise ConfigurationError(_no_certificate(file))
+        return b"\n".join(blocks).decode(errors="replace")
     store = _pkcs12_store(file)
     found = [*([store.cert] if store.cert is not None else []), *store.additional_certs]
     if not found:
         raise ConfigurationError(f"{file.path} contains no certificate: import the CA with keytool -importcert")
-    return tuple(each.certificate for each in found)
+    return "".join(each.certificate.public_bytes(Encoding.PEM).decode() for each in found)
 
 
 def pem_certificates(file: GivenFile) -> tuple[x509.Certificate, ...]:
@@ -76,8 +85,13 @@ def pem_certificates(file: GivenFile) -> tuple[x509.Certificate, ...]:
     try:
         return tuple(x509.load_pem_x509_certificates(file.content))
     except ValueError as error:
-        what = "damaged" if b"CERTIFICATE-----" in file.content else "missing: expected '-----BEGIN CERTIFICATE-----'"
-        raise ConfigurationError(f"the certificate in {file.path} is {what}") from error
+        if b"CERTIFICATE-----" in file.content:
+            raise ConfigurationError(f"the certificate in {file.path} is damaged") from error
+        raise ConfigurationError(_no_certificate(file)) from error
+
+
+def _no_certificate(file: GivenFile) -> str:
+    return f"the certificate in {file.path} is missing: expected '-----BEGIN CERTIFICATE-----'"
 
 
 def _pem_key(file: GivenFile) -> PrivateKeyTypes:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.security.alerting_context import AlertingContext
 from bkctl.runtime.security.followed_files import FollowedFiles
-from bkctl.runtime.security.key_files import GivenFile, KeyPair, authorities, key_pair
+from bkctl.runtime.security.key_files import GivenFile, KeyPair, authorities_pem, key_pair
 from bkctl.runtime.security.secrets import read_secret
 from bkctl.runtime.security_config import BookieTlsConfig, ClientTlsConfig, StoreType, TlsFiles
 from bkctl.storage.adapters.given_files import read_given_file
@@ -130,24 +130,29 @@ def _set_ciphers(context: ssl.SSLContext, names: Collection[str]) -> None:
 
 def _load_authorities(context: ssl.SSLContext, config: TlsFiles, environment: Mapping[str, str]) -> bool:
     """Load the CA file, if there is one."""
-    found = trusted_authorities(config, environment)
-    if found is None:
+    pem = _authorities_pem(config, environment)
+    if pem is None:
         return False
-    pem = b"".join(each.public_bytes(Encoding.PEM) for each in found)
     try:
-        context.load_verify_locations(cadata=pem.decode())
-    except ssl.SSLError as error:
-        raise ConfigurationError(
-            f"OpenSSL does not accept the certificates in {config.ca_file}: {error.reason}"
-        ) from error
+        context.load_verify_locations(cadata=pem)
+    except (ssl.SSLError, ValueError) as error:  # ValueError: not ASCII
+        raise ConfigurationError(f"a certificate in {config.ca_file} is damaged") from error
     return True
 
 
 def trusted_authorities(config: TlsFiles, environment: Mapping[str, str]) -> tuple[x509.Certificate, ...] | None:
     """The certificates in the CA file; None without one. ConfigurationError."""
+    pem = _authorities_pem(config, environment)
+    try:
+        return None if pem is None else tuple(x509.load_pem_x509_certificates(pem.encode()))
+    except ValueError as error:
+        raise ConfigurationError(f"a certificate in {config.ca_file} is damaged") from error
+
+
+def _authorities_pem(config: TlsFiles, environment: Mapping[str, str]) -> str | None:
     if config.ca_file is None:
         return None
-    return authorities(read_key_file("ca", config.ca_file, config.ca_type, config.ca_password, environment))
+    return authorities_pem(read_key_file("ca", config.ca_file, config.ca_type, config.ca_password, environment))
 
 
 def _load_own(context: ssl.SSLContext, config: TlsFiles, environment: Mapping[str, str]) -> x509.Certificate | None:

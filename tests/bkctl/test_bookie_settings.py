@@ -183,14 +183,13 @@ def test_a_cluster_without_directories_is_refused() -> None:
 
 
 def test_protection_that_would_be_lost_is_refused(tmp_path: Path) -> None:
-    text = CONF + "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\n"
-    roots = GlobalFlags(conf=write(tmp_path, "bk.conf", text))
+    roots = GlobalFlags(conf=write(tmp_path, "bk.conf", CONF + "httpServerTlsEnable=true\n"))
     with pytest.raises(
         ConfigurationError,
-        match=r"tlsProviderFactoryClass: TLS is not supported yet; .* --set tlsProviderFactoryClass=",
+        match=r"httpServerTlsEnable: TLS of the admin interface is not supported yet; .* --set httpServerTlsEnable=",
     ):
         resolve(None, roots)
-    assert resolve(BookieFlags(overrides=("tlsProviderFactoryClass=",)), roots).config.port == 3200
+    assert resolve(BookieFlags(overrides=("httpServerTlsEnable=",)), roots).config.port == 3200
 
 
 def test_keys_without_effect_are_reported_with_the_reason(tmp_path: Path) -> None:

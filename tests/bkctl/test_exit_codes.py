@@ -150,6 +150,15 @@ def test_no_permission_is_11_whatever_the_sentence_is_about(kind: type[Exception
     assert exit_code_of_error(error, "bkctl bookie start") != 11
 
 
+def test_a_connection_that_a_firewall_refuses_is_no_lack_of_permission() -> None:
+    cause = PermissionError(1, "Operation not permitted")
+    assert exit_code_of_error(cause, "bkctl ledger show") == 1
+    error = runtime_errors.BookieUnavailableError("b1:3181", "Operation not permitted")
+    expected = exit_code_of_error(error, "bkctl ledger show")
+    error.__cause__ = cause
+    assert exit_code_of_error(error, "bkctl ledger show") == expected == 7
+
+
 NO_FILE = [
     *(("--config", "{secret}"), ("--conf", "{secret}"), ("config", "show", "--config", "{secret}")),
     *(("ledger", "delete", "--from-file", "{secret}"), ("audit", "--from", "{secret}")),

@@ -70,6 +70,15 @@ def test_the_keys_that_are_used_are_those_that_the_settings_ask_for() -> None:
     legacy = {"zkServers": ["h:2181"]}
     old_journal = {"journalDirectory": ["/j"], "ledgerDirectories": ["/l"]}
     asked = keys_asked_for({**DIRECTORIES, **uri}) | keys_asked_for({**old_journal, **legacy})
+    tls = {"tlsProviderFactoryClass": ["org.apache.bookkeeper.tls.TLSContextFactory"]}
+    for stores in (("tlsKeyStore", "tlsTrustStore"), ("clientKeyStore", "clientTrustStore")):
+        pem = {key: value for store in stores for key, value in {store: ["/f"], f"{store}Type": ["PEM"]}.items()}
+        asked |= keys_asked_for({**DIRECTORIES, **uri, **tls, **pem})
+    sasl = {
+        "bookieAuthProviderFactoryClass": ["org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory"],
+        "clientAuthProviderFactoryClass": ["org.apache.bookkeeper.sasl.SASLClientProviderFactory"],
+    }
+    asked |= keys_asked_for({**DIRECTORIES, **uri, **sasl})
     assert asked == USED
 
 
@@ -90,10 +99,10 @@ def test_values_that_ask_for_what_the_bookie_does_anyway_are_not_reported() -> N
 
 
 def test_features_that_are_missing_are_reported_apart_from_keys_without_effect() -> None:
-    keys = [("extraServerComponents", "a.B", "f"), ("useV2WireProtocol", "true", "f"), ("pageSize", "1", "f")]
+    keys = [("extraServerComponents", "a.B", "f"), ("pageSize", "1", "f")]
     notes = missing_feature_notes(keys)
-    assert [note.partition(":")[0] for note in notes] == ["useV2WireProtocol", "extraServerComponents"]
-    assert "bookkeeperUseV2WireProtocol" in notes[0]
+    assert [note.partition(":")[0] for note in notes] == ["extraServerComponents"]
+    assert "Pulsar Functions" in notes[0]
     assert list(ignored_keys(keys).values()) == [["pageSize"]]
     assert missing_feature_notes((key, value, "f") for key in MISSING for value in ("false", None)) == []
 

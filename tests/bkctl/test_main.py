@@ -137,6 +137,18 @@ def test_version(run_main: RunMain) -> None:
             ["ledger", "show", "x1"],
             "error: 'x1' is not a ledger id: use a decimal number, 0x and hexadecimal digits, or a UUID",
         ),
+        (["drain"], "error: No such command 'drain': did you mean bkctl bookie drain? (see bkctl --help)"),
+        (
+            ["explain", "5"],
+            "error: No such command 'explain': did you mean bkctl ledger explain or bkctl config explain? "
+            "(see bkctl --help)",
+        ),
+        (
+            ["bookie", "maintenance"],
+            "error: No such command 'maintenance': did you mean bkctl autorecovery maintenance? (see bkctl bookie "
+            "--help)",
+        ),
+        (["nothing-like-it"], "error: No such command 'nothing-like-it' (see bkctl --help)"),
         (["ledger", "verify"], "error: specify ledger IDs or --all"),
         (["ledger", "verify", "1", "--all"], "error: --all means every ledger: omit 1 or --all"),
         (
@@ -307,8 +319,10 @@ def test_help_imports_nothing_heavy(is_terminal: bool) -> None:
     assert modules & (heavy | {"bkctl.commands.ledger", "bkctl.commands.audit"}) == set()
 
 
-def test_the_help_of_the_status_imports_nothing_that_only_its_run_needs() -> None:
-    code = "import sys; from bkctl.main import main; main(['status', '--help']); print(*sys.modules, file=sys.stderr)"
+@pytest.mark.parametrize("words", [["status"], ["audit"], ["bookie", "state"]], ids=" ".join)
+def test_the_help_of_a_command_imports_nothing_that_only_its_run_needs(words: list[str]) -> None:
+    arguments = [*words, "--help"]
+    code = f"import sys; from bkctl.main import main; main({arguments}); print(*sys.modules, file=sys.stderr)"
     finished = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert set(finished.stderr.split()) & {"kazoo", "google", "aiohttp", "plyvel", "rich", "pyarrow"} == set()
 

@@ -138,7 +138,7 @@ def test_what_bookie_start_refuses_is_not_shown(
 
 def test_the_machine_of_a_client_needs_no_directories(run_main: RunMain) -> None:
     result = run_main("config", "show", "--changed", "-o", "name", BKCTL_METADATA_URI="zk://c/ledgers")
-    assert result.stdout.split() == ["metadata_uri", "output", "zookeeper.operation_timeout_s"]
+    assert result.stdout.split() == ["metadata_uri", "output"]
 
 
 def test_the_timeout_of_commands_is_the_origin_of_their_operation_timeout(run_main: RunMain) -> None:

@@ -153,6 +153,12 @@ def test_sort_is_by_number_where_there_are_numbers_and_unknown_comes_last() -> N
         Screen(form(OutputForm.NAME, sort="size")).rows()
 
 
+def test_sort_takes_headings_in_any_case() -> None:
+    for named in ("BYTES", "Bytes"):
+        assert Screen(form(OutputForm.NAME, sort=named)).rows() == "11\n10\n9\n"
+        assert Screen(form(OutputForm.NAME, sort=f"{named}:desc")).rows() == "10\n11\n9\n"
+
+
 def test_lines_are_written_as_rows_come() -> None:
     screen = Screen(form(OutputForm.NAME))
     with screen.console.listing(THINGS) as listing:

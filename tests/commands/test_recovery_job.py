@@ -111,6 +111,7 @@ def test_a_killed_job_continues_within_a_long_copy(degraded: DegradedCluster) ->
     continued = degraded.start("--resume", job_file, "--copy-rate", "500MiB/s", "-o", "json")
     said = degraded.end_of(continued)
     assert f"continues a job with {counted(done, 'ledger')} done before" in said
+    assert "now with copy-rate 500.0 MiB/s, copy-rate-per-bookie none" in said
     copied_bytes = int(said.partition('"bytes": ')[2].partition(",")[0])
     assert copied_bytes < (24_000 - record.last_entry_id + 200) * (ENTRY_BYTES + 100)
     degraded.require_all_recovered()
@@ -125,6 +126,9 @@ def test_the_rates_of_a_running_job_can_be_changed(degraded: DegradedCluster) ->
     rates = Path(f"{degraded.job_file()}.rates")
     wait_until(rates.exists, process=process, tell=degraded.log.read_text)
     assert rates.read_text().endswith("copy-rate = 50KiB/s\ncopy-rate-per-bookie = none\n")
+    wait_until(
+        lambda: "waits for the copy rate" in degraded.log.read_text(), process=process, tell=degraded.log.read_text
+    )
     rates.write_text("copy-rate = fast\n")
     wait_until(lambda: "'fast' is not a rate" in degraded.log.read_text(), process=process, tell=degraded.log.read_text)
     rates.write_text("copy-rate = none\n")

@@ -18,7 +18,7 @@ from tests.processes import free_port, run_bkctl, start_bkctl
 from tests.tmux import Terminal
 from tests.until import wait_until
 
-NO_SESSION = "accepts connections, but opens no session: is it a TLS port?"
+NO_SESSION = "accepts connections, but opens no session (is it a TLS port?)"
 
 
 @contextlib.contextmanager

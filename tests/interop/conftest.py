@@ -41,10 +41,14 @@ def bkctl_bookies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevClust
         cluster.stop()
 
 
-@pytest.fixture(scope="session")
-def java_client(bkctl_bookies: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClient]:
-    """A Java client of the bkctl bookies."""
-    client = JavaClient(bkctl_bookies.metadata_uri, str(tmp_path_factory.mktemp("java-client") / "log"))
+@pytest.fixture(scope="session", params=["v3", "v2"])
+def java_client(
+    request: pytest.FixtureRequest, bkctl_bookies: DevCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[JavaClient]:
+    """A Java client of the bkctl bookies, in each wire protocol."""
+    log_path = str(tmp_path_factory.mktemp("java-client") / "log")
+    is_v2 = "true" if request.param == "v2" else "false"
+    client = JavaClient(bkctl_bookies.metadata_uri, log_path, useV2WireProtocol=is_v2)
     try:
         yield client
     finally:

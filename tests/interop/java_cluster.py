@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 from tests.interop.java import NEWEST, JavaBookie, JavaProcess, write_server_conf
-from tests.processes import LOOPBACK, BkctlResult, free_port, run_bkctl
+from tests.processes import COMMAND_TIMEOUT_S, LOOPBACK, BkctlResult, free_port, run_bkctl
 from tests.until import wait_until
 
 STORAGE = {
@@ -179,4 +179,4 @@ class JavaCluster:
 
     def run(self, *arguments: str) -> BkctlResult:
         """Run a bkctl command against this cluster."""
-        return run_bkctl(*arguments, **self._variables)
+        return run_bkctl(*arguments, timeout_s=COMMAND_TIMEOUT_S, **self._variables)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from bkctl.runtime.metadata.zookeeper.embedded import find_java
+from bkctl.runtime.security.exchange import ClientExchange
 
 _SOURCE = os.path.join(os.path.dirname(__file__), "src", "main", "java", "bkctl", "interop", "SaslPeer.java")
 _TIMEOUT_S = 120.0
@@ -62,3 +63,14 @@ class JavaPeer:
         assert self._process.stdin is not None
         self._process.stdin.write(base64.b64encode(token).decode() + "\n")
         self._process.stdin.flush()
+
+
+def log_in_at_java(exchange: ClientExchange, peer: JavaPeer) -> str:
+    """The whole login of our client; the last line of Java's bookie."""
+    peer.send(exchange.first_token())
+    while not exchange.is_complete:
+        answer = exchange.answer(peer.token())
+        if answer or not exchange.is_complete:
+            peer.send(answer)
+    line = peer.receive()
+    return peer.receive() if line == "" else line

@@ -15,6 +15,7 @@ BOOKIE_ROLE, OPERATOR_ROLE = "bookie", "operator"
 
 _DIGEST = "org.apache.zookeeper.server.auth.DigestLoginModule required"
 _KERBEROS = "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true useTicketCache=false"
+_CLIENT_TABLE = "client.security"
 _TLS_FACTORY = {"tlsProvider": "JDK", "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory"}
 _BOOKIE_SASL = {"bookieAuthProviderFactoryClass": "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory"}
 _CLIENT_SASL = {"clientAuthProviderFactoryClass": "org.apache.bookkeeper.sasl.SASLClientProviderFactory"}
@@ -47,13 +48,15 @@ class Sides(NamedTuple):
     """Environment of bkctl: commands, daemons and bookies."""
 
 
-def sides_of(mode: Mode, directory: Path, realm: Realm | None = None) -> Sides:
+def sides_of(
+    mode: Mode, directory: Path, realm: Realm | None = None, *, authority: TestAuthority | None = None
+) -> Sides:
     """Make the files of a mode in ``directory``. mTLS uses PKCS12 files, the other modes PEM files.
 
-    ``realm`` is needed for Kerberos alone.
+    ``realm`` is needed for Kerberos alone. Without ``authority`` the certificates are those of a new one.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    authority = TestAuthority(directory / "tls")
+    authority = authority or TestAuthority(directory / "tls")
     authority.issue("bookie", units=f"0:{BOOKIE_ROLE};1:cluster")
     authority.issue("client", units=f"0:{OPERATOR_ROLE};1:cluster")
     java_bookie, java_client, tables = dict[str, str](), dict[str, str](), list[str]()
@@ -121,7 +124,7 @@ def _tls_tables(authority: TestAuthority, mode: Mode) -> list[str]:
     return [
         *bookie,
         *("[bookie.client.tls]", *_files(authority, "bookie", mode, has_key=is_mutual)),
-        *("[bookie_client.tls]", *_files(authority, "client", mode, has_key=is_mutual)),
+        *(f"[{_CLIENT_TABLE}.tls]", *_files(authority, "client", mode, has_key=is_mutual)),
     ]
 
 
@@ -148,7 +151,7 @@ def _login_tables(directory: Path, *login: str) -> list[str]:
     return [
         *("[bookie.sasl]", f'jaas_file = "{directory}/jaas.conf"'),
         *("[bookie.client.sasl]", *login),
-        *("[bookie_client.sasl]", *login),
+        *(f"[{_CLIENT_TABLE}.sasl]", *login),
     ]
 
 

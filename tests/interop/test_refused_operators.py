@@ -14,6 +14,7 @@ from bkctl.runtime.config import ClientConfig
 from bkctl.runtime.security_config import BookieClientConfig, ClientLoginConfig
 from tests.interop.java_cluster import JavaCluster
 from tests.interop.test_secured_clients import LOGIN, NEITHER, PASSWORD, SASL
+from tests.recovery_daemons import RecoveryDaemon
 
 ENTRIES = 6
 
@@ -53,7 +54,7 @@ async def test_commands_without_a_login(cluster: JavaCluster, tmp_path: Path) ->
     still_open = await write_ledger(cluster, tmp_path, 3, is_closed=False)
     before = shown(cluster, still_open)
     first = bookies[0]
-    for words in (
+    refused: tuple[tuple[str, ...], ...] = (
         ("bookie", "sanity", first),
         ("bookie", "info"),
         ("bookie", "drain", first, "--yes"),
@@ -62,17 +63,19 @@ async def test_commands_without_a_login(cluster: JavaCluster, tmp_path: Path) ->
         ("ledger", "close", str(still_open), "--yes"),
         ("ledger", "read", closed),
         ("ledger", "verify", closed),
-    ):
+    )
+    for words in refused:
         result = cluster.run(*words)
         assert (result.exit_code, result.stderr.splitlines()[-1][-len(NEITHER) :]) == (11, NEITHER), words
     assert shown(cluster, still_open) == before
     assert cluster.registered("writable") == sorted(bookies), "none was made read-only"
-    for words, exit_code in (
+    shows_it: tuple[tuple[tuple[str, ...], int], ...] = (
         (("bookie", "list"), 0),
         (("bookie", "restart-check", first), 10),
         (("ledger", "explain", closed), 10),
         (("status",), 14),
-    ):
+    )
+    for words, exit_code in shows_it:
         result = cluster.run(*words)
         assert (result.exit_code, NEITHER in result.stdout) == (exit_code, True), words
     cluster.kill(bookies[2])
@@ -98,3 +101,21 @@ async def test_one_bookie_that_refuses(cluster: JavaCluster, tmp_path: Path) -> 
     drained = cluster.run("bookie", "drain", secured, "--yes")
     assert (drained.exit_code, drained.stderr.splitlines()[-1]) == (11, f"error: bookie {secured}: {NEITHER}")
     assert {other, secured} <= set(cluster.registered("writable"))
+
+
+async def test_a_check_of_copies_without_a_login(cluster: JavaCluster, tmp_path: Path) -> None:
+    """Copies that were not read are unknown, and the check is not done."""
+    cluster.start_bookies(3, **SASL)
+    ledger_id = await write_ledger(cluster, tmp_path, 3)
+    (tmp_path / "bkctl.toml").write_text("[autorecovery]\ncheck_period_s = 5\ncheck_entries_percentage = 100\n")
+    daemon = RecoveryDaemon(cluster.metadata_uri, tmp_path / "daemon", BKCTL_CONFIG=str(tmp_path / "bkctl.toml"))
+    daemon.start()
+    try:
+        cluster.wait_until(lambda: "check of copies is not complete" in daemon.log)
+    finally:
+        daemon.kill()
+    assert "18 copies, 0 bad, 18 unknown; 0 ledgers marked, 0 with lost entries" in daemon.log
+    assert f"ledger {ledger_id} has copies that were not read" in daemon.log
+    assert NEITHER in daemon.log
+    status = json.loads(cluster.run("status").stdout)
+    assert status["last_full_check"] is None

@@ -142,6 +142,14 @@ async def test_mutual_tls_with_roles(new_metadata_uri: Callable[[], str], tmp_pa
         other.issue("stranger", units="0:operator")
         async with secured.client(BookieClientConfig(tls=secured.tls("operator"))) as client:
             await write_and_read(client)
+        secured.authority.issue("renewed", units="0:guest")
+        async with secured.client(BookieClientConfig(tls=secured.tls("renewed"))) as client:
+            with pytest.raises(AuthenticationRequiredError):
+                await client.ports.bookies.info(secured.bookie_id)
+            secured.authority.issue("renewed", units="0:operator")
+            secured.cluster.stop(secured.bookie_id)
+            secured.cluster.restart(secured.bookie_id)  # the next connection uses the new files
+            await write_and_read(client)
         for tls, sentence in (
             (None, NEITHER),
             (secured.tls("guest"), ROLE),

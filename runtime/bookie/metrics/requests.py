@@ -25,7 +25,7 @@ def _failures(view: BookieView) -> Iterable[tuple[tuple[str, ...], int]]:
 
 def _rejected_reads_count(requests: RequestMeasures) -> int:
     failures = requests.failures
-    operations = ("READ_ENTRY", "READ_ENTRY_FENCE")
+    operations = ("READ_ENTRY", "READ_ENTRY_FENCE", "BATCH_READ_ENTRY")
     return sum(failures[operation, Status.TOO_MANY_REQUESTS] for operation in operations)
 
 
@@ -155,6 +155,12 @@ REQUESTS: Final = (
         _REQUESTS,
         "Reads of the last entry of a ledger that found none.",
         lambda requests: requests.absent_last_entries_count,
+    ),
+    duration(
+        "bookkeeper_server_BATCH_READ_ENTRY_REQUEST",
+        _REQUESTS,
+        "Reads of several entries at once (wire protocol v2), from their arrival until they are answered.",
+        lambda requests: requests.batch_reads,
     ),
     duration(
         "bookkeeper_server_READ_LAC",

@@ -19,6 +19,7 @@ from typing import Any
 
 from bkctl.runtime.bookie.disks.modes import BookieModes
 from bkctl.runtime.bookie.serving.adds import AddPath
+from bkctl.runtime.bookie.serving.batch_reads import read_batch
 from bkctl.runtime.bookie.serving.ledger_handles import LedgerHandles
 from bkctl.runtime.bookie.serving.reads import (
     READS_LANE,
@@ -33,9 +34,11 @@ from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.ports import BookieInfo, Responder, Workers
 from bkctl.runtime.protocol.messages import (
     AddRun,
+    BatchReadRequest,
     BookieCall,
     BookieInfoAnswer,
     BookieInfoCall,
+    EntriesAnswer,
     ForceLedgerCall,
     ListEntriesAnswer,
     ListEntriesCall,
@@ -107,6 +110,8 @@ class BookieRequestHandler:
             self._add(connection, call)
         elif isinstance(call, ReadCall):
             self._read(connection, call)
+        elif isinstance(call, BatchReadRequest):
+            self._batch_read(connection, call)
         elif isinstance(call, ReadLacCall):
             self._read_lac(connection, call)
         elif isinstance(call, WriteLacCall):
@@ -263,7 +268,22 @@ class BookieRequestHandler:
         self._reads.close()
         self._urgent_reads.close()
 
-    async def _fencing_read(self, connection: Responder, call: ReadCall, master_key: bytes) -> None:
+    def _batch_read(self, connection: Responder, call: BatchReadRequest) -> None:
+        """Read consecutive entries (wire 13); with a key, fence the ledger first."""
+        engine = self._storage.engine_of(call.ledger_id)
+        if not 0 <= call.ledger_id <= LEDGER_ID_MAX or call.first_entry_id < INVALID_ENTRY_ID:
+            connection.answer(call, Status.BAD_REQUEST)
+        elif call.fence_with is not None:
+            self._spawn(self._fencing_read(connection, call, call.fence_with))
+        elif call.ledger_id not in engine.rows:
+            connection.answer(call, _no_such_ledger(engine))
+        else:
+            self._spawn(self._answer_batch(connection, call, engine))
+
+    async def _answer_batch(self, connection: Responder, call: BatchReadRequest, engine: LedgerDirectoryEngine) -> None:
+        connection.answer(call, await self._found(engine, call))
+
+    async def _fencing_read(self, connection: Responder, call: ReadCall | BatchReadRequest, master_key: bytes) -> None:
         measures = self.fence_measures
         began_ns = measures.now_ns()
         try:
@@ -278,16 +298,26 @@ class BookieRequestHandler:
         except StorageError:  # the deleted ledger is still there, or its row cannot be read
             connection.answer(call, Status.IO_ERROR)
             return
-        status, body = await self._find(handle.engine, call.ledger_id, call.entry_id)
-        measures.reads.add(measures.now_ns() - began_ns, is_success=status is not Status.IO_ERROR)
+        answer = await self._found(handle.engine, call)
+        measures.reads.add(measures.now_ns() - began_ns, is_success=answer.status is not Status.IO_ERROR)
         is_durable = True
         try:
             await fence_durable
         except StorageError:
             is_durable = False
-            status, body = Status.IO_ERROR, None
         measures.waits.add(measures.now_ns() - began_ns, is_success=is_durable)
-        connection.answer(call, ReadAnswer(call.txn_id, status, body, None))
+        connection.answer(call, answer if is_durable else Status.IO_ERROR)
+
+    async def _found(
+        self, engine: LedgerDirectoryEngine, call: ReadCall | BatchReadRequest
+    ) -> ReadAnswer | EntriesAnswer:
+        """What is stored, with the status of the first entry."""
+        if isinstance(call, ReadCall):
+            status, body = await self._find(engine, call.ledger_id, call.entry_id)
+            return ReadAnswer(call.txn_id, status, body, None)
+        status, body = await self._find(engine, call.ledger_id, call.first_entry_id)
+        bodies = [] if body is None else await read_batch(self._workers, engine, call, body)
+        return EntriesAnswer(call.txn_id, status, bodies)
 
     async def _find(self, engine: LedgerDirectoryEngine, ledger_id: int, entry_id: int) -> tuple[Status, bytes | None]:
         is_last = entry_id == INVALID_ENTRY_ID

@@ -16,7 +16,7 @@ _REPORT_PAUSE_S = 2.0
 """Between two looks whether the reason is another one."""
 _PROBE_TIMEOUT_S = 0.4
 _ACCEPTED = "accepts connections, but opens no session"
-_IS_TLS_PORT = ": is it a TLS port?"
+_IS_TLS_PORT = " (is it a TLS port?)"
 _SILENT = "does not respond"
 _UNKNOWN_NAME = "cannot resolve"
 _OPENED_NONE = "is running, but opened no session in time"

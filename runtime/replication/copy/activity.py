@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+COPY_RATE = "the copy rate"
+"""What a batch waits for that may not be copied yet, because a limit of bytes a second is reached."""
+
 
 class LedgerActivity:
     """One ledger in progress. Its batches wait for several things at once; the oldest wait is reported."""

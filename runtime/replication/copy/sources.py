@@ -12,7 +12,7 @@ from typing import NoReturn
 from bkctl.runtime.ledger.write_set import is_in_write_set, write_set
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.protocol.status import Status
-from bkctl.runtime.replication.copy.activity import LedgerActivity
+from bkctl.runtime.replication.copy.activity import COPY_RATE, LedgerActivity
 from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGap, CopyGaps
 from bkctl.runtime.replication.copy.reader import entry_bytes_estimate, pause_s
 from bkctl.runtime.replication.copy.stripe_task import CopyTools, StripeTask
@@ -131,9 +131,10 @@ class SourceReader:
     async def _read_from(self, source: str, entry_ids: Sequence[int], good: dict[int, bytes]) -> dict[int, Status]:
         """Read entries from one source, except bad copies from the others; returns those without an answer."""
         target = self._task.target
-        with self._activity.waiting(f"source {source}"):
-            expected_bytes = len(entry_ids) * self.entry_bytes
+        expected_bytes = len(entry_ids) * self.entry_bytes
+        with self._activity.waiting(COPY_RATE):
             await self._pacer.take(source, target, expected_bytes)
+        with self._activity.waiting(f"source {source}"):
             found = await self._copies.read_verified(source, self._task.credentials, entry_ids, self.entry_bytes)
         self._pacer.correct(source, target, expected_bytes, sum(map(len, found.good.values())))
         good.update(found.good)

@@ -73,6 +73,17 @@ def test_what_could_not_be_judged_is_a_finding(
     assert run_bkctl("audit", "show", str(tmp_path), "--fail-on", kinds).exit_code == FINDINGS
 
 
+def test_printed_output_is_no_report_to_compare_with(report: tuple[str, dict[str, object]], tmp_path: Path) -> None:
+    printed = tmp_path / "printed.json"
+    printed.write_text(run_bkctl("audit", "show", report[0], "-o", "json").stdout)
+    result = run_bkctl("audit", "show", report[0], "--compare", str(printed))
+    assert result.exit_code == 12
+    assert result.stderr == (
+        f"error: {printed} is what bkctl audit -o json prints, which has less than a report; a report is a directory "
+        "that bkctl audit --out DIR wrote, or its report.json\n"
+    )
+
+
 def test_why_racks_could_not_be_judged_is_told(report: tuple[str, dict[str, object]], tmp_path: Path) -> None:
     body = json.loads((Path(report[0]) / "report.json").read_text())
     body["summary"]["one_rack"] = None

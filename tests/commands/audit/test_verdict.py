@@ -88,7 +88,7 @@ async def test_the_verdict_is_the_first_line_and_the_counters_are_in_wide_alone(
     assert "2 ledgers have too few live copies: bookie b4:3181 is not registered" in second
     assert "topic persistent://tenant/shop/carts (1), topic persistent://tenant/shop/orders (1)" in second
     assert second.endswith("   bkctl recover failed-bookie b4:3181")
-    assert tables["Totals"][0] == "ledgers   4: 1 replicated, 2 under-replicated, 1 unavailable"
+    assert tables["Totals"][0] == "ledgers   4: 1 replicated, 2 under_replicated, 1 unavailable"
     wide = audited.audit("-o", "wide").stdout
     assert wide.splitlines()[0] == tables[""][0]
     assert any(line.split()[:1] == ["unreplaceable"] for line in tables_of(wide)["Counts"])
@@ -99,7 +99,7 @@ async def test_the_totals_are_a_table_also_on_a_narrow_terminal(audited: Audited
     _, screen = run_bkctl_on_terminal("audit", "--metadata-uri", audited.uri, COLUMNS="60", NO_COLOR="1")
     totals = screen.split("\n\nTotals\n")[1].splitlines()
     assert totals[0].split() == ["OF", "TOTAL"]
-    assert totals[2].startswith("ledgers   4: 1 replicated, 2 under-replicated, 1 ")
+    assert totals[2].startswith("ledgers   4: 1 replicated, 2 under_replicated, 1 ")
 
 
 async def test_started_bookies_end_the_first_finding_and_recovery_the_second(audited: AuditedCluster) -> None:
@@ -183,10 +183,10 @@ def test_the_printed_commands_end_the_findings_of_a_real_cluster(start_cluster: 
     wait_until(lambda: finding().get("part") == "no_live_copy", "both sessions end")
     told = finding()
     assert cluster.run(*told["command"].split()[1:]).exit_code == OK
-    (to_start,) = (each for each in (first, second) if told["finding"].endswith(f"start {each}"))
+    assert told["finding"].endswith(f"; start {' or '.join(sorted((first, second)))}")
+    to_start, other = first, second
     cluster.start_bookie(to_start)
     wait_until(lambda: finding().get("part") == "at_risk", "the bookie is registered")
-    other = second if to_start == first else first
     assert finding()["command"] == f"bkctl recover failed-bookie {other}"
     recovered = cluster.run(*finding()["command"].split()[1:], "--yes")
     assert recovered.exit_code == OK, recovered
@@ -248,6 +248,8 @@ async def test_reports_that_cannot_be_compared_are_refused(audited: AuditedClust
     printed.write_text(audited.audit("-o", "json").stdout)
     other_kind = audited.audit("--compare", str(printed))
     assert (other_kind.exit_code, other_kind.stdout) == (INTEGRITY, "")
-    assert other_kind.stderr.endswith("; a report is the directory of --out, or its report.json\n")
+    assert other_kind.stderr.endswith(
+        "; a report is a directory that bkctl audit --out DIR wrote, or its report.json\n"
+    )
     missing = audited.audit("--compare", str(audited.directory / "nothing"))
     assert (missing.exit_code, missing.stdout) == (NOT_FOUND, "")

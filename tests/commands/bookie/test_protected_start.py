@@ -50,9 +50,7 @@ class Start:
     def run(self, text: str) -> None:
         with self.log.open("wb") as log:
             self.process = start_bkctl(*self.arguments(text), stderr=log)
-        wait_until(
-            lambda: "listening on port" in self.log.read_text(), process=self.process, tell=lambda: self.log.read_text()
-        )
+        wait_until(lambda: "listening on port" in self.log.read_text(), process=self.process, tell=self.log.read_text)
 
     def end(self) -> int:
         assert self.process is not None
@@ -96,7 +94,7 @@ def test_a_bookie_with_tls_and_logins_serves_clients_that_have_both(start: Start
     login = ClientLoginConfig(username="bookkeeper", password=f"file:{files.file('password-file')}")
     asyncio.run(write_and_read(start.metadata_uri, BookieClientConfig(tls=tls, sasl=login)))
     for security in (BookieClientConfig(), BookieClientConfig(tls=tls), BookieClientConfig(sasl=login)):
-        with pytest.raises(Exception, match="127.0.0.1"):
+        with pytest.raises(Exception, match=r"127\.0\.0\.1"):
             asyncio.run(write_and_read(start.metadata_uri, security))
     assert start.end() == 0
     log = start.log.read_text()
@@ -112,7 +110,7 @@ def test_roles_of_certificates_decide_who_is_served(start: Start, files: TestAut
     tls = ClientTlsConfig(ca_file=str(files.file("ca.pem")), **own)  # type: ignore[arg-type]
     asyncio.run(write_and_read(start.metadata_uri, BookieClientConfig(tls=tls)))
     files.issue("client", units="0:reader")
-    with pytest.raises(Exception, match="127.0.0.1"):
+    with pytest.raises(Exception, match=r"127\.0\.0\.1"):
         asyncio.run(write_and_read(start.metadata_uri, BookieClientConfig(tls=tls)))
     assert "the role 'reader' of its certificate is not in authorized_roles" in start.log.read_text()
 
@@ -122,13 +120,6 @@ def test_roles_of_certificates_decide_who_is_served(start: Start, files: TestAut
     [
         (('bookie.pem"', 'absent.pem"'), "No such file or directory"),
         (('bookie.key"', 'client.key"'), "client.key"),
-        (
-            (
-                "[bookie.tls]",
-                "[bookie.tls]\nauthorized_roles = ['writer']\n[bookie.sasl]\njaas_file = 'x'\n[bookie.tls2]",
-            ),
-            "",
-        ),
     ],
 )
 def test_files_that_cannot_be_used_refuse_the_start(

@@ -43,7 +43,7 @@ def test_a_start_is_described_once(metadata_uri: str, tmp_path: Path) -> None:
         f"metadataServiceUri={metadata_uri}?password=hidden\nbookiePort={port}\nadvertisedAddress=127.0.0.1\n"
         f"allowLoopback=true\njournalDirectories={tmp_path}/j\nledgerDirectories={tmp_path}/l1,{tmp_path}/l2\n"
         f"httpServerEnabled=true\nhttpServerPort={http_port}\nopenFileLimit=1\nnumReadWorkerThreads=8\n"
-        "pageLimit=1\npageSize=1\nreadBufferSizeBytes=1\nlocalScrubInterval=1\nuseV2WireProtocol=true\n"
+        "pageLimit=1\npageSize=1\nreadBufferSizeBytes=1\nlocalScrubInterval=1\nextraServerComponents=a.B\n"
     )
     assert run_bkctl("cluster", "init", "--conf", str(conf)).exit_code == 0
     text = start_and_stop(tmp_path, "--conf", str(conf), "--read-only", "--log-format", "json")
@@ -65,7 +65,7 @@ def test_a_start_is_described_once(metadata_uri: str, tmp_path: Path) -> None:
     compared = bodies_with(log, "compared with a Java bookie: ")
     assert [each["SeverityText"] for each in compared] == ["WARN"] * 3
     for each, part in zip(
-        compared, ("useV2WireProtocol", "httpServerHost is 127.0.0.1", "adminTokenFile"), strict=True
+        compared, ("extraServerComponents", "httpServerHost is 127.0.0.1", "adminTokenFile"), strict=True
     ):
         assert part in each["Body"]
     [ignored] = bodies_with(log, "no effect")
@@ -81,7 +81,7 @@ def test_a_start_is_described_once(metadata_uri: str, tmp_path: Path) -> None:
         "localScrubInterval has",
     ]
     planned = run_bkctl("bookie", "start", "--conf", str(conf), "--dry-run").stderr
-    assert "warning: compared with a Java bookie: useV2WireProtocol: " in planned
+    assert "warning: compared with a Java bookie: extraServerComponents: " in planned
     assert "\nlocalScrubInterval has no effect (bkctl storage check compares what is stored)\n" in planned
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Callable
 
 from bkctl.runtime.net.host import listen_tcp
@@ -13,9 +14,11 @@ from bkctl.runtime.ports import Responder
 from bkctl.runtime.protocol.entry_list import EntryListBuilder
 from bkctl.runtime.protocol.messages import (
     AddRun,
+    BatchReadRequest,
     BookieAnswer,
     BookieCall,
     BookieInfoAnswer,
+    EntriesAnswer,
     ForceLedgerCall,
     ListEntriesAnswer,
     ListEntriesCall,
@@ -108,6 +111,13 @@ class MemoryBookie:
             body = self.entries.get((call.ledger_id, call.entry_id))
             status = Status.NO_SUCH_ENTRY if body is None else self.read_status
             self._answer(connection, call, ReadAnswer(call.txn_id, status, body, None))
+        elif isinstance(call, BatchReadRequest):
+            self.read_flags.append((call.fence_with, call.is_high_priority))
+            ids = range(call.first_entry_id, call.first_entry_id + call.count_max)
+            found = (self.entries.get((call.ledger_id, entry_id)) for entry_id in ids)
+            bodies = [body for body in itertools.takewhile(lambda body: body is not None, found) if body is not None]
+            status = self.read_status if bodies else Status.NO_SUCH_ENTRY
+            self._answer(connection, call, EntriesAnswer(call.txn_id, status, bodies))
         elif isinstance(call, ReadLacCall):
             packet = self.lac_packets.get(call.ledger_id)
             last = max((key for key in self.entries if key[0] == call.ledger_id), default=None)

@@ -36,6 +36,18 @@ async def test_pipelined_adds_are_stored_and_confirmed_in_order() -> None:
         assert bookie.entries[1, 2999] == (2999).to_bytes(1024, "big")
 
 
+@pytest.mark.parametrize("step_count", range(12))
+async def test_a_pool_that_is_closed_at_any_step_of_connecting_ends(step_count: int) -> None:
+    async with memory_bookie() as bookie, pool_of(bookie) as pool:
+        unanswered = pool.read(BOOKIE, 1, 0)
+        for _ in range(step_count):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            await pool.close()
+        with pytest.raises(BookieError):
+            await unanswered
+
+
 async def test_flags_and_keys_travel() -> None:
     async with memory_bookie() as bookie, pool_of(bookie) as pool:
         outcomes = Outcomes(pool)

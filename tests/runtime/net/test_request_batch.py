@@ -151,7 +151,7 @@ async def test_close_ends_batches() -> None:
     async with memory_bookie() as bookie, pool_of(bookie) as pool:
         bookie.is_holding = True
         reads = pool.read_many(BOOKIE, 1, [0, 1], bytes_max=BYTES_MAX)
-        await bookie.holds(2)
+        await bookie.holds(1)
         waiting = pool.add_many("another", 1, KEY, [(0, b"")])  # still connecting
         await pool.close()
         assert await reads == [Status.UNAVAILABLE] * 2

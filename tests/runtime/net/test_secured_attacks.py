@@ -18,7 +18,7 @@ from bkctl.runtime.net.bookie_security import ProtectionFailure
 from bkctl.runtime.protocol.v3_handshake import encode_auth_request, encode_start_tls_request
 from tests.interop.security_files import TestAuthority
 from tests.runtime.net.memory_bookie import LOOPBACK
-from tests.runtime.net.secured_peers import (
+from tests.runtime.net.test_secured_listener import (
     ENOLEDGER,
     OK,
     Server,

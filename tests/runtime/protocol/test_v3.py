@@ -184,13 +184,16 @@ def test_what_java_closes_the_connection_on_is_no_request(row: Row) -> None:
         v3_bookie.decode_request(row.payload)
 
 
-def test_v2_packets_are_named_as_such() -> None:
+def test_the_first_v2_packet_makes_all_that_follow_binary() -> None:
     binary = bytes.fromhex("0202000000000000000000010000000000000000")
     add = v3.encode_add_request(1, 1, 0, b"key", b"body", False, False)[4:]
-    *calls, junk = BookieCodec(FRAME_BYTES_MAX).decode([add, binary, add])
-    assert calls == [v3_bookie.decode_request(add)]
+    codec = BookieCodec(FRAME_BYTES_MAX)
+    first, second, junk = codec.decode([add, binary, add])
+    assert first == v3_bookie.decode_request(add)
+    assert isinstance(second, ReadCall)
+    assert (second.ledger_id, second.entry_id) == (1, 0)
     assert isinstance(junk, Junk)
-    assert "v2" in junk.reason
+    assert [type(call) for call in codec.decode([binary])] == [ReadCall]
 
 
 def encode_response(row: Row) -> bytes:

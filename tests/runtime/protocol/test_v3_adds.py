@@ -13,6 +13,7 @@ from bkctl.runtime.protocol.bookkeeper_wire_pb2 import Request
 from bkctl.runtime.protocol.codec import BookieCodec
 from bkctl.runtime.protocol.framing import FRAME_BYTES_MAX, encode_frame
 from bkctl.runtime.protocol.messages import AddRun, Call, Junk
+from bkctl.runtime.protocol.v2_bookie import decode_packets, is_binary, names_operation
 from bkctl.runtime.protocol.v3 import encode_read_request
 from bkctl.runtime.protocol.v3_adds import AddForm, consecutive_varints, encode_add_request, parse_adds, varint
 from bkctl.runtime.protocol.v3_batches import batch_ids, encode_adds
@@ -88,13 +89,14 @@ def adds_of(calls: list[Call]) -> dict[tuple[int, bytes], list[object]]:
 
 def by_protobuf(stream: list[bytes]) -> list[Call]:
     calls: list[Call] = []
-    for payload in stream:
-        if payload[0] <= 2:
-            return [*calls, Junk("v2")]
+    for index, payload in enumerate(stream):
+        binary = decode_packets(stream[index:], FRAME_BYTES_MAX)
+        if is_binary(payload):
+            return [*calls, *binary]
         try:
             calls.append(v3_bookie.decode_request(payload))
         except ProtocolError as error:
-            return [*calls, Junk(str(error))]
+            return [*calls, *(binary if names_operation(payload) else [Junk(str(error))])]
     return calls
 
 

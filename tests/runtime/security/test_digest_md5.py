@@ -33,7 +33,7 @@ def waiting_bookie() -> DigestMd5Bookie:
 
 
 def test_the_example_of_the_rfc() -> None:
-    """RFC 2831, section 4."""
+    """RFC 2831, part 4."""
     terms = ("OA6MG9tEQGm2hh", "OA6MHXh6VqTrRk", "")
     user = ("chris", "elwood.innosoft.com", "secret")
     uri = "imap/elwood.innosoft.com"

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from cryptography.x509 import load_pem_x509_certificate
 
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.metadata.zookeeper.embedded import find_java
@@ -143,6 +144,18 @@ def test_a_certificate_that_is_no_ca_can_be_trusted(authority: TestAuthority) ->
     handshake(client(authority, ca_file=str(authority.file("only.pem"))), bookie(authority))
 
 
+def test_a_bundle_of_a_system(authority: TestAuthority) -> None:
+    """It has comments in other alphabets, and old roots with serial numbers that standards forbid."""
+    certificate = load_pem_x509_certificate(authority.file("ca.pem").read_bytes())
+    size = (certificate.serial_number.bit_length() + 8) // 8
+    serial = certificate.serial_number.to_bytes(size, "big")
+    encoded = certificate.public_bytes(Encoding.DER)
+    assert encoded.count(serial) == 1
+    old = ssl.DER_cert_to_PEM_cert(encoded.replace(serial, b"\xff" + serial[1:]))
+    authority.file("bundle.pem").write_text(f"# Főtanúsítvány\n{old}\n{authority.file('ca.pem').read_text()}")
+    handshake(client(authority, ca_file=str(authority.file("bundle.pem"))), bookie(authority))
+
+
 def test_protocols_and_ciphers(authority: TestAuthority) -> None:
     cipher = "ECDHE-ECDSA-AES256-GCM-SHA384"
     old = client(authority, protocols=("TLSv1.2",), ciphers=(cipher,))
@@ -161,7 +174,7 @@ def test_protocols_and_ciphers(authority: TestAuthority) -> None:
         ({"ca_file": "{tls}"}, r"cannot read .* \(ca_file\): Is a directory"),
         ({"ca_file": "{tls}/empty"}, "/empty is empty"),
         ({"ca_file": "{tls}/bookie.key"}, "the certificate in .*bookie.key is missing"),
-        ({"ca_file": "{tls}/cut"}, "the certificate in .*/cut is damaged"),
+        ({"ca_file": "{tls}/cut"}, "a certificate in .*/cut is damaged"),
         ({"key_file": "{tls}/ca.pem"}, "the key in .*ca.pem is missing"),
         ({"key_file": "{tls}/operator.key"}, r"operator.key does not belong to .* certificate in .*bookie.pem"),
         ({"key_file": "{tls}/bookie.p12"}, "bookie.p12 is not a PEM file but a binary one: set key_type to PKCS12"),

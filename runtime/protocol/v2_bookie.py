@@ -1,0 +1,243 @@
+"""Wire protocol v2, bookie side: binary packets to calls, answers to packets. Source: wire sections 3 and 13.
+
+A packet has no transaction id. Its call has a negative one instead, which stands for the version that the answer must
+repeat. Transaction ids of v3 are never negative, so the codec of an answer follows from its call.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, cast
+
+from google.protobuf.message import DecodeError
+
+from bkctl.runtime.protocol.bookkeeper_wire_pb2 import AuthMessage
+from bkctl.runtime.protocol.framing import LENGTH
+from bkctl.runtime.protocol.messages import (
+    AddRun,
+    AuthAnswer,
+    AuthCall,
+    BatchReadRequest,
+    BookieAnswer,
+    Call,
+    EntriesAnswer,
+    Junk,
+    ReadAnswer,
+    ReadCall,
+    RefusedCall,
+    RequestCall,
+)
+from bkctl.runtime.protocol.status import Status
+
+_ADD: Final = 1
+_READ: Final = 2
+_AUTH: Final = 3
+_BATCH_READ: Final = 7
+
+_OPERATIONS: Final = frozenset({_ADD, _READ, _AUTH, _BATCH_READ})
+
+_FENCE: Final = 1
+_RECOVERY_ADD: Final = 2
+_HIGH_PRIORITY: Final = 4
+
+_VERSION_MAX: Final = 2
+_COUNT_MAX: Final = 2**31 - 1
+
+_HEADER: Final = struct.Struct(">I")
+_KEY_BYTES: Final = 20
+_ADD_HEAD_BYTES: Final = _HEADER.size + _KEY_BYTES
+_IDS: Final = struct.Struct(">qq")
+_READ_REQUEST: Final = struct.Struct(">Iqq")
+_BATCH_READ_REQUEST: Final = struct.Struct(">Iqqqiq")
+_ANSWER: Final = struct.Struct(">IIIqq")
+"""With the length word."""
+_ANSWER_BYTES: Final = _ANSWER.size - LENGTH.size
+_REQUEST_ID: Final = struct.Struct(">q")
+
+_CODES: Final = {
+    Status.OK: 0,
+    Status.NO_SUCH_LEDGER: 1,
+    Status.NO_SUCH_ENTRY: 2,
+    Status.BAD_REQUEST: 100,
+    Status.IO_ERROR: 101,
+    Status.UNAUTHORIZED: 102,
+    Status.BAD_VERSION: 103,
+    Status.FENCED: 104,
+    Status.READ_ONLY: 105,
+    Status.TOO_MANY_REQUESTS: 106,
+    # Java bookies have a code for it, at which every Java client closes its connection (wire section 3.2).
+    Status.UNKNOWN_LEDGER_STATE: 101,
+}
+
+
+def is_binary(payload: bytes) -> bool:
+    """Whether the payload cannot be a v3 request: a protobuf message begins with a field number above 0."""
+    return payload[0] < 1 << 3
+
+
+def names_operation(payload: bytes) -> bool:
+    """Whether a payload that is no v3 request is a packet of an unknown version, which is answered (wire 3.5)."""
+    return len(payload) > 1 and payload[1] in _OPERATIONS
+
+
+def is_binary_call(call: RequestCall) -> bool:
+    """Whether the call came in a binary packet, so that its answer is one too."""
+    return (call.txn_ids[0] if isinstance(call, AddRun) else call.txn_id) < 0
+
+
+def decode_packets(payloads: Sequence[bytes], frame_bytes_max: int) -> list[Call]:
+    """Calls of binary packets; consecutive adds to one ledger become one run. If the last call is Junk, close."""
+    calls: list[Call] = []
+    run: AddRun | None = None
+    run_header = _COUNT_MAX
+    for payload in payloads:
+        if len(payload) < _HEADER.size:
+            calls.append(Junk("a binary packet is too short"))
+            break
+        header = int(_HEADER.unpack_from(payload)[0])
+        if run is not None and header == run_header and len(payload) >= _ADD_HEAD_BYTES + _IDS.size:
+            ledger_id, entry_id = _IDS.unpack_from(payload, _ADD_HEAD_BYTES)
+            if ledger_id == run.ledger_id and payload.startswith(run.master_key, _HEADER.size):
+                run.extend(run.txn_ids[:1], [entry_id], [payload[_ADD_HEAD_BYTES:]])
+                continue
+        call = _decode(payload, header, frame_bytes_max)
+        calls.append(call)
+        if isinstance(call, Junk):
+            break
+        run, run_header = (call, header) if isinstance(call, AddRun) else (None, _COUNT_MAX)
+    return calls
+
+
+def _decode(payload: bytes, header: int, frame_bytes_max: int) -> Call:
+    version, opcode, flags = header >> 24, header >> 16 & 0xFF, header & 0xFFFF
+    if version == 0:
+        opcode, flags = header & 0xFF, 0
+    txn_id = -1 - version
+    try:
+        call: AddRun | ReadCall | BatchReadRequest | RefusedCall
+        if opcode == _ADD:
+            call = _decode_add(payload, flags, txn_id)
+        elif opcode == _READ:
+            call = _decode_read(payload, flags, txn_id)
+        elif opcode == _BATCH_READ:
+            call = _decode_batch_read(payload, flags, txn_id, frame_bytes_max)
+        elif opcode == _AUTH:
+            return _decode_auth(payload, txn_id)
+        else:
+            return Junk(f"a binary packet has the unknown operation {opcode}")
+    except struct.error:
+        return Junk("a binary packet is too short for its operation")
+    if version > _VERSION_MAX:
+        return RefusedCall(call.call if isinstance(call, RefusedCall) else call, Status.BAD_VERSION)
+    return call
+
+
+def decode_packet_before_login(payload: bytes) -> AuthCall | RefusedCall | Junk:
+    """Decode a packet of a client that must log in first (wire 12.2); after Junk, close the connection."""
+    (call,) = decode_packets([payload], len(payload))
+    refused = call.call if isinstance(call, RefusedCall) else call
+    if isinstance(refused, AddRun | ReadCall):
+        return RefusedCall(refused, Status.UNAUTHORIZED)
+    if isinstance(call, AuthCall | Junk):
+        return call
+    return Junk("a client that must log in sent a batch read")
+
+
+def _decode_auth(payload: bytes, txn_id: int) -> AuthCall | Junk:
+    try:
+        message = AuthMessage.FromString(payload[_HEADER.size :])
+    except DecodeError:
+        return Junk("the bytes of a login are not a message")
+    return AuthCall(txn_id, b"", message.authPluginName, message.payload)
+
+
+def _decode_add(payload: bytes, flags: int, txn_id: int) -> AddRun:
+    ledger_id, entry_id = _IDS.unpack_from(payload, _ADD_HEAD_BYTES)
+    key = payload[_HEADER.size : _ADD_HEAD_BYTES]
+    is_recovery, is_high_priority = bool(flags & _RECOVERY_ADD), bool(flags & _HIGH_PRIORITY)
+    body = payload[_ADD_HEAD_BYTES:]
+    return AddRun(ledger_id, key, is_recovery, is_high_priority, False, [txn_id], [entry_id], [body])
+
+
+def _decode_read(payload: bytes, flags: int, txn_id: int) -> ReadCall | RefusedCall:
+    _, ledger_id, entry_id = _READ_REQUEST.unpack_from(payload)
+    key = _fencing_key(payload, _READ_REQUEST.size, flags, txn_id)
+    call = ReadCall(txn_id, ledger_id, entry_id, key or None, bool(flags & _HIGH_PRIORITY))
+    return RefusedCall(call, Status.UNAUTHORIZED) if key == b"" else call
+
+
+def _decode_batch_read(payload: bytes, flags: int, txn_id: int, frame_bytes_max: int) -> BatchReadRequest | RefusedCall:
+    _, ledger_id, first_entry_id, request_id, count, size_bytes = _BATCH_READ_REQUEST.unpack_from(payload)
+    key = _fencing_key(payload, _BATCH_READ_REQUEST.size, flags, txn_id)
+    call = BatchReadRequest(
+        txn_id,
+        request_id,
+        ledger_id,
+        first_entry_id,
+        count if count > 0 else _COUNT_MAX,
+        min(size_bytes, frame_bytes_max),
+        key or None,
+        bool(flags & _HIGH_PRIORITY),
+    )
+    return RefusedCall(call, Status.UNAUTHORIZED) if key == b"" else call
+
+
+def _fencing_key(payload: bytes, offset: int, flags: int, txn_id: int) -> bytes | None:
+    """The key of a fencing read; None if it does not fence, empty if its version has none; struct.error."""
+    if not flags & _FENCE:
+        return None
+    if txn_id > -1 - _VERSION_MAX:
+        return b""
+    return bytes(struct.unpack_from(f"{_KEY_BYTES}s", payload, offset)[0])
+
+
+def encode_packets(call: RequestCall, answer: BookieAnswer, frame_bytes_max: int) -> bytes:
+    """The frames of an answer to a binary call: one, or one for each add of a run.
+
+    Entries that are too large for a frame become IO_ERROR.
+    """
+    if isinstance(call, AddRun):
+        return _encode_adds(call, cast("Status", answer))
+    if isinstance(call, AuthCall):
+        return _encode_auth(answer)
+    frame = _encode_read(cast("ReadCall | BatchReadRequest", call), answer)
+    if len(frame) <= frame_bytes_max:
+        return frame
+    return _encode_read(cast("ReadCall | BatchReadRequest", call), Status.IO_ERROR)
+
+
+def _answer_header(txn_id: int, opcode: int) -> int:
+    version = -1 - txn_id
+    return version << 24 | opcode << 16 if version else opcode
+
+
+def _encode_adds(run: AddRun, status: Status) -> bytes:
+    header, code, ledger_id = _answer_header(run.txn_ids[0], _ADD), _CODES[status], run.ledger_id
+    pack = _ANSWER.pack
+    return b"".join([pack(_ANSWER_BYTES, header, code, ledger_id, entry_id) for entry_id in run.entry_ids])
+
+
+def _encode_read(call: ReadCall | BatchReadRequest, answer: BookieAnswer) -> bytes:
+    status = answer if isinstance(answer, Status) else answer.status
+    parts: list[bytes] = []
+    if isinstance(call, BatchReadRequest):
+        opcode, entry_id = _BATCH_READ, call.first_entry_id
+        parts.append(_REQUEST_ID.pack(call.request_id))
+        if isinstance(answer, EntriesAnswer):
+            for body in answer.bodies:
+                parts += (LENGTH.pack(len(body)), body)
+    else:
+        opcode, entry_id = _READ, call.entry_id  # the requested id, even if it is -1
+        if status is Status.OK and isinstance(answer, ReadAnswer) and answer.body is not None:
+            parts.append(answer.body)
+    size_bytes = _ANSWER_BYTES + sum(map(len, parts))
+    header = _answer_header(call.txn_id, opcode)
+    return b"".join((_ANSWER.pack(size_bytes, header, _CODES[status], call.ledger_id, entry_id), *parts))
+
+
+def _encode_auth(answer: BookieAnswer) -> bytes:
+    message = cast("AuthAnswer", answer)
+    inner = AuthMessage(authPluginName=message.plugin_name, payload=message.payload).SerializeToString()
+    header = _HEADER.pack(_VERSION_MAX << 24 | _AUTH << 16)  # whatever the version of the request (wire 3.5)
+    return LENGTH.pack(len(header) + len(inner)) + header + inner
