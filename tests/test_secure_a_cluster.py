@@ -30,7 +30,7 @@ class SecuredHosts:
         self._directory = directory
         self._metadata_uri = metadata_uri
         self._ports = {number: (free_port(), free_port()) for number in BOOKIES}
-        self._home = directory / "home" / "operator"
+        self._home = directory / "srv" / "operator"
         self._home.mkdir(parents=True)
         for number in BOOKIES:
             self._etc(number).mkdir(parents=True)

@@ -182,14 +182,12 @@ def test_a_cluster_without_directories_is_refused() -> None:
         resolve(BookieFlags(journal_directories=("j",)), BKCTL_METADATA_URI="zk://a/ledgers")
 
 
-def test_protection_that_would_be_lost_is_refused(tmp_path: Path) -> None:
-    roots = GlobalFlags(conf=write(tmp_path, "bk.conf", CONF + "httpServerTlsEnable=true\n"))
-    with pytest.raises(
-        ConfigurationError,
-        match=r"httpServerTlsEnable: TLS of the admin interface is not supported yet; .* --set httpServerTlsEnable=",
-    ):
+def test_a_key_that_would_lose_entries_is_refused(tmp_path: Path) -> None:
+    key = "skipReplayJournalInvalidRecord"
+    roots = GlobalFlags(conf=write(tmp_path, "bk.conf", f"{CONF}{key}=true\n"))
+    with pytest.raises(ConfigurationError, match=rf"{key}: it would skip .*; to start without it: --set {key}="):
         resolve(None, roots)
-    assert resolve(BookieFlags(overrides=("httpServerTlsEnable=",)), roots).config.port == 3200
+    assert resolve(BookieFlags(overrides=(f"{key}=",)), roots).config.port == 3200
 
 
 def test_keys_without_effect_are_reported_with_the_reason(tmp_path: Path) -> None:
