@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from bkctl.commands.context import DaemonFlags, DaemonSettings, LogSettings
 from bkctl.java_security import with_admin_stores
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, DaemonConfig
-from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
 from bkctl.setting_readers import (
     Given,
     Givens,
@@ -43,9 +45,18 @@ def _build_daemon(sources: Sources, values: Givens) -> DaemonConfig:
         metadata_uri=metadata_uri or "",
         autorecovery=build(values, AutorecoveryConfig, settings_of(_SECTION), _SECTION),
         replication=of_commands.replication,
-        client=of_commands.client,
+        client=_as_daemon(of_commands.client),
         zookeeper=build(server_zookeeper_values(sources), ZooKeeperConfig, zookeeper, "zookeeper"),
     )
+
+
+def _as_daemon(client: ClientConfig) -> ClientConfig:
+    """The daemon logs in by another section of the JAAS file than commands, as in Java."""
+    sasl = client.security.sasl
+    if sasl is None:
+        return client
+    sasl = msgspec.structs.replace(sasl, jaas_section=sasl.jaas_daemon_section)
+    return msgspec.structs.replace(client, security=msgspec.structs.replace(client.security, sasl=sasl))
 
 
 def daemon_values(sources: Sources, flags: DaemonFlags, *, is_java_admin_used: bool = True) -> Givens:

@@ -110,7 +110,7 @@ _IGNORED: Final = {
         tlsCertFilesRefreshDurationSeconds tlsProvider
         """,
     "commands and the daemon log in as [bookie_client.sasl] says, with the ticket of kinit for Kerberos": """
-        kerberos.kinit saslJaasAuditorSectionName saslJaasClientSectionName
+        kerberos.kinit
         """,
     "port 0 is allowed without it": "allowEphemeralPorts",
     "a bookie serves both wire protocols, v2 and v3": "useV2WireProtocol",

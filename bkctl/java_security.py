@@ -5,10 +5,12 @@ In Java one key switches TLS on, and the others count only then; so they have no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.security.secrets import is_reference
 from bkctl.runtime.security_config import StoreType
 from bkctl.setting_readers import FALSE, TRUE, Given, Givens, Path
 
@@ -26,6 +28,13 @@ _BOOKIE_SASL: Final = "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory"
 _TOO_OLD: Final = frozenset({"SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1"})
 """TLS versions that files still name, and OpenSSL no longer has."""
 _PEM: Final = Given("PEM", "", "")
+_PROTOCOLS: Final = "tlsEnabledProtocols"
+_SUITES: Final = "tlsEnabledCipherSuites"
+_SUITE: Final = re.compile(
+    r"TLS_(?P<exchange>(?:ECDHE_|DHE_)?(?:RSA|ECDSA))_WITH_(?:AES_(?P<bits>128|256)_(?P<mode>GCM|CBC)|CHACHA20_POLY1305)"
+    r"_(?P<hash>SHA[0-9]*)"
+)
+_SUITE_OF_TLS_1_3: Final = re.compile(r"TLS_(AES_[0-9]+_\w+|CHACHA20_POLY1305)_SHA[0-9]+")
 
 _CLIENT: Final = ("bookie_client",)
 _BOOKIE: Final = ("bookie",)
@@ -53,8 +62,10 @@ KEYS: Final = frozenset(
         "clientTrustStore",
         "clientTrustStoreType",
         "clientTrustStorePasswordPath",
+        "saslJaasAuditorSectionName",
         "saslJaasBookieSectionName",
         "saslJaasClientAllowedIds",
+        "saslJaasClientSectionName",
         "bookkeeper.sasl.servicename",
     }
 )
@@ -75,7 +86,12 @@ def client_security(conf: JavaConf) -> Givens:
                 givens.pop((*_CLIENT, "tls", name), None)
     if _class_of(conf, _CLIENT_LOGIN_CLASS, _CLIENT_SASL, _ROLES) == _CLIENT_SASL:
         givens[*_CLIENT, "sasl"] = _given(conf, _CLIENT_LOGIN_CLASS, {})
-        givens |= dict(_texts(conf, (*_CLIENT, "sasl"), {"bookkeeper.sasl.servicename": "service"}))
+        names = {
+            "saslJaasClientSectionName": "jaas_section",
+            "saslJaasAuditorSectionName": "jaas_daemon_section",
+            "bookkeeper.sasl.servicename": "service",
+        }
+        givens |= dict(_texts(conf, (*_CLIENT, "sasl"), names))
     return givens
 
 
@@ -115,7 +131,7 @@ def with_admin_stores(values: Givens, section: str) -> Givens:
     types: Givens = {}
     for side, key in (("key", "httpServerKeyStorePassword"), ("ca", "httpServerTrustStorePassword")):
         file, password, form = ((section, "admin", "tls", f"{side}_{name}") for name in ("file", "password", "type"))
-        if password in values and not str(values[password].value).startswith(("file:", "env:")):
+        if password in values and not is_reference(str(values[password].value)):
             raise ConfigurationError(
                 f"{values[password].origin}: it contains the password itself: write that to a file that only the "
                 f"bookie's user can read, and set {key}=file:PATH"
@@ -156,10 +172,31 @@ def _tls_table(conf: JavaConf, path: Path, prefixes: tuple[str, ...]) -> Givens:
             givens[*path, f"{name}_password"] = _given(conf, password_key, f"file:{password_path}")
     if conf.text("tlsCertificatePath") is not None and givens.get((*path, "key_type"), _PEM).value == "PEM":
         givens[*path, "certificate_file"] = _given(conf, "tlsCertificatePath", conf.text("tlsCertificatePath"))
-    for key, name in (("tlsEnabledProtocols", "protocols"), ("tlsEnabledCipherSuites", "ciphers")):
-        if texts := [text for text in conf.texts(key) if text not in _TOO_OLD]:
-            givens[*path, name] = _given(conf, key, texts)
+    return givens | _versions_and_suites(conf, path)
+
+
+def _versions_and_suites(conf: JavaConf, path: Path) -> Givens:
+    """Both have lists in the file; OpenSSL cannot restrict the suites of TLS 1.3."""
+    givens: Givens = {}
+    suites = [suite for suite in conf.texts(_SUITES) if _SUITE_OF_TLS_1_3.fullmatch(suite) is None]
+    if suites:
+        givens[*path, "ciphers"] = _given(conf, _SUITES, [_openssl_name(suite) for suite in suites])
+    elif conf.texts(_SUITES):
+        givens[*path, "protocols"] = _given(conf, _SUITES, ["TLSv1.3"])
+    if versions := [version for version in conf.texts(_PROTOCOLS) if version not in _TOO_OLD]:
+        givens[*path, "protocols"] = _given(conf, _PROTOCOLS, versions)
     return givens
+
+
+def _openssl_name(suite: str) -> str:
+    """OpenSSL's name of a suite; those without a known one stay, and are refused by name when they are used."""
+    match = _SUITE.fullmatch(suite)
+    if match is None:
+        return suite
+    exchange = "" if match["exchange"] == "RSA" else match["exchange"].replace("_", "-") + "-"
+    if match["bits"] is None:
+        return f"{exchange}CHACHA20-POLY1305"
+    return f"{exchange}AES{match['bits']}{'-GCM' if match['mode'] == 'GCM' else ''}-{match['hash']}"
 
 
 def _texts(conf: JavaConf, path: Path, names: dict[str, str]) -> Iterator[tuple[Path, Given]]:

@@ -7,7 +7,14 @@ from typing import Annotated
 
 import msgspec
 
-from bkctl.runtime.security_config import AdminTlsConfig, BookieClientConfig, BookieLoginConfig, BookieTlsConfig
+from bkctl.runtime.security_config import (
+    AdminTlsConfig,
+    BookieClientConfig,
+    BookieLoginConfig,
+    BookieTlsConfig,
+    ClientLogin,
+    ClientTlsConfig,
+)
 from bkctl.storage.config import StorageConfig
 from bkctl.storage.setting import WHOLE_NUMBER_MAX, Java, Setting
 
@@ -30,35 +37,22 @@ class LayoutConfig(msgspec.Struct, frozen=True, kw_only=True):
         java=Java("allowShadedLedgerManagerFactoryClass"))] = False
 
 
-class SaslMechanism(enum.StrEnum):
-    """SASL mechanism of a session."""
+class ZooKeeperSaslConfig(ClientLogin, frozen=True, kw_only=True):
+    """SASL authentication of the ZooKeeper session: the table ``[zookeeper.sasl]``."""
 
-    DIGEST_MD5 = "DIGEST-MD5"
-    GSSAPI = "GSSAPI"
-
-
-class ZooKeeperSaslConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """SASL authentication of the ZooKeeper session (in Java the section Client of the JAAS file)."""
-
-    mechanism: Annotated[SaslMechanism, Setting(
-        "SASL mechanism; GSSAPI needs the kerberos package and a cached ticket")] = SaslMechanism.DIGEST_MD5
-    username: Annotated[str | None, Setting("User name for DIGEST-MD5")] = None
-    password: Annotated[str | None, Setting("Location of the password: file:PATH or env:VARIABLE",
-        is_secret=True, variable="BKCTL_ZOOKEEPER_SASL_PASSWORD")] = None
     service: Annotated[str, Setting("First part of the servers' principal, for GSSAPI")] = "zookeeper"
-    principal: Annotated[str | None, Setting("Principal of this client, for GSSAPI", unset="that of the ticket")] = None
+    jaas_section: Annotated[str, Setting("Section of the JAAS file")] = "Client"
 
 
-class ZooKeeperTlsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """TLS of the connections to ZooKeeper, with PEM files (in Java the JVM properties zookeeper.ssl.*)."""
+class ZooKeeperTlsConfig(ClientTlsConfig, frozen=True, kw_only=True):
+    """TLS of the connections to ZooKeeper (in Java the JVM properties zookeeper.ssl.*)."""
 
-    ca_file: Annotated[str | None, Setting("PEM file of the CA certificates that sign the servers' certificates",
+    ca_file: Annotated[str | None, Setting("File with the CA certificates that sign the servers' certificates",
         unset="those of the system")] = None
-    certificate_file: Annotated[str | None, Setting("PEM file of this client's certificate and its chain")] = None
-    key_file: Annotated[str | None, Setting("PEM file of the certificate's private key",
+    key_file: Annotated[str | None, Setting("PEM file of the private key, or PKCS12 file of key and certificate",
         unset="certificate_file")] = None
-    key_password: Annotated[str | None, Setting("Location of the private key's password: file:PATH or env:VARIABLE",
-        is_secret=True, variable="BKCTL_ZOOKEEPER_KEY_PASSWORD")] = None
+    key_password: Annotated[str | None, Setting("Location of the password of key_file: file:PATH, env:VARIABLE or "
+        "fd:NUMBER", is_secret=True, variable="BKCTL_ZOOKEEPER_KEY_PASSWORD")] = None
     is_hostname_checked: Annotated[bool, Setting(
         "Require that a server's certificate matches the host of the metadata URI")] = True
 
@@ -79,7 +73,8 @@ class ZooKeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
     has_secure_acl: Annotated[bool, Setting("Create nodes that only the authenticated user may use",
         java=Java("zkEnableSecurity"))] = False
     digest: Annotated[str | None, Setting(
-        "Location of USER:PASSWORD for digest authentication: file:PATH or env:VARIABLE", is_secret=True)] = None
+        "Location of USER:PASSWORD for digest authentication: file:PATH, env:VARIABLE or fd:NUMBER",
+        is_secret=True)] = None
     sasl: ZooKeeperSaslConfig | None = None
     tls: ZooKeeperTlsConfig | None = None
     layout: LayoutConfig = LayoutConfig()

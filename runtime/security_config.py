@@ -28,19 +28,19 @@ class LoginMechanism(enum.StrEnum):
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Files of one side of a TLS connection. Secrets are references: ``file:PATH`` or ``env:VARIABLE``."""
+    """Files of one side of a TLS connection. Secrets are references (``runtime/security/secrets.py``)."""
 
     ca_file: Annotated[str | None, Setting(
         "File with the CA certificates that sign the other side's certificate")] = None
     ca_type: Annotated[StoreType, Setting("Format of ca_file")] = StoreType.PEM
-    ca_password: Annotated[str | None, Setting("Location of the password of ca_file, if it is PKCS12: file:PATH or "
-        "env:VARIABLE", is_secret=True)] = None
+    ca_password: Annotated[str | None, Setting("Location of the password of ca_file, if it is PKCS12: file:PATH, "
+        "env:VARIABLE or fd:NUMBER", is_secret=True)] = None
     certificate_file: Annotated[str | None, Setting("PEM file of this side's certificate and its chain")] = None
     key_file: Annotated[str | None, Setting(
         "PEM file of the private key, or PKCS12 file of key and certificate")] = None
     key_type: Annotated[StoreType, Setting("Format of key_file")] = StoreType.PEM
-    key_password: Annotated[str | None, Setting("Location of the password of key_file: file:PATH or env:VARIABLE",
-        is_secret=True)] = None
+    key_password: Annotated[str | None, Setting("Location of the password of key_file: file:PATH, env:VARIABLE "
+        "or fd:NUMBER", is_secret=True)] = None
     protocols: Annotated[tuple[str, ...], Setting("Allowed TLS versions", unset="TLSv1.2 and TLSv1.3")] = ()
     ciphers: Annotated[tuple[str, ...], Setting("Allowed cipher suites of TLS 1.2, in OpenSSL's names",
         unset="OpenSSL's default")] = ()
@@ -52,16 +52,28 @@ class ClientTlsConfig(TlsFiles, frozen=True, kw_only=True):
     is_hostname_checked: Annotated[bool, Setting("Require that a bookie's certificate matches its host")] = True
 
 
-class ClientLoginConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Login at bookies with SASL (in Java SASLClientProviderFactory)."""
+class ClientLogin(msgspec.Struct, frozen=True, kw_only=True):
+    """A login with SASL: a user, a Kerberos ticket, or what a JAAS file has."""
 
     mechanism: Annotated[LoginMechanism, Setting(
-        "SASL mechanism; GSSAPI needs the gssapi package and a cached ticket")] = LoginMechanism.DIGEST_MD5
+        "SASL mechanism; GSSAPI needs the gssapi package, and a cached ticket or a keytab")] = LoginMechanism.DIGEST_MD5
     username: Annotated[str | None, Setting("User name for DIGEST-MD5")] = None
-    password: Annotated[str | None, Setting("Location of the password: file:PATH or env:VARIABLE",
+    password: Annotated[str | None, Setting("Location of the password: file:PATH, env:VARIABLE or fd:NUMBER",
         is_secret=True)] = None
-    service: Annotated[str, Setting("First part of the bookies' principal, for GSSAPI")] = "bookkeeper"
+    service: Annotated[str, Setting("First part of the servers' principal, for GSSAPI")]
     principal: Annotated[str | None, Setting("Principal of this client, for GSSAPI", unset="that of the ticket")] = None
+    keytab: Annotated[str | None, Setting("Keytab of this client, for GSSAPI", unset="the ticket of kinit")] = None
+    jaas_file: Annotated[str | None, Setting(
+        "JAAS file with the login; then mechanism, user, password, principal and keytab come from it")] = None
+    jaas_section: Annotated[str, Setting("Section of the JAAS file")]
+
+
+class ClientLoginConfig(ClientLogin, frozen=True, kw_only=True):
+    """Login at bookies: the table ``[bookie_client.sasl]`` (in Java SASLClientProviderFactory)."""
+
+    service: Annotated[str, Setting("First part of the bookies' principal, for GSSAPI")] = "bookkeeper"
+    jaas_section: Annotated[str, Setting("Section of the JAAS file")] = "BookKeeper"
+    jaas_daemon_section: Annotated[str, Setting("Section of the JAAS file for the autorecovery daemon")] = "Auditor"
 
 
 class BookieClientConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,12 +103,12 @@ class AdminTlsConfig(TlsFiles, frozen=True, kw_only=True):
     ca_file: Annotated[str | None, Setting(
         "File with the CA certificates that sign those of clients; without it clients need the token",
         java=Java("httpServerTrustStorePath"))] = None
-    ca_password: Annotated[str | None, Setting("Location of the password of ca_file, if it is PKCS12: file:PATH or "
-        "env:VARIABLE", is_secret=True, java=Java("httpServerTrustStorePassword"))] = None
+    ca_password: Annotated[str | None, Setting("Location of the password of ca_file, if it is PKCS12: file:PATH, "
+        "env:VARIABLE or fd:NUMBER", is_secret=True, java=Java("httpServerTrustStorePassword"))] = None
     key_file: Annotated[str | None, Setting("PEM file of the private key, or PKCS12 file of key and certificate",
         java=Java("httpServerKeyStorePath"))] = None
-    key_password: Annotated[str | None, Setting("Location of the password of key_file: file:PATH or env:VARIABLE",
-        is_secret=True, java=Java("httpServerKeyStorePassword"))] = None
+    key_password: Annotated[str | None, Setting("Location of the password of key_file: file:PATH, env:VARIABLE "
+        "or fd:NUMBER", is_secret=True, java=Java("httpServerKeyStorePassword"))] = None
     authorized_roles: Annotated[tuple[str, ...], Setting(
         "Roles (first one in the OU of a client's certificate) that may change something without the token",
         unset="all that ca_file signs")] = ()

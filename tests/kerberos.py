@@ -48,8 +48,7 @@ class Realm:
             (self.client_keytab, self.client_principal),
         )
         for keytab, principal in keytabs:
-            self._run("kadmin.local", "-r", REALM, "-q", f"addprinc -randkey {principal}")
-            self._run("kadmin.local", "-r", REALM, "-q", f"ktadd -k {keytab} {principal}")
+            self.add(principal, keytab)
         with open(self.directory / "kdc.log", "ab") as log:
             self._kdc = subprocess.Popen(
                 [self._program("krb5kdc"), "-n", "-r", REALM],
@@ -70,6 +69,15 @@ class Realm:
         if self._kdc is not None:
             self._kdc.kill()
             self._kdc.wait()
+
+    def add(self, principal: str, keytab: Path) -> None:
+        """A principal with a random key, which goes to a keytab."""
+        self._run("kadmin.local", "-r", REALM, "-q", f"addprinc -randkey {principal}")
+        self._run("kadmin.local", "-r", REALM, "-q", f"ktadd -k {keytab} {principal}")
+
+    def drop_ticket(self) -> None:
+        """As if nobody had run kinit."""
+        (self.directory / "tickets").unlink()
 
     def get_ticket(self) -> None:
         """The client's ticket, in the cache that ``variables`` name."""

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.security.secrets import FILE, is_reference
 
 logger = logging.getLogger(__name__)
 
 _Made = TypeVar("_Made")
 _FileState = tuple[int, int, int] | None
 """Time of change in nanoseconds, size in bytes and inode; None for a file that cannot be examined."""
-
-_FILE = "file:"
 
 
 class FollowedFiles(Generic[_Made]):
@@ -50,7 +49,9 @@ class FollowedFiles(Generic[_Made]):
 
 def _path_of(reference: str | None) -> str | None:
     """None for secrets that are in no file."""
-    return None if reference is None or reference.startswith("env:") else reference.removeprefix(_FILE)
+    if reference is None or (is_reference(reference) and not reference.startswith(FILE)):
+        return None
+    return reference.removeprefix(FILE)
 
 
 def _state(path: str) -> _FileState:

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.security.secrets import warn_of_readers
+from bkctl.storage.adapters.given_files import read_given_file
 
 _TOKEN = re.compile(
     r'(?P<space>\s+|//[^\n]*|/\*.*?\*/|\#[^\n]*)|"(?P<quoted>(?:[^"\\\n]|\\.)*)"|(?P<sign>[{};=])|(?P<word>[^\s{};="]+)',
     re.DOTALL,
 )
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_KERBEROS_MODULE = ".Krb5LoginModule"
 _FLAGS = {"required", "requisite", "sufficient", "optional"}
 _END = ""
 
@@ -22,6 +25,28 @@ class JaasSection(NamedTuple):
 
     module: str
     options: dict[str, str]
+
+    @property
+    def is_kerberos(self) -> bool:
+        """Whether it logs in with Kerberos; otherwise with passwords, whatever the class of the module."""
+        return self.module.endswith(_KERBEROS_MODULE)
+
+
+def read_jaas_section(path: str, name: str) -> JaasSection:
+    """A section of a file; ConfigurationError."""
+    try:
+        sections = parse_jaas(read_given_file(path).decode())
+        if not all(each.is_kerberos for each in sections.values()):
+            warn_of_readers(path, "passwords")
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the JAAS file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"the JAAS file {path} is not UTF-8") from error
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+    if name not in sections:
+        raise ConfigurationError(f"{path} has no section {name}; it has {', '.join(sections) or 'none'}")
+    return sections[name]
 
 
 class _Token(NamedTuple):

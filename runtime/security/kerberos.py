@@ -14,6 +14,7 @@ import gssapi
 from gssapi.exceptions import GSSError
 
 from bkctl.runtime.errors import AuthenticationError, ConfigurationError
+from bkctl.runtime.security.client_login import KerberosLogin
 from bkctl.runtime.security.digest_md5 import PLUGIN
 
 _TOKEN_BYTES_MAX: Final = 64 * 1024
@@ -28,11 +29,11 @@ _NO_DETAILS: Final = {"Success", "Unknown error"}
 
 
 class GssapiClient:
-    """The client's side, with a ticket of the cache that the Kerberos library finds (KRB5CCNAME)."""
+    """The client's side, with a ticket of a cache, or with one that it gets by a keytab, again before it expires."""
 
-    def __init__(self, service: str, host: str, principal: str | None) -> None:
+    def __init__(self, service: str, host: str, login: KerberosLogin) -> None:
         self._target = f"{service}@{host}"
-        self._principal = principal
+        self._login = login
         self._context: gssapi.SecurityContext | None = None
         self._is_complete = False
 
@@ -49,10 +50,12 @@ class GssapiClient:
     def first_token(self) -> bytes:
         """The service ticket; it asks the KDC for one if the cache has none. AuthenticationError."""
         try:
-            name = None if self._principal is None else _principal(self._principal)
+            name = None if self._login.principal is None else _principal(self._login.principal)
             self._context = gssapi.SecurityContext(
                 name=gssapi.Name(self._target, gssapi.NameType.hostbased_service),
-                creds=gssapi.Credentials(name=name, usage="initiate", mechs=[gssapi.MechType.kerberos]),
+                creds=gssapi.Credentials(
+                    name=name, usage="initiate", mechs=[gssapi.MechType.kerberos], store=_client_store(self._login)
+                ),
                 flags=gssapi.RequirementFlag.mutual_authentication | gssapi.RequirementFlag.integrity,
                 mech=gssapi.MechType.kerberos,
                 usage="initiate",
@@ -60,7 +63,10 @@ class GssapiClient:
             _raise_at_once(self._context)
             return self._context.step() or b""
         except GSSError as error:
-            raise AuthenticationError(f"no Kerberos login at {self._target}: {_reason(error)}; check klist") from error
+            check = "klist" if self._login.keytab is None else f"klist -k {self._login.keytab}"
+            raise AuthenticationError(
+                f"no Kerberos login at {self._target}: {_reason(error)}; check {check}"
+            ) from error
 
     def answer(self, token: bytes) -> bytes:
         """The answer to a token of the bookie; AuthenticationError."""
@@ -162,6 +168,13 @@ class Keytab:
             raise ConfigurationError(
                 f"{place} has no usable key of {self.principal or 'a bookie'}: {_reason(error)}; check klist -k"
             ) from error
+
+
+def _client_store(login: KerberosLogin) -> dict[str, str] | None:
+    """Where tickets come from. Those of a keytab are kept in memory, for all connections of this process."""
+    if login.keytab is not None:
+        return {"client_keytab": login.keytab, "ccache": f"MEMORY:{login.keytab},{login.principal}"}
+    return None if login.cache is None else {"ccache": login.cache}
 
 
 def _raise_at_once(context: gssapi.SecurityContext) -> None:

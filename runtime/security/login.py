@@ -10,40 +10,32 @@ from typing import Final
 
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.optional_packages import has_package
+from bkctl.runtime.security.client_login import NO_GSSAPI, PasswordLogin, read_client_login
 from bkctl.runtime.security.digest_md5 import DigestMd5Bookie, DigestMd5Client
 from bkctl.runtime.security.exchange import BookieExchange, ClientExchange
 from bkctl.runtime.security.followed_files import FollowedFiles
-from bkctl.runtime.security.jaas import JaasSection, parse_jaas
-from bkctl.runtime.security.secrets import read_secret
-from bkctl.runtime.security_config import BookieLoginConfig, ClientLoginConfig, LoginMechanism
-from bkctl.storage.adapters.given_files import read_given_file
+from bkctl.runtime.security.jaas import JaasSection, read_jaas_section
+from bkctl.runtime.security_config import BookieLoginConfig, ClientLoginConfig
 
-_KERBEROS_MODULE: Final = ".Krb5LoginModule"
+_CLIENT_TABLE: Final = "bookie_client.sasl"
 _USER_OPTION: Final = "user_"
 _NONCE_BYTES: Final = 24
 
 
 def client_logins(config: ClientLoginConfig, environment: Mapping[str, str]) -> Callable[[str], ClientExchange]:
-    """A function that begins a login at the bookie on a host; ConfigurationError. The password follows its file."""
-    if config.mechanism is LoginMechanism.GSSAPI:
-        if config.username is not None or config.password is not None:
-            raise ConfigurationError(
-                "bookie_client.sasl.username and bookie_client.sasl.password have no effect with GSSAPI, which uses "
-                "the ticket of kinit: remove them"
-            )
-        gssapi_client = _kerberos("a login at bookies with GSSAPI").GssapiClient
-        return lambda host: gssapi_client(config.service, host, config.principal)
-    username, reference = config.username, config.password
-    if username is None or reference is None:
-        raise ConfigurationError(
-            "a login with DIGEST-MD5 needs bookie_client.sasl.username and bookie_client.sasl.password"
-        )
-    if config.principal is not None:
-        raise ConfigurationError("bookie_client.sasl.principal has no effect with DIGEST-MD5: remove it")
-    password = FollowedFiles(
-        lambda: read_secret(reference, f"the password of {username} at the bookies", environment), [reference]
+    """A function that begins a login at the bookie on a host; ConfigurationError. The login follows its files."""
+    login = FollowedFiles(
+        lambda: read_client_login(config, _CLIENT_TABLE, environment), [config.password, config.jaas_file]
     )
-    return lambda _: DigestMd5Client(username, password.current(), secrets.token_urlsafe(_NONCE_BYTES))
+
+    def begin(host: str) -> ClientExchange:
+        current = login.current()
+        if isinstance(current, PasswordLogin):
+            return DigestMd5Client(current.username, current.password, secrets.token_urlsafe(_NONCE_BYTES))
+        client: ClientExchange = _kerberos(_CLIENT_TABLE).GssapiClient(config.service, host, current)
+        return client
+
+    return begin
 
 
 def bookie_logins(config: BookieLoginConfig) -> Callable[[], BookieExchange]:
@@ -59,40 +51,25 @@ def bookie_logins(config: BookieLoginConfig) -> Callable[[], BookieExchange]:
     def is_allowed(name: str) -> bool:
         return allowed.fullmatch(name) is not None
 
-    section = _read_section(path, config.jaas_section)
-    if section.module.endswith(_KERBEROS_MODULE):
-        kerberos = _kerberos(f"the section {config.jaas_section} of {path}")
+    name = config.jaas_section
+    section = read_jaas_section(path, name)
+    if section.is_kerberos:
+        kerberos = _kerberos(f"the section {name} of {path}")
         options = section.options
         keytab = kerberos.Keytab(options.get("keyTab"), options.get("principal"))
         credentials = FollowedFiles(keytab.credentials, [keytab.path])
         return lambda: kerberos.GssapiBookie(credentials.current(), config.service, is_allowed)
-    users = FollowedFiles(lambda: _users(_read_section(path, config.jaas_section), path, config.jaas_section), [path])
+    users = FollowedFiles(lambda: _users(read_jaas_section(path, name), path, name), [path])
     return lambda: DigestMd5Bookie(users.current(), is_allowed, secrets.token_urlsafe(_NONCE_BYTES))
 
 
 def _kerberos(user: str) -> ModuleType:
     """The module for GSSAPI, whose package a cluster without Kerberos does not need; ConfigurationError."""
     if not has_package("gssapi"):
-        raise ConfigurationError(
-            f"{user} needs the package gssapi, which is not installed: pip install 'bkctl[kerberos]'"
-        )
+        raise ConfigurationError(f"{user} {NO_GSSAPI}")
     from bkctl.runtime.security import kerberos  # noqa: PLC0415
 
     return kerberos
-
-
-def _read_section(path: str, name: str) -> JaasSection:
-    try:
-        sections = parse_jaas(read_given_file(path).decode())
-    except OSError as error:
-        raise ConfigurationError(f"cannot read the JAAS file {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"the JAAS file {path} is not UTF-8") from error
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{path}: {error}") from error
-    if name not in sections:
-        raise ConfigurationError(f"{path} has no section {name}; it has {', '.join(sections) or 'none'}")
-    return sections[name]
 
 
 def _users(section: JaasSection, path: str, name: str) -> dict[str, str]:
