@@ -95,7 +95,12 @@ def _run_command(requests: socket.socket, stdout: int, stderr: int, directory: i
     os._exit(exit_code)
 
 
-_LEFT_OUT = ("bkctl.spark_reports.", "bkctl.__main__", "bkctl.runtime.security.kerberos")
+_LEFT_OUT = (
+    "bkctl.spark_reports.",
+    "bkctl.__main__",
+    "bkctl.runtime.security.kerberos",
+    "bkctl.runtime.metadata.zookeeper.kerberos_login",
+)
 """Modules that need optional packages, and the one that runs bkctl."""
 
 

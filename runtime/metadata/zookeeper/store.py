@@ -1,8 +1,8 @@
 """MetadataStore on ZooKeeper; this package is the only one that uses kazoo. Source: metadata 2 and 14.
 
 kazoo runs its own threads; everything here runs on the event loop, and every answer is passed to it by
-``call_soon_threadsafe``. Paths are absolute and no chroot is used (metadata section 2.2). Java's Disconnected is
-kazoo's SUSPENDED (operations wait), Java's Expired is kazoo's LOST.
+``call_soon_threadsafe``. Paths are absolute, without chroot (metadata section 2.2). Java's Disconnected is kazoo's
+SUSPENDED (operations wait), Java's Expired is kazoo's LOST.
 """
 
 from __future__ import annotations

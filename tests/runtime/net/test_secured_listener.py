@@ -6,33 +6,21 @@ import asyncio
 import contextlib
 import ssl
 import struct
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from bkctl.runtime.net.bookie_security import AUTH_MESSAGES_MAX, BookieSecurity, ProtectionFailure
-from bkctl.runtime.net.host import listen_tcp
-from bkctl.runtime.net.listener import BookieListener
-from bkctl.runtime.net.server_connection import ListenerLimits
-from bkctl.runtime.ports import Responder
 from bkctl.runtime.protocol.bookkeeper_wire_pb2 import (
     AUTH,
     READ_ENTRY,
     START_TLS,
-    VERSION_THREE,
-    Request,
     Response,
-    StatusCode,
 )
 from bkctl.runtime.protocol.framing import encode_frame
-from bkctl.runtime.protocol.messages import BookieCall
-from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.protocol.v3_handshake import NO_PLUGIN, encode_auth_request, encode_start_tls_request
-from bkctl.runtime.security.login import bookie_logins, client_logins
-from bkctl.runtime.security.tls_contexts import bookie_contexts
-from bkctl.runtime.security_config import BookieLoginConfig, BookieTlsConfig, ClientLoginConfig
-from tests.interop.security_files import TestAuthority
+from bkctl.runtime.security.login import client_logins
+from bkctl.runtime.security_config import ClientLoginConfig
 from tests.runtime.net.memory_bookie import LOOPBACK
 from tests.runtime.net.secured_peers import (
     EBADREQ,

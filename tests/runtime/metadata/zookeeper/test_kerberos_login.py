@@ -127,7 +127,7 @@ async def test_a_job_waits_for_a_new_ticket(realm: Realm, server: ZooKeeperServe
         link.cut()
         link.restore()
         await until(lambda: "check klist" in store._failures.sentence)
-        with pytest.raises(MetadataUnavailableError, match=f"no Kerberos login at zookeeper@{LOOPBACK}"):
+        with pytest.raises(MetadataUnavailableError, match=f"no Kerberos login at zookeeper@{LOOPBACK}"):  # noqa: PT012
             while True:
                 with contextlib.suppress(SessionExpiredError):
                     await store.exists("/")
