@@ -52,15 +52,14 @@ def _cpu_s(pid: int) -> float:
 
 async def _adds(cluster: SecuredCluster, security: BookieClientConfig) -> list[float]:
     """Adds/s, and the CPU time per add of both sides, in microseconds."""
-    config = ClientConfig(security=security)
-    async with (
-        await LedgerClient.connect(cluster.metadata_uri, config=config) as client,
-        await client.create(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1) as writer,
-    ):
-        pids = [cluster.pid_of(bookie_id) for bookie_id in cluster.running]
+    pids = [cluster.pid_of(bookie_id) for bookie_id in cluster.running]
+    async with await LedgerClient.connect(cluster.metadata_uri, config=ClientConfig(security=security)) as client:
+        writer = await client.create(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
         own, theirs = time.process_time(), sum(map(_cpu_s, pids))
         adds_per_s = await measure_adds_per_s(writer, ADDS)
         own, theirs = time.process_time() - own, sum(map(_cpu_s, pids)) - theirs
+        await writer.close()
+        await client.delete(writer.ledger_id)  # no other bookie has a copy, and one is killed next
     return [adds_per_s, own / ADDS * 1e6, theirs / ADDS * 1e6]
 
 
@@ -104,11 +103,14 @@ def main() -> None:
 
         clusters = {}
         for of_server, mode in itertools.product((OURS, NEWEST), (Mode.PLAIN, Mode.TLS)):
-            name = f"{of_server}, {mode}"
-            authority = TestAuthority(directory / name / "tls")
-            sides = sides_of(mode, directory / name, authority=authority)
-            sides = sides._replace(jvm_flags=(*sides.jvm_flags, *BOOKIE_FLAGS))
-            opened = secured_cluster(of_server, sides, directory / name / "bookies", new_metadata_uri, BOOKIES)
+            name, files = f"{of_server}, {mode}", directory / f"{of_server}-{mode}"
+            authority = TestAuthority(files / "tls")
+            sides = sides_of(mode, files, authority=authority)
+            sides = sides._replace(
+                jvm_flags=(*sides.jvm_flags, *BOOKIE_FLAGS),
+                variables={**sides.variables, "XDG_STATE_HOME": str(files)},
+            )
+            opened = secured_cluster(of_server, sides, files / "bookies", new_metadata_uri, BOOKIES)
             tls = ClientTlsConfig(ca_file=str(authority.file("ca.pem"))) if mode is Mode.TLS else None
             clusters[name] = (ends.enter_context(opened), BookieClientConfig(tls=tls))
         measured: dict[str, list[list[float]]] = defaultdict(list)
