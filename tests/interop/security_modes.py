@@ -17,7 +17,7 @@ BOOKIE_ROLE, OPERATOR_ROLE = "bookie", "operator"
 
 _DIGEST = "org.apache.zookeeper.server.auth.DigestLoginModule required"
 _KERBEROS = "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true useTicketCache=false"
-_CLIENT_TABLE = "client.security"
+_CLIENT_TABLE = "bookie_client"
 _TLS_FACTORY = {"tlsProvider": "JDK", "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory"}
 _BOOKIE_SASL = {"bookieAuthProviderFactoryClass": "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory"}
 _CLIENT_SASL = {"clientAuthProviderFactoryClass": "org.apache.bookkeeper.sasl.SASLClientProviderFactory"}

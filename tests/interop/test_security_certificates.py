@@ -20,6 +20,8 @@ from tests.interop.traffic_relay import TrafficRelay
 from tests.processes import start_bkctl
 from tests.until import wait_until
 
+pytestmark = pytest.mark.battery  # of `make interop-full`
+
 LEDGERS, ENTRIES = 40, 20
 SLOW = "8KiB"
 """Per second: the drain takes half a minute, so that it is under way when the files change."""

@@ -12,6 +12,8 @@ from tests.interop.java_cluster import JavaCluster
 from tests.interop.security_modes import Mode, sides_of
 from tests.kerberos import Realm
 
+pytestmark = pytest.mark.battery  # of `make interop-full`
+
 
 @pytest.mark.parametrize("mode", Mode, ids=lambda mode: mode.name.lower())
 async def test_java_serves_java_and_refuses_a_plain_client(

@@ -15,6 +15,8 @@ from tests.interop.secured_clusters import OURS, secured_cluster
 from tests.interop.security_modes import PASSWORD, Mode, sides_of
 from tests.interop.traffic_relay import TrafficRelay
 
+pytestmark = pytest.mark.battery  # of `make interop-full`
+
 MARKER = b"an entry that the network must not see " * 3
 ONE_BOOKIE = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}
 LEDGER_PASSWORD = "ledger-password-4d1e"

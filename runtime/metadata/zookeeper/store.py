@@ -54,7 +54,6 @@ from bkctl.storage.measures import Outcomes
 
 logger = logging.getLogger(__name__)
 logger.addHandler(logging.NullHandler())  # silent unless the program configures logging
-
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
 """For --debug: every attempt to connect, and more. ``_change_state`` logs the events that matter once."""
 _kazoo_logger.addFilter(RedactingFilter())

@@ -95,7 +95,7 @@ async def test_secure_nodes_need_an_authentication(zookeeper: EmbeddedZooKeeper)
 @pytest.mark.parametrize(
     ("reference", "sentence"),
     [
-        (f"bkctl:{PASSWORD}", "must not be in the settings: give its location as file:PATH or env:VARIABLE"),
+        (f"bkctl:{PASSWORD}", "must not be in the settings: give its location as file:PATH, env:VARIABLE or fd:NUMBER"),
         ("file:/nowhere/secret", "from /nowhere/secret: No such file or directory"),
         ("env:BKCTL_TEST_NO_SUCH_SECRET", "is empty in the environment variable BKCTL_TEST_NO_SUCH_SECRET"),
     ],
