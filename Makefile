@@ -15,7 +15,7 @@ export PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test battery fuzz interop bench bench-recover bench-autorecovery explore soak soak-autorecovery faults demo lock dist site clean
+.PHONY: help setup check test battery fuzz interop interop-full bench bench-recover bench-tls bench-autorecovery explore soak soak-autorecovery faults demo lock dist site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,7 +28,7 @@ check: setup ## check format, lint, types and layers
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/mypy scripts/demo.py scripts/terminal_picture.py
-	.venv/bin/mypy -m scripts.settings_page -m scripts.doctor_page -m scripts.commands_page -m scripts.metrics_page -m scripts.site_pages
+	.venv/bin/mypy -m scripts.settings_page -m scripts.doctor_page -m scripts.commands_page -m scripts.metrics_page -m scripts.security_matrix_page -m scripts.site_pages
 	.venv/bin/lint-imports --no-cache
 	.venv/bin/mkdocs build --strict
 
@@ -51,7 +51,13 @@ fuzz: setup ## every property test ROUNDS times, with new random examples each t
 
 interop: setup ## tests with Apache BookKeeper (Java); needs a JDK and Maven
 	@scripts/build_interop.sh
-	$(PYTEST_PARALLEL) -m interop tests/interop $(PYTEST_ARGS)
+	$(PYTEST_PARALLEL) -m "interop and not battery" tests/interop $(PYTEST_ARGS)
+
+interop-full: setup ## every mode of security on every release of Java's bookies and on ours; writes the page of the results
+	@scripts/build_interop.sh
+	$(PYTEST) -n $(WORKERS) --dist load --junitxml=.cache/security-matrix.xml tests/interop/test_security_*.py $(PYTEST_ARGS)
+	$(VENV_PYTHON) -m scripts.security_matrix_page .cache/security-matrix.xml > docs/reference/security-matrix.md.new
+	mv docs/reference/security-matrix.md.new docs/reference/security-matrix.md
 
 explore: setup ## SEEDS random schedules of commands and faults on a simulated cluster (EXPLORE_ARGS="--first 300")
 	$(VENV_PYTHON) -m tests.sim.explorer --seeds $(SEEDS) $(EXPLORE_ARGS)
@@ -71,6 +77,10 @@ bench: setup ## adds per second and latency of one bookie; AGAINST=REV: CPU time
 bench-recover: setup ## recovery of a dead bookie on Java bookies, by bkctl and by Java's shell (BENCH_ARGS="--only tiny")
 	@scripts/build_interop.sh
 	$(VENV_PYTHON) -m tests.bench.recover $(BENCH_ARGS)
+
+bench-tls: setup ## adds and recovery with TLS and in clear text, on bkctl's bookies and on Java's, in one run
+	@scripts/build_interop.sh
+	$(VENV_PYTHON) -m tests.bench.tls $(BENCH_ARGS)
 
 bench-autorecovery: setup ## kill -9 of a Java bookie to full replication, by bkctl's and Java's daemons
 	@scripts/build_interop.sh

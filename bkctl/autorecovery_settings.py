@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from bkctl.commands.context import DaemonFlags, DaemonSettings, LogSettings
-from bkctl.commands.session import require_supported_security
+from bkctl.java_security import with_admin_stores
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, DaemonConfig
-from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
 from bkctl.setting_readers import (
     Given,
     Givens,
@@ -39,14 +41,22 @@ def resolve_daemon_of_bookie(sources: Sources) -> DaemonConfig:
 def _build_daemon(sources: Sources, values: Givens) -> DaemonConfig:
     metadata_uri, _ = resolve_metadata_uri(sources)
     of_commands, zookeeper = resolve_settings(sources), settings_of("zookeeper")
-    require_supported_security(of_commands)
     return DaemonConfig(
         metadata_uri=metadata_uri or "",
         autorecovery=build(values, AutorecoveryConfig, settings_of(_SECTION), _SECTION),
         replication=of_commands.replication,
-        client=of_commands.client,
+        client=_as_daemon(of_commands.client),
         zookeeper=build(server_zookeeper_values(sources), ZooKeeperConfig, zookeeper, "zookeeper"),
     )
+
+
+def _as_daemon(client: ClientConfig) -> ClientConfig:
+    """The daemon logs in by another section of the JAAS file than commands, as in Java."""
+    sasl = client.security.sasl
+    if sasl is None:
+        return client
+    sasl = msgspec.structs.replace(sasl, jaas_section=sasl.jaas_daemon_section)
+    return msgspec.structs.replace(client, security=msgspec.structs.replace(client.security, sasl=sasl))
 
 
 def daemon_values(sources: Sources, flags: DaemonFlags, *, is_java_admin_used: bool = True) -> Givens:
@@ -64,6 +74,6 @@ def daemon_values(sources: Sources, flags: DaemonFlags, *, is_java_admin_used: b
     values = toml_values(table, AutorecoveryConfig, _SECTION, origin, (_SECTION,)) | log
     if sources.conf is not None:
         of_java = (each for each in settings if is_java_admin_used or each.path[:2] != (_SECTION, "admin"))
-        values |= java_values(sources.conf, of_java)
+        values |= with_admin_stores(java_values(sources.conf, of_java), _SECTION)
     values |= variable_values(sources.environment, settings, values)
     return values | flag_values(flags, settings)

@@ -9,8 +9,10 @@ from bkctl.commands.context import BookieFlags, BookieSettings, JavaComparison, 
 from bkctl.commands.errors import InvalidArgumentError, NoDirectoryError
 from bkctl.java_conf import JavaConf
 from bkctl.java_keys import REFUSED, ignored_keys, is_refused, missing_feature_notes, unknown_key_notes
+from bkctl.java_security import bookie_security, with_admin_stores
 from bkctl.runtime.config import AdminConfig, BookieConfig, ZooKeeperConfig
 from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.security_config import BookieClientConfig
 from bkctl.setting_readers import (
     Given,
     Givens,
@@ -25,6 +27,7 @@ from bkctl.settings import (
     Sources,
     java_metadata_uri,
     resolve_metadata_uri,
+    section_values,
     server_zookeeper_values,
 )
 from bkctl.storage.config import normal_directory
@@ -35,7 +38,7 @@ DATA_DIRECTORY = "bkctl-data"
 """Directory for all data if nothing is configured."""
 
 _LOG = described(LogSettings, "bookie")
-_DIRECTORIES = {each.path[-1]: each.path for each in settings_of("bookie") if each.type == tuple[str, ...]}
+_DIRECTORIES = {each.path[-1]: each.path for each in settings_of("bookie") if each.path[-1].endswith("_directories")}
 _NOTHING_CONFIGURED = "nothing is configured"
 
 
@@ -93,7 +96,13 @@ def build_bookie(
     values = {path: given for path, given in values.items() if path not in log_paths}
     values["bookie", "metadata_uri"] = Given(metadata_uri or "", origin, f"metadata URI of {origin}")
     values |= {("bookie", *path): given for path, given in server_zookeeper_values(sources).items()}
-    settings = (*settings_of("bookie"), *described(ZooKeeperConfig, "bookie", "zookeeper"))
+    of_client = section_values(sources, "bookie_client")
+    values |= {("bookie", "client", *path[1:]): given for path, given in of_client.items()}
+    settings = (
+        *settings_of("bookie"),
+        *described(ZooKeeperConfig, "bookie", "zookeeper"),
+        *described(BookieClientConfig, "bookie", "client"),
+    )
     return build(values, BookieConfig, settings, "bookie"), log
 
 
@@ -102,7 +111,7 @@ def bookie_values(sources: Sources, flags: BookieFlags, *, has_own_cluster: bool
     settings = settings_of("bookie")
     values = _toml_values(sources)
     if sources.conf is not None:
-        values |= java_values(sources.conf, settings)
+        values |= with_admin_stores(java_values(sources.conf, settings), "bookie") | bookie_security(sources.conf)
     values |= variable_values(sources.environment, settings, values)
     values |= flag_values(flags, settings)
     for path in _DIRECTORIES.values():
@@ -132,6 +141,8 @@ def _toml_values(sources: Sources) -> Givens:
     table, origin = dict(sources.toml.bookie), sources.toml_path or ""
     if "metadata_uri" in table or "zookeeper" in table:
         raise ConfigurationError(f"{origin}: metadata_uri and [zookeeper] belong outside [bookie]")
+    if "client" in table:
+        raise ConfigurationError(f"{origin}: bookie.client belongs in [bookie_client]")
     above: Givens = {}
     for path in (*_DIRECTORIES.values(), *(each.path for each in _LOG)):
         if path[-1] in table:
@@ -178,7 +189,8 @@ def _admin_differences(config: AdminConfig) -> list[str]:
         notes.append(
             f"httpServerHost is {config.http_host} (probes and scrapes from other machines do not reach the admin port)"
         )
-    if config.token_file is None:
+    has_client_ca = config.is_tls_enabled and (config.tls is None or config.tls.ca_file is not None)
+    if config.token_file is None and not has_client_ca:
         notes.append("adminTokenFile is not set (the admin port refuses requests that change something)")
     return notes
 

@@ -30,6 +30,8 @@ GROUPS: Mapping[str, str] = {
         "bkctl recover ID... is short for bkctl recover failed-bookie ID...",
     "audit": "Count live copies, and list under-replicated ledgers.\n\n"
         "bkctl audit is short for bkctl audit run.",
+    "tls": "Make and check certificates of bookies and clients.\n\n"
+        "A cluster with TLS and logins, step by step: bkctl help secure-a-cluster.",
     "config": "Show and explain settings and their sources; choose a cluster.",
     "dev": "Run servers on this machine: a cluster, or only ZooKeeper.",
     "dev cluster": "Run a whole cluster on this machine, for development.",
@@ -179,6 +181,9 @@ COMMANDS: Mapping[str, Leaf] = {
     "audit run": Leaf("audit.run", "Count live copies, and list under-replicated ledgers."),
     "audit show": Leaf("audit.show", "Print the report of an earlier audit, with its exit code."),
     "audit orphans": Leaf("audit.orphans", "List ledgers of Pulsar that its metadata no longer names."),
+    "tls init": Leaf("tls.init",
+        "Make a CA and certificates for the hosts of bookies and for clients, and print the settings that use them."),
+    "tls check": Leaf("tls.check", "Check certificates: those of the settings or of files, and those of live bookies."),
     "config show": Leaf("configuration", "Show the value of every setting."),
     "config explain": Leaf("configuration",
         "Explain a setting: meaning, unit, range, default, Java key, variable, value and source."),

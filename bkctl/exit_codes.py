@@ -97,6 +97,7 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     TimeoutError: ExitCode.TIMEOUT,
     WaitTimeoutError: ExitCode.TIMEOUT,
     runtime_errors.AdminAccessError: ExitCode.AUTH,
+    runtime_errors.AuthenticationError: ExitCode.AUTH,
     runtime_errors.MetadataAuthError: ExitCode.AUTH,
     runtime_errors.UnauthorizedError: ExitCode.AUTH,
     runtime_errors.LedgerPasswordError: ExitCode.AUTH,
@@ -117,6 +118,8 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     storage_errors.UnpairedIndexError: ExitCode.REFUSED,
     KeyboardInterrupt: ExitCode.INTERRUPTED,
 }
+
+_REFUSALS = (runtime_errors.MetadataAuthError, runtime_errors.AuthenticationRequiredError)
 
 _SERVER_ERRORS: dict[type[BaseException], ServerExitCode] = {
     BaseException: ServerExitCode.SERVER_EXCEPTION,
@@ -178,7 +181,7 @@ def _is_of_permission(error: BaseException | None) -> bool:
     """Whether a file or a login was refused. An error of a connection names no file: a firewall refuses with EPERM."""
     if isinstance(error, PermissionError):
         return error.filename is not None
-    return isinstance(error, runtime_errors.MetadataAuthError)
+    return isinstance(error, _REFUSALS)
 
 
 def _nearest(error: BaseException, table: Mapping[type[BaseException], int], default: int) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from bkctl.commands.parse import near_miss
+from bkctl.java_security import KEYS as SECURITY_KEYS
 from bkctl.setting_readers import all_settings
 
 JavaSetting: TypeAlias = tuple[str, str | None, str]
@@ -24,20 +25,20 @@ def _split(keys: str) -> frozenset[str]:
 OLDER_URI: Final = _split("zkServers zkLedgersRootPath ledgerManagerFactoryClass")
 """Keys that make up the metadata URI in files without metadataServiceUri."""
 
-USED: Final = OLDER_URI | {
-    key
-    for each in all_settings()
-    if each.setting.java is not None
-    for key in (each.java_key, each.setting.java.older)
-    if key is not None
-}
+USED: Final = (
+    OLDER_URI
+    | SECURITY_KEYS
+    | {
+        key
+        for each in all_settings()
+        if each.setting.java is not None
+        for key in (each.java_key, each.setting.java.older)
+        if key is not None
+    }
+)
 """Keys that set something, here or in the commands that act as clients. logFile and logLevel are bkctl's own."""
 
 REFUSED: Final = {
-    "tlsProviderFactoryClass": "TLS is not supported yet",
-    "httpServerTlsEnable": "TLS of the admin interface is not supported yet",
-    "bookieAuthProviderFactoryClass": "authentication is not supported yet",
-    "authorizedRoles": "restricting clients is not supported yet",
     "skipReplayJournalInvalidRecord": "it would skip the rest of a journal after a damaged record, with acknowledged "
     "entries and fences, and the bookie would later report these as missing. To replace a bookie whose journal does "
     "not replay, run bkctl decommission: it copies its ledgers from the other bookies",
@@ -52,10 +53,7 @@ _IGNORED: Final = {
         enableTaskExecutionStats exposeDefaultJVMMetrics limitStatsLogging prometheusStatsLatencyRolloverSeconds
         sanityCheckMetricsEnabled taskExecutionWarnTimeMicros
         """,
-    "the admin interface is part of bkctl, and has no TLS": """
-        httpServerClass httpServerKeyStorePassword httpServerKeyStorePath httpServerTrustStorePassword
-        httpServerTrustStorePath
-        """,
+    "the admin interface is part of bkctl": "httpServerClass",
     "the bookie has its own storage engine": """
         entryLogPerLedgerCounterLimitsMultFactor entrylogMapAccessExpiryTimeInSeconds fileInfoCacheInitialCapacity
         fileInfoFormatVersionToWrite fileInfoMaxIdleTime ledgerStorageClass maximumNumberOfActiveEntryLogs
@@ -108,17 +106,12 @@ _IGNORED: Final = {
         metastoreMaxEntriesPerScan nettyUsePooledBuffers org.apache.bookkeeper.conf.readsystemproperties
         preserveMdcForTaskExecution registrationManagerClass
         """,
-    "TLS and authentication are off": """
-        bookkeeper.sasl.servicename kerberos.kinit saslJaasAuditorSectionName
-        saslJaasBookieSectionName saslJaasClientAllowedIds saslJaasClientSectionName
-        tlsCertFilesRefreshDurationSeconds tlsCertificatePath tlsClientAuthentication tlsEnabledCipherSuites
-        tlsEnabledProtocols tlsHostnameVerificationEnabled tlsKeyStore tlsKeyStorePasswordPath tlsKeyStoreType
-        tlsProvider tlsTrustStore tlsTrustStorePasswordPath tlsTrustStoreType
+    "TLS comes from OpenSSL, and files that change are used by the next connection": """
+        tlsCertFilesRefreshDurationSeconds tlsProvider
         """,
-    "a bookie does not log in; commands and the daemon refuse a file with it, because they cannot log in yet": """
-        clientAuthProviderFactoryClass
+    "commands and the daemon log in as [bookie_client.sasl] says, with the ticket of kinit for Kerberos": """
+        kerberos.kinit
         """,
-    "the operating system decides who may start the bookie": "permittedStartupUsers",
     "port 0 is allowed without it": "allowEphemeralPorts",
     "a bookie serves both wire protocols, v2 and v3": "useV2WireProtocol",
     "directories may always share a disk": "allowMultipleDirsUnderSameDiskPartition",
@@ -138,9 +131,9 @@ _IGNORED: Final = {
         addEntryQuorumTimeoutSec batchReadEnabled bookieAddressResolverEnabled bookieConnectionErrorQuarantineEnabled
         bookieErrorThresholdPerInterval bookieHealthCheckEnabled bookieHealthCheckIntervalSeconds
         bookieMaxMultipleForWeightBasedPlacement bookieQuarantineRatio bookieQuarantineTimeSeconds
-        clientConnectBookieUnavailableLogThrottling clientKeyStore clientKeyStorePasswordPath clientKeyStoreType
+        clientConnectBookieUnavailableLogThrottling
         clientReceiveBufferSize clientRole clientSendBufferSize clientSockKeepalive clientTcpNoDelay
-        clientTcpUserTimeoutMillis clientTrustStore clientTrustStorePasswordPath clientTrustStoreType
+        clientTcpUserTimeoutMillis
         clientWriteBufferHighWaterMark clientWriteBufferLowWaterMark delayEnsembleChange desiredNumZonesPerWriteQuorum
         digestType disableEnsembleChangeFeatureName enableBookieAddressTracking
         enableBookieFailureTracking enableDigestTypeAutodetection enableParallelRecoveryRead

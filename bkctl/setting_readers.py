@@ -17,6 +17,7 @@ from bkctl.runtime.autorecovery.config import AutorecoveryConfig
 from bkctl.runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.security_config import BookieClientConfig
 from bkctl.storage.setting import DURATION_S_MAX, MEBIBYTE, Described, Java, Setting, described
 
 if TYPE_CHECKING:
@@ -56,14 +57,15 @@ def flag_values(flags: msgspec.Struct, settings: Iterable[Described]) -> Givens:
 
 
 def variable_values(environment: Mapping[str, str], settings: Iterable[Described], weaker: Givens) -> Givens:
-    """BKCTL_* variables. A secret is not copied: the value refers to it, if ``weaker`` has the table it belongs to."""
+    """BKCTL_* variables. A secret is not copied: the value refers to it, if its table has another value."""
     givens: Givens = {}
     for each in settings:
         if not (text := environment.get(each.variable)):
             continue
         written = f"{each.variable}={text}"
         if each.setting.is_secret:
-            if len(each.path) > 2 and not any(path[: len(each.path) - 1] == each.path[:-1] for path in weaker):
+            table = each.path[:-1]
+            if len(each.path) > 2 and not any(path[: len(table)] == table for path in (*weaker, *givens)):
                 continue
             text = written = f"env:{each.variable}"
         givens[each.path] = Given(_parsed(each, text, written), each.variable, written)
@@ -210,6 +212,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "": GeneralConfig,
     "zookeeper": ZooKeeperConfig,
     "client": ClientConfig,
+    "bookie_client": BookieClientConfig,
     "replication": ReplicationConfig,
     "autorecovery": AutorecoveryConfig,
     "bookie": BookieConfig,
@@ -217,14 +220,20 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
 """The struct of each section; the section without a name is before the first table."""
 
 
+ELSEWHERE: dict[str, str] = {"zookeeper": "zookeeper", "client": "bookie_client"}
+"""Fields of ``BookieConfig`` that have a section of their own."""
+
+
 @functools.cache
 def settings_of(section: str) -> tuple[Described, ...]:
     """The settings of a section. A bookie's [zookeeper] is that of all commands; its log is in [bookie], too.
 
-    So is the log of a daemon in [autorecovery].
+    So is the log of a daemon in [autorecovery]. How clients and bookies connect to bookies is in [bookie_client].
     """
+    if section == "client":
+        return tuple(each for each in described(ClientConfig, section) if each.path[1] != "security")
     if section == "bookie":
-        own = (each for each in described(BookieConfig, section) if each.path[1] != "zookeeper")
+        own = (each for each in described(BookieConfig, section) if each.path[1] not in ELSEWHERE)
         return (*own, *described(LogSettings, section))
     if section == "autorecovery":
         # The bookie's log and admin interface have the same settings; a daemon of its own has its own variables.

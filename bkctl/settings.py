@@ -14,11 +14,12 @@ The TOML file (default ``$XDG_CONFIG_HOME/bkctl/config.toml``)::
     read_only = true            # refuse commands that change the cluster
     instance_id = "0b7e1a2c-1111-4222-8333-944455556666"    # refuse them on any other cluster, too
 
-    [contexts.prod.zookeeper]   # [zookeeper] for this cluster only
+    [contexts.prod.zookeeper]   # [zookeeper] for this cluster only; also [contexts.prod.bookie_client]
 
     [zookeeper]                 # fields of bkctl.runtime.config.ZooKeeperConfig; also [zookeeper.sasl], [.tls]
     digest = "file:/etc/bkctl/zookeeper-digest"     # secrets: where they are, file:PATH or env:VARIABLE
     [client]                    # fields of bkctl.runtime.config.ClientConfig
+    [bookie_client.tls]         # fields of bkctl.runtime.security_config.ClientTlsConfig; also [bookie_client.sasl]
     [replication]               # fields of bkctl.runtime.replication.config.ReplicationConfig
     [autorecovery]              # fields of bkctl.runtime.autorecovery.config.AutorecoveryConfig, and the log
     [bookie]                    # fields of bkctl.runtime.config.BookieConfig, and the three lists of directories
@@ -37,11 +38,12 @@ from bkctl.commands.config import GeneralConfig, GlobalFlags, Settings
 from bkctl.commands.context import ContextInfo, Contexts
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import parse_duration_s
+from bkctl.java_security import client_security
 from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.security_config import BookieClientConfig
 from bkctl.setting_readers import (
-    FALSE,
     SECTIONS,
     Given,
     Givens,
@@ -58,6 +60,9 @@ if TYPE_CHECKING:
     from bkctl.java_conf import JavaConf
 
 
+_SECTIONS_OF_CONTEXTS = ("zookeeper", "bookie_client")
+
+
 class TomlContext(msgspec.Struct, frozen=True):
     """A named cluster."""
 
@@ -65,6 +70,7 @@ class TomlContext(msgspec.Struct, frozen=True):
     read_only: bool = False
     instance_id: str | None = None
     zookeeper: dict[str, Any] = {}
+    bookie_client: dict[str, Any] = {}
 
 
 class TomlFile(msgspec.Struct, frozen=True):
@@ -73,6 +79,7 @@ class TomlFile(msgspec.Struct, frozen=True):
     contexts: dict[str, TomlContext] = {}
     zookeeper: dict[str, Any] = {}
     client: dict[str, Any] = {}
+    bookie_client: dict[str, Any] = {}
     replication: dict[str, Any] = {}
     autorecovery: dict[str, Any] = {}
     bookie: dict[str, Any] = {}
@@ -120,16 +127,21 @@ def general_values(sources: Sources) -> Givens:
 
 
 def section_values(sources: Sources, section: str) -> Givens:
-    """The values from files and environment for a section; in [zookeeper] the table of the selected context wins."""
+    """The values from files and environment for a section; a table of the selected context wins."""
     settings, struct, origin = settings_of(section), SECTIONS[section], sources.toml_path or ""
-    values = toml_values(getattr(sources.toml, section), struct, section, origin, (section,))
+    own = getattr(sources.toml, section)
+    if section == "client" and "security" in own:
+        raise ConfigurationError(f"{origin}: client.security belongs in [bookie_client.tls] and [bookie_client.sasl]")
+    values = toml_values(own, struct, section, origin, (section,))
     context_name = _context_name(sources) or ""
-    if section == "zookeeper" and context_name in sources.toml.contexts:
-        table = sources.toml.contexts[context_name].zookeeper
+    if section in _SECTIONS_OF_CONTEXTS and context_name in sources.toml.contexts:
+        table = getattr(sources.toml.contexts[context_name], section)
         values = {path: given for path, given in values.items() if path[1] not in table}
-        values |= toml_values(table, struct, f"contexts.{context_name}.zookeeper", origin, (section,))
+        values |= toml_values(table, struct, f"contexts.{context_name}.{section}", origin, (section,))
     if sources.conf is not None:
         java = java_values(sources.conf, settings)
+        if section == "bookie_client":
+            java = client_security(sources.conf)
         limit = java.get(("client", "writer_frame_bytes_max"))
         if limit is not None and limit.value > ClientConfig().frame_bytes_max:
             values.setdefault(("client", "frame_bytes_max"), limit)
@@ -175,26 +187,21 @@ def resolve_settings(sources: Sources) -> Settings:
         color=general.color,
         has_progress=not general.no_progress,
         zookeeper=build(zookeeper_values(sources), ZooKeeperConfig, settings_of("zookeeper"), "zookeeper"),
-        client=build(section_values(sources, "client"), ClientConfig, settings_of("client"), "client"),
+        client=resolve_client(sources),
         replication=build(
             section_values(sources, "replication"), ReplicationConfig, settings_of("replication"), "replication"
         ),
-        unsupported_security=None if sources.conf is None else unsupported_security(sources.conf),
     )
 
 
-_CLIENT_SECURITY = {"tlsProviderFactoryClass": "TLS", "clientAuthProviderFactoryClass": "a login"}
-
-
-def unsupported_security(conf: JavaConf) -> str | None:
-    """Why a client must not use this file: it would leave out the encryption, or the login, that the file asks for."""
-    for key, value, _ in conf.settings():
-        if key in _CLIENT_SECURITY and value is not None and value.lower() not in FALSE:
-            return (
-                f"{conf.source(key)} asks for {_CLIENT_SECURITY[key]}, which clients of bkctl do not support yet; to "
-                "talk to bookies without it, leave the key out, or use --metadata-uri instead of the file"
-            )
-    return None
+def resolve_client(sources: Sources) -> ClientConfig:
+    """[client], with [bookie_client] as its security; ConfigurationError."""
+    client = build(section_values(sources, "client"), ClientConfig, settings_of("client"), "client")
+    values = section_values(sources, "bookie_client")
+    if not values:
+        return client
+    security = build(values, BookieClientConfig, settings_of("bookie_client"), "bookie_client")
+    return msgspec.structs.replace(client, security=security)
 
 
 def zookeeper_values(sources: Sources) -> Givens:

@@ -44,8 +44,9 @@ class GeneralConfig(msgspec.Struct, frozen=True, kw_only=True):
     timeout: Annotated[str, Setting("Longest wait for ZooKeeper: a number with ms, s, m or h",
         flag="--timeout")] = "10s"
     trash_retention_days: Annotated[int, Setting("How long deleted metadata is kept for undo", unit="days", low=0)] = 30
-    admin_token_hosts: Annotated[str | None, Setting("Hosts, with commas, that get the admin token of any bookie",
-        unset="only the host of the bookie's ID")] = None
+    admin_token_hosts: Annotated[str | None, Setting(
+        "HOST or HOST:PORT, with commas, of admin ports that get the token of any bookie, even in clear text",
+        unset="over HTTPS, if the certificate names the host of the bookie's ID")] = None
     yes: Annotated[bool, Setting("Answer yes to confirmations", flag="--yes", toml="")] = False
     read_only: Annotated[bool, Setting("Refuse commands that change something", toml="")] = False
     no_progress: Annotated[bool, Setting("Show no progress bars", flag="--no-progress", toml="")] = False
@@ -127,8 +128,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     zookeeper: ZooKeeperConfig = ZooKeeperConfig()
     client: ClientConfig = ClientConfig()
     replication: ReplicationConfig = ReplicationConfig()
-    unsupported_security: str | None = None
-    """Why no client may use these settings: the Java file asks for TLS or a login."""
 
     @property
     def is_rehearsal(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from bkctl.commands.bookie.admin_access import read_token
+from bkctl.commands.bookie.admin_access import read_credentials
 from bkctl.commands.bookie.by_retention import wait_for_retention
 from bkctl.commands.bookie.leaving import (
     WAIT_DEFAULT,
@@ -77,7 +77,7 @@ async def decommission(
         accepted=_accepted(leaving, accept_loss, from_file),
         is_risk_accepted=accept_risk,
         copying=flags,
-        token=read_token(context, token_file),
+        credentials=read_credentials(context, token_file),
     )
     if by_retention and not await wait_for_retention(context, request):
         return Outcome.PARTIAL

@@ -26,6 +26,7 @@ from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.shared_options import takes_copy_options
 from bkctl.commands.work_end import Verdict, print_end
+from bkctl.runtime.client.access import require_access
 from bkctl.runtime.errors import LedgerNotFoundError
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.replication.judge.bad_copies import BadCopies, InPlacePlan, LedgerInPlace
@@ -154,6 +155,7 @@ def _found_before(session: Session, path: str, ledger_ids: Sequence[int]) -> dic
 
 async def _repair(context: CommandContext, session: Session, policy: Policy) -> InPlaceRepair:
     ports = (await session.client()).ports
+    await require_access(ports)
     return InPlaceRepair(ports, await session.locks(), policy, partial(report_outage, context.console))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from bkctl.commands.rendering import Table
 from bkctl.commands.safety.gate import Change, open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session
+from bkctl.runtime.client.access import require_access
 from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
@@ -104,9 +105,13 @@ def policy_of(
     return Policy(config=config, open_ledgers=open_ledgers or OpenLedgers.WAIT, pace=pace)
 
 
-async def replication_access(context: CommandContext, session: Session, policy: Policy) -> ReplicationAccess:
-    """Parts for one run; ClusterNotFoundError."""
+async def replication_access(
+    context: CommandContext, session: Session, policy: Policy, sources: Collection[str] = ()
+) -> ReplicationAccess:
+    """Parts for one run. ClusterNotFoundError; AuthenticationRequiredError if no bookie accepts this client, or one of
+    ``sources`` does not."""
     ports = (await session.client()).ports
+    await require_access(ports, sources)
     recovery = BookieRecovery(
         ports,
         session.cookies,

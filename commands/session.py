@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from bkctl.commands.config import Settings
 from bkctl.commands.console import Console
 from bkctl.commands.context import CommandContext
 from bkctl.runtime.errors import ConfigurationError
@@ -138,7 +137,6 @@ class Session:
         """A ledger client on this session; ClusterNotFoundError."""
         from bkctl.runtime.client import LedgerClient
 
-        require_supported_security(self._context.settings)
         client = LedgerClient.on_session(self.store, await self.ledgers(), self._context.settings.client)
         self._at_end.push_async_callback(client.close)
         return client
@@ -153,7 +151,6 @@ class Session:
         from bkctl.runtime.net.loop import LoopClock
         from bkctl.runtime.net.pool import BookiePool
 
-        require_supported_security(self._context.settings)
         config = self._context.settings.client
         config = msgspec.structs.replace(
             config,
@@ -189,12 +186,6 @@ class Session:
         )
 
 
-def require_supported_security(settings: Settings) -> None:
-    """ConfigurationError if the Java file asks clients for TLS or a login: these are never silently left out."""
-    if settings.unsupported_security is not None:
-        raise ConfigurationError(settings.unsupported_security)
-
-
 def require_metadata_uri(context: CommandContext) -> str:
     """Metadata URI of the settings; ConfigurationError explains how to specify a cluster."""
     if context.settings.metadata_uri is None:
@@ -224,8 +215,6 @@ async def open_session(
     from bkctl.runtime.metadata.uri import parse_metadata_uri
     from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 
-    if not metadata_uri:  # with one, the settings are those of a bookie, which judges its file itself
-        require_supported_security(context.settings)
     gc.set_threshold(*GC_THRESHOLDS)
     uri = parse_metadata_uri(metadata_uri or require_metadata_uri(context))
     config = context.settings.zookeeper

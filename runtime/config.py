@@ -7,6 +7,14 @@ from typing import Annotated
 
 import msgspec
 
+from bkctl.runtime.security_config import (
+    AdminTlsConfig,
+    BookieClientConfig,
+    BookieLoginConfig,
+    BookieTlsConfig,
+    ClientLogin,
+    ClientTlsConfig,
+)
 from bkctl.storage.config import StorageConfig
 from bkctl.storage.setting import WHOLE_NUMBER_MAX, Java, Setting
 
@@ -29,35 +37,22 @@ class LayoutConfig(msgspec.Struct, frozen=True, kw_only=True):
         java=Java("allowShadedLedgerManagerFactoryClass"))] = False
 
 
-class SaslMechanism(enum.StrEnum):
-    """SASL mechanism of a session."""
+class ZooKeeperSaslConfig(ClientLogin, frozen=True, kw_only=True):
+    """SASL authentication of the ZooKeeper session: the table ``[zookeeper.sasl]``."""
 
-    DIGEST_MD5 = "DIGEST-MD5"
-    GSSAPI = "GSSAPI"
-
-
-class ZooKeeperSaslConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """SASL authentication of the ZooKeeper session (in Java the section Client of the JAAS file)."""
-
-    mechanism: Annotated[SaslMechanism, Setting(
-        "SASL mechanism; GSSAPI needs the kerberos package and a cached ticket")] = SaslMechanism.DIGEST_MD5
-    username: Annotated[str | None, Setting("User name for DIGEST-MD5")] = None
-    password: Annotated[str | None, Setting("Location of the password: file:PATH or env:VARIABLE",
-        is_secret=True, variable="BKCTL_ZOOKEEPER_SASL_PASSWORD")] = None
     service: Annotated[str, Setting("First part of the servers' principal, for GSSAPI")] = "zookeeper"
-    principal: Annotated[str | None, Setting("Principal of this client, for GSSAPI", unset="that of the ticket")] = None
+    jaas_section: Annotated[str, Setting("Section of the JAAS file")] = "Client"
 
 
-class ZooKeeperTlsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """TLS of the connections to ZooKeeper, with PEM files (in Java the JVM properties zookeeper.ssl.*)."""
+class ZooKeeperTlsConfig(ClientTlsConfig, frozen=True, kw_only=True):
+    """TLS of the connections to ZooKeeper (in Java the JVM properties zookeeper.ssl.*)."""
 
-    ca_file: Annotated[str | None, Setting("PEM file of the CA certificates that sign the servers' certificates",
+    ca_file: Annotated[str | None, Setting("File with the CA certificates that sign the servers' certificates",
         unset="those of the system")] = None
-    certificate_file: Annotated[str | None, Setting("PEM file of this client's certificate and its chain")] = None
-    key_file: Annotated[str | None, Setting("PEM file of the certificate's private key",
+    key_file: Annotated[str | None, Setting("PEM file of the private key, or PKCS12 file of key and certificate",
         unset="certificate_file")] = None
-    key_password: Annotated[str | None, Setting("Location of the private key's password: file:PATH or env:VARIABLE",
-        is_secret=True, variable="BKCTL_ZOOKEEPER_KEY_PASSWORD")] = None
+    key_password: Annotated[str | None, Setting("Location of the password of key_file: file:PATH, env:VARIABLE or "
+        "fd:NUMBER", is_secret=True, variable="BKCTL_ZOOKEEPER_KEY_PASSWORD")] = None
     is_hostname_checked: Annotated[bool, Setting(
         "Require that a server's certificate matches the host of the metadata URI")] = True
 
@@ -78,7 +73,8 @@ class ZooKeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
     has_secure_acl: Annotated[bool, Setting("Create nodes that only the authenticated user may use",
         java=Java("zkEnableSecurity"))] = False
     digest: Annotated[str | None, Setting(
-        "Location of USER:PASSWORD for digest authentication: file:PATH or env:VARIABLE", is_secret=True)] = None
+        "Location of USER:PASSWORD for digest authentication: file:PATH, env:VARIABLE or fd:NUMBER",
+        is_secret=True)] = None
     sasl: ZooKeeperSaslConfig | None = None
     tls: ZooKeeperTlsConfig | None = None
     layout: LayoutConfig = LayoutConfig()
@@ -164,6 +160,7 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     suspect_bookie_s: Annotated[float, Setting("How long a failed bookie is a last resort for reads and new ensembles",
         unit="s", above=0)] = 30.0
     placement: PlacementConfig = PlacementConfig()
+    security: BookieClientConfig = BookieClientConfig()
 
 
 class DiskConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -356,6 +353,10 @@ class AdminConfig(msgspec.Struct, frozen=True, kw_only=True):
         java=Java("httpServerPort"))] = 8080
     token_file: Annotated[str | None, Setting("File with the token that changes over TCP need",
         java=Java("adminTokenFile"), variable="BKCTL_ADMIN_TOKEN_FILE", unset="no changes over TCP")] = None
+    is_tls_enabled: Annotated[bool, Setting(
+        "Serve the admin port over HTTPS, with the files of [bookie.admin.tls], or else of [bookie.tls]",
+        java=Java("httpServerTlsEnable"))] = False
+    tls: AdminTlsConfig | None = None
     host_names: Annotated[tuple[str, ...], Setting(
         "Names, other than this machine's own, by which clients may ask over TCP; *: all", unset="none",
         java=Java("adminHostNames"))] = ()
@@ -420,8 +421,14 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
         above=0)] = 60.0
     frame_bytes_max: Annotated[int, Setting("Largest request, including its length word",
         unit="bytes", low=1024, high=_INT_MAX, java=Java("nettyMaxFrameSizeBytes"))] = 5 * 1024 * 1024
+    permitted_startup_users: Annotated[tuple[str, ...], Setting("Users of the system that may start the bookie",
+        java=Java("permittedStartupUsers"), unset="all")] = ()
     disks: DiskConfig = DiskConfig()
     garbage_collection: GarbageCollectionConfig = GarbageCollectionConfig()
     integrity: IntegrityConfig = IntegrityConfig()
     admin: AdminConfig = AdminConfig()
+    tls: BookieTlsConfig | None = None
+    sasl: BookieLoginConfig | None = None
+    client: BookieClientConfig = BookieClientConfig()
+    """How this bookie connects to other bookies, for repairs: the table ``[bookie_client]``."""
     zookeeper: ZooKeeperConfig = ZooKeeperConfig()

@@ -6,6 +6,7 @@ BkctlError
 ├── RefusedError                a safety condition is not met; nothing was changed
 ├── ConflictError               another process has locked or changed it
 ├── AdminAccessError            no permission to use an admin interface
+├── AuthenticationError         a login, a certificate or a role was not accepted
 ├── ProtocolError               a peer violated the protocol
 ├── EntryDigestError            an entry body is damaged, or belongs to another entry
 ├── MetadataError
@@ -62,6 +63,10 @@ class ConflictError(BkctlError):
 
 class AdminAccessError(BkctlError):
     """The admin interface of a server requires another user, or another token."""
+
+
+class AuthenticationError(BkctlError):
+    """A login, a certificate or a role was not accepted, by the other side or by this one."""
 
 
 class ProtocolError(BkctlError):

@@ -14,6 +14,7 @@ from typing import ParamSpec, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from bkctl.runtime.errors import BookieError
 from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.protocol.messages import BookieAnswer, BookieCall, ReadAnswer, ReadCall
 from bkctl.runtime.protocol.status import Status
@@ -79,6 +80,9 @@ class Host(Protocol):
 
     def name(self) -> str:
         """Host name of this machine."""
+
+    def user(self) -> str:
+        """Name of the user of the system that runs this process; its number if it has no name."""
 
     def canonical_name(self) -> str:
         """Name of this machine as a Java process writes it to a lock."""
@@ -243,6 +247,9 @@ class Bookies(Protocol):
 
     async def info(self, bookie_id: BookieId) -> BookieInfo:
         """Disk space; raises BookieError."""
+
+    def error_of(self, status: Status, bookie_id: BookieId, detail: str = "") -> BookieError:
+        """The error of a status other than OK that a request to this bookie ended with, with its reason if known."""
 
     async def close(self) -> None:
         """Fail pending requests with UNAVAILABLE and close all connections."""

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from bkctl.runtime.config import ZooKeeperConfig
-from bkctl.runtime.metadata.zookeeper.access import read_secret
+from bkctl.runtime.config import ZooKeeperConfig, ZooKeeperSaslConfig
+from bkctl.runtime.security.client_login import PasswordLogin, read_client_login
+from bkctl.runtime.security.secrets import read_secret
 
 _VARIABLE = "BKCTL_SECRET_"
 
@@ -27,17 +28,26 @@ def take_secrets(config: ZooKeeperConfig, environment: Mapping[str, str]) -> tup
     """The settings with a variable in place of each secret, and the values of these variables; ConfigurationError."""
     secrets = Secrets()
 
-    def take(reference: str | None, purpose: str) -> str | None:
-        if reference is None:
-            return None
+    def keep(secret: str) -> str:
         name = f"{_VARIABLE}{len(secrets)}"
-        secrets[name] = read_secret(reference, purpose, environment)
+        secrets[name] = secret
         return f"env:{name}"
+
+    def take(reference: str | None, purpose: str) -> str | None:
+        return None if reference is None else keep(read_secret(reference, purpose, environment))
 
     sasl, tls = config.sasl, config.tls
     if sasl is not None:
-        sasl = msgspec.structs.replace(sasl, password=take(sasl.password, "the SASL password for ZooKeeper"))
+        login = read_client_login(sasl, "zookeeper.sasl", environment)
+        # Kerberos has its files on each host.
+        if isinstance(login, PasswordLogin):
+            name = keep(login.password)
+            sasl = ZooKeeperSaslConfig(username=login.username, password=name, service=sasl.service)
     if tls is not None:
-        tls = msgspec.structs.replace(tls, key_password=take(tls.key_password, "the password of the ZooKeeper key"))
+        tls = msgspec.structs.replace(
+            tls,
+            ca_password=take(tls.ca_password, "zookeeper.tls.ca_password"),
+            key_password=take(tls.key_password, "zookeeper.tls.key_password"),
+        )
     digest = take(config.digest, "the user and password for ZooKeeper")
     return msgspec.structs.replace(config, digest=digest, sasl=sasl, tls=tls), secrets

@@ -95,9 +95,18 @@ def _run_command(requests: socket.socket, stdout: int, stderr: int, directory: i
     os._exit(exit_code)
 
 
+_LEFT_OUT = (
+    "bkctl.spark_reports.",
+    "bkctl.__main__",
+    "bkctl.runtime.security.kerberos",
+    "bkctl.runtime.metadata.zookeeper.kerberos_login",
+)
+"""Modules that need optional packages, and the one that runs bkctl."""
+
+
 def _import_all() -> None:
     for module in pkgutil.walk_packages(bkctl.__path__, "bkctl."):
-        if not module.name.endswith(".__main__") and not module.name.startswith("bkctl.spark_reports."):
+        if not module.name.startswith(_LEFT_OUT):
             importlib.import_module(module.name)
 
 

@@ -154,8 +154,8 @@ def start_cluster(new_metadata_uri: Callable[[], str], tmp_path: Path) -> Iterat
     """
     with contextlib.ExitStack() as clusters:
 
-        def start(bookie_count: int, **settings: int) -> Cluster:
-            cluster = Cluster(str(tmp_path / f"cluster-{next(_root_numbers)}"), new_metadata_uri(), **settings)
+        def start(bookie_count: int, session_ms: int = 5000) -> Cluster:
+            cluster = Cluster(str(tmp_path / f"cluster-{next(_root_numbers)}"), new_metadata_uri(), session_ms)
             clusters.callback(cluster.stop)
             cluster.up(bookie_count)
             return cluster

@@ -375,11 +375,18 @@ class TerminalSession:
 class Cluster:
     """Bookies below one directory, on a ledgers root of their own in a ZooKeeper that runs already.
 
-    The session of a killed bookie ends after ``session_ms``.
+    The session of a killed bookie ends after ``session_ms``. ``variables`` are settings of bookies and commands.
     """
 
-    def __init__(self, directory: str, metadata_uri: str = "", session_ms: int = 5000) -> None:
+    def __init__(
+        self,
+        directory: str,
+        metadata_uri: str = "",
+        session_ms: int = 5000,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.directory = directory
+        self._variables = dict(variables or {})
         self.metadata_uri = metadata_uri
         self._session_ms = session_ms
         self.bookies: list[BookieProcess] = []
@@ -389,11 +396,21 @@ class Cluster:
         """Start what does not run; also brings a cluster back after ``down``."""
         made = self.run("cluster", "init", "--if-not-exists")
         assert made.exit_code == 0, made.stderr
-        for number in range(len(self.bookies) + 1, bookie_count + 1):
-            port, directory = free_port(), f"{self.directory}/bookie-{number}"
-            os.makedirs(directory, exist_ok=True)
-            self.bookies.append(BookieProcess(f"{LOOPBACK}:{port}", 0, port, directory, f"{directory}/bookie.log"))
+        while len(self.bookies) < bookie_count:
+            self._new_bookie()
         self._start([bookie for bookie in self.bookies if not self._is_running(bookie.id)])
+
+    def add_bookie(self) -> str:
+        """Start one more bookie; its id."""
+        bookie = self._new_bookie()
+        self._start([bookie])
+        return bookie.id
+
+    def _new_bookie(self) -> BookieProcess:
+        port, directory = free_port(), f"{self.directory}/bookie-{len(self.bookies) + 1}"
+        os.makedirs(directory, exist_ok=True)
+        self.bookies.append(BookieProcess(f"{LOOPBACK}:{port}", 0, port, directory, f"{directory}/bookie.log"))
+        return self.bookies[-1]
 
     def down(self) -> None:
         """Stop all bookies cleanly; the data stays."""
@@ -427,7 +444,8 @@ class Cluster:
 
     def run(self, *arguments: str, timeout_s: float = COMMAND_TIMEOUT_S) -> BkctlResult:
         """Run a bkctl command against this cluster."""
-        return run_bkctl(*arguments, timeout_s=timeout_s, BKCTL_METADATA_URI=self.metadata_uri)
+        variables = {"BKCTL_METADATA_URI": self.metadata_uri, **self._variables}
+        return run_bkctl(*arguments, timeout_s=timeout_s, **variables)
 
     def stop(self) -> None:
         """End every process."""
@@ -465,6 +483,7 @@ class Cluster:
             *("--set", "allowLoopback=true", "--set", "diskUsageThreshold=0.99"),
             *("--set", f"zkTimeout={self._session_ms}"),
             stderr=log,
+            variables=self._variables,
         )
 
 

@@ -18,7 +18,7 @@ from bkctl.commands.bookie.local_sockets import LocalBookie, address_in, identif
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.errors import InvalidArgumentError, NoDirectoryError
 from bkctl.commands.parse import parse_bookie_id
-from bkctl.runtime.admin.calls import ALL_ADDRESSES, AdminAddress, AdminToken
+from bkctl.runtime.admin.calls import ALL_ADDRESSES, AdminAddress, AdminCredentials
 from bkctl.runtime.errors import AdminAccessError, BookieNotFoundError, BookieUnavailableError
 from bkctl.storage.adapters.given_files import read_given_file
 from bkctl.storage.errors import BkctlError
@@ -86,7 +86,7 @@ async def resolve(context: CommandContext, target: BookieTarget) -> AdminAddress
 
 @contextlib.asynccontextmanager
 async def admin_of(
-    context: CommandContext, session: Session, bookie_id: str, token: AdminToken | None
+    context: CommandContext, session: Session, bookie_id: str, credentials: AdminCredentials
 ) -> AsyncIterator[AdminClient]:
     """A client of one bookie of the cluster of this session: over its socket here, else its registered HTTP port.
 
@@ -98,7 +98,7 @@ async def admin_of(
     address = target.address
     if address is None:
         address = registered_address(bookie_id, await session.registrations.service_info(bookie_id))
-    async with AdminClient(bookie_id, address, token=token, timeout_s=context.settings.timeout_s) as client:
+    async with AdminClient(bookie_id, address, credentials=credentials, timeout_s=context.settings.timeout_s) as client:
         try:
             yield client
         except BookieUnavailableError as error:
@@ -122,11 +122,11 @@ def registered_address(bookie_id: str, info: BookieServiceInfo) -> AdminAddress:
             f"it has no admin port in its registration: {_OPEN_HTTP}, or run bkctl on its machine (only bkctl bookies)",
         )
     if found.host not in ALL_ADDRESSES:
-        return AdminAddress(host=found.host, port=found.port)
+        return AdminAddress(host=found.host, port=found.port, is_https=info.is_https)
     # A Java bookie registers the address that it listens on.
     if info.rpc_address is None:
         raise BookieUnavailableError(bookie_id, "its registration has no address: set httpServerHost")
-    return AdminAddress(host=info.rpc_address.host, port=found.port)
+    return AdminAddress(host=info.rpc_address.host, port=found.port, is_https=info.is_https)
 
 
 @contextlib.asynccontextmanager
@@ -137,12 +137,14 @@ async def open_admin(
 
     Errors as ``find_target`` and ``resolve``.
     """
-    token = read_token(context, token_file)
+    credentials = read_credentials(context, token_file)
     target = find_target(bookie_id, directory, context)
     address = await resolve(context, target)
     from bkctl.runtime.admin.client import AdminClient
 
-    async with AdminClient(target.name, address, token=token, timeout_s=context.settings.timeout_s) as client:
+    async with AdminClient(
+        target.name, address, credentials=credentials, timeout_s=context.settings.timeout_s
+    ) as client:
         try:
             yield client
         except BookieUnavailableError as error:
@@ -159,8 +161,20 @@ async def open_admins(
         yield [await at_end.enter_async_context(open_admin(context, each, directory, token_file)) for each in ids]
 
 
-def read_token(context: CommandContext, token_file: str | None) -> AdminToken | None:
-    """The token for changes over TCP, and who may get it; InvalidArgumentError."""
+def read_credentials(context: CommandContext, token_file: str | None) -> AdminCredentials:
+    """The token for changes over TCP, who may get it, and the TLS files; InvalidArgumentError, ConfigurationError."""
+    settings = context.settings
+    tls_config, tls_context = settings.client.security.tls, None
+    if tls_config is not None and tls_config.ca_file is not None:
+        from bkctl.runtime.security.tls_contexts import client_contexts
+
+        # A token that goes to another host is lost, whatever the bookies' port accepts.
+        checked = msgspec.structs.replace(tls_config, is_hostname_checked=True)
+        tls_context = client_contexts(checked, os.environ).current
+    return AdminCredentials(_read_token(token_file), settings.admin_token_hosts, tls_context, tls_config)
+
+
+def _read_token(token_file: str | None) -> str | None:
     path = token_file or os.environ.get(_TOKEN_VARIABLE)
     if not path:
         return None
@@ -171,7 +185,7 @@ def read_token(context: CommandContext, token_file: str | None) -> AdminToken | 
         raise InvalidArgumentError(f"cannot read the token file {path}: {reason}") from error
     if not token.isprintable() or not 0 < len(token) <= _TOKEN_BYTES_MAX:
         raise InvalidArgumentError(f"the token file {path} must contain one line with the token")
-    return AdminToken(token, context.settings.admin_token_hosts)
+    return token
 
 
 def _with_advice(error: BookieUnavailableError, address: AdminAddress) -> BookieUnavailableError:

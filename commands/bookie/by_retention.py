@@ -38,7 +38,7 @@ async def wait_for_retention(context: CommandContext, request: LeavingRequest) -
         ports = (await session.client()).ports
         outage = OutageWait(session.registrations.snapshot, ports.clock, request.wait_s, lambda _: None)
         watch = ModeWatch(session.registrations, ports.clock, outage)
-        switch = BookieSwitch(context, session, watch, request.token)
+        switch = BookieSwitch(context, session, watch, request.credentials)
         left = await scan_for_retention(ports, ids)
         found = await watch.read(ids)
         if found.down and not left.is_empty:

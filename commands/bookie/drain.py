@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bkctl.commands.bookie.admin_access import read_token
+from bkctl.commands.bookie.admin_access import read_credentials
 from bkctl.commands.bookie.leaving import (
     WAIT_DEFAULT,
     LeavingIds,
@@ -45,6 +45,6 @@ async def drain(
         open_ledgers=open_ledgers,
         is_risk_accepted=accept_risk,
         copying=flags,
-        token=read_token(context, token_file),
+        credentials=read_credentials(context, token_file),
     )
     return await drain_or_decommission(context, request)

@@ -13,6 +13,7 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import open_session
+from bkctl.runtime.client.access import require_access
 from bkctl.runtime.errors import BookieNotFoundError, BookieUnavailableError
 from bkctl.storage.words import percent, size
 
@@ -37,7 +38,7 @@ async def show_info(
     """Show total and free disk space of bookies.
 
     STATE comes from the registrations. REACHABLE shows whether a registered bookie answers. Exits with 9 if some
-    bookies did not answer, with 7 if none did.
+    bookies did not answer, with 7 if none did, and with 11 if none accepts this client.
     """
     async with open_session(context, must_exist=False) as session:
         client, registration = await session.client(), session.registrations
@@ -50,8 +51,9 @@ async def show_info(
         rows = await asyncio.gather(
             *(bookie_row(registration, bookies, each, state_of(each, registrations)) for each in wanted)
         )
-    context.console.rows(_TABLE, rows)
-    silent = [row for row in rows if row["problem"] is not None]
-    if rows and len(silent) == len(rows):
-        raise BookieUnavailableError(str(silent[0]["id"]), str(silent[0]["problem"]))
+        context.console.rows(_TABLE, rows)
+        silent = [row for row in rows if row["problem"] is not None]
+        if rows and len(silent) == len(rows):
+            await require_access(client.ports)
+            raise BookieUnavailableError(str(silent[0]["id"]), str(silent[0]["problem"]))
     return Outcome.PARTIAL if silent else Outcome.OK

@@ -41,7 +41,7 @@ from bkctl.commands.safety.gate import Change
 from bkctl.commands.safety.mode_turn import mode_turn
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
-from bkctl.runtime.admin.calls import AdminToken
+from bkctl.runtime.admin.calls import AdminCredentials
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.replication.config import OpenLedgers
@@ -83,7 +83,7 @@ class LeavingRequest(msgspec.Struct, frozen=True, kw_only=True):
     accepted: frozenset[int] = frozenset()
     is_risk_accepted: bool = False
     copying: CopyFlags = CopyFlags()
-    token: AdminToken | None = None
+    credentials: AdminCredentials = AdminCredentials()
 
 
 async def drain_or_decommission(context: CommandContext, request: LeavingRequest) -> Outcome:
@@ -101,7 +101,7 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
         if request.copying.resume is not None:
             left = read_unfinished(request.copying.resume, request.bookie_ids, session)
             policy = policy_of(context.settings.replication, request.copying, request.open_ledgers, left.start)
-        access = await replication_access(context, session, policy)
+        access = await replication_access(context, session, policy, request.bookie_ids)
         ports = (await session.client()).ports
         operation = Decommission(access.recovery, session.cookies, ports)
         ids, console = request.bookie_ids, context.console
@@ -193,7 +193,7 @@ class _Run:
         if not live:
             return
         context, session, request, watch = self.context, self.session, self.request, self.operation.watch
-        switch = BookieSwitch(context, session, watch, request.token)
+        switch = BookieSwitch(context, session, watch, request.credentials)
         async with mode_turn(context, session.store, session.root, self.change) as lock:
             if (await watch.read(live)).writable and not request.is_risk_accepted:
                 verdict = await _check_cluster(session, self.access, self.found)

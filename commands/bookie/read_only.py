@@ -12,7 +12,7 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import WaitTimeoutError
 from bkctl.commands.session import Session
 from bkctl.runtime.admin.api import StateAnswer
-from bkctl.runtime.admin.calls import AdminToken
+from bkctl.runtime.admin.calls import AdminCredentials
 from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.errors import AdminAccessError, BookieError, RefusedError
 from bkctl.runtime.replication.run.bookie_mode import ModeWatch
@@ -25,11 +25,13 @@ _SERVER_CONFIG = "/api/v1/config/server_config"
 class BookieSwitch:
     """Sets the mode of bookies of one cluster through their admin interfaces, and waits for their registrations."""
 
-    def __init__(self, context: CommandContext, session: Session, watch: ModeWatch, token: AdminToken | None) -> None:
+    def __init__(
+        self, context: CommandContext, session: Session, watch: ModeWatch, credentials: AdminCredentials
+    ) -> None:
         self._context = context
         self._session = session
         self._watch = watch
-        self._token = token
+        self._credentials = credentials
 
     async def make_read_only(self, bookie_ids: Sequence[str], wait_s: float, reason: str) -> None:
         """Return once none of the bookies is writable; WaitTimeoutError, RefusedError.
@@ -58,7 +60,7 @@ class BookieSwitch:
     async def require_answers(self, bookie_ids: Sequence[str]) -> None:
         """Return if each of the bookies can be asked about its mode; errors of the admin interface, RefusedError."""
         for bookie_id in bookie_ids:
-            async with admin_of(self._context, self._session, bookie_id, self._token) as client:
+            async with admin_of(self._context, self._session, bookie_id, self._credentials) as client:
                 await self._state(client)
 
     async def make_writable(self, bookie_ids: Sequence[str], wait_s: float) -> None:
@@ -77,7 +79,7 @@ class BookieSwitch:
 
         RefusedError for a bookie that would forget that at a restart.
         """
-        async with admin_of(self._context, self._session, bookie_id, self._token) as client:
+        async with admin_of(self._context, self._session, bookie_id, self._credentials) as client:
             state = await self._state(client)
             if state.is_java and not await _is_persistent(client):
                 raise RefusedError(
@@ -87,7 +89,7 @@ class BookieSwitch:
             return is_mode_set(state, Mode.READ_ONLY, None)
 
     async def _set(self, bookie_id: str, mode: Mode, reason: str | None) -> None:
-        async with admin_of(self._context, self._session, bookie_id, self._token) as client:
+        async with admin_of(self._context, self._session, bookie_id, self._credentials) as client:
             state = await self._state(client)
             if is_mode_set(state, mode, None):
                 return

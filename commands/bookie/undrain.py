@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bkctl.commands.bookie.admin_access import TokenOption, read_token
+from bkctl.commands.bookie.admin_access import TokenOption, read_credentials
 from bkctl.commands.bookie.read_only import BookieSwitch
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
@@ -33,14 +33,14 @@ async def undrain(
     """
     wait_s = parse_duration_s(wait)
     ids = sorted({parse_bookie_id(each) for each in bookie_ids})
-    token = read_token(context, token_file)
+    credentials = read_credentials(context, token_file)
     async with open_session(context) as session:
         clock = LoopClock()
         outage = OutageWait(session.registrations.snapshot, clock, context.settings.timeout_s, lambda _: None)
         watch = ModeWatch(session.registrations, clock, outage)
         found = await watch.read(ids)
         todo = [each for each in ids if each not in found.writable]
-        switch = BookieSwitch(context, session, watch, token)
+        switch = BookieSwitch(context, session, watch, credentials)
         await switch.require_answers(todo)
         name = ", ".join(todo or ids)
         plan = session.plan(

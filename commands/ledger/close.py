@@ -28,6 +28,7 @@ from bkctl.commands.safety.gate import Change, nothing_to_change, open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.client.access import require_access
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
 from bkctl.runtime.replication.close.ledger_closer import CloseOutcome, CloseResult, LedgerCloser, LossConsent
@@ -94,6 +95,7 @@ async def close(
     lost = parse_lost(accept_loss)
     async with open_session(context) as session:
         client = await session.client()
+        await require_access(client.ports)
         report = _Report()
         found = await _find(client, ledger_ids, named, report)
         registered = await session.registrations.snapshot()

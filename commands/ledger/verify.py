@@ -19,6 +19,7 @@ from bkctl.commands.findings_file import new_findings_file
 from bkctl.commands.parse import parse_bytes_per_second, parse_entry_range, parse_ledger_id, parse_share
 from bkctl.commands.rendering import Column, Lines, Table
 from bkctl.commands.session import Session, open_session
+from bkctl.runtime.client.access import require_access
 from bkctl.runtime.errors import LedgerNotFoundError
 from bkctl.runtime.metadata.cluster.root import read_instance_id
 from bkctl.runtime.metadata.pipeline import each_of
@@ -160,6 +161,7 @@ async def _verify(
 ) -> None:
     """Check these ledgers, or all if none is named."""
     client = await session.client()
+    await require_access(client.ports)
     live = (await session.registrations.snapshot()).live
     rate = CopyRate(client.ports.clock, bytes_per_second)
     checker = LedgerChecker(client.ports, live, context.settings.replication, rate)

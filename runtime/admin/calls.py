@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
@@ -11,13 +12,19 @@ from bkctl.runtime.admin.api import ErrorAnswer
 from bkctl.runtime.admin.messages import AdminError, Problem
 from bkctl.runtime.errors import (
     AdminAccessError,
+    AuthenticationError,
     BookieTimeoutError,
     BookieUnavailableError,
     ConflictError,
     RefusedError,
 )
+from bkctl.runtime.ledger.metadata import parse_host_and_port
+from bkctl.runtime.security_config import ClientTlsConfig
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import exact_size
+
+if TYPE_CHECKING:  # a probe starts without it
+    import ssl
 
 BKCTL_API: Final = "/api/v1/bkctl"
 """Beginning of the paths that a Java server does not have."""
@@ -44,23 +51,59 @@ CREDENTIALS_BYTES: Final = _CREDENTIALS.size
 class AdminAddress(msgspec.Struct, frozen=True):
     """Where an admin interface listens: on a unix socket, or on a host and port.
 
-    ``user_id``: the user whose process must listen on the socket; None: any.
+    ``user_id``: the user whose process must listen on the socket; None: any. ``is_https``: of the port.
     """
 
     socket_path: str = ""
     host: str = ""
     port: int = 0
     user_id: int | None = None
+    is_https: bool = False
 
     def __str__(self) -> str:
         return f"admin socket {self.socket_path}" if self.socket_path else f"admin port {self.host}:{self.port}"
 
 
-class AdminToken(msgspec.Struct, frozen=True):
-    """The token for changes over TCP. ``hosts``, in lower case, may get it for any bookie."""
+class AdminCredentials(msgspec.Struct, frozen=True):
+    """What a client shows to an admin port, and what it asks of it.
 
-    text: str
-    hosts: frozenset[str] = frozenset()
+    ``trusted``: hosts, or addresses ``HOST:PORT``, in lower case, that may get the token of any bookie.
+    ``tls_context``: for HTTPS, checks the host's name; None: no CA is configured.
+    """
+
+    token: str | None = None
+    trusted: frozenset[str] = frozenset()
+    tls_context: Callable[[], ssl.SSLContext] | None = None
+    tls_config: ClientTlsConfig | None = None
+    """The settings of ``tls_context``, for messages."""
+
+    def trusts(self, address: AdminAddress) -> bool:
+        """Whether the operator has named this address."""
+        host = address.host.lower()
+        return not self.trusted.isdisjoint({host, f"{host}:{address.port}"})
+
+    def name_to_verify(self, bookie: str, address: AdminAddress) -> str:
+        """The host that the certificate must name. A registration, which names the address, proves nothing."""
+        own = parse_host_and_port(bookie)
+        return address.host if own is None or self.trusts(address) else own[0]
+
+    def require_may_get_token(self, bookie: str, address: AdminAddress) -> None:
+        """AdminAccessError unless the token may go to this address."""
+        if self.trusts(address) or (address.is_https and parse_host_and_port(bookie) is not None):
+            return
+        how = "" if address.is_https else " in clear text"
+        advice = "" if address.is_https else "serve it over HTTPS (httpServerTlsEnable=true), or "
+        raise AdminAccessError(
+            f"bookie {bookie}: the token is not sent{how} to {address}, which only its registration names: {advice}"
+            f"set BKCTL_ADMIN_TOKEN_HOSTS={address.host}:{address.port} if this is the bookie's"
+        )
+
+
+def no_ca_error(bookie: str, address: AdminAddress) -> AuthenticationError:
+    """The error for HTTPS without a CA that could sign the certificate."""
+    return AuthenticationError(
+        f"bookie {bookie}: {address} uses HTTPS: set ca_file in [bookie_client.tls] (BKCTL_BOOKIE_CLIENT_TLS_CA_FILE)"
+    )
 
 
 def decode_answer(bookie: str, body: bytes, kind: type[AnswerT]) -> AnswerT:
@@ -111,7 +154,8 @@ def connection_error(bookie: str, address: AdminAddress, error: OSError) -> Bkct
         return BookieUnavailableError(bookie, f"it does not run: there is no {address}")
     if isinstance(error, ConnectionRefusedError):
         return BookieUnavailableError(bookie, f"no process listens on {address}")
-    return BookieUnavailableError(bookie, f"cannot connect to {address}: {error.strerror or error}")
+    reason = error.strerror or str(error) or "the connection was closed"
+    return BookieUnavailableError(bookie, f"cannot connect to {address}: {reason}")
 
 
 def require_listener(bookie: str, address: AdminAddress, credentials: bytes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import ssl
 from collections.abc import Callable
 from socket import SO_PEERCRED, SOL_SOCKET
 from types import TracebackType
@@ -15,18 +15,19 @@ import msgspec
 from bkctl.runtime.admin.calls import (
     CREDENTIALS_BYTES,
     AdminAddress,
-    AdminToken,
+    AdminCredentials,
     connection_error,
     decode_answer,
     error_of_answer,
     lost_error,
+    no_ca_error,
     require_listener,
     require_short,
     timeout_error,
 )
 from bkctl.runtime.admin.messages import AdminAnswer
-from bkctl.runtime.errors import AdminAccessError
-from bkctl.runtime.ledger.metadata import parse_host_and_port
+from bkctl.runtime.errors import AuthenticationError, BookieUnavailableError
+from bkctl.runtime.net.tls_failures import closed_sentence, handshake_sentence
 
 AnswerT = TypeVar("AnswerT")
 
@@ -36,11 +37,13 @@ _LOOKS: Final = frozenset({"GET", "HEAD"})
 class AdminClient:
     """Asks one bookie; ``name`` says in errors which one. Use it as a context manager."""
 
-    def __init__(self, name: str, address: AdminAddress, *, token: AdminToken | None = None, timeout_s: float) -> None:
+    def __init__(
+        self, name: str, address: AdminAddress, *, credentials: AdminCredentials | None = None, timeout_s: float
+    ) -> None:
         self.name = name
         self.address = address
         self._timeout_s = timeout_s
-        self._token = token
+        self._credentials = credentials or AdminCredentials()
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -90,7 +93,7 @@ class AdminClient:
 
         BookieUnavailableError, BookieTimeoutError without an answer; AdminAccessError, RefusedError, ConflictError,
         AdminError for an answer of 400 or more; AdminError for one that is too long; AdminAccessError for a change if
-        the token must not go to this address.
+        the token must not go to this address; AuthenticationError if the certificate of either side is not accepted.
         """
         wait_s = self._timeout_s if timeout_s is None else timeout_s
         is_change = method not in _LOOKS
@@ -99,9 +102,19 @@ class AdminClient:
                 status, data = await self._exchange(method, path, body)
         except TimeoutError as error:
             raise timeout_error(self.name, self.address, wait_s, is_change=is_change) from error
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise self._tls_error(error.certificate_error) from error
         except aiohttp.ClientConnectorError as error:
+            if isinstance(error.os_error, ssl.SSLError):
+                raise self._tls_error(error.os_error) from error
             raise connection_error(self.name, self.address, error.os_error) from error
         except (aiohttp.ClientError, OSError) as error:
+            if isinstance(cause := error.__cause__ or error, ssl.SSLError):  # TLS 1.3 refuses after the handshake
+                raise self._tls_error(cause) from error
+            if self.address.is_https and not is_change:  # a refusal may be lost with the connection
+                raise BookieUnavailableError(
+                    self.name, f"{self.address}: {closed_sentence(self._credentials.tls_config)}"
+                ) from error
             raise lost_error(self.name, self.address, is_change=is_change) from error
         if status >= 400:
             raise error_of_answer(self.name, status, data)
@@ -109,15 +122,23 @@ class AdminClient:
 
     async def _exchange(self, method: str, path: str, body: object) -> tuple[int, bytes]:
         assert self._session is not None, "not entered"
-        host, port = (self.address.host, self.address.port) if self.address.host else ("localhost", 80)
-        url = f"http://{f'[{host}]' if ':' in host else host}:{port}{path}"
+        address, credentials = self.address, self._credentials
+        host, port = (address.host, address.port) if address.host else ("localhost", 80)
+        scheme = "https" if address.is_https else "http"
+        url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{path}"
         data = None if body is None else msgspec.json.encode(body)
         headers = {} if data is None else {"Content-Type": "application/json"}
-        if method not in _LOOKS and self._token is not None and not self.address.socket_path:
-            await self._require_known_host(self._token)
-            headers["Authorization"] = f"Bearer {self._token.text}"
+        if method not in _LOOKS and credentials.token is not None and not address.socket_path:
+            credentials.require_may_get_token(self.name, address)
+            headers["Authorization"] = f"Bearer {credentials.token}"
+        tls: dict[str, Any] = {}
+        if address.is_https:
+            if credentials.tls_context is None:
+                raise no_ca_error(self.name, address)
+            verified = credentials.name_to_verify(self.name, address)
+            tls = {"ssl": credentials.tls_context(), "server_hostname": verified}
         async with self._session.request(
-            method, url, data=data, headers=headers, allow_redirects=False, timeout=_NO_LIMIT
+            method, url, data=data, headers=headers, allow_redirects=False, timeout=_NO_LIMIT, **tls
         ) as response:
             received = bytearray()
             async for part in response.content.iter_any():
@@ -125,24 +146,11 @@ class AdminClient:
                 require_short(self.name, self.address, len(received))
             return response.status, bytes(received)
 
-    async def _require_known_host(self, token: AdminToken) -> None:
-        """AdminAccessError unless the address is on the host of the bookie's id, or the operator named its host.
-
-        The address is from the registration, which every client of ZooKeeper may be able to write. A name in it counts
-        only if it is that of the id: its address could change between this check and the connection.
-        """
-        host, own = self.address.host.lower(), parse_host_and_port(self.name)
-        if host in token.hosts or (own is not None and host == own[0].lower()):
-            return
-        if own is not None:
-            with contextlib.suppress(OSError, UnicodeError):
-                found = await asyncio.get_running_loop().getaddrinfo(own[0], None)
-                if host in {each[4][0] for each in found}:
-                    return
-        raise AdminAccessError(
-            f"bookie {self.name}: the token is not sent to {self.address}, because its registration names a host that "
-            f"is not that of its ID: if it is the bookie's, set BKCTL_ADMIN_TOKEN_HOSTS={host}"
-        )
+    def _tls_error(self, error: Exception) -> AuthenticationError:
+        host = self._credentials.name_to_verify(self.name, self.address)
+        assert isinstance(error, ssl.SSLError)
+        sentence = handshake_sentence(error, self._credentials.tls_config, host)
+        return AuthenticationError(f"bookie {self.name}: {self.address}: {sentence}")
 
     def _require_listener(self, credentials: bytes) -> None:
         require_listener(self.name, self.address, credentials)

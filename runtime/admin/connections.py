@@ -17,7 +17,7 @@ from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from bkctl.runtime.admin.messages import AdminAnswer, AdminError, Problem, error_answer
-from bkctl.runtime.net.connection_room import ConnectionRoom
+from bkctl.runtime.net.connection_room import ConnectionRoom, Replaceable
 
 HttpHandler: TypeAlias = Callable[[Any], Awaitable[web.StreamResponse]]
 """Answers a request of aiohttp."""
@@ -61,7 +61,7 @@ def admin_limits(open_files_max: int | None) -> AdminLimits:
     return msgspec.structs.replace(limits, connections_max=connections_max)
 
 
-class AdminRoom(ConnectionRoom["AdminConnection"]):
+class AdminRoom(ConnectionRoom[Replaceable]):
     """The connections of one listening socket, and the answers that their clients have not read yet."""
 
     def __init__(self, limits: AdminLimits, report: Callable[[str, str], None]) -> None:

@@ -1,8 +1,9 @@
 """The admin interface of a server process: HTTP on a unix socket, and on TCP ports if configured.
 
 Every client of the unix socket may do everything, because only the user of the process can connect to it. On TCP a
-request that changes something needs the token, and every request must name this machine: a web page could otherwise
-reach the port from the browser of a user who may, under a name of the page whose address changes (DNS rebinding).
+request that changes something needs the token, or over HTTPS a client certificate. Every request must name this
+machine: a web page could otherwise reach the port from the browser of a user who may, under a name of the page whose
+address changes (DNS rebinding).
 
 A request that is refused is logged without its query, headers and body, which may be secret.
 
@@ -33,6 +34,7 @@ from bkctl.runtime.admin.connections import (
     response_of,
 )
 from bkctl.runtime.admin.messages import AdminError, AdminRequest, Problem, Route, error_answer
+from bkctl.runtime.admin.tls_handshake import AdminTls, TlsHandshake, is_authorized
 from bkctl.runtime.net.limited_log import LimitedLog
 from bkctl.runtime.ports import Listen, ListeningSocket, ListenLocal
 from bkctl.storage.advice import without_path
@@ -54,6 +56,7 @@ class TcpAccess(NamedTuple):
 
     read_token: ReadToken
     names: frozenset[str]
+    tls: AdminTls | None = None
 
 
 _ACCESS: Final = web.AppKey("access", TcpAccess)
@@ -67,6 +70,7 @@ class AdminServer:
         self._limits = limits or AdminLimits()
         self._sockets: list[ListeningSocket] = []
         self._runners: list[web.AppRunner] = []
+        self._rooms: list[AdminRoom] = []
         self._refusals = LimitedLog(logger, _LOG_INTERVAL_S, "refusals", logging.INFO)
         self._token_errors = LimitedLog(logger, _LOG_INTERVAL_S, "errors", logging.ERROR)
 
@@ -83,12 +87,13 @@ class AdminServer:
         routes: Sequence[Route] | None = None,
         *,
         names: Collection[str] = (),
+        tls: AdminTls | None = None,
     ) -> int:
         """Serve on a TCP port (0: any free one), and return the port; OSError.
 
-        ``routes`` None: all. ``names``: of this machine, for requests by name; ANY_NAME: all names.
+        ``routes`` None: all. ``names``: of this machine, for requests by name; ANY_NAME: all names. ``tls``: for HTTPS.
         """
-        access = TcpAccess(read_token, frozenset(map(_normal, names)))
+        access = TcpAccess(read_token, frozenset(map(_normal, names)), tls)
         accepting = await self._accepting(self._routes if routes is None else routes, access)
         opened = await listen(accepting, host, port)
         self._sockets.append(opened)
@@ -101,12 +106,15 @@ class AdminServer:
         runners, self._runners = self._runners, []
         for runner in runners:
             await runner.cleanup()
+        rooms, self._rooms = self._rooms, []
+        for left in [each for room in rooms for each in room]:  # in their handshake
+            left.abort()
         self._refusals.close()
         self._token_errors.close()
 
     async def _accepting(
         self, routes: Sequence[Route], access: TcpAccess | None = None
-    ) -> Callable[[], AdminConnection]:
+    ) -> Callable[[], AdminConnection | TlsHandshake]:
         """Creates the protocol of each connection of one socket."""
         app = web.Application(
             middlewares=[self._tell_errors, _check_target], client_max_size=self._limits.body_bytes_max
@@ -120,10 +128,17 @@ class AdminServer:
         await runner.setup()
         self._runners.append(runner)
         server, room = runner.server, AdminRoom(self._limits, self._refusals.report)
+        self._rooms.append(room)
         assert server is not None
         # Around the middlewares: the application answers some requests without them.
         server.request_handler = functools.partial(answer_within_limits, server.request_handler)
-        return lambda: AdminConnection(server, room, asyncio.get_running_loop())
+        tls = None if access is None else access.tls
+
+        def accept() -> AdminConnection | TlsHandshake:
+            connection = AdminConnection(server, room, asyncio.get_running_loop())
+            return connection if tls is None else TlsHandshake(room, tls, connection)
+
+        return accept
 
     @web.middleware
     async def _tell_errors(self, request: web.Request, handler: HttpHandler) -> web.StreamResponse:
@@ -153,7 +168,7 @@ class AdminServer:
 
     async def _handle(self, request: web.Request, route: Route) -> web.StreamResponse:
         access = request.app.get(_ACCESS)
-        if route.changes and access is not None:
+        if route.changes and access is not None and not (access.tls and is_authorized(request.transport, access.tls)):
             await self._require_token(request, access.read_token)
         body = await self._body(request)
         asked = AdminRequest(query=dict(request.query), body=body, places=request.match_info)
@@ -170,7 +185,7 @@ class AdminServer:
         if expected is None:
             raise AdminError(
                 Problem.REFUSED,
-                "changes over TCP need a token (adminTokenFile); use the socket on its machine",
+                "changes over TCP need a token (adminTokenFile) or a client certificate; use the socket on its machine",
             )
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         token = given.strip().encode("utf-8", "surrogateescape")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import ssl
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 from bkctl.runtime.admin.messages import Route
 from bkctl.runtime.admin.server import AdminServer, ReadToken
+from bkctl.runtime.admin.tls_handshake import AdminTls
 from bkctl.runtime.config import AdminConfig
 from bkctl.runtime.errors import ConfigurationError, PortInUseError
 from bkctl.runtime.ports import Host, Listen, Workers
+from bkctl.runtime.security.tls_contexts import TlsContexts
+from bkctl.runtime.security_config import BookieTlsConfig, TlsFiles
 from bkctl.storage.advice import with_path
 
 ADMIN_LANE: Final = "admin"
@@ -34,6 +38,7 @@ async def open_tcp_ports(
     scrape_routes: Sequence[Route],
     names: Collection[str],
     workers: Workers,
+    tls: AdminTls | None = None,
 ) -> OpenPorts:
     """Open the port for everything or for scrapes alone, if configured; ConfigurationError.
 
@@ -43,7 +48,7 @@ async def open_tcp_ports(
         address, port = config.http_host, config.http_port
         known = await _all_names(config, host, address, names, workers)
         try:
-            return OpenPorts(http=await server.open_tcp(listen, address, port, read_token, names=known))
+            return OpenPorts(http=await server.open_tcp(listen, address, port, read_token, names=known, tls=tls))
         except OSError as error:
             raise admin_port_error(error, config, host) from error
     if config.has_scrape_port:
@@ -56,6 +61,37 @@ async def open_tcp_ports(
         except OSError as error:
             raise scrape_port_error(error, config, host) from error
     return OpenPorts()
+
+
+async def admin_tls(
+    config: AdminConfig,
+    of_bookie: BookieTlsConfig | None,
+    open_contexts: Callable[[BookieTlsConfig], TlsContexts],
+    workers: Workers,
+) -> AdminTls | None:
+    """TLS of the admin port, with its own files or those of the bookie's port; None: clear text. ConfigurationError."""
+    if not (config.is_http_enabled and config.is_tls_enabled):
+        return None
+    files = config.tls or of_bookie
+    if files is None:
+        raise ConfigurationError(
+            "HTTPS of the admin interface (httpServerTlsEnable) has no files: set key_file in [bookie.tls] or "
+            "[bookie.admin.tls]; for an autorecovery daemon, in [autorecovery.admin.tls]"
+        )
+    own = BookieTlsConfig(**{name: getattr(files, name) for name in TlsFiles.__struct_fields__})
+    contexts = open_contexts(own)
+
+    def current() -> ssl.SSLContext:
+        context = contexts.current()
+        if own.ca_file is not None:
+            context.verify_mode = ssl.CERT_OPTIONAL  # probes and scrapes have none
+        return context
+
+    async def next_context() -> ssl.SSLContext:
+        return await workers.run(ADMIN_LANE, current)
+
+    await next_context()
+    return AdminTls(next_context, frozenset(files.authorized_roles))
 
 
 async def _all_names(

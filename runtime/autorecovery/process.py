@@ -19,7 +19,7 @@ from bkctl.runtime.admin.calls import ALL_ADDRESSES
 from bkctl.runtime.admin.connections import admin_limits
 from bkctl.runtime.admin.exposition import ViewCollector
 from bkctl.runtime.admin.server import AdminServer
-from bkctl.runtime.admin.tcp_ports import ADMIN_LANE, open_tcp_ports, require_token_file
+from bkctl.runtime.admin.tcp_ports import ADMIN_LANE, admin_tls, open_tcp_ports, require_token_file
 from bkctl.runtime.autorecovery.auditor import Auditor
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole, DaemonConfig
 from bkctl.runtime.autorecovery.daemon import AutorecoveryDaemon
@@ -44,6 +44,7 @@ from bkctl.runtime.net.local_socket import listen_unix, run_directory
 from bkctl.runtime.net.loop import LaneWorkers, LoopClock
 from bkctl.runtime.net.secret_file import read_secret
 from bkctl.runtime.ports import ServiceManager
+from bkctl.runtime.security.tls_contexts import bookie_contexts
 from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
@@ -115,14 +116,15 @@ async def _open_admin(
         return None if admin.token_file is None else await read(admin.token_file)
 
     await require_token_file(admin, read)
+    tls = await admin_tls(admin, None, lambda files: bookie_contexts(files, os.environ), workers)
     opened = await open_tcp_ports(
-        server, admin, listen_tcp, OsHost(), read_token, routes.probe_routes(), [process_id.host], workers
+        server, admin, listen_tcp, OsHost(), read_token, routes.probe_routes(), [process_id.host], workers, tls
     )
     path = await _open_socket(config.admin_socket, process_id, server)
     if opened.http is None:
         return None if path is None else f"unix:{path}"
     host = process_id.host if admin.http_host in ALL_ADDRESSES else admin.http_host
-    return f"http://{host}:{opened.http}"
+    return f"{'http' if tls is None else 'https'}://{host}:{opened.http}"
 
 
 async def _open_socket(configured: str | None, process_id: ProcessId, server: AdminServer) -> str | None:

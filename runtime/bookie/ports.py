@@ -15,6 +15,8 @@ from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.metadata.uri import MetadataUri
 from bkctl.runtime.net.frame_connection import Resolver
 from bkctl.runtime.ports import Bookies, Clock, Host, Listen, ListenLocal, Workers
+from bkctl.runtime.security.tls_contexts import TlsContexts
+from bkctl.runtime.security_config import BookieTlsConfig
 from bkctl.storage.ports import Children, FileSystem, OpenIndexStore
 
 
@@ -51,6 +53,8 @@ class BookiePorts:
     listen_local: ListenLocal
     read_secret: Callable[[str], bytes]
     """The content of a file that only its owner and its group can read; OSError, ConfigurationError. It may block."""
+    tls_contexts: Callable[[BookieTlsConfig], TlsContexts]
+    """Contexts of a port of this bookie, from its files and the environment."""
     connect_metadata: ConnectMetadata
     connect_bookies: Callable[[Resolver, ClientConfig], Bookies]
     """Requests to other bookies; connects to a bookie at the first request to it."""

@@ -15,7 +15,7 @@ from bkctl.runtime.errors import LedgerReadError, MetadataError
 from bkctl.runtime.ledger.changes import new_ledger, to_closed
 from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata
 from bkctl.runtime.metadata.store import Versioned
-from bkctl.runtime.protocol.status import Status, error_of
+from bkctl.runtime.protocol.status import Status
 
 CUSTOM_METADATA = (("application", b"bkctl bookie sanity"),)
 """Identifies the ledgers of sanity tests."""
@@ -102,7 +102,7 @@ async def _write(
         ports.bookies.add(bookie_id, ledger_id, entry_id, credentials.master_key, body, _answering(answer))
         status = await answer
         if status != Status.OK:
-            raise error_of(status, bookie_id, f"add of entry {entry_id} of test ledger {ledger_id}")
+            raise ports.bookies.error_of(status, bookie_id, f"add of entry {entry_id} of test ledger {ledger_id}")
     await ports.ledgers.write(ledger_id, to_closed(stored.value, len(payloads) - 1, length), stored.version)
 
 

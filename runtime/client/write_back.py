@@ -15,7 +15,7 @@ from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.protocol.entry_body import DecodedEntry
-from bkctl.runtime.protocol.status import Status, error_of
+from bkctl.runtime.protocol.status import Status
 from bkctl.storage.errors import BkctlError
 
 
@@ -146,7 +146,7 @@ class WriteBack:
         if is_late or self._error is not None or self._without_successor.get(index) == bookie_id:
             return
         if status in {Status.UNAUTHORIZED, Status.AUTHENTICATION_REQUIRED}:
-            self._abort(error_of(status, bookie_id))
+            self._abort(self._ports.bookies.error_of(status, bookie_id))
             return
         if status is Status.FENCED:
             # A fence by itself does not reject recovery adds. This bookie collected its copy of the fenced ledger, and

@@ -24,7 +24,7 @@ from bkctl.runtime.errors import (
 from bkctl.runtime.ledger.changes import to_closed
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.store import Versioned
-from bkctl.runtime.protocol.status import Status, error_of
+from bkctl.runtime.protocol.status import Status
 from bkctl.storage.errors import BkctlError, EntryTooLargeError
 from bkctl.storage.ids import INVALID_ENTRY_ID
 
@@ -151,7 +151,7 @@ class LedgerWriter:
         elif not is_late and status == Status.UNAUTHORIZED:
             self._give_up(lambda _: LedgerPasswordError(self.ledger_id, f"bookie {bookie_id} rejects the password"))
         elif not is_late and status == Status.AUTHENTICATION_REQUIRED:
-            failure = error_of(status, bookie_id)
+            failure = self._ports.bookies.error_of(status, bookie_id)
             self._give_up(lambda _: failure)
         else:
             logger.info("ledger %d: bookie %s failed: %s", self.ledger_id, bookie_id, status.name)

@@ -17,8 +17,8 @@ from bkctl.runtime.protocol.v2_batch_reads import (
 )
 
 BatchReadDone: TypeAlias = Callable[[list[bytes] | Status | None], None]
-"""Called once with the bodies of the first entries, or the status of the first one. UNAVAILABLE: no connection. None:
-the bookie closed the connection, or sent what is no answer."""
+"""Called once with the bodies of the first entries, or the status of the first one. UNAVAILABLE and
+AUTHENTICATION_REQUIRED: no connection. None: the bookie closed the connection, or sent what is no answer."""
 
 
 _REFUSALS: Final = frozenset({Status.BAD_REQUEST, Status.BAD_VERSION})
@@ -26,6 +26,8 @@ _REFUSALS: Final = frozenset({Status.BAD_REQUEST, Status.BAD_VERSION})
 
 class BatchReadConnection(FrameConnection):
     """Sends batch reads and receives their answers."""
+
+    _is_close_a_sign = False  # a bookie without batch reads closes it too; single reads will report the reason
 
     def __init__(self, bookie_id: str, shared: SharedByConnections, on_lost: Callable[[FrameConnection], None]) -> None:
         super().__init__(bookie_id, shared, on_lost)
@@ -39,8 +41,10 @@ class BatchReadConnection(FrameConnection):
 
     @property
     def is_refused(self) -> bool:
-        """Whether the bookie accepted the connection, and ended it without an answer or with a wrong one."""
-        return self._lost_reason is not None and self._transport is not None and not self._has_answered
+        """Whether the bookie accepted the connection and the client, and ended it without an answer or with a wrong
+        one."""
+        is_ended = self._lost_reason is not None and self._lost_status is Status.UNAVAILABLE
+        return is_ended and self._transport is not None and not self._has_answered
 
     def ask(self, call: BatchReadCall, done: BatchReadDone) -> None:
         """Send a request. ``done`` is never called inside this call."""
@@ -76,7 +80,8 @@ class BatchReadConnection(FrameConnection):
         self._has_answered = True
 
     def _end_pending(self, reason: str) -> None:  # noqa: ARG002  single reads will report it
-        outcome = Status.UNAVAILABLE if self._transport is None else None
+        is_without_answer = self._transport is None or self._lost_status is not Status.UNAVAILABLE
+        outcome = self._lost_status if is_without_answer else None
         while self._pending:
             _, (_, done) = self._pending.popitem()
             self._loop.call_soon(done, outcome)

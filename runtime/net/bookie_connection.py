@@ -18,7 +18,10 @@ AnswerDone: TypeAlias = Callable[[Answer | Status, str], None]
 
 
 class BookieConnection(FrameConnection):
-    """Requests end with UNAVAILABLE if the connection fails. Callbacks never run inside a request call."""
+    """Requests end with UNAVAILABLE or AUTHENTICATION_REQUIRED if the connection fails.
+
+    Callbacks never run inside a request call.
+    """
 
     def __init__(self, bookie_id: str, shared: SharedByConnections, on_lost: Callable[[FrameConnection], None]) -> None:
         super().__init__(bookie_id, shared, on_lost)
@@ -108,9 +111,9 @@ class BookieConnection(FrameConnection):
         adds, self._adds = self._adds, {}
         others, self._others = self._others, {}
         for done in adds.values():  # in separate calls: one that raises must not stop the others
-            self._loop.call_soon(done, Status.UNAVAILABLE)
+            self._loop.call_soon(done, self._lost_status)
         for _, answer_done in others.values():
-            self._loop.call_soon(answer_done, Status.UNAVAILABLE, reason)
+            self._loop.call_soon(answer_done, self._lost_status, reason)
         while self._batches:
             txn_id, batch = self._batches.popitem()
-            batch.note(txn_id, Status.UNAVAILABLE)
+            batch.note(txn_id, self._lost_status)

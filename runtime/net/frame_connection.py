@@ -7,11 +7,14 @@ import dataclasses
 import logging
 import os
 import socket
+import ssl
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias, cast
 
-from bkctl.runtime.errors import ProtocolError
+from bkctl.runtime.errors import AuthenticationError, ConfigurationError, ProtocolError
+from bkctl.runtime.net.client_handshake import ClientHandshake, ClientSecurity, login_settings
+from bkctl.runtime.net.tls_failures import alert_sentence, closed_sentence
 from bkctl.runtime.protocol.framing import FrameSplitter
 from bkctl.runtime.protocol.status import Status
 from bkctl.storage.errors import BkctlError
@@ -57,6 +60,12 @@ class SharedByConnections:
     frame_bytes_max: int
     unsent: UnsentBytes
     read_buffer: memoryview
+    security: ClientSecurity | None = None
+    """None: clear text, no login."""
+    refusals: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Why bookies did not accept the last connection, for those that did not."""
+    closed_in_tls: set[str] = dataclasses.field(default_factory=set)
+    """Bookies that closed the last connection before the first answer in TLS: they may reject the certificate."""
 
 
 class FrameConnection(asyncio.BufferedProtocol):
@@ -65,6 +74,9 @@ class FrameConnection(asyncio.BufferedProtocol):
     It connects once. If it fails or is lost, it calls ``on_lost``, then all pending requests end; the owner creates a
     new one. Frames of a loop tick are sent in one write.
     """
+
+    _is_close_a_sign = True
+    """Whether a bookie that closes the connection before its first answer in TLS may reject the certificate."""
 
     def __init__(
         self,
@@ -75,6 +87,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self.bookie_id = bookie_id
         self._frame_bytes_max = shared.frame_bytes_max
         self._unsent_in_all = shared.unsent
+        self._shared = shared
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._splitter = FrameSplitter(shared.frame_bytes_max, shared.read_buffer)
@@ -84,6 +97,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._is_flush_scheduled = False
         self._is_writing_paused = False
         self._lost_reason: str | None = None
+        self._lost_status = Status.UNAVAILABLE
+        self._has_received = False
         self._connecting: asyncio.Task[None] | None = None
         self._transport_closed: asyncio.Future[None] = self._loop.create_future()
 
@@ -102,7 +117,7 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     @abstractmethod
     def _end_pending(self, reason: str) -> None:
-        """The connection is lost: end all pending requests."""
+        """The connection is lost: end all pending requests with ``_lost_status``."""
 
     def refuse(self, reason: str) -> None:
         """Do not connect: every request ends with UNAVAILABLE."""
@@ -142,6 +157,14 @@ class FrameConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail all pending requests."""
         self._note_closed()
+        security = self._shared.security
+        if self._has_received:
+            self._shared.closed_in_tls.discard(self.bookie_id)
+        elif security is not None and security.config.tls is not None:
+            if isinstance(exc, ssl.SSLError):
+                self._refuse(alert_sentence(exc, security.config.tls))
+            elif self._is_close_a_sign:
+                self._note_close_in_tls(closed_sentence(security.config.tls))
         self._lose(f"the connection was lost: {exc}" if exc is not None else "the bookie closed the connection")
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the splitter knows how much it needs
@@ -150,6 +173,7 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Deliver all complete answers."""
+        self._has_received = True
         self._splitter.advance(nbytes)
         try:
             while payloads := self._splitter.payloads():
@@ -193,11 +217,16 @@ class FrameConnection(asyncio.BufferedProtocol):
             async with asyncio.timeout(timeout_s):
                 host, port = await resolve(self.bookie_id)
                 where = f"{host}:{port}"
-                await self._open(host, port)
+                if self._shared.security is None:
+                    await self._open(host, port)
+                else:
+                    await self._connect_securely(host, port, self._shared.security)
         except TimeoutError:
             self._lose(f"no connection to {where} within {timeout_s:g} s")
         except (OSError, ValueError, OverflowError) as error:  # the last two: an invalid host or port
             self._lose(f"cannot connect to {where}: {_reason_of(error)}")
+        except (AuthenticationError, ConfigurationError) as error:
+            self._refuse(str(error))
         except BkctlError as error:
             self._lose(str(error))
         finally:
@@ -215,10 +244,29 @@ class FrameConnection(asyncio.BufferedProtocol):
         if not self._transport_closed.done():
             self._transport_closed.set_result(None)
 
+    async def _connect_securely(self, host: str, port: int, security: ClientSecurity) -> None:
+        """Connect, start TLS and log in before any request is sent."""
+        handshake = ClientHandshake(self._splitter, security)
+        transport: asyncio.Transport
+        transport, _ = await self._loop.create_connection(lambda: handshake, host, port)
+        try:
+            secured = await handshake.run(transport, host)
+        except BaseException as error:
+            transport.abort()
+            if isinstance(error, ConnectionError) and security.config.tls is not None and handshake.is_in_tls:
+                self._note_close_in_tls(closed_sentence(security.config.tls))
+            if isinstance(error, asyncio.CancelledError) and handshake.has_begun_login:
+                # A Java bookie does not answer a login that it refuses (wire 12.2).
+                self._refuse(f"it does not answer the login{login_settings(security.config)}")
+            raise
+        secured.set_protocol(self)
+        self._shared.refusals.pop(self.bookie_id, None)
+        self.connection_made(secured)
+
     def _send(self, frame: bytes) -> tuple[Status, str] | None:
         """Queue a frame, or return the reason why not."""
         if self._lost_reason is not None:
-            return Status.UNAVAILABLE, self._lost_reason
+            return self._lost_status, self._lost_reason
         if len(frame) > self._frame_bytes_max:
             return Status.BAD_REQUEST, f"a request of {len(frame)} bytes does not fit into a frame"
         if not self._unsent_in_all.has_room(self._unsent_bytes, len(frame)):
@@ -254,11 +302,27 @@ class FrameConnection(asyncio.BufferedProtocol):
             self._count_unsent(-self._unsent_bytes)
             self._transport.write(b"".join(frames))
 
-    def _lose(self, reason: str) -> None:
+    def _refuse(self, sentence: str) -> None:
+        """End this connection, because the bookie and this client do not accept each other."""
+        if self._lost_reason is None and self._shared.refusals.get(self.bookie_id) != sentence:
+            self._shared.refusals[self.bookie_id] = sentence
+            logger.warning("bookie %s: %s", self.bookie_id, sentence)
+        self._lose(sentence, Status.AUTHENTICATION_REQUIRED)
+
+    def _note_close_in_tls(self, sentence: str) -> None:
+        """The first time this may be a bookie that ends; the second time in succession it is a refusal."""
+        if self._lost_reason is not None:
+            return
+        if self.bookie_id in self._shared.closed_in_tls:
+            self._refuse(sentence)
+        self._shared.closed_in_tls.add(self.bookie_id)
+        self._lose(sentence)
+
+    def _lose(self, reason: str, status: Status = Status.UNAVAILABLE) -> None:
         """End this connection and its requests; does nothing the second time."""
         if self._lost_reason is not None:
             return
-        self._lost_reason = reason
+        self._lost_reason, self._lost_status = reason, status
         self._on_lost(self)
         if self._transport is not None:
             self._transport.abort()

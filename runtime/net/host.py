@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import pwd
 import resource
 import socket
 import struct
@@ -28,6 +29,13 @@ class OsHost:
     def name(self) -> str:
         """Host name of this machine."""
         return socket.gethostname()
+
+    def user(self) -> str:
+        """Name of the user of the system that runs this process; its number if it has no name."""
+        try:
+            return pwd.getpwuid(os.geteuid()).pw_name
+        except KeyError:
+            return str(os.geteuid())
 
     def canonical_name(self) -> str:
         """Name of this machine as Java writes it to locks; see ``canonical_host_name``."""

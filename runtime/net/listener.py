@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from bkctl.runtime.net.bookie_security import BookieSecurity
 from bkctl.runtime.net.connection_room import ConnectionRoom
 from bkctl.runtime.net.limited_log import LimitedLog
 from bkctl.runtime.net.memory_budget import MemoryBudget
 from bkctl.runtime.net.read_lanes import ReadLanes
 from bkctl.runtime.net.request_measures import RequestMeasures
+from bkctl.runtime.net.secured_connection import SecuredConnection
 from bkctl.runtime.net.server_connection import SWEEPS_PER_STALL, ListenerLimits, ServerConnection, Shared
 from bkctl.runtime.ports import Listen, ListeningPort, RequestHandler
 from bkctl.runtime.protocol.framing import read_buffer
@@ -30,8 +32,11 @@ class BookieListener:
     The port may be opened before the bookie is ready: until ``serve`` is called, connections are closed at once.
     """
 
-    def __init__(self, limits: ListenerLimits, now_ns: NowNs = no_clock) -> None:
+    def __init__(
+        self, limits: ListenerLimits, now_ns: NowNs = no_clock, security: BookieSecurity | None = None
+    ) -> None:
         self._limits = limits
+        self.security = security
         self.measures = RequestMeasures(now_ns)
         self._handler: RequestHandler | None = None
         self._port: ListeningPort | None = None
@@ -99,7 +104,9 @@ class BookieListener:
                 connection.abort()
 
     def _accept(self) -> ServerConnection:
-        return ServerConnection(self._shared)
+        if self.security is None:
+            return ServerConnection(self._shared)
+        return SecuredConnection(self._shared, self.security)
 
     def _admit(self, connection: ServerConnection) -> RequestHandler | None:
         if self._handler is None:

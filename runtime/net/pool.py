@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
 from bkctl.runtime.config import ClientConfig
-from bkctl.runtime.errors import BookieError
+from bkctl.runtime.errors import AuthenticationRequiredError, BookieError
 from bkctl.runtime.net.batch_read_connection import BatchReadConnection
 from bkctl.runtime.net.bookie_connection import BookieConnection
+from bkctl.runtime.net.client_handshake import ClientSecurity, refusal_sentence
 from bkctl.runtime.net.frame_connection import FrameConnection, Resolver, SharedByConnections, UnsentBytes
 from bkctl.runtime.net.request_batch import AddBatch, ReadBatch
 from bkctl.runtime.ports import AddDone, BodyOrStatus, BookieId, BookieInfo, Clock, LacReply, ReadReply, TimerHandle
@@ -41,7 +42,12 @@ _SWEEPS_PER_TIMEOUT = 20
 """Timeout checks per shortest timeout. So no timeout is late by more than a tenth of it."""
 
 
-_FINAL_OF_BATCH = frozenset({Status.TIMEOUT, Status.UNAVAILABLE, Status.TOO_MANY_REQUESTS})
+_HANDSHAKE_SHARE = 0.8
+"""Maximum time of a connection with TLS or a login, as a share of the shortest time-out of a request."""
+
+_FINAL_OF_BATCH = frozenset(
+    {Status.TIMEOUT, Status.UNAVAILABLE, Status.TOO_MANY_REQUESTS, Status.AUTHENTICATION_REQUIRED}
+)
 """Outcomes of a batch read that single reads would have too."""
 
 
@@ -86,8 +92,14 @@ class BookiePool:
         self._resolve = resolve
         self._config = config
         self._clock = clock
+        """ConfigurationError if a file of ``config.security`` cannot be used."""
         unsent = UnsentBytes(unsent_bytes_max, _UNSENT_BYTES_OF_ALL_MAX)
-        self._shared = SharedByConnections(config.frame_bytes_max, unsent, read_buffer(_READ_BYTES))
+        security = ClientSecurity.of(config.security)
+        self._shared = SharedByConnections(config.frame_bytes_max, unsent, read_buffer(_READ_BYTES), security)
+        self._connect_timeout_s = config.connect_timeout_s
+        if security is not None:  # before the requests that wait for the connection expire: the error has the reason
+            shortest_s = min(config.add_timeout_s, config.read_timeout_s)
+            self._connect_timeout_s = min(config.connect_timeout_s, _HANDSHAKE_SHARE * shortest_s)
         self._loop = asyncio.get_running_loop()
         self._connections: dict[BookieId, BookieConnection] = {}
         self._batch_readers: dict[BookieId, BatchReadConnection] = {}
@@ -237,6 +249,13 @@ class BookiePool:
         txn_id = self._new_txn_id()
         return await self._ask(bookie_id, txn_id, v3.encode_bookie_info_request(txn_id), BookieInfoAnswer, _bookie_info)
 
+    def error_of(self, status: Status, bookie_id: BookieId, detail: str = "") -> BookieError:
+        """The error of a status other than OK that a callback received, or that is in a result."""
+        if status is Status.AUTHENTICATION_REQUIRED:
+            reason = self._shared.refusals.get(bookie_id) or refusal_sentence(self._config.security)
+            return AuthenticationRequiredError(bookie_id, reason)
+        return error_of(status, bookie_id, detail)
+
     async def close(self) -> None:
         """Fail pending requests with UNAVAILABLE and close all connections; later requests fail the same way."""
         self._is_closed = True
@@ -262,11 +281,13 @@ class BookiePool:
             if future.done():  # the caller has cancelled it
                 return
             if isinstance(answer, Status):
-                future.set_exception(error_of(answer, bookie_id, detail))
+                future.set_exception(self.error_of(answer, bookie_id, detail))
                 return
             assert isinstance(answer, answer_type)
             reply = reply_of(answer, bookie_id)
-            if isinstance(reply, BookieError):
+            if isinstance(reply, AuthenticationRequiredError):
+                future.set_exception(self.error_of(Status.AUTHENTICATION_REQUIRED, bookie_id))
+            elif isinstance(reply, BookieError):
                 future.set_exception(reply)
             else:
                 future.set_result(reply)
@@ -300,7 +321,7 @@ class BookiePool:
             connection.refuse("the client is closed")
         else:
             connections[connection.bookie_id] = connection
-            connection.connect(self._resolve, self._config.connect_timeout_s)
+            connection.connect(self._resolve, self._connect_timeout_s)
 
     def _forget(self, connection: FrameConnection) -> None:
         if self._connections.get(connection.bookie_id) is connection:

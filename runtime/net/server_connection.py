@@ -325,7 +325,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         elif isinstance(call, RefusedCall):
             self._send_answer(call.call, call.status)
         elif isinstance(call, HandshakeCall):
-            self._send_answer(call, handshake_answer(call))
+            self._shake_hands(call)
         elif isinstance(call, Junk):
             if call.is_logged:
                 self._shared.log.report(f"connection from {self.peer} closed", call.reason)
@@ -340,6 +340,9 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._end_request(_cost_bytes(call))  # of a run, its remaining adds
                 if isinstance(call, AddRun):
                     self._measures.adds_in_progress -= len(call.bodies)
+
+    def _shake_hands(self, call: HandshakeCall) -> None:
+        self._send_answer(call, handshake_answer(call))
 
     def _cut_to_room(self, run: AddRun, cost_bytes: int) -> tuple[AddRun, int]:
         """The first adds of a run, up to the limit on unanswered requests; the others wait for answers.

@@ -8,10 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bkctl.runtime.protocol.messages import AuthAnswer, AuthCall, BookieAnswer, Call, HandshakeCall, RequestCall
+from bkctl.runtime.errors import ProtocolError
+from bkctl.runtime.protocol.messages import (
+    AuthAnswer,
+    AuthCall,
+    BookieAnswer,
+    Call,
+    HandshakeCall,
+    Junk,
+    RefusedCall,
+    RequestCall,
+)
 from bkctl.runtime.protocol.status import Status
-from bkctl.runtime.protocol.v2_bookie import decode_packets, encode_packets, is_binary_call
-from bkctl.runtime.protocol.v3_bookie import V3BookieCodec
+from bkctl.runtime.protocol.v2_bookie import (
+    decode_packet_before_login,
+    decode_packets,
+    encode_packets,
+    is_binary,
+    is_binary_call,
+    names_operation,
+)
+from bkctl.runtime.protocol.v3_bookie import V3BookieCodec, decode_before_login
+from bkctl.runtime.protocol.v3_handshake import NO_PLUGIN
 
 
 class BookieCodec:
@@ -32,6 +50,18 @@ class BookieCodec:
             calls += decode_packets(payloads[v3_count:], self._frame_bytes_max)
         return calls
 
+    def decode_before_login(self, payload: bytes) -> HandshakeCall | RefusedCall | Junk:
+        """Decode a payload of a client that must log in or start TLS first; after Junk, close the connection."""
+        self._is_binary = self._is_binary or is_binary(payload)
+        if not self._is_binary:
+            try:
+                return decode_before_login(payload)
+            except ProtocolError as error:
+                if not names_operation(payload):
+                    return Junk(str(error))
+                self._is_binary = True
+        return decode_packet_before_login(payload)
+
     def encode(self, call: RequestCall, answer: BookieAnswer) -> bytes:
         """Encode the frames of an answer, in the protocol of the request."""
         if is_binary_call(call):
@@ -42,5 +72,5 @@ class BookieCodec:
 def handshake_answer(call: HandshakeCall) -> BookieAnswer:
     """The answer of a bookie without authentication and TLS. Source: wire section 12."""
     if isinstance(call, AuthCall):
-        return AuthAnswer(call.txn_id, Status.OK, "AuthDisabledPlugin", b"")
+        return AuthAnswer(call.txn_id, Status.OK, NO_PLUGIN, b"")
     return Status.BAD_REQUEST  # START_TLS without TLS (wire 12.3)

@@ -122,6 +122,19 @@ class FrameSplitter:
         self._received = memoryview(bytes(self._received[self._start :]))
         self._start = 0
 
+    @property
+    def next_byte(self) -> int | None:
+        """First of the received bytes from which no payload was made; None if there are none."""
+        if self.unfinished_bytes:
+            return self._head[0]
+        return self._received[self._start] if self.has_waiting else None
+
+    def take_rest(self) -> bytes:
+        """Remove and return the received bytes from which no payload was made: they are not frames."""
+        rest = bytes(self._head[: self.unfinished_bytes]) + bytes(self._received[self._start :])
+        self.drop()
+        return rest
+
     def drop(self) -> None:
         """Release all memory: the connection is lost, but its objects may exist for a while."""
         self._received, self._start = _NOTHING, 0

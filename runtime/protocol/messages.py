@@ -135,10 +135,12 @@ class ListEntriesCall(BookieRequest, gc=False):
 
 
 class AuthCall(msgspec.Struct, frozen=True, gc=False):
-    """A step of an authentication; the codec repeats ``header`` in the answer."""
+    """A step of a login; the codec repeats ``header`` in the answer. ``plugin_name`` None: without its message."""
 
     txn_id: int
     header: bytes
+    plugin_name: str | None
+    token: bytes
 
 
 class StartTlsCall(msgspec.Struct, frozen=True, gc=False):

@@ -38,8 +38,12 @@ class Status(enum.IntEnum):
     UNAVAILABLE = -8
     TIMEOUT = -23
     AUTHENTICATION_REQUIRED = -102
-    """UNAUTHORIZED without the message of the operation: the bookie did not look at the request (wire 12.2)."""
+    """The bookie and this client did not agree on TLS, certificates or a login. On an open connection: UNAUTHORIZED
+    without the message of the operation, because the bookie did not look at the request (wire 12.2)."""
 
+
+STATUS_OF_CODE = {int(status): status for status in Status if status >= Status.OK}
+"""By the code in v3 answers."""
 
 _ERRORS: dict[Status, tuple[type[BookieError], str]] = {
     Status.NO_SUCH_LEDGER: (NoSuchLedgerError, "no such ledger"),
@@ -56,7 +60,7 @@ _ERRORS: dict[Status, tuple[type[BookieError], str]] = {
     Status.TIMEOUT: (BookieTimeoutError, "no response in time"),
     Status.AUTHENTICATION_REQUIRED: (
         AuthenticationRequiredError,
-        "it requires authentication (bookieAuthProviderFactoryClass), which bkctl does not support",
+        "it serves only clients that use TLS or log in: set bookie_client.tls or bookie_client.sasl",
     ),
 }
 

@@ -10,6 +10,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final, cast
 
+from google.protobuf.message import DecodeError
+
 from bkctl.runtime.protocol.bookkeeper_wire_pb2 import AuthMessage
 from bkctl.runtime.protocol.framing import LENGTH
 from bkctl.runtime.protocol.messages import (
@@ -121,7 +123,7 @@ def _decode(payload: bytes, header: int, frame_bytes_max: int) -> Call:
         elif opcode == _BATCH_READ:
             call = _decode_batch_read(payload, flags, txn_id, frame_bytes_max)
         elif opcode == _AUTH:
-            return AuthCall(txn_id, b"")
+            return _decode_auth(payload, txn_id)
         else:
             return Junk(f"a binary packet has the unknown operation {opcode}")
     except struct.error:
@@ -129,6 +131,25 @@ def _decode(payload: bytes, header: int, frame_bytes_max: int) -> Call:
     if version > _VERSION_MAX:
         return RefusedCall(call.call if isinstance(call, RefusedCall) else call, Status.BAD_VERSION)
     return call
+
+
+def decode_packet_before_login(payload: bytes) -> AuthCall | RefusedCall | Junk:
+    """Decode a packet of a client that must log in first (wire 12.2); after Junk, close the connection."""
+    (call,) = decode_packets([payload], len(payload))
+    refused = call.call if isinstance(call, RefusedCall) else call
+    if isinstance(refused, AddRun | ReadCall):
+        return RefusedCall(refused, Status.UNAUTHORIZED)
+    if isinstance(call, AuthCall | Junk):
+        return call
+    return Junk("a client that must log in sent a batch read")
+
+
+def _decode_auth(payload: bytes, txn_id: int) -> AuthCall | Junk:
+    try:
+        message = AuthMessage.FromString(payload[_HEADER.size :])
+    except DecodeError:
+        return Junk("the bytes of a login are not a message")
+    return AuthCall(txn_id, b"", message.authPluginName, message.payload)
 
 
 def _decode_add(payload: bytes, flags: int, txn_id: int) -> AddRun:

@@ -41,15 +41,13 @@ from bkctl.runtime.protocol.messages import (
     ReadAnswer,
     ReadLacAnswer,
 )
-from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.protocol.status import STATUS_OF_CODE, Status
 
 PRIORITY_HIGH: Final = 100
 """The value that Java sends for high priority; any value above zero means the same."""
 
 _TOTAL_DISK_CAPACITY: Final = int(GetBookieInfoRequest.TOTAL_DISK_CAPACITY)
 _FREE_DISK_SPACE: Final = int(GetBookieInfoRequest.FREE_DISK_SPACE)
-
-_STATUS_OF_CODE: Final = {int(status): status for status in Status if status >= Status.OK}
 
 
 def encode_add_request(
@@ -134,7 +132,7 @@ def decode_response(payload: bytes) -> Answer:
     if not message.IsInitialized():
         raise ProtocolError("a v3 response misses a required field")
     header = message.header
-    status = _STATUS_OF_CODE[message.status]
+    status = STATUS_OF_CODE[message.status]
     if status is Status.UNAUTHORIZED and len(message.ListFields()) == _FIELDS_WITHOUT_OPERATION:
         status = Status.AUTHENTICATION_REQUIRED
     decode = _ANSWER_DECODERS.get(header.operation)
@@ -151,7 +149,7 @@ def _decode_add_answer(message: Response, txn_id: int, status: Status) -> Answer
     if status is Status.OK:
         if not message.HasField("addResponse"):
             raise ProtocolError("a positive response to an add has no entry")
-        status = _STATUS_OF_CODE[message.addResponse.status]
+        status = STATUS_OF_CODE[message.addResponse.status]
     return AddAnswer(txn_id, status)
 
 
@@ -159,7 +157,7 @@ def _decode_read_answer(message: Response, txn_id: int, status: Status) -> Answe
     inner = message.readResponse
     return ReadAnswer(
         txn_id,
-        _STATUS_OF_CODE[inner.status] if status is Status.OK else status,
+        STATUS_OF_CODE[inner.status] if status is Status.OK else status,
         inner.body if inner.HasField("body") else None,
         inner.maxLAC if inner.HasField("maxLAC") else None,
     )
@@ -169,7 +167,7 @@ def _decode_read_lac_answer(message: Response, txn_id: int, status: Status) -> A
     inner = message.readLacResponse
     return ReadLacAnswer(
         txn_id,
-        _STATUS_OF_CODE[inner.status] if status is Status.OK else status,
+        STATUS_OF_CODE[inner.status] if status is Status.OK else status,
         inner.lacBody if inner.HasField("lacBody") else None,
         inner.lastEntryBody if inner.HasField("lastEntryBody") else None,
     )
@@ -179,7 +177,7 @@ def _decode_bookie_info_answer(message: Response, txn_id: int, status: Status) -
     inner = message.getBookieInfoResponse
     return BookieInfoAnswer(
         txn_id,
-        _STATUS_OF_CODE[inner.status] if status is Status.OK else status,
+        STATUS_OF_CODE[inner.status] if status is Status.OK else status,
         inner.totalDiskCapacity if inner.HasField("totalDiskCapacity") else None,
         inner.freeDiskSpace if inner.HasField("freeDiskSpace") else None,
     )
@@ -188,7 +186,7 @@ def _decode_bookie_info_answer(message: Response, txn_id: int, status: Status) -
 def _decode_list_entries_answer(message: Response, txn_id: int, status: Status) -> Answer:
     inner = message.getListOfEntriesOfLedgerResponse
     if status is Status.OK:
-        status = _STATUS_OF_CODE[inner.status]
+        status = STATUS_OF_CODE[inner.status]
     entries = None
     if status is Status.OK:
         with contextlib.suppress(ProtocolError):  # fails this request, not the connection

@@ -167,14 +167,20 @@ def _join(adds: AddRun, calls: list[Call], runs: _Runs) -> None:
         run.extend(adds.txn_ids, adds.entry_ids, adds.bodies)
 
 
+def decode_before_login(payload: bytes) -> HandshakeCall | RefusedCall:
+    """Decode one request of a client that must log in or start TLS first (wire 12.2). ProtocolError."""
+    message = _parse(payload)
+    header = message.header
+    if header.operation == AUTH:
+        return _decode_auth(message, header)
+    if header.operation == START_TLS and message.HasField("startTLSRequest"):
+        return StartTlsCall(header.txnId)
+    return RefusedCall(UnknownCall(header.txnId, header.SerializeToString()), Status.UNAUTHORIZED)
+
+
 def decode_request(payload: bytes) -> Call:
     """Decode one request with protobuf; ProtocolError if it is invalid."""
-    try:
-        message = Request.FromString(payload)
-    except DecodeError as error:
-        raise ProtocolError("the bytes are not a v3 request") from error
-    if not message.IsInitialized():
-        raise ProtocolError("a v3 request misses a required field")
+    message = _parse(payload)
     header = message.header
     decode = _DECODERS.get(header.operation)
     if decode is None:
@@ -183,6 +189,16 @@ def decode_request(payload: bytes) -> Call:
     if header.version != VERSION_THREE and not isinstance(call, AuthCall | StartTlsCall):
         return RefusedCall(call.call if isinstance(call, RefusedCall) else call, Status.BAD_VERSION)
     return call
+
+
+def _parse(payload: bytes) -> Request:
+    try:
+        message = Request.FromString(payload)
+    except DecodeError as error:
+        raise ProtocolError("the bytes are not a v3 request") from error
+    if not message.IsInitialized():
+        raise ProtocolError("a v3 request misses a required field")
+    return message
 
 
 def _decode_add(message: Request, header: BKPacketHeader) -> AddRun | RefusedCall:
@@ -247,8 +263,10 @@ def _decode_list_entries(message: Request, header: BKPacketHeader) -> ListEntrie
     return ListEntriesCall(header.txnId, message.getListOfEntriesOfLedgerRequest.ledgerId)
 
 
-def _decode_auth(message: Request, header: BKPacketHeader) -> AuthCall:  # noqa: ARG001  AUTH is disabled
-    return AuthCall(header.txnId, header.SerializeToString())
+def _decode_auth(message: Request, header: BKPacketHeader) -> AuthCall:
+    step = message.authRequest
+    plugin_name = step.authPluginName if message.HasField("authRequest") else None
+    return AuthCall(header.txnId, header.SerializeToString(), plugin_name, step.payload)
 
 
 def _decode_start_tls(message: Request, header: BKPacketHeader) -> StartTlsCall:  # noqa: ARG001  it is empty
@@ -313,6 +331,8 @@ def _encode_other(call: SingleCall, answer: BookieAnswer, frame_bytes_max: int) 
         if isinstance(answer, AuthAnswer):
             response.authResponse.authPluginName = answer.plugin_name
             response.authResponse.payload = answer.payload
+    elif status is Status.OK:  # of START_TLS
+        response.startTLSResponse.SetInParent()
     return encode_frame(response.SerializeToString())
 
 

@@ -13,6 +13,7 @@ from bkctl.commands.errors import InvalidArgumentError
 from bkctl.runtime.config import ZooKeeperConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.log_level import LogLevel
+from bkctl.runtime.security_config import AdminTlsConfig, StoreType
 from bkctl.settings import read_sources
 
 CONF = """
@@ -181,15 +182,12 @@ def test_a_cluster_without_directories_is_refused() -> None:
         resolve(BookieFlags(journal_directories=("j",)), BKCTL_METADATA_URI="zk://a/ledgers")
 
 
-def test_protection_that_would_be_lost_is_refused(tmp_path: Path) -> None:
-    text = CONF + "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\n"
-    roots = GlobalFlags(conf=write(tmp_path, "bk.conf", text))
-    with pytest.raises(
-        ConfigurationError,
-        match=r"tlsProviderFactoryClass: TLS is not supported yet; .* --set tlsProviderFactoryClass=",
-    ):
+def test_a_key_that_would_lose_entries_is_refused(tmp_path: Path) -> None:
+    key = "skipReplayJournalInvalidRecord"
+    roots = GlobalFlags(conf=write(tmp_path, "bk.conf", f"{CONF}{key}=true\n"))
+    with pytest.raises(ConfigurationError, match=rf"{key}: it would skip .*; to start without it: --set {key}="):
         resolve(None, roots)
-    assert resolve(BookieFlags(overrides=("tlsProviderFactoryClass=",)), roots).config.port == 3200
+    assert resolve(BookieFlags(overrides=(f"{key}=",)), roots).config.port == 3200
 
 
 def test_keys_without_effect_are_reported_with_the_reason(tmp_path: Path) -> None:
@@ -354,3 +352,26 @@ def test_one_directory_spelled_in_two_ways_is_listed_twice() -> None:
     flags = BookieFlags(journal_directories=("/j",), ledger_directories=("/l", "/l/"))
     with pytest.raises(ConfigurationError, match="a directory is listed twice"):
         resolve(flags, GlobalFlags(metadata_uri="zk://h/ledgers"))
+
+
+STORES = "httpServerEnabled=true\nhttpServerTlsEnable=true\nhttpServerKeyStorePath=/key.p12\n"
+
+
+def test_stores_of_the_admin_port_that_java_keys_name_are_pkcs12(tmp_path: Path) -> None:
+    text = f"{CONF}{STORES}httpServerKeyStorePassword=file:/secret\nhttpServerTrustStorePath=/ca.p12\n"
+    admin = resolve(None, GlobalFlags(conf=write(tmp_path, "bk.conf", text))).config.admin
+    assert admin.is_tls_enabled
+    assert admin.tls == AdminTlsConfig(
+        key_file="/key.p12",
+        key_type=StoreType.PKCS12,
+        key_password="file:/secret",
+        ca_file="/ca.p12",
+        ca_type=StoreType.PKCS12,
+    )
+
+
+def test_a_password_in_the_file_is_refused_and_not_shown(tmp_path: Path) -> None:
+    path = write(tmp_path, "bk.conf", f"{CONF}{STORES}httpServerKeyStorePassword=s3cret\n")
+    with pytest.raises(ConfigurationError, match="httpServerKeyStorePassword=file:PATH") as raised:
+        resolve(None, GlobalFlags(conf=path))
+    assert "s3cret" not in str(raised.value)

@@ -78,6 +78,7 @@ EFFECTS = {
     "cluster nuke": {Effect.DESTROYS},
     "cluster restore": {Effect.DESTROYS},
     "config use-context": {Effect.REVERSIBLE},
+    "tls init": {Effect.REVERSIBLE},
     "cookie create": {Effect.HARMFUL},
     "cookie delete": {Effect.DESTROYS},
     "cookie expand": {Effect.HARMFUL},
@@ -188,12 +189,12 @@ def is_taken(words: list[str]) -> bool:
 def expected_options(name: str) -> set[str]:
     """Global options that the command takes: all for its output, those of a cluster, and those of its effect."""
     taken = OUTPUT_OPTIONS | (shown_options(name) & (CHANGE_OPTIONS | {"--sort", "--limit"}))
-    without_cluster = {"audit show", "completion", "config contexts", "config use-context"}
+    without_cluster = {"audit show", "completion", "config contexts", "config use-context", "tls init"}
     if not name.startswith("dev ") and name not in without_cluster:
         taken |= CLUSTER_OPTIONS
         if not name.startswith("storage ") or name in {"storage adopt", "storage hand-back", "storage journal replay"}:
             taken |= {"--timeout", "--zk-rate"}
-    return taken - ({"--zk-rate"} if name == "bookie start" else set())
+    return taken - ({"--zk-rate"} if name in {"bookie start", "tls check"} else set())
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -249,7 +250,7 @@ def test_read_only_mode_stops_every_command_that_changes_something(
     by_environment = run_main(*words_for(name), BKCTL_READ_ONLY="1")
     assert by_environment.exit_code == refused
     assert by_environment.stderr == ("error: nothing was changed: bkctl is in read-only mode: BKCTL_READ_ONLY is set\n")
-    if not name.startswith(("dev ", "config ")):  # these know no cluster, or only their own
+    if not name.startswith(("dev ", "config ", "tls ")):  # these know no cluster, or only their own
         by_context = run_main(*words_for(name), "--config", "c.toml", "--context", "prod")
         assert by_context.exit_code == refused
         assert "in read-only mode: context prod is read-only" in by_context.stderr
@@ -336,7 +337,7 @@ def test_a_pinned_context_stops_every_command_that_changes_another_cluster(
     before = stopped.tree()
     refused_otherwise = set()
     for name in CHANGING:
-        if name in SERVER_COMMANDS or name.startswith(("dev ", "storage ", "config ")):
+        if name in SERVER_COMMANDS or name.startswith(("dev ", "storage ", "config ", "tls ")):
             continue
         words = [*words_for(name), *pinned]
         words += ["--yes"] if "--yes" in shown_options(name) else []

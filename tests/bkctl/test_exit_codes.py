@@ -108,7 +108,7 @@ DECIDED = {
     """,
     11: """
         MasterKeyMismatchError MetadataAuthError UnauthorizedError AuthenticationRequiredError LedgerPasswordError
-        AdminAccessError
+        AdminAccessError AuthenticationError
     """,
     12: """
         CorruptFileError JournalError EntryLogError EntryLogMissingError EntryDamagedError IndexDamagedError

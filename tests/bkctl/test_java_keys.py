@@ -70,6 +70,15 @@ def test_the_keys_that_are_used_are_those_that_the_settings_ask_for() -> None:
     legacy = {"zkServers": ["h:2181"]}
     old_journal = {"journalDirectory": ["/j"], "ledgerDirectories": ["/l"]}
     asked = keys_asked_for({**DIRECTORIES, **uri}) | keys_asked_for({**old_journal, **legacy})
+    tls = {"tlsProviderFactoryClass": ["org.apache.bookkeeper.tls.TLSContextFactory"]}
+    for stores in (("tlsKeyStore", "tlsTrustStore"), ("clientKeyStore", "clientTrustStore")):
+        pem = {key: value for store in stores for key, value in {store: ["/f"], f"{store}Type": ["PEM"]}.items()}
+        asked |= keys_asked_for({**DIRECTORIES, **uri, **tls, **pem})
+    sasl = {
+        "bookieAuthProviderFactoryClass": ["org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory"],
+        "clientAuthProviderFactoryClass": ["org.apache.bookkeeper.sasl.SASLClientProviderFactory"],
+    }
+    asked |= keys_asked_for({**DIRECTORIES, **uri, **sasl})
     assert asked == USED
 
 

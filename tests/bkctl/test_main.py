@@ -80,8 +80,10 @@ def test_an_option_has_one_meaning_in_all_commands() -> None:
             kind = "flag" if getattr(parameter, "is_flag", False) else str(parameter.metavar or parameter.type)
             for spelling in parameter.opts if parameter.param_type_name == "option" else ():
                 kinds.setdefault(spelling, set()).add(kind)
-    # begin and end of a range, a move or a copy; a file or a directory that is written; states of ledgers and bookies
-    assert {spelling for spelling, each in kinds.items() if len(each) > 1} == {"--from", "--to", "--out", "--state"}
+    # begin and end of a range, a move or a copy; a file or a directory that is written; states of ledgers and bookies;
+    # a bookie by its id or by its host
+    several = {spelling for spelling, each in kinds.items() if len(each) > 1}
+    assert several == {"--bookie", "--from", "--to", "--out", "--state"}
     assert kinds["--copy-rate"] == {"RATE"}
     names = {"--zk-rate", "--max-per-second", "--from-file", "--ledger-dir", "--journal-dir", "--accept-loss"}
     assert names <= kinds.keys()

@@ -11,7 +11,6 @@ from bkctl.commands.errors import InvalidArgumentError
 from bkctl.runtime.config import ClientConfig, LayoutConfig, ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.settings import java_metadata_uri, read_sources, resolve_metadata_uri, resolve_settings
-from tests.processes import run_bkctl
 
 TOML = """
 metadata_uri = "zk://toml/ledgers"
@@ -279,37 +278,3 @@ def test_the_request_rate(tmp_path: Path) -> None:
     for rate in (float("inf"), float("nan")):
         with pytest.raises(InvalidArgumentError, match=f"--zk-rate {rate}: not a valid rate"):
             settings_of(GlobalFlags(metadata_rate=rate))
-
-
-SECURITY = [
-    ("tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory", "asks for TLS"),
-    ("clientAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLClientProviderFactory", "asks for a login"),
-]
-CLIENTS = [
-    ("bookie", "list"),
-    ("bookie", "sanity", "b1:3181"),
-    ("ledger", "list"),
-    ("ledger", "read", "7"),
-    ("recover", "b1:3181", "--dry-run"),
-    ("status",),
-    ("audit",),
-    ("autorecovery", "start"),
-]
-
-
-@pytest.mark.parametrize(("line", "sentence"), SECURITY)
-@pytest.mark.parametrize("command", CLIENTS)
-def test_a_file_that_asks_clients_for_tls_or_a_login_is_refused(
-    tmp_path: Path, command: tuple[str, ...], line: str, sentence: str
-) -> None:
-    """No server is asked, so none runs here."""
-    conf = write(tmp_path, "bk.conf", f"metadataServiceUri=zk://127.0.0.1:1/ledgers\n{line}\n")
-    result = run_bkctl(*command, "--conf", conf)
-    assert result.exit_code == (1 if command == ("autorecovery", "start") else 13), result
-    assert result.stderr.startswith(f"error: {conf}:2 ({line.partition('=')[0]}) {sentence}, "), result.stderr
-
-
-@pytest.mark.parametrize("value", ["", "false"])
-def test_a_key_of_security_without_a_value_is_not_refused(tmp_path: Path, value: str) -> None:
-    conf = write(tmp_path, "bk.conf", f"tlsProviderFactoryClass={value}\nbookieAuthProviderFactoryClass=a.Class\n")
-    assert settings_of(GlobalFlags(conf=conf)).unsupported_security is None

@@ -150,6 +150,8 @@ class Invocations:
             "recover failed-bookie": (stopped.id, "-n"),
             "recover ledger": ("0", "-n"),
             "status": (),
+            "tls check": (str(directory / "certificates" / "ca" / "ca.pem"),),
+            "tls init": (str(directory / "certificates"), "--bookie", "b1"),
             "storage check": directories,
             "storage entrylog ledgers": (own,),
             "storage entrylog scan": (own,),
@@ -173,7 +175,7 @@ class Invocations:
 
     def run(self, names: Collection[str], form: str) -> dict[str, BkctlResult]:
         """Make these calls. Those on the directories of the stopped bookie come one after another: they lock them."""
-        storage = [name for name in names if name.startswith(("storage", "cookie"))]
+        storage = sorted((name for name in names if name.startswith(("storage", "cookie", "tls"))), reverse=True)
         others = [name for name in names if name not in storage]
 
         def run_each(names: list[str]) -> dict[str, BkctlResult]:

@@ -14,6 +14,7 @@ from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.interop.java import JavaClient, JavaProgram, is_built
 from tests.interop.java_metadata import JavaMetadata
+from tests.kerberos import Realm
 from tests.processes import DevCluster
 from tests.runtime.metadata.conftest import CONFIG
 
@@ -102,3 +103,10 @@ def znodes(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
     finally:
         client.stop()
         client.close()
+
+
+@pytest.fixture(scope="session")
+def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
+    """A Kerberos realm."""
+    with Realm(tmp_path_factory.mktemp("realm")) as realm:
+        yield realm

@@ -6,11 +6,11 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 from tests.interop.java import NEWEST, JavaBookie, JavaProcess, write_server_conf
-from tests.processes import LOOPBACK, BkctlResult, free_port, run_bkctl
+from tests.processes import COMMAND_TIMEOUT_S, LOOPBACK, BkctlResult, free_port, run_bkctl
 from tests.until import wait_until
 
 STORAGE = {
@@ -31,13 +31,23 @@ HTTP = {
 
 
 class JavaCluster:
-    """Bookies of one release of Apache BookKeeper. Use as a context manager: it ends every process."""
+    """Bookies of one release of Apache BookKeeper. Use as a context manager: it ends every process.
+
+    ``variables`` are settings of the bkctl commands that are run against it.
+    """
 
     def __init__(
-        self, directory: str, metadata_uri: str, *, release: str = NEWEST, jvm_flags: Sequence[str] = ()
+        self,
+        directory: str,
+        metadata_uri: str,
+        *,
+        release: str = NEWEST,
+        jvm_flags: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory
         self.metadata_uri = metadata_uri
+        self._variables = {"BKCTL_METADATA_URI": metadata_uri, **(variables or {})}
         self._release = release
         self._jvm_flags = jvm_flags
         self._bookies: dict[str, JavaBookie] = {}
@@ -169,4 +179,4 @@ class JavaCluster:
 
     def run(self, *arguments: str) -> BkctlResult:
         """Run a bkctl command against this cluster."""
-        return run_bkctl(*arguments, BKCTL_METADATA_URI=self.metadata_uri)
+        return run_bkctl(*arguments, timeout_s=COMMAND_TIMEOUT_S, **self._variables)

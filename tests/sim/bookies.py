@@ -109,6 +109,9 @@ class ModelBookies:
     async def info(self, bookie_id: str) -> BookieInfo:
         return BookieInfo(2, 1)
 
+    def error_of(self, status: Status, bookie_id: str, detail: str = "") -> BookieError:
+        return error_of(status, bookie_id, detail)
+
     async def close(self) -> None:
         """There is nothing to close."""
 

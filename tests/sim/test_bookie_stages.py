@@ -17,6 +17,7 @@ from tests.sim.whole_bookie import CONFIG, WholeBookie
 BOOT = [
     "bind the port",
     "measure",
+    "watch the certificate",
     "watch for troubles",
     "open the admin port",
     "connect to the metadata store",
@@ -54,6 +55,7 @@ STOP = [
     "connect to the metadata store",
     "open the admin port",
     "watch for troubles",
+    "watch the certificate",
     "measure",
     "bind the port",
 ]

@@ -116,9 +116,26 @@ def test_ledgers_without_a_live_copy_and_what_to_start() -> None:
         await cluster.store(pair("b1:3181", DOWN))
         await cluster.store(ledger({0: [gone]}, 1, 1, last_entry_id=0, length=10))
         found = (await references(cluster)).no_live_copy
-        assert found == NoLiveCopy(ledgers=2, first_ids=tuple(lost), to_start=(DOWN,))
+        assert found == NoLiveCopy(ledgers=2, first_ids=tuple(lost), to_start=((DOWN,),))
         findings = {each.part: each for each in status_findings(await read(cluster))}
         assert findings["no_live_copy"].sentence == f"2 ledgers have no live copy; start {DOWN}"
+
+    simulate(scenario)
+
+
+def test_a_recovery_needs_a_ledger_with_a_live_copy_of_each_entry() -> None:
+    """One segment without a live copy is left as it is; another one of the same ledger is recovered."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster)
+        await cluster.start("b3:3181")
+        gone = "b8:3181"
+        lost = await cluster.store(pair(DOWN, gone))
+        assert not (await references(cluster)).has_source
+        finding = {each.part: each for each in status_findings(await read(cluster))}["bookies_down"]
+        assert finding.command == f"bkctl ledger explain {lost}"
+        await cluster.store(ledger({0: [DOWN, gone], 5: ["b1:3181", DOWN]}, 2, 2, last_entry_id=9, length=10))
+        assert (await references(cluster)).has_source
 
     simulate(scenario)
 

@@ -14,6 +14,7 @@ from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.net.frame_connection import Resolver
 from bkctl.runtime.ports import Bookies
 from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.security.tls_contexts import bookie_contexts
 from bkctl.storage.config import EngineConfig, JournalConfig, StorageConfig
 from tests.crash.model_disk import Mode
 from tests.sim.bookies import ModelBookies
@@ -45,6 +46,9 @@ class ModelHost:
 
     def name(self) -> str:
         return "machine"
+
+    def user(self) -> str:
+        return "bookie"
 
     def canonical_name(self) -> str:
         return "machine"
@@ -105,6 +109,7 @@ class WholeBookie:
             listen=self.network.listen,
             listen_local=self.network.listen_local,
             read_secret=self.disk.read_file,
+            tls_contexts=lambda files: bookie_contexts(files, {}),
             connect_metadata=connect_metadata,
             connect_bookies=connect_bookies,
             release="bkctl in memory",

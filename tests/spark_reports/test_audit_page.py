@@ -88,7 +88,7 @@ def test_a_lost_ledger_is_not_also_an_unavailable_one() -> None:
 
 def test_the_verdict_and_what_to_do_come_first() -> None:
     page = report_page(REPORT)
-    sentence = "1 ledger has no live copy; start bookie-3:3181"
+    sentence = "1 ledger has no live copy; start bookie-3:3181 or bookie-4:3181"
     assert f'<p class="verdict critical"><b>critical:</b> {sentence}</p>' in page
     assert f"<title>Replication report, 2023-11-14 22:13 UTC: critical: {sentence}</title>" in page
     commands = re.findall(r"<div><code>([^<]+)</code></div>", page)

@@ -7,7 +7,7 @@ import os
 from bkctl.runtime.admin.calls import ALL_ADDRESSES
 from bkctl.runtime.admin.connections import admin_limits
 from bkctl.runtime.admin.server import AdminServer
-from bkctl.runtime.admin.tcp_ports import ADMIN_LANE, open_tcp_ports
+from bkctl.runtime.admin.tcp_ports import ADMIN_LANE, admin_tls, open_tcp_ports
 from bkctl.runtime.bookie.admin.cluster_routes import ClusterRoutes
 from bkctl.runtime.bookie.admin.gc_routes import GarbageCollectionRoutes
 from bkctl.runtime.bookie.admin.java_routes import JavaRoutes
@@ -49,6 +49,7 @@ class AdminInterface:
         """Open the TCP port for everything or for scrapes alone, if configured; ConfigurationError."""
         view, ports = self._view, self._view.ports
         own = parse_host_and_port(view.bookie_id)
+        tls = await admin_tls(view.config.admin, view.config.tls, ports.tls_contexts, ports.workers)
         names = [name for name in (view.config.advertised_address, own and own[0]) if name]
         opened = await open_tcp_ports(
             self._server,
@@ -59,6 +60,7 @@ class AdminInterface:
             self._java.probe_routes(),
             names,
             ports.workers,
+            tls,
         )
         view.http_port, view.scrape_port = opened
 

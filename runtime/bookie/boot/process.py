@@ -10,6 +10,7 @@ import contextlib
 import gc
 import importlib.metadata
 import logging
+import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -30,6 +31,7 @@ from bkctl.runtime.net.loop import LaneWorkers, LoopClock
 from bkctl.runtime.net.pool import BookiePool
 from bkctl.runtime.net.secret_file import read_secret
 from bkctl.runtime.ports import ServiceManager
+from bkctl.runtime.security.tls_contexts import bookie_contexts
 from bkctl.storage.adapters.child_pool import ChildProcesses
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.adapters.index_store import open_plyvel
@@ -62,6 +64,7 @@ def real_ports(autorecovery: ChildDaemon | None = None) -> BookiePorts:
         listen=listen_tcp,
         listen_local=listen_unix,
         read_secret=read_secret,
+        tls_contexts=lambda files: bookie_contexts(files, os.environ),
         connect_metadata=partial(ZooKeeperStore.connect, on_wait=log_wait),
         connect_bookies=connect_bookies,
         release=f"{BKCTL_SOFTWARE}{importlib.metadata.version('bkctl')}",

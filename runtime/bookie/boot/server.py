@@ -24,6 +24,7 @@ from bkctl.runtime.admin.jobs import Jobs
 from bkctl.runtime.admin.tcp_ports import require_token_file
 from bkctl.runtime.bookie.admin.interface import AdminInterface, published_address, read_admin_secret
 from bkctl.runtime.bookie.boot.directory_claim import DirectoryClaim, release
+from bkctl.runtime.bookie.boot.listening import new_listener, require_startup_user, watch_certificate
 from bkctl.runtime.bookie.boot.open_files import connections_warning, fit_open_files
 from bkctl.runtime.bookie.boot.port_error import port_error
 from bkctl.runtime.bookie.boot.stages import Stages
@@ -57,7 +58,6 @@ from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.net.exhaustion import NO_THREAD, on_exhaustion
 from bkctl.runtime.net.listener import BookieListener
-from bkctl.runtime.net.server_connection import ListenerLimits
 from bkctl.storage import filenames
 from bkctl.storage.advice import with_path
 from bkctl.storage.dirty_marks import (
@@ -157,6 +157,8 @@ class BookieServer:
         run, config = self._stages.run, self._config
         listener = self.view.listener = await run("bind the port", self._bind(), BookieListener.close)
         await run("measure", self._begin(run_windows(self.view)), _end)
+        watching = watch_certificate(listener, self._ports.clock)
+        await run("watch the certificate", self._begin(watching), _end)
         await run("watch for troubles", self._begin(TroubleWatch(self.view).run()), _end)
         # Probes see from here on how the start proceeds.
         admin = AdminInterface(self.view)
@@ -189,7 +191,7 @@ class BookieServer:
         await run("watch the disks", self._begin(disks.run()), _end)
         collector = await self._new_garbage_collector(names, metadata, path)
         await run("collect garbage", self._begin(collector.run()), functools.partial(_end_after, collector.stop))
-        peers = self.view.peers = new_peers(self._ports, store, ledgers, config.frame_bytes_max)
+        peers = self.view.peers = new_peers(self._ports, store, ledgers, config)
         repair = self._new_repair(storage, checkpoints, peers)
         await run("repair lost entries", self._begin(repair.run()), functools.partial(_end_repair, peers))
         if is_repair_due:
@@ -207,15 +209,8 @@ class BookieServer:
         if self._warning:
             logger.warning("%s", self._warning)
         await require_token_file(config.admin, functools.partial(read_admin_secret, self._ports))  # before any change
-        listener = BookieListener(
-            ListenerLimits(
-                frame_bytes_max=config.frame_bytes_max,
-                connections_max=config.connections_max,
-                memory_bytes_max=config.connection_memory_bytes_max,
-                stall_s_max=config.connection_stall_s_max,
-            ),
-            self._ports.clock.monotonic_ns,
-        )
+        require_startup_user(config, self._ports.host)
+        listener = new_listener(config, self._ports.clock)
         try:
             self.view.port = await listener.open(self._ports.listen, self._identity.bind_host, config.port)
         except OSError as error:
@@ -319,6 +314,8 @@ class BookieServer:
                 self.port,
                 self._ports.release,
                 http=published_address(self.view, self._identity.host),
+                is_https=self._config.admin.is_tls_enabled,
+                has_tls=self._config.tls is not None,
             ),
             clock=self._ports.clock,
             session_timeout_ms=self._config.zookeeper.session_timeout_ms,
@@ -427,12 +424,14 @@ def _retrieve(failed: asyncio.Future[None]) -> None:
     failed.exception()
 
 
-def new_peers(ports: BookiePorts, store: MetadataStore, ledgers: LedgerStore, frame_bytes_max: int) -> ClientPorts:
+def new_peers(ports: BookiePorts, store: MetadataStore, ledgers: LedgerStore, of_bookie: BookieConfig) -> ClientPorts:
     """Ports of a client; it connects to a bookie at the first request. The caller closes ``bookies``.
 
-    ``frame_bytes_max``: limit of this bookie; raises the client's limit if it is higher.
+    The limit of this bookie's frames raises the client's limit if it is higher. ConfigurationError if a file of
+    ``client`` cannot be used.
     """
-    config = ClientConfig(frame_bytes_max=max(ClientConfig().frame_bytes_max, frame_bytes_max))
+    frame_bytes_max = max(ClientConfig().frame_bytes_max, of_bookie.frame_bytes_max)
+    config = ClientConfig(frame_bytes_max=frame_bytes_max, security=of_bookie.client)
     registrations = RegistrationClient(store, ledgers.root)
 
     return ClientPorts(

@@ -9,12 +9,21 @@ from bkctl.runtime.admin.metric import AnyMetric
 from bkctl.runtime.bookie.metrics.collection import COLLECTION
 from bkctl.runtime.bookie.metrics.directories import DIRECTORY
 from bkctl.runtime.bookie.metrics.journal import JOURNAL
+from bkctl.runtime.bookie.metrics.protection import PROTECTION
 from bkctl.runtime.bookie.metrics.requests import REQUESTS
 from bkctl.runtime.bookie.metrics.session import ZOOKEEPER
 from bkctl.runtime.bookie.metrics.state import STATE
 from bkctl.runtime.bookie.view import BookieView
 
-CATALOGUE: Final[tuple[AnyMetric, ...]] = (*STATE, *REQUESTS, *JOURNAL, *DIRECTORY, *COLLECTION, *ZOOKEEPER)
+CATALOGUE: Final[tuple[AnyMetric, ...]] = (
+    *STATE,
+    *REQUESTS,
+    *PROTECTION,
+    *JOURNAL,
+    *DIRECTORY,
+    *COLLECTION,
+    *ZOOKEEPER,
+)
 
 
 def bookie_metrics(view: BookieView) -> MetricsText:

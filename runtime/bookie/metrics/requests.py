@@ -157,7 +157,7 @@ REQUESTS: Final = (
         lambda requests: requests.absent_last_entries_count,
     ),
     duration(
-        "bookkeeper_server_BATCH_READ_ENTRY_REQUEST",
+        "bkctl_batch_read_request",
         _REQUESTS,
         "Reads of several entries at once (wire protocol v2), from their arrival until they are answered.",
         lambda requests: requests.batch_reads,

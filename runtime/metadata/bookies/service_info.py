@@ -13,6 +13,9 @@ RPC_ENDPOINT_ID: Final = "bookie"
 RPC_PROTOCOL: Final = "bookie-rpc"
 HTTP_ENDPOINT_ID: Final = "httpserver"
 HTTP_PROTOCOL: Final = "http"
+HTTPS_PROTOCOL: Final = "https"
+"""Of a bkctl bookie; a Java bookie registers ``http`` with TLS too."""
+TLS_EXTENSION: Final = "tls"
 VERSION_PROPERTY: Final = "version"
 """Property in which a bkctl bookie publishes its software; a Java bookie publishes none."""
 BKCTL_SOFTWARE: Final = "bkctl "
@@ -30,7 +33,7 @@ class BookieAddress(msgspec.Struct, frozen=True):
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """One port that a bookie offers; ``extensions`` holds ``tls`` when TLS is on."""
+    """One port that a bookie offers; ``extensions`` has ``TLS_EXTENSION`` when TLS is on."""
 
     id: str
     host: str
@@ -72,15 +75,27 @@ class BookieServiceInfo(msgspec.Struct, frozen=True):
                 return BookieAddress(endpoint.host, endpoint.port)
         return None
 
+    @property
+    def is_https(self) -> bool:
+        """Whether the admin interface is published with HTTPS."""
+        return any(each.id == HTTP_ENDPOINT_ID and each.protocol == HTTPS_PROTOCOL for each in self.endpoints)
+
 
 def rpc_service_info(
-    host: str, port: int, version: str | None = None, *, http: BookieAddress | None = None
+    host: str,
+    port: int,
+    version: str | None = None,
+    *,
+    has_tls: bool = False,
+    http: BookieAddress | None = None,
+    is_https: bool = False,
 ) -> BookieServiceInfo:
     """Service info of a bookie: its port for ledger requests, its admin port if it has one, its software version."""
     properties = {} if version is None else {VERSION_PROPERTY: version}
-    endpoints = [Endpoint(RPC_ENDPOINT_ID, host, port, RPC_PROTOCOL)]
+    endpoints = [Endpoint(RPC_ENDPOINT_ID, host, port, RPC_PROTOCOL, extensions=(TLS_EXTENSION,) if has_tls else ())]
     if http is not None:
-        endpoints.append(Endpoint(HTTP_ENDPOINT_ID, http.host, http.port, HTTP_PROTOCOL))
+        protocol = HTTPS_PROTOCOL if is_https else HTTP_PROTOCOL
+        endpoints.append(Endpoint(HTTP_ENDPOINT_ID, http.host, http.port, protocol))
     return BookieServiceInfo(tuple(endpoints), properties)
 
 

@@ -156,7 +156,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 class DaemonNote(msgspec.Struct, frozen=True, kw_only=True):
     """A running daemon as of ``written_ms``. ``lanes`` only while it is the auditor, ``worker`` if it is one.
 
-    ``admin``: address of its admin interface as ``unix:PATH`` or ``http://HOST:PORT``.
+    ``admin``: address of its admin interface as ``unix:PATH``, ``http://HOST:PORT`` or ``https://HOST:PORT``.
     """
 
     bookie_id: str

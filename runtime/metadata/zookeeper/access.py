@@ -1,55 +1,34 @@
 """Protection of a ZooKeeper session: TLS, user and password. Source: metadata section 2.1.
 
-Settings refer to a secret as ``file:/path`` or ``env:NAME`` and never contain it. It is read when a session is opened,
-so it cannot leak from settings, plans, pickles or logs.
+Secrets are read when a session is opened (``security/secrets.py``).
 """
 
 from __future__ import annotations
 
-import importlib.util
 import logging
-import os
 import ssl
-import stat
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
-from bkctl.runtime.config import SaslMechanism, ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
+import msgspec
+
+from bkctl.runtime.config import ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
 from bkctl.runtime.errors import ConfigurationError
-from bkctl.storage.adapters.given_files import read_given_file
+from bkctl.runtime.security.client_login import KerberosLogin, read_client_login
+from bkctl.runtime.security.secrets import read_secret
 
 logger = logging.getLogger(__name__)
 
-_FILE, _VARIABLE = "file:", "env:"
-_GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+NoteLogin: TypeAlias = Callable[[str | None], None]
+
 _DESCRIBED = ("Sending request", "Received response")
 
 
-def read_secret(reference: str, purpose: str, environment: Mapping[str, str]) -> str:
-    """Read the secret that a setting refers to; ConfigurationError, which never shows the value of the setting."""
-    if reference.startswith(_FILE):
-        path = reference.removeprefix(_FILE)
-        try:
-            if os.stat(path).st_mode & _GROUP_AND_OTHERS:
-                logger.warning("%s contains %s and is readable by other users: chmod 600 %s", path, purpose, path)
-            secret = read_given_file(path).decode().rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-            raise ConfigurationError(f"cannot read {purpose} from {path}: {reason}") from error
-    elif reference.startswith(_VARIABLE):
-        path = f"the environment variable {reference.removeprefix(_VARIABLE)}"
-        secret = environment.get(reference.removeprefix(_VARIABLE), "")
-    else:
-        raise ConfigurationError(
-            f"{purpose} must not be in the settings: give its location as file:PATH or env:VARIABLE"
-        )
-    if not secret:
-        raise ConfigurationError(f"{purpose} is empty in {path}")
-    return secret
+def session_credentials(config: ZooKeeperConfig, environment: Mapping[str, str], note: NoteLogin) -> dict[str, Any]:
+    """Arguments of the ZooKeeper client that authenticate the session; ConfigurationError.
 
-
-def session_credentials(config: ZooKeeperConfig, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Arguments of the ZooKeeper client that authenticate the session; ConfigurationError."""
+    ``note``: called on kazoo's thread when this side cannot log in, and with None when it has logged in.
+    """
     arguments: dict[str, Any] = {}
     if config.digest is not None:
         credential = read_secret(config.digest, "the user and password for ZooKeeper", environment)
@@ -57,8 +36,8 @@ def session_credentials(config: ZooKeeperConfig, environment: Mapping[str, str])
             raise ConfigurationError("the user and password for ZooKeeper must have the form USER:PASSWORD")
         arguments["auth_data"] = [("digest", credential)]
     if config.sasl is not None:
-        arguments["sasl_options"] = _sasl_options(config.sasl, environment)
-    has_certificate = config.tls is not None and config.tls.certificate_file is not None
+        arguments["sasl_options"] = _sasl_options(config.sasl, environment, note)
+    has_certificate = config.tls is not None and bool(config.tls.certificate_file or config.tls.key_file)
     if config.has_secure_acl and not (arguments or has_certificate):
         raise ConfigurationError(
             "nodes that only the authenticated user may use (zkEnableSecurity) need authentication: set "
@@ -67,26 +46,35 @@ def session_credentials(config: ZooKeeperConfig, environment: Mapping[str, str])
     return arguments
 
 
-def _sasl_options(config: ZooKeeperSaslConfig, environment: Mapping[str, str]) -> dict[str, Any]:
-    if config.mechanism is SaslMechanism.GSSAPI:
-        if importlib.util.find_spec("kerberos") is None:
-            raise ConfigurationError("SASL with GSSAPI needs the Python package kerberos: pip install kerberos")
-        options: dict[str, Any] = {"mechanism": "GSSAPI", "service": config.service}
-        return options | ({"principal": config.principal} if config.principal is not None else {})
-    if config.username is None or config.password is None:
-        raise ConfigurationError("SASL with DIGEST-MD5 needs zookeeper.sasl.username and zookeeper.sasl.password")
+def _sasl_options(config: ZooKeeperSaslConfig, environment: Mapping[str, str], note: NoteLogin) -> dict[str, Any]:
+    login = read_client_login(config, "zookeeper.sasl", environment)
+    if isinstance(login, KerberosLogin):
+        from bkctl.runtime.metadata.zookeeper import kerberos_login  # noqa: PLC0415  an optional package
+
+        return {"mechanism": kerberos_login.add_mechanism(), "service": config.service, "login": login, "note": note}
     return {
         "mechanism": "DIGEST-MD5",
         "service": config.service,
-        "username": config.username,
-        "password": read_secret(config.password, "the SASL password for ZooKeeper", environment),
+        "username": login.username,
+        "password": login.password,
         # The client library cannot wrap messages, so only authentication may be negotiated.
         "qops": (b"auth",),
     }
 
 
-class _NotingSocket(ssl.SSLSocket):
+def tls_contexts(config: ZooKeeperTlsConfig, environment: Mapping[str, str]) -> Callable[[], ssl.SSLContext]:
+    """A function that returns the context for the next connection; ConfigurationError. Its files may change."""
+    from bkctl.runtime.security.tls_contexts import client_contexts  # noqa: PLC0415  slow to import, rarely needed
+
+    # One PEM file may have both key and certificate.
+    files = msgspec.structs.replace(config, key_file=config.key_file or config.certificate_file)
+    return client_contexts(files, environment).current
+
+
+class NotingSocket(ssl.SSLSocket):
     """With TLS 1.3 a server rejects the client's certificate only after the handshake: in answer to the first read."""
+
+    note: Callable[[ssl.SSLError], None] | None = None
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         """Read, and note an alert."""
@@ -95,46 +83,9 @@ class _NotingSocket(ssl.SSLSocket):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except ssl.SSLError as error:
-            assert isinstance(self.context, NotingContext)
-            self.context.note(error)
+            if self.note is not None:
+                self.note(error)
             raise
-
-
-class NotingContext(ssl.SSLContext):
-    """Reports TLS alerts on an established connection."""
-
-    note: Callable[[ssl.SSLError], None]
-    sslsocket_class = _NotingSocket
-
-
-def tls_context(config: ZooKeeperTlsConfig, environment: Mapping[str, str]) -> NotingContext:
-    """TLS context for connections to ZooKeeper, from PEM files; ConfigurationError shows the file."""
-    context = NotingContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.check_hostname = config.is_hostname_checked
-    context.verify_mode = ssl.CERT_REQUIRED
-    if config.ca_file is None:
-        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
-    else:
-        _load(config.ca_file, context.load_verify_locations)
-    if config.certificate_file is not None:
-        secret = config.key_password
-        # Without a password OpenSSL would prompt on the terminal.
-        password = "" if secret is None else read_secret(secret, "the password of the ZooKeeper key", environment)
-        _load(config.certificate_file, lambda path: context.load_cert_chain(path, config.key_file, password))
-    elif config.key_file is not None:
-        raise ConfigurationError("zookeeper.tls has a key_file but no certificate_file")
-    return context
-
-
-def _load(path: str, load: Callable[[str], None]) -> None:
-    try:
-        load(path)
-    except ssl.SSLError as error:
-        reason = error.reason or "the key cannot be decrypted"
-        raise ConfigurationError(f"{path} and its key are not usable PEM files: {reason}") from error
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path} or its key: {error.strerror}") from error
 
 
 class RedactingFilter(logging.Filter):

@@ -38,6 +38,12 @@ class ConnectFailures:
         self._accepted = _ACCEPTED if is_secured else _ACCEPTED + _IS_TLS_PORT
         self._reasons: dict[Address, str] = {}
         self._refusals: dict[Address, str] = {}
+        self.login_failure: str | None = None
+        """Why this side could not begin or finish a login, which it does after the session is open."""
+
+    def note_login(self, failure: str | None) -> None:
+        """The last login failed for a reason of this side, or succeeded."""
+        self.login_failure = failure
 
     def note_error(self, server: Address, error: Exception) -> None:
         """An attempt to connect failed, or the server broke the connection with a TLS alert."""
@@ -73,7 +79,7 @@ class ConnectFailures:
     @property
     def sentence(self) -> str:
         """The known failures, without asking the servers; may be empty."""
-        return self._sentence(self._reasons)
+        return self.login_failure or self._sentence(self._reasons)
 
     async def explain(self) -> str:
         """A sentence about all servers, in half a second: those that did not fail or accept connections are asked."""

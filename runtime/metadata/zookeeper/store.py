@@ -1,8 +1,8 @@
 """MetadataStore on ZooKeeper; this package is the only one that uses kazoo. Source: metadata 2 and 14.
 
 kazoo runs its own threads; everything here runs on the event loop, and every answer is passed to it by
-``call_soon_threadsafe``. Paths are absolute and no chroot is used (metadata section 2.2). Java's Disconnected is
-kazoo's SUSPENDED (operations wait), Java's Expired is kazoo's LOST.
+``call_soon_threadsafe``. Paths are absolute, without chroot (metadata section 2.2). Java's Disconnected is kazoo's
+SUSPENDED (operations wait), Java's Expired is kazoo's LOST.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from bkctl.runtime.metadata.store import (
     check_path,
     check_writes,
 )
-from bkctl.runtime.metadata.zookeeper.access import RedactingFilter, session_credentials, tls_context
+from bkctl.runtime.metadata.zookeeper.access import RedactingFilter, session_credentials, tls_contexts
 from bkctl.runtime.metadata.zookeeper.connect_failures import ConnectFailures, WaitReports
 from bkctl.runtime.metadata.zookeeper.errors import translate
 from bkctl.runtime.metadata.zookeeper.threads import LoopHandler, server_addresses
@@ -54,7 +54,6 @@ from bkctl.storage.measures import Outcomes
 
 logger = logging.getLogger(__name__)
 logger.addHandler(logging.NullHandler())  # silent unless the program configures logging
-
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
 """For --debug: every attempt to connect, and more. ``_change_state`` logs the events that matter once."""
 _kazoo_logger.addFilter(RedactingFilter())
@@ -95,7 +94,7 @@ class ZooKeeperStore:
         self._revival: asyncio.Task[None] | None = None
         self._failures = ConnectFailures(server_addresses(servers), is_secured=config.tls is not None)
         self._wait_reports = WaitReports(self._failures, on_wait)
-        tls = None if config.tls is None else tls_context(config.tls, environment)
+        tls = None if config.tls is None else tls_contexts(config.tls, environment)
         self._handler = LoopHandler(self._loop, self._failures, tls, self._note_connect_failed)
         self._client = KazooClient(
             hosts=servers,
@@ -104,7 +103,7 @@ class ZooKeeperStore:
             # kazoo's default retry delay grows up to an hour.
             connection_retry=KazooRetry(max_tries=-1, max_delay=_RECONNECT_DELAY_S_MAX),
             logger=_kazoo_logger,
-            **session_credentials(config, environment),
+            **session_credentials(config, environment, self._failures.note_login),
         )
 
     @classmethod
@@ -210,11 +209,12 @@ class ZooKeeperStore:
         self._session_id = 0
         self._sessions_lost_count += 1
         if keeper_state == KeeperState.AUTH_FAILED:
-            self._auth_failures_count += 1
+            failure = self._failures.login_failure
+            # A ticket may be renewed, and a KDC may be back, while an operation waits.
+            self._auth_failures_count += failure is None
             if not self._has_been_answered or self._auth_failures_count >= _AUTH_FAILURES_MAX:
-                self._fatal_error = MetadataAuthError(
-                    f"ZooKeeper at {self._servers} rejected the user or the password of this session"
-                )
+                cause = failure or f"{self._servers} rejected the user or the password"
+                self._fatal_error = MetadataAuthError(f"no session with ZooKeeper: {cause}")
         is_fatal = self._fatal_error is not None
         self._fail_answers(kazoo_errors.AuthFailedError() if is_fatal else kazoo_errors.SessionExpiredError())
         if keeper_state != KeeperState.EXPIRED_SESSION and not is_fatal:

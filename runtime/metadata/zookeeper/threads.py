@@ -18,7 +18,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.hosts import collect_hosts
 
 from bkctl.runtime.errors import ConfigurationError
-from bkctl.runtime.metadata.zookeeper.access import NotingContext
+from bkctl.runtime.metadata.zookeeper.access import NotingSocket
 from bkctl.runtime.metadata.zookeeper.buffered_socket import RequestSignal, ServerSocket, wait_for_room, wait_readable
 from bkctl.runtime.metadata.zookeeper.connect_failures import Address, ConnectFailures
 
@@ -46,9 +46,10 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
         self,
         loop: asyncio.AbstractEventLoop,
         failures: ConnectFailures,
-        tls: NotingContext | None,
+        tls: Callable[[], ssl.SSLContext] | None,
         on_connect_failed: Callable[[], None],
     ) -> None:
+        """``tls``: the context for the next connection; None: clear text."""
         super().__init__()
         self._loop = loop
         self._failures = failures
@@ -110,20 +111,23 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
             connection = socket.create_connection(address, timeout)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
-                connection = self._secure(connection, self._tls, server)
+                connection = self._secure(connection, self._tls(), server)
         except OSError as error:
             self._note(server, error)
             raise
         self._failures.note_accepted(server)
         return ServerSocket(connection)
 
-    def _secure(self, connection: socket.socket, tls: NotingContext, server: tuple[str, int]) -> ssl.SSLSocket:
-        tls.note = functools.partial(self._note, server)  # one connection at a time
+    def _secure(self, connection: socket.socket, tls: ssl.SSLContext, server: tuple[str, int]) -> ssl.SSLSocket:
+        tls.sslsocket_class = NotingSocket
         try:
-            return tls.wrap_socket(connection, server_hostname=server[0])
+            secured = tls.wrap_socket(connection, server_hostname=server[0])
         except BaseException:
             connection.close()
             raise
+        assert isinstance(secured, NotingSocket)
+        secured.note = functools.partial(self._note, server)
+        return secured
 
     def _note(self, server: tuple[str, int], error: Exception) -> None:
         self._failures.note_error(server, error)

@@ -39,7 +39,6 @@ from bkctl.runtime.ledger.changes import to_closed, to_in_recovery
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.store import CheckNode, Versioned
-from bkctl.runtime.protocol.status import error_of
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.gaps import next_listed
 from bkctl.runtime.replication.copy.rate import SharedPacer
@@ -403,7 +402,9 @@ class _SegmentCopy:
         failures = await self._tools.writer.add(bookie_id, self._credentials, list(bodies.items()), is_patient=True)
         if failures:
             self._tools.ports.suspects.add(bookie_id)
-            raise _MemberFailedError(bookie_id, reason_of(error_of(worst_of(failures), bookie_id)))
+            raise _MemberFailedError(
+                bookie_id, reason_of(self._tools.ports.bookies.error_of(worst_of(failures), bookie_id))
+            )
         written = await self._tools.copies.read_many(bookie_id, self._credentials, list(bodies))
         for copy, body in zip(written, bodies.values(), strict=True):
             if copy.body != body:

@@ -254,6 +254,7 @@ def under_replicated_ledger(
         is_lost=is_lost,
         missing_bookies=_missing_bookies(affected),
         no_copy_bookies=_missing_bookies(without_copy),
+        ensemble_size=first.ensemble_size or 0,
     )
 
 

@@ -147,7 +147,7 @@ def _missing_copies(
         what=what,
         down=down,
         away=tuple(away),
-        copies=min((row.expected_copies for row in rows), default=0),
+        copies=min((max(row.expected_copies, row.ensemble_size) for row in rows), default=0),
         registered=report.summary.bookies_writable + report.summary.bookies_read_only,
     )
 

@@ -146,7 +146,8 @@ class UnderReplicatedLedger(LedgerHead, frozen=True):
 
     ``entry_count`` and ``payload_bytes``: of the affected write sets, one copy, as far as known (open segments count
     as 0). ``is_closable`` None: it is closed. ``is_lost``: some entries have no copy on any bookie of the cluster.
-    ``no_copy_bookies``: those of the missing bookies that are in a write set without a live copy.
+    ``no_copy_bookies``: those of the missing bookies that are in a write set without a live copy. ``ensemble_size``: E;
+    0 in a report of an older bkctl.
     """
 
     replication: str
@@ -160,6 +161,7 @@ class UnderReplicatedLedger(LedgerHead, frozen=True):
     is_lost: bool
     missing_bookies: tuple[str, ...]
     no_copy_bookies: tuple[str, ...] = ()
+    ensemble_size: int = 0
 
 
 class UnreadableLedger(msgspec.Struct, frozen=True):

@@ -2,8 +2,9 @@
 
 Source: replication section 3, the classification rule. OK with a correct digest is present; OK with a wrong one is
 corrupt; "no such entry" and "no such ledger" are missing; everything else is unknown and never counts as missing
-(bk#1197: one timeout marked thousands of healthy ledgers). A registered bookie that does not answer is asked again. An
-error answer, for example for a damaged record in an entry log, is a separate state, because that bookie is up.
+(bk#1197: one timeout marked thousands of healthy ledgers). A registered bookie that does not answer is asked again. One
+that does not accept this client has not looked at the request: it counts as one that does not answer. An error answer,
+for example for a damaged record in an entry log, is a separate state, because that bookie is up.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from bkctl.runtime.client.metadata_update import back_off_s
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
 from bkctl.runtime.errors import (
     SILENCE,
+    AuthenticationRequiredError,
     BookieError,
     BookieIOError,
     BookieTimeoutError,
@@ -28,7 +30,7 @@ from bkctl.runtime.errors import (
 )
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ports import BodyOrStatus, Clock
-from bkctl.runtime.protocol.status import Status, error_of
+from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.window import Windows
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
@@ -39,6 +41,8 @@ ENTRY_BYTES_ASSUMED = 64 * 1024
 
 OVERLOAD = frozenset({Status.TOO_MANY_REQUESTS, Status.TIMEOUT, Status.UNAVAILABLE})
 """No real answer, because the bookie is overloaded or down: ask later, or read the entry alone, which waits for it."""
+
+_UNANSWERED = OVERLOAD | {Status.AUTHENTICATION_REQUIRED}
 
 BATCH_BYTES = 1024 * 1024
 BATCH_ENTRIES = 64
@@ -98,6 +102,8 @@ class CopyReader:
         self._is_registered = is_registered
         self._silent_until_ns: dict[str, int] = {}
         """Bookies that do not answer, and when each may be asked again."""
+        self._refusals: dict[str, str] = {}
+        """Why those of them that do not accept this client do not."""
         self._asking_again: dict[str, asyncio.Future[None]] = {}
         """Bookies that are being asked again; the future ends when the outcome is known."""
 
@@ -137,8 +143,8 @@ class CopyReader:
             for entry_id, answer in zip(entry_ids, answers, strict=True):
                 if isinstance(answer, bytes):
                     copies[entry_id] = _verified(bookie_id, credentials, entry_id, answer)
-                elif answer not in OVERLOAD:
-                    copies[entry_id] = bad_copy(error_of(answer, bookie_id))
+                elif answer not in _UNANSWERED:
+                    copies[entry_id] = bad_copy(self._bookies.error_of(answer, bookie_id))
         rest = [entry_id for entry_id in entry_ids if entry_id not in copies]
         found = await asyncio.gather(*(self.read(bookie_id, credentials, entry_id) for entry_id in rest))
         copies |= dict(zip(rest, found, strict=True))
@@ -158,7 +164,7 @@ class CopyReader:
             size_bytes = min(len(rest) * entry_bytes, max(BATCH_BYTES, entry_bytes))
             async with window.lease(size_bytes + len(rest) * REQUEST_COST_BYTES) as lease:
                 found = await self._bookies.read_many(bookie_id, ledger_id, rest, bytes_max=BATCH_BYTES)
-                overload = next((each for each in found if type(each) is not bytes and each in OVERLOAD), None)
+                overload = next((each for each in found if type(each) is not bytes and each in _UNANSWERED), None)
                 lease.note_outcome(is_overloaded=overload is not None)
             answers = answers + found if answers else found
             if overload is not None:
@@ -180,10 +186,10 @@ class CopyReader:
                     found.good[entry_id] = answer
                 else:
                     found.bad[entry_id] = Copy(bookie_id, CopyState.CORRUPT, str(error))
-            elif answer in OVERLOAD:
+            elif answer in _UNANSWERED:
                 found.unanswered[entry_id] = answer
             else:
-                found.bad[entry_id] = bad_copy(error_of(answer, bookie_id))
+                found.bad[entry_id] = bad_copy(self._bookies.error_of(answer, bookie_id))
         return found
 
     async def read(
@@ -201,7 +207,7 @@ class CopyReader:
         if bookie_id in self._asking_again and attempts > 1:
             await self._wait_for_outcome(bookie_id)
         if bookie_id in self._asking_again or self._is_silent(bookie_id):
-            return Copy(bookie_id, CopyState.UNREACHABLE, "it does not respond")
+            return Copy(bookie_id, CopyState.UNREACHABLE, self._refusals.get(bookie_id, "it does not respond"))
         return await self._ask(bookie_id, credentials, entry_id, attempts)
 
     async def _ask(self, bookie_id: str, credentials: LedgerCredentials, entry_id: int, attempts: int) -> Copy:
@@ -217,6 +223,10 @@ class CopyReader:
                 if is_last or not await self._answers_again(bookie_id, credentials.ledger_id, entry_id):
                     return Copy(bookie_id, CopyState.UNREACHABLE, reason_of(error))
                 continue
+            except AuthenticationRequiredError as error:  # it has not looked at the request
+                self._note_silence(bookie_id)
+                self._refusals[bookie_id] = reason_of(error)
+                return Copy(bookie_id, CopyState.UNREACHABLE, reason_of(error))
             except BookieError as error:
                 self._silent_until_ns.pop(bookie_id, None)
                 if not isinstance(error, TooManyRequestsError):
@@ -241,6 +251,7 @@ class CopyReader:
         return True
 
     def _note_silence(self, bookie_id: str) -> None:
+        self._refusals.pop(bookie_id, None)
         self._silent_until_ns[bookie_id] = self._clock.monotonic_ns() + int(self._config.silence_pause_s * 1e9)
 
     async def _answers_again(self, bookie_id: str, ledger_id: int, entry_id: int) -> bool:

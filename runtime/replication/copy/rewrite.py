@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import chain
 
 from bkctl.runtime.ledger.write_set import write_set
-from bkctl.runtime.protocol.status import Status, error_of
+from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max, entry_bytes_estimate
 from bkctl.runtime.replication.copy.stripe_task import BATCHES_IN_FLIGHT, CopyTools, StripeOutcome, StripeTask
@@ -150,7 +150,7 @@ class StripeRewrite:
         self._tools.on_copied(good, bytes_written)
 
     def _note_failure(self, entry_id: int, status: Status) -> None:
-        detail = str(error_of(status, self._target))
+        detail = str(self._tools.ports.bookies.error_of(status, self._target))
         reason = FailureReason.READ_ONLY if status is Status.READ_ONLY else FailureReason.REFUSED
         if status in {Status.TIMEOUT, Status.UNAVAILABLE}:
             self._unusable[self._target] = detail

@@ -112,6 +112,8 @@ class SourceReader:
             self._give_up_from(entries.first_entry_id)
         count = stripe_count(entries, index, *sizes)
         for copy in gap.copies.values():
+            if copy.state is CopyState.UNREACHABLE:
+                continue
             self._defects.setdefault((copy.bookie_id, copy.state), EntryRangeSet()).add_range(entries, count)
         (self._failed if CopyState.FAILED in states else self.lost).add_range(entries, count)
 

@@ -15,7 +15,7 @@ from typing import NoReturn
 import msgspec
 
 from bkctl.runtime.ports import BodyOrStatus
-from bkctl.runtime.protocol.status import Status, error_of
+from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import VerifyMode
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max
@@ -158,7 +158,7 @@ class _StripeCopy:
             status = worst_of(failures)
             if status in {Status.TIMEOUT, Status.UNAVAILABLE}:
                 self._ports.suspects.add(task.target)
-            self._give_up_target(str(error_of(status, task.target)))
+            self._give_up_target(str(self._ports.bookies.error_of(status, task.target)))
 
     def _give_up_target(self, reason: str) -> NoReturn:
         self._target_failure = self._target_failure or reason

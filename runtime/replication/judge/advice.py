@@ -38,13 +38,13 @@ class Advice(msgspec.Struct, frozen=True):
 class NoLiveCopy(msgspec.Struct, frozen=True, kw_only=True):
     """Ledgers with entries of which no live bookie has a copy: how many, and the first of them.
 
-    ``to_start``: the bookies that bring most of them back, the most useful first. ``is_exact``: whether there are no
-    others.
+    ``to_start``: of each element one bookie brings ledgers back, the most useful first. ``is_exact``: whether there are
+    no others.
     """
 
     ledgers: int = 0
     first_ids: tuple[int, ...] = ()
-    to_start: tuple[str, ...] = ()
+    to_start: tuple[tuple[str, ...], ...] = ()
     is_exact: bool = True
 
 
@@ -94,21 +94,30 @@ def noted_without_copy(losses: NotedLosses, startable: frozenset[str]) -> NoLive
     )
 
 
-def bookies_to_start(holders: Mapping[frozenset[str], int]) -> tuple[str, ...]:
-    """Few bookies of which each of the sets has one, the most useful first. The value of a set is how often it occurs.
+def bookies_to_start(holders: Mapping[frozenset[str], int]) -> tuple[tuple[str, ...], ...]:
+    """Few bookies of which each of the sets has one, the most useful first, each with those that are as useful.
 
-    One member of a set is enough, because each has the same entries.
+    One member of a set is enough, because each has the same entries. The value of a set is how often it occurs.
     """
     left = {each: count for each, count in holders.items() if each}
-    chosen = []
+    chosen: list[tuple[str, ...]] = []
     while left:
         weights: collections.Counter[str] = collections.Counter()
         for each, count in left.items():
             weights.update(dict.fromkeys(each, count))
         best = min(weights, key=lambda bookie_id: (-weights[bookie_id], bookie_id))
-        chosen.append(best)
+        chosen.append(tuple(sorted(frozenset.intersection(*(each for each in left if best in each)))))
         left = {each: count for each, count in left.items() if best not in each}
     return tuple(chosen)
+
+
+def start_words(to_start: Sequence[Sequence[str]]) -> str:
+    """What to start, like "start a or b", or "start a or b, and c or d"."""
+    which = [enumerated(each, "or", SHOWN_MAX) for each in to_start]
+    if all(len(each) == 1 for each in to_start):
+        return f"start {enumerated(which, shown_max=SHOWN_MAX)}"
+    more = [f"{len(which) - SHOWN_MAX:,} more"] if len(which) > SHOWN_MAX else []
+    return f"start {', and '.join([*which[:SHOWN_MAX], *more])}"
 
 
 class DownBookies(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +126,7 @@ class DownBookies(msgspec.Struct, frozen=True, kw_only=True):
     ``maintenance``: all of it. ``moved``: those whose ledgers a command is moving. ``is_repaired``: whether
     autorecovery copies their ledgers. ``others_silent``: bookies that are registered and do not answer. ``doubt``: why
     it is unknown which of them ledgers reference. ``can_move``: whether another bookie could take some copies.
+    ``has_source``: whether some of these copies have a live one to be made from.
     """
 
     bookie_ids: tuple[str, ...]
@@ -127,6 +137,7 @@ class DownBookies(msgspec.Struct, frozen=True, kw_only=True):
     no_live_copy: NoLiveCopy = NoLiveCopy()
     doubt: Mapping[str, str] = {}
     can_move: bool = True
+    has_source: bool = True
 
 
 def worst_first(advice: Iterable[Advice]) -> list[Advice]:
@@ -163,8 +174,8 @@ def start_first(found: NoLiveCopy) -> Advice:
     if not found.to_start:
         command = f"bkctl ledger explain {found.first_ids[0]}" if found.first_ids else None
         return Advice(Severity.CRITICAL, "no_live_copy", sentence, command)
-    sentence += f"; start {enumerated(found.to_start, shown_max=SHOWN_MAX)}"
-    return Advice(Severity.CRITICAL, "no_live_copy", sentence, f"bkctl bookie show {found.to_start[0]}")
+    sentence += f"; {start_words(found.to_start)}"
+    return Advice(Severity.CRITICAL, "no_live_copy", sentence, f"bkctl bookie show {found.to_start[0][0]}")
 
 
 def _recover_left(down: DownBookies, left: list[str]) -> Advice:
@@ -175,6 +186,9 @@ def _recover_left(down: DownBookies, left: list[str]) -> Advice:
         sentence += f"; nothing repairs ledgers that still reference {listed(left)}{doubt}"
     is_critical = not down.is_repaired or len(down.bookie_ids) + down.others_silent > 1
     severity = Severity.CRITICAL if is_critical else Severity.WARNING
+    if not down.has_source and down.no_live_copy.first_ids:
+        sentence += "; a recovery finds no live copy: if disks are lost, the last step of each ledger accepts the loss"
+        return Advice(severity, "bookies_down", sentence, f"bkctl ledger explain {down.no_live_copy.first_ids[0]}")
     if not down.can_move:
         sentence += f"; no other writable bookie can take the copies: start {left[0]}, or add a bookie"
         return Advice(severity, "bookies_down", sentence, f"bkctl bookie show {left[0]}")
@@ -214,7 +228,7 @@ def nothing_writable(read_only: Sequence[str], down: Sequence[str]) -> Advice:
         sentence += f": start {enumerated(down, 'or', SHOWN_MAX)}"
         return Advice(Severity.CRITICAL, "no_writable_bookie", sentence, f"bkctl bookie show {down[0]}")
     if read_only:
-        return Advice(Severity.CRITICAL, "no_writable_bookie", sentence, f"bkctl bookie show {read_only[0]}")
+        return Advice(Severity.CRITICAL, "no_writable_bookie", sentence, f"bkctl bookie state {read_only[0]}")
     return Advice(Severity.CRITICAL, "no_writable_bookie", sentence + ": start one", "bkctl bookie list")
 
 
@@ -226,7 +240,7 @@ def proven_loss(ledger_ids: Sequence[int | str], total: int = 0) -> Advice:
     number = max(total, len(ledger_ids))
     names = f": {listed(ledger_ids, total=number)}" if ledger_ids else ""
     sentence = f"{counted(number, 'ledger has', 'ledgers have')} entries that no registered bookie has{names}"
-    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else "bkctl audit"
+    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else None
     return Advice(Severity.CRITICAL, "lost_entries", sentence, command)
 
 
@@ -237,8 +251,8 @@ class MissingCopies(msgspec.Struct, frozen=True, kw_only=True):
     """Ledgers of one severity that miss copies but have a live one of each entry. ``what``: what is wrong with them.
 
     ``down``: the bookies that are down and should have the copies, those with the most ledgers first; ``away``: those
-    of them that are in maintenance now. ``copies``: how many copies each of the ledgers needs at least; ``registered``:
-    how many bookies there are.
+    of them that are in maintenance now. ``copies``: how many bookies the ensemble of each of the ledgers has at least;
+    ``registered``: how many bookies there are.
     """
 
     severity: Severity

@@ -8,8 +8,8 @@ import msgspec
 
 from bkctl.runtime.client.recovery import blocking_members
 from bkctl.runtime.errors import AnswersMissingError
-from bkctl.runtime.ledger.metadata import LedgerMetadata
-from bkctl.storage.words import enumerated
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.storage.words import duration, enumerated
 
 
 class CloseFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,3 +95,15 @@ def _next_step(ledger_id: int, bookie_ids: Sequence[str], condition: str, *, is_
     verb = "is" if is_one_enough or len(bookie_ids) == 1 else "are"
     who = enumerated(bookie_ids, "or" if is_one_enough else "and")
     return f"once {who} {verb} {condition}, run bkctl ledger close {ledger_id} again"
+
+
+def how_it_ends(ledger_id: int, metadata: LedgerMetadata, now_ms: int) -> str:
+    """Who closes a ledger that can be closed. Nothing in the cluster shows whether a writer is alive."""
+    if metadata.state is LedgerState.IN_RECOVERY:
+        return f"its next reader with recovery, or bkctl ledger close {ledger_id}, closes it"
+    created_ms = metadata.created_ms(None)
+    since = "" if created_ms is None else f" for {duration(max(0, now_ms - created_ms) / 1000)}"
+    return (
+        f"it is open{since}, and metadata does not show whether its writer is alive: if it is gone, "
+        f"bkctl ledger close {ledger_id}"
+    )

@@ -152,6 +152,8 @@ class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
     """Of the ledgers that were read."""
     can_move: bool = True
     """Whether a writable bookie could take the copies of one of the ledgers that were read."""
+    has_source: bool = True
+    """Whether one of them has a segment with copies to be made and a live copy of each entry."""
 
     @property
     def unreferenced(self) -> frozenset[str]:
@@ -292,6 +294,7 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
             no_live_copy=status.no_live_copy,
             doubt=dict.fromkeys(doubted, why_unknown or ""),
             can_move=references is None or references.can_move,
+            has_source=references is None or references.has_source,
         ),
         status.now_ms,
     )
@@ -325,7 +328,7 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:
             yield Advice(severity, "bookies_silent", sentence, f"bkctl bookie show {silent[0]}")
     if read_only:
         sentence = f"{these_bookies(read_only, 'is', 'are')} read-only"
-        yield Advice(Severity.INFORMATION, "bookies_read_only", sentence, f"bkctl bookie show {read_only[0]}")
+        yield Advice(Severity.INFORMATION, "bookies_read_only", sentence, f"bkctl bookie state {read_only[0]}")
     if foreign:
         sentence = f"{these_bookies(foreign, 'is', 'are')} registered without a cookie"
         yield Advice(Severity.WARNING, "bookies_without_cookie", sentence, "bkctl metadata doctor")
@@ -340,7 +343,7 @@ def _disk_findings(bookies: tuple[BookieFacts, ...] | None) -> Iterator[Advice]:
         full = [bookie_id for bookie_id, fraction in used.items() if limit <= fraction < end]
         if full:
             sentence = f"disks of {these_bookies(full, 'is', 'are')} at least {percent(limit)} full"
-            yield Advice(severity, "disks", sentence, "bkctl bookie info")
+            yield Advice(severity, "disks", sentence, "bkctl help full-disk")
 
 
 def _collection_findings(status: ClusterFacts) -> Iterator[Advice]:

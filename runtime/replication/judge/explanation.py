@@ -23,7 +23,7 @@ from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.placement.rules import BrokenRule, PlacementRules, judge_ensemble
 from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.replication.judge.advice import in_maintenance, no_auditor, waits_for_auditor
-from bkctl.runtime.replication.judge.closability import last_resort, what_helps
+from bkctl.runtime.replication.judge.closability import how_it_ends, last_resort, what_helps
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment
 from bkctl.runtime.replication.judge.targets import stripe_bytes
@@ -306,8 +306,8 @@ def _next_steps(
             f"a live writer replaces {enumerated(last_lost)} at its next add; if there is none, a recovery closes the "
             f"ledger after a while and copies its last segment; {closes}"
         )
-    elif metadata.state is LedgerState.IN_RECOVERY:
-        yield f"its next reader with recovery, or bkctl ledger close {ledger_id}, closes it"
+    elif not metadata.is_closed:
+        yield how_it_ends(ledger_id, metadata, facts.autorecovery.now_ms)
     away = _away(facts)
     if away:
         yield in_maintenance(away, facts.autorecovery.now_ms).sentence

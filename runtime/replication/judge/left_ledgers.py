@@ -8,10 +8,9 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from bkctl.runtime.replication.judge.advice import bookies_to_start
+from bkctl.runtime.replication.judge.advice import bookies_to_start, start_words
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import SHOWN_MAX, enumerated
 
 
 class Left(enum.Enum):
@@ -121,9 +120,9 @@ def _group(left: Left, failures: Sequence[LedgerFailure], leaving: Collection[st
         # The bookies that are given up are asked for last.
         holders[frozenset(failure.absent).difference(leaving) or frozenset(failure.absent)] += 1
     if to_start := bookies_to_start(holders):
-        remedy = f"start {enumerated(to_start, shown_max=SHOWN_MAX)}"
-        remedy += " if its disks exist" if set(to_start) <= set(leaving) else ""
-        command = f"bkctl bookie show {to_start[0]}"
+        remedy = start_words(to_start)
+        remedy += " if its disks exist" if set().union(*to_start) <= set(leaving) else ""
+        command = f"bkctl bookie show {to_start[0][0]}"
     first = min(failures, key=lambda failure: failure.ledger_id)
     return LeftGroup(
         left=left,

@@ -1,8 +1,9 @@
 """Whether bookies can be stopped now, or removed: the verdict over all ledgers. Pure.
 
-A stop is refused where a ledger would lose its last readable copy, could not be closed, or would have a writer without
-a successor for the bookie. A removal makes copies first, so it needs room for them instead. Both need enough bookies
-for the sizes of ledgers in use, keep the racks, and wait for earlier failures. Source: replication sections 10, 15.2.
+A stop is refused where a ledger would lose its last readable copy, would have one copy or fewer than its ack quorum
+because another is gone already, could not be closed, or would have a writer without a successor for the bookie. A
+removal makes copies first, so it needs room for them instead. Both need enough bookies for the sizes of ledgers in use,
+keep the racks, and wait for earlier failures. Source: replication sections 10, 15.2.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class StopReason(enum.Enum):
     MARKS = "under-replicated ledgers"
     STALE_MARKS = "marks of deleted ledgers"
     LAST_COPY = "one copy left"
+    ACK_QUORUM = "fewer copies than the ack quorum"
     METADATA_UNREADABLE = "unreadable metadata"
     NOT_REGISTERED = "not registered"
 
@@ -60,7 +62,6 @@ class StopReason(enum.Enum):
 _WARNINGS = frozenset(
     {
         StopReason.BOOKIE_REMOVED,
-        StopReason.LAST_COPY,
         StopReason.METADATA_UNREADABLE,
         StopReason.NOT_REGISTERED,
         StopReason.STALE_MARKS,
@@ -148,6 +149,8 @@ class StopCheck:
         """Ensemble size, write quorum and isolation of the ledgers in use."""
         self.referenced: set[str] = set()
         """All bookies that ledgers reference."""
+        self._unmovable: set[str] = set()
+        """Bookies that are down, and whose copies of some ledger no writable bookie could take."""
         self._successors: dict[tuple[object, ...], Choice | NoChoice] = {}
         self._scanned = self._on_them = self._open_on_them = self._bytes = 0
 
@@ -158,6 +161,7 @@ class StopCheck:
         self._sizes[metadata.ensemble_size, metadata.write_quorum_size, isolation] += 1
         members = metadata.bookies()
         self.referenced |= members
+        self._unmovable |= self._without_target(metadata, members - self._live_now - self._ids)
         if self._ids.isdisjoint(members):
             return
         self._on_them += 1
@@ -234,8 +238,13 @@ class StopCheck:
             if len(after) < needed <= len(now):
                 too_few = f"too few of the other bookies are running ({others or 'there are none'})"
                 worst = StopReason.UNCLOSABLE, too_few
-            elif worst is None and len(after) == 1 and len(now) < len(members):
-                worst = StopReason.LAST_COPY, "another bookie with a copy is down"
+            elif worst is None and len(now) < len(members):
+                # With all other copies a stop may go below the ack quorum: it takes no more than these bookies.
+                gone = f"other bookies with a copy are not running ({', '.join(sorted(members - self._live_now))})"
+                if len(after) == 1:
+                    worst = StopReason.LAST_COPY, gone
+                elif len(after) < (row.ack_quorum_size or 0):
+                    worst = StopReason.ACK_QUORUM, gone
         if worst is not None:
             self._note(*worst, ledger_id)
 
@@ -256,6 +265,15 @@ class StopCheck:
         choice = found.best if isinstance(found, NoChoice) else found
         if choice is not None and choice.broken:
             self._note(StopReason.PLACEMENT, f"every other bookie breaks one: {choice.broken[0]}", ledger_id)
+
+    def _without_target(self, metadata: LedgerMetadata, gone: frozenset[str]) -> frozenset[str]:
+        """Those of the bookies whose copies no writable bookie outside of the ensemble could take."""
+        return frozenset(
+            fragment.ensemble[index]
+            for fragment in (fragments_naming(metadata, gone) if gone else ())
+            if len(self._before.writable.difference(fragment.ensemble)) < len(fragment.bookie_indexes)
+            for index in fragment.bookie_indexes
+        )
 
     def _judge_targets(self, ledger_id: int, metadata: LedgerMetadata) -> None:
         """Whether each segment has a bookie outside of its ensemble for every copy that must move."""
@@ -310,8 +328,11 @@ class StopCheck:
         resting = {each.bookie_id: each for each in cluster.maintenance if not each.is_overdue(cluster.now_ms)}
         members = [each for each in down if each in cluster.with_cookie and each not in resting]
         if members:
-            sentence = f"{_bookies_are(members)} down and ledgers name {_them(members)}: start {_them(members)}, or"
-            self._note(StopReason.BOOKIE_DOWN, f"{sentence} bkctl decommission {' '.join(members)} first")
+            sentence = f"{_bookies_are(members)} down and ledgers name {_them(members)}: start {_them(members)}"
+            instead = f"bkctl decommission {' '.join(members)} first"
+            if not self._unmovable.isdisjoint(members):
+                instead = "add a bookie (no other writable one can take all copies)"
+            self._note(StopReason.BOOKIE_DOWN, f"{sentence}, or {instead}")
         elif away := [resting[each] for each in down if each in resting]:
             self._note(StopReason.BOOKIE_DOWN, in_maintenance(away, cluster.now_ms).sentence)
         if removed := [each for each in down if each not in cluster.with_cookie]:

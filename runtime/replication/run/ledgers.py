@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from bkctl.runtime.client.access import require_access
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataError
 from bkctl.runtime.ledger.owner import owner_of
@@ -26,6 +27,8 @@ from bkctl.runtime.replication.turn.task import LedgerTask
 
 PROGRESS_INTERVAL_NS = 100_000_000
 TICK_S = 1.0
+_ACCESS_PAUSE_S = 10.0
+"""Shortest time between two checks of whether the bookies accept this client."""
 """How often progress is reported even if nothing ends, and how often the job file is written and the rates are read."""
 JOB_FILE_LANE = "job-file"
 
@@ -87,6 +90,8 @@ class LedgerRun:
         self._job = job
         self._is_unrecorded = False
         """Whether the job file can no longer be written."""
+        self._is_in_doubt = asyncio.Event()
+        """A ledger failed: the bookies may not accept this client any longer."""
         self._done = self._failed = 0
         self._waiting_for_writers = 0
         self._writers_due_ns = 0
@@ -99,13 +104,14 @@ class LedgerRun:
             self._job.file.append(found)
 
     async def run(self, repairer: LedgerRepairer, tasks: AsyncIterable[LedgerTask]) -> float:
-        """Work on all tasks; returns the seconds. RefusedError as soon as Pulsar begins to migrate its metadata."""
+        """Work on all tasks; returns the seconds. RefusedError as soon as Pulsar begins to migrate its metadata;
+        AuthenticationRequiredError once no bookie accepts this client."""
         self._repairer, self._queue = repairer, LedgerQueue(tasks, self._ports.clock, self._config)
         started_ns = self._ports.clock.monotonic_ns()
         self._follow_pace()
         ticking = asyncio.create_task(self._tick())
         try:
-            await self._unless_migrating(
+            await self._unless_stopped(
                 for_each_bounded(self._queue, self._repair_one, self._config.ledgers_in_parallel)
             )
         finally:
@@ -124,8 +130,9 @@ class LedgerRun:
             await self._ports.clock.sleep(wait_ns / 1e9)
             self._waiting_for_writers = 0
 
-    async def _unless_migrating(self, work: Coroutine[Any, Any, None]) -> None:
-        tasks = [asyncio.create_task(self._watch_migration()), asyncio.create_task(work)]
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        watches = (self._watch_migration(), self._watch_access(), work)
+        tasks = [asyncio.create_task(each) for each in watches]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -141,6 +148,14 @@ class LedgerRun:
             with contextlib.suppress(MetadataError):  # the repairs wait for the store, or fail
                 await self._ports.ledgers.migration.require_none()
             await self._ports.clock.sleep(FLAG_AGE_S_MAX)
+
+    async def _watch_access(self) -> None:
+        while True:
+            await self._is_in_doubt.wait()
+            self._is_in_doubt.clear()
+            with contextlib.suppress(MetadataError):
+                await require_access(self._ports)
+            await self._ports.clock.sleep(_ACCESS_PAUSE_S)
 
     async def _tick(self) -> None:
         while True:
@@ -171,6 +186,8 @@ class LedgerRun:
             result = result.with_owner(await self._owner(task.ledger_id))
         self._done += 1
         self._failed += bool(result.failures)
+        if result.failures:
+            self._is_in_doubt.set()
         self._on_result(result)
         if self._job is not None and not result.failures and not self._is_unrecorded:
             self._job.file.append(result)

@@ -11,7 +11,7 @@ import asyncio
 import collections
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -44,7 +44,7 @@ from bkctl.runtime.replication.judge.cluster_status import (
     RepairLocks,
     RootStatus,
 )
-from bkctl.runtime.replication.judge.verdict import judge_ledger, write_set_rows
+from bkctl.runtime.replication.judge.verdict import ReplicationRow, ReplicationState, judge_ledger, write_set_rows
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import listed
 
@@ -138,6 +138,7 @@ class StatusSurvey:
         tally = NoLiveCopyTally({each.bookie_id for each in bookies if each.has_cookie} - live)
         referenced, count, why_unknown, is_exact = set[str](), 0, None, False
         writable, can_move = {each.bookie_id for each in bookies if each.is_writable}, False
+        has_source = False
         if root is None or root.migration is not None or root.is_restore_unfinished:
             return DownReferences(bookie_ids=down, referenced=frozenset(), ledgers=0, why_unknown="no ledger was read")
         try:
@@ -153,7 +154,9 @@ class StatusSurvey:
                         missing = found.value.bookies() - live
                         if missing:
                             can_move = can_move or _has_target(found.value, missing, writable)
-                            tally.add(ledger_id, judge_ledger(write_set_rows(ledger_id, found.value), live).rows)
+                            rows = judge_ledger(write_set_rows(ledger_id, found.value), live).rows
+                            tally.add(ledger_id, rows)
+                            has_source = has_source or _has_source(found.value, missing, rows)
                         if not down <= referenced:
                             referenced |= down & missing
                             if down <= referenced:
@@ -170,6 +173,7 @@ class StatusSurvey:
             why_unknown=None if down <= referenced else why_unknown,
             no_live_copy=tally.result(is_exact=is_exact),
             can_move=can_move or not referenced,
+            has_source=has_source or not is_exact,
         )
 
     async def _part(self, name: str, read: Callable[[], Awaitable[T]], unknown: dict[str, str]) -> T | None:
@@ -296,6 +300,14 @@ def _has_target(metadata: LedgerMetadata, missing: Collection[str], writable: Co
     """Whether a writable bookie is outside of an ensemble that misses one, so that it can take the copies."""
     ensembles = (set(segment.ensemble) for segment in metadata.segments)
     return any(not each.isdisjoint(missing) and not each.issuperset(writable) for each in ensembles)
+
+
+def _has_source(metadata: LedgerMetadata, missing: Collection[str], rows: Iterable[ReplicationRow]) -> bool:
+    """Whether a segment that misses a bookie has a live copy of each entry, so that a recovery moves it."""
+    lost = {each.write_set.segment_first_entry_id for each in rows if each.replication is ReplicationState.UNAVAILABLE}
+    return any(
+        each.first_entry_id not in lost and not set(each.ensemble).isdisjoint(missing) for each in metadata.segments
+    )
 
 
 def _auditor_of(recovery: RecoveryStatus) -> AuditorStatus:

@@ -34,17 +34,24 @@ class AdminBookie(NamedTuple):
 
     def run_over_tcp(self, *arguments: str, token_file: Path | str = "") -> BkctlResult:
         """``bkctl bookie ... ID``, with this bookie's socket out of sight."""
-        socket = self.directory / "bkctl.admin.sock"
-        away = socket.with_name("away")
-        socket.rename(away)
-        try:
+        with self.without_socket():
             return run_bkctl(
                 "bookie",
                 *arguments,
                 self.bookie_id,
                 BKCTL_METADATA_URI=self.metadata_uri,
                 BKCTL_ADMIN_TOKEN_FILE=str(token_file),
+                BKCTL_ADMIN_TOKEN_HOSTS=f"{LOOPBACK}:{self.http_port}",
             )
+
+    @contextlib.contextmanager
+    def without_socket(self) -> Iterator[None]:
+        """Inside, the socket of this bookie is out of sight, as on another machine."""
+        socket = self.directory / "bkctl.admin.sock"
+        away = socket.with_name("away")
+        socket.rename(away)
+        try:
+            yield
         finally:
             away.rename(socket)
 

@@ -202,6 +202,7 @@ def test_a_stop_over_tcp(bookie: AdminBookie, tmp_path: Path) -> None:
     stopped = run_bkctl(
         *("bookie", "stop", bookie.bookie_id, "-y", "--token-file", str(tmp_path / "right")),
         BKCTL_METADATA_URI=bookie.metadata_uri,
+        BKCTL_ADMIN_TOKEN_HOSTS="127.0.0.1",
     )
     assert stopped.exit_code == 0, stopped.stderr
     assert bookie.process.wait(60) == 0

@@ -12,7 +12,7 @@ import pytest
 
 from bkctl.commands.bookie.local_sockets import list_local
 from bkctl.commands.bookie.probe import probe
-from bkctl.runtime.admin.calls import AdminAddress, AdminToken
+from bkctl.runtime.admin.calls import AdminAddress, AdminCredentials
 from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.errors import AdminAccessError, BookieUnavailableError
 from tests.commands.bookie.admin_bookie import TOKEN, running_bookie
@@ -34,7 +34,7 @@ def listening(tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
 
 def ask(address: AdminAddress) -> None:
     async def change() -> None:
-        async with AdminClient("b1", address, token=AdminToken(TOKEN), timeout_s=30) as client:
+        async with AdminClient("b1", address, credentials=AdminCredentials(TOKEN), timeout_s=30) as client:
             await client.post("/api/v1/bkctl/stop", object)
 
     asyncio.run(change())

@@ -69,6 +69,9 @@ class Peer:
         reply = await self._pool.read(self.bookie_id, ledger_id, entry_id, fence_with=fence_with)
         return reply.body
 
+    async def read_many(self, ledger_id: int, entry_ids: list[int]) -> list[bytes | Status]:
+        return await self._pool.read_many(self.bookie_id, ledger_id, entry_ids, bytes_max=1 << 20)
+
     async def read_with_lac(self, ledger_id: int, entry_id: int) -> tuple[bytes, int | None]:
         reply = await self._pool.read(self.bookie_id, ledger_id, entry_id)
         return reply.body, reply.max_last_add_confirmed

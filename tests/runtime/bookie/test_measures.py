@@ -85,6 +85,7 @@ async def test_each_measure_changes_under_load(bookie_config: BookieConfig) -> N
         await peer.add(7, 20, recovery=True)
         await peer.read(7, 3)
         await peer.read_lac(7)
+        await peer.read_many(7, [3, 4])
         await peer.list_entries(7)
         await peer.free_bytes()
         await write_lac_and_force(server.port, 7)

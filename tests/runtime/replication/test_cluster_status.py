@@ -17,7 +17,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
 )
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
-from bkctl.runtime.replication.judge.advice import NoLiveCopy, bookies_to_start
+from bkctl.runtime.replication.judge.advice import NoLiveCopy, bookies_to_start, start_words
 from bkctl.runtime.replication.judge.cluster_status import (
     AuditorStatus,
     AutorecoveryStatus,
@@ -204,13 +204,24 @@ def test_a_maintenance_is_ended_only_for_a_bookie_that_is_back() -> None:
 
 def test_the_only_copies_come_before_a_recovery() -> None:
     """A recovery would leave the ledgers that have no live copy: their bookie is started first, if it has a disk."""
-    lost = NoLiveCopy(ledgers=5, first_ids=(3, 7), to_start=("b4:3181",))
+    lost = NoLiveCopy(ledgers=5, first_ids=(3, 7), to_start=(("b4:3181",),))
     references = msgspec.structs.replace(looked("b4:3181"), no_live_copy=lost)
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), auditor=NO_AUDITOR, references=references)
     first, second, *_ = status_findings(status)
     assert (first.part, first.sentence) == ("no_live_copy", "5 ledgers have no live copy; start b4:3181")
     assert (first.severity, first.command) == (Severity.CRITICAL, "bkctl bookie show b4:3181")
     assert (second.part, second.command) == ("bookies_down", "bkctl recover failed-bookie b4:3181")
+
+
+def test_a_recovery_that_finds_no_live_copy_is_not_advised() -> None:
+    lost = NoLiveCopy(ledgers=5, first_ids=(3, 7), to_start=(("b4:3181",),))
+    references = msgspec.structs.replace(looked("b4:3181"), no_live_copy=lost, has_source=False)
+    first, second, *_ = status_findings(msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), references=references))
+    assert (first.part, first.command) == ("no_live_copy", "bkctl bookie show b4:3181")
+    assert (second.part, second.command) == ("bookies_down", "bkctl ledger explain 3")
+    assert second.sentence.endswith(
+        "a recovery finds no live copy: if disks are lost, the last step of each ledger accepts the loss"
+    )
 
 
 def test_noted_losses_name_the_bookie_to_start_or_are_the_last_step() -> None:
@@ -227,7 +238,7 @@ def test_noted_losses_name_the_bookie_to_start_or_are_the_last_step() -> None:
 
 def test_losses_on_removed_bookies_are_not_hidden_by_ledgers_that_may_come_back() -> None:
     note = LostLedgerNote(found_ms=NOW_MS, missing_bookies=("b8:3181",), reason="")
-    waiting = NoLiveCopy(ledgers=5, first_ids=(3,), to_start=("b4:3181",))
+    waiting = NoLiveCopy(ledgers=5, first_ids=(3,), to_start=(("b4:3181",),))
     references = msgspec.structs.replace(looked("b4:3181"), no_live_copy=waiting)
     recovery = RecoveryStatus(losses=NotedLosses(1, (("7", note),)))
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), references=references, recovery=recovery)
@@ -236,7 +247,10 @@ def test_losses_on_removed_bookies_are_not_hidden_by_ledgers_that_may_come_back(
 
 def test_few_bookies_are_started_and_the_most_useful_first() -> None:
     pairs = {frozenset(each.split()): count for each, count in (("a b", 5), ("b c", 5), ("d e", 1), ("", 9))}
-    assert bookies_to_start(pairs) == ("b", "d")
+    assert bookies_to_start(pairs) == (("b",), ("d", "e"))
+    assert start_words(bookies_to_start(pairs)) == "start b, and d or e"
+    assert start_words((("a", "b"),)) == "start a or b"
+    assert start_words((("a",), ("b",))) == "start a and b"
     assert bookies_to_start({}) == ()
 
 

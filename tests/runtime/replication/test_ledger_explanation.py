@@ -202,6 +202,7 @@ def test_what_an_open_ledger_needs_to_be_closed() -> None:
         ledger_id = await filled(cluster, OPEN)
         found = await explained(cluster, ledger_id)
         assert (found.is_closable, found.problems) == (True, ())
+        assert f"if it is gone, bkctl ledger close {ledger_id}" in found.next_steps[0]
         cluster.failing["b2"] = Status.TIMEOUT
         found = await explained(cluster, ledger_id)
         assert found.is_closable is False

@@ -93,11 +93,38 @@ def test_an_open_ledger_needs_answers_to_be_closed_and_a_successor_for_its_write
     assert refusals(two) == [StopReason.UNCLOSABLE]
 
 
-def test_the_last_copy_but_one_is_a_warning() -> None:
+def test_the_last_copy_but_one_stays() -> None:
     three = ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=9, length=100)
     verdict = judge(cluster(["b1", "b3", "b4", "b5", "b6"], down=["b2"]), ["b1"], three)
-    assert refusals(verdict) == [StopReason.BOOKIE_DOWN]
-    assert [each.reason for each in verdict.warnings] == [StopReason.LAST_COPY]
+    assert refusals(verdict) == [StopReason.BOOKIE_DOWN, StopReason.LAST_COPY]
+
+
+def test_a_bookie_that_was_removed_does_not_excuse_few_copies() -> None:
+    """The removed bookie cannot be started, so it is only a warning; the copies that are left count all the same."""
+    three = ledger({0: ["b1", "b2", "b9"]}, 3, 2, last_entry_id=9, length=100)
+    now = cluster(["b1", "b2", "b3", "b4", "b5", "b6"])
+    verdict = judge(now, ["b1"], three)
+    assert refusals(verdict) == [StopReason.LAST_COPY]
+    assert verdict.reasons[0].detail == "other bookies with a copy are not running (b9)"
+    assert [each.reason for each in verdict.warnings] == [StopReason.BOOKIE_REMOVED]
+    assert judge(now, ["b3"], three).is_yes, "it has no copy"
+    assert refusals(judge(now, ["b1"], ledger({0: ["b1", "b9"]}, 2, 2, last_entry_id=9))) == [StopReason.UNREADABLE]
+    five = ledger({0: ["b1", "b2", "b3", "b4", "b9"]}, 5, 4, last_entry_id=9, length=100)
+    assert refusals(judge(now, ["b1"], five)) == [StopReason.ACK_QUORUM]
+    enough = ledger({0: ["b1", "b2", "b3", "b4", "b9"]}, 5, 3, last_entry_id=9, length=100)
+    assert judge(now, ["b1"], enough).is_yes
+
+
+def test_no_decommission_is_advised_that_finds_no_bookie_for_the_copies() -> None:
+    """All writable bookies are in the ensemble, although its write sets are smaller."""
+    wide = ledger({0: ["b1", "b2", "b3", "b4"]}, 2, 2, last_entry_id=9, length=100)
+    stuck = judge(cluster(["b1", "b2", "b3"], down=["b4"]), ["b1"], wide)
+    assert {each.reason: each.detail for each in stuck.reasons}[StopReason.BOOKIE_DOWN] == (
+        "bookie b4 is down and ledgers name it: start it, or add a bookie (no other writable one can take all copies)"
+    )
+    more = judge(cluster(["b1", "b2", "b3", "b5"], down=["b4"]), ["b1"], wide)
+    detail = {each.reason: each.detail for each in more.reasons}[StopReason.BOOKIE_DOWN]
+    assert detail.endswith("or bkctl decommission b4 first")
 
 
 def test_a_bookie_that_is_down_matters_only_if_a_ledger_names_it() -> None:

@@ -15,14 +15,15 @@ from bkctl.runtime.admin.metric import PATH, MetricType
 from bkctl.runtime.bookie.boot.process import real_ports, running_bookie
 from bkctl.runtime.bookie.boot.server import BookieServer
 from bkctl.runtime.bookie.metrics.catalogue import CATALOGUE, bookie_metrics
+from bkctl.runtime.bookie.metrics.protection import PROTECTION
 from bkctl.runtime.config import BookieConfig
 from bkctl.runtime.errors import NoSuchLedgerError
 from bkctl.runtime.protocol.status import Status
 from tests.runtime.bookie.collected_bookie import collected_bookie
 from tests.runtime.bookie.metrics.test_exposition import samples_of
 
-ABSENT = ("bookie_index_", "bkctl_requests_failed", "bkctl_autorecovery_")
-"""Without separate index directories, before any request has failed, and without an autorecovery daemon."""
+ABSENT = ("bookie_index_", "bkctl_requests_failed", "bkctl_autorecovery_", *(metric.name for metric in PROTECTION))
+"""Without separate index directories, TLS, logins or an autorecovery daemon, and before any request has failed."""
 
 
 def test_each_metric_has_its_own_name_and_one_sentence() -> None:

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bkctl.runtime.bookie.boot.process import real_ports
 from bkctl.runtime.bookie.boot.server import new_peers
 from bkctl.runtime.client import LedgerClient
-from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.config import BookieConfig, ClientConfig
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
 from bkctl.runtime.metadata.uri import parse_metadata_uri
@@ -84,10 +85,14 @@ async def test_a_ledger_with_a_full_size_message_is_read_and_moved(
         assert [entry.payload for entry in await reader.read(0)] == [FULL_SIZE]
 
 
-async def test_a_bookie_accepts_more_from_its_peers_than_from_clients(metadata_uri: str, store: ZooKeeperStore) -> None:
+async def test_a_bookie_accepts_more_from_its_peers_than_from_clients(
+    metadata_uri: str, store: ZooKeeperStore, bookie_config: BookieConfig
+) -> None:
     uri = parse_metadata_uri(metadata_uri)
     ledgers = await open_ledger_store(store, uri.root, uri.tree)
     for own_limit in (1024, PULSAR_FRAME_BYTES_MAX, 20_000_000):
-        peers = new_peers(real_ports(), store, ledgers, own_limit)
+        peers = new_peers(
+            real_ports(), store, ledgers, msgspec.structs.replace(bookie_config, frame_bytes_max=own_limit)
+        )
         assert peers.config.frame_bytes_max == max(own_limit, ClientConfig().frame_bytes_max)
         await peers.bookies.close()

@@ -16,18 +16,20 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import ACL, make_digest_acl
 
-from bkctl.runtime.config import SaslMechanism, ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
+from bkctl.runtime.config import ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
 from bkctl.runtime.errors import ConfigurationError, MetadataAuthError, MetadataUnavailableError
 from bkctl.runtime.metadata.ledgers.ids import LedgerIdGenerator
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
-from bkctl.runtime.metadata.zookeeper.access import tls_context
+from bkctl.runtime.metadata.zookeeper.access import tls_contexts
 from bkctl.runtime.metadata.zookeeper.buffered_socket import ServerSocket
 from bkctl.runtime.metadata.zookeeper.connect_failures import ConnectFailures
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.metadata.zookeeper.threads import LoopHandler
+from bkctl.runtime.security_config import LoginMechanism, StoreType
 from tests.processes import run_bkctl
 from tests.runtime.metadata.link import TcpLink
+from tests.until import until
 from tests.zookeeper_servers import ZooKeeperServer, secured_server
 
 PASSWORD = "sesame-7f3a"
@@ -93,7 +95,7 @@ async def test_secure_nodes_need_an_authentication(zookeeper: EmbeddedZooKeeper)
 @pytest.mark.parametrize(
     ("reference", "sentence"),
     [
-        (f"bkctl:{PASSWORD}", "must not be in the settings: give its location as file:PATH or env:VARIABLE"),
+        (f"bkctl:{PASSWORD}", "must not be in the settings: give its location as file:PATH, env:VARIABLE or fd:NUMBER"),
         ("file:/nowhere/secret", "from /nowhere/secret: No such file or directory"),
         ("env:BKCTL_TEST_NO_SUCH_SECRET", "is empty in the environment variable BKCTL_TEST_NO_SUCH_SECRET"),
     ],
@@ -234,11 +236,11 @@ async def test_sasl_without_a_user() -> None:
         await ZooKeeperStore.connect("127.0.0.1:1", ZooKeeperConfig(sasl=ZooKeeperSaslConfig()))
 
 
-async def test_kerberos_without_its_package(zookeeper: EmbeddedZooKeeper) -> None:
-    assert importlib.util.find_spec("kerberos") is None, "this test needs it to be absent"
-    config = ZooKeeperConfig(sasl=ZooKeeperSaslConfig(mechanism=SaslMechanism.GSSAPI), operation_timeout_s=5.0)
-    with pytest.raises(ConfigurationError, match="kerberos"):
-        await ZooKeeperStore.connect(zookeeper.connect_string, config)
+async def test_kerberos_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    config = ZooKeeperConfig(sasl=ZooKeeperSaslConfig(mechanism=LoginMechanism.GSSAPI))
+    with pytest.raises(ConfigurationError, match=r"the login of zookeeper\.sasl needs the package gssapi"):
+        await ZooKeeperStore.connect("127.0.0.1:1", config)
 
 
 # -- TLS --------------------------------------------------------------------------------------------------------------
@@ -259,7 +261,11 @@ class Certificates:
         self._sign("client", "ca", "extendedKeyUsage=clientAuth")
         self._sign("stranger", "other-ca", "extendedKeyUsage=clientAuth")
         self._openssl("pkey", "-in", "client.key", "-aes256", "-passout", f"pass:{PASSWORD}", "-out", "locked.key")
-        for name in ("server", "elsewhere"):
+        self._openssl(
+            "pkcs12", "-export", "-in", "client.pem", "-inkey", "client.key", "-passout", f"pass:{PASSWORD}",
+            "-out", "client.p12",
+        )  # fmt: skip
+        for name in ("server", "elsewhere", "client"):
             both = (directory / f"{name}.key").read_text() + (directory / f"{name}.pem").read_text()
             (directory / f"{name}-store.pem").write_text(both)
 
@@ -314,7 +320,11 @@ async def test_tls_with_a_certificate_of_the_client(
     tls_server: ZooKeeperServer, certificates: Certificates, tmp_path: Path
 ) -> None:
     locked = certificates.client(key_file=certificates.path("locked.key"), key_password=secret(tmp_path))
-    for tls in (certificates.client(), locked):
+    both = certificates.client(None, certificate_file=certificates.path("client-store.pem"))
+    one_file = certificates.client(
+        None, key_file=certificates.path("client.p12"), key_type=StoreType.PKCS12, key_password=secret(tmp_path)
+    )
+    for tls in (certificates.client(), locked, both, one_file):
         config = ZooKeeperConfig(tls=tls, has_secure_acl=True, operation_timeout_s=30.0)
         async with await ZooKeeperStore.connect(tls_server.address, config) as store:
             path = await store.create("/tls-", b"x" * 5000, is_sequential=True, is_ephemeral=True)
@@ -327,7 +337,7 @@ def test_what_tls_has_decrypted_already_is_ready(certificates: Certificates) -> 
     """A server may put several answers into one record: the socket is silent then, though there is more to read."""
     server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server_side.load_cert_chain(certificates.path("server.pem"), certificates.path("server.key"))
-    client_side = tls_context(certificates.client(is_hostname_checked=False), {})
+    client_side = tls_contexts(certificates.client(is_hostname_checked=False), {})()
     ours, theirs = socket.socketpair()
 
     def serve() -> None:
@@ -351,6 +361,32 @@ def test_what_tls_has_decrypted_already_is_ready(certificates: Certificates) -> 
         connection.flush()
         server.join()
     loop.close()
+
+
+async def test_certificates_that_change_while_a_job_runs(
+    tls_server: ZooKeeperServer, certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next connection uses the new ones; what cannot be used yet is not used."""
+    names = {each: tmp_path / each for each in ("client.pem", "client.key")}
+    for name, path in names.items():
+        path.write_bytes(Path(certificates.path(name)).read_bytes())
+    tls = certificates.client(certificate_file=str(names["client.pem"]), key_file=str(names["client.key"]))
+    link = await TcpLink.open(tls_server.port)
+    config = ZooKeeperConfig(tls=tls, session_timeout_ms=60_000, operation_timeout_s=60.0)
+    async with await ZooKeeperStore.connect(link.address, config) as store:
+        names["client.pem"].write_bytes(Path(certificates.path("stranger.pem")).read_bytes())
+        link.cut()
+        link.restore()
+        assert await store.exists("/") is not None
+        assert "Keeping the previous certificates" in caplog.text
+        names["client.key"].write_bytes(Path(certificates.path("stranger.key")).read_bytes())
+        link.cut()
+        link.restore()
+        await until(lambda: "rejects this client's certificate" in store._failures.sentence)
+        for name, path in names.items():
+            path.write_bytes(Path(certificates.path(name)).read_bytes())
+        assert await store.exists("/") is not None
+    await link.close()
 
 
 async def refusal(server: ZooKeeperServer, tls: ZooKeeperTlsConfig | None) -> MetadataAuthError:
@@ -396,10 +432,10 @@ async def test_a_tls_client_of_a_plain_server(zookeeper: EmbeddedZooKeeper, cert
     ("changes", "sentence"),
     [
         ({"ca_file": "nowhere.pem"}, "cannot read nowhere.pem"),
-        ({"ca_file": "server.key"}, "not usable PEM"),
+        ({"ca_file": "server.key"}, "the certificate in server.key is missing"),
         ({"certificate_file": "nowhere.pem"}, "cannot read nowhere.pem"),
-        ({"key_file": "stranger.key"}, "not usable PEM files"),
-        ({"key_file": "locked.key"}, "not usable PEM files"),
+        ({"key_file": "stranger.key"}, "the key in stranger.key does not belong to"),
+        ({"key_file": "locked.key"}, "the key in locked.key is encrypted: set key_password"),
     ],
 )
 async def test_files_that_cannot_be_used(

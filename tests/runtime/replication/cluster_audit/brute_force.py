@@ -320,6 +320,7 @@ def under_replicated(cluster: Cluster) -> list[UnderReplicatedLedger]:
                             {each for group in bad if not set(group.bookies) & cluster.live for each in group.bookies}
                         )
                     ),
+                    ensemble_size=metadata.ensemble_size,
                 )
             )
     return found

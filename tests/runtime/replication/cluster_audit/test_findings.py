@@ -89,7 +89,7 @@ def test_losses_are_said_also_if_the_list_ends_before_them() -> None:
 def test_only_the_bookies_of_write_sets_without_a_live_copy_are_to_be_started() -> None:
     """The first segment misses d, and has a live copy; the second has none."""
     audited = report(ledger({0: (A, D), 5: (E, "bf:3181")}, 2, 1, last_entry_id=9, length=100), cookies="abcdef")
-    assert verdict(audited) == "critical: 1 ledger has no live copy; start be:3181"
+    assert verdict(audited) == "critical: 1 ledger has no live copy; start be:3181 or bf:3181"
 
 
 def test_a_bookie_that_was_removed_cannot_be_started() -> None:
@@ -104,6 +104,9 @@ def test_a_recovery_that_cannot_work_is_not_advised() -> None:
         "warning: 1 ledger has too few live copies: 2 bookies are registered; start bd:3181, or add one"
     )
     assert found(report(closed(A, B, D)))[0][3] == "bkctl recover failed-bookie bd:3181"
+    wide = ledger({0: (A, B, C, D)}, 2, 2, last_entry_id=9, length=100)
+    assert found(report(wide))[0][3] == "bkctl bookie show bd:3181", "all others are in the ensemble"
+    assert found(report(wide, live="abce"))[0][3] == "bkctl recover failed-bookie bd:3181"
 
 
 def test_no_bookie_is_writable() -> None:

@@ -1,0 +1,216 @@
+"""TLS and logins of a Java configuration file: which tables of settings its keys fill. Source: wire section 12.
+
+In Java one key switches TLS on, and the others count only then; so they have no place in the descriptions of settings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.security.secrets import is_reference
+from bkctl.runtime.security_config import StoreType
+from bkctl.setting_readers import FALSE, TRUE, Given, Givens, Path
+
+if TYPE_CHECKING:
+    from bkctl.java_conf import JavaConf
+
+_TLS_CLASS: Final = "tlsProviderFactoryClass"
+_CLIENT_LOGIN_CLASS: Final = "clientAuthProviderFactoryClass"
+_BOOKIE_LOGIN_CLASS: Final = "bookieAuthProviderFactoryClass"
+_TLS: Final = "org.apache.bookkeeper.tls.TLSContextFactory"
+_ROLES: Final = "org.apache.bookkeeper.tls.BookieAuthZFactory"
+_CLIENT_SASL: Final = "org.apache.bookkeeper.sasl.SASLClientProviderFactory"
+_BOOKIE_SASL: Final = "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory"
+
+_TOO_OLD: Final = frozenset({"SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1"})
+"""TLS versions that files still name, and OpenSSL no longer has."""
+_PEM: Final = Given("PEM", "", "")
+_PROTOCOLS: Final = "tlsEnabledProtocols"
+_SUITES: Final = "tlsEnabledCipherSuites"
+_SUITE: Final = re.compile(
+    r"TLS_(?P<exchange>(?:ECDHE_|DHE_)?(?:RSA|ECDSA))_WITH_(?:AES_(?P<bits>128|256)_(?P<mode>GCM|CBC)|CHACHA20_POLY1305)"
+    r"_(?P<hash>SHA[0-9]*)"
+)
+_SUITE_OF_TLS_1_3: Final = re.compile(r"TLS_(AES_[0-9]+_\w+|CHACHA20_POLY1305)_SHA[0-9]+")
+
+_CLIENT: Final = ("bookie_client",)
+_BOOKIE: Final = ("bookie",)
+
+KEYS: Final = frozenset(
+    {
+        "tlsProviderFactoryClass",
+        "clientAuthProviderFactoryClass",
+        "bookieAuthProviderFactoryClass",
+        "authorizedRoles",
+        "tlsClientAuthentication",
+        "tlsHostnameVerificationEnabled",
+        "tlsEnabledProtocols",
+        "tlsEnabledCipherSuites",
+        "tlsKeyStore",
+        "tlsKeyStoreType",
+        "tlsKeyStorePasswordPath",
+        "tlsCertificatePath",
+        "tlsTrustStore",
+        "tlsTrustStoreType",
+        "tlsTrustStorePasswordPath",
+        "clientKeyStore",
+        "clientKeyStoreType",
+        "clientKeyStorePasswordPath",
+        "clientTrustStore",
+        "clientTrustStoreType",
+        "clientTrustStorePasswordPath",
+        "saslJaasAuditorSectionName",
+        "saslJaasBookieSectionName",
+        "saslJaasClientAllowedIds",
+        "saslJaasClientSectionName",
+        "bookkeeper.sasl.servicename",
+    }
+)
+"""All keys that are read here."""
+
+
+def client_security(conf: JavaConf) -> Givens:
+    """[bookie_client] as the file asks for it; ConfigurationError for a class that bkctl does not have."""
+    givens: Givens = {}
+    if _has_tls(conf):
+        givens |= _tls_table(conf, (*_CLIENT, "tls"), ("client", "tls"))
+        checks_host = conf.text("tlsHostnameVerificationEnabled")
+        is_checked = checks_host is not None and checks_host.lower() in TRUE
+        # Without the key Java does not verify names.
+        givens[*_CLIENT, "tls", "is_hostname_checked"] = _given(conf, "tlsHostnameVerificationEnabled", is_checked)
+        if not _truth(conf, "tlsClientAuthentication"):
+            for name in ("key_file", "key_type", "key_password", "certificate_file"):
+                givens.pop((*_CLIENT, "tls", name), None)
+    if _class_of(conf, _CLIENT_LOGIN_CLASS, _CLIENT_SASL, _ROLES) == _CLIENT_SASL:
+        givens[*_CLIENT, "sasl"] = _given(conf, _CLIENT_LOGIN_CLASS, {})
+        names = {
+            "saslJaasClientSectionName": "jaas_section",
+            "saslJaasAuditorSectionName": "jaas_daemon_section",
+            "bookkeeper.sasl.servicename": "service",
+        }
+        givens |= dict(_texts(conf, (*_CLIENT, "sasl"), names))
+    return givens
+
+
+def bookie_security(conf: JavaConf) -> Givens:
+    """[bookie.tls] and [bookie.sasl] as the file asks for them; ConfigurationError."""
+    givens: Givens = {}
+    has_tls = _has_tls(conf)
+    if has_tls:
+        givens |= _tls_table(conf, (*_BOOKIE, "tls"), ("tls",))
+        if conf.text("tlsClientAuthentication") is not None:
+            is_required = _truth(conf, "tlsClientAuthentication")
+            given = _given(conf, "tlsClientAuthentication", is_required)
+            givens[*_BOOKIE, "tls", "is_client_certificate_required"] = given
+    login = _class_of(conf, _BOOKIE_LOGIN_CLASS, _BOOKIE_SASL, _ROLES)
+    roles = conf.texts("authorizedRoles")
+    if login == _ROLES:
+        if not has_tls:
+            raise ConfigurationError(f"{conf.source(_BOOKIE_LOGIN_CLASS)}: roles need TLS: set {_TLS_CLASS}={_TLS}")
+        if not roles:
+            raise ConfigurationError(f"{conf.source(_BOOKIE_LOGIN_CLASS)} needs the roles: set authorizedRoles")
+        givens[*_BOOKIE, "tls", "authorized_roles"] = _given(conf, "authorizedRoles", list(roles))
+    elif roles:
+        raise ConfigurationError(f"{conf.source('authorizedRoles')} needs {_BOOKIE_LOGIN_CLASS}={_ROLES}")
+    if login == _BOOKIE_SASL:
+        givens[*_BOOKIE, "sasl"] = _given(conf, _BOOKIE_LOGIN_CLASS, {})
+        names = {
+            "saslJaasBookieSectionName": "jaas_section",
+            "saslJaasClientAllowedIds": "allowed_ids",
+            "bookkeeper.sasl.servicename": "service",
+        }
+        givens |= dict(_texts(conf, (*_BOOKIE, "sasl"), names))
+    return givens
+
+
+def with_admin_stores(values: Givens, section: str) -> Givens:
+    """Values of Java's keys, with the form of an admin port's stores; ConfigurationError for a password itself."""
+    types: Givens = {}
+    for side, key in (("key", "httpServerKeyStorePassword"), ("ca", "httpServerTrustStorePassword")):
+        file, password, form = ((section, "admin", "tls", f"{side}_{name}") for name in ("file", "password", "type"))
+        if password in values and not is_reference(str(values[password].value)):
+            raise ConfigurationError(
+                f"{values[password].origin}: it contains the password itself: write that to a file that only the "
+                f"bookie's user can read, and set {key}=file:PATH"
+            )
+        if file in values:
+            types[form] = values[file]._replace(value=StoreType.PKCS12)
+    return values | types
+
+
+def _has_tls(conf: JavaConf) -> bool:
+    return _class_of(conf, _TLS_CLASS, _TLS) is not None
+
+
+def _class_of(conf: JavaConf, key: str, *known: str) -> str | None:
+    name = conf.text(key)
+    if name is None or name.lower() in FALSE:
+        return None
+    if name not in known:
+        raise ConfigurationError(f"{conf.written(key)}: bkctl has only {' and '.join(known)}")
+    return name
+
+
+def _tls_table(conf: JavaConf, path: Path, prefixes: tuple[str, ...]) -> Givens:
+    """Files, versions and suites. Of each kind of store, the keys of the first prefix that names one count."""
+    givens: Givens = {path: _given(conf, _TLS_CLASS, {})}
+    for store, name in (("TrustStore", "ca"), ("KeyStore", "key")):
+        prefix = next((each for each in prefixes if conf.text(each + store) is not None), None)
+        if prefix is None:
+            continue
+        key = prefix + store
+        givens[*path, f"{name}_file"] = _given(conf, key, conf.text(key))
+        type_key = f"{key}Type"
+        # Java's default is JKS. Whether the file is one is seen when it is read, and refused then.
+        store_type = "PEM" if (conf.text(type_key) or "JKS").upper() == "PEM" else "PKCS12"
+        givens[*path, f"{name}_type"] = _given(conf, type_key, store_type)
+        password_key = f"{key}PasswordPath"
+        if (password_path := conf.text(password_key)) is not None:
+            givens[*path, f"{name}_password"] = _given(conf, password_key, f"file:{password_path}")
+    if conf.text("tlsCertificatePath") is not None and givens.get((*path, "key_type"), _PEM).value == "PEM":
+        givens[*path, "certificate_file"] = _given(conf, "tlsCertificatePath", conf.text("tlsCertificatePath"))
+    return givens | _versions_and_suites(conf, path)
+
+
+def _versions_and_suites(conf: JavaConf, path: Path) -> Givens:
+    """Both have lists in the file; OpenSSL cannot restrict the suites of TLS 1.3."""
+    givens: Givens = {}
+    suites = [suite for suite in conf.texts(_SUITES) if _SUITE_OF_TLS_1_3.fullmatch(suite) is None]
+    if suites:
+        givens[*path, "ciphers"] = _given(conf, _SUITES, [_openssl_name(suite) for suite in suites])
+    elif conf.texts(_SUITES):
+        givens[*path, "protocols"] = _given(conf, _SUITES, ["TLSv1.3"])
+    if versions := [version for version in conf.texts(_PROTOCOLS) if version not in _TOO_OLD]:
+        givens[*path, "protocols"] = _given(conf, _PROTOCOLS, versions)
+    return givens
+
+
+def _openssl_name(suite: str) -> str:
+    """OpenSSL's name of a suite; those without a known one stay, and are refused by name when they are used."""
+    match = _SUITE.fullmatch(suite)
+    if match is None:
+        return suite
+    exchange = "" if match["exchange"] == "RSA" else match["exchange"].replace("_", "-") + "-"
+    if match["bits"] is None:
+        return f"{exchange}CHACHA20-POLY1305"
+    return f"{exchange}AES{match['bits']}{'-GCM' if match['mode'] == 'GCM' else ''}-{match['hash']}"
+
+
+def _texts(conf: JavaConf, path: Path, names: dict[str, str]) -> Iterator[tuple[Path, Given]]:
+    for key, name in names.items():
+        if (text := conf.text(key)) is not None:
+            yield (*path, name), _given(conf, key, text)
+
+
+def _truth(conf: JavaConf, key: str) -> bool:
+    text = conf.text(key) or "false"
+    if text.lower() not in TRUE | FALSE:
+        raise ConfigurationError(f"{conf.written(key)}: neither true nor false")
+    return text.lower() in TRUE
+
+
+def _given(conf: JavaConf, key: str, value: object) -> Given:
+    return Given(value, conf.source(key), conf.written(key))

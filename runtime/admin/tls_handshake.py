@@ -1,0 +1,127 @@
+"""TLS of an admin port: the handshake of each connection, and which client certificates may change something."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, cast
+
+from bkctl.runtime.admin.connections import AdminConnection, AdminRoom
+from bkctl.runtime.security.roles import first_role
+from bkctl.storage.advice import without_path
+from bkctl.storage.errors import BkctlError
+
+_HANDSHAKE_S_MAX: Final = 10.0
+_EARLY_BYTES_MAX: Final = 64 * 1024
+
+
+class AdminTls(NamedTuple):
+    """TLS of one port. ``next_context`` is called for each connection, so that new files are used without a restart.
+
+    ``authorized_roles``: of client certificates that may change something without the token; empty: all that the CA
+    has signed.
+    """
+
+    next_context: Callable[[], Awaitable[ssl.SSLContext]]
+    authorized_roles: frozenset[str] = frozenset()
+
+
+class TlsHandshake(asyncio.Protocol):
+    """A connection until its handshake is complete. Then ``connection`` replaces it, also in the room.
+
+    Until then it has no request, so a new connection may replace it.
+    """
+
+    def __init__(self, room: AdminRoom, tls: AdminTls, connection: AdminConnection) -> None:
+        self.address = ""
+        self.is_busy = False
+        self._origin = ""
+        self._room = room
+        self._tls = tls
+        self._connection = connection
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._early = bytearray()
+        self._is_lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The client has connected."""
+        transport = cast("asyncio.Transport", transport)  # uvloop has classes of its own
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.address, self._origin = peer[0], f"admin client {peer[0]}:{peer[1]}"
+        if self._room.enter(self) is not None:
+            self._room.report(self._origin, f"more than {self._room.connections_max} connections; closing one")
+        if not transport.is_closing():
+            self._task = asyncio.get_running_loop().create_task(self._shake_hands(transport))
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes for the handshake before it begins, or of a request before the task learns that it has ended."""
+        self._early += data
+        if len(self._early) > _EARLY_BYTES_MAX:
+            self.abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002
+        """The connection ended before its handshake did."""
+        self._is_lost = True
+        self._room.leave(self)
+
+    def abort(self) -> None:
+        """End it now."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _shake_hands(self, transport: asyncio.Transport) -> None:
+        try:
+            context = await self._tls.next_context()
+            secured = await self._start_tls(transport, context)
+        except (OSError, BkctlError) as error:  # ssl.SSLError is an OSError
+            reason = error.reason if isinstance(error, ssl.SSLError) else without_path(error)
+            self._room.report(self._origin, f"TLS handshake failed: {reason or type(error).__name__}")
+            transport.abort()
+            return
+        finally:
+            self._room.leave(self)
+        if self._is_lost or secured is None:
+            return
+        secured.set_protocol(self._connection)
+        self._connection.connection_made(secured)
+        if self._early:
+            self._connection.data_received(bytes(self._early))
+
+    async def _start_tls(self, transport: asyncio.Transport, context: ssl.SSLContext) -> asyncio.Transport | None:
+        """Start the handshake with what has arrived: reading cannot be paused in ``connection_made`` of uvloop."""
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(
+            loop.start_tls(transport, self, context, server_side=True, ssl_handshake_timeout=_HANDSHAKE_S_MAX)
+        )
+        # The task's first step pauses reading and schedules the next one, which this follows before bytes are read.
+        loop.call_soon(loop.call_soon, self._pass_on, transport)
+        try:
+            return await task
+        finally:
+            task.cancel()
+
+    def _pass_on(self, transport: asyncio.Transport) -> None:
+        """Give the bytes that have arrived to the protocol of TLS, which has just replaced this one."""
+        early, self._early = memoryview(bytes(self._early)), bytearray()
+        protocol = cast("asyncio.BufferedProtocol", transport.get_protocol())
+        while early and not self._is_lost:
+            room = memoryview(protocol.get_buffer(len(early)))
+            size = min(len(early), len(room))
+            room[:size] = early[:size]
+            protocol.buffer_updated(size)
+            early = early[size:]
+
+
+def is_authorized(transport: asyncio.BaseTransport | None, tls: AdminTls) -> bool:
+    """Whether the client has shown a certificate that may change something; the handshake has checked its CA."""
+    found = None if transport is None else transport.get_extra_info("ssl_object")
+    certificate = None if found is None else found.getpeercert(binary_form=True)
+    if certificate is None:
+        return False
+    return not tls.authorized_roles or first_role(certificate) in tls.authorized_roles

@@ -1,0 +1,126 @@
+"""What all connections of a bookie share when they are protected: TLS contexts, logins, roles, limits, counts.
+
+Source: wire section 12.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Self
+
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.security.exchange import BookieExchange
+from bkctl.runtime.security.login import bookie_logins
+from bkctl.runtime.security.roles import first_role
+from bkctl.runtime.security.tls_contexts import TlsContexts, bookie_contexts
+
+HANDSHAKE_BYTES: Final = 64 * 1024
+"""Approximate memory of a TLS handshake; OpenSSL accepts certificate chains of up to 100 KiB."""
+AUTH_MESSAGES_MAX: Final = 16
+"""Per connection, until a login is complete. DIGEST-MD5 needs 3, GSSAPI 4."""
+TOKEN_BYTES_MAX: Final = 64 * 1024
+"""Of one AUTH message. The largest are Kerberos tickets."""
+HANDSHAKE_S_MAX: Final = 30.0
+"""From START_TLS to the end of the handshake, and from the first AUTH to the end of the login."""
+_HANDSHAKES_MAX: Final = 512
+_HANDSHAKES_PER_ADDRESS_MAX: Final = 128
+
+
+class ProtectionFailure(enum.StrEnum):
+    """Why a handshake or a login failed, as in the metrics."""
+
+    CERTIFICATE = "certificate"
+    """The client's certificate is not accepted, or the client does not accept the bookie's."""
+    CLEAR_TEXT = "clear_text"
+    CLOSED = "closed"
+    LIMIT = "limit"
+    PROTOCOL = "protocol"
+    REFUSED = "refused"
+    """Wrong password, unknown user, an id that is not allowed, or another plugin."""
+    ROLE = "role"
+    TIMEOUT = "timeout"
+
+
+class ProtectionMeasures:
+    """Counts of handshakes and logins. Only the loop changes this."""
+
+    def __init__(self) -> None:
+        self.handshakes_count = 0
+        self.failed_handshakes: Counter[ProtectionFailure] = Counter()
+        self.logins_count = 0
+        self.failed_logins: Counter[ProtectionFailure] = Counter()
+        self.refused_requests_count = 0
+        """Requests before a login or before TLS, answered with EUA."""
+
+
+class HandshakeRoom:
+    """The TLS handshakes in progress: a limit in all, and one per client, so that one takes no place from others."""
+
+    def __init__(self) -> None:
+        self._total = 0
+        self._of_address: Counter[str] = Counter()
+
+    def enter(self, address: str) -> str | None:
+        """Begin a handshake; returns why that is not possible now."""
+        if self._of_address[address] >= _HANDSHAKES_PER_ADDRESS_MAX:
+            return f"{_HANDSHAKES_PER_ADDRESS_MAX} TLS handshakes of this address are in progress, the maximum"
+        if self._total >= _HANDSHAKES_MAX:
+            return f"{_HANDSHAKES_MAX} TLS handshakes are in progress, the maximum"
+        self._total += 1
+        self._of_address[address] += 1
+        return None
+
+    def leave(self, address: str) -> None:
+        """End a handshake that has begun."""
+        self._total -= 1
+        self._of_address[address] -= 1
+        if not self._of_address[address]:
+            del self._of_address[address]
+
+
+@dataclasses.dataclass(frozen=True)
+class BookieSecurity:
+    """How connections of clients are protected. ``contexts`` None: no TLS; ``begin_login`` None: no SASL."""
+
+    contexts: TlsContexts | None
+    begin_login: Callable[[], BookieExchange] | None
+    is_tls_required: bool = False
+    authorized_roles: frozenset[str] = frozenset()
+    room: HandshakeRoom = dataclasses.field(default_factory=HandshakeRoom)
+    measures: ProtectionMeasures = dataclasses.field(default_factory=ProtectionMeasures)
+
+    @classmethod
+    def of(cls, config: BookieConfig) -> Self | None:
+        """Read the files of the settings; None for clear text without logins. ConfigurationError."""
+        tls, sasl = config.tls, config.sasl
+        if tls is None and sasl is None:
+            return None
+        if tls is not None and tls.authorized_roles and sasl is not None:
+            raise ConfigurationError(
+                "roles of certificates and logins with SASL exclude each other: remove authorized_roles from "
+                "bookie.tls, or the table bookie.sasl"
+            )
+        return cls(
+            contexts=None if tls is None else bookie_contexts(tls, os.environ),
+            begin_login=None if sasl is None else bookie_logins(sasl),
+            is_tls_required=tls is not None and (tls.is_required or bool(tls.authorized_roles)),
+            authorized_roles=frozenset() if tls is None else frozenset(tls.authorized_roles),
+        )
+
+    def refused_role(self, certificate_der: bytes | None) -> str | None:
+        """Why a client with this certificate may not use the bookie; None if it may."""
+        if not self.authorized_roles:
+            return None
+        if certificate_der is None:
+            return "it has no certificate, and only roles in authorized_roles may use this bookie"
+        role = first_role(certificate_der)
+        if role in self.authorized_roles:
+            return None
+        if role is None:
+            return "its certificate has no role in its OU (0:ROLE)"
+        return f"the role {role[:64]!a} of its certificate is not in authorized_roles"

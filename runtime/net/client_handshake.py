@@ -1,0 +1,205 @@
+"""Client side of START_TLS and of a login, before the first request of a connection. Source: wire section 12.
+
+It runs on a protocol of its own, so that connections without TLS and login do no extra work. Never falls back to clear
+text: every step that does not succeed ends the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Self, TypeVar
+
+from bkctl.runtime.errors import AuthenticationError, ProtocolError
+from bkctl.runtime.net.tls_failures import alert_sentence, handshake_sentence
+from bkctl.runtime.protocol.framing import FrameSplitter
+from bkctl.runtime.protocol.messages import AuthAnswer
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.protocol.v3_handshake import (
+    NO_PLUGIN,
+    HandshakeAnswer,
+    StartTlsAnswer,
+    decode_handshake_answer,
+    encode_auth_request,
+    encode_start_tls_request,
+)
+from bkctl.runtime.security.exchange import ClientExchange
+from bkctl.runtime.security.login import client_logins
+from bkctl.runtime.security.tls_contexts import TlsContexts, client_contexts
+from bkctl.runtime.security_config import BookieClientConfig
+
+AnswerT = TypeVar("AnswerT", StartTlsAnswer, AuthAnswer)
+
+_ANSWERS_MAX: Final = 32
+"""Maximum messages of a bookie before the first request: no login has as many steps."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientSecurity:
+    """How the connections of a client are protected."""
+
+    config: BookieClientConfig
+    contexts: TlsContexts | None
+    """None: without TLS."""
+    new_login: Callable[[str], ClientExchange] | None
+    """None: no login."""
+
+    @classmethod
+    def of(cls, config: BookieClientConfig) -> Self | None:
+        """Read the files of the settings; None for clear text without a login. ConfigurationError."""
+        if config.tls is None and config.sasl is None:
+            return None
+        contexts = None if config.tls is None else client_contexts(config.tls, os.environ)
+        if contexts is not None:
+            contexts.current()
+        return cls(config, contexts, None if config.sasl is None else client_logins(config.sasl, os.environ))
+
+
+def refusal_sentence(config: BookieClientConfig) -> str:
+    """Why a bookie answers EUA to a request, without more knowledge than this client's settings."""
+    if config.tls is None and config.sasl is None:
+        return "it serves only clients that use TLS or log in: set bookie_client.tls or bookie_client.sasl"
+    if config.tls is None:
+        return "it accepted the login, but serves only clients with TLS: set bookie_client.tls"
+    if config.sasl is not None:
+        return "it does not accept the identity of this client: see authorizedRoles and saslJaasClientAllowedIds there"
+    if config.tls.certificate_file is None and config.tls.key_file is None:
+        return (
+            "it serves only clients with a certificate or a login: set bookie_client.tls.certificate_file or "
+            "bookie_client.sasl"
+        )
+    return (
+        "it does not accept the role of this client's certificate (first role in the OU, bookie_client.tls."
+        "certificate_file), or requires a login (bookie_client.sasl)"
+    )
+
+
+class ClientHandshake(asyncio.BufferedProtocol):
+    """The messages before the first request. ``splitter`` is that of the connection, which takes over afterwards."""
+
+    def __init__(self, splitter: FrameSplitter, security: ClientSecurity) -> None:
+        self._splitter = splitter
+        self._security = security
+        self._answers: deque[HandshakeAnswer] = deque()
+        self._answers_left = _ANSWERS_MAX
+        self._end: Exception | None = None
+        self._changed = asyncio.Event()
+        self.is_in_tls = False
+        """Whether the bookie has agreed to use TLS."""
+        self.has_begun_login = False
+        """Whether the bookie has answered the first message of a login."""
+
+    async def run(self, transport: asyncio.Transport, host: str) -> asyncio.Transport:
+        """The transport for the requests, which may be a new one. AuthenticationError, OSError, ProtocolError."""
+        if self._security.contexts is not None:
+            transport = await self._start_tls(transport, self._security.contexts, host)
+        if self._security.new_login is not None:
+            await self._log_in(transport, self._security.new_login, host)
+        return transport
+
+    async def _start_tls(self, transport: asyncio.Transport, contexts: TlsContexts, host: str) -> asyncio.Transport:
+        context = contexts.current()
+        transport.write(encode_start_tls_request())
+        answer = await self._next(StartTlsAnswer)
+        if answer.status is Status.BAD_REQUEST:
+            raise AuthenticationError("it does not use TLS: enable TLS on it, or remove bookie_client.tls")
+        if answer.status is not Status.OK:
+            raise AuthenticationError(f"it refuses TLS (bookie_client.tls): {answer.status.name}")
+        if self._answers or self._splitter.has_waiting or self._splitter.unfinished_bytes:
+            raise AuthenticationError("it sent unencrypted bytes where a TLS handshake is expected")
+        self.is_in_tls = True
+        loop = asyncio.get_running_loop()
+        try:
+            secured = await loop.start_tls(transport, self, context, server_hostname=host)
+        except ssl.SSLError as error:
+            raise AuthenticationError(handshake_sentence(error, self._security.config.tls, host)) from error
+        assert secured is not None
+        return secured
+
+    async def _log_in(
+        self, transport: asyncio.Transport, new_login: Callable[[str], ClientExchange], host: str
+    ) -> None:
+        exchange = new_login(host)
+        token = await asyncio.to_thread(exchange.first_token)  # GSSAPI may ask a server for a ticket
+        answer = await self._auth(transport, exchange.plugin, token)
+        while answer.plugin_name != NO_PLUGIN:
+            self.has_begun_login = True
+            token = await asyncio.to_thread(exchange.answer, answer.payload)
+            if exchange.is_complete:
+                if token:  # the last one of GSSAPI, which a Java bookie does not answer; requests may follow at once
+                    transport.write(encode_auth_request(exchange.plugin, token))
+                return
+            answer = await self._auth(transport, exchange.plugin, token)
+
+    async def _auth(self, transport: asyncio.Transport, plugin: str, token: bytes) -> AuthAnswer:
+        """One step of a login; AuthenticationError if the bookie refuses it."""
+        transport.write(encode_auth_request(plugin, token))
+        answer = await self._next(AuthAnswer)
+        if answer.status is not Status.OK:
+            raise AuthenticationError(self._refused_login())
+        if answer.plugin_name not in {plugin, NO_PLUGIN}:
+            raise AuthenticationError(f"it expects a login of the kind {answer.plugin_name}, not SASL")
+        return answer
+
+    def _refused_login(self) -> str:
+        if self.has_begun_login:
+            return f"it refuses the login{login_settings(self._security.config)}"
+        if self._security.contexts is None:
+            return "it accepts no SASL login: set bookie_client.tls if it requires TLS, or remove bookie_client.sasl"
+        return "it accepts no SASL login: remove bookie_client.sasl"
+
+    async def _next(self, expected: type[AnswerT]) -> AnswerT:
+        """The next answer of this type; others belong to earlier messages, such as Java's late EIO (wire 12.3)."""
+        while True:
+            while self._answers:
+                answer = self._answers.popleft()
+                if isinstance(answer, expected):
+                    return answer
+            if self._end is not None:
+                raise self._end
+            self._changed.clear()
+            await self._changed.wait()
+
+    # Called by the transport.
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the splitter knows how much it needs
+        """Buffer for the next bytes."""
+        return self._splitter.free_space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Keep the answers."""
+        self._splitter.advance(nbytes)
+        try:
+            while self._end is None and (payloads := self._splitter.payloads(self._answers_left + 1)):
+                self._answers_left -= len(payloads)
+                if self._answers_left < 0:
+                    self._answers.clear()
+                    self._end = ProtocolError("it sends messages without end before the first request")
+                else:
+                    answers = map(decode_handshake_answer, payloads)
+                    self._answers.extend(answer for answer in answers if answer is not None)
+        except ProtocolError as error:
+            self._end = error
+        if self._end is not None:
+            self._splitter.drop()
+        self._changed.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wake the handshake."""
+        if isinstance(exc, ssl.SSLError):
+            self._end = AuthenticationError(alert_sentence(exc, self._security.config.tls))
+        else:
+            self._end = exc or ConnectionResetError("the bookie closed the connection")
+        self._changed.set()
+
+
+def login_settings(config: BookieClientConfig) -> str:
+    """Which settings to check after a refused login, for the end of a sentence."""
+    assert config.sasl is not None
+    if config.sasl.username is None:
+        return ": check the ticket (klist), and saslJaasClientAllowedIds of the bookie"
+    return f" of {config.sasl.username}: check bookie_client.sasl.username and bookie_client.sasl.password"

@@ -1,0 +1,165 @@
+"""TLS and logins at bookies: the tables of settings, their variables, and Java's keys for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bkctl.autorecovery_settings import resolve_daemon_settings
+from bkctl.bookie_settings import resolve_bookie_settings
+from bkctl.commands.config import GlobalFlags
+from bkctl.commands.context import BookieFlags, DaemonFlags
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.security_config import (
+    BookieClientConfig,
+    BookieLoginConfig,
+    BookieTlsConfig,
+    ClientLoginConfig,
+    ClientTlsConfig,
+    StoreType,
+)
+from bkctl.settings import read_sources, resolve_settings
+from tests.processes import run_bkctl
+
+TLS = "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\n"
+SASL = "bookieAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory\n"
+ROLES = "bookieAuthProviderFactoryClass=org.apache.bookkeeper.tls.BookieAuthZFactory\n"
+BOOKIE = "metadataServiceUri=zk://h/ledgers\njournalDirectories=/j\nledgerDirectories=/l\n"
+
+
+def client_of(tmp_path: Path, *, toml: str = "", conf: str = "", **environment: str) -> BookieClientConfig:
+    """What commands use, and the daemon and the bookie too, which must not differ."""
+    flags = files(tmp_path, toml, BOOKIE + conf)
+    sources = read_sources(flags, environment)
+    found = resolve_settings(sources).client.security
+    of_daemon = resolve_daemon_settings(sources, DaemonFlags()).config.client.security
+    assert of_daemon.tls == found.tls
+    if of_daemon.sasl is not None and found.sasl is not None:  # it has a section of its own in a JAAS file, as in Java
+        of_daemon = msgspec.structs.replace(
+            of_daemon, sasl=msgspec.structs.replace(of_daemon.sasl, jaas_section=found.sasl.jaas_section)
+        )
+    assert of_daemon == found
+    assert resolve_bookie_settings(sources, BookieFlags()).config.client == found
+    return found
+
+
+def bookie_of(tmp_path: Path, *, toml: str = "", conf: str = "", **environment: str) -> BookieConfig:
+    flags = files(tmp_path, toml, BOOKIE + conf)
+    return resolve_bookie_settings(read_sources(flags, environment), BookieFlags()).config
+
+
+def files(tmp_path: Path, toml: str, conf: str) -> GlobalFlags:
+    (tmp_path / "bkctl.toml").write_text(toml)
+    (tmp_path / "bk.conf").write_text(conf)
+    return GlobalFlags(config=str(tmp_path / "bkctl.toml"), conf=str(tmp_path / "bk.conf"))
+
+
+def test_without_settings_connections_are_plain(tmp_path: Path) -> None:
+    assert client_of(tmp_path) == BookieClientConfig()
+    assert (bookie_of(tmp_path).tls, bookie_of(tmp_path).sasl) == (None, None)
+
+
+def test_the_table_is_used_by_commands_daemons_and_bookies(tmp_path: Path) -> None:
+    toml = '[bookie_client.tls]\nca_file = "/ca"\n[bookie_client.sasl]\nusername = "u"\npassword = "file:/p"\n'
+    assert client_of(tmp_path, toml=toml) == BookieClientConfig(
+        tls=ClientTlsConfig(ca_file="/ca"), sasl=ClientLoginConfig(username="u", password="file:/p")
+    )
+
+
+def test_the_table_of_a_context_wins(tmp_path: Path) -> None:
+    toml = (
+        'context = "prod"\n[bookie_client.tls]\nca_file = "/a"\n[contexts.prod]\nmetadata_uri = "zk://h/l"\n'
+        '[contexts.prod.bookie_client.tls]\nca_file = "/b"\n'
+    )
+    assert client_of(tmp_path, toml=toml).tls == ClientTlsConfig(ca_file="/b")
+
+
+def test_variables_alone_are_enough_and_a_secret_is_a_reference(tmp_path: Path) -> None:
+    found = client_of(tmp_path, BKCTL_BOOKIE_CLIENT_SASL_USERNAME="u", BKCTL_BOOKIE_CLIENT_SASL_PASSWORD="sesame-1")
+    assert found.sasl == ClientLoginConfig(username="u", password="env:BKCTL_BOOKIE_CLIENT_SASL_PASSWORD")
+
+
+def test_a_login_at_zookeeper_by_variables_alone() -> None:
+    environment = {"BKCTL_ZOOKEEPER_SASL_USERNAME": "u", "BKCTL_ZOOKEEPER_SASL_PASSWORD": "sesame-1"}
+    sasl = resolve_settings(read_sources(GlobalFlags(config="/dev/null"), environment)).zookeeper.sasl
+    assert sasl is not None
+    assert (sasl.username, sasl.password) == ("u", "env:BKCTL_ZOOKEEPER_SASL_PASSWORD")
+
+
+def test_a_bookie_conf_is_enough_for_clients(tmp_path: Path) -> None:
+    stores = (
+        "tlsTrustStore=/ca.pem\ntlsTrustStoreType=PEM\ntlsKeyStore=/key.pem\ntlsKeyStoreType=PEM\n"
+        "tlsCertificatePath=/cert.pem\ntlsKeyStorePasswordPath=/pw\ntlsEnabledProtocols=TLSv1.2,TLSv1.1\n"
+    )
+    plain = ClientTlsConfig(ca_file="/ca.pem", protocols=("TLSv1.2",), is_hostname_checked=False)
+    assert client_of(tmp_path, conf=TLS + stores).tls == plain
+    mutual = client_of(tmp_path, conf=TLS + stores + "tlsClientAuthentication=true\n").tls
+    assert mutual is not None
+    assert (mutual.key_file, mutual.certificate_file, mutual.key_password) == ("/key.pem", "/cert.pem", "file:/pw")
+
+
+def test_keys_of_clients_come_before_those_of_the_bookie(tmp_path: Path) -> None:
+    conf = (
+        TLS + "tlsTrustStore=/a\nclientTrustStore=/b\nclientTrustStoreType=PKCS12\n"
+        "clientTrustStorePasswordPath=/p\ntlsHostnameVerificationEnabled=true\n"
+    )
+    assert client_of(tmp_path, conf=conf + "tlsKeyStore=/k\n").tls == ClientTlsConfig(
+        ca_file="/b", ca_type=StoreType.PKCS12, ca_password="file:/p", is_hostname_checked=True
+    )
+
+
+def test_a_bookie_by_javas_keys(tmp_path: Path) -> None:
+    stores = "tlsKeyStore=/k.p12\ntlsKeyStoreType=PKCS12\ntlsCertificatePath=/ignored\ntlsTrustStore=/ca\n"
+    found = bookie_of(tmp_path, conf=TLS + stores + ROLES + "authorizedRoles=a,b\ntlsClientAuthentication=true\n")
+    assert found.tls == BookieTlsConfig(
+        key_file="/k.p12",
+        key_type=StoreType.PKCS12,
+        ca_file="/ca",
+        ca_type=StoreType.PKCS12,
+        is_client_certificate_required=True,
+        authorized_roles=("a", "b"),
+    )
+    found = bookie_of(tmp_path, conf=SASL + "saslJaasClientAllowedIds=.*\n", BKCTL_BOOKIE_SASL_JAAS_FILE="/jaas")
+    assert (found.tls, found.sasl) == (None, BookieLoginConfig(jaas_file="/jaas", allowed_ids=".*"))
+
+
+@pytest.mark.parametrize(
+    ("conf", "sentence"),
+    [
+        ("tlsProviderFactoryClass=a.B\n", "tlsProviderFactoryClass = a.B: bkctl has only org.apache.bookkeeper.tls"),
+        ("bookieAuthProviderFactoryClass=a.B\n", "bookieAuthProviderFactoryClass = a.B: bkctl has only "),
+        (ROLES + "authorizedRoles=a\n", "roles need TLS"),
+        (TLS + ROLES, "needs the roles: set authorizedRoles"),
+        ("authorizedRoles=a\n", "authorizedRoles. needs bookieAuthProviderFactoryClass="),
+    ],
+)
+def test_protection_that_a_bookie_would_not_give_is_refused(tmp_path: Path, conf: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        bookie_of(tmp_path, conf=conf)
+
+
+@pytest.mark.parametrize(
+    ("toml", "sentence"),
+    [
+        ('[client.security.tls]\nca_file = "/ca"\n', "belongs in .bookie_client.tls."),
+        ('[bookie.client.tls]\nca_file = "/ca"\n', "belongs in .bookie_client."),
+    ],
+)
+def test_there_is_one_name_for_each_setting(tmp_path: Path, toml: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        client_of(tmp_path, toml=toml)
+
+
+def test_a_file_that_asks_for_a_login_never_leads_to_a_connection_without(tmp_path: Path, metadata_uri: str) -> None:
+    conf = tmp_path / "bk.conf"
+    sasl = "clientAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLClientProviderFactory"
+    conf.write_text(f"metadataServiceUri={metadata_uri}\n{sasl}\n")
+    assert run_bkctl("cluster", "init", "-u", metadata_uri).exit_code == 0
+    read = run_bkctl("ledger", "read", "7", "--conf", str(conf))
+    assert read.exit_code == 13
+    assert read.stderr == (
+        "error: a login with DIGEST-MD5 needs bookie_client.sasl.username and bookie_client.sasl.password\n"
+    )

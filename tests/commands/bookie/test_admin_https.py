@@ -1,0 +1,183 @@
+"""Commands over the HTTPS port of a bookie: certificates replace the token, which goes only to a verified name."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, NoEncryption, pkcs12
+
+from bkctl.commands.tls.authority_files import read_key
+from bkctl.runtime.security.certificates import Authority, new_authority
+from tests.certificate_files import CertificateFiles, write_certificate
+from tests.commands.bookie.admin_bookie import TOKEN, AdminBookie, running_bookie
+from tests.commands.bookie.registered_server import register_admin_port
+from tests.processes import LOOPBACK, BkctlResult, run_bkctl
+
+pytestmark = pytest.mark.cluster
+
+NOW = datetime.datetime.now(datetime.UTC)
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return new_authority("test", 10, NOW)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("https")
+
+
+@pytest.fixture(scope="module")
+def operator(authority: Authority, directory: Path) -> CertificateFiles:
+    return write_certificate(authority, directory / "operator")
+
+
+@pytest.fixture(scope="module")
+def bookie(new_metadata_uri: Callable[[], str], authority: Authority, directory: Path) -> Iterator[AdminBookie]:
+    """Its files are PKCS12 stores, named by Java's keys."""
+    files = write_certificate(authority, directory / "bookie", hosts=(LOOPBACK,))
+    certificate = x509.load_pem_x509_certificate(Path(files.certificate).read_bytes())
+    key_store, trust_store, password = directory / "key.p12", directory / "trust.p12", directory / "password"
+    password.touch(0o600)
+    password.write_text("of the store\n")
+    encryption = BestAvailableEncryption(b"of the store")
+    key_store.write_bytes(
+        pkcs12.serialize_key_and_certificates(b"b", read_key(files.key), certificate, None, encryption)
+    )
+    trust_store.write_bytes(
+        pkcs12.serialize_key_and_certificates(None, None, None, [authority.certificate], NoEncryption())
+    )
+    with running_bookie(
+        new_metadata_uri(),
+        directory / "data",
+        "httpServerTlsEnable=true",
+        f"httpServerKeyStorePath={key_store}",
+        f"httpServerKeyStorePassword=file:{password}",
+        f"httpServerTrustStorePath={trust_store}",
+    ) as started:
+        yield started
+
+
+def settings(path: Path, files: CertificateFiles, *, with_key: bool) -> str:
+    text = f'[bookie_client.tls]\nca_file = "{files.ca}"\n'
+    if with_key:
+        text += f'key_file = "{files.key}"\ncertificate_file = "{files.certificate}"\n'
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> str:
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n")
+    return str(path)
+
+
+def set_mode(bookie: AdminBookie, *words: str) -> BkctlResult:
+    """A change over TCP, without an address that the operator names."""
+    with bookie.without_socket():
+        return run_bkctl(
+            *("bookie", "set-mode", "read-only", bookie.bookie_id, "-y", *words),
+            BKCTL_METADATA_URI=bookie.metadata_uri,
+        )
+
+
+def test_a_client_certificate_or_the_token_and_a_verified_name(
+    bookie: AdminBookie, operator: CertificateFiles, tmp_path: Path, token_file: str
+) -> None:
+    unverified = set_mode(bookie, "--token-file", token_file)
+    assert unverified.exit_code == 11
+    assert "uses HTTPS: set ca_file in [bookie_client.tls]" in unverified.stderr
+    only_ca = settings(tmp_path / "ca.toml", operator, with_key=False)
+    unknown = set_mode(bookie, "--config", only_ca)
+    assert (unknown.exit_code, "give the token of this bookie" in unknown.stderr) == (11, True)
+    assert set_mode(bookie, "--config", only_ca, "--token-file", token_file).exit_code == 0
+    assert bookie.run("set-mode", "writable").exit_code == 0
+    own = settings(tmp_path / "own.toml", operator, with_key=True)
+    made = set_mode(bookie, "--config", own)
+    assert (made.exit_code, made.json()["mode"]) == (0, "read-only"), made.stderr
+    assert bookie.run("set-mode", "writable").exit_code == 0
+
+
+def test_a_client_of_another_ca_is_refused_in_one_sentence(
+    bookie: AdminBookie, operator: CertificateFiles, tmp_path: Path
+) -> None:
+    stranger = write_certificate(new_authority("other", 10, NOW), tmp_path / "stranger")
+    files = stranger._replace(ca=operator.ca)
+    refused = set_mode(bookie, "--config", settings(tmp_path / "c.toml", files, with_key=True))
+    assert (refused.exit_code in {7, 11}, refused.stderr.count("\n")) == (True, 1)  # the refusal may be lost
+    assert "it rejects the certificate of this client (bookie_client.tls.certificate_file)" in refused.stderr
+
+
+class TlsImpostor:
+    """An HTTPS server that keeps what it receives, and answers nothing."""
+
+    def __init__(self, files: CertificateFiles) -> None:
+        self.received = bytearray()
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(files.certificate, files.key)
+        self._listening = socket.create_server((LOOPBACK, 0))
+        self.port = int(self._listening.getsockname()[1])
+        self.connections = 0
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            self.connections += 1
+            with contextlib.suppress(OSError), connection:
+                connection.settimeout(30)
+                with self._context.wrap_socket(connection, server_side=True) as secured:
+                    self.received += secured.recv(65536)
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("victim.example.com", ""),
+        ("evil.example.com", "its certificate is not for the host victim.example.com"),
+        (LOOPBACK, "its certificate is not for the host victim.example.com"),
+        (None, "its certificate is not signed by a CA in bookie_client.tls.ca_file"),
+    ],
+)
+def test_a_false_registration_gets_the_token_only_with_the_certificate_of_the_bookie_s_host(
+    metadata_uri: str,
+    authority: Authority,
+    operator: CertificateFiles,
+    tmp_path: Path,
+    token_file: str,
+    host: str | None,
+    reason: str,
+) -> None:
+    signer = authority if host is not None else new_authority("other", 10, NOW)
+    files = write_certificate(signer, tmp_path / "impostor", hosts=(host or "victim.example.com",))
+    with contextlib.closing(TlsImpostor(files)) as server:
+        register_admin_port(metadata_uri, "victim.example.com:3181", LOOPBACK, server.port, is_https=True)
+        result = run_bkctl(
+            *("bookie", "log-level", "debug", "victim.example.com:3181", "--token-file", token_file),
+            *("--config", settings(tmp_path / "c.toml", operator, with_key=True), "--timeout", "20s"),
+            BKCTL_METADATA_URI=metadata_uri,
+        )
+        assert result.exit_code == (11 if reason else 7)
+        assert reason in result.stderr
+        assert server.connections
+    assert bool(server.received) is not bool(reason)
+    assert TOKEN.encode() not in server.received  # a command looks before it changes something

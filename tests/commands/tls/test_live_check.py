@@ -1,0 +1,115 @@
+"""``bkctl tls check --bookie``: what it finds at bookies that run."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+
+from bkctl.runtime.security.certificates import Authority, new_authority
+from tests.certificate_files import CertificateFiles, write_certificate
+from tests.commands.bookie.admin_bookie import running_bookie
+from tests.processes import LOOPBACK, BkctlResult, free_port, run_bkctl
+
+pytestmark = pytest.mark.cluster
+
+NOW = datetime.datetime.now(datetime.UTC)
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return new_authority("test", 100, NOW)
+
+
+@pytest.fixture
+def client(authority: Authority, tmp_path: Path) -> CertificateFiles:
+    return write_certificate(authority, tmp_path / "client", role="reader", days=90)
+
+
+def of_bookie(files: CertificateFiles, **more: str) -> dict[str, str]:
+    """Variables that give a bookie these files."""
+    given = {"KEY_FILE": files.key, "CERTIFICATE_FILE": files.certificate, "CA_FILE": files.ca, **more}
+    return {f"BKCTL_BOOKIE_TLS_{name}": value for name, value in given.items()}
+
+
+def check(client: CertificateFiles, bookie_id: str) -> BkctlResult:
+    config = Path(client.key).with_name("client.toml")
+    config.write_text(
+        f'[bookie_client.tls]\nkey_file = "{client.key}"\ncertificate_file = "{client.certificate}"\n'
+        f'ca_file = "{client.ca}"\n'
+    )
+    return run_bkctl("tls", "check", "--bookie", bookie_id, "--config", str(config), "-o", "json", "--timeout", "20s")
+
+
+def findings(result: BkctlResult) -> dict[str, tuple[str, str]]:
+    return {row["check"]: (row["severity"], row["finding"]) for row in result.json()["items"]}
+
+
+def test_a_good_bookie_serves_this_client(
+    metadata_uri: str, authority: Authority, client: CertificateFiles, tmp_path: Path
+) -> None:
+    files = write_certificate(authority, tmp_path / "bookie", hosts=(LOOPBACK,), days=90)
+    with running_bookie(metadata_uri, tmp_path / "data", variables=of_bookie(files)) as bookie:
+        result = check(client, bookie.bookie_id)
+    assert result.exit_code == 0, result.stderr
+    found = findings(result)
+    assert {severity for severity, _ in found.values()} == {"information"}
+    assert found["protocol"][1].startswith("TLSv1.3, ")
+    assert found["chain"][1] == f"verified with {client.ca}"
+    assert found["names"][1] == LOOPBACK
+    assert found["access"][1] == "it serves this client"
+
+
+@pytest.mark.parametrize(
+    ("host", "age_days", "is_known", "expected"),
+    [
+        (LOOPBACK, 95, True, {"handshake": "its certificate has expired", "dates": "expired at"}),
+        (LOOPBACK, 70, True, {"dates": "in 19 days"}),
+        (LOOPBACK, 0, False, {"handshake": "not signed by a CA in bookie_client.tls.ca_file"}),
+        ("b1.example.com", 0, True, {"handshake": "not for the host 127.0.0.1", "names": "does not name 127.0.0.1"}),
+    ],
+)
+def test_what_is_wrong_with_a_certificate_is_said_once_per_cause(
+    metadata_uri: str,
+    authority: Authority,
+    client: CertificateFiles,
+    tmp_path: Path,
+    host: str,
+    age_days: int,
+    is_known: bool,
+    expected: dict[str, str],
+) -> None:
+    made = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=age_days)
+    signer = authority if is_known else new_authority("other", 100, NOW)
+    files = write_certificate(signer, tmp_path / "bookie", hosts=(host,), days=90, now=made)
+    with running_bookie(metadata_uri, tmp_path / "data", variables=of_bookie(files)) as bookie:
+        result = check(client, bookie.bookie_id)
+    assert result.exit_code == 10
+    bad = {name: sentence for name, (severity, sentence) in findings(result).items() if severity != "information"}
+    assert bad.keys() == expected.keys()
+    for name, part in expected.items():
+        assert part in bad[name]
+
+
+def test_a_role_that_the_bookie_does_not_accept(
+    metadata_uri: str, authority: Authority, client: CertificateFiles, tmp_path: Path
+) -> None:
+    files = write_certificate(authority, tmp_path / "bookie", hosts=(LOOPBACK,), days=90)
+    variables = of_bookie(files, AUTHORIZED_ROLES="writer")
+    with running_bookie(metadata_uri, tmp_path / "data", variables=variables) as bookie:
+        result = check(client, bookie.bookie_id)
+    assert result.exit_code == 10
+    severity, sentence = findings(result)["access"]
+    assert (severity, "does not accept the role" in sentence) == ("critical", True)
+
+
+def test_a_bookie_without_tls_and_no_bookie_at_all(metadata_uri: str, client: CertificateFiles, tmp_path: Path) -> None:
+    with running_bookie(metadata_uri, tmp_path / "data") as bookie:
+        plain = check(client, bookie.bookie_id)
+    assert (plain.exit_code, set(findings(plain))) == (10, {"handshake"})
+    assert "it does not use TLS" in findings(plain)["handshake"][1]
+    nobody = check(client, f"{LOOPBACK}:{free_port()}")
+    assert (nobody.exit_code, set(findings(nobody))) == (10, {"connection"})
+    bad = run_bkctl("tls", "check", "--bookie", "b1")
+    assert (bad.exit_code, "give HOST:PORT" in bad.stderr) == (2, True)

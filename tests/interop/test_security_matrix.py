@@ -1,0 +1,179 @@
+"""Each mode of security, on Java's bookies of each release and on bkctl's: Java's client and bkctl's commands.
+
+One cluster serves a whole row of docs/reference/security-matrix.md: a cell that fails does not stop the others. The
+page is made from what this test records (scripts/security_matrix_page.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from tests.interop.copy_watch import WrittenLedgers
+from tests.interop.java import NEWEST, RELEASES, JavaClient
+from tests.interop.secured_clusters import OURS, SecuredCluster, secured_cluster
+from tests.interop.security_modes import Mode, sides_of
+from tests.kerberos import Realm
+from tests.orphans import OrphanKiller
+from tests.processes import BkctlResult
+from tests.recovery_daemons import RecoveryDaemon
+from tests.until import wait_until
+
+ALWAYS = {
+    (NEWEST, Mode.MUTUAL_TLS),
+    (NEWEST, Mode.TLS_AND_LOGIN),
+    (OURS, Mode.ROLE),
+    (OURS, Mode.TLS_AND_LOGIN),
+}
+"""Rows that ``make interop`` tries; ``make interop-full`` tries them all."""
+LEDGERS, ENTRIES = 6, 20
+
+
+class Row:
+    """The cells of one cluster."""
+
+    def __init__(self, record: Callable[[str, object], None], cluster: SecuredCluster) -> None:
+        self._record = record
+        self._cluster = cluster
+        self.failures: dict[str, str] = {}
+
+    @contextlib.contextmanager
+    def cell(self, name: str) -> Iterator[None]:
+        """What happens in the block is the cell's result."""
+        try:
+            yield
+        except Exception as error:
+            self.failures[name] = f"{type(error).__name__}: {error}"
+        self._record(name, "failed" if name in self.failures else "passed")
+
+    def succeed(self, *arguments: str) -> BkctlResult:
+        """Run a command that must succeed."""
+        result = self._cluster.run(*arguments, "-o", "json")
+        assert result.exit_code == 0, f"{arguments}: exit code {result.exit_code}\n{result.stdout}{result.stderr}"
+        return result
+
+
+def rows() -> Iterator[object]:
+    for server in (*RELEASES, OURS):
+        for mode in Mode:
+            name = f"{server}-{mode.name.lower().replace('_', '-')}"
+            marks = () if (server, mode) in ALWAYS else (pytest.mark.battery,)
+            yield pytest.param(server, mode, id=name, marks=marks)
+
+
+@pytest.fixture
+def kerberos(request: pytest.FixtureRequest, mode: Mode) -> Realm | None:
+    """A KDC for the mode that needs it."""
+    realm: Realm | None = request.getfixturevalue("realm") if mode is Mode.KERBEROS else None
+    return realm
+
+
+@pytest.mark.parametrize(("server", "mode"), [*rows()])
+def test_row(
+    server: str,
+    mode: Mode,
+    kerberos: Realm | None,
+    new_metadata_uri: Callable[[], str],
+    znodes: KazooClient,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    record_property("server", server)
+    record_property("mode", mode.value)
+    sides = sides_of(mode, tmp_path / "files", kerberos)
+    with secured_cluster(server, sides, tmp_path / "cluster", new_metadata_uri) as cluster:
+        row = Row(record_property, cluster)
+        client = JavaClient(
+            cluster.metadata_uri,
+            str(tmp_path / "client.log"),
+            jvm_flags=sides.client_flags,
+            release=cluster.release,
+            **sides.java_client,
+        )
+        try:
+            _try_all(row, cluster, client, znodes, tmp_path)
+        finally:
+            client.stop()
+    assert not row.failures, "\n".join(f"{name}: {failure}" for name, failure in row.failures.items())
+
+
+def _try_all(row: Row, cluster: SecuredCluster, client: JavaClient, znodes: KazooClient, directory: Path) -> None:
+    root = parse_metadata_uri(cluster.metadata_uri).root
+    with row.cell("Java client"):
+        ledgers = WrittenLedgers(client, znodes, root, count=LEDGERS, entries=ENTRIES)
+        ledgers.require_all_copies()
+    _read_and_write(row, cluster)
+    with row.cell("recover"):
+        dead = _most_used(ledgers, cluster)
+        cluster.kill(dead)
+        wait_until(lambda: dead not in _writable(cluster), f"the session of {dead} ends")
+        row.succeed("recover", dead, "--yes")
+        assert ledgers.referencing(dead) == []
+        ledgers.require_all_copies()
+    cluster.add()
+    with row.cell("drain"):
+        leaving = _most_used(ledgers, cluster)
+        row.succeed("bookie", "drain", leaving, "--yes")
+        assert ledgers.referencing(leaving) == []
+        ledgers.require_all_copies()
+    with row.cell("decommission"):
+        cluster.stop(leaving)
+        removed = row.succeed("decommission", leaving, "--yes")
+        assert removed.json()["is_cookie_deleted"]
+    cluster.add()
+    with row.cell("autorecovery"):
+        row.succeed("autorecovery", "delay", "set", "0")
+        _autorecover(cluster, ledgers, directory)
+    # The last: a bookie that does not come back would be a further lost one for all of the others.
+    with row.cell("index rebuild"):
+        cluster.rebuild_index(cluster.running[0])
+        row.succeed("ledger", "verify", *map(str, ledgers.ids))
+
+
+def _read_and_write(row: Row, cluster: SecuredCluster) -> None:
+    with row.cell("list"):
+        assert len(_writable(cluster)) == len(cluster.running)
+    with row.cell("info"):
+        found = row.succeed("bookie", "info").json()["items"]
+        assert {each["id"] for each in found} == set(cluster.running)
+    with row.cell("sanity"):
+        row.succeed("bookie", "sanity", cluster.running[0])
+    with row.cell("write"):
+        row.succeed("ledger", "write-test", "--entries", "50")
+    with row.cell("read"):
+        read = cluster.run("ledger", "read", "0", "-o", "jsonl")
+        assert (read.exit_code, len(read.stdout.splitlines())) == (0, ENTRIES), read
+    with row.cell("verify"):
+        row.succeed("ledger", "verify", *map(str, range(LEDGERS)))
+    with row.cell("audit --spark"):
+        row.succeed("audit", "--spark", "--cores", "1")
+
+
+def _autorecover(cluster: SecuredCluster, ledgers: WrittenLedgers, directory: Path) -> None:
+    daemon = RecoveryDaemon(cluster.metadata_uri, directory / "daemon", **cluster.sides.variables)
+    with OrphanKiller() as orphans:
+        try:
+            daemon.start()
+            orphans.watch(daemon.pid)
+            dead = _most_used(ledgers, cluster)
+            cluster.kill(dead)
+            wait_until(lambda: not ledgers.referencing(dead), "autorecovery", tell=lambda: daemon.log[-4000:])
+            ledgers.require_all_copies()
+        finally:
+            assert daemon.stop() == 0, daemon.log
+    assert not re.search("Traceback", daemon.log), daemon.log
+
+
+def _writable(cluster: SecuredCluster) -> list[str]:
+    return cluster.run("bookie", "list", "--state", "writable", "-o", "name").stdout.split()
+
+
+def _most_used(ledgers: WrittenLedgers, cluster: SecuredCluster) -> str:
+    """The bookie in most of the ledgers; not the first one, whose index is rebuilt at the end."""
+    return max(cluster.running[1:], key=lambda bookie_id: len(ledgers.referencing(bookie_id)))
