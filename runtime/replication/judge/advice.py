@@ -235,12 +235,15 @@ def nothing_writable(read_only: Sequence[str], down: Sequence[str]) -> Advice:
 # --- ledgers -------------------------------------------------------------------------------------------------------
 
 
-def proven_loss(ledger_ids: Sequence[int | str], total: int = 0) -> Advice:
-    """Ledgers whose entries no bookie has that is registered or can be started: the last step."""
+def proven_loss(ledger_ids: Sequence[int | str], total: int = 0, search: str | None = None) -> Advice:
+    """Ledgers whose entries no bookie has that is registered or can be started: the last step.
+
+    ``search``: the command that names ledgers, if none is known here.
+    """
     number = max(total, len(ledger_ids))
     names = f": {listed(ledger_ids, total=number)}" if ledger_ids else ""
     sentence = f"{counted(number, 'ledger has', 'ledgers have')} entries that no registered bookie has{names}"
-    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else None
+    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else search
     return Advice(Severity.CRITICAL, "lost_entries", sentence, command)
 
 

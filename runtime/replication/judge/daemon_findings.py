@@ -71,7 +71,7 @@ def recovery_findings(
 
 def _loss_findings(recovery: RecoveryStatus) -> Iterator[Advice]:
     if recovery.losses.count:
-        yield proven_loss([key for key, _ in recovery.losses.first], recovery.losses.count)
+        yield proven_loss([key for key, _ in recovery.losses.first], recovery.losses.count, "bkctl audit")
 
 
 def _return_findings(recovery: RecoveryStatus) -> Iterator[Advice]:
