@@ -16,7 +16,7 @@ from kazoo.client import KazooClient
 
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.interop.copy_watch import WrittenLedgers
-from tests.interop.java import NEWEST, RELEASES, JavaClient
+from tests.interop.java import RELEASES, JavaClient
 from tests.interop.secured_clusters import OURS, SecuredCluster, secured_cluster
 from tests.interop.security_modes import Mode, sides_of
 from tests.kerberos import Realm
@@ -25,13 +25,8 @@ from tests.processes import BkctlResult
 from tests.recovery_daemons import RecoveryDaemon
 from tests.until import wait_until
 
-ALWAYS = {
-    (NEWEST, Mode.MUTUAL_TLS),
-    (NEWEST, Mode.TLS_AND_LOGIN),
-    (OURS, Mode.ROLE),
-    (OURS, Mode.TLS_AND_LOGIN),
-}
-"""Rows that ``make interop`` tries; ``make interop-full`` tries them all."""
+pytestmark = pytest.mark.battery  # of `make interop-full`
+
 LEDGERS, ENTRIES = 6, 20
 
 
@@ -63,8 +58,7 @@ def rows() -> Iterator[object]:
     for server in (*RELEASES, OURS):
         for mode in Mode:
             name = f"{server}-{mode.name.lower().replace('_', '-')}"
-            marks = () if (server, mode) in ALWAYS else (pytest.mark.battery,)
-            yield pytest.param(server, mode, id=name, marks=marks)
+            yield pytest.param(server, mode, id=name)
 
 
 @pytest.fixture
