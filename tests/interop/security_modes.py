@@ -17,7 +17,6 @@ BOOKIE_ROLE, OPERATOR_ROLE = "bookie", "operator"
 
 _DIGEST = "org.apache.zookeeper.server.auth.DigestLoginModule required"
 _KERBEROS = "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true useTicketCache=false"
-_CLIENT_TABLE = "bookie_client"
 _TLS_FACTORY = {"tlsProvider": "JDK", "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory"}
 _BOOKIE_SASL = {"bookieAuthProviderFactoryClass": "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory"}
 _CLIENT_SASL = {"clientAuthProviderFactoryClass": "org.apache.bookkeeper.sasl.SASLClientProviderFactory"}
@@ -132,8 +131,7 @@ def _tls_tables(authority: TestAuthority, mode: Mode) -> list[str]:
         bookie.append(f'authorized_roles = ["{BOOKIE_ROLE}", "{OPERATOR_ROLE}"]')
     return [
         *bookie,
-        *("[bookie.client.tls]", *_files(authority, "bookie", mode, has_key=is_mutual)),
-        *(f"[{_CLIENT_TABLE}.tls]", *_files(authority, "client", mode, has_key=is_mutual)),
+        *("[bookie_client.tls]", *_files(authority, "client", mode, has_key=is_mutual)),
     ]
 
 
@@ -159,8 +157,7 @@ def _files(authority: TestAuthority, name: str, mode: Mode, *, has_key: bool = T
 def _login_tables(directory: Path, *login: str) -> list[str]:
     return [
         *("[bookie.sasl]", f'jaas_file = "{directory}/jaas.conf"'),
-        *("[bookie.client.sasl]", *login),
-        *(f"[{_CLIENT_TABLE}.sasl]", *login),
+        *("[bookie_client.sasl]", *login),
     ]
 
 
