@@ -1,4 +1,4 @@
-"""What a client logs in with, from settings or from a JAAS file. Source: wire section 12.2, operations section 4."""
+"""What a client logs in with, from settings or from a JAAS file. Source: wire section 12.2."""
 
 from __future__ import annotations
 

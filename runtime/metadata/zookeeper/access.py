@@ -37,7 +37,7 @@ def session_credentials(config: ZooKeeperConfig, environment: Mapping[str, str],
         arguments["auth_data"] = [("digest", credential)]
     if config.sasl is not None:
         arguments["sasl_options"] = _sasl_options(config.sasl, environment, note)
-    has_certificate = config.tls is not None and config.tls.certificate_file is not None
+    has_certificate = config.tls is not None and bool(config.tls.certificate_file or config.tls.key_file)
     if config.has_secure_acl and not (arguments or has_certificate):
         raise ConfigurationError(
             "nodes that only the authenticated user may use (zkEnableSecurity) need authentication: set "

@@ -95,7 +95,7 @@ async def test_secure_nodes_need_an_authentication(zookeeper: EmbeddedZooKeeper)
 @pytest.mark.parametrize(
     ("reference", "sentence"),
     [
-        (f"bkctl:{PASSWORD}", "must not be in the settings: give its location as file:PATH or env:VARIABLE"),
+        (f"bkctl:{PASSWORD}", "must not be in the settings: give its location as file:PATH, env:VARIABLE or fd:NUMBER"),
         ("file:/nowhere/secret", "from /nowhere/secret: No such file or directory"),
         ("env:BKCTL_TEST_NO_SUCH_SECRET", "is empty in the environment variable BKCTL_TEST_NO_SUCH_SECRET"),
     ],
@@ -321,10 +321,10 @@ async def test_tls_with_a_certificate_of_the_client(
 ) -> None:
     locked = certificates.client(key_file=certificates.path("locked.key"), key_password=secret(tmp_path))
     both = certificates.client(None, certificate_file=certificates.path("client-store.pem"))
-    store = certificates.client(
+    pkcs12 = certificates.client(
         None, key_file=certificates.path("client.p12"), key_type=StoreType.PKCS12, key_password=secret(tmp_path)
     )
-    for tls in (certificates.client(), locked, both, store):
+    for tls in (certificates.client(), locked, both, pkcs12):
         config = ZooKeeperConfig(tls=tls, has_secure_acl=True, operation_timeout_s=30.0)
         async with await ZooKeeperStore.connect(tls_server.address, config) as store:
             path = await store.create("/tls-", b"x" * 5000, is_sequential=True, is_ephemeral=True)
