@@ -31,7 +31,7 @@ writes `context = "NAME"` into the TOML file.
 The variable of a setting is `BKCTL_`, then its table and its name in capitals: `[bookie.disks] full_fraction` is
 `BKCTL_BOOKIE_DISKS_FULL_FRACTION`. If a variable has another name, the table shows it. Lists are separated by commas.
 A variable contains the secret itself. A file contains a reference to it: `file:PATH`, `env:VARIABLE`, or `fd:NUMBER`
-for a file descriptor from which it is read once. Options never contain secrets.
+for a file descriptor, which is read once (not by the daemon that a bookie starts). Options never contain secrets.
 
 A key of `bk_server.conf` with a unit after it counts in that unit: `gcWaitTime` (ms). Settings marked *live* change
 when a running bookie gets SIGHUP ([a bookie's log](bookie-log.md)).
