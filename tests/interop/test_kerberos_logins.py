@@ -15,6 +15,7 @@ from bkctl.runtime.security.login import bookie_logins, client_logins
 from bkctl.runtime.security_config import BookieLoginConfig, ClientLoginConfig, LoginMechanism
 from tests.interop.sasl_peer import JavaPeer, log_in_at_java
 from tests.kerberos import REALM, Realm, missing_programs
+from tests.processes import LOOPBACK
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def kerberos_bookie(kerberos: Realm, tmp_path: Path, **settings: str) -> BookieE
     return bookie_logins(BookieLoginConfig(jaas_file=str(path), **settings))()
 
 
-def kerberos_client(host: str = "localhost", **settings: str) -> ClientExchange:
+def kerberos_client(host: str = LOOPBACK, **settings: str) -> ClientExchange:
     return client_logins(ClientLoginConfig(mechanism=LoginMechanism.GSSAPI, **settings), {})(host)
 
 
@@ -65,7 +66,7 @@ def test_our_client_logs_in_at_our_bookie_with_kerberos(kerberos: Realm, tmp_pat
 
 def test_our_client_logs_in_at_java_with_kerberos(kerberos: Realm, tmp_path: Path) -> None:
     flags = java_flags(kerberos, tmp_path, kerberos.bookie_keytab, kerberos.bookie_principal, is_initiator=False)
-    with JavaPeer("server", "GSSAPI", host="localhost", jvm_flags=flags) as peer:
+    with JavaPeer("server", "GSSAPI", host=LOOPBACK, jvm_flags=flags) as peer:
         client = kerberos_client(principal=kerberos.client_principal)
         assert log_in_at_java(client, peer) == f"done {kerberos.client_principal}"
 
@@ -75,7 +76,7 @@ def test_java_logs_in_at_our_bookie_with_kerberos(kerberos: Realm, tmp_path: Pat
     exchange = kerberos_bookie(kerberos, tmp_path)
     flags = java_flags(kerberos, tmp_path, kerberos.client_keytab, kerberos.client_principal, is_initiator=True)
     authorization = kerberos.client_principal if has_authorization else ""
-    with JavaPeer("client", "GSSAPI", host="localhost", authorization=authorization, jvm_flags=flags) as peer:
+    with JavaPeer("client", "GSSAPI", host=LOOPBACK, authorization=authorization, jvm_flags=flags) as peer:
         while exchange.identity is None:
             peer.send(exchange.answer(peer.token()))
     assert exchange.identity == kerberos.client_principal
@@ -84,7 +85,7 @@ def test_java_logs_in_at_our_bookie_with_kerberos(kerberos: Realm, tmp_path: Pat
 def test_a_kerberos_login_that_is_not_allowed(kerberos: Realm, tmp_path: Path) -> None:
     refusals = [
         ({"allowed_ids": "bookkeeper/.*"}, f"{kerberos.client_principal} does not match saslJaasClientAllowedIds"),
-        ({"service": "hdfs"}, f"has a ticket for bookkeeper/localhost@{REALM}, not for the service hdfs"),
+        ({"service": "hdfs"}, f"has a ticket for bookkeeper/{LOOPBACK}@{REALM}, not for the service hdfs"),
     ]
     for changed, reason in refusals:
         bookie, client = kerberos_bookie(kerberos, tmp_path, **changed), kerberos_client()
@@ -98,7 +99,7 @@ def test_a_kerberos_login_that_is_not_allowed(kerberos: Realm, tmp_path: Path) -
 
 def test_a_client_without_a_ticket(kerberos: Realm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path}/none")
-    with pytest.raises(AuthenticationError, match=r"no Kerberos login at bookkeeper@localhost: .*; check klist"):
+    with pytest.raises(AuthenticationError, match=rf"no Kerberos login at bookkeeper@{LOOPBACK}: .*; check klist"):
         kerberos_client().first_token()
 
 
@@ -113,7 +114,9 @@ def test_a_keytab_without_the_principal(kerberos: Realm, tmp_path: Path) -> None
         "Bookie {\n  com.sun.security.auth.module.Krb5LoginModule required\n"
         f'  keyTab="{kerberos.client_keytab}" principal="{kerberos.bookie_principal}";\n}};\n'
     )
-    with pytest.raises(ConfigurationError, match=f"{kerberos.client_keytab} has no usable key of bookkeeper/localhost"):
+    with pytest.raises(
+        ConfigurationError, match=f"{kerberos.client_keytab} has no usable key of bookkeeper/{LOOPBACK}"
+    ):
         bookie_logins(BookieLoginConfig(jaas_file=str(path)))
 
 
@@ -123,13 +126,13 @@ def test_tokens_that_are_not_kerberos(kerberos: Realm, tmp_path: Path, token: by
         kerberos_bookie(kerberos, tmp_path).answer(token)
     client = kerberos_client()
     client.first_token()
-    with pytest.raises(AuthenticationError, match=r"bookkeeper@localhost failed to prove its principal: \w+ \w+"):
+    with pytest.raises(AuthenticationError, match=rf"bookkeeper@{LOOPBACK} failed to prove its principal: \w+ \w+"):
         client.answer(token)
     assert not client.is_complete
 
 
 def test_a_client_of_the_other_mechanism(kerberos: Realm, tmp_path: Path) -> None:
-    client = client_logins(ClientLoginConfig(username="a", password="env:SECRET"), {"SECRET": "b"})("localhost")
+    client = client_logins(ClientLoginConfig(username="a", password="env:SECRET"), {"SECRET": "b"})(LOOPBACK)
     with pytest.raises(AuthenticationError, match="began a login without a token; does it use DIGEST-MD5"):
         kerberos_bookie(kerberos, tmp_path).answer(client.first_token())
 
