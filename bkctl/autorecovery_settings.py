@@ -53,7 +53,7 @@ def _build_daemon(sources: Sources, values: Givens) -> DaemonConfig:
 def _as_daemon(client: ClientConfig) -> ClientConfig:
     """The daemon logs in by another section of the JAAS file than commands, as in Java."""
     sasl = client.security.sasl
-    if sasl is None:
+    if sasl is None or sasl.jaas_file is None:
         return client
     sasl = msgspec.structs.replace(sasl, jaas_section=sasl.jaas_daemon_section)
     return msgspec.structs.replace(client, security=msgspec.structs.replace(client.security, sasl=sasl))

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from bkctl.commands.parse import near_miss
-from bkctl.java_security import KEYS as SECURITY_KEYS
+from bkctl.java_security_keys import SECURITY_KEYS
 from bkctl.setting_readers import all_settings
 
 JavaSetting: TypeAlias = tuple[str, str | None, str]
@@ -27,7 +27,7 @@ OLDER_URI: Final = _split("zkServers zkLedgersRootPath ledgerManagerFactoryClass
 
 USED: Final = (
     OLDER_URI
-    | SECURITY_KEYS
+    | SECURITY_KEYS.keys()
     | {
         key
         for each in all_settings()

@@ -39,38 +39,6 @@ _SUITE_OF_TLS_1_3: Final = re.compile(r"TLS_(AES_[0-9]+_\w+|CHACHA20_POLY1305)_S
 _CLIENT: Final = ("bookie_client",)
 _BOOKIE: Final = ("bookie",)
 
-KEYS: Final = frozenset(
-    {
-        "tlsProviderFactoryClass",
-        "clientAuthProviderFactoryClass",
-        "bookieAuthProviderFactoryClass",
-        "authorizedRoles",
-        "tlsClientAuthentication",
-        "tlsHostnameVerificationEnabled",
-        "tlsEnabledProtocols",
-        "tlsEnabledCipherSuites",
-        "tlsKeyStore",
-        "tlsKeyStoreType",
-        "tlsKeyStorePasswordPath",
-        "tlsCertificatePath",
-        "tlsTrustStore",
-        "tlsTrustStoreType",
-        "tlsTrustStorePasswordPath",
-        "clientKeyStore",
-        "clientKeyStoreType",
-        "clientKeyStorePasswordPath",
-        "clientTrustStore",
-        "clientTrustStoreType",
-        "clientTrustStorePasswordPath",
-        "saslJaasAuditorSectionName",
-        "saslJaasBookieSectionName",
-        "saslJaasClientAllowedIds",
-        "saslJaasClientSectionName",
-        "bookkeeper.sasl.servicename",
-    }
-)
-"""All keys that are read here."""
-
 
 def client_security(conf: JavaConf) -> Givens:
     """[bookie_client] as the file asks for it; ConfigurationError for a class that bkctl does not have."""

@@ -6,6 +6,7 @@ from bkctl.autorecovery_settings import daemon_values
 from bkctl.bookie_settings import bookie_values, build_bookie, has_file
 from bkctl.commands.context import BookieFlags, DaemonFlags, SettingInfo, SettingsOverview, shown_secret
 from bkctl.java_keys import IGNORED, MISSING, OLDER_URI, REFUSED
+from bkctl.java_security_keys import SECURITY_KEYS
 from bkctl.setting_readers import Given, Givens, all_settings
 from bkctl.settings import Sources, general_values, resolve_metadata_uri, section_values, zookeeper_values
 from bkctl.storage.setting import Described
@@ -27,7 +28,7 @@ def settings_overview(sources: Sources) -> SettingsOverview:
     if sources.flags.cluster is not None:
         givens["context",] = Given(sources.flags.cluster, "--context", "--context")
     givens |= daemon_values(sources, DaemonFlags())
-    for section in ("client", "replication"):
+    for section in ("client", "bookie_client", "replication"):
         givens |= section_values(sources, section)
     has_own_cluster = metadata_uri is None and not has_file(sources)
     bookie = bookie_values(sources, BookieFlags(), has_own_cluster=has_own_cluster)
@@ -36,7 +37,8 @@ def settings_overview(sources: Sources) -> SettingsOverview:
     refused = {key: f"refused unless empty or false: {reason}" for key, reason in REFUSED.items()}
     ignored = {key: f"ignored: {reason}" for key, reason in (IGNORED | MISSING).items()}
     older = dict.fromkeys(OLDER_URI, "part of the metadata URI (metadata_uri), unless the file has metadataServiceUri")
-    return SettingsOverview(tuple(setting_info(each, givens) for each in all_settings()), refused | ignored | older)
+    other_keys = refused | ignored | older | SECURITY_KEYS
+    return SettingsOverview(tuple(setting_info(each, givens) for each in all_settings()), other_keys)
 
 
 def setting_info(each: Described, givens: Givens) -> SettingInfo:

@@ -17,6 +17,7 @@ from bkctl.runtime.autorecovery.config import DaemonConfig
 from bkctl.runtime.config import BookieConfig
 from bkctl.runtime.log_level import LogLevel
 from bkctl.runtime.replication.config import PlacementMode, VerifyMode
+from bkctl.runtime.security.secrets import is_reference
 from bkctl.storage.setting import Java, Setting, described
 
 
@@ -145,7 +146,7 @@ class SettingInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 def shown_secret(value: object) -> object:
     """The value of a secret setting for display: where the secret is, but not one that is written out."""
-    return value if value is None or str(value).startswith(("env:", "file:")) else "(hidden)"
+    return value if value is None or is_reference(str(value)) else "(hidden)"
 
 
 def shown_config(config: msgspec.Struct) -> dict[str, Any]:

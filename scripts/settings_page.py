@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from bkctl.commands.configuration import value_text
+from bkctl.java_security_keys import SECURITY_KEYS
 from bkctl.overview import setting_info
 from bkctl.setting_readers import all_settings
 from bkctl.storage.setting import Described
@@ -22,13 +23,15 @@ A setting has the value of the first source that gives one:
 5. the default
 
 `--set` is an option of the commands that work on the bookie of this machine. `[contexts.NAME]` describes a cluster by
-`metadata_uri`, `read_only`, `instance_id` and a table `zookeeper`, which replaces values of `[zookeeper]` of the same
-names. Its `metadata_uri` has precedence over that of a `bk_server.conf`. `bkctl config contexts` lists the contexts,
-`bkctl config use-context NAME` makes one the default: it writes `context = "NAME"` into the TOML file.
+`metadata_uri`, `read_only`, `instance_id` and tables `zookeeper` and `bookie_client`, which replace values of
+`[zookeeper]` and `[bookie_client]` of the same names. Its `metadata_uri` has precedence over that of a
+`bk_server.conf`. `bkctl config contexts` lists the contexts, `bkctl config use-context NAME` makes one the default: it
+writes `context = "NAME"` into the TOML file.
 
 The variable of a setting is `BKCTL_`, then its table and its name in capitals: `[bookie.disks] full_fraction` is
 `BKCTL_BOOKIE_DISKS_FULL_FRACTION`. If a variable has another name, the table shows it. Lists are separated by commas.
-A variable contains the secret itself; a file contains a reference to it.
+A variable contains the secret itself. A file contains a reference to it: `file:PATH`, `env:VARIABLE`, or `fd:NUMBER`
+for a file descriptor, which is read once (not by the daemon that a bookie starts). Options never contain secrets.
 
 A key of `bk_server.conf` with a unit after it counts in that unit: `gcWaitTime` (ms). Settings marked *live* change
 when a running bookie gets SIGHUP ([a bookie's log](bookie-log.md)).
@@ -48,6 +51,10 @@ def page() -> str:
         parts.append(f"## {table}\n")
         parts.append("| setting | default | range | Java key | meaning |\n|---|---|---|---|---|")
         parts += [*map(row, settings), ""]
+    parts.append("## Java's keys for TLS and logins\n")
+    parts.append("They are read from the file of `--conf`, by commands, daemons and bookies.\n")
+    parts.append("| Java key | what it sets |\n|---|---|")
+    parts += [f"| `{key}` | {meaning} |" for key, meaning in SECURITY_KEYS.items()]
     return "\n".join(parts).rstrip() + "\n"
 
 

@@ -94,6 +94,7 @@ def test_a_java_key_without_a_setting_says_why(run_main: RunMain) -> None:
         assert "part of the metadata URI" in run_main("config", "explain", key).stdout
     assert "the daemon takes racks from" in run_main("config", "explain", "reppDnsResolverClass").stdout
     assert "refused unless empty or false" in run_main("config", "explain", "disableServerSocketBind").stdout
+    assert "authorized_roles in [bookie.tls]" in run_main("config", "explain", "authorizedRoles").stdout
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -11,7 +14,7 @@ from bkctl.autorecovery_settings import resolve_daemon_settings
 from bkctl.bookie_settings import resolve_bookie_settings
 from bkctl.commands.config import GlobalFlags
 from bkctl.commands.context import BookieFlags, DaemonFlags
-from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.config import BookieConfig, ZooKeeperSaslConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.security_config import (
     BookieClientConfig,
@@ -26,6 +29,7 @@ from tests.processes import run_bkctl
 
 TLS = "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\n"
 SASL = "bookieAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory\n"
+CLIENT_SASL = "org.apache.bookkeeper.sasl.SASLClientProviderFactory"
 ROLES = "bookieAuthProviderFactoryClass=org.apache.bookkeeper.tls.BookieAuthZFactory\n"
 BOOKIE = "metadataServiceUri=zk://h/ledgers\njournalDirectories=/j\nledgerDirectories=/l\n"
 
@@ -111,6 +115,62 @@ def test_keys_of_clients_come_before_those_of_the_bookie(tmp_path: Path) -> None
     )
 
 
+def test_logins_by_the_sections_of_a_jaas_file(tmp_path: Path) -> None:
+    """Commands and bookies use another section than the daemon, as in Java; the file itself is no key of Java."""
+    keys = "saslJaasClientSectionName=C\nbookkeeper.sasl.servicename=s\n"
+    conf = f"{BOOKIE}clientAuthProviderFactoryClass={CLIENT_SASL}\n{keys}"
+    environment = {"BKCTL_BOOKIE_CLIENT_SASL_JAAS_FILE": "/jaas", "BKCTL_ZOOKEEPER_SASL_JAAS_FILE": "/jaas"}
+    for line, section in (("", "Auditor"), ("saslJaasAuditorSectionName=A\n", "A")):
+        sources = read_sources(files(tmp_path, "", conf + line), environment)
+        login = ClientLoginConfig(jaas_file="/jaas", jaas_section="C", jaas_daemon_section=section, service="s")
+        settings, daemon = resolve_settings(sources), resolve_daemon_settings(sources, DaemonFlags()).config
+        assert settings.client.security.sasl == login
+        assert resolve_bookie_settings(sources, BookieFlags()).config.client.sasl == login
+        assert daemon.client.security.sasl == msgspec.structs.replace(login, jaas_section=section)
+        assert settings.zookeeper.sasl == ZooKeeperSaslConfig(jaas_file="/jaas")
+
+
+def test_suites_have_javas_names(tmp_path: Path) -> None:
+    """Compared with OpenSSL's own list."""
+    command = ["openssl", "ciphers", "-stdname", "ALL"]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    names = dict(line.split()[:3:2] for line in listed.splitlines())
+    exchanges, ciphers = "ECDHE_RSA|ECDHE_ECDSA|DHE_RSA|RSA", "AES_[0-9]+_(GCM|CBC)|CHACHA20_POLY1305"
+    known = re.compile(f"TLS_({exchanges})_WITH_({ciphers})_SHA[0-9]*")
+    java = [name for name in names if known.fullmatch(name)]
+    assert len(java) > 20
+    for suites, found in (
+        (java, tuple(names[each] for each in java)),
+        (["ECDHE-RSA-AES128-GCM-SHA256", "SSL_X"], ("ECDHE-RSA-AES128-GCM-SHA256", "SSL_X")),
+        (["TLS_AES_128_GCM_SHA256", java[0]], (names[java[0]],)),
+    ):
+        tls = client_of(tmp_path, conf=f"{TLS}tlsEnabledCipherSuites={','.join(suites)}\n").tls
+        assert tls is not None
+        assert (tls.ciphers, tls.protocols) == (found, ())
+    only_1_3 = client_of(tmp_path, conf=f"{TLS}tlsEnabledCipherSuites=TLS_AES_128_GCM_SHA256\n").tls
+    assert only_1_3 is not None
+    assert (only_1_3.ciphers, only_1_3.protocols) == ((), ("TLSv1.3",))
+
+
+def test_commands_show_settings_but_no_secrets(tmp_path: Path) -> None:
+    login = '[bookie_client.sasl]\nusername = "u"\npassword = "sesame-0"\n'
+    files(tmp_path, login + '[bookie_client.tls]\nca_file = "/ca"', "")
+    flags = ("--config", str(tmp_path / "bkctl.toml"))
+    shown = run_bkctl(
+        *("config", "show", *flags, "-o", "json"),
+        BKCTL_BOOKIE_CLIENT_TLS_KEY_PASSWORD="sesame-1",
+        BKCTL_ZOOKEEPER_SASL_USERNAME="u",
+        BKCTL_ZOOKEEPER_SASL_PASSWORD="sesame-2",
+    )
+    values = {each["name"]: each["value"] for each in json.loads(shown.stdout)["items"]}
+    assert values["bookie_client.tls.ca_file"] == "/ca"
+    assert values["bookie_client.sasl.username"] == "u"
+    assert values["bookie_client.tls.key_password"] == "env:BKCTL_BOOKIE_CLIENT_TLS_KEY_PASSWORD"
+    assert "sesame" not in shown.stdout + shown.stderr
+    explained = run_bkctl("config", "explain", "bookie_client.sasl.password", *flags)
+    assert (explained.exit_code, "sesame" in explained.stdout) == (0, False)
+
+
 def test_a_bookie_by_javas_keys(tmp_path: Path) -> None:
     stores = "tlsKeyStore=/k.p12\ntlsKeyStoreType=PKCS12\ntlsCertificatePath=/ignored\ntlsTrustStore=/ca\n"
     found = bookie_of(tmp_path, conf=TLS + stores + ROLES + "authorizedRoles=a,b\ntlsClientAuthentication=true\n")
@@ -155,7 +215,7 @@ def test_there_is_one_name_for_each_setting(tmp_path: Path, toml: str, sentence:
 
 def test_a_file_that_asks_for_a_login_never_leads_to_a_connection_without(tmp_path: Path, metadata_uri: str) -> None:
     conf = tmp_path / "bk.conf"
-    sasl = "clientAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLClientProviderFactory"
+    sasl = f"clientAuthProviderFactoryClass={CLIENT_SASL}"
     conf.write_text(f"metadataServiceUri={metadata_uri}\n{sasl}\n")
     assert run_bkctl("cluster", "init", "-u", metadata_uri).exit_code == 0
     read = run_bkctl("ledger", "read", "7", "--conf", str(conf))

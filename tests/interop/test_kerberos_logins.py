@@ -85,7 +85,7 @@ def test_java_logs_in_at_our_bookie_with_kerberos(kerberos: Realm, tmp_path: Pat
 def test_a_kerberos_login_that_is_not_allowed(kerberos: Realm, tmp_path: Path) -> None:
     refusals = [
         ({"allowed_ids": "bookkeeper/.*"}, f"{kerberos.client_principal} does not match saslJaasClientAllowedIds"),
-        ({"service": "hdfs"}, f"has a ticket for bookkeeper/127.0.0.1@{REALM}, not for the service hdfs"),
+        ({"service": "hdfs"}, f"has a ticket for bookkeeper/{LOOPBACK}@{REALM}, not for the service hdfs"),
     ]
     for changed, reason in refusals:
         bookie, client = kerberos_bookie(kerberos, tmp_path, **changed), kerberos_client()
@@ -99,7 +99,7 @@ def test_a_kerberos_login_that_is_not_allowed(kerberos: Realm, tmp_path: Path) -
 
 def test_a_client_without_a_ticket(kerberos: Realm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path}/none")
-    with pytest.raises(AuthenticationError, match=r"no Kerberos login at bookkeeper@127\.0\.0\.1: .*; check klist"):
+    with pytest.raises(AuthenticationError, match=rf"no Kerberos login at bookkeeper@{LOOPBACK}: .*; check klist"):
         kerberos_client().first_token()
 
 
@@ -114,7 +114,9 @@ def test_a_keytab_without_the_principal(kerberos: Realm, tmp_path: Path) -> None
         "Bookie {\n  com.sun.security.auth.module.Krb5LoginModule required\n"
         f'  keyTab="{kerberos.client_keytab}" principal="{kerberos.bookie_principal}";\n}};\n'
     )
-    with pytest.raises(ConfigurationError, match=f"{kerberos.client_keytab} has no usable key of bookkeeper/127.0.0.1"):
+    with pytest.raises(
+        ConfigurationError, match=f"{kerberos.client_keytab} has no usable key of bookkeeper/{LOOPBACK}"
+    ):
         bookie_logins(BookieLoginConfig(jaas_file=str(path)))
 
 
@@ -124,13 +126,13 @@ def test_tokens_that_are_not_kerberos(kerberos: Realm, tmp_path: Path, token: by
         kerberos_bookie(kerberos, tmp_path).answer(token)
     client = kerberos_client()
     client.first_token()
-    with pytest.raises(AuthenticationError, match=r"bookkeeper@127\.0\.0\.1 failed to prove its principal: \w+ \w+"):
+    with pytest.raises(AuthenticationError, match=rf"bookkeeper@{LOOPBACK} failed to prove its principal: \w+ \w+"):
         client.answer(token)
     assert not client.is_complete
 
 
 def test_a_client_of_the_other_mechanism(kerberos: Realm, tmp_path: Path) -> None:
-    client = client_logins(ClientLoginConfig(username="a", password="env:SECRET"), {"SECRET": "b"})("localhost")
+    client = client_logins(ClientLoginConfig(username="a", password="env:SECRET"), {"SECRET": "b"})(LOOPBACK)
     with pytest.raises(AuthenticationError, match="began a login without a token; does it use DIGEST-MD5"):
         kerberos_bookie(kerberos, tmp_path).answer(client.first_token())
 

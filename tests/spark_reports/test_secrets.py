@@ -12,7 +12,7 @@ from bkctl.runtime.config import ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeper
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.spark_reports.secrets import take_secrets
 
-SECRETS = ("digest-sesame", "sasl-sesame", "key-sesame")
+SECRETS = ("digest-sesame", "sasl-sesame", "key-sesame", "store-sesame")
 
 
 def test_every_secret_is_taken_out_of_the_settings(tmp_path: Path) -> None:
@@ -22,10 +22,10 @@ def test_every_secret_is_taken_out_of_the_settings(tmp_path: Path) -> None:
     config = ZooKeeperConfig(
         digest="env:DIGEST",
         sasl=ZooKeeperSaslConfig(username="bkctl", password=f"file:{path}"),
-        tls=ZooKeeperTlsConfig(key_password="env:KEY"),
+        tls=ZooKeeperTlsConfig(key_password="env:KEY", ca_password="env:STORE"),
         session_timeout_ms=1234,
     )
-    taken, secrets = take_secrets(config, {"DIGEST": f"bkctl:{SECRETS[0]}", "KEY": SECRETS[2]})
+    taken, secrets = take_secrets(config, {"DIGEST": f"bkctl:{SECRETS[0]}", "KEY": SECRETS[2], "STORE": SECRETS[3]})
 
     for text in (msgspec.json.encode(taken).decode(), repr(taken), repr(secrets), str(secrets)):
         assert not any(secret in text for secret in SECRETS)
@@ -33,9 +33,18 @@ def test_every_secret_is_taken_out_of_the_settings(tmp_path: Path) -> None:
     assert taken.sasl is not None
     assert taken.tls is not None
     found = pickle.loads(pickle.dumps(secrets))
-    references = (taken.digest, taken.sasl.password, taken.tls.key_password)
+    references = (taken.digest, taken.sasl.password, taken.tls.key_password, taken.tls.ca_password)
     values = [found[(reference or "").removeprefix("env:")] for reference in references]
     assert values == [f"bkctl:{SECRETS[0]}", *SECRETS[1:]]
+
+
+def test_a_login_of_a_jaas_file_is_taken_out_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "jaas.conf"
+    path.write_text(f'Client {{ a.DigestLoginModule required username="bkctl" password="{SECRETS[1]}"; }};')
+    taken, secrets = take_secrets(ZooKeeperConfig(sasl=ZooKeeperSaslConfig(jaas_file=str(path))), {})
+    [(variable, secret)] = secrets.items()
+    assert taken.sasl == ZooKeeperSaslConfig(username="bkctl", password=f"env:{variable}")
+    assert secret == SECRETS[1]
 
 
 def test_a_secret_that_cannot_be_read_is_named_before_spark_starts() -> None:

@@ -8,6 +8,8 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 
+from bkctl.runtime.errors import MetadataUnavailableError
+
 logger = logging.getLogger(__name__)
 
 _REPORT_DELAY_S = 0.3
@@ -44,6 +46,12 @@ class ConnectFailures:
     def note_login(self, failure: str | None) -> None:
         """The last login failed for a reason of this side, or succeeded."""
         self.login_failure = failure
+
+    def login_error(self, path: str = "/") -> MetadataUnavailableError | None:
+        """The error of operations while this side cannot log in; None if it can, as far as is known."""
+        if self.login_failure is None:
+            return None
+        return MetadataUnavailableError(f"{path}: no session with ZooKeeper: {self.login_failure}", path)
 
     def note_error(self, server: Address, error: Exception) -> None:
         """An attempt to connect failed, or the server broke the connection with a TLS alert."""

@@ -30,7 +30,6 @@ from bkctl.runtime.errors import (
     MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
-    SessionExpiredError,
 )
 from bkctl.runtime.metadata.measures import MetadataMeasures
 from bkctl.runtime.metadata.store import (
@@ -213,11 +212,10 @@ class ZooKeeperStore:
             # A ticket may be renewed, and a KDC may be back, while an operation waits.
             self._auth_failures_count += failure is None
             if not self._has_been_answered or self._auth_failures_count >= _AUTH_FAILURES_MAX:
-                cause = failure or f"{self._servers} rejected the user or the password"
-                self._fatal_error = MetadataAuthError(f"no session with ZooKeeper: {cause}")
-        is_fatal = self._fatal_error is not None
-        self._fail_answers(kazoo_errors.AuthFailedError() if is_fatal else kazoo_errors.SessionExpiredError())
-        if keeper_state != KeeperState.EXPIRED_SESSION and not is_fatal:
+                failure = failure or f"{self._servers} rejected the user or the password"
+                self._fatal_error = MetadataAuthError(f"no session with ZooKeeper: {failure}")
+        self._fail_answers(self._fatal_error or self._failures.login_error() or kazoo_errors.SessionExpiredError())
+        if keeper_state != KeeperState.EXPIRED_SESSION and self._fatal_error is None:
             # After an expiry kazoo opens the next session by itself; in every other case its thread has ended.
             self._revival = self._loop.create_task(self._revive())
 
@@ -263,7 +261,7 @@ class ZooKeeperStore:
             if self._fatal_error is not None:
                 raise self._fatal_error
             if self._sessions_lost_count != sessions_lost_count:
-                raise SessionExpiredError(f"{path}: the ZooKeeper session expired", path)
+                raise self._failures.login_error(path) or translate(kazoo_errors.SessionExpiredError(), path)
             # Kazoo's connection thread is ahead of the loop. It may have lost this connection and may already have
             # another session, but the operations of this session must fail first.
             identity = self._client.client_id if self._is_connected else None

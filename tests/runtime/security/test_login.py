@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bkctl.runtime.errors import AuthenticationError, ConfigurationError
+from bkctl.runtime.security.client_login import PasswordLogin, read_client_login
 from bkctl.runtime.security.exchange import BookieExchange, ClientExchange
 from bkctl.runtime.security.login import bookie_logins, client_logins
+from bkctl.runtime.security.secrets import read_secret
 from bkctl.runtime.security_config import BookieLoginConfig, ClientLoginConfig, LoginMechanism
 
 HOST = "bookie-1"
@@ -33,10 +36,17 @@ def log_in(client: ClientExchange, bookie: BookieExchange) -> str | None:
     [
         ({}, "needs bookie_client.sasl.username and bookie_client.sasl.password"),
         ({"username": "a"}, "needs bookie_client.sasl.username and bookie_client.sasl.password"),
-        ({"username": "a", "password": "sesame"}, "give its location as file:PATH or env:VARIABLE"),
-        ({"username": "a", "password": "env:NONE"}, "the password of a at the bookies is empty in the environment"),
+        ({"username": "a", "password": "sesame"}, "give its location as file:PATH, env:VARIABLE or fd:NUMBER"),
+        (
+            {"username": "a", "password": "env:NONE"},
+            "sasl.password is empty in the environment variable NONE",
+        ),
         ({"username": "a", "password": "env:SET", "principal": "b"}, "principal has no effect with DIGEST-MD5"),
-        ({"mechanism": LoginMechanism.GSSAPI, "username": "a"}, "have no effect with GSSAPI"),
+        ({"username": "a", "password": "env:SET", "keytab": "/k"}, "keytab has no effect with DIGEST-MD5: remove it"),
+        ({"mechanism": LoginMechanism.GSSAPI, "username": "a"}, "sasl.username has no effect with GSSAPI: remove it"),
+        ({"mechanism": LoginMechanism.GSSAPI, "password": "env:SET"}, "sasl.password has no effect with GSSAPI"),
+        ({"jaas_file": "/j", "username": "a"}, "sasl.username has no effect with bookie_client.sasl.jaas_file"),
+        ({"jaas_file": "/none"}, "cannot read the JAAS file /none: No such file"),
     ],
 )
 def test_settings_of_a_client_that_are_refused(settings: dict[str, Any], reason: str) -> None:
@@ -73,12 +83,70 @@ def test_a_jaas_file_that_is_refused(tmp_path: Path, content: bytes, reason: str
 def test_kerberos_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     sentence = r"needs the package gssapi, which is not installed: pip install 'bkctl\[kerberos\]'"
-    with pytest.raises(ConfigurationError, match=f"a login at bookies with GSSAPI {sentence}"):
+    with pytest.raises(ConfigurationError, match=f"the login of bookie_client.sasl {sentence}"):
         client_logins(ClientLoginConfig(mechanism=LoginMechanism.GSSAPI), {})
     path = tmp_path / "jaas.conf"
     path.write_text("Bookie { com.sun.security.auth.module.Krb5LoginModule required; };")
     with pytest.raises(ConfigurationError, match=f"the section Bookie of {path} {sentence}"):
         bookie_logins(BookieLoginConfig(jaas_file=str(path)))
+
+
+def test_a_client_by_a_jaas_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is read again when it changes, as a password is."""
+    users, path = tmp_path / "users.conf", tmp_path / "client.conf"
+    write_users(users, bookkeeper="sesame")
+    section = 'BookKeeper {{ a.DigestLoginModule required username="bookkeeper" password="{}"; }};'
+    path.write_text(section.format("sesame"))
+    path.chmod(0o644)
+    new_bookie = bookie_logins(BookieLoginConfig(jaas_file=str(users)))
+    new_client = client_logins(ClientLoginConfig(jaas_file=str(path)), {})
+    assert log_in(new_client(HOST), new_bookie()) == "bookkeeper"
+    assert f"{path} contains passwords and is readable by other users: chmod 600 {path}" in caplog.text
+    write_users(users, bookkeeper="after-that")
+    path.write_text(section.format("after-that"))
+    assert log_in(new_client(HOST), new_bookie()) == "bookkeeper"
+
+
+@pytest.mark.parametrize(
+    ("content", "settings", "reason"),
+    [
+        ("Client { a.DigestLoginModule required; };", {}, "has no section BookKeeper; it has Client"),
+        ("BookKeeper { a.Digest required username=a; };", {}, 'has no login: add username="NAME" password="PASSWORD"'),
+        (
+            "BookKeeper { a.Digest required username=a password=sesame; };",
+            {"mechanism": LoginMechanism.GSSAPI},
+            "mechanism is GSSAPI, but section BookKeeper of .* has no Krb5LoginModule",
+        ),
+        ("BookKeeper { a.Krb5LoginModule required useKeyTab=true; };", {}, "has useKeyTab, but no keyTab"),
+    ],
+)
+def test_sections_of_a_client_that_are_refused(
+    tmp_path: Path, content: str, settings: dict[str, Any], reason: str
+) -> None:
+    (tmp_path / "jaas.conf").write_text(content)
+    with pytest.raises(ConfigurationError, match=reason) as refusal:
+        client_logins(ClientLoginConfig(jaas_file=str(tmp_path / "jaas.conf"), **settings), {})
+    assert "sesame" not in str(refusal.value)
+
+
+def test_a_login_does_not_show_its_password() -> None:
+    login = read_client_login(ClientLoginConfig(username="a", password="env:SET"), "table", {"SET": "sesame"})
+    assert isinstance(login, PasswordLogin)
+    assert (login.password, "sesame" in repr(login)) == ("sesame", False)
+
+
+def test_a_password_from_a_file_descriptor() -> None:
+    """A pipe has it only once, a job of hours logs in again and again."""
+    reader, writer = os.pipe()
+    os.write(writer, b"sesame\n")
+    os.close(writer)
+    new_client = client_logins(ClientLoginConfig(username="a", password=f"fd:{reader}"), {})
+    os.close(reader)
+    assert new_client(HOST) is not new_client(HOST)
+    assert read_secret(f"fd:{reader}", "it", {}) == "sesame"
+    for wrong, reason in (("fd:999", "the file descriptor 999: No such file"), ("fd:x", "it is not a number")):
+        with pytest.raises(ConfigurationError, match=f"cannot read it from .*{reason}"):
+            read_secret(wrong, "it", {})
 
 
 def test_only_ids_that_match_as_a_whole_are_allowed(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_protocols_and_ciphers(authority: TestAuthority) -> None:
         ({"key_type": P12, "certificate_file": "{tls}/bookie.pem"}, "has no effect: .* is PKCS12"),
         ({"key_type": P12}, r"cannot open .*bookie.p12: it needs a password \(set key_password\), or it is not PKCS12"),
         ({"key_type": P12, "key_password": "env:WRONG"}, r"bookie.p12: its password is wrong \(check key_password\)"),
-        ({"key_type": P12, "key_password": STORE_PASSWORD}, "give its location as file:PATH or env:VARIABLE"),
+        ({"key_type": P12, "key_password": STORE_PASSWORD}, "give its location as file:PATH, env:VARIABLE or fd"),
         ({"key_type": P12, "key_file": "{tls}/bookie.key"}, "bookie.key is a PEM file: set key_type to PEM"),
         ({"key_type": P12, "key_file": "{tls}/ca.p12", "key_password": "env:STORE"}, "no private key .*trust store"),
     ],

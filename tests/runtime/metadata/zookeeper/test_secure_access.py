@@ -321,10 +321,10 @@ async def test_tls_with_a_certificate_of_the_client(
 ) -> None:
     locked = certificates.client(key_file=certificates.path("locked.key"), key_password=secret(tmp_path))
     both = certificates.client(None, certificate_file=certificates.path("client-store.pem"))
-    one_file = certificates.client(
+    pkcs12 = certificates.client(
         None, key_file=certificates.path("client.p12"), key_type=StoreType.PKCS12, key_password=secret(tmp_path)
     )
-    for tls in (certificates.client(), locked, both, one_file):
+    for tls in (certificates.client(), locked, both, pkcs12):
         config = ZooKeeperConfig(tls=tls, has_secure_acl=True, operation_timeout_s=30.0)
         async with await ZooKeeperStore.connect(tls_server.address, config) as store:
             path = await store.create("/tls-", b"x" * 5000, is_sequential=True, is_ephemeral=True)
