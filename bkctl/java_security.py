@@ -6,13 +6,12 @@ In Java one key switches TLS on, and the others count only then; so they have no
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.security.secrets import is_reference
 from bkctl.runtime.security_config import StoreType
-from bkctl.setting_readers import FALSE, TRUE, Given, Givens, Path
+from bkctl.setting_readers import FALSE, Given, Givens, Path, truth
 
 if TYPE_CHECKING:
     from bkctl.java_conf import JavaConf
@@ -45,21 +44,20 @@ def client_security(conf: JavaConf) -> Givens:
     givens: Givens = {}
     if _has_tls(conf):
         givens |= _tls_table(conf, (*_CLIENT, "tls"), ("client", "tls"))
-        checks_host = conf.text("tlsHostnameVerificationEnabled")
-        is_checked = checks_host is not None and checks_host.lower() in TRUE
         # Without the key Java does not verify names.
+        is_checked = _is_on(conf, "tlsHostnameVerificationEnabled")
         givens[*_CLIENT, "tls", "is_hostname_checked"] = _given(conf, "tlsHostnameVerificationEnabled", is_checked)
-        if not _truth(conf, "tlsClientAuthentication"):
+        if not _is_on(conf, "tlsClientAuthentication"):
             for name in ("key_file", "key_type", "key_password", "certificate_file"):
                 givens.pop((*_CLIENT, "tls", name), None)
-    if _class_of(conf, _CLIENT_LOGIN_CLASS, _CLIENT_SASL, _ROLES) == _CLIENT_SASL:
-        givens[*_CLIENT, "sasl"] = _given(conf, _CLIENT_LOGIN_CLASS, {})
-        names = {
-            "saslJaasClientSectionName": "jaas_section",
-            "saslJaasAuditorSectionName": "jaas_daemon_section",
-            "bookkeeper.sasl.servicename": "service",
-        }
-        givens |= dict(_texts(conf, (*_CLIENT, "sasl"), names))
+    if _class_of(conf, _CLIENT_LOGIN_CLASS, _CLIENT_SASL) is not None:
+        givens |= _sasl_table(
+            conf,
+            _CLIENT,
+            _CLIENT_LOGIN_CLASS,
+            saslJaasClientSectionName="jaas_section",
+            saslJaasAuditorSectionName="jaas_daemon_section",
+        )
     return givens
 
 
@@ -70,7 +68,7 @@ def bookie_security(conf: JavaConf) -> Givens:
     if has_tls:
         givens |= _tls_table(conf, (*_BOOKIE, "tls"), ("tls",))
         if conf.text("tlsClientAuthentication") is not None:
-            is_required = _truth(conf, "tlsClientAuthentication")
+            is_required = _is_on(conf, "tlsClientAuthentication")
             given = _given(conf, "tlsClientAuthentication", is_required)
             givens[*_BOOKIE, "tls", "is_client_certificate_required"] = given
     login = _class_of(conf, _BOOKIE_LOGIN_CLASS, _BOOKIE_SASL, _ROLES)
@@ -84,13 +82,13 @@ def bookie_security(conf: JavaConf) -> Givens:
     elif roles:
         raise ConfigurationError(f"{conf.source('authorizedRoles')} needs {_BOOKIE_LOGIN_CLASS}={_ROLES}")
     if login == _BOOKIE_SASL:
-        givens[*_BOOKIE, "sasl"] = _given(conf, _BOOKIE_LOGIN_CLASS, {})
-        names = {
-            "saslJaasBookieSectionName": "jaas_section",
-            "saslJaasClientAllowedIds": "allowed_ids",
-            "bookkeeper.sasl.servicename": "service",
-        }
-        givens |= dict(_texts(conf, (*_BOOKIE, "sasl"), names))
+        givens |= _sasl_table(
+            conf,
+            _BOOKIE,
+            _BOOKIE_LOGIN_CLASS,
+            saslJaasBookieSectionName="jaas_section",
+            saslJaasClientAllowedIds="allowed_ids",
+        )
     return givens
 
 
@@ -167,17 +165,17 @@ def _openssl_name(suite: str) -> str:
     return f"{exchange}AES{match['bits']}{'-GCM' if match['mode'] == 'GCM' else ''}-{match['hash']}"
 
 
-def _texts(conf: JavaConf, path: Path, names: dict[str, str]) -> Iterator[tuple[Path, Given]]:
-    for key, name in names.items():
+def _sasl_table(conf: JavaConf, section: Path, class_key: str, **names: str) -> Givens:
+    """The login that a class asks for. ``names``: the settings of the keys that only this side has."""
+    givens: Givens = {(*section, "sasl"): _given(conf, class_key, {})}
+    for key, name in {**names, "bookkeeper.sasl.servicename": "service"}.items():
         if (text := conf.text(key)) is not None:
-            yield (*path, name), _given(conf, key, text)
+            givens[*section, "sasl", name] = _given(conf, key, text)
+    return givens
 
 
-def _truth(conf: JavaConf, key: str) -> bool:
-    text = conf.text(key) or "false"
-    if text.lower() not in TRUE | FALSE:
-        raise ConfigurationError(f"{conf.written(key)}: neither true nor false")
-    return text.lower() in TRUE
+def _is_on(conf: JavaConf, key: str) -> bool:
+    return truth(conf.text(key) or "false", conf.written(key), is_java=True)
 
 
 def _given(conf: JavaConf, key: str, value: object) -> Given:

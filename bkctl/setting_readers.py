@@ -76,7 +76,7 @@ def _parsed(each: Described, text: str, written: str) -> object:
     if each.type == _DIRECTORIES:
         return [part.strip() for part in text.split(",") if part.strip()]
     if each.type is bool:
-        return _truth(text, written)
+        return truth(text, written)
     if each.type in {int, float}:
         return _number(text, written, is_decimal=each.type is float)
     if each.choices and (reason := _refusal(each, text)):
@@ -126,7 +126,7 @@ def java_values(conf: JavaConf, settings: Iterable[Described]) -> Givens:
         if each.type == _DIRECTORIES:
             value = list(conf.texts(key)) or None
         elif isinstance(value, str) and each.type is bool:
-            value = _truth(value, conf.written(key), is_java=True)
+            value = truth(value, conf.written(key), is_java=True)
         elif isinstance(value, str) and each.type in {int, float}:
             value = _java_number(conf, each, java, key, value)
         if value is not None:
@@ -158,7 +158,8 @@ def _java_number(conf: JavaConf, each: Described, java: Java, key: str, text: st
     return number
 
 
-def _truth(text: str, written: str, *, is_java: bool = False) -> bool:
+def truth(text: str, written: str, *, is_java: bool = False) -> bool:
+    """The value of a switch; ConfigurationError with ``written``. Java reads no 0 and 1."""
     if text.lower() not in TRUE | FALSE or (is_java and text in {"0", "1"}):
         raise ConfigurationError(f"{written}: neither true nor false")
     return text.lower() in TRUE

@@ -194,11 +194,28 @@ def test_a_bookie_by_javas_keys(tmp_path: Path) -> None:
         (ROLES + "authorizedRoles=a\n", "roles need TLS"),
         (TLS + ROLES, "needs the roles: set authorizedRoles"),
         ("authorizedRoles=a\n", "authorizedRoles. needs bookieAuthProviderFactoryClass="),
+        (TLS + "tlsClientAuthentication=yess\n", "tlsClientAuthentication = yess: neither true nor false"),
     ],
 )
 def test_protection_that_a_bookie_would_not_give_is_refused(tmp_path: Path, conf: str, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         bookie_of(tmp_path, conf=conf)
+
+
+@pytest.mark.parametrize(
+    ("conf", "sentence"),
+    [
+        (
+            TLS + "tlsHostnameVerificationEnabled=yess\n",
+            "tlsHostnameVerificationEnabled = yess: neither true nor false",
+        ),
+        (TLS + "tlsClientAuthentication=1\n", "tlsClientAuthentication = 1: neither true nor false"),
+        (f"clientAuthProviderFactoryClass={ROLES.partition('=')[2]}", "bkctl has only org.apache.bookkeeper.sasl"),
+    ],
+)
+def test_protection_that_a_client_would_not_use_is_refused(tmp_path: Path, conf: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        client_of(tmp_path, conf=conf)
 
 
 @pytest.mark.parametrize(
