@@ -26,9 +26,9 @@ def width_on_terminal() -> int | None:
 
 def show_page(text: str, environment: Mapping[str, str], *, is_paged: bool, is_colored: bool | None) -> None:
     """Print a page; on a terminal through ``$PAGER`` or less, unless ``is_paged`` is false or there is none."""
-    command = shlex.split(environment.get("PAGER") or _DEFAULT)
+    command = _words(environment.get("PAGER") or _DEFAULT)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    if not (is_paged and is_terminal and shutil.which(command[0])):
+    if not (is_paged and is_terminal and command and shutil.which(command[0])):
         typer.echo(text, color=is_colored)
         return
     sys.stdout.flush()
@@ -39,3 +39,11 @@ def show_page(text: str, environment: Mapping[str, str], *, is_paged: bool, is_c
         subprocess.run(command, input=f"{shown}\n".encode(), env=variables, check=False)  # noqa: S603  the user's pager
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _words(command: str) -> list[str]:
+    """Words of a command line; none if a shell could not run it either."""
+    try:
+        return shlex.split(command)
+    except ValueError:  # a quote that does not close
+        return []

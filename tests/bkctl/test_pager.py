@@ -40,6 +40,13 @@ def test_the_pager_of_the_user_is_run_with_its_options() -> None:
         assert "# PAGED: You were paged" in terminal.wait_for_prompt()
 
 
+@pytest.mark.parametrize("pager", ["less '", " ", "no-such-pager"])
+def test_a_pager_that_cannot_run_is_left_out(pager: str) -> None:
+    with Terminal(80, PAGER=pager) as terminal:
+        terminal.bkctl("help", PAGE)
+        assert "deleted." in terminal.wait_for_prompt()
+
+
 def test_without_the_pager_no_line_is_longer_than_the_terminal_is_wide() -> None:
     with Terminal(60, PAGER="false") as terminal:
         terminal.bkctl("help", "--no-pager", PAGE)
