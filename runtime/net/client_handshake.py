@@ -12,7 +12,7 @@ import os
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from bkctl.runtime.errors import AuthenticationError, ProtocolError
 from bkctl.runtime.net.tls_failures import alert_sentence, handshake_sentence
@@ -27,10 +27,11 @@ from bkctl.runtime.protocol.v3_handshake import (
     encode_auth_request,
     encode_start_tls_request,
 )
-from bkctl.runtime.security.exchange import ClientExchange
-from bkctl.runtime.security.login import client_logins
-from bkctl.runtime.security.tls_contexts import TlsContexts, client_contexts
+from bkctl.runtime.security.exchange import PLUGIN, ClientExchange
 from bkctl.runtime.security_config import BookieClientConfig
+
+if TYPE_CHECKING:
+    from bkctl.runtime.security.tls_contexts import TlsContexts
 
 AnswerT = TypeVar("AnswerT", StartTlsAnswer, AuthAnswer)
 
@@ -53,9 +54,11 @@ class ClientSecurity:
         """Read the files of the settings; None for clear text without a login. ConfigurationError."""
         if config.tls is None and config.sasl is None:
             return None
+        # Slow to import, and most commands need neither.
+        from bkctl.runtime.security.login import client_logins  # noqa: PLC0415
+        from bkctl.runtime.security.tls_contexts import client_contexts  # noqa: PLC0415
+
         contexts = None if config.tls is None else client_contexts(config.tls, os.environ)
-        if contexts is not None:
-            contexts.current()
         return cls(config, contexts, None if config.sasl is None else client_logins(config.sasl, os.environ))
 
 
@@ -125,23 +128,23 @@ class ClientHandshake(asyncio.BufferedProtocol):
     ) -> None:
         exchange = new_login(host)
         token = await asyncio.to_thread(exchange.first_token)  # GSSAPI may ask a server for a ticket
-        answer = await self._auth(transport, exchange.plugin, token)
+        answer = await self._auth(transport, token)
         while answer.plugin_name != NO_PLUGIN:
             self.has_begun_login = True
             token = await asyncio.to_thread(exchange.answer, answer.payload)
             if exchange.is_complete:
                 if token:  # the last one of GSSAPI, which a Java bookie does not answer; requests may follow at once
-                    transport.write(encode_auth_request(exchange.plugin, token))
+                    transport.write(encode_auth_request(PLUGIN, token))
                 return
-            answer = await self._auth(transport, exchange.plugin, token)
+            answer = await self._auth(transport, token)
 
-    async def _auth(self, transport: asyncio.Transport, plugin: str, token: bytes) -> AuthAnswer:
+    async def _auth(self, transport: asyncio.Transport, token: bytes) -> AuthAnswer:
         """One step of a login; AuthenticationError if the bookie refuses it."""
-        transport.write(encode_auth_request(plugin, token))
+        transport.write(encode_auth_request(PLUGIN, token))
         answer = await self._next(AuthAnswer)
         if answer.status is not Status.OK:
             raise AuthenticationError(self._refused_login())
-        if answer.plugin_name not in {plugin, NO_PLUGIN}:
+        if answer.plugin_name not in {PLUGIN, NO_PLUGIN}:
             raise AuthenticationError(f"it expects a login of the kind {answer.plugin_name}, not SASL")
         return answer
 

@@ -433,3 +433,9 @@ def test_errors_of_the_disk_name_the_file() -> None:
     assert describe(OSError(28, "No space left on device", "/data/x"), Settings()) == "/data/x: No space left on device"
     assert describe(ConfigurationError("as it is"), Settings()) == "as it is"
     assert describe(MetadataUnavailableError("gone"), Settings()) == "gone"
+
+
+def test_connections_without_tls_do_not_pay_for_it() -> None:
+    code = "import sys, bkctl.runtime.net.pool, bkctl.runtime.client; print(*sys.modules)"
+    finished = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert {each.partition(".")[0] for each in finished.stdout.split()}.isdisjoint({"cryptography", "gssapi"})
