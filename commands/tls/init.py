@@ -9,6 +9,7 @@ import socket
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
+import msgspec
 import typer
 
 from bkctl.commands.command import command
@@ -143,7 +144,7 @@ def _plan(files: AuthorityFiles, missing: Sequence[MissingFiles], *, is_new: boo
         return plan.emptied(f"everything is in {files.directory} already")
     what = "a certificate authority and " if is_new else ""
     sentence = f"will make {what}files in {', '.join(each.wanted.directory for each in missing)}"
-    return Plan(root="", instance_id=None, subject=files.directory, items=items, summary=(sentence,))
+    return msgspec.structs.replace(plan, summary=(sentence,))
 
 
 def _settings_text(wanted: Sequence[WantedCertificate]) -> str:

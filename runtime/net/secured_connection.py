@@ -24,7 +24,7 @@ from bkctl.runtime.protocol.codec import handshake_answer
 from bkctl.runtime.protocol.messages import AuthAnswer, AuthCall, HandshakeCall, RefusedCall, StartTlsCall
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.security.alerting_context import AlertingContext, AlertRoute
-from bkctl.runtime.security.exchange import BookieExchange
+from bkctl.runtime.security.exchange import PLUGIN, BookieExchange
 
 _TLS_HANDSHAKE: Final = 0x16
 """First byte of a ClientHello. A frame begins with it only from 352 MiB on."""
@@ -245,11 +245,11 @@ class SecuredConnection(ServerConnection):
         assert begin is not None, "without logins, every client has logged in"
         login = self._login or begin()
         is_for_tls = self._security.is_tls_required and self._step is _Step.CLEAR
-        if call.plugin_name == login.plugin and is_for_tls and self._auth_count == 1:
+        if call.plugin_name == PLUGIN and is_for_tls and self._auth_count == 1:
             self._early_auth = call
             self._early_wait = self._loop.call_later(_EARLY_AUTH_S, self._refuse_auth, call)
             return
-        if call.plugin_name != login.plugin or is_for_tls:
+        if call.plugin_name != PLUGIN or is_for_tls:
             self._refuse_auth(call)
             return
         if self._login is None:
@@ -262,7 +262,7 @@ class SecuredConnection(ServerConnection):
             self._send_answer(call, Status.UNAUTHORIZED)
             self._refuse()
             return
-        self._send_answer(call, AuthAnswer(call.txn_id, Status.OK, login.plugin, token))
+        self._send_answer(call, AuthAnswer(call.txn_id, Status.OK, PLUGIN, token))
         if login.identity is not None:
             self._security.measures.logins_count += 1
             self._has_logged_in = True

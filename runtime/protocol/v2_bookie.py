@@ -90,7 +90,7 @@ def decode_packets(payloads: Sequence[bytes], frame_bytes_max: int) -> list[Call
     """Calls of binary packets; consecutive adds to one ledger become one run. If the last call is Junk, close."""
     calls: list[Call] = []
     run: AddRun | None = None
-    run_header = _COUNT_MAX
+    run_header = 0
     for payload in payloads:
         if len(payload) < _HEADER.size:
             calls.append(Junk("a binary packet is too short"))
@@ -105,7 +105,7 @@ def decode_packets(payloads: Sequence[bytes], frame_bytes_max: int) -> list[Call
         calls.append(call)
         if isinstance(call, Junk):
             break
-        run, run_header = (call, header) if isinstance(call, AddRun) else (None, _COUNT_MAX)
+        run, run_header = call if isinstance(call, AddRun) else None, header
     return calls
 
 

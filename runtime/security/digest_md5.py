@@ -11,7 +11,6 @@ from typing import Final
 
 from bkctl.runtime.errors import AuthenticationError
 
-PLUGIN: Final = "sasl"
 REALM: Final = "bookkeeper"
 """Realm of a bookie's users; Java uses the same word as service and server name."""
 _DIGEST_URI: Final = "bookkeeper/bookkeeper"
@@ -37,11 +36,6 @@ class DigestMd5Client:
         self._cnonce = nonce
         self._expected: str | None = None
         self._is_complete = False
-
-    @property
-    def plugin(self) -> str:
-        """The plugin's name."""
-        return PLUGIN
 
     @property
     def is_complete(self) -> bool:
@@ -107,11 +101,6 @@ class DigestMd5Bookie:
         self._nonce = nonce
         self._step = _Stage.CHALLENGE
         self._identity: str | None = None
-
-    @property
-    def plugin(self) -> str:
-        """The plugin's name."""
-        return PLUGIN
 
     @property
     def identity(self) -> str | None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
+
+PLUGIN: Final = "sasl"
+"""Name of the plugin in AUTH messages: Java has one for all mechanisms of SASL."""
 
 
 class ClientExchange(Protocol):
     """One login of a client; pure: tokens in, tokens out. AuthenticationError ends it."""
-
-    @property
-    def plugin(self) -> str:
-        """The plugin's name, in every AUTH message: ``sasl``."""
 
     def first_token(self) -> bytes:
         """The token of the first AUTH message; may be empty."""
@@ -25,10 +24,6 @@ class ClientExchange(Protocol):
 
 class BookieExchange(Protocol):
     """One login at a bookie, its side; pure. AuthenticationError ends it."""
-
-    @property
-    def plugin(self) -> str:
-        """The only plugin's name that this bookie accepts."""
 
     def answer(self, token: bytes) -> bytes:
         """The token that answers the client's; AuthenticationError."""

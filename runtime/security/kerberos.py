@@ -15,7 +15,6 @@ from gssapi.exceptions import GSSError
 
 from bkctl.runtime.errors import AuthenticationError, ConfigurationError
 from bkctl.runtime.security.client_login import KerberosLogin
-from bkctl.runtime.security.digest_md5 import PLUGIN
 
 _TOKEN_BYTES_MAX: Final = 64 * 1024
 """A ticket with the groups of a Windows domain has up to 48 KiB. It bounds what a hostile token costs."""
@@ -36,11 +35,6 @@ class GssapiClient:
         self._login = login
         self._context: gssapi.SecurityContext | None = None
         self._is_complete = False
-
-    @property
-    def plugin(self) -> str:
-        """The plugin's name."""
-        return PLUGIN
 
     @property
     def is_complete(self) -> bool:
@@ -101,11 +95,6 @@ class GssapiBookie:
         self._is_allowed = is_allowed
         self._has_offered = False
         self._identity: str | None = None
-
-    @property
-    def plugin(self) -> str:
-        """The plugin's name."""
-        return PLUGIN
 
     @property
     def identity(self) -> str | None:
