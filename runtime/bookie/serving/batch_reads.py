@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-
-from bkctl.runtime.bookie.serving.reads import READS_LANE
 from bkctl.runtime.ports import Workers
 from bkctl.runtime.protocol.messages import BatchReadRequest
 from bkctl.storage.engine.engine import LedgerDirectoryEngine
 from bkctl.storage.errors import StorageError
-
-logger = logging.getLogger(__name__)
 
 _ANSWER_BYTES = 36
 """The frame of an answer, without entries."""
@@ -18,7 +13,7 @@ _LENGTH_BYTES = 4
 
 
 async def read_batch(
-    workers: Workers, engine: LedgerDirectoryEngine, call: BatchReadRequest, first_body: bytes
+    workers: Workers, lane: str, engine: LedgerDirectoryEngine, call: BatchReadRequest, first_body: bytes
 ) -> list[bytes]:
     """The bodies of a batch, of which the first one was found; the first entry that cannot be read ends it."""
     bodies = [first_body]
@@ -33,10 +28,10 @@ async def read_batch(
         if cached is None:
             try:
                 found = await workers.run(
-                    READS_LANE, engine.stored.read_run, call.ledger_id, entry_id, count - len(bodies), left_bytes
+                    lane, engine.stored.read_run, call.ledger_id, entry_id, count - len(bodies), left_bytes
                 )
-            except (StorageError, OSError) as error:
-                logger.error("cannot read ledger %d entry %d: %s", call.ledger_id, entry_id, error)
+            except (StorageError, OSError):
+                break  # the client asks for this entry next, and gets the error
         if not found:
             break
         for offset, body in enumerate(found):

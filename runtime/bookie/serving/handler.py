@@ -313,13 +313,17 @@ class BookieRequestHandler:
     ) -> ReadAnswer | EntriesAnswer:
         """What is stored, with the status of the first entry."""
         if isinstance(call, ReadCall):
-            status, body = await self._find(engine, call.ledger_id, call.entry_id)
+            status, body = await self._find(engine, call.ledger_id, call.entry_id, self._urgent_reads)
             return ReadAnswer(call.txn_id, status, body, None)
-        status, body = await self._find(engine, call.ledger_id, call.first_entry_id)
-        bodies = [] if body is None else await read_batch(self._workers, engine, call, body)
+        is_urgent = call.is_high_priority or call.fence_with is not None
+        reads = self._urgent_reads if is_urgent else self._reads
+        status, body = await self._find(engine, call.ledger_id, call.first_entry_id, reads)
+        bodies = [] if body is None else await read_batch(self._workers, reads.lane, engine, call, body)
         return EntriesAnswer(call.txn_id, status, bodies)
 
-    async def _find(self, engine: LedgerDirectoryEngine, ledger_id: int, entry_id: int) -> tuple[Status, bytes | None]:
+    async def _find(
+        self, engine: LedgerDirectoryEngine, ledger_id: int, entry_id: int, reads: ReadBatcher
+    ) -> tuple[Status, bytes | None]:
         is_last = entry_id == INVALID_ENTRY_ID
         body = None if is_last else engine.find_cached(ledger_id, entry_id)
         if body is not None:
@@ -327,7 +331,7 @@ class BookieRequestHandler:
         cached = engine.last_cached(ledger_id) if is_last else None
         job = new_read(engine, ledger_id, entry_id, needs_last_entry=is_last)
         may_lack = _may_lack_entries(engine, ledger_id)
-        return _join(job, cached, await self._urgent_reads.read(job), may_lack)
+        return _join(job, cached, await reads.read(job), may_lack)
 
     async def _keep_lac(self, connection: Responder, call: WriteLacCall) -> None:
         try:

@@ -86,7 +86,7 @@ class ReadBatcher:
 
     def __init__(self, workers: Workers, lane: str) -> None:
         self._workers = workers
-        self._lane = lane
+        self.lane = lane
         self._log = LimitedLog(logger, _LOG_INTERVAL_S, "errors", logging.ERROR)
         self._jobs: list[EntryRead] = []
         self._callbacks: list[ReadDone] = []
@@ -124,7 +124,7 @@ class ReadBatcher:
         for start in range(0, len(jobs), _JOBS_PER_TURN_MAX):
             turn = slice(start, start + _JOBS_PER_TURN_MAX)
             try:
-                outcomes = await self._workers.run(self._lane, read_all, jobs[turn])
+                outcomes = await self._workers.run(self.lane, read_all, jobs[turn])
             except Exception as error:
                 # No memory, or a defect of bkctl. Clients must not wait for ever, and the other turns must go on.
                 if not is_exhaustion(error):

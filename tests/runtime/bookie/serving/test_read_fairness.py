@@ -27,6 +27,12 @@ from bkctl.runtime.ports import BookieInfo
 from bkctl.runtime.protocol import v3
 from bkctl.runtime.protocol.messages import AddAnswer, ListEntriesAnswer, ReadAnswer
 from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.protocol.v2_batch_reads import (
+    BatchReadAnswer,
+    BatchReadCall,
+    decode_batch_read_answer,
+    encode_batch_read,
+)
 from bkctl.storage.config import EngineConfig
 from bkctl.storage.engine.replay import checkpoint_now
 from tests.runtime.net.memory_bookie import LOOPBACK
@@ -133,6 +139,28 @@ async def test_adds_and_urgent_reads_do_not_wait_for_a_backlog_of_reads(bookie: 
         assert await body_read(other, 5005) == 5001
         bookie.open_gates()
         assert [await body_read(greedy, entry_id) for entry_id in range(BACKLOG)] == list(range(BACKLOG))
+
+
+async def test_batch_reads_wait_in_the_lane_of_their_priority(bookie: GatedBookie) -> None:
+    ordinary = encode_batch_read(BatchReadCall(1, LEDGER, 0, 10, 1 << 20))
+    urgent = bytearray(encode_batch_read(BatchReadCall(2, LEDGER, 100, 10, 1 << 20)))
+    urgent[7] = 4  # the flag for high priority, in the last byte of the header
+    bookie.hold_reads()
+    reader, writer = await asyncio.open_connection(LOOPBACK, bookie.port)
+    writer.write(ordinary)
+    writer.write(urgent)
+    first = await next_batch(reader)
+    bookie.open_gates()
+    second = await next_batch(reader)
+    writer.close()
+    assert (first.request_id, len(first.bodies)) == (2, 10)
+    assert (second.request_id, len(second.bodies)) == (1, 10)
+
+
+async def next_batch(reader: asyncio.StreamReader) -> BatchReadAnswer:
+    async with asyncio.timeout(60):
+        length = int.from_bytes(await reader.readexactly(4), "big")
+        return decode_batch_read_answer(await reader.readexactly(length))
 
 
 async def test_a_read_of_another_client_waits_for_one_round_at_most(bookie: GatedBookie) -> None:
