@@ -54,6 +54,7 @@ async def show_info(
         context.console.rows(_TABLE, rows)
         silent = [row for row in rows if row["problem"] is not None]
         if rows and len(silent) == len(rows):
-            await require_access(client.ports)
+            if any(row["reachable"] for row in silent):
+                await require_access(client.ports)
             raise BookieUnavailableError(str(silent[0]["id"]), str(silent[0]["problem"]))
     return Outcome.PARTIAL if silent else Outcome.OK

@@ -4,37 +4,54 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from typing import TypeAlias
 
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import SILENCE, AuthenticationRequiredError, BookieError
 from bkctl.storage.errors import BkctlError
 
+_Answer: TypeAlias = AuthenticationRequiredError | bool | None
+
 
 async def require_access(ports: ClientPorts, needed: Collection[str] = ()) -> None:
     """AuthenticationRequiredError if a bookie of ``needed`` refuses this client, or if all that answer do.
 
-    Asks each registered bookie once. Single bookies that refuse, for example with an expired certificate, do not stop
-    work that can use the others. MetadataError.
+    Asks the registered bookies, and waits only until one accepts and those of ``needed`` have answered. Single bookies
+    that refuse, for example with an expired certificate, do not stop work that can use the others. MetadataError.
     """
-    live = sorted((await ports.registrations.snapshot()).live)
-    accepted, refusals = 0, list[AuthenticationRequiredError]()
-
-    async def ask(bookie_id: str) -> None:
-        nonlocal accepted
-        try:
-            await ports.bookies.info(bookie_id)
-        except AuthenticationRequiredError as error:
-            refusals.append(error)
-        except SILENCE:
-            pass
-        except BookieError:
-            accepted += 1
-        except BkctlError:
-            pass  # it is no longer registered, or its address is unknown
-        else:
-            accepted += 1
-
-    await asyncio.gather(*map(ask, live))
+    live = (await ports.registrations.snapshot()).live
+    unanswered = live.intersection(needed)
+    refusals: list[AuthenticationRequiredError] = []
+    asked = {asyncio.create_task(_ask(ports, bookie_id)): bookie_id for bookie_id in sorted(live)}
+    waiting = set(asked)
+    is_accepted = False
+    try:
+        while waiting and (unanswered or not is_accepted):
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                unanswered -= {asked[task]}
+                answer = task.result()
+                if isinstance(answer, AuthenticationRequiredError):
+                    refusals.append(answer)
+                is_accepted = is_accepted or answer is True
+    finally:
+        for task in waiting:
+            task.cancel()
     for error in sorted(refusals, key=lambda error: error.bookie_id):
-        if not accepted or error.bookie_id in needed:
+        if not is_accepted or error.bookie_id in needed:
             raise error
+
+
+async def _ask(ports: ClientPorts, bookie_id: str) -> _Answer:
+    """Whether a bookie accepts this client; None if it did not answer or has no known address."""
+    try:
+        await ports.bookies.info(bookie_id)
+    except AuthenticationRequiredError as error:
+        return error
+    except SILENCE:
+        return None
+    except BookieError:
+        return True
+    except BkctlError:
+        return None
+    return True
