@@ -76,7 +76,7 @@ class Realm:
         self._run("kadmin.local", "-r", REALM, "-q", f"ktadd -k {keytab} {principal}")
 
     def drop_ticket(self) -> None:
-        """As if nobody had run kinit."""
+        """As if kinit had never run."""
         (self.directory / "tickets").unlink()
 
     def get_ticket(self) -> None:

@@ -16,6 +16,7 @@ from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.gate import open_change
 from bkctl.commands.session import open_session
 from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.client.access import require_access
 from bkctl.runtime.client.api import quorum_warning
 from bkctl.runtime.client.write_test import WriteTestConfig, WriteTestResult, run_write_test
 from bkctl.runtime.errors import ConfigurationError
@@ -112,6 +113,7 @@ async def _run(context: CommandContext, config: WriteTestConfig, ledger_count: i
         console.warn(warning)
     async with open_session(context) as session:
         client = await session.client()
+        await require_access(client.ports)
         writable_count = len(await session.registrations.writable())
         plan = session.plan(
             summary=(

@@ -12,6 +12,7 @@ from cryptography import x509
 from bkctl.runtime.config import ClientConfig
 from bkctl.runtime.errors import AuthenticationError, BookieError, ProtocolError
 from bkctl.runtime.net.client_handshake import ClientSecurity
+from bkctl.runtime.net.frame_connection import reason_of_failure
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.net.pool import BookiePool
 from bkctl.runtime.net.tls_probe import ShownTls, look
@@ -35,7 +36,7 @@ async def findings_of_bookie(
     except AuthenticationError as error:
         refusal = CertificateFinding(Severity.CRITICAL, "handshake", str(error))
     except (OSError, ProtocolError) as error:
-        reason = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
+        reason = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else reason_of_failure(error)
         yield CertificateFinding(Severity.CRITICAL, "connection", reason)
         return
     if refusal is not None:

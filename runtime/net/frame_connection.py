@@ -224,7 +224,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         except TimeoutError:
             self._lose(f"no connection to {where} within {timeout_s:g} s")
         except (OSError, ValueError, OverflowError) as error:  # the last two: an invalid host or port
-            self._lose(f"cannot connect to {where}: {_reason_of(error)}")
+            self._lose(f"cannot connect to {where}: {reason_of_failure(error)}")
         except (AuthenticationError, ConfigurationError) as error:
             self._refuse(str(error))
         except BkctlError as error:
@@ -330,7 +330,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._end_pending(reason)
 
 
-def _reason_of(error: Exception) -> str:
+def reason_of_failure(error: Exception) -> str:
+    """Why a connection failed, in the words of the system, without its number."""
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return str(error)

@@ -86,8 +86,14 @@ async def write_and_read(metadata_uri: str, security: BookieClientConfig) -> Non
 
 def test_a_bookie_with_tls_and_logins_serves_clients_that_have_both(start: Start, files: TestAuthority) -> None:
     start.run(tables(files, "is_required = true", "[bookie.sasl]", f'jaas_file = "{files.file("jaas.conf")}"'))
+    listed = run_bkctl("bookie", "list", "-u", start.metadata_uri, BKCTL_OUTPUT="")
+    assert "warning: bookie 127.0.0.1:" in listed.stderr
+    assert "it serves only clients that use TLS or log in: set bookie_client.tls" in listed.stderr
     registered = run_bkctl("bookie", "list", "-o", "json", "-u", start.metadata_uri)
-    assert registered.exit_code in {0, 6}, registered.stderr
+    assert registered.exit_code == 0, registered.stderr
+    written = run_bkctl("ledger", "write-test", "-E", "1", "-W", "1", "-A", "1", "-u", start.metadata_uri)
+    assert written.exit_code == 11, written.stderr
+    assert run_bkctl("ledger", "list", "-o", "name", "-u", start.metadata_uri).stdout == ""
     tls = ClientTlsConfig(ca_file=str(files.file("ca.pem")))
     files.file("password-file").write_text(PASSWORD)
     files.file("password-file").chmod(0o600)
@@ -140,11 +146,11 @@ def test_files_that_cannot_be_used_refuse_the_start(
 
 
 def test_only_permitted_users_start_a_bookie(start: Start) -> None:
-    refused = run_bkctl(*start.arguments("[bookie]\npermitted_startup_users = ['somebody-else', 'another']"))
+    refused = run_bkctl(*start.arguments("[bookie]\npermitted_startup_users = ['other-user', 'third-user']"))
     assert refused.exit_code == 1, refused.stderr
     assert f"user {getpass.getuser()} may not start this bookie" in refused.stderr
     assert not (start.directory / "j").exists()
-    refused = run_bkctl(*start.arguments(""), "--set", "permittedStartupUsers=somebody-else,another")
+    refused = run_bkctl(*start.arguments(""), "--set", "permittedStartupUsers=other-user,third-user")
     assert "may not start this bookie" in refused.stderr
-    start.run(f"[bookie]\npermitted_startup_users = ['somebody-else', '{getpass.getuser()}']")
+    start.run(f"[bookie]\npermitted_startup_users = ['other-user', '{getpass.getuser()}']")
     assert start.end() == 0

@@ -109,7 +109,8 @@ def test_a_bookie_without_tls_and_no_bookie_at_all(metadata_uri: str, client: Ce
         plain = check(client, bookie.bookie_id)
     assert (plain.exit_code, set(findings(plain))) == (10, {"handshake"})
     assert "it does not use TLS" in findings(plain)["handshake"][1]
-    nobody = check(client, f"{LOOPBACK}:{free_port()}")
-    assert (nobody.exit_code, set(findings(nobody))) == (10, {"connection"})
+    absent = check(client, f"{LOOPBACK}:{free_port()}")
+    assert (absent.exit_code, set(findings(absent))) == (10, {"connection"})
+    assert findings(absent)["connection"] == ("critical", "Connection refused")
     bad = run_bkctl("tls", "check", "--bookie", "b1")
     assert (bad.exit_code, "give HOST:PORT" in bad.stderr) == (2, True)
