@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, cast
 
 from bkctl.runtime.admin.connections import AdminConnection, AdminRoom
+from bkctl.runtime.net.tls_upgrade import pass_on
 from bkctl.runtime.security.roles import first_role
 from bkctl.storage.advice import without_path
 from bkctl.storage.errors import BkctlError
@@ -107,15 +108,8 @@ class TlsHandshake(asyncio.Protocol):
             task.cancel()
 
     def _pass_on(self, transport: asyncio.Transport) -> None:
-        """Give the bytes that have arrived to the protocol of TLS, which has just replaced this one."""
-        early, self._early = memoryview(bytes(self._early)), bytearray()
-        protocol = cast("asyncio.BufferedProtocol", transport.get_protocol())
-        while early and not self._is_lost:
-            room = memoryview(protocol.get_buffer(len(early)))
-            size = min(len(early), len(room))
-            room[:size] = early[:size]
-            protocol.buffer_updated(size)
-            early = early[size:]
+        early, self._early = self._early, bytearray()
+        pass_on(transport, early)
 
 
 def is_authorized(transport: asyncio.BaseTransport | None, tls: AdminTls) -> bool:

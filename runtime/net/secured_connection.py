@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import ssl
-from typing import Final, cast
+from typing import Final
 
 from bkctl.runtime.errors import AuthenticationError
 from bkctl.runtime.net.bookie_security import (
@@ -20,6 +20,7 @@ from bkctl.runtime.net.bookie_security import (
     ProtectionFailure,
 )
 from bkctl.runtime.net.server_connection import ServerConnection, Shared, Standing
+from bkctl.runtime.net.tls_upgrade import pass_on
 from bkctl.runtime.protocol.codec import handshake_answer
 from bkctl.runtime.protocol.messages import AuthAnswer, AuthCall, HandshakeCall, RefusedCall, StartTlsCall
 from bkctl.runtime.protocol.status import Status
@@ -170,15 +171,8 @@ class SecuredConnection(ServerConnection):
         self._loop.call_soon(self._loop.call_soon, self._feed, hello)
 
     def _feed(self, hello: bytes) -> None:
-        if self._transport is None or (protocol := self._transport.get_protocol()) is self:
-            return
-        protocol = cast("asyncio.BufferedProtocol", protocol)
-        while hello:
-            space = memoryview(protocol.get_buffer(len(hello)))
-            count = min(len(space), len(hello))
-            space[:count] = hello[:count]
-            hello = hello[count:]
-            protocol.buffer_updated(count)
+        if self._transport is not None and self._transport.get_protocol() is not self:
+            pass_on(self._transport, hello)
 
     async def _start_tls(self) -> None:
         contexts, transport = self._security.contexts, self._transport

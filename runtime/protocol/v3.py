@@ -125,12 +125,7 @@ def decode_response(payload: bytes) -> Answer:
     ProtocolError, after which the connection must be closed, for invalid bytes, a status or operation that is not in
     the protocol, or a positive answer to an add without its inner message.
     """
-    try:
-        message = Response.FromString(payload)
-    except DecodeError as error:
-        raise ProtocolError("the bytes are not a v3 response") from error
-    if not message.IsInitialized():
-        raise ProtocolError("a v3 response misses a required field")
+    message = parse_response(payload)
     header = message.header
     status = STATUS_OF_CODE[message.status]
     if status is Status.UNAUTHORIZED and len(message.ListFields()) == _FIELDS_WITHOUT_OPERATION:
@@ -139,6 +134,17 @@ def decode_response(payload: bytes) -> Answer:
     if decode is None:
         return OtherAnswer(header.txnId, status)
     return decode(message, header.txnId, status)
+
+
+def parse_response(payload: bytes) -> Response:
+    """The message of an answer; ProtocolError."""
+    try:
+        message = Response.FromString(payload)
+    except DecodeError as error:
+        raise ProtocolError("the bytes are not a v3 response") from error
+    if not message.IsInitialized():
+        raise ProtocolError("a v3 response misses a required field")
+    return message
 
 
 _FIELDS_WITHOUT_OPERATION: Final = 2

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 import msgspec
-from google.protobuf.message import DecodeError
 
-from bkctl.runtime.errors import ProtocolError
-from bkctl.runtime.protocol.bookkeeper_wire_pb2 import AUTH, START_TLS, VERSION_THREE, OperationType, Request, Response
+from bkctl.runtime.protocol.bookkeeper_wire_pb2 import AUTH, START_TLS, VERSION_THREE, OperationType, Request
 from bkctl.runtime.protocol.framing import encode_frame
 from bkctl.runtime.protocol.messages import AuthAnswer
 from bkctl.runtime.protocol.status import STATUS_OF_CODE, Status
+from bkctl.runtime.protocol.v3 import parse_response
 
 NO_PLUGIN: Final = "AuthDisabledPlugin"
 """Name of the plugin in the answer of a bookie that requires no login (wire 12.1)."""
@@ -46,12 +45,7 @@ def encode_auth_request(plugin_name: str, token: bytes) -> bytes:
 
 def decode_handshake_answer(payload: bytes) -> HandshakeAnswer | None:
     """Decode one answer; None for an answer to another operation. ProtocolError for bytes that are no answer."""
-    try:
-        message = Response.FromString(payload)
-    except DecodeError as error:
-        raise ProtocolError("the bytes are not a v3 response") from error
-    if not message.IsInitialized():
-        raise ProtocolError("a v3 response misses a required field")
+    message = parse_response(payload)
     status = STATUS_OF_CODE[message.status]
     if message.header.operation == START_TLS:
         return StartTlsAnswer(status)

@@ -1,14 +1,20 @@
-"""Registrations that name another server as the admin port of a bookie: every user of ZooKeeper can write one."""
+"""Registrations that name another server as the admin port of a bookie, and such servers: every user of ZooKeeper can
+write one.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import threading
+from abc import ABC, abstractmethod
 
 from bkctl.runtime.metadata.bookies.service_info import BookieAddress, encode_service_info, rpc_service_info
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
-from tests.processes import run_bkctl
+from tests.processes import LOOPBACK, run_bkctl
 
 
 def register_admin_port(metadata_uri: str, bookie_id: str, host: str, port: int, *, is_https: bool = False) -> None:
@@ -24,3 +30,33 @@ def register_admin_port(metadata_uri: str, bookie_id: str, host: str, port: int,
             await store.create(path, encode_service_info(info), make_parents=True)
 
     asyncio.run(write())
+
+
+class LoopbackServer(ABC):
+    """A server on loopback, with one thread; it serves one connection after another until it is closed."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server((LOOPBACK, 0))
+        self.port = int(self._listening.getsockname()[1])
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Accept no more connections, and wait for the last one."""
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join()
+
+    @abstractmethod
+    def serve(self, connection: socket.socket) -> None:
+        """Serve a connection; an OSError ends it."""
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            with contextlib.suppress(OSError), connection:
+                connection.settimeout(30)
+                self.serve(connection)

@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from bkctl.commands.tls.authority_files import read_key
 from bkctl.runtime.security.certificates import Authority, new_authority
 from tests.certificate_files import CertificateFiles, write_certificate
 from tests.commands.bookie.admin_bookie import TOKEN, AdminBookie, running_bookie
-from tests.commands.bookie.registered_server import register_admin_port
+from tests.commands.bookie.registered_server import LoopbackServer, register_admin_port
 from tests.processes import LOOPBACK, BkctlResult, run_bkctl
 
 pytestmark = pytest.mark.cluster
@@ -118,35 +117,20 @@ def test_a_client_of_another_ca_is_refused_in_one_sentence(
     assert "it rejects the certificate of this client (bookie_client.tls.certificate_file)" in refused.stderr
 
 
-class TlsImpostor:
+class TlsImpostor(LoopbackServer):
     """An HTTPS server that keeps what it receives, and answers nothing."""
 
     def __init__(self, files: CertificateFiles) -> None:
         self.received = bytearray()
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(files.certificate, files.key)
-        self._listening = socket.create_server((LOOPBACK, 0))
-        self.port = int(self._listening.getsockname()[1])
         self.connections = 0
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
+        super().__init__()
 
-    def close(self) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        self._thread.join()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:
-                return
-            self.connections += 1
-            with contextlib.suppress(OSError), connection:
-                connection.settimeout(30)
-                with self._context.wrap_socket(connection, server_side=True) as secured:
-                    self.received += secured.recv(65536)
+    def serve(self, connection: socket.socket) -> None:
+        self.connections += 1
+        with self._context.wrap_socket(connection, server_side=True) as secured:
+            self.received += secured.recv(65536)
 
 
 @pytest.mark.parametrize(

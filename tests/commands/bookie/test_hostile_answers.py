@@ -7,14 +7,13 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from bkctl.runtime.admin.calls import ANSWER_BYTES_MAX
-from tests.commands.bookie.registered_server import register_admin_port
+from tests.commands.bookie.registered_server import LoopbackServer, register_admin_port
 from tests.processes import LOOPBACK, BkctlResult, run_bkctl
 
 pytestmark = pytest.mark.cluster
@@ -30,7 +29,7 @@ ENDLESS_BYTES = 256 * 1024 * 1024
 Answer = Callable[[socket.socket, str], None]
 
 
-class Impostor:
+class Impostor(LoopbackServer):
     """An HTTP server on loopback. ``requests``: what it received; ``sent_bytes``: of endless answers."""
 
     def __init__(self, metadata_uri: str, bookie_id: str, answer: Answer) -> None:
@@ -39,10 +38,7 @@ class Impostor:
         self.bookie_id = bookie_id
         self.answer = answer
         self._metadata_uri = metadata_uri
-        self._listening = socket.create_server((LOOPBACK, 0))
-        self.port = int(self._listening.getsockname()[1])
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
+        super().__init__()
 
     def register(self) -> None:
         register_admin_port(self._metadata_uri, self.bookie_id, LOOPBACK, self.port)
@@ -58,24 +54,12 @@ class Impostor:
             while self.sent_bytes < ENDLESS_BYTES:
                 self.sent_bytes += connection.send(block)
 
-    def close(self) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        self._thread.join()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:
-                return
-            with connection, contextlib.suppress(OSError):
-                connection.settimeout(30)
-                request = bytearray()
-                while b"\r\n\r\n" not in request and (part := connection.recv(65536)):
-                    request += part
-                self.requests.append(request.decode())
-                self.answer(connection, request.decode().split(" ", 2)[1])
+    def serve(self, connection: socket.socket) -> None:
+        request = bytearray()
+        while b"\r\n\r\n" not in request and (part := connection.recv(65536)):
+            request += part
+        self.requests.append(request.decode())
+        self.answer(connection, request.decode().split(" ", 2)[1])
 
 
 def says(value: object) -> Answer:
