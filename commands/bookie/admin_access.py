@@ -99,10 +99,7 @@ async def admin_of(
     if address is None:
         address = registered_address(bookie_id, await session.registrations.service_info(bookie_id))
     async with AdminClient(bookie_id, address, credentials=credentials, timeout_s=context.settings.timeout_s) as client:
-        try:
-            yield client
-        except BookieUnavailableError as error:
-            raise _with_advice(error, address) from error
+        yield client
 
 
 async def _registered(context: CommandContext, target: BookieTarget) -> AdminAddress:
@@ -145,10 +142,7 @@ async def open_admin(
     async with AdminClient(
         target.name, address, credentials=credentials, timeout_s=context.settings.timeout_s
     ) as client:
-        try:
-            yield client
-        except BookieUnavailableError as error:
-            raise _with_advice(error, address) from error
+        yield client
 
 
 @contextlib.asynccontextmanager
@@ -186,15 +180,6 @@ def _read_token(token_file: str | None) -> str | None:
     if not token.isprintable() or not 0 < len(token) <= _TOKEN_BYTES_MAX:
         raise InvalidArgumentError(f"the token file {path} must contain one line with the token")
     return token
-
-
-def _with_advice(error: BookieUnavailableError, address: AdminAddress) -> BookieUnavailableError:
-    if not isinstance(error.__cause__, OSError) or not address.host:
-        return error
-    reason = str(error).partition(": ")[2]
-    return BookieUnavailableError(
-        error.bookie_id, f"{reason}; it listens where httpServerHost says: an address that this machine can reach?"
-    )
 
 
 def _find(bookie_id: str | None, directory: str | None, context: CommandContext) -> BookieTarget:

@@ -153,9 +153,12 @@ def connection_error(bookie: str, address: AdminAddress, error: OSError) -> Bkct
     if isinstance(error, FileNotFoundError):
         return BookieUnavailableError(bookie, f"it does not run: there is no {address}")
     if isinstance(error, ConnectionRefusedError):
-        return BookieUnavailableError(bookie, f"no process listens on {address}")
-    reason = error.strerror or str(error) or "the connection was closed"
-    return BookieUnavailableError(bookie, f"cannot connect to {address}: {reason}")
+        reason = f"no process listens on {address}"
+    else:
+        reason = f"cannot connect to {address}: {error.strerror or str(error) or 'the connection was closed'}"
+    if address.host:
+        reason += "; it listens where httpServerHost says: an address that this machine can reach?"
+    return BookieUnavailableError(bookie, reason)
 
 
 def require_listener(bookie: str, address: AdminAddress, credentials: bytes) -> None:

@@ -14,7 +14,8 @@ from bkctl.runtime.admin.calls import AdminAddress
 from bkctl.runtime.errors import BookieUnavailableError
 from bkctl.runtime.metadata.bookies.service_info import BookieServiceInfo, Endpoint
 from tests.commands.bookie.admin_bookie import AdminBookie, running_bookie
-from tests.processes import HALTED_SESSION_MS, run_bkctl
+from tests.commands.bookie.registered_server import register_admin_port
+from tests.processes import HALTED_SESSION_MS, LOOPBACK, free_port, run_bkctl
 
 pytestmark = pytest.mark.cluster
 
@@ -40,6 +41,21 @@ def test_the_state_over_the_socket_and_over_tcp(bookie: AdminBookie) -> None:
     assert {k: v for k, v in remote.items() if k not in volatile} == {
         k: v for k, v in here.items() if k not in volatile
     }
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_several_bookies_the_advice_is_about_the_one_that_is_out_of_reach(
+    bookie: AdminBookie, is_first: bool
+) -> None:
+    port = free_port()
+    register_admin_port(bookie.metadata_uri, "10.0.0.9:3181", LOOPBACK, port)
+    ids = ["10.0.0.9:3181", bookie.bookie_id] if is_first else [bookie.bookie_id, "10.0.0.9:3181"]
+    asked = run_bkctl("bookie", "log-level", "info", *ids, BKCTL_METADATA_URI=bookie.metadata_uri)
+    assert asked.exit_code == 7
+    assert asked.stderr == (
+        f"error: bookie 10.0.0.9:3181: no process listens on admin port {LOOPBACK}:{port}; it listens where "
+        "httpServerHost says: an address that this machine can reach?\n"
+    )
 
 
 def test_the_bookie_of_the_settings(bookie: AdminBookie, tmp_path: Path) -> None:
