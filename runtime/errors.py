@@ -5,6 +5,7 @@ BkctlError
 │   └── PortInUseError          another process listens on the port
 ├── RefusedError                a safety condition is not met; nothing was changed
 ├── ConflictError               another process has locked or changed it
+│   └── LogTakenOverError       another process writes this log of ledgers now
 ├── AdminAccessError            no permission to use an admin interface
 ├── AuthenticationError         a login, a certificate or a role was not accepted
 ├── ProtocolError               a peer violated the protocol
@@ -32,6 +33,7 @@ BkctlError
 │   ├── NotEnoughBookiesError, DigestMismatchError, LedgerReadError
 │   └── LedgerRecoveryError
 │       └── AnswersMissingError    bookies that may have entries gave no valid answer
+├── LogNotFoundError, LogExistsError, LogPositionError    of a log of ledgers
 ├── BookieNotFoundError         no such bookie in this cluster
 ├── BookieFailedError           a running bookie failed, or its last flush failed
 ├── CookieError                 directories, cookie and cluster do not belong together
@@ -260,6 +262,32 @@ class AnswersMissingError(LedgerRecoveryError):
         self.entry_id = entry_id
         self.missing = dict(missing)
         self.fenced = tuple(sorted(fenced))
+
+
+class LogNotFoundError(BkctlError):
+    """There is no log of ledgers with this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no log {name}: bkctl log list shows all logs")
+
+
+class LogExistsError(BkctlError):
+    """There is a log of ledgers with this name already."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"log {name} exists already; nothing was changed")
+
+
+class LogPositionError(BkctlError):
+    """A log of ledgers has no entry at this position, or no longer."""
+
+
+class LogTakenOverError(ConflictError):
+    """Another process opened the log for writing, so this one no longer can write it."""
+
+    def __init__(self, name: str, own_name: str, other_name: str | None) -> None:
+        who = "it is being deleted" if other_name is None else f"{other_name} took over"
+        super().__init__(f"log {name}: {own_name} is no longer its writer: {who}; entries not acknowledged may be lost")
 
 
 class BookieNotFoundError(BkctlError):

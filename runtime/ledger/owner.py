@@ -15,19 +15,21 @@ _NAMESPACE = re.compile(
     r"|schema of (?P<schema>[^/]+/[^/]+)/.*",
     re.DOTALL,
 )
-_KINDS = ("compacted managed ledger", "managed ledger", "cursor", "schema", "delayed-delivery bucket", "topic")
+_KINDS = ("compacted managed ledger", "managed ledger", "cursor", "schema", "delayed-delivery bucket", "topic", "log ")
 """Kinds of owners of which the namespace is unknown."""
 
 
 def owner_of(custom_metadata: Mapping[str, bytes]) -> str | None:
     """The owner in words, such as ``topic persistent://t/ns/name``; None if the custom metadata names none.
 
-    Knows the keys of Pulsar; for other applications it returns their name. Accepts any bytes. The result has no
+    Knows the keys of Pulsar and of logs of ledgers; for other applications it returns their name. Accepts any bytes. The result has no
     control characters, which could affect the operator's terminal.
     """
     labels = {key: value.decode("utf-8", "replace") for key, value in custom_metadata.items() if value}
     application = labels.get("application")
     owner = None if application not in {None, "pulsar"} else _pulsar_owner(labels)
+    if application == "bkctl" and "bkctl/log" in labels:
+        owner = f"log {labels['bkctl/log']}"
     if owner is None and application is not None:
         component = labels.get("component")
         owner = f"application {application}" + (f", component {component}" if component else "")
@@ -43,7 +45,7 @@ def owner_group(owner: str) -> str:
     if found is not None:
         return found["topic"] or found["schema"]
     kind = next((kind for kind in _KINDS if owner.startswith(kind)), None)
-    return owner.partition(", ")[0] if kind is None else f"({kind})"
+    return owner.partition(", ")[0] if kind is None else f"({kind.rstrip()})"
 
 
 def _pulsar_owner(labels: Mapping[str, str]) -> str | None:

@@ -1,0 +1,1 @@
+"""Logs made of ledgers: one writer at a time, readers at any position."""

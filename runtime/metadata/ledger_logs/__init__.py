@@ -1,0 +1,1 @@
+"""The nodes of logs of ledgers: format, paths, changes by compare-and-set."""
