@@ -25,7 +25,8 @@ from bkctl.runtime.errors import BookieError, DigestMismatchError, LedgerReadErr
 _CELL_CHARACTERS_MAX = 100
 
 
-def _cell(value: object) -> str:
+def payload_cell(value: object) -> str:
+    """A payload in a table: cut if it is long."""
     text = plain(value)
     return text if len(text) <= _CELL_CHARACTERS_MAX else text[: _CELL_CHARACTERS_MAX - 3] + "..."
 
@@ -34,7 +35,7 @@ _TABLE = Table(
     "EntryList",
     Column("entry_id", "ENTRY", is_right=True),
     Column("size_bytes", "BYTES", is_right=True),
-    Column("payload", "PAYLOAD", _cell),
+    Column("payload", "PAYLOAD", payload_cell),
     name="entry_id",
 )
 
@@ -102,12 +103,13 @@ async def _print(context: CommandContext, entries: AsyncGenerator[Entry, None], 
                     {
                         "entry_id": str(entry.entry_id),
                         "size_bytes": len(entry.payload),
-                        "payload": _payload_text(entry.payload, form),
+                        "payload": payload_text(entry.payload, form),
                     }
                 )
 
 
-def _payload_text(payload: bytes, form: Form) -> str:
+def payload_text(payload: bytes, form: Form) -> str:
+    """A payload in this encoding."""
     match form:
         case Form.HEX:
             return payload.hex()

@@ -22,8 +22,8 @@ _KINDS = ("compacted managed ledger", "managed ledger", "cursor", "schema", "del
 def owner_of(custom_metadata: Mapping[str, bytes]) -> str | None:
     """The owner in words, such as ``topic persistent://t/ns/name``; None if the custom metadata names none.
 
-    Knows the keys of Pulsar and of logs of ledgers; for other applications it returns their name. Accepts any bytes. The result has no
-    control characters, which could affect the operator's terminal.
+    Knows the keys of Pulsar and of logs of ledgers; for other applications it returns their name. Accepts any bytes.
+    The result has no control characters, which could affect the operator's terminal.
     """
     labels = {key: value.decode("utf-8", "replace") for key, value in custom_metadata.items() if value}
     application = labels.get("application")

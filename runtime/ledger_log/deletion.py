@@ -6,6 +6,7 @@ no ledger that is forgotten, and the list never names a ledger that is gone. The
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 
 import msgspec
@@ -83,10 +84,8 @@ async def delete_log(client: LedgerClient, nodes: LogNodes, name: str) -> Releas
     """
     log = (await nodes.change(name, lambda log: None if log.is_deleted else to_deleted(log))).value
     if log.released and await _is_of(client, log.released[-1], log.log_id):
-        try:
+        with contextlib.suppress(LedgerNotFoundError):
             await client.open(log.released[-1], recover=True)
-        except LedgerNotFoundError:
-            pass
     result = await delete_released(client, nodes, name)
     if result.kept:
         raise MetadataFormatError(
