@@ -77,7 +77,7 @@ async def _append_all(writer: LogWriter, lines: list[bytes], listing: Listing) -
     sent: list[asyncio.Task[LogPosition]] = []
     try:
         for line in lines:
-            sent.append(await writer.submit(line))
+            sent.append(await writer.submit(line))  # noqa: PERF401  those before an error count
     finally:
         for result in await asyncio.gather(*sent, return_exceptions=True):
             if isinstance(result, BaseException):

@@ -27,6 +27,7 @@ class BookieRequest:
     entry_id: int = -1
     body: bytes = b""
     is_fencing: bool = False
+    is_recovery_add: bool = False
 
 
 Answer = Callable[[BookieRequest], ReadReply | LacReply | EntryList | Status]
@@ -53,7 +54,8 @@ class ModelBookies:
         is_high_priority: bool = False,
     ) -> None:
         assert 0 <= entry_id < 2**63
-        outcome = self._answer(BookieRequest("add", bookie_id, ledger_id, entry_id, body))
+        request = BookieRequest("add", bookie_id, ledger_id, entry_id, body, is_recovery_add=is_recovery_add)
+        outcome = self._answer(request)
         assert isinstance(outcome, Status)
         self._later(lambda: done(outcome))
 

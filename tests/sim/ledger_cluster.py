@@ -62,7 +62,7 @@ class LedgerCluster:
         """Create the metadata and the client."""
         await init_cluster(self.store, ROOT, LedgerTree.HIERARCHICAL, random.Random(1))
         self.ports = ClientPorts(
-            bookies=_Bookies(self._clock, self._answer, self.unwell),
+            bookies=_Bookies(self._clock, self.answer, self.unwell),
             clock=self._clock,
             ledgers=await open_ledger_store(self.store, ROOT, LedgerTree.HIERARCHICAL),
             registrations=RegistrationClient(self.store, ROOT),
@@ -116,7 +116,7 @@ class LedgerCluster:
                 if ensemble[index] not in without:
                     self.entries.setdefault((ensemble[index], ledger_id), {})[entry_id] = body
 
-    def _answer(self, request: BookieRequest) -> ReadReply | LacReply | EntryList | Status:
+    def answer(self, request: BookieRequest) -> ReadReply | LacReply | EntryList | Status:
         self.requests.append(request)
         place = (request.bookie_id, request.ledger_id)
         status = self.failing.get(request.bookie_id)
