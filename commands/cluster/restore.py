@@ -247,7 +247,7 @@ def _summary(
         f"ledgers created after {archive.header.created} that are not in the cluster now stay missing; bookies of "
         "bkctl keep their entries: they delete no ledgers until bkctl bookie gc confirm is run for each of them",
         "Java bookies delete these entries at their next garbage collection: do not start them while that matters",
-        *_maintenance_sentences(archive, target),
+        *_outside_sentences(archive, target),
         *_left_out("ledger", "missing from the cluster afterwards", expected.invalid_count, expected.invalid),
         *_left_out("other node", "unusable, or harmful to Java processes", expected.bad_count, expected.bad),
         *_id_sentences(archive, new_ids),
@@ -260,9 +260,13 @@ def _left_out(noun: str, why: str, count: int, named: list[str]) -> tuple[str, .
     return (f"will skip {counted(count, noun)}, {why}: {listed(named, separator='; ', total=count)}",)
 
 
-def _maintenance_sentences(archive: ArchiveSummary, target: RestoreTarget) -> tuple[str, ...]:
+def _outside_sentences(archive: ArchiveSummary, target: RestoreTarget) -> tuple[str, ...]:
     bookie_ids = sorted(archive.header.maintenance or ()) if target.is_fresh else []
-    return (f"will restore the maintenance of bookie {', '.join(bookie_ids)}",) if bookie_ids else ()
+    logs = archive.header.logs or {}
+    return (
+        *((f"will restore the maintenance of bookie {', '.join(bookie_ids)}",) if bookie_ids else ()),
+        *((f"will restore logs that are missing: {listed(sorted(logs))}",) if logs else ()),
+    )
 
 
 def _id_sentences(archive: ArchiveSummary, new_ids: NewIds) -> tuple[str, ...]:

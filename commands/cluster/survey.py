@@ -19,8 +19,10 @@ from bkctl.runtime.metadata.backup.archive import ArchiveEnd, ArchiveHeader, Arc
 from bkctl.runtime.metadata.backup.backup import (
     ClusterSurvey,
     backup_cluster,
+    read_logs,
     read_maintenance,
     survey_cluster,
+    survey_logs,
     survey_notes,
 )
 from bkctl.runtime.metadata.backup.restore import read_archive
@@ -201,11 +203,13 @@ def deletion_plan(context: CommandContext, found: Examined, actions: dict[str, s
 
 
 async def _notes_items(session: Session) -> tuple[dict[str, Any], ...]:
-    """The plan item that deletes autorecovery's notes, if there are any."""
-    notes = await survey_notes(session.store, session.root)
-    if notes is None:
-        return ()
-    return ({"action": "delete", "path": notes.name, "nodes": notes.nodes, "ledgers": 0, "digest": notes.digest},)
+    """The plan items that delete autorecovery's notes and the logs of ledgers, if there are any."""
+    found = [await survey(session.store, session.root) for survey in (survey_notes, survey_logs)]
+    return tuple(
+        {"action": "delete", "path": each.name, "nodes": each.nodes, "ledgers": 0, "digest": each.digest}
+        for each in found
+        if each is not None
+    )
 
 
 def now_text() -> str:
@@ -222,6 +226,7 @@ async def new_header(session: Session, tree: LedgerTree) -> ArchiveHeader:
         layout=tree.value,
         created=now_text(),
         maintenance=await read_maintenance(session.store, session.root),
+        logs=await read_logs(session.store, session.root),
     )
 
 

@@ -220,6 +220,10 @@ def test_without_a_fence_the_check_finds_a_fork(monkeypatch: pytest.MonkeyPatch)
         return await opened(self, ledger_id, **options | {"recover": False})
 
     monkeypatch.setattr(LedgerClient, "open", without_fence)
-    with pytest.raises((AssertionError, BkctlError)):
+
+    def run_seeds() -> None:
         for seed in range(20):
             run_simulated(_run(seed))
+
+    with pytest.raises((AssertionError, BkctlError)):
+        run_seeds()

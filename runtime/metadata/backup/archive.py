@@ -1,7 +1,7 @@
 """The archive of a cluster's metadata: gzip over lines of JSON. Format, writer and reader.
 
     {"apiVersion": "bkctl/v1", "kind": "ClusterBackup", "format": 1, "root", "instance_id", "layout", "created"}
-        and "maintenance", if a bookie is in maintenance
+        and "maintenance", if a bookie is in maintenance, and "logs", if there are logs of ledgers
     {"path", "version", "ctime_ms", "data"}                       one line per node, depth first, names ascending
     {"kind": "ClusterBackupEnd", "nodes", "ledgers", "sha256"}    hash of all bytes before this line
 
@@ -31,8 +31,8 @@ from bkctl.storage.ports import Buffer, File, FileSystem
 
 LineT = TypeVar("LineT")
 
-_LINE_BYTES_MAX = 4 * 1024 * 1024
-"""Longest line that a reader accepts; a node holds 1 MiB at most."""
+_LINE_BYTES_MAX = 64 * 1024 * 1024
+"""Longest line that a reader accepts; a node holds 1 MiB at most, the first line has the nodes of all logs."""
 
 _COMPRESSION_LEVEL = 6
 _GZIP_WINDOW_BITS = 31
@@ -45,7 +45,8 @@ _READ_BYTES = 256 * 1024
 class ArchiveHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """First line: the cluster and the time. ``layout`` is its name in metadata URIs.
 
-    ``maintenance``: the notes of bookies in maintenance, which are not below the root.
+    ``maintenance``: the notes of bookies in maintenance, which are not below the root. ``logs``: the nodes of logs of
+    ledgers by name, which are not below it either.
     """
 
     apiVersion: Literal["bkctl/v1"] = "bkctl/v1"  # noqa: N815  spelling of the structured output contract
@@ -56,6 +57,7 @@ class ArchiveHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     layout: str
     created: str
     maintenance: dict[str, MaintenanceNote] | msgspec.UnsetType = msgspec.UNSET
+    logs: dict[str, bytes] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ArchiveNode(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):

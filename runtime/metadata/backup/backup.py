@@ -4,7 +4,8 @@ A backup has every persistent node below the ledgers root, at the version at whi
 belong to a session or are created again on demand: registrations, replication locks, votes, ``ID-`` nodes, Pulsar's
 ``leader``, and all other ephemeral nodes. Of autorecovery's notes, which are not below the root, it has those of
 bookies in maintenance: without them a recovery delay that was raised for one would stay. The others describe the
-cluster at the time of the backup; auditor and workers find again what still holds.
+cluster at the time of the backup; auditor and workers find again what still holds. It also has the nodes of logs of
+ledgers, as they were before the ledgers were read.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from bkctl.runtime.errors import MetadataFormatError
 from bkctl.runtime.ledger.metadata_format import NewerFormatError, decode_ledger_metadata
 from bkctl.runtime.metadata.backup.archive import ArchiveEnd, ArchiveHeader, ArchiveNode, ArchiveWriter
 from bkctl.runtime.metadata.doctor.places import LEDGER_LIKE
+from bkctl.runtime.metadata.ledger_logs.nodes import LogNodes, logs_path
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from bkctl.runtime.metadata.paths import AVAILABLE, COOKIES, ID_PREFIX, INSTANCE_ID, LAYOUT, READ_ONLY
 from bkctl.runtime.metadata.replication.maintenance import list_maintenance
@@ -180,7 +182,20 @@ async def survey_cluster(
 
 async def survey_notes(store: MetadataStore, root: str) -> ChildSurvey | None:
     """Autorecovery's notes of the cluster; None if there are none. ``name`` is their path."""
-    path = notes_path(root)
+    return await _survey_outside(store, notes_path(root))
+
+
+async def survey_logs(store: MetadataStore, root: str) -> ChildSurvey | None:
+    """The nodes of the cluster's logs of ledgers; None if there are none. ``name`` is their path."""
+    return await _survey_outside(store, logs_path(root))
+
+
+async def read_logs(store: MetadataStore, root: str) -> dict[str, bytes] | msgspec.UnsetType:
+    """What the first line of an archive has of logs of ledgers."""
+    return {name: data async for name, data in LogNodes(store, root).raw_nodes()} or msgspec.UNSET
+
+
+async def _survey_outside(store: MetadataStore, path: str) -> ChildSurvey | None:
     count = _Count(path)
     nodes_count = 0
     async with contextlib.aclosing(walk_tree(store, path)) as nodes:

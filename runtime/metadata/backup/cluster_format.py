@@ -2,8 +2,8 @@
 
 Source: metadata sections 3.4 and 3.5. bkctl is stricter than Java: both refuse while any process is connected to the
 cluster, format keeps the recorded layout, nuke checks every child before it deletes the first one and recognizes
-``disableHealthCheck``. Both delete autorecovery's notes, which are not below the root. Each can be run again after it
-was killed at any point.
+``disableHealthCheck``. Both delete autorecovery's notes and the nodes of logs of ledgers, which are not below the root.
+Each can be run again after it was killed at any point.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from bkctl.runtime.errors import NodeExistsError, NoNodeError, NotEmptyError, Re
 from bkctl.runtime.metadata.backup.backup import HEALTH_CHECK_DISABLED, UNDER_REPLICATION, ChildKind, child_kind
 from bkctl.runtime.metadata.cluster.operation_lock import operations_on_bookies
 from bkctl.runtime.metadata.cluster.root import clear_restore_mark, new_instance_id
+from bkctl.runtime.metadata.ledger_logs.nodes import logs_path
 from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
 from bkctl.runtime.metadata.paths import COOKIES, INSTANCE_ID, LAYOUT, READ_ONLY, Paths
 from bkctl.runtime.metadata.replication.maintenance import restore_delays
@@ -101,6 +102,7 @@ async def format_cluster(
     before_each()
     await restore_delays(RecoveryNotes(store, root), ReplicationSwitches(store, root))
     await delete_tree(store, notes_path(root), before_each=before_each)
+    await delete_tree(store, logs_path(root), before_each=before_each)
     await clear_restore_mark(store, root)
     for path in (paths.available, paths.read_only):
         with contextlib.suppress(NodeExistsError):
@@ -109,7 +111,7 @@ async def format_cluster(
 
 
 async def nuke_cluster(store: MetadataStore, root: str, tree: LedgerTree, *, before_each: Callable[[], None]) -> None:
-    """Delete the root, all nodes below it, and autorecovery's notes.
+    """Delete the root, all nodes below it, autorecovery's notes and logs of ledgers.
 
     RefusedError when a child is unknown or a bookie registers meanwhile.
     The directories of registrations go first, and only if they are empty: afterwards no bookie can join.
@@ -128,6 +130,7 @@ async def nuke_cluster(store: MetadataStore, root: str, tree: LedgerTree, *, bef
                 await store.create(paths.read_only)
             raise RefusedError(f"nothing was changed: a bookie has just registered at {path}") from None
     await delete_tree(store, notes_path(root), before_each=before_each)
+    await delete_tree(store, logs_path(root), before_each=before_each)
     for name in await store.children(root):
         if name not in _LAST_TO_GO and child_kind(name, tree) is not ChildKind.UNKNOWN:
             await delete_tree(store, f"{root}/{name}", before_each=before_each)

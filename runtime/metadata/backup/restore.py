@@ -6,7 +6,7 @@ restore as unfinished and identifies the archive, so that it can continue after 
 
 In an existing cluster with the same instance id, missing ledgers and cookies are added. An existing ledger is replaced,
 by compare-and-set, only where the archive is ahead of it; otherwise the cluster's version is kept and reported.
-Switches, delays, marks and bookies in maintenance are not changed, because their absence is information too.
+Missing logs of ledgers are added too. Switches, delays, marks and bookies in maintenance are not changed, because their absence is information too.
 
 In both cases, bookies of ours delete no ledgers afterwards until an operator confirms it (``CollectionNote.restored``).
 """
@@ -43,6 +43,7 @@ from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.cluster.root import RESTORE_MARK, clear_restore_mark, read_instance_id
 from bkctl.runtime.metadata.doctor.places import Kind, place_of
 from bkctl.runtime.metadata.doctor.rules import Surroundings, examine
+from bkctl.runtime.metadata.ledger_logs.nodes import LogNodes
 from bkctl.runtime.metadata.ledgers.ids import RestoredIds, advance_ids, least_new_id
 from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
 from bkctl.runtime.metadata.paths import AVAILABLE, COOKIES, INSTANCE_ID, LAYOUT, Paths
@@ -247,8 +248,9 @@ class ClusterRestore:
         return NewIds(is_counted_anew=True, first_id=least_new_id(self._archive.tree, self._archive.ids))
 
     async def finish(self) -> NewIds:
-        """Advance the id generators if they were lost too, then let bookies register."""
+        """Add logs and advance the id generators if they were lost too, then let bookies register."""
         new_ids = NewIds()
+        await self._restore_logs()
         if not await self._has_generators():
             first_id = await advance_ids(
                 self._store, self._target.root, self._archive.tree, self._archive.ids, before_each=self._before_each
@@ -291,6 +293,14 @@ class ClusterRestore:
         for bookie_id in sorted(self._archive.bookies.union(filter(is_valid_bookie_id, cookies))):
             self._before_each()
             await notes.put(bookie_id, CollectionNote(restored=self._archive.header.created))
+
+    async def _restore_logs(self) -> None:
+        """After the ledgers that they name. A log that is there is kept: it is newer."""
+        nodes = LogNodes(self._store, self._target.root)
+        for name, data in (self._archive.header.logs or {}).items():
+            self._before_each()
+            with contextlib.suppress(NodeExistsError):
+                await self._store.create(nodes.path(name), data, make_parents=True)
 
     async def _create_registration_nodes(self) -> None:
         nodes = [CreateNode(self._paths.available), CreateNode(self._paths.read_only)]
