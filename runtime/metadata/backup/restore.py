@@ -6,7 +6,7 @@ restore as unfinished and identifies the archive, so that it can continue after 
 
 In an existing cluster with the same instance id, missing ledgers and cookies are added. An existing ledger is replaced,
 by compare-and-set, only where the archive is ahead of it; otherwise the cluster's version is kept and reported.
-Missing logs of ledgers are added too. Switches, delays, marks and bookies in maintenance are not changed, because their absence is information too.
+Switches, delays, marks and bookies in maintenance are not changed, because their absence is information too.
 
 In both cases, bookies of ours delete no ledgers afterwards until an operator confirms it (``CollectionNote.restored``).
 """
