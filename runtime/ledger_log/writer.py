@@ -1,4 +1,4 @@
-"""The writer of a log of ledgers: take-over, appends, rolling. Source: protocol section 10.
+"""The writer of a log of ledgers: take-over, appends, rolling.
 
 A writer enters its name into the log's node first. It then recovers the last ledger, which fences the former writer and
 fixes the end, and creates a ledger of its own. Each of its changes of the node requires that its name is still there.

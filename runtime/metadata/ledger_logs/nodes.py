@@ -25,7 +25,7 @@ from bkctl.runtime.metadata.store import MetadataStore, Versioned, children_of, 
 DIRECTORY = "/bkctl/logs"
 _ATTEMPTS_MAX = 20
 
-Decide = Callable[[LedgerLog], LedgerLog | None]
+DecideLog = Callable[[LedgerLog], LedgerLog | None]
 """The log after a change; None if nothing is left to change. It may raise, and is called again after a conflict."""
 
 
@@ -71,7 +71,7 @@ class LogNodes:
         except NodeExistsError as error:
             raise LogExistsError(name) from error
 
-    async def change(self, name: str, decide: Decide) -> Versioned[LedgerLog]:
+    async def change(self, name: str, decide: DecideLog) -> Versioned[LedgerLog]:
         """Change the log by compare-and-set; returns what is stored then.
 
         After a conflict, and after a write without an answer, the node is read and ``decide`` called again. So its
