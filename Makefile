@@ -53,8 +53,9 @@ interop: setup ## tests with Apache BookKeeper (Java); needs a JDK and Maven
 	@scripts/build_interop.sh
 	$(PYTEST_PARALLEL) -m "interop and not battery" tests/interop $(PYTEST_ARGS)
 
-interop-full: setup ## every mode of security on every release of Java's bookies and on ours; writes the page of the results
-	@scripts/build_interop.sh
+interop-full: setup ## a Pulsar broker; every mode of security on Java's bookies and on ours, with the page of the results
+	@scripts/build_pulsar.sh
+	$(PYTEST) tests/interop/test_pulsar.py $(PYTEST_ARGS)
 	$(PYTEST) -n $(WORKERS) --dist load --junitxml=.cache/security-matrix.xml tests/interop/test_security_*.py $(PYTEST_ARGS)
 	$(VENV_PYTHON) -m scripts.security_matrix_page .cache/security-matrix.xml > docs/reference/security-matrix.md.new
 	mv docs/reference/security-matrix.md.new docs/reference/security-matrix.md
