@@ -10,7 +10,7 @@ last_file=target/classpath-pulsar.txt
 if [ -e "$last_file" ] && [ -z "$(find pulsar ../../scripts/build_pulsar.sh -type f -newer "$last_file")" ]; then
     exit 0
 fi
-echo "make interop-full: getting Pulsar with Maven (minutes the first time)"
+echo "make pulsar: getting Pulsar with Maven (minutes the first time)"
 mvn --batch-mode --quiet --file pulsar/pom.xml dependency:build-classpath -Dmdep.outputFile="$PWD/target/classpath.part" |
     sed $'s/\x1b\[[0-9;]*m//g'
 classes=$PWD/target/pulsar-classes

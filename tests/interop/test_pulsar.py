@@ -28,7 +28,7 @@ from tests.until import wait_until
 
 pytestmark = [
     pytest.mark.battery,
-    pytest.mark.skipif(not is_built(RELEASE), reason="Pulsar's jars are missing: make interop-full"),
+    pytest.mark.skipif(not is_built(RELEASE), reason="Pulsar's jars are missing: make pulsar"),
 ]
 
 PER_SECOND = 300
