@@ -29,22 +29,36 @@ MODES = """- plain: no protection
 - TLS + SASL: a login with DIGEST-MD5 inside of TLS"""
 
 
+NOT_CELLS = frozenset({"ring", "server", "mode"})
+
+
 def rows_of(report: Path) -> list[dict[str, str]]:
-    """The recorded values of each row, in the order of the tests."""
+    """The recorded values of each row, in the order of the tests. A row that ended early has few or no cells."""
     cases = ET.parse(report).iter("testcase")  # noqa: S314  written by pytest
     rows = [
         {each.get("name", ""): each.get("value", "") for each in case.iter("property")}
         for case in cases
         if case.get("classname") == TEST
     ]
-    order = {server: number for number, server in enumerate(sorted({row["server"] for row in rows}))}
-    return sorted(rows, key=lambda row: order[row["server"]])
+    return sorted(rows, key=lambda row: row["server"])
+
+
+def failed_cells(rows: list[dict[str, str]], columns: list[str]) -> list[str]:
+    """What the reader must know of each row that did not pass whole."""
+    found = []
+    for row in rows:
+        names = [name for name in columns if row.get(name) != "passed"]
+        if names:
+            found.append(f"{row['server']}, {row['mode']}: {', '.join(names) if len(names) < len(columns) else 'all'}")
+    return found
 
 
 def page(rows: list[dict[str, str]], commit: str) -> str:
     """The whole page."""
-    columns = [name for name in rows[0] if name not in {"ring", "server", "mode"}]
+    columns = list(dict.fromkeys(name for row in rows for name in row if name not in NOT_CELLS))
     lines = [HEAD.format(commit=commit, modes=MODES)]
+    if failed := failed_cells(rows, columns):
+        lines += [f"**Not passed: {'; '.join(failed)}.**", ""]
     for server in dict.fromkeys(row["server"] for row in rows):
         title = "Bookies of bkctl" if server == "bkctl" else f"Bookies of Apache BookKeeper {server}"
         of_server = {row["mode"]: row for row in rows if row["server"] == server}
@@ -57,15 +71,19 @@ def page(rows: list[dict[str, str]], commit: str) -> str:
 
 
 def main() -> None:
-    """Print the page."""
+    """Write the page, also of a run with failed tests."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("report", type=Path, help="JUnit file of the tests")
-    rows = rows_of(parser.parse_args().report)
+    parser.add_argument("page", type=Path, help="Page to write")
+    arguments = parser.parse_args()
+    if not arguments.report.exists():
+        sys.exit(f"the tests wrote no report {arguments.report}")
+    rows = rows_of(arguments.report)
     if not rows:
         sys.exit(f"the report has no case of {TEST}")
     command = ["git", "rev-parse", "--short=8", "HEAD"]
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
-    sys.stdout.write(page(rows, commit.stdout.strip()))
+    arguments.page.write_text(page(rows, commit.stdout.strip()))
 
 
 if __name__ == "__main__":

@@ -61,26 +61,24 @@ def rows() -> Iterator[object]:
             yield pytest.param(server, mode, id=name)
 
 
-@pytest.fixture
-def kerberos(request: pytest.FixtureRequest, mode: Mode) -> Realm | None:
-    """A KDC for the mode that needs it."""
-    realm: Realm | None = request.getfixturevalue("realm") if mode is Mode.KERBEROS else None
-    return realm
+@pytest.fixture(autouse=True)
+def recorded_row(record_property: Callable[[str, object], None], server: str, mode: Mode) -> None:
+    """Also a row that is skipped is on the page."""
+    record_property("server", server)
+    record_property("mode", mode.value)
 
 
 @pytest.mark.parametrize(("server", "mode"), [*rows()])
 def test_row(
     server: str,
     mode: Mode,
-    kerberos: Realm | None,
+    realm_of_mode: Realm | None,
     new_metadata_uri: Callable[[], str],
     znodes: KazooClient,
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
-    record_property("server", server)
-    record_property("mode", mode.value)
-    sides = sides_of(mode, tmp_path / "files", kerberos)
+    sides = sides_of(mode, tmp_path / "files", realm_of_mode)
     with secured_cluster(server, sides, tmp_path / "cluster", new_metadata_uri) as cluster:
         row = Row(record_property, cluster)
         client = JavaClient(
