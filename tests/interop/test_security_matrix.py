@@ -98,7 +98,8 @@ def test_row(
 def _try_all(row: Row, cluster: SecuredCluster, client: JavaClient, znodes: KazooClient, directory: Path) -> None:
     root = parse_metadata_uri(cluster.metadata_uri).root
     with row.cell("Java client"):
-        ledgers = WrittenLedgers(client, znodes, root, count=LEDGERS, entries=ENTRIES)
+        attempts = cluster.sides.attempts
+        ledgers = WrittenLedgers(client, znodes, root, count=LEDGERS, entries=ENTRIES, attempts=attempts)
         ledgers.require_all_copies()
     _read_and_write(row, cluster)
     with row.cell("recover"):
