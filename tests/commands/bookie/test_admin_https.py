@@ -121,14 +121,13 @@ def test_a_probe_over_https_checks_the_certificate(
     bookie: AdminBookie, operator: CertificateFiles, tmp_path: Path
 ) -> None:
     other_ca = write_certificate(new_authority("other", 10, NOW), tmp_path / "other")
-    variables = {"BKCTL_METADATA_URI": bookie.metadata_uri}
     with bookie.without_socket():
-        without_ca = run_bkctl("bookie", "ready", bookie.bookie_id, **variables)
+        without_ca = run_bkctl("bookie", "ready", bookie.bookie_id, BKCTL_METADATA_URI=bookie.metadata_uri)
         results = [
             run_bkctl(
                 *("bookie", "ready", bookie.bookie_id, "--started-within", "10m"),
                 *("--config", settings(tmp_path / f"{number}.toml", files, with_key=False)),
-                **variables,
+                BKCTL_METADATA_URI=bookie.metadata_uri,
             )
             for number, files in enumerate((other_ca, operator))
         ]
