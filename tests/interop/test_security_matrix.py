@@ -16,7 +16,7 @@ from kazoo.client import KazooClient
 
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.interop.copy_watch import WrittenLedgers
-from tests.interop.java import RELEASES, JavaClient
+from tests.interop.java import NEWEST, RELEASES, JavaClient
 from tests.interop.secured_clusters import OURS, SecuredCluster, secured_cluster
 from tests.interop.security_modes import Mode, sides_of
 from tests.kerberos import Realm
@@ -25,9 +25,9 @@ from tests.processes import BkctlResult
 from tests.recovery_daemons import RecoveryDaemon
 from tests.until import wait_until
 
-pytestmark = pytest.mark.battery  # of `make interop-full`
-
 LEDGERS, ENTRIES = 6, 20
+IN_EVERY_RUN = {(NEWEST, Mode.ROLE), (OURS, Mode.TLS_AND_LOGIN)}
+"""Rows of `make interop`, which has two or three minutes for them; `make interop-full` has all."""
 
 
 class Row:
@@ -58,7 +58,8 @@ def rows() -> Iterator[object]:
     for server in (*RELEASES, OURS):
         for mode in Mode:
             name = f"{server}-{mode.name.lower().replace('_', '-')}"
-            yield pytest.param(server, mode, id=name)
+            marks = () if (server, mode) in IN_EVERY_RUN else pytest.mark.battery
+            yield pytest.param(server, mode, id=name, marks=marks)
 
 
 @pytest.fixture(autouse=True)
