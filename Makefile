@@ -59,7 +59,7 @@ interop-full: setup ## every mode of security on every release of Java's bookies
 	@scripts/build_interop.sh
 	@rm -f $(MATRIX_REPORT); status=0; \
 	$(PYTEST) -n $(WORKERS) --dist load --junitxml=$(MATRIX_REPORT) tests/interop/test_security_*.py $(PYTEST_ARGS) || status=$$?; \
-	$(VENV_PYTHON) -m scripts.security_matrix_page $(MATRIX_REPORT) $(MATRIX_PAGE) && exit $$status
+	$(VENV_PYTHON) -m scripts.security_matrix_page $(MATRIX_PAGE) $(MATRIX_REPORT) && exit $$status
 
 explore: setup ## SEEDS random schedules of commands and faults on a simulated cluster (EXPLORE_ARGS="--first 300")
 	$(VENV_PYTHON) -m tests.sim.explorer --seeds $(SEEDS) $(EXPLORE_ARGS)

@@ -6,6 +6,7 @@ import argparse
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,26 +22,34 @@ Apache BookKeeper have the client of their own release, those of bkctl the newes
 "index rebuild" on a Java bookie: `bkctl storage adopt` builds a new index, and a bkctl bookie serves the files. The KDC
 is MIT's. In Java, v2 clients cannot use TLS and SASL together.
 """
-MODES = """- plain: no protection
-- TLS: the bookies' certificates are checked; PEM files
-- mTLS: clients have certificates too; PKCS12 files
-- mTLS + role: and the role in the certificate's OU is checked (`BookieAuthZFactory`)
-- SASL DIGEST-MD5, SASL GSSAPI: a login with a password or with Kerberos, in clear text
-- TLS + SASL: a login with DIGEST-MD5 inside of TLS"""
+MODES = {
+    "plain": "no protection",
+    "TLS": "the bookies' certificates are checked; PEM files",
+    "mTLS": "clients have certificates too; PKCS12 files",
+    "mTLS + role": "and the role in the certificate's OU is checked (`BookieAuthZFactory`); PEM files",
+    "SASL DIGEST-MD5": "a login with a password, in clear text",
+    "SASL GSSAPI": "a login with Kerberos, in clear text",
+    "TLS + SASL": "a login with DIGEST-MD5 inside of TLS",
+}
+"""In the order of the columns."""
 
 
 NOT_CELLS = frozenset({"ring", "server", "mode"})
 
 
-def rows_of(report: Path) -> list[dict[str, str]]:
-    """The recorded values of each row, in the order of the tests. A row that ended early has few or no cells."""
-    cases = ET.parse(report).iter("testcase")  # noqa: S314  written by pytest
-    rows = [
-        {each.get("name", ""): each.get("value", "") for each in case.iter("property")}
-        for case in cases
-        if case.get("classname") == TEST
-    ]
-    return sorted(rows, key=lambda row: row["server"])
+def rows_of(reports: Sequence[Path]) -> list[dict[str, str]]:
+    """The recorded values of each row, by server and mode. A row that ended early has few or no cells.
+
+    A row of a later report replaces the same row of an earlier one.
+    """
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for report in reports:
+        for case in ET.parse(report).iter("testcase"):  # noqa: S314  written by pytest
+            if case.get("classname") == TEST:
+                row = {each.get("name", ""): each.get("value", "") for each in case.iter("property")}
+                rows[row["server"], row["mode"]] = row
+    modes = list(MODES)
+    return sorted(rows.values(), key=lambda row: (row["server"], modes.index(row["mode"])))
 
 
 def failed_cells(rows: list[dict[str, str]], columns: list[str]) -> list[str]:
@@ -55,8 +64,10 @@ def failed_cells(rows: list[dict[str, str]], columns: list[str]) -> list[str]:
 
 def page(rows: list[dict[str, str]], commit: str) -> str:
     """The whole page."""
-    columns = list(dict.fromkeys(name for row in rows for name in row if name not in NOT_CELLS))
-    lines = [HEAD.format(commit=commit, modes=MODES)]
+    longest_first = sorted(rows, key=len, reverse=True)
+    columns = list(dict.fromkeys(name for row in longest_first for name in row if name not in NOT_CELLS))
+    modes = "\n".join(f"- {mode}: {text}" for mode, text in MODES.items())
+    lines = [HEAD.format(commit=commit, modes=modes)]
     if failed := failed_cells(rows, columns):
         lines += [f"**Not passed: {'; '.join(failed)}.**", ""]
     for server in dict.fromkeys(row["server"] for row in rows):
@@ -73,14 +84,14 @@ def page(rows: list[dict[str, str]], commit: str) -> str:
 def main() -> None:
     """Write the page, also of a run with failed tests."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("report", type=Path, help="JUnit file of the tests")
     parser.add_argument("page", type=Path, help="Page to write")
+    parser.add_argument("reports", type=Path, nargs="+", help="JUnit files of the tests, all of the checked-out commit")
     arguments = parser.parse_args()
-    if not arguments.report.exists():
-        sys.exit(f"the tests wrote no report {arguments.report}")
-    rows = rows_of(arguments.report)
+    if missing := [each for each in arguments.reports if not each.exists()]:
+        sys.exit(f"the tests wrote no report {missing[0]}")
+    rows = rows_of(arguments.reports)
     if not rows:
-        sys.exit(f"the report has no case of {TEST}")
+        sys.exit(f"no report has a case of {TEST}")
     command = ["git", "rev-parse", "--short=8", "HEAD"]
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
     arguments.page.write_text(page(rows, commit.stdout.strip()))

@@ -40,7 +40,7 @@ def test_failed_cells_are_on_the_page(tmp_path: Path) -> None:
     run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
     ended = subprocess.run([*run, f"--junitxml={report}", "tests"], cwd=tmp_path, capture_output=True, check=False)
     assert ended.returncode == 1, ended.stdout
-    write = [sys.executable, "-m", "scripts.security_matrix_page", str(report), str(page)]
+    write = [sys.executable, "-m", "scripts.security_matrix_page", str(page), str(report)]
     subprocess.run(write, cwd=ROOT, check=True)
     lines = page.read_text().splitlines()
     assert "**Not passed: 4.18, plain: all; 4.18, SASL GSSAPI: all; bkctl, TLS: drain.**" in lines

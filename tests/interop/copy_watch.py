@@ -11,7 +11,7 @@ from typing import Any, Final
 from kazoo.client import KazooClient
 from kazoo.protocol.states import WatchedEvent
 
-from tests.interop.java import JavaClient
+from tests.interop.java import JavaClient, JavaError
 
 PASSWORD: Final = "correct horse"
 WRITE_QUORUM_SIZE: Final = 2
@@ -26,12 +26,19 @@ class WrittenLedgers:
     def __init__(
         self, client: JavaClient, znodes: KazooClient, root: str, *, count: int, entries: int, attempts: int = 1
     ) -> None:
-        """``attempts``: how often the client may try to read all copies, if it could not connect to a bookie."""
+        """``attempts``: how often the client may try to write them, or to read all copies, if it could not connect."""
         self._client = client
         self._attempts = attempts
         self._znodes = znodes
         sizes = {"ensemble_size": 3, "write_quorum_size": WRITE_QUORUM_SIZE, "ack_quorum_size": 2}
-        answer = client.call_and_wait("fill", count=count, entries=entries, **_LEDGER, **sizes)
+        for attempt in range(attempts):
+            try:
+                answer = client.call_and_wait("fill", count=count, entries=entries, **_LEDGER, **sizes)
+            except JavaError:
+                if attempt == attempts - 1:
+                    raise
+            else:
+                break
         self.ids: list[int] = answer["ledger_ids"]
         self._paths = {ledger_id: _path(root, ledger_id) for ledger_id in self.ids}
 
