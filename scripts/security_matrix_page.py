@@ -38,7 +38,7 @@ NOT_CELLS = frozenset({"ring", "server", "mode"})
 
 
 def rows_of(reports: Sequence[Path]) -> list[dict[str, str]]:
-    """The recorded values of each row, by server and mode. A row that ended early has few or no cells.
+    """The recorded values of each row, by server and mode. A row that ended early, or did not run, has few or no cells.
 
     A row of a later report replaces the same row of an earlier one.
     """
@@ -48,8 +48,8 @@ def rows_of(reports: Sequence[Path]) -> list[dict[str, str]]:
             if case.get("classname") == TEST:
                 row = {each.get("name", ""): each.get("value", "") for each in case.iter("property")}
                 rows[row["server"], row["mode"]] = row
-    modes = list(MODES)
-    return sorted(rows.values(), key=lambda row: (row["server"], modes.index(row["mode"])))
+    every = [(server, mode) for server in sorted({server for server, _ in rows}) for mode in MODES]
+    return [rows.get(each) or {"server": each[0], "mode": each[1]} for each in every]
 
 
 def failed_cells(rows: list[dict[str, str]], columns: list[str]) -> list[str]:

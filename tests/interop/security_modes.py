@@ -51,7 +51,7 @@ class Sides(NamedTuple):
     """Environment of bkctl: commands, daemons and bookies."""
     attempts: int
     """Of Java's client to connect. With Kerberos it asks now and then for a ticket for the name of its own host. With
-    TLS and a login a Java bookie needs both first frames in one read (wire section 12.4)."""
+    TLS and a login a Java bookie needs both first frames in one read (wire section 12.3)."""
 
 
 def sides_of(
