@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
@@ -112,6 +112,8 @@ class BookiePool:
         self._ages = RequestAges(max(self._add_timeout_ns, self._read_timeout_ns))
         self._timer: TimerHandle | None = None
         self._is_closed = False
+        self.refused: Counter[BookieId] = Counter()
+        """Errors so far that say that a bookie and this client do not accept each other."""
 
     def add(
         self,
@@ -252,6 +254,7 @@ class BookiePool:
     def error_of(self, status: Status, bookie_id: BookieId, detail: str = "") -> BookieError:
         """The error of a status other than OK that a callback received, or that is in a result."""
         if status is Status.AUTHENTICATION_REQUIRED:
+            self.refused[bookie_id] += 1
             reason = self._shared.refusals.get(bookie_id) or refusal_sentence(self._config.security)
             return AuthenticationRequiredError(bookie_id, reason)
         return error_of(status, bookie_id, detail)
