@@ -43,6 +43,7 @@ def test_each_entry_is_a_line_at_once_and_the_end_of_the_ledger_is_the_end(clust
                 await writer.append(b"second")
                 assert b'"first"' in await line_of(lines)
                 assert b"ENTRY" in await line_of(text)
+                await line_of(text)  # the line below the heading
                 assert b"first" in await line_of(text)
                 await writer.append(b"third")
                 assert b'"second"' in await line_of(lines)
