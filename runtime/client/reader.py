@@ -161,10 +161,10 @@ class LedgerReader:
         """Entries from ``first`` on while the ledger is written, each once it is confirmed; ends when the ledger is
         closed, after its last entry.
 
-        Never returns an entry above ``last_add_confirmed``. The next entry, or an explicit LAC, tells the bookies that
-        an entry is confirmed: the last one of a writer that pauses comes when it goes on, or closes.
+        Never returns an entry above ``last_add_confirmed``. Bookies learn that an entry is confirmed from the next
+        entry, or from an explicit LAC: the last one of a writer that pauses comes when it goes on, or closes.
         Use ``contextlib.aclosing`` to stop earlier. A writer that died leaves its ledger open, and this waits until
-        somebody recovers it. LedgerNotFoundError if it is deleted, LedgerReadError if no bookie of its last ensemble
+        another client recovers it. LedgerNotFoundError if it is deleted, LedgerReadError if no bookie of its last ensemble
         answers for ``OUTAGE_S``; otherwise errors as for ``entries``.
         """
         if first < 0:

@@ -62,7 +62,7 @@ class _Polled:
 class LedgerTail:
     """The end of one open ledger. A context manager: it has a watch on the metadata.
 
-    Requests that are outstanding at its end are answered or expire; nobody waits for them.
+    Requests that are outstanding at its end are answered or expire; no task waits for them.
     """
 
     def __init__(
@@ -203,8 +203,8 @@ class LedgerTail:
         return None
 
     def _told(self, outcome: PollReply | LacReply | BkctlError) -> tuple[int, DecodedEntry | None, BkctlError | None]:
-        """The last add confirmed that an answer proves, its entry, and its error; that a bookie has nothing yet is no
-        error."""
+        """The last add confirmed that an answer proves, its entry, and its error; a bookie that has nothing yet has
+        not failed."""
         codec = self._credentials.codec
         try:
             if isinstance(outcome, LacReply):
