@@ -164,6 +164,13 @@ class LacReply(msgspec.Struct, frozen=True, gc=False):
     last_entry_body: bytes | None
 
 
+class PollReply(msgspec.Struct, frozen=True, gc=False):
+    """What ended a long poll: the highest LAC the bookie knows (None: not sent), and an entry if one came with it."""
+
+    max_last_add_confirmed: int | None
+    body: bytes | None
+
+
 class BookieInfo(msgspec.Struct, frozen=True, gc=False):
     """Disk space of a bookie's ledger directories in bytes."""
 
@@ -209,6 +216,15 @@ class Bookies(Protocol):
         """Ask for the explicit LAC packet and the last stored entry; fences nothing, needs no key (wire 5.6).
 
         The future fails with the BookieError of the status. The digests are not checked here.
+        """
+
+    def poll(
+        self, bookie_id: BookieId, ledger_id: int, previous_lac: int, timeout_s: float
+    ) -> asyncio.Future[PollReply]:
+        """Wait until the bookie knows a LAC above ``previous_lac``, at most ``timeout_s``; fences nothing (wire 5.4).
+
+        An entry in the answer is ``previous_lac`` + 1. A bookie without long polls answers at once with its last entry.
+        The future fails with the BookieError of the status. The digest is not checked here.
         """
 
     def list_entries(self, bookie_id: BookieId, ledger_id: int) -> asyncio.Future[EntryList]:
