@@ -12,8 +12,8 @@ from bkctl.runtime.bookie.disks.modes import BookieModes, ReadOnlyReason
 from bkctl.runtime.bookie.serving.adds import AddPath
 from bkctl.runtime.bookie.serving.ledger_handles import LedgerHandles
 from bkctl.runtime.net.loop import LoopClock
-from bkctl.storage.config import EngineConfig, JournalConfig
 from bkctl.runtime.protocol.messages import AddRun
+from bkctl.storage.config import EngineConfig, JournalConfig
 from bkctl.storage.errors import JournalFailedError, JournalFullError, NoWritableDiskError
 from bkctl.storage.journal.format import encode_fence_record
 from tests.runtime.bookie.committing import add_run, committing
@@ -207,7 +207,7 @@ async def test_a_long_queue_makes_adds_wait_and_loses_none(tmp_path: Path, limit
     directory.mkdir()
     async with committing(directory, **limit) as running:
         gate = running.disk.close_gate("sync")
-        handles = LedgerHandles(storage, [running.journal])
+        handles = LedgerHandles(storage, [running.journal], LoopClock())
         adds = AddPath(handles, LoopClock(), 60, lambda: None)
         running.journal.on_room(adds.retry_waiting)
         for entry_id in range(60):
