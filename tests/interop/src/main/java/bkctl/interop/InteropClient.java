@@ -6,6 +6,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.EnumSet;
 import java.util.Enumeration;
 import java.util.HashMap;
 import java.util.List;
@@ -82,7 +83,7 @@ public final class InteropClient implements CommandLoop.Commands {
                 .withAckQuorumSize(request.get("ack_quorum_size").asInt())
                 .withDigestType(org.apache.bookkeeper.client.api.DigestType.valueOf(digestType(request).name()))
                 .withPassword(password(request))
-                .withWriteFlags(request.get("deferred_sync").asBoolean() ? WriteFlag.DEFERRED_SYNC.getValue() : 0)
+                .withWriteFlags(request.get("deferred_sync").asBoolean() ? EnumSet.of(WriteFlag.DEFERRED_SYNC) : WriteFlag.NONE)
                 .execute()
                 .get();
         writers.put(writer.getId(), writer);
