@@ -53,11 +53,6 @@ class LongPolls:
         """No list is empty; each is ordered by ``place``."""
         self._woken: deque[_WaitingPoll] = deque()
 
-    @property
-    def waiting_count(self) -> int:
-        """Polls that wait."""
-        return sum(map(len, self._of_ledger.values()))
-
     def wait(self, source: RequestSource, call: LongPollRead) -> bool:
         """Wait for a LAC above ``call.previous_lac``; then, or when its time is over, the call comes again, with
         ``wait_ms`` 0. False if it may not wait."""

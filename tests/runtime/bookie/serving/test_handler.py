@@ -283,7 +283,7 @@ async def test_the_lac_beside_an_entry_is_the_highest_that_was_stored(bookie: Bo
 
 
 @pytest.mark.parametrize("last_add_confirmed", [-2, -(2**63)])
-async def test_an_entry_with_an_impossible_lac_is_read_like_one_without(bookie: Bookie, last_add_confirmed: int) -> None:
+async def test_an_entry_with_an_impossible_lac_is_read(bookie: Bookie, last_add_confirmed: int) -> None:
     """Nothing checks the LAC of an add (wire 5.1)."""
     body = entry(5, 0, last_add_confirmed=last_add_confirmed)
     bookie.engine.set_master_key(5, KEY)
