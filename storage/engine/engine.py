@@ -173,7 +173,7 @@ class LedgerDirectoryEngine:
         """
         lasts = filter(None, (last_entry, self.last_cached(ledger_id)))  # a dropped row took the LAC of adds along
         # A client may have sent any LAC, even one below -1.
-        stored = max([INVALID_ENTRY_ID, *(_LAST_ADD_CONFIRMED.unpack_from(body)[0] for _, body in lasts)])
+        stored: EntryId = max([INVALID_ENTRY_ID, *(_LAST_ADD_CONFIRMED.unpack_from(body)[0] for _, body in lasts)])
         row = self._ledgers.find(ledger_id)
         if row is None or read_generation != self._read_generation:
             return max(stored, self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID))
