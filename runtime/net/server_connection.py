@@ -348,8 +348,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         return first, _cost_bytes(first)
 
     def _take_read(self, call: QueuedRead) -> None:
-        is_plain = isinstance(call, LongPollRead) or (isinstance(call, ReadCall) and call.fence_with is None)
-        if is_plain and not self._queue.is_blocked:
+        is_fencing = isinstance(call, ReadCall) and call.fence_with is not None
+        if isinstance(call, ReadCall | LongPollRead) and not is_fencing and not self._queue.is_blocked:
             handler = self._handler
             assert handler is not None, "only admitted connections are read from"
             answer = handler.read_from_memory(call)
