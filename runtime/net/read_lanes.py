@@ -7,7 +7,7 @@ connections take turns: a client with thousands of reads delays another client's
 backlog.
 
 A waiting read uses memory only for its request. Memory for its answer is counted once it starts. A long poll gives up
-its turn while it waits for the LAC, so it delays nobody; only their number is limited.
+its turn while it waits for the LAC, so it delays no other read; only their number is limited.
 """
 
 from __future__ import annotations

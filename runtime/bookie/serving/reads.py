@@ -277,7 +277,7 @@ def _take_part(
 
 
 async def known_lac(engine: LedgerDirectoryEngine, ledger_id: int, reads: ReadBatcher) -> EntryId | Status:
-    """The highest LAC known, -1 if there is none; or why it cannot be told."""
+    """The highest LAC known, -1 if there is none; or the reason why it is not known."""
     if ledger_id not in engine.rows:
         return no_such_ledger(engine)
     if may_lack_entries(engine, ledger_id):
