@@ -7,7 +7,14 @@ from pathlib import Path
 
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.protocol import v3
-from bkctl.runtime.protocol.bookkeeper_wire_pb2 import FORCE_LEDGER, READ_LAC, VERSION_THREE, Request, Response
+from bkctl.runtime.protocol.bookkeeper_wire_pb2 import (
+    FORCE_LEDGER,
+    READ_LAC,
+    VERSION_THREE,
+    OperationType,
+    Request,
+    Response,
+)
 from bkctl.runtime.protocol.framing import encode_frame
 from tests.interop.java_cluster import JavaCluster
 from tests.processes import DevCluster
@@ -17,7 +24,7 @@ from tests.runtime.net.test_listener import Peer, peer_of
 from tests.storage.engines import entry
 
 
-def request(operation: int, ledger_id: int = LEDGER_ID) -> bytes:
+def request(operation: OperationType, ledger_id: int = LEDGER_ID) -> bytes:
     message = Request()
     message.header.version, message.header.operation, message.header.txnId = VERSION_THREE, operation, 77
     inner = message.readLacRequest if operation == READ_LAC else message.forceLedgerRequest
