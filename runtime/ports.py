@@ -16,7 +16,7 @@ import msgspec
 
 from bkctl.runtime.errors import BookieError
 from bkctl.runtime.protocol.entry_list import EntryList
-from bkctl.runtime.protocol.messages import BookieAnswer, BookieCall, ReadAnswer, ReadCall
+from bkctl.runtime.protocol.messages import BookieAnswer, BookieCall, LongPollRead, ReadAnswer, ReadCall
 from bkctl.runtime.protocol.status import Status
 
 P = ParamSpec("P")
@@ -282,6 +282,19 @@ class Responder(Protocol):
         """Answer a call with a status, or with the requested data."""
 
 
+class RequestSource(Responder, Protocol):
+    """A connection whose long polls can wait."""
+
+    def suspend(self, call: LongPollRead, drop: Callable[[], None]) -> bool:
+        """Let a poll give up its turn, until ``resume``. False if too many wait: answer it now.
+
+        ``drop`` is called if the connection is lost before that.
+        """
+
+    def resume(self, call: LongPollRead) -> None:
+        """Hand a poll to the handler again, when its turn comes. Not inside ``handle``."""
+
+
 class RequestHandler(Protocol):
     """Handles the calls to a bookie. Called on the loop, once per call.
 
@@ -291,8 +304,8 @@ class RequestHandler(Protocol):
     call is not answered; of a run of adds, the adds that remain in it.
     """
 
-    def handle(self, connection: Responder, call: BookieCall) -> None:
+    def handle(self, connection: RequestSource, call: BookieCall) -> None:
         """Execute the call and answer it."""
 
-    def read_from_memory(self, call: ReadCall) -> ReadAnswer | None:
+    def read_from_memory(self, call: ReadCall | LongPollRead) -> ReadAnswer | None:
         """The answer to a read if it is in memory; such a read need not wait. None: the entry may still be on disk."""
