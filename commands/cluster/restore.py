@@ -262,10 +262,9 @@ def _left_out(noun: str, why: str, count: int, named: list[str]) -> tuple[str, .
 
 def _outside_sentences(archive: ArchiveSummary, target: RestoreTarget) -> tuple[str, ...]:
     bookie_ids = sorted(archive.header.maintenance or ()) if target.is_fresh else []
-    logs = archive.header.logs or {}
     return (
         *((f"will restore the maintenance of bookie {', '.join(bookie_ids)}",) if bookie_ids else ()),
-        *((f"will restore logs that are missing: {listed(sorted(logs))}",) if logs else ()),
+        *((f"will restore logs that are missing: {listed(archive.logs)}",) if archive.logs else ()),
     )
 
 

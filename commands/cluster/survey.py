@@ -15,11 +15,10 @@ from bkctl.commands.safety.state_directory import state_directory
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConflictError, MetadataFormatError, RefusedError
 from bkctl.runtime.metadata.backup import cluster_format
-from bkctl.runtime.metadata.backup.archive import ArchiveEnd, ArchiveHeader, ArchiveReader
+from bkctl.runtime.metadata.backup.archive import FORMAT_WITH_LOGS, ArchiveEnd, ArchiveHeader, ArchiveReader
 from bkctl.runtime.metadata.backup.backup import (
     ClusterSurvey,
     backup_cluster,
-    read_logs,
     read_maintenance,
     survey_cluster,
     survey_logs,
@@ -27,6 +26,7 @@ from bkctl.runtime.metadata.backup.backup import (
 )
 from bkctl.runtime.metadata.backup.restore import read_archive
 from bkctl.runtime.metadata.cluster.root import read_instance_id, require_cluster
+from bkctl.runtime.metadata.ledger_logs.nodes import LogNodes
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree, choose_tree, read_layout
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.storage.adapters.filesystem import OsFileSystem
@@ -226,7 +226,7 @@ async def new_header(session: Session, tree: LedgerTree) -> ArchiveHeader:
         layout=tree.value,
         created=now_text(),
         maintenance=await read_maintenance(session.store, session.root),
-        logs=await read_logs(session.store, session.root),
+        format=FORMAT_WITH_LOGS if await LogNodes(session.store, session.root).names() else 1,
     )
 
 

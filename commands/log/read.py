@@ -42,7 +42,7 @@ async def read(
     parse_log_name(name)
     async with open_session(context) as session:
         client = await session.client()
-        reader = LogReader(client, log_nodes(session), client.ports.clock, name)
+        reader = LogReader(client, log_nodes(session), name)
         async with aclosing(reader.entries(first, is_following=follow)) as entries:
             if form is Form.RAW:
                 async for entry in entries:

@@ -8,14 +8,10 @@ from contextlib import aclosing
 import msgspec
 
 from bkctl.runtime.client.api import LedgerClient
-from bkctl.runtime.client.reader import Entry, LedgerReader
 from bkctl.runtime.errors import LedgerNotFoundError, LogPositionError
 from bkctl.runtime.metadata.ledger_logs.format import LedgerLog
 from bkctl.runtime.metadata.ledger_logs.nodes import LogNodes
 from bkctl.runtime.metadata.store import Versioned
-from bkctl.runtime.ports import Clock
-
-_POLL_S = 0.2
 
 
 class LogEntry(msgspec.Struct, frozen=True, gc=False):
@@ -30,11 +26,10 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
 class LogReader:
     """Reads one log, without fencing its writer."""
 
-    def __init__(self, client: LedgerClient, nodes: LogNodes, clock: Clock, name: str) -> None:
+    def __init__(self, client: LedgerClient, nodes: LogNodes, name: str) -> None:
         self.name = name
         self._client = client
         self._nodes = nodes
-        self._clock = clock
 
     async def entries(self, first: int | None = None, *, is_following: bool = False) -> AsyncGenerator[LogEntry, None]:
         """The entries from position ``first`` on, in order; None: from the first one that was not trimmed.
@@ -91,20 +86,7 @@ class LogReader:
         # Of an open ledger the bookies report an older end, so a follower of acknowledged entries may be ahead of it.
         if position > end and (reader.is_closed or not is_following):
             raise LogPositionError(f"log {self.name} has no position {position}: its next entry gets position {end}")
-        source = self._tail(reader, first) if is_following else reader.entries(first)
+        source = reader.follow(first) if is_following else reader.entries(first)
         async with aclosing(source) as entries:
             async for entry in entries:
                 yield LogEntry(ledger.first_position + entry.entry_id, ledger.ledger_id, entry.entry_id, entry.payload)
-
-    async def _tail(self, reader: LedgerReader, first: int) -> AsyncGenerator[Entry, None]:
-        """The entries until the ledger is closed."""
-        while True:
-            is_closed = reader.is_closed
-            async with aclosing(reader.entries(first)) as entries:
-                async for entry in entries:
-                    yield entry
-                    first = entry.entry_id + 1
-            if is_closed:
-                return
-            await self._clock.sleep(_POLL_S)
-            await reader.read_last_add_confirmed()

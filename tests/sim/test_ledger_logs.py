@@ -191,7 +191,7 @@ async def _run(seed: int) -> _Shared:
 async def _check(shared: _Shared, store: ModelMetadataStore) -> None:
     client, nodes = LedgerClient(shared.cluster.ports, store), LogNodes(store, ROOT)
     await (await LogWriter.open(client, nodes, shared.clock, "log", "last")).close()
-    entries: list[LogEntry] = [each async for each in LogReader(client, nodes, shared.clock, "log").entries()]
+    entries: list[LogEntry] = [each async for each in LogReader(client, nodes, "log").entries()]
     positions = [each.position for each in entries]
     log = (await nodes.read("log")).value
     assert log.first_position <= shared.trimmed_to

@@ -1,12 +1,14 @@
 """The archive of a cluster's metadata: gzip over lines of JSON. Format, writer and reader.
 
     {"apiVersion": "bkctl/v1", "kind": "ClusterBackup", "format": 1, "root", "instance_id", "layout", "created"}
-        and "maintenance", if a bookie is in maintenance, and "logs", if there are logs of ledgers
+        and "maintenance", if a bookie is in maintenance
+    {"log", "data"}                                               one line per log of ledgers, only in format 2
     {"path", "version", "ctime_ms", "data"}                       one line per node, depth first, names ascending
     {"kind": "ClusterBackupEnd", "nodes", "ledgers", "sha256"}    hash of all bytes before this line
 
 Paths are relative to the ledgers root, the root itself being ""; ``data`` is base64. An archive without its last line
-is incomplete and invalid. It has passwords in clear text, so only the owner of the file may read it.
+is incomplete and invalid. An archive with logs has format 2, so that older releases, which would lose the logs, refuse
+it. It has passwords in clear text, so only the owner of the file may read it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import io
 import os
 import zlib
 from collections.abc import Iterator
-from typing import Literal, Self, TypeVar
+from typing import Final, Literal, Self, TypeVar
 
 import msgspec
 
@@ -31,8 +33,10 @@ from bkctl.storage.ports import Buffer, File, FileSystem
 
 LineT = TypeVar("LineT")
 
-_LINE_BYTES_MAX = 64 * 1024 * 1024
-"""Longest line that a reader accepts; a node holds 1 MiB at most, the first line has the nodes of all logs."""
+_LINE_BYTES_MAX = 4 * 1024 * 1024
+"""Longest line that a reader accepts; a node holds 1 MiB at most."""
+
+FORMAT_WITH_LOGS: Final = 2
 
 _COMPRESSION_LEVEL = 6
 _GZIP_WINDOW_BITS = 31
@@ -45,19 +49,28 @@ _READ_BYTES = 256 * 1024
 class ArchiveHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """First line: the cluster and the time. ``layout`` is its name in metadata URIs.
 
-    ``maintenance``: the notes of bookies in maintenance, which are not below the root. ``logs``: the nodes of logs of
-    ledgers by name, which are not below it either.
+    ``maintenance``: the notes of bookies in maintenance, which are not below the root.
     """
 
     apiVersion: Literal["bkctl/v1"] = "bkctl/v1"  # noqa: N815  spelling of the structured output contract
     kind: Literal["ClusterBackup"] = "ClusterBackup"
-    format: Literal[1] = 1
+    format: Literal[1, 2] = 1
     root: str
     instance_id: str | None
     layout: str
     created: str
     maintenance: dict[str, MaintenanceNote] | msgspec.UnsetType = msgspec.UNSET
-    logs: dict[str, bytes] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ArchivedLog(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The node of a log of ledgers, which is not below the root; ``log`` is its name."""
+
+    log: str
+    data: bytes
+
+
+class _FormatLine(msgspec.Struct):
+    format: int
 
 
 class ArchiveNode(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -100,6 +113,10 @@ class ArchiveWriter:
         """Append a node; its path must be greater than those before."""
         self._put(node)
         self._nodes_count += 1
+
+    def add_log(self, log: ArchivedLog) -> None:
+        """Append a log, before all nodes; the header must have ``FORMAT_WITH_LOGS``."""
+        self._put(log)
 
     def finish(self, ledgers_count: int) -> ArchiveEnd:
         """Write the last line and make the file durable under its name."""
@@ -150,6 +167,12 @@ class ArchiveReader:
             self._file.close()
             raise
 
+    def logs(self) -> Iterator[ArchivedLog]:
+        """Every log of ledgers from the beginning."""
+        self._rewind()
+        while self._is_log(line := self._read_line()):
+            yield self._decode_log(line)
+
     def nodes(self) -> Iterator[ArchiveNode]:
         """Every node from the beginning; the archive is complete and undamaged only if this ends without an error."""
         self._rewind()
@@ -160,6 +183,9 @@ class ArchiveReader:
             line = self._read_line()
             if line.startswith(b'{"kind"'):
                 break
+            if not previous and self._is_log(line):
+                self._decode_log(line)
+                continue
             node = self._decode(line, ArchiveNode)
             self._check_order(previous, node.path)
             previous = _parts(node.path)
@@ -177,7 +203,26 @@ class ArchiveReader:
     def _rewind(self) -> ArchiveHeader:
         self._gzip = gzip.GzipFile(fileobj=io.BufferedReader(ByteStream(self._file), _READ_BYTES), mode="rb")
         self._hash = hashlib.sha256()
-        return self._decode(self._read_line(), ArchiveHeader)
+        line = self._read_line()
+        version = self._decode(line, _FormatLine).format
+        if version > FORMAT_WITH_LOGS:
+            raise MetadataFormatError(
+                f"backup {self.path} has format {version}, and this bkctl knows {FORMAT_WITH_LOGS}: use a newer one"
+            )
+        return self._decode(line, ArchiveHeader)
+
+    def _is_log(self, line: bytes) -> bool:
+        return self.header.format == FORMAT_WITH_LOGS and line.startswith(b'{"log"')
+
+    def _decode_log(self, line: bytes) -> ArchivedLog:
+        log = self._decode(line, ArchivedLog)
+        try:
+            check_path(f"/r/{log.log}")
+        except MetadataError as error:
+            raise self._damaged(str(error)) from error
+        if "/" in log.log:
+            raise self._damaged(f"{log.log!r} is not a name of a log")
+        return log
 
     def _read_line(self, *, is_end_expected: bool = False) -> bytes:
         try:

@@ -20,7 +20,14 @@ import msgspec
 
 from bkctl.runtime.errors import MetadataFormatError
 from bkctl.runtime.ledger.metadata_format import NewerFormatError, decode_ledger_metadata
-from bkctl.runtime.metadata.backup.archive import ArchiveEnd, ArchiveHeader, ArchiveNode, ArchiveWriter
+from bkctl.runtime.metadata.backup.archive import (
+    FORMAT_WITH_LOGS,
+    ArchivedLog,
+    ArchiveEnd,
+    ArchiveHeader,
+    ArchiveNode,
+    ArchiveWriter,
+)
 from bkctl.runtime.metadata.doctor.places import LEDGER_LIKE
 from bkctl.runtime.metadata.ledger_logs.nodes import LogNodes, logs_path
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
@@ -190,11 +197,6 @@ async def survey_logs(store: MetadataStore, root: str) -> ChildSurvey | None:
     return await _survey_outside(store, logs_path(root))
 
 
-async def read_logs(store: MetadataStore, root: str) -> dict[str, bytes] | msgspec.UnsetType:
-    """What the first line of an archive has of logs of ledgers."""
-    return {name: data async for name, data in LogNodes(store, root).raw_nodes()} or msgspec.UNSET
-
-
 async def _survey_outside(store: MetadataStore, path: str) -> ChildSurvey | None:
     count = _Count(path)
     nodes_count = 0
@@ -247,5 +249,8 @@ async def backup_cluster(
 ) -> tuple[ClusterSurvey, ArchiveEnd]:
     """Write the cluster at ``header.root`` to a new archive file, all or nothing; OSError, ConflictError."""
     with ArchiveWriter(fs, path, header) as writer:
+        if header.format == FORMAT_WITH_LOGS:
+            async for name, data in LogNodes(store, header.root).raw_nodes():
+                writer.add_log(ArchivedLog(name, data))
         survey = await survey_cluster(store, header.root, tree, take=writer.add, on_progress=on_progress)
         return survey, writer.finish(survey.ledgers)

@@ -83,6 +83,8 @@ class ArchiveSummary(msgspec.Struct, frozen=True):
     nodes: int
     ledgers: int
     ids: RestoredIds
+    logs: tuple[str, ...]
+    """Names of the logs of ledgers."""
     bookies: frozenset[str]
     """Ids of the cookies."""
     faults: tuple[str, ...]
@@ -133,6 +135,7 @@ async def read_archive(
     if tree is None:
         raise MetadataFormatError(f"{reader.path} has the unknown layout {reader.header.layout!r}")
     ids = RestoredIds()
+    logs = tuple(each.log for each in reader.logs())
     bookies: set[str] = set()
     faults: list[str] = []
     faults_count = ledgers_count = nodes_count = 0
@@ -166,6 +169,7 @@ async def read_archive(
         nodes=nodes_count,
         ledgers=ledgers_count,
         ids=ids,
+        logs=logs,
         bookies=frozenset(bookies),
         faults=tuple(faults),
         faults_count=faults_count,
@@ -232,7 +236,7 @@ class ClusterRestore:
                 yield fate
 
     async def run(self, reader: ArchiveReader) -> AsyncIterator[NodeFate]:
-        """Restore each node; call ``finish`` afterwards."""
+        """Restore each node, then the logs; call ``finish`` afterwards."""
         if self._target.is_fresh:
             await self._begin()
         await self._stop_deletion()
@@ -240,6 +244,7 @@ class ClusterRestore:
         async with contextlib.aclosing(fates):
             async for fate in fates:
                 yield fate
+        await self._restore_logs(reader)
 
     async def preview_new_ids(self) -> NewIds:
         """What ``finish`` would do to the id generators in the current state."""
@@ -248,9 +253,8 @@ class ClusterRestore:
         return NewIds(is_counted_anew=True, first_id=least_new_id(self._archive.tree, self._archive.ids))
 
     async def finish(self) -> NewIds:
-        """Add logs and advance the id generators if they were lost too, then let bookies register."""
+        """Advance the id generators if they were lost too, then let bookies register."""
         new_ids = NewIds()
-        await self._restore_logs()
         if not await self._has_generators():
             first_id = await advance_ids(
                 self._store, self._target.root, self._archive.tree, self._archive.ids, before_each=self._before_each
@@ -294,13 +298,13 @@ class ClusterRestore:
             self._before_each()
             await notes.put(bookie_id, CollectionNote(restored=self._archive.header.created))
 
-    async def _restore_logs(self) -> None:
+    async def _restore_logs(self, reader: ArchiveReader) -> None:
         """After the ledgers that they name. A log that is there is kept: it is newer."""
         nodes = LogNodes(self._store, self._target.root)
-        for name, data in (self._archive.header.logs or {}).items():
+        for each in reader.logs():
             self._before_each()
             with contextlib.suppress(NodeExistsError):
-                await self._store.create(nodes.path(name), data, make_parents=True)
+                await self._store.create(nodes.path(each.log), each.data, make_parents=True)
 
     async def _create_registration_nodes(self) -> None:
         nodes = [CreateNode(self._paths.available), CreateNode(self._paths.read_only)]

@@ -10,10 +10,18 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bkctl.runtime.errors import ConflictError, MetadataFormatError
-from bkctl.runtime.metadata.backup.archive import ArchiveHeader, ArchiveNode, ArchiveReader, ArchiveWriter
+from bkctl.runtime.metadata.backup.archive import (
+    FORMAT_WITH_LOGS,
+    ArchivedLog,
+    ArchiveHeader,
+    ArchiveNode,
+    ArchiveReader,
+    ArchiveWriter,
+)
 from bkctl.storage.adapters.filesystem import OsFileSystem
 
 HEADER = ArchiveHeader(root="/ledgers", instance_id="i", layout="hierarchical", created="2026-01-01T00:00:00Z")
@@ -43,6 +51,12 @@ def read(path: Path) -> tuple[ArchiveHeader, list[ArchiveNode]]:
         return reader.header, nodes
 
 
+def with_logs(lines: list[bytes], *names: str) -> list[bytes]:
+    """The lines of format 2."""
+    logs = [json.dumps({"log": name, "data": "eA=="}, separators=(",", ":")).encode() + b"\n" for name in names]
+    return [lines[0].replace(b'"format":1', b'"format":2'), *logs, *lines[1:]]
+
+
 def lines_of(data: bytes) -> list[bytes]:
     return gzip.decompress(data).splitlines(keepends=True)
 
@@ -56,6 +70,26 @@ def test_what_was_written_comes_back_any_number_of_times(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == ["a.gz"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert write(tmp_path / "b.gz") == first, "the same cluster gives the same bytes"
+
+
+def test_logs_have_lines_of_their_own_before_the_nodes(tmp_path: Path) -> None:
+    path, logs = tmp_path / "a.gz", [ArchivedLog("a", b"x"), ArchivedLog("b", b"x")]
+    header = msgspec.structs.replace(HEADER, format=FORMAT_WITH_LOGS)
+    with ArchiveWriter(OsFileSystem(), str(path), header) as writer:
+        for log in logs:
+            writer.add_log(log)
+        for node in NODES:
+            writer.add(node)
+        writer.finish(1)
+    with ArchiveReader(OsFileSystem(), str(path)) as reader:
+        assert list(reader.logs()) == logs
+        assert list(reader.nodes()) == NODES
+    assert lines_of(path.read_bytes())[:-1] == with_logs(lines_of(write(tmp_path / "b.gz")), "a", "b")[:-1]
+    path.write_bytes(
+        forge(lines_of(path.read_bytes()), lambda all_of: [all_of[0].replace(b":2,", b":3,"), *all_of[1:]])
+    )
+    with pytest.raises(MetadataFormatError, match="has format 3, and this bkctl knows 2: use a newer one"):
+        read(path)
 
 
 def test_the_format_as_documented(tmp_path: Path) -> None:
@@ -139,7 +173,10 @@ def line(path: str, **fields: object) -> bytes:
         pytest.param(lambda lines: [*lines, line("x", data="*")], id="no base64"),
         pytest.param(lambda lines: [*lines, line("x", data=7)], id="no text"),
         pytest.param(lambda lines: [*lines, line("x", acl="open")], id="unknown field"),
-        pytest.param(lambda lines: [lines[0].replace(b'"format":1', b'"format":2'), *lines[1:]], id="later format"),
+        pytest.param(lambda lines: [lines[0], b'{"log":"a","data":""}\n', *lines[1:]], id="logs in format 1"),
+        pytest.param(lambda lines: [*with_logs(lines, "a/b")], id="no name of a log"),
+        pytest.param(lambda lines: [*lines, b'{"log":"a","data":""}\n'], id="a log after the nodes"),
+        pytest.param(lambda lines: [lines[0].replace(b'"format":1', b'"format":0'), *lines[1:]], id="no format"),
         pytest.param(lambda lines: [lines[0].replace(b"ClusterBackup", b"LedgerList"), *lines[1:]], id="other kind"),
         pytest.param(lambda lines: lines[:1], id="nothing"),
         pytest.param(lambda lines: [*lines, b"x" * (5 * 2**20) + b"\n"], id="endless line"),
