@@ -123,7 +123,7 @@ class Console:
 
     @contextmanager
     def listing(self, table: Table, *, is_live: bool = False) -> Iterator[Listing]:
-        """Print objects as they arrive (tables: if ``is_live``); other formats are written at the end unless one failed."""
+        """Print objects as they arrive (tables: if ``is_live``); others are written at the end if none failed."""
         listing = Listing(self._settings, table, self._write, self, is_live=is_live)
         yield listing
         self._finish(listing)

@@ -66,7 +66,7 @@ async def append(
         async with open_change(context, plan, session.store, is_locked=False):
             own_name = f"{user_name()}@{socket.gethostname()} (process {os.getpid()})"
             async with await LogWriter.open(client, nodes, client.ports.clock, name, own_name) as writer:
-                with context.console.listing(_TABLE) as listing:
+                with context.console.listing(_TABLE, is_live=True) as listing:
                     async with aclosing(_lines(source)) as batches:
                         async for lines in batches:
                             await _append_all(writer, lines, listing)

@@ -48,7 +48,7 @@ async def read(
                 async for entry in entries:
                     context.console.raw(entry.payload)
                 return
-            with context.console.listing(_TABLE) as listing:
+            with context.console.listing(_TABLE, is_live=follow) as listing:
                 async for entry in entries:
                     if listing.is_full:
                         listing.truncate()
