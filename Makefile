@@ -15,7 +15,7 @@ export PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test battery fuzz interop interop-full bench bench-recover bench-tls bench-autorecovery explore soak soak-autorecovery faults demo lock dist site clean
+.PHONY: help setup check test battery fuzz interop pulsar interop-full bench bench-recover bench-tls bench-autorecovery explore soak soak-autorecovery faults demo lock dist site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,7 +53,11 @@ interop: setup ## tests with Apache BookKeeper (Java); needs a JDK and Maven
 	@scripts/build_interop.sh
 	$(PYTEST_PARALLEL) -m "interop and not battery" tests/interop $(PYTEST_ARGS)
 
-interop-full: setup ## every mode of security on every release of Java's bookies and on ours; writes the page of the results
+pulsar: setup ## a real Pulsar broker on bkctl's bookies, and on a mixed cluster; gets 230 MB from Maven Central
+	@scripts/build_pulsar.sh
+	$(PYTEST) tests/interop/test_pulsar.py $(PYTEST_ARGS)
+
+interop-full: pulsar ## every mode of security on every release of Java's bookies and on ours; writes the page of the results
 	@scripts/build_interop.sh
 	$(PYTEST) -n $(WORKERS) --dist load --junitxml=.cache/security-matrix.xml tests/interop/test_security_*.py $(PYTEST_ARGS)
 	$(VENV_PYTHON) -m scripts.security_matrix_page .cache/security-matrix.xml > docs/reference/security-matrix.md.new

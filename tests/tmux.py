@@ -25,7 +25,9 @@ class Terminal:
         environment = bkctl_environment(BKCTL_OUTPUT="", **variables)
         for name in ("NO_COLOR", "COLUMNS"):  # the terminal has a width, and colours
             environment.pop(name)
-        shell = ["env", f"PS1={PROMPT}", "bash", "--norc", "--noprofile", "-i"]
+        self._lines_entered = 0
+        # With the number of the next line: a prompt that has been there before is not taken for a new one.
+        shell = ["env", f"PS1=\\# {PROMPT}", "bash", "--norc", "--noprofile", "-i"]
         size = ("-x", str(columns), "-y", str(rows))
         command = ["tmux", "-S", self._socket, "-f", "/dev/null", "new-session", "-d", *size, shlex.join(shell)]
         subprocess.run(command, env=environment, check=True, stdin=subprocess.DEVNULL)
@@ -50,6 +52,7 @@ class Terminal:
         """Type a line on a clean screen, without history."""
         self._tmux("send-keys", "-l", f"clear; {line}" if line != "fg" else line)
         self._tmux("send-keys", "Enter")
+        self._lines_entered += 1
 
     def press(self, key: str) -> None:
         """Press a key: "C-c", "C-z"."""
@@ -90,7 +93,8 @@ class Terminal:
 
     def wait_for_prompt(self) -> str:
         """All text, once the shell waits for the next command."""
-        self.wait(lambda seen: seen.rstrip().endswith(PROMPT.strip()))
+        prompt = f"{self._lines_entered + 1} {PROMPT.strip()}"
+        self.wait(lambda seen: seen.rstrip().endswith(prompt))
         return self.text()
 
     def _tmux(self, *arguments: str) -> str:

@@ -42,9 +42,9 @@ class JavaError(Exception):
         self.kind = kind
 
 
-def is_built() -> bool:
-    """Whether ``make interop`` has compiled the Java program."""
-    return all(os.path.exists(_class_path_file(release)) for release in RELEASES)
+def is_built(*releases: str) -> bool:
+    """Whether there are the jars of these releases, by default those of ``make interop``, and its Java program."""
+    return all(os.path.exists(_class_path_file(release)) for release in releases or RELEASES)
 
 
 def _class_path_file(release: str) -> str:

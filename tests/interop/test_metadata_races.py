@@ -232,11 +232,12 @@ async def test_workers_of_both_sides_share_the_marks(
     theirs, ours = await asyncio.gather(
         java.call("work", count=60, clear=True, ends_early=True), work(peer, 60, is_clearing=True, ends_early=True)
     )
-    done_by_java = [each[0] for each in theirs["holds"]]
-    done_by_us = [each.ledger_id for each in ours]
-    assert sorted(done_by_java + done_by_us) == ledger_ids, "each once"
+    done_by_java = [Hold(*each) for each in theirs["holds"]]
+    # A mark is read before its lock is taken, on both sides: one that the other has cleared in between is picked again.
+    assert {each.ledger_id for each in done_by_java + ours} == set(ledger_ids)
+    assert list(overlaps(done_by_java + ours)) == []
     assert done_by_java
-    assert done_by_us
+    assert ours
     assert [each async for each in list_marks(store, root, ForeignNames())] == []
     await store.sync(root)
     assert await store.children(Paths(root).under_replicated_ledgers) == [], "directories went with the marks"
