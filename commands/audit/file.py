@@ -117,7 +117,7 @@ async def _describe(
         session = Session(context, store, MetadataUri(servers="", root=root, tree=cluster.tree), at_end)
         facts = await read_facts(context, session)
     from_file = {"ledgers_from": ledgers_from, "bookies_from": ledgers_from, "skipped_snapshots": skipped}
-    from_file |= {"file_written_ms": written_ms, "is_repaired": None, "auditor": None, "deadlines": ()}
+    from_file |= {"file_written_ms": written_ms}
     return cluster, msgspec.structs.replace(facts, **from_file)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -152,7 +154,7 @@ def test_open_ledgers_and_older_snapshots() -> None:
 
 
 def test_ledgers_that_the_auditor_has_not_marked_yet() -> None:
-    pending = {"deadlines": ((D, LostBookieNote(lost_ms=0, due_ms=NOW_MS + 60_000)),), "auditor": A}
+    pending: dict[str, Any] = {"deadlines": ((D, LostBookieNote(lost_ms=0, due_ms=NOW_MS + 60_000)),), "auditor": A}
     waiting = [each.advice for each in audit_findings(report(closed(A, B, D), **pending))]
     assert [(each.part, each.command) for each in waiting][1:] == [("deadlines", "bkctl autorecovery status")]
     assert waiting[1].sentence == "bookie bd:3181 is gone; the auditor ba:3181 marks the ledgers at 22:14 UTC, in 60 s"
