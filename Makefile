@@ -9,6 +9,8 @@ VENV_PYTHON := .venv/bin/python
 PYTEST := $(VENV_PYTHON) -m pytest --durations=15
 PYTEST_PARALLEL := $(PYTEST) -n $(WORKERS) --dist loadfile
 INTEROP_TARGET := tests/interop/target
+MATRIX_REPORT := .cache/security-matrix.xml
+MATRIX_PAGE := docs/reference/security-matrix.md
 
 export PYTHON
 # Tests start hundreds of processes, each of which would compile all modules again. `make clean` deletes the cache.
@@ -59,9 +61,9 @@ pulsar: setup ## a real Pulsar broker on bkctl's bookies, and on a mixed cluster
 
 interop-full: pulsar ## every mode of security on every release of Java's bookies and on ours; writes the page of the results
 	@scripts/build_interop.sh
-	$(PYTEST) -n $(WORKERS) --dist load --junitxml=.cache/security-matrix.xml tests/interop/test_security_*.py $(PYTEST_ARGS)
-	$(VENV_PYTHON) -m scripts.security_matrix_page .cache/security-matrix.xml > docs/reference/security-matrix.md.new
-	mv docs/reference/security-matrix.md.new docs/reference/security-matrix.md
+	@rm -f $(MATRIX_REPORT); status=0; \
+	$(PYTEST) -n $(WORKERS) --dist load --junitxml=$(MATRIX_REPORT) tests/interop/test_security_*.py $(PYTEST_ARGS) || status=$$?; \
+	$(VENV_PYTHON) -m scripts.security_matrix_page $(MATRIX_PAGE) $(MATRIX_REPORT) && exit $$status
 
 explore: setup ## SEEDS random schedules of commands and faults on a simulated cluster (EXPLORE_ARGS="--first 300")
 	$(VENV_PYTHON) -m tests.sim.explorer --seeds $(SEEDS) $(EXPLORE_ARGS)

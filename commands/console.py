@@ -122,9 +122,9 @@ class Console:
                 listing.truncate()
 
     @contextmanager
-    def listing(self, table: Table) -> Iterator[Listing]:
-        """Print objects as they arrive; formats that cannot stream are written at the end, unless the stream failed."""
-        listing = Listing(self._settings, table, self._write, self)
+    def listing(self, table: Table, *, is_live: bool = False) -> Iterator[Listing]:
+        """Print objects as they arrive (tables: if ``is_live``); other formats are written at the end if none failed."""
+        listing = Listing(self._settings, table, self._write, self, is_live=is_live)
         yield listing
         self._finish(listing)
 

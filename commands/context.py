@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Protocol
 
@@ -17,7 +17,7 @@ from bkctl.runtime.autorecovery.config import DaemonConfig
 from bkctl.runtime.config import BookieConfig
 from bkctl.runtime.log_level import LogLevel
 from bkctl.runtime.replication.config import PlacementMode, VerifyMode
-from bkctl.runtime.security.secrets import is_reference
+from bkctl.runtime.security.secrets import is_descriptor, is_reference
 from bkctl.storage.setting import Java, Setting, described
 
 
@@ -152,13 +152,27 @@ def shown_secret(value: object) -> object:
 def shown_config(config: msgspec.Struct) -> dict[str, Any]:
     """A configuration for display, without secrets that are written out."""
     body: dict[str, Any] = msgspec.to_builtins(config)
+    for path, table in _tables_with_secrets(config, body):
+        table[path[-1]] = shown_secret(table[path[-1]])
+    return body
+
+
+def secrets_from_descriptors(config: msgspec.Struct) -> list[str]:
+    """Names of the secrets that this process reads from a file descriptor, for example ``sasl.password``."""
+    found = _tables_with_secrets(config, msgspec.to_builtins(config))
+    return [".".join(path) for path, table in found if is_descriptor(table[path[-1]])]
+
+
+def _tables_with_secrets(
+    config: msgspec.Struct, body: dict[str, Any]
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """The path of each secret setting, and the part of ``body`` that has it."""
     for path in (each.path for each in described(type(config)) if each.setting.is_secret):
         table: Any = body
         for name in path[:-1]:
             table = (table or {}).get(name)
         if table:
-            table[path[-1]] = shown_secret(table[path[-1]])
-    return body
+            yield path, table
 
 
 class SettingsOverview(msgspec.Struct, frozen=True):

@@ -42,7 +42,10 @@ class Listing:
         table: Table,
         write: Callable[[str], None],
         tables: TableWriter,
+        *,
+        is_live: bool = False,
     ) -> None:
+        """``is_live``: a table is written row by row from the first one on, because the next may take long."""
         self._order = None if settings.sort is None else parse_order(settings.sort, table.columns)
         self._settings = settings
         self._form = form = settings.output
@@ -57,6 +60,7 @@ class Listing:
         self._rows: list[Row] = []
         self._added_count = 0
         self._is_truncated = False
+        self._rows_measured = 1 if is_live else _ROWS_MEASURED
         self._is_streamed = settings.sort is None and form in {OutputForm.JSONL, OutputForm.CSV, OutputForm.NAME}
         if form is OutputForm.CSV and settings.has_headers:
             write(rendering.to_csv_line(column.key for column in table.columns))
@@ -78,7 +82,7 @@ class Listing:
             self._write(self._further_row(self.layout, row))
         else:
             self._rows.append(row)
-            if self._is_table and self._settings.sort is None and len(self._rows) == _ROWS_MEASURED:
+            if self._is_table and self._settings.sort is None and len(self._rows) == self._rows_measured:
                 self._begin_table()
 
     def truncate(self) -> None:

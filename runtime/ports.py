@@ -16,7 +16,7 @@ import msgspec
 
 from bkctl.runtime.errors import BookieError
 from bkctl.runtime.protocol.entry_list import EntryList
-from bkctl.runtime.protocol.messages import BookieAnswer, BookieCall, ReadAnswer, ReadCall
+from bkctl.runtime.protocol.messages import BookieAnswer, BookieCall, LongPollRead, ReadAnswer, ReadCall
 from bkctl.runtime.protocol.status import Status
 
 P = ParamSpec("P")
@@ -164,6 +164,13 @@ class LacReply(msgspec.Struct, frozen=True, gc=False):
     last_entry_body: bytes | None
 
 
+class PollReply(msgspec.Struct, frozen=True, gc=False):
+    """What ended a long poll: the highest LAC the bookie knows (None: not sent), and an entry if one came with it."""
+
+    max_last_add_confirmed: int | None
+    body: bytes | None
+
+
 class BookieInfo(msgspec.Struct, frozen=True, gc=False):
     """Disk space of a bookie's ledger directories in bytes."""
 
@@ -209,6 +216,15 @@ class Bookies(Protocol):
         """Ask for the explicit LAC packet and the last stored entry; fences nothing, needs no key (wire 5.6).
 
         The future fails with the BookieError of the status. The digests are not checked here.
+        """
+
+    def poll(
+        self, bookie_id: BookieId, ledger_id: int, previous_lac: int, timeout_s: float
+    ) -> asyncio.Future[PollReply]:
+        """Wait until the bookie knows a LAC above ``previous_lac``, at most ``timeout_s``; fences nothing (wire 5.4).
+
+        An entry in the answer is ``previous_lac`` + 1. A bookie without long polls answers at once with its last entry.
+        The future fails with the BookieError of the status. The digest is not checked here.
         """
 
     def list_entries(self, bookie_id: BookieId, ledger_id: int) -> asyncio.Future[EntryList]:
@@ -266,6 +282,19 @@ class Responder(Protocol):
         """Answer a call with a status, or with the requested data."""
 
 
+class RequestSource(Responder, Protocol):
+    """A connection whose long polls can wait."""
+
+    def suspend(self, call: LongPollRead, drop: Callable[[], None]) -> bool:
+        """Let a poll give up its turn, until ``resume``. False if too many wait: answer it now.
+
+        ``drop`` is called if the connection is lost before that.
+        """
+
+    def resume(self, call: LongPollRead) -> None:
+        """Hand a poll to the handler again, when its turn comes. Not inside ``handle``."""
+
+
 class RequestHandler(Protocol):
     """Handles the calls to a bookie. Called on the loop, once per call.
 
@@ -275,8 +304,8 @@ class RequestHandler(Protocol):
     call is not answered; of a run of adds, the adds that remain in it.
     """
 
-    def handle(self, connection: Responder, call: BookieCall) -> None:
+    def handle(self, connection: RequestSource, call: BookieCall) -> None:
         """Execute the call and answer it."""
 
-    def read_from_memory(self, call: ReadCall) -> ReadAnswer | None:
+    def read_from_memory(self, call: ReadCall | LongPollRead) -> ReadAnswer | None:
         """The answer to a read if it is in memory; such a read need not wait. None: the entry may still be on disk."""

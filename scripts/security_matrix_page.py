@@ -6,6 +6,7 @@ import argparse
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,30 +22,54 @@ Apache BookKeeper have the client of their own release, those of bkctl the newes
 "index rebuild" on a Java bookie: `bkctl storage adopt` builds a new index, and a bkctl bookie serves the files. The KDC
 is MIT's. In Java, v2 clients cannot use TLS and SASL together.
 """
-MODES = """- plain: no protection
-- TLS: the bookies' certificates are checked; PEM files
-- mTLS: clients have certificates too; PKCS12 files
-- mTLS + role: and the role in the certificate's OU is checked (`BookieAuthZFactory`)
-- SASL DIGEST-MD5, SASL GSSAPI: a login with a password or with Kerberos, in clear text
-- TLS + SASL: a login with DIGEST-MD5 inside of TLS"""
+MODES = {
+    "plain": "no protection",
+    "TLS": "the bookies' certificates are checked; PEM files",
+    "mTLS": "clients have certificates too; PKCS12 files",
+    "mTLS + role": "and the role in the certificate's OU is checked (`BookieAuthZFactory`); PEM files",
+    "SASL DIGEST-MD5": "a login with a password, in clear text",
+    "SASL GSSAPI": "a login with Kerberos, in clear text",
+    "TLS + SASL": "a login with DIGEST-MD5 inside of TLS",
+}
+"""In the order of the columns."""
 
 
-def rows_of(report: Path) -> list[dict[str, str]]:
-    """The recorded values of each row, in the order of the tests."""
-    cases = ET.parse(report).iter("testcase")  # noqa: S314  written by pytest
-    rows = [
-        {each.get("name", ""): each.get("value", "") for each in case.iter("property")}
-        for case in cases
-        if case.get("classname") == TEST
-    ]
-    order = {server: number for number, server in enumerate(sorted({row["server"] for row in rows}))}
-    return sorted(rows, key=lambda row: order[row["server"]])
+NOT_CELLS = frozenset({"ring", "server", "mode"})
+
+
+def rows_of(reports: Sequence[Path]) -> list[dict[str, str]]:
+    """The recorded values of each row, by server and mode. A row that ended early, or did not run, has few or no cells.
+
+    A row of a later report replaces the same row of an earlier one.
+    """
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for report in reports:
+        for case in ET.parse(report).iter("testcase"):  # noqa: S314  written by pytest
+            if case.get("classname") == TEST:
+                row = {each.get("name", ""): each.get("value", "") for each in case.iter("property")}
+                rows[row["server"], row["mode"]] = row
+    every = [(server, mode) for server in sorted({server for server, _ in rows}) for mode in MODES]
+    return [rows.get(each) or {"server": each[0], "mode": each[1]} for each in every]
+
+
+def failed_cells(rows: list[dict[str, str]], columns: list[str]) -> list[str]:
+    """What the reader must know of each row that did not pass whole."""
+    found = []
+    for row in rows:
+        names = [name for name in columns if row.get(name) != "passed"]
+        if names:
+            found.append(f"{row['server']}, {row['mode']}: {', '.join(names) if len(names) < len(columns) else 'all'}")
+    return found
 
 
 def page(rows: list[dict[str, str]], commit: str) -> str:
     """The whole page."""
-    columns = [name for name in rows[0] if name not in {"ring", "server", "mode"}]
-    lines = [HEAD.format(commit=commit, modes=MODES)]
+    longest_first = sorted(rows, key=len, reverse=True)
+    columns = list(dict.fromkeys(name for row in longest_first for name in row if name not in NOT_CELLS))
+    modes = "\n".join(f"- {mode}: {text}" for mode, text in MODES.items())
+    lines = [HEAD.format(commit=commit, modes=modes)]
+    if failed := failed_cells(rows, columns):
+        lines += [f"**Not passed: {'; '.join(failed)}.**", ""]
     for server in dict.fromkeys(row["server"] for row in rows):
         title = "Bookies of bkctl" if server == "bkctl" else f"Bookies of Apache BookKeeper {server}"
         of_server = {row["mode"]: row for row in rows if row["server"] == server}
@@ -57,15 +82,19 @@ def page(rows: list[dict[str, str]], commit: str) -> str:
 
 
 def main() -> None:
-    """Print the page."""
+    """Write the page, also of a run with failed tests."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("report", type=Path, help="JUnit file of the tests")
-    rows = rows_of(parser.parse_args().report)
+    parser.add_argument("page", type=Path, help="Page to write")
+    parser.add_argument("reports", type=Path, nargs="+", help="JUnit files of the tests, all of the checked-out commit")
+    arguments = parser.parse_args()
+    if missing := [each for each in arguments.reports if not each.exists()]:
+        sys.exit(f"the tests wrote no report {missing[0]}")
+    rows = rows_of(arguments.reports)
     if not rows:
-        sys.exit(f"the report has no case of {TEST}")
+        sys.exit(f"no report has a case of {TEST}")
     command = ["git", "rev-parse", "--short=8", "HEAD"]
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
-    sys.stdout.write(page(rows, commit.stdout.strip()))
+    arguments.page.write_text(page(rows, commit.stdout.strip()))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import Self
 
+import pytest
+
+from bkctl.runtime.optional_packages import has_package
 from tests.processes import LOOPBACK, free_port
 from tests.until import wait_until
 
@@ -17,9 +20,12 @@ _PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit")
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 
 
-def missing_programs() -> list[str]:
-    """What must be installed before a realm can start."""
-    return [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
+def require_kerberos() -> None:
+    """Skip the test if a realm, or bkctl's login, lacks something."""
+    if missing := [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]:
+        pytest.skip(f"not installed: {', '.join(missing)} (Debian: krb5-kdc krb5-admin-server krb5-user)")
+    if not has_package("gssapi"):
+        pytest.skip("not installed: gssapi (pip install 'bkctl[kerberos]')")
 
 
 class Realm:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -43,6 +45,17 @@ class RecoveryDaemon:
     def log(self) -> str:
         """What it wrote, in all runs."""
         return (self.directory / "daemon.log").read_text()
+
+    def metrics(self) -> dict[str, float]:
+        """What it reports now, by name and labels."""
+        with socket.socket(socket.AF_UNIX) as connection, tempfile.TemporaryDirectory() as directory:
+            short = Path(directory) / "s"  # the path of the socket may be too long for its address
+            short.symlink_to(self.directory / "bkctl" / f"autorecovery-{self.pid}.admin.sock")
+            connection.connect(str(short))
+            connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            with connection.makefile(encoding="utf-8") as answer:
+                lines = answer.read().partition("\n\n")[2].splitlines()
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
 
     def start(self) -> None:
         """Start the process; it is not ready yet."""

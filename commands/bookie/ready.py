@@ -6,7 +6,14 @@ from typing import Annotated
 
 import typer
 
-from bkctl.commands.bookie.admin_access import BookieTarget, DirectoryOption, IdArguments, find_target, resolve
+from bkctl.commands.bookie.admin_access import (
+    BookieTarget,
+    DirectoryOption,
+    IdArguments,
+    find_target,
+    read_credentials,
+    resolve,
+)
 from bkctl.commands.bookie.probe import probe
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
@@ -51,26 +58,43 @@ def _require_ready(context: CommandContext, target: BookieTarget, limit_s: float
         from bkctl.commands.event_loop import run_to_end
 
         address = run_to_end(resolve, context, target)
-    timeout_s = context.settings.timeout_s
     stage = None
     try:
-        probe(target.name, address, "/api/v1/bookie/is_ready", timeout_s)
+        _look(context, target.name, address, "/api/v1/bookie/is_ready")
     except BookieTimeoutError:
         raise
     except BookieUnavailableError:
         if limit_s is None:
             raise
-        stage = _young_stage(target.name, address, limit_s, timeout_s)
+        stage = _young_stage(context, target.name, address, limit_s)
         if stage is None:
             raise
     body = {"bookie": target.name, "state": "running" if stage is None else "starting", "stage": stage}
     context.console.record("BookieReadiness", body, name="state")
 
 
-def _young_stage(name: str, address: AdminAddress, limit_s: float, timeout_s: float) -> str | None:
+def _look(context: CommandContext, name: str, address: AdminAddress, path: str) -> bytes:
+    """The body of the answer to a GET; errors as ``AdminClient.request``."""
+    if not address.is_https:
+        return probe(name, address, path, context.settings.timeout_s)
+    # Only a registration names an address with HTTPS: the event loop is imported already.
+    from bkctl.commands.event_loop import run_to_end
+
+    return run_to_end(_look_over_https, context, name, address, path)
+
+
+async def _look_over_https(context: CommandContext, name: str, address: AdminAddress, path: str) -> bytes:
+    from bkctl.runtime.admin.client import AdminClient
+
+    credentials = read_credentials(context, None)
+    async with AdminClient(name, address, credentials=credentials, timeout_s=context.settings.timeout_s) as client:
+        return (await client.request("GET", path)).body
+
+
+def _young_stage(context: CommandContext, name: str, address: AdminAddress, limit_s: float) -> str | None:
     """The stage of its start if the bookie has been starting for less than the limit."""
     try:
-        state = decode_answer(name, probe(name, address, f"{BKCTL_API}/state", timeout_s), StateAnswer)
+        state = decode_answer(name, _look(context, name, address, f"{BKCTL_API}/state"), StateAnswer)
     except AdminError:  # a Java bookie does not say since when it starts
         return None
     is_young = state.uptime_s is not None and state.uptime_s < limit_s and not state.running and not state.stopping

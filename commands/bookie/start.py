@@ -21,6 +21,7 @@ from bkctl.commands.context import (
     CommandContext,
     LogFormat,
     LogSettings,
+    secrets_from_descriptors,
     shown_config,
 )
 from bkctl.commands.effect import Effect
@@ -34,6 +35,7 @@ from bkctl.runtime.autorecovery.config import DaemonConfig
 from bkctl.runtime.bookie.boot.process import run_bookie
 from bkctl.runtime.bookie.ports import ChildDaemon
 from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.metadata.cluster.root import read_instance_id
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.net.systemd import Systemd
@@ -72,6 +74,7 @@ async def start(
     with stoppable_server() as stop:
         settings = context.load_bookie_settings(flags)
         settings.config.storage.require_paired_indexes()
+        _require_secrets_of_child(settings.autorecovery)
         if context.settings.is_dry_run:
             _warn(context, settings)
             for warning in java_warnings(settings.comparison):
@@ -132,6 +135,17 @@ async def _run(
     else:
         say, directory = context.console.say, settings.data_directory
         await run_with_own_zookeeper(settings.config, directory, say, stop.event, note_serving, manager, autorecovery)
+
+
+def _require_secrets_of_child(config: DaemonConfig | None) -> None:
+    """ConfigurationError for secrets that the process of the autorecovery daemon could not read."""
+    found = [] if config is None else secrets_from_descriptors(config)
+    if found:
+        names = ", ".join(found).replace("client.security.", "bookie_client.")
+        raise ConfigurationError(
+            f"{names}: the process of the autorecovery daemon (is_autorecovery_enabled) has no file descriptors of "
+            "this one: use file:PATH or env:VARIABLE"
+        )
 
 
 def _new_child(config: DaemonConfig) -> ChildDaemon:

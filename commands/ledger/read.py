@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from bkctl.commands.command import command
+from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
-from bkctl.commands.errors import NotFoundError, Outcome
+from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from bkctl.commands.ledger.one_bookie import FoundCopies, open_copies
 from bkctl.commands.ledger.rows import bytes_text
 from bkctl.commands.parse import PASSWORD_HELP, parse_bookie_id, parse_entry_range, parse_ledger_id, read_password
@@ -62,20 +63,30 @@ async def read(
     from_bookie: Annotated[
         str | None, typer.Option("--from-bookie", metavar="BOOKIE", help="Read what this bookie has, and ask no other")
     ] = None,
+    is_following: Annotated[
+        bool, typer.Option("--follow", help="Wait for further entries until the ledger is closed; Ctrl-C ends it")
+    ] = False,
     password_file: Annotated[str | None, typer.Option("--password-file", metavar="FILE", help=PASSWORD_HELP)] = None,
 ) -> Outcome:
     """Read entries, without fencing or closing the ledger.
 
     Checks digests. Without LAST, an open ledger is read to the last confirmed entry; with it, also if the end is
     unknown. --from-bookie ignores the metadata's end; exits with 9 if entries are left. The default password is the
-    one in the metadata. Payloads that are not text are shown as base64:...
+    one in the metadata. --follow also reads what is added later: an entry is confirmed when the writer sends the
+    next one, or closes. Payloads that are not text are shown as base64:...
     """
     ledger_id = parse_ledger_id(ledger)
     span = parse_entry_range(entries)
     bookie_id = None if from_bookie is None else parse_bookie_id(from_bookie)
+    if is_following:
+        _check_following(context, span, from_bookie, form)
     password = read_password(password_file)
     async with open_session(context, must_exist=False) as session:
         client = await session.client()
+        if is_following:
+            reader, _ = await _open(client, ledger_id, password, None)
+            await _print(context, reader.follow(span[0]), form, is_live=True)
+            return Outcome.OK
         if bookie_id is None:
             await _print(context, ledger_entries(client, ledger_id, password, span, context.console.warn), form)
             return Outcome.OK
@@ -87,13 +98,28 @@ async def read(
     return Outcome.PARTIAL if found.is_partial else Outcome.OK
 
 
-async def _print(context: CommandContext, entries: AsyncGenerator[Entry, None], form: Form) -> None:
+def _check_following(context: CommandContext, span: tuple[int, int | None], from_bookie: str | None, form: Form) -> None:
+    """InvalidArgumentError for what does not go together with ``--follow``."""
+    if from_bookie is not None:
+        raise InvalidArgumentError("--follow asks all bookies of the ledger: omit --from-bookie")
+    if span[1] is not None:
+        raise InvalidArgumentError("--follow ends with the ledger: omit LAST, as in 10-")
+    settings = context.settings
+    if settings.sort is not None:
+        raise InvalidArgumentError("--follow writes entries as they come: omit --sort")
+    if form is not Form.RAW and settings.output in {OutputForm.JSON, OutputForm.YAML}:
+        raise InvalidArgumentError(
+            f"--follow writes a line per entry, and {settings.output} is one document: use -o jsonl, csv, name or table"
+        )
+
+
+async def _print(context: CommandContext, entries: AsyncGenerator[Entry, None], form: Form, *, is_live: bool = False) -> None:
     async with contextlib.aclosing(entries):
         if form is Form.RAW:
             async for entry in entries:
                 context.console.raw(entry.payload)
             return
-        with context.console.listing(_TABLE) as listing:
+        with context.console.listing(_TABLE, is_live=is_live) as listing:
             async for entry in entries:
                 if listing.is_full:
                     listing.truncate()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -58,6 +58,8 @@ class AutorecoveryDaemon:
     who: DaemonNote
     office: AuditorOffice | None
     new_worker: Callable[[], WorkerPart] | None
+    refused: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """How often each bookie did not accept this daemon."""
 
     def __post_init__(self) -> None:
         self.worker: WorkerPart | None = None

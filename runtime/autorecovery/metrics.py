@@ -37,6 +37,10 @@ def _lanes(daemon: AutorecoveryDaemon) -> Iterable[tuple[tuple[str, ...], LaneSt
     return [((lane.status.name,), lane.status) for lane in lanes]
 
 
+def _refused(daemon: AutorecoveryDaemon) -> Iterable[tuple[tuple[str, ...], int]]:
+    return [((bookie_id,), count) for bookie_id, count in sorted(daemon.refused.items())]
+
+
 _DAEMON: Final = _part(lambda daemon: daemon)
 _AUDITOR: Final = _of_auditor(lambda auditor: auditor)
 _LIVENESS: Final = _of_auditor(lambda auditor: auditor.liveness)
@@ -72,6 +76,8 @@ _PLAIN: Final[tuple[AnyMetric, ...]] = (
         "1 while this process is the auditor.", lambda daemon: daemon.auditor is not None),
     gauge("bkctl_autorecovery_problems", _DAEMON,
         "What fails now; the status names it.", lambda daemon: len(daemon.all_problems)),
+    counter("bkctl_autorecovery_refused", Scope(("bookie",), _refused),
+        "Requests that failed because the bookie and the daemon do not accept each other: TLS, login or role.", float),
     gauge("bkctl_auditor_bookies_lost", _LIVENESS,
         "Known bookies that are not registered.", lambda liveness: len(liveness.lost)),
     gauge("bkctl_auditor_is_alarm", _LIVENESS,

@@ -213,6 +213,7 @@ def _new_daemon(config: DaemonConfig, client: LedgerClient, process_id: ProcessI
         *(store, root, ports.clock, who),
         office=office if is_auditor else None,
         new_worker=new_worker if is_worker else None,
+        refused=client.refused,
     )
 
 

@@ -59,9 +59,11 @@ class LedgerClient:
     Other tools may use ``ports`` and ``store`` (the session with the metadata store) too.
     """
 
-    def __init__(self, ports: ClientPorts, store: MetadataStore) -> None:
+    def __init__(self, ports: ClientPorts, store: MetadataStore, refused: Mapping[str, int] | None = None) -> None:
         self.ports = ports
         self.store = store
+        self.refused: Mapping[str, int] = {} if refused is None else refused
+        """How often each bookie did not accept this client: TLS, login, role."""
         self._writers: weakref.WeakValueDictionary[int, LedgerWriter] = weakref.WeakValueDictionary()
 
     @classmethod
@@ -109,7 +111,7 @@ class LedgerClient:
             config=config,
             placement=placement_on(config.placement, sources),
         )
-        return cls(ports, store)
+        return cls(ports, store, bookies.refused)
 
     async def create(
         self,

@@ -15,6 +15,7 @@ from bkctl.runtime.client.entry_read import EntryReader
 from bkctl.runtime.client.last_entry import read_last_add_confirmed, try_read_last_add_confirmed
 from bkctl.runtime.client.metadata_update import LedgerRecord, LocalCopy
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
+from bkctl.runtime.client.tail import LedgerTail
 from bkctl.runtime.config import ClientConfig
 from bkctl.runtime.errors import BookieError, DigestMismatchError, LedgerReadError, MetadataError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
@@ -105,7 +106,7 @@ class LedgerReader:
         async def answer(metadata: LedgerMetadata) -> int:
             return metadata.last_entry_id if metadata.is_closed else await ask(metadata)
 
-        asking = self._follow(answer, lambda metadata: (metadata.is_closed, metadata.last_segment), "its end")
+        asking = self._ask_again(answer, lambda metadata: (metadata.is_closed, metadata.last_segment), "its end")
         reported = await reported_by_bookies(self.ledger_id, asking)
         self._entries.last_add_confirmed = max(self._entries.last_add_confirmed, reported)
 
@@ -156,6 +157,36 @@ class LedgerReader:
             async for entry in found:
                 yield entry
 
+    async def follow(self, first: int = 0) -> AsyncGenerator[Entry, None]:
+        """Entries from ``first`` on while the ledger is written, each once it is confirmed; ends when the ledger is
+        closed, after its last entry.
+
+        Never returns an entry above ``last_add_confirmed``. Bookies learn that an entry is confirmed from the next
+        entry, or from an explicit LAC: the last one of a writer that pauses comes when it goes on, or closes.
+        Use ``contextlib.aclosing`` to stop earlier. A writer that died leaves its ledger open, and this waits until
+        another client recovers it. LedgerNotFoundError if it is deleted, LedgerReadError if no bookie of its last ensemble
+        answers for ``OUTAGE_S``; otherwise errors as for ``entries``.
+        """
+        if first < 0:
+            raise LedgerReadError(self.ledger_id, f"entry {first} cannot be the first one to follow")
+        tail = LedgerTail(self._ports, self._credentials, self._copy, self._entries.last_add_confirmed)
+        next_id = first
+        with tail:
+            while True:
+                if next_id > self.last_add_confirmed:
+                    if self.is_closed:
+                        return
+                    entry = await tail.progress(next_id)
+                    self._entries.last_add_confirmed = max(self._entries.last_add_confirmed, tail.last_add_confirmed)
+                    if entry is not None:
+                        next_id += 1
+                        yield Entry(entry.entry_id, entry.payload)
+                    continue
+                async with contextlib.aclosing(self.entries(next_id, self.last_add_confirmed)) as found:
+                    async for each in found:
+                        next_id += 1
+                        yield each
+
     def __aiter__(self) -> AsyncIterator[Entry]:
         return self.entries()
 
@@ -164,7 +195,7 @@ class LedgerReader:
 
     async def _read_entry(self, entry_id: int) -> Entry:
         try:
-            found = await self._follow(
+            found = await self._ask_again(
                 lambda metadata: self._entries.read(metadata, entry_id),
                 lambda metadata: metadata.segment_of(entry_id).ensemble,
                 f"entry {entry_id}",
@@ -173,7 +204,7 @@ class LedgerReader:
             raise LedgerReadError(self.ledger_id, f"entry {entry_id}: {error}") from error
         return Entry(found.entry_id, found.payload)
 
-    async def _follow(
+    async def _ask_again(
         self,
         ask: Callable[[LedgerMetadata], Awaitable[T]],
         place_of: Callable[[LedgerMetadata], object],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
@@ -14,7 +14,7 @@ from bkctl.runtime.net.bookie_connection import BookieConnection
 from bkctl.runtime.net.client_handshake import ClientSecurity, refusal_sentence
 from bkctl.runtime.net.frame_connection import FrameConnection, Resolver, SharedByConnections, UnsentBytes
 from bkctl.runtime.net.request_batch import AddBatch, ReadBatch
-from bkctl.runtime.ports import AddDone, BodyOrStatus, BookieId, BookieInfo, Clock, LacReply, ReadReply, TimerHandle
+from bkctl.runtime.ports import AddDone, BodyOrStatus, BookieId, BookieInfo, Clock, LacReply, PollReply, ReadReply, TimerHandle
 from bkctl.runtime.protocol import v3, v3_batches
 from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.protocol.framing import read_buffer
@@ -112,6 +112,8 @@ class BookiePool:
         self._ages = RequestAges(max(self._add_timeout_ns, self._read_timeout_ns))
         self._timer: TimerHandle | None = None
         self._is_closed = False
+        self.refused: Counter[BookieId] = Counter()
+        """Errors so far that say that a bookie and this client do not accept each other."""
 
     def add(
         self,
@@ -155,6 +157,15 @@ class BookiePool:
         txn_id = self._new_txn_id()
         frame = v3.encode_read_lac_request(txn_id, ledger_id)
         return self._ask(bookie_id, txn_id, frame, ReadLacAnswer, _lac_reply)
+
+    def poll(
+        self, bookie_id: BookieId, ledger_id: int, previous_lac: int, timeout_s: float
+    ) -> asyncio.Future[PollReply]:
+        """Wait until the bookie knows a LAC above ``previous_lac``, at most ``timeout_s``, which must be well below the
+        time-out of reads. ``bkctl.runtime.ports`` has the details."""
+        txn_id = self._new_txn_id()
+        frame = v3.encode_poll_request(txn_id, ledger_id, previous_lac, int(timeout_s * 1000))
+        return self._ask(bookie_id, txn_id, frame, ReadAnswer, _poll_reply)
 
     def read_many(
         self, bookie_id: BookieId, ledger_id: int, entry_ids: Sequence[int], *, bytes_max: int
@@ -252,6 +263,7 @@ class BookiePool:
     def error_of(self, status: Status, bookie_id: BookieId, detail: str = "") -> BookieError:
         """The error of a status other than OK that a callback received, or that is in a result."""
         if status is Status.AUTHENTICATION_REQUIRED:
+            self.refused[bookie_id] += 1
             reason = self._shared.refusals.get(bookie_id) or refusal_sentence(self._config.security)
             return AuthenticationRequiredError(bookie_id, reason)
         return error_of(status, bookie_id, detail)
@@ -360,6 +372,12 @@ def _reply_of(answer: ReadAnswer, status: Status, bookie_id: BookieId) -> ReadRe
     if answer.body is None:
         return error_of(Status.IO_ERROR, bookie_id, "a positive response without an entry")
     return ReadReply(answer.body, answer.max_last_add_confirmed)
+
+
+def _poll_reply(answer: ReadAnswer, bookie_id: BookieId) -> PollReply | BookieError:
+    if answer.entry_status is not Status.OK:
+        return error_of(answer.status, bookie_id)
+    return PollReply(answer.max_last_add_confirmed, answer.body)
 
 
 def _lac_reply(answer: ReadLacAnswer, bookie_id: BookieId) -> LacReply | BookieError:

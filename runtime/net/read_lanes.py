@@ -6,7 +6,8 @@ delay no other read, and lists, which may look at millions of rows, delay no rea
 connections take turns: a client with thousands of reads delays another client's read by one round, not by its whole
 backlog.
 
-A waiting read uses memory only for its request. Memory for its answer is counted once it starts.
+A waiting read uses memory only for its request. Memory for its answer is counted once it starts. A long poll gives up
+its turn while it waits for the LAC, so it delays no other read; only their number is limited.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from bkctl.runtime.protocol.messages import BatchReadRequest, ListEntriesCall, QueuedRead, ReadCall
+from bkctl.runtime.protocol.messages import BatchReadRequest, ListEntriesCall, LongPollRead, QueuedRead, ReadCall
 
 UNDER_WAY_MAX = 32
 """Concurrent reads without a fence. Few, because the next read waits until these are answered."""
@@ -28,6 +29,10 @@ LISTS_UNDER_WAY_MAX = 4
 
 WAITING_READS_MAX = 10_000
 """Maximum waiting reads of one connection in one lane; further ones are rejected."""
+
+WAITING_POLLS_MAX = 32_768
+"""Maximum long polls of all connections that wait for a LAC: about 1 KiB each. A connection may have at most as many as
+are still free. Further ones are answered immediately, as if their time was over."""
 
 _WAITING_COST_BYTES = 512
 """Approximate memory of a waiting read."""
@@ -167,6 +172,8 @@ class ReadLanes:
         self.fencing = ReadLane(lane_bytes_max, FENCING_UNDER_WAY_MAX)
         self.lists = ReadLane(lane_bytes_max // 16, LISTS_UNDER_WAY_MAX)
         self._all = (self.ordinary, self.urgent, self.fencing, self.lists)
+        self.waiting_poll_count = 0
+        """Long polls that wait for a LAC."""
 
     @property
     def under_way_count(self) -> int:
@@ -191,10 +198,13 @@ class ConnectionReads:
         self._fencing = _ReadQueue(lanes.fencing, begin)
         self._lists = _ReadQueue(lanes.lists, begin)
         self._queues = (self._ordinary, self._urgent, self._fencing, self._lists)
+        self._lanes = lanes
+        self._polls: dict[int, Callable[[], None]] = {}
+        """How to drop each poll that waits for a LAC, by the identity of its call."""
 
     @property
     def has_any(self) -> bool:
-        """Whether a read waits or is in progress."""
+        """Whether a read waits for its turn or is in progress. Polls that wait for a LAC do not count."""
         return any(queue.has_any for queue in self._queues)
 
     def submit(self, call: QueuedRead) -> bool:
@@ -205,14 +215,27 @@ class ConnectionReads:
         """Release an answered read."""
         self._queue_of(call).under_way.end(call.txn_id)
 
+    def suspend(self, call: LongPollRead, drop: Callable[[], None]) -> bool:
+        """End the turn of a poll that waits for a LAC (``RequestSource.suspend``)."""
+        if len(self._polls) >= WAITING_POLLS_MAX - self._lanes.waiting_poll_count:
+            return False
+        self._lanes.waiting_poll_count += 1
+        self._polls[id(call)] = drop
+        self.end(call)
+        return True
+
+    def resume(self, call: LongPollRead) -> None:
+        """Such a poll waits no longer."""
+        del self._polls[id(call)]
+        self._lanes.waiting_poll_count -= 1
+
     def _queue_of(self, call: QueuedRead) -> _ReadQueue:
         if isinstance(call, ListEntriesCall):
             return self._lists
-        if isinstance(call, ReadCall | BatchReadRequest):
-            if call.fence_with is not None:
-                return self._fencing
-            if call.is_high_priority:
-                return self._urgent
+        if isinstance(call, ReadCall | BatchReadRequest) and call.fence_with is not None:
+            return self._fencing
+        if isinstance(call, ReadCall | BatchReadRequest | LongPollRead) and call.is_high_priority:
+            return self._urgent
         return self._ordinary
 
     def note_answer(self, size_bytes: int) -> None:
@@ -234,6 +257,10 @@ class ConnectionReads:
         """The connection is lost: drop waiting reads. Reads in progress count until the handler answers."""
         for queue in self._queues:
             queue.drop()
+        self._lanes.waiting_poll_count -= len(self._polls)
+        for drop in self._polls.values():
+            drop()
+        self._polls.clear()
 
 
 class _ReadQueue:

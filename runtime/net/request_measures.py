@@ -13,6 +13,7 @@ from bkctl.runtime.protocol.messages import (
     BookieInfoCall,
     ForceLedgerCall,
     ListEntriesCall,
+    LongPollRead,
     QueuedRead,
     ReadAnswer,
     ReadCall,
@@ -51,6 +52,8 @@ class RequestMeasures(Measures):
         """Sizes of entries; of failed reads, only how many there were."""
         self.batch_reads = Outcomes()
         """Of several entries each, with or without a fence."""
+        self.long_polls = Outcomes()
+        """With the time that they waited for a LAC."""
         self.lac_reads = Outcomes()
         self.lac_writes = Outcomes()
         self.forced_ledgers = Outcomes()
@@ -63,6 +66,7 @@ class RequestMeasures(Measures):
         self._of: Final[dict[type, tuple[str, Outcomes]]] = {
             ReadCall: ("READ_ENTRY", self.reads),
             BatchReadRequest: ("BATCH_READ_ENTRY", self.batch_reads),
+            LongPollRead: ("READ_ENTRY_LONG_POLL", self.long_polls),
             ReadLacCall: ("READ_LAC", self.lac_reads),
             WriteLacCall: ("WRITE_LAC", self.lac_writes),
             ForceLedgerCall: ("FORCE_LEDGER", self.forced_ledgers),
@@ -86,6 +90,8 @@ class RequestMeasures(Measures):
 
     def begin_read(self, call: QueuedRead) -> None:
         """Count the time that a read waited for its turn, which begins now."""
+        if call.begun_ns:  # a poll that waited for a LAC begins twice
+            return
         call.begun_ns = self.now_ns()
         self.read_waits.succeeded.add(call.begun_ns - call.received_ns)
 

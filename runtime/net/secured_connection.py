@@ -19,7 +19,8 @@ from bkctl.runtime.net.bookie_security import (
     BookieSecurity,
     ProtectionFailure,
 )
-from bkctl.runtime.net.server_connection import ServerConnection, Shared, Standing
+from bkctl.runtime.net.server_connection import ServerConnection, Shared
+from bkctl.runtime.net.standstill import Standing
 from bkctl.runtime.net.tls_upgrade import pass_on
 from bkctl.runtime.protocol.codec import handshake_answer
 from bkctl.runtime.protocol.messages import AuthAnswer, AuthCall, HandshakeCall, RefusedCall, StartTlsCall

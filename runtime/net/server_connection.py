@@ -7,7 +7,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import cast
 
 import msgspec
 
@@ -18,6 +18,7 @@ from bkctl.runtime.net.limited_log import LimitedLog
 from bkctl.runtime.net.memory_budget import LongFrame, MemoryBudget
 from bkctl.runtime.net.read_lanes import ConnectionReads, ReadLanes
 from bkctl.runtime.net.request_measures import RequestMeasures
+from bkctl.runtime.net.standstill import Standing, StandstillWatch
 from bkctl.runtime.ports import RequestHandler
 from bkctl.runtime.protocol.codec import BookieCodec, handshake_answer
 from bkctl.runtime.protocol.framing import FRAME_BYTES_MAX, READ_BYTES, FrameSplitter
@@ -30,6 +31,7 @@ from bkctl.runtime.protocol.messages import (
     Call,
     HandshakeCall,
     Junk,
+    LongPollRead,
     QueuedRead,
     ReadCall,
     RefusedCall,
@@ -67,31 +69,6 @@ class ListenerLimits(msgspec.Struct, frozen=True, kw_only=True):
     stall_s_max: float = 60.0
     """How long a peer may make no progress within a frame or in reading its answers. A peer that owes nothing may be
     idle forever."""
-
-
-class Standing(NamedTuple):
-    """Progress of a peer with a frame or its answers: finished pieces, and bytes of the current piece."""
-
-    debt: str
-    piece_count: int
-    piece_bytes: int
-
-
-class StandstillWatch:
-    """Detects a stalled peer. Progress is a finished piece or ``READ_BYTES`` more of it; trickling does not count."""
-
-    def __init__(self) -> None:
-        self._since: Standing | None = None
-        self._stalled_count = 0
-
-    def stalled_checks(self, now: Standing | None) -> int:
-        """Number of consecutive checks without progress. ``now`` is None if the peer owes nothing."""
-        since = self._since
-        if now is None or since is None or now[:2] != since[:2] or now.piece_bytes - since.piece_bytes >= READ_BYTES:
-            self._since, self._stalled_count = now, 0
-        else:
-            self._stalled_count += 1
-        return self._stalled_count
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,7 +230,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._measures.note_adds(call, cast("Status", answer), size_bytes)
         elif isinstance(call, QueuedRead):
             self._reads.end(call)
-            if isinstance(call, ReadCall | BatchReadRequest):
+            if isinstance(call, ReadCall | LongPollRead | BatchReadRequest):
                 self._reads.note_answer(len(frame))
             if not self._queue.has_room_for(frame):
                 answer = Status.TOO_MANY_REQUESTS
@@ -269,6 +246,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._queue.send(frame)
         if self._is_reading_paused:
             self.resume_if_possible()
+
+    def suspend(self, call: LongPollRead, drop: Callable[[], None]) -> bool:
+        """Let a poll give up its turn (``RequestSource``)."""
+        return self._transport is not None and self._reads.suspend(call, drop)
+
+    def resume(self, call: LongPollRead) -> None:
+        """Hand a poll to the handler again, unless the connection was lost in the meantime."""
+        if self._transport is not None:
+            self._reads.resume(call)
+            self._take_read(call)
 
     def _begin_request(self, cost_bytes: int) -> None:
         self._requests_bytes += cost_bytes
@@ -361,7 +348,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         return first, _cost_bytes(first)
 
     def _take_read(self, call: QueuedRead) -> None:
-        if isinstance(call, ReadCall) and call.fence_with is None:
+        is_fencing = isinstance(call, ReadCall) and call.fence_with is not None
+        if isinstance(call, ReadCall | LongPollRead) and not is_fencing and not self._queue.is_blocked:
             handler = self._handler
             assert handler is not None, "only admitted connections are read from"
             answer = handler.read_from_memory(call)

@@ -80,6 +80,28 @@ class ReadCall(BookieRequest, gc=False):
     fence_with: bytes | None
     is_high_priority: bool
 
+    @property
+    def wants_lac(self) -> bool:
+        """Whether the answer may carry the LAC: not in v2."""
+        return self.txn_id >= 0
+
+
+class LongPollRead(BookieRequest, gc=False):
+    """Wait until the LAC is above ``previous_lac``, at most ``wait_ms``; then read ``entry_id``.
+
+    ``is_piggyback``: read the entry after ``previous_lac`` instead, if the LAC is above it (wire section 5.4).
+    """
+
+    txn_id: int
+    ledger_id: int
+    entry_id: int
+    previous_lac: int
+    wait_ms: int
+    is_piggyback: bool
+    is_high_priority: bool
+    lac_changed_ms: int | None = None
+    """Time of the change of the LAC that ended the waiting, in milliseconds since 1970."""
+
 
 class BatchReadRequest(BookieRequest, gc=False):
     """Read consecutive entries, the first one whatever its size; with a key in ``fence_with``, fence the ledger first.
@@ -170,7 +192,7 @@ class Junk(msgspec.Struct, frozen=True, gc=False):
     is_logged: bool = True
 
 
-QueuedRead: TypeAlias = ReadCall | BatchReadRequest | ReadLacCall | ListEntriesCall
+QueuedRead: TypeAlias = ReadCall | LongPollRead | BatchReadRequest | ReadLacCall | ListEntriesCall
 """Requests that wait for their turn in a read lane."""
 
 HandshakeCall: TypeAlias = AuthCall | StartTlsCall
@@ -215,6 +237,13 @@ class ReadAnswer(msgspec.Struct, frozen=True, gc=False):
         (wire section 5.2). The digest shows whether the body is good.
         """
         return Status.OK if self.body and self.status in _ERRORS_OF_LAST_ENTRY else self.status
+
+
+class LongPollAnswer(ReadAnswer, frozen=True, gc=False):
+    """Outcome of a long poll with piggyback; ``entry_id`` is that of the body, -1 without one."""
+
+    entry_id: int
+    lac_changed_ms: int | None
 
 
 class ReadLacAnswer(msgspec.Struct, frozen=True, gc=False):

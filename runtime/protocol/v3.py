@@ -42,6 +42,7 @@ from bkctl.runtime.protocol.messages import (
     ReadLacAnswer,
 )
 from bkctl.runtime.protocol.status import STATUS_OF_CODE, Status
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 PRIORITY_HIGH: Final = 100
 """The value that Java sends for high priority; any value above zero means the same."""
@@ -84,6 +85,18 @@ def encode_read_request(
     if fence_with is not None:
         inner.flag = ReadRequest.FENCE_LEDGER
         inner.masterKey = fence_with
+    return encode_frame(request.SerializeToString())
+
+
+def encode_poll_request(txn_id: int, ledger_id: int, previous_lac: int, timeout_ms: int) -> bytes:
+    """Encode a long poll: a read that waits for a LAC above ``previous_lac``, and gets the entry after it too."""
+    request = _request(txn_id, READ_ENTRY, is_high_priority=False)
+    inner = request.readRequest
+    inner.ledgerId = ledger_id
+    inner.entryId = INVALID_ENTRY_ID
+    inner.flag = ReadRequest.ENTRY_PIGGYBACK
+    inner.previousLAC = previous_lac
+    inner.timeOut = timeout_ms
     return encode_frame(request.SerializeToString())
 
 

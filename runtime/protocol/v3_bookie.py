@@ -48,6 +48,8 @@ from bkctl.runtime.protocol.messages import (
     Junk,
     ListEntriesAnswer,
     ListEntriesCall,
+    LongPollAnswer,
+    LongPollRead,
     ReadAnswer,
     ReadCall,
     ReadLacAnswer,
@@ -217,7 +219,7 @@ def _decode_add(message: Request, header: BKPacketHeader) -> AddRun | RefusedCal
     return RefusedCall(call, Status.BAD_REQUEST) if len(add.masterKey) > _MASTER_KEY_BYTES_MAX else call
 
 
-def _decode_read(message: Request, header: BKPacketHeader) -> ReadCall | RefusedCall:
+def _decode_read(message: Request, header: BKPacketHeader) -> ReadCall | LongPollRead | RefusedCall:
     _demand(message, "readRequest")
     read = message.readRequest
     flag = read.flag if read.HasField("flag") else None
@@ -229,10 +231,20 @@ def _decode_read(message: Request, header: BKPacketHeader) -> ReadCall | Refused
         return RefusedCall(call, Status.UNAUTHORIZED)
     if is_fencing and len(read.masterKey) > _MASTER_KEY_BYTES_MAX:
         return RefusedCall(call, Status.BAD_REQUEST)
-    if flag == ReadRequest.ENTRY_PIGGYBACK and read.HasField("previousLAC") and read.entryId != INVALID_ENTRY_ID:
-        # Long polls (wire 5.4) must ask for the last entry; those are answered immediately, like plain reads.
+    if flag == ReadRequest.FENCE_LEDGER or not read.HasField("previousLAC"):
+        return call
+    is_piggyback = flag == ReadRequest.ENTRY_PIGGYBACK
+    if is_piggyback and read.entryId != INVALID_ENTRY_ID:
         return RefusedCall(call, Status.BAD_REQUEST)
-    return call
+    return LongPollRead(
+        header.txnId,
+        read.ledgerId,
+        read.entryId,
+        read.previousLAC,
+        max(0, read.timeOut),
+        is_piggyback,
+        header.priority > 0,
+    )
 
 
 def _decode_read_lac(message: Request, header: BKPacketHeader) -> ReadLacCall:
@@ -312,7 +324,7 @@ def _encode_other(call: SingleCall, answer: BookieAnswer, frame_bytes_max: int) 
     """Encode an answer to any request but adds. The inner message contains the ids even for an error (wire 4.4)."""
     status = answer if isinstance(answer, Status) else answer.status
     response = _response(call.txn_id, _OPERATIONS[type(call)], status)
-    if isinstance(call, ReadCall):
+    if isinstance(call, ReadCall | LongPollRead):
         _fill_read(response, call, answer)
     elif isinstance(call, ReadLacCall):
         _fill_read_lac(response, call, answer)
@@ -336,7 +348,7 @@ def _encode_other(call: SingleCall, answer: BookieAnswer, frame_bytes_max: int) 
     return encode_frame(response.SerializeToString())
 
 
-def _fill_read(response: Response, call: ReadCall, answer: BookieAnswer) -> None:
+def _fill_read(response: Response, call: ReadCall | LongPollRead, answer: BookieAnswer) -> None:
     inner = response.readResponse
     inner.status = response.status
     inner.ledgerId = call.ledger_id
@@ -346,6 +358,10 @@ def _fill_read(response: Response, call: ReadCall, answer: BookieAnswer) -> None
             inner.body = answer.body
         if answer.max_last_add_confirmed is not None:
             inner.maxLAC = answer.max_last_add_confirmed
+    if isinstance(answer, LongPollAnswer):
+        inner.entryId = answer.entry_id
+        if answer.lac_changed_ms is not None:
+            inner.lacUpdateTimestamp = answer.lac_changed_ms
 
 
 def _fill_read_lac(response: Response, call: ReadLacCall, answer: BookieAnswer) -> None:
@@ -384,6 +400,7 @@ def _fill_list_entries(response: Response, call: ListEntriesCall, answer: Bookie
 
 _OPERATIONS: Final[dict[type, OperationType]] = {
     ReadCall: READ_ENTRY,
+    LongPollRead: READ_ENTRY,
     ReadLacCall: READ_LAC,
     WriteLacCall: WRITE_LAC,
     ForceLedgerCall: FORCE_LEDGER,

@@ -28,6 +28,11 @@ def is_reference(text: str) -> bool:
     return text.startswith((FILE, _VARIABLE, _DESCRIPTOR))
 
 
+def is_descriptor(reference: str | None) -> bool:
+    """Whether only the process that was started with it can read the secret."""
+    return reference is not None and reference.startswith(_DESCRIPTOR)
+
+
 def read_secret(reference: str, purpose: str, environment: Mapping[str, str]) -> str:
     """Read the secret that a setting refers to; ConfigurationError, which never shows the value of the setting."""
     if not is_reference(reference):

@@ -172,7 +172,7 @@ class LedgerDirectoryEngine:
         If ``read_generation``, of the request for ``find_last``, has changed, the result may be of a deleted ledger.
         """
         lasts = filter(None, (last_entry, self.last_cached(ledger_id)))  # a dropped row took the LAC of adds along
-        stored = max((_LAST_ADD_CONFIRMED.unpack_from(body)[0] for _, body in lasts), default=INVALID_ENTRY_ID)
+        stored: EntryId = max([-1, *(_LAST_ADD_CONFIRMED.unpack_from(body)[0] for _, body in lasts)])
         row = self._ledgers.find(ledger_id)
         if row is None or read_generation != self._read_generation:
             return max(stored, self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID))

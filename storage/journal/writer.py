@@ -124,14 +124,15 @@ class JournalWriter:
         payload without its length word: the body of an entry, or an encoded record of ``format``. Does nothing without
         records. ValueError, with nothing written, for a record that replay would refuse. JournalFullError if the disk
         has no room: acknowledge nothing; the same call may be repeated. JournalFailedError when a write or sync failed
-        now or earlier: acknowledge no record of the group. ``is_synced`` False: written only, which is allowed if the
-        settings say that adds do not wait for a sync. The caller bounds the group: copying 1 MiB takes about 0.2 ms,
-        during which no other thread runs.
+        now or earlier: acknowledge no record of the group. ``is_synced`` False: written only, for adds that need not
+        wait for a sync; unless the settings say that none does, the next group syncs it first. The caller bounds the
+        group: copying 1 MiB takes about 0.2 ms, during which no other thread runs.
         """
         self._require_usable()
         if not records:
             return self._written
-        assert is_synced or not self._config.is_data_synced, "what is acknowledged unsynced must be allowed to be"
+        if not self._is_loose:
+            self.sync()
         with self._failing_for_good():
             if not self._is_begun:
                 self._begin()

@@ -14,7 +14,8 @@ from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.interop.java import JavaClient, JavaProgram, is_built
 from tests.interop.java_metadata import JavaMetadata
-from tests.kerberos import Realm
+from tests.interop.security_modes import Mode
+from tests.kerberos import Realm, require_kerberos
 from tests.processes import DevCluster
 from tests.runtime.metadata.conftest import CONFIG
 
@@ -107,6 +108,14 @@ def znodes(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
 
 @pytest.fixture(scope="session")
 def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
-    """A Kerberos realm."""
+    """A Kerberos realm; skips the test where there is no KDC."""
+    require_kerberos()
     with Realm(tmp_path_factory.mktemp("realm")) as realm:
         yield realm
+
+
+@pytest.fixture
+def realm_of_mode(request: pytest.FixtureRequest, mode: Mode) -> Realm | None:
+    """For tests with a parameter ``mode``: one mode alone needs a KDC."""
+    realm: Realm | None = request.getfixturevalue("realm") if mode is Mode.KERBEROS else None
+    return realm

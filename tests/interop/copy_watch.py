@@ -11,22 +11,34 @@ from typing import Any, Final
 from kazoo.client import KazooClient
 from kazoo.protocol.states import WatchedEvent
 
-from tests.interop.java import JavaClient
+from tests.interop.java import JavaClient, JavaError
 
 PASSWORD: Final = "correct horse"
 WRITE_QUORUM_SIZE: Final = 2
 ENTRY_BYTES: Final = 500
+NOT_CONNECTED: Final = "BKBookieHandleNotAvailableException"
 _LEDGER: Final = {"digest_type": "CRC32C", "password": PASSWORD, "entry_bytes": ENTRY_BYTES}
 
 
 class WrittenLedgers:
     """Closed ledgers that Java's client wrote: ensemble 3, write quorum 2, ack quorum 2."""
 
-    def __init__(self, client: JavaClient, znodes: KazooClient, root: str, *, count: int, entries: int) -> None:
+    def __init__(
+        self, client: JavaClient, znodes: KazooClient, root: str, *, count: int, entries: int, attempts: int = 1
+    ) -> None:
+        """``attempts``: how often the client may try to write them, or to read all copies, if it could not connect."""
         self._client = client
+        self._attempts = attempts
         self._znodes = znodes
         sizes = {"ensemble_size": 3, "write_quorum_size": WRITE_QUORUM_SIZE, "ack_quorum_size": 2}
-        answer = client.call_and_wait("fill", count=count, entries=entries, **_LEDGER, **sizes)
+        for attempt in range(attempts):
+            try:
+                answer = client.call_and_wait("fill", count=count, entries=entries, **_LEDGER, **sizes)
+            except JavaError:
+                if attempt == attempts - 1:
+                    raise
+            else:
+                break
         self.ids: list[int] = answer["ledger_ids"]
         self._paths = {ledger_id: _path(root, ledger_id) for ledger_id in self.ids}
 
@@ -40,7 +52,10 @@ class WrittenLedgers:
 
     def require_all_copies(self) -> None:
         """Every member of every write set has the entry that Java wrote."""
-        answer = self._read(self.ids)
+        for _ in range(self._attempts):
+            answer = self._read(self.ids)
+            if not any(NOT_CONNECTED in bad for bad in answer["bad"]):
+                break
         assert not answer["bad"], answer["bad"][:3]
         counts = {count for counts in answer["good"].values() for count in counts}
         assert counts == {WRITE_QUORUM_SIZE}, counts

@@ -131,11 +131,18 @@ class JavaClient(JavaProgram):
         super().__init__(log_path, "bkctl.interop.InteropClient", *arguments, jvm_flags=jvm_flags, release=release)
 
     async def create(
-        self, *, ensemble: tuple[int, int, int] = (3, 3, 2), digest_type: str = "CRC32C", password: str = ""
+        self,
+        *,
+        ensemble: tuple[int, int, int] = (3, 3, 2),
+        digest_type: str = "CRC32C",
+        password: str = "",
+        deferred_sync: bool = False,
     ) -> int:
         """Create a ledger and keep its writer open; returns the ledger id."""
         sizes = dict(zip(("ensemble_size", "write_quorum_size", "ack_quorum_size"), ensemble, strict=True))
-        answer = await self.call("create", digest_type=digest_type, password=password, **sizes)
+        answer = await self.call(
+            "create", digest_type=digest_type, password=password, deferred_sync=deferred_sync, **sizes
+        )
         return int(answer["ledger_id"])
 
     async def append(self, ledger_id: int, payloads: Sequence[bytes]) -> list[int]:
@@ -146,6 +153,13 @@ class JavaClient(JavaProgram):
     async def close_ledger(self, ledger_id: int) -> int:
         """Close the open writer; returns the last entry id."""
         return int((await self.call("close", ledger_id=ledger_id))["last_add_confirmed"])
+
+    async def follow(self, ledger_id: int, count: int, *, timeout_ms: int = 2000, password: str = "") -> list[bytes]:
+        """Payloads of the first entries of an open ledger, by long polls; fewer if as many polls found nothing."""
+        answer = await self.call(
+            "follow", ledger_id=ledger_id, count=count, timeout_ms=timeout_ms, digest_type="CRC32C", password=password
+        )
+        return [base64.b64decode(payload) for payload in answer["payloads"]]
 
     async def read(
         self, ledger_id: int, *, recover: bool = False, digest_type: str = "CRC32C", password: str = ""

@@ -49,6 +49,9 @@ class Sides(NamedTuple):
     """JVM flags of Java's client."""
     variables: dict[str, str]
     """Environment of bkctl: commands, daemons and bookies."""
+    attempts: int
+    """Of Java's client to connect. With Kerberos it asks now and then for a ticket for the name of its own host. With
+    TLS and a login a Java bookie needs both first frames in one read (wire section 12.3)."""
 
 
 def sides_of(
@@ -86,16 +89,17 @@ def sides_of(
         tables += _login_tables(directory, *login)
     if mode is Mode.KERBEROS:
         assert realm is not None
-        # Java's client asks for a ticket by address, and now and then by the name that it finds for the address.
+        # Java's client asks for a ticket by the name that it finds for the address.
         lines = [f"{LOOPBACK} {name}\n" for name in (LOOPBACK, "localhost", socket.gethostname())]
         (directory / "hosts").write_text("".join(lines))
         client_flags.append(f"-Djdk.net.hosts.file={directory}/hosts")
         flags.append(f"-Djava.security.krb5.conf={realm.configuration}")
         variables |= realm.variables
         tables += _login_tables(directory, 'mechanism = "GSSAPI"')
+    attempts = 4 if mode in {Mode.KERBEROS, Mode.TLS_AND_LOGIN} else 1
     (directory / "bkctl.toml").write_text("\n".join(tables) + "\n")
     variables["BKCTL_CONFIG"] = str(directory / "bkctl.toml")
-    return Sides(java_bookie, java_client, tuple(flags), (*flags, *client_flags), variables)
+    return Sides(java_bookie, java_client, tuple(flags), (*flags, *client_flags), variables, attempts)
 
 
 def _java_files(authority: TestAuthority, name: str, mode: Mode) -> dict[str, str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
 from bkctl.runtime.client import LedgerClient
@@ -15,7 +18,7 @@ from tests.interop.exchange import (
     java_writes,
     payloads,
 )
-from tests.interop.java import FENCED_CODE, UNAUTHORIZED_CODE, JavaClient, JavaError
+from tests.interop.java import FENCED_CODE, RELEASES, UNAUTHORIZED_CODE, JavaClient, JavaError
 from tests.processes import DevCluster
 
 
@@ -115,3 +118,28 @@ async def test_verify_finds_every_copy_that_java_wrote(java_client: JavaClient, 
     ledger_id = await java_writes(java_client, payloads(100), "CRC32C")
     result = bkctl_bookies.run("ledger", "verify", str(ledger_id), "-o", "json")
     assert result.exit_code == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("release", RELEASES)
+async def test_java_follows_forces_and_writes_explicit_lacs(
+    bkctl_bookies: DevCluster, bkctl_client: LedgerClient, tmp_path: Path, release: str
+) -> None:
+    """Long polls, deferred sync and explicit LACs are v3 only."""
+    entries = payloads(20)
+    java = JavaClient(bkctl_bookies.metadata_uri, str(tmp_path / "log"), release=release, explicitLacInterval="50")
+    try:
+        async with await bkctl_creates(bkctl_client, "CRC32C") as writer:
+            following = asyncio.ensure_future(java.follow(writer.ledger_id, len(entries) - 1, password=PASSWORD))
+            for entry in entries:
+                await writer.append(entry)
+                await asyncio.sleep(0.05)
+            assert await following == entries[:-1], "the last entry is confirmed by the one after it"
+        ledger_id = await java.create(password=PASSWORD, deferred_sync=True)
+        assert await java.append(ledger_id, entries) == list(range(len(entries)))
+        forced = await java.call("force", ledger_id=ledger_id)
+        assert forced["last_add_confirmed"] == len(entries) - 1, "only a force confirms entries with deferred sync"
+        assert await java.follow(ledger_id, len(entries), password=PASSWORD) == entries, "an explicit LAC confirms all"
+        confirmed = await java.call("explicit_lac", ledger_id=ledger_id, digest_type="CRC32C", password=PASSWORD)
+        assert confirmed["last_add_confirmed"] == len(entries) - 1
+    finally:
+        java.stop()

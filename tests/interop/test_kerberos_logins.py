@@ -9,26 +9,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bkctl.runtime.errors import AuthenticationError, ConfigurationError
-from bkctl.runtime.optional_packages import has_package
 from bkctl.runtime.security.exchange import BookieExchange, ClientExchange
 from bkctl.runtime.security.login import bookie_logins, client_logins
 from bkctl.runtime.security_config import BookieLoginConfig, ClientLoginConfig, LoginMechanism
 from tests.interop.sasl_peer import JavaPeer, log_in_at_java
-from tests.kerberos import REALM, Realm, missing_programs
+from tests.kerberos import REALM, Realm
 from tests.processes import LOOPBACK
 
 
 @pytest.fixture
-def kerberos(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Realm:
+def kerberos(realm: Realm, monkeypatch: pytest.MonkeyPatch) -> Realm:
     """A realm that the libraries of this process use, with a client's ticket."""
-    if missing := missing_programs():
-        pytest.skip(f"not installed: {', '.join(missing)} (Debian: krb5-kdc krb5-admin-server krb5-user)")
-    if not has_package("gssapi"):
-        pytest.skip("not installed: gssapi (pip install 'bkctl[kerberos]')")
-    started: Realm = request.getfixturevalue("realm")
-    for name, value in started.variables.items():
+    for name, value in realm.variables.items():
         monkeypatch.setenv(name, value)
-    return started
+    return realm
 
 
 def kerberos_bookie(kerberos: Realm, tmp_path: Path, **settings: str) -> BookieExchange:

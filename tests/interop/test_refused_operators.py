@@ -105,17 +105,20 @@ async def test_one_bookie_that_refuses(cluster: JavaCluster, tmp_path: Path) -> 
 
 async def test_a_check_of_copies_without_a_login(cluster: JavaCluster, tmp_path: Path) -> None:
     """Copies that were not read are unknown, and the check is not done."""
-    cluster.start_bookies(3, **SASL)
+    bookies = cluster.start_bookies(3, **SASL)
     ledger_id = await write_ledger(cluster, tmp_path, 3)
     (tmp_path / "bkctl.toml").write_text("[autorecovery]\ncheck_period_s = 5\ncheck_entries_percentage = 100\n")
     daemon = RecoveryDaemon(cluster.metadata_uri, tmp_path / "daemon", BKCTL_CONFIG=str(tmp_path / "bkctl.toml"))
     daemon.start()
     try:
         cluster.wait_until(lambda: "check of copies is not complete" in daemon.log)
+        metrics = daemon.metrics()
     finally:
         daemon.kill()
     assert "18 copies, 0 bad, 18 unknown; 0 ledgers marked, 0 with lost entries" in daemon.log
     assert f"ledger {ledger_id} has copies that were not read" in daemon.log
     assert NEITHER in daemon.log
+    for bookie in bookies:
+        assert metrics[f'bkctl_autorecovery_refused{{bookie="{bookie}"}}'] >= 1
     status = json.loads(cluster.run("status").stdout)
     assert status["last_full_check"] is None

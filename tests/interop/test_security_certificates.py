@@ -41,14 +41,18 @@ class Drain:
         self._directory = directory
 
     @contextlib.contextmanager
-    def started(self) -> Iterator[Callable[[], tuple[int, str]]]:
-        """Start the command; what is yielded waits for its end. In the block some ledgers have moved already."""
+    def started(self, *words: str) -> Iterator[Callable[[], tuple[int, str]]]:
+        """Start the command, a drain by default; what is yielded waits for its end.
+
+        In the block some ledgers have moved already.
+        """
+        words = words or ("bookie", "drain", self.leaving)
         before = len(self.ledgers.referencing(self.leaving))
         variables = {"BKCTL_METADATA_URI": self._cluster.metadata_uri, **self._cluster.sides.variables}
         errors = self._directory / "errors"
         with open(self._directory / "result", "wb") as result, open(errors, "wb") as file:
             process = start_bkctl(
-                *("bookie", "drain", self.leaving, "--yes", "--copy-rate", SLOW),
+                *(*words, "--yes", "--copy-rate", SLOW),
                 stdout=result,
                 stderr=file,
                 variables=variables,
@@ -71,9 +75,16 @@ class Drain:
         for relay in self.relays:
             relay.cut()
 
-    def run_again(self) -> None:
-        """With new files the drain goes to its end."""
-        again = self._cluster.run("bookie", "drain", self.leaving, "--yes")
+    def lose(self) -> None:
+        """The bookie is killed, and its session ends."""
+        self._cluster.kill(self.leaving)
+        wait_until(
+            lambda: self.leaving not in self._cluster.run("bookie", "list", "--state", "writable", "-o", "name").stdout
+        )
+
+    def finish(self, *words: str) -> None:
+        """With new files the work goes to its end."""
+        again = self._cluster.run(*words, "--yes")
         assert again.exit_code == 0, again.stderr
 
     def require_all_moved(self) -> None:
@@ -131,5 +142,27 @@ def test_a_certificate_expires_in_the_middle_of_a_drain(drain: Drain, authority:
     assert "Traceback" not in errors
     assert drain.ledgers.referencing(drain.leaving)
     authority.issue("client", units=UNITS)
-    drain.run_again()
+    drain.finish("bookie", "drain", drain.leaving)
+    drain.require_all_moved()
+
+
+def test_a_certificate_expires_in_the_middle_of_a_recovery(
+    drain: Drain, authority: TestAuthority, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The job ends with the sentence; it is resumed with a new certificate."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    drain.lose()
+    authority.issue("client", units=UNITS, valid_s=15.0)
+    expires = time.monotonic() + 15.0
+    with drain.started("recover", drain.leaving) as end:
+        wait_until(lambda: time.monotonic() > expires + 1.0)
+        drain.cut_connections()
+        exit_code, errors = end()
+    assert exit_code == 11, errors
+    assert "bookie_client.tls.certificate_file" in errors, errors
+    assert "Traceback" not in errors
+    assert drain.ledgers.referencing(drain.leaving)
+    (job,) = (tmp_path / "state" / "bkctl" / "jobs").glob("*.sqlite")
+    authority.issue("client", units=UNITS)
+    drain.finish("recover", drain.leaving, "--resume", str(job))
     drain.require_all_moved()

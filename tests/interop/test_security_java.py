@@ -17,9 +17,9 @@ pytestmark = pytest.mark.battery  # of `make interop-full`
 
 @pytest.mark.parametrize("mode", Mode, ids=lambda mode: mode.name.lower())
 async def test_java_serves_java_and_refuses_a_plain_client(
-    new_metadata_uri: Callable[[], str], tmp_path: Path, realm: Realm, mode: Mode
+    new_metadata_uri: Callable[[], str], tmp_path: Path, realm_of_mode: Realm | None, mode: Mode
 ) -> None:
-    sides = sides_of(mode, tmp_path / "files", realm)
+    sides = sides_of(mode, tmp_path / "files", realm_of_mode)
     with JavaCluster(str(tmp_path / "cluster"), new_metadata_uri(), jvm_flags=sides.jvm_flags) as cluster:
         cluster.start_bookies(1, **sides.java_bookie)
         entries = [b"one", b"two"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from bkctl.runtime.errors import BookieError
-from bkctl.runtime.ports import AddDone, BodyOrStatus, BookieInfo, Clock, LacReply, ReadReply
+from bkctl.runtime.ports import AddDone, BodyOrStatus, BookieInfo, Clock, LacReply, PollReply, ReadReply
 from bkctl.runtime.protocol.entry_list import EntryList, EntryListBuilder
 from bkctl.runtime.protocol.status import Status, error_of
 
@@ -71,6 +71,23 @@ class ModelBookies:
 
     def read_lac(self, bookie_id: str, ledger_id: int) -> asyncio.Future[LacReply]:
         return self._ask(BookieRequest("read_lac", bookie_id, ledger_id))
+
+    def poll(self, bookie_id: str, ledger_id: int, previous_lac: int, timeout_s: float) -> asyncio.Future[PollReply]:
+        """Answers at once with the last entry, as a bookie without long polls."""
+        future: asyncio.Future[PollReply] = asyncio.get_running_loop().create_future()
+        outcome = self._answer(BookieRequest("read", bookie_id, ledger_id))
+
+        def finish() -> None:
+            if future.done():
+                return
+            if isinstance(outcome, ReadReply):
+                future.set_result(PollReply(outcome.max_last_add_confirmed, outcome.body))
+            else:
+                assert isinstance(outcome, Status)
+                future.set_exception(_error(outcome, bookie_id))
+
+        self._later(finish)
+        return future
 
     def list_entries(self, bookie_id: str, ledger_id: int) -> asyncio.Future[EntryList]:
         return self._ask(BookieRequest("list", bookie_id, ledger_id))

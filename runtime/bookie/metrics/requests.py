@@ -150,6 +150,24 @@ REQUESTS: Final = (
         "Reads that fence their ledger: until the fence is durable.",
         lambda path: path.handler.fence_measures.waits,
     ),
+    duration(
+        "bookkeeper_server_READ_ENTRY_LONG_POLL_REQUEST",
+        _REQUESTS,
+        "Long polls, from their arrival until they are answered.",
+        lambda requests: requests.long_polls,
+    ),
+    duration(
+        "bookkeeper_server_READ_ENTRY_LONG_POLL_WAIT",
+        REQUEST_PATH,
+        "How long polls waited for the LAC; a failure waited until its time was over.",
+        lambda path: path.handles.polls.measures.waits,
+    ),
+    gauge(
+        "bkctl_long_polls_waiting",
+        LISTENER,
+        "Long polls that wait for the LAC of their ledger.",
+        lambda listener: listener.read_lanes.waiting_poll_count,
+    ),
     counter(
         "bookkeeper_server_READ_LAST_ENTRY_NOENTRY_ERROR",
         _REQUESTS,

@@ -143,8 +143,14 @@ class AddPath:
             logger.error("ledger %d: cannot read its row: %s", ledger_id, error)
             connection.answer(run, Status.IO_ERROR)
         else:
+            self._wake_polls(run)
             handle.group_commit.append(connection, run)
         return True
+
+    def _wake_polls(self, run: AddRun) -> None:
+        """The LAC in an add is confirmed, so it is valid before the add is durable."""
+        if self._handles.polls.is_awaited(run.ledger_id):
+            self._handles.polls.note_lac(run.ledger_id, _last_add_confirmed(run.bodies))
 
     def _wait(self, connection: Responder, add: AddRun) -> None:
         queue = self._waiting.setdefault(self._handles.route_of(add.ledger_id), deque())

@@ -2,7 +2,8 @@
 
 There is no deliberate wait unless the settings ask for one: while one group is synced, the next one gathers, so groups
 grow with the load. An answer travels with its record and is sent only after the sync that covers the record has
-returned, unless the settings allow less. Source: storage section 3.7, without hazard H5.
+returned, unless the settings allow less. Adds with deferred sync are answered earlier, between the write and
+the sync of their group. Source: storage sections 3.7 and 6.3, without hazard H5.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import contextlib
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from bkctl.runtime.ports import Responder, Workers
@@ -32,7 +33,7 @@ _RETRY_DELAY_S = 1.0
 class _Group:
     """Records that share one write and one sync, and the adds and futures that wait for them."""
 
-    __slots__ = ("began_ns", "records", "size_bytes", "tickets", "waiters")
+    __slots__ = ("began_ns", "deferred_tickets", "records", "size_bytes", "tickets", "waiters")
 
     def __init__(self) -> None:
         self.began_ns = 0
@@ -40,6 +41,8 @@ class _Group:
         self.records: list[bytes] = []
         self.size_bytes = 0
         self.tickets: list[Ticket] = []
+        self.deferred_tickets: list[Ticket] = []
+        """Adds that wait only for the write."""
         self.waiters: list[asyncio.Future[None]] = []
 
 
@@ -134,7 +137,8 @@ class GroupCommit:
     def append(self, connection: Responder, run: AddRun) -> None:
         """Queue adds; they are answered when they are durable, and never if the journal fails.
 
-        If the settings say that adds are not journaled, they are answered immediately.
+        If the settings say that adds are not journaled, they are answered immediately. With deferred sync they are
+        answered when they are written, except those of a recovery.
         """
         if not self._config.is_data_written:
             if self._failure is None:
@@ -192,7 +196,7 @@ class GroupCommit:
                 await self._commit(self._complete.popleft())
             is_stopping = self._stopping.is_set() and not self._wake.is_set()
             if self._sync_due_s is not None and (is_stopping or _now_s() >= self._sync_due_s):
-                await self._write(_Group(), is_synced=True)
+                await self._sync(_Group())
             if is_stopping and not self._wake.is_set():
                 return
 
@@ -220,7 +224,8 @@ class GroupCommit:
     def _queue_adds(self, connection: Responder, run: AddRun) -> None:
         self._queue(run.bodies)
         group = self._gathering
-        group.tickets.append((connection, run))
+        is_deferred = run.is_deferred_sync and not run.is_recovery_add
+        (group.deferred_tickets if is_deferred else group.tickets).append((connection, run))
         self._wake.set()
         if group.size_bytes >= self._group_bytes_max or len(group.records) >= self._group_record_count_max:
             self._complete_group()
@@ -251,7 +256,11 @@ class GroupCommit:
         # Fences, explicit LACs and forced ledgers complete only after a sync.
         is_synced = self._config.is_data_synced or bool(group.waiters)
         taken_ns = self.measures.now_ns()
-        await self._write(group, is_synced=is_synced)
+        await self._write(group, is_synced=is_synced and not group.deferred_tickets)
+        for connection, run in group.deferred_tickets:
+            connection.answer(run, Status.OK)
+        if is_synced and group.deferred_tickets:
+            await self._sync(group)
         self._note(group, taken_ns)
         for connection, run in group.tickets:
             connection.answer(run, Status.OK)
@@ -276,23 +285,34 @@ class GroupCommit:
             measures.group_bytes.succeeded.note((group.size_bytes, 1))
 
     async def _write(self, group: _Group, *, is_synced: bool) -> None:
-        """Write a group. A group without records only syncs what was written before."""
+        """Write a group. One without records only syncs what was written before."""
+        if not group.records:
+            if is_synced:
+                await self._sync(group)
+            return
+        await self._attempt(group, self._write_when_there_is_room(group.records, is_synced=is_synced))
+        if is_synced:
+            self._sync_due_s = None
+        elif self._sync_due_s is None:
+            self._sync_due_s = _now_s() + self._config.sync_interval_s
+
+    async def _sync(self, group: _Group) -> None:
+        """Sync what was written before; ``group`` waits for it."""
+        if self._sync_due_s is not None:
+            await self._attempt(group, self._workers.run(self._lane, self._writer.sync))
+            self._sync_due_s = None
+
+    async def _attempt(self, group: _Group, work: Awaitable[object]) -> None:
+        """Wait for a write or a sync that ``group`` waits for; a failure is final."""
         self._is_writing = True
         try:
-            if group.records:
-                await self._write_when_there_is_room(group.records, is_synced=is_synced)
-            elif is_synced and self._sync_due_s is not None:
-                await self._workers.run(self._lane, self._writer.sync)
+            await work
         except Exception as error:
             failure = error if isinstance(error, JournalFailedError) else JournalFailedError(str(error))
             self._fail(failure, group)
             raise
         finally:
             self._is_writing = False
-        if is_synced:
-            self._sync_due_s = None
-        elif self._sync_due_s is None:
-            self._sync_due_s = _now_s() + self._config.sync_interval_s
 
     async def _write_when_there_is_room(self, records: list[bytes], *, is_synced: bool) -> None:
         has_found_none = False

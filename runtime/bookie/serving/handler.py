@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import operator
 import struct
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -24,14 +23,17 @@ from bkctl.runtime.bookie.serving.ledger_handles import LedgerHandles
 from bkctl.runtime.bookie.serving.reads import (
     READS_LANE,
     URGENT_READS_LANE,
-    EntryRead,
     ReadBatcher,
     ReadOutcome,
+    join_last,
+    known_lac,
     list_entries,
+    may_lack_entries,
     new_read,
+    no_such_ledger,
 )
 from bkctl.runtime.metadata.bookies.registration import BookieMode
-from bkctl.runtime.ports import BookieInfo, Responder, Workers
+from bkctl.runtime.ports import BookieInfo, RequestSource, Responder, Workers
 from bkctl.runtime.protocol.messages import (
     AddRun,
     BatchReadRequest,
@@ -42,6 +44,8 @@ from bkctl.runtime.protocol.messages import (
     ForceLedgerCall,
     ListEntriesAnswer,
     ListEntriesCall,
+    LongPollAnswer,
+    LongPollRead,
     ReadAnswer,
     ReadCall,
     ReadLacAnswer,
@@ -52,7 +56,7 @@ from bkctl.runtime.protocol.status import Status
 from bkctl.storage.engine.engine import LedgerDirectoryEngine
 from bkctl.storage.engine.ledger_storage import LedgerStorage
 from bkctl.storage.errors import MasterKeyMismatchError, MemtableFullError, StorageError
-from bkctl.storage.ids import INVALID_ENTRY_ID, LEDGER_ID_MAX
+from bkctl.storage.ids import INVALID_ENTRY_ID, LEDGER_ID_MAX, EntryId
 from bkctl.storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN
 from bkctl.storage.journal.format import encode_explicit_lac_record
 from bkctl.storage.measures import Measures, NowNs, Outcomes, no_clock
@@ -93,23 +97,25 @@ class BookieRequestHandler:
         self._workers = workers
         self._reads = ReadBatcher(workers, READS_LANE)
         self._urgent_reads = ReadBatcher(workers, URGENT_READS_LANE)
-        self._waiting_for_row: dict[int, list[tuple[Responder, BookieCall]]] = {}
+        self._waiting_for_row: dict[int, list[tuple[RequestSource, BookieCall]]] = {}
         """Requests of ledgers whose rows are being read. Those of one ledger keep their order."""
         self._disk_space = disk_space
         self._tasks: set[asyncio.Task[None]] = set()
         self._modes = modes
 
-    def handle(self, connection: Responder, call: BookieCall) -> None:
+    def handle(self, connection: RequestSource, call: BookieCall) -> None:
         """Handle a call; the answer is sent now or later."""
         if not self._must_wait_for_row(connection, call):
             self._handle(connection, call)
 
-    def _handle(self, connection: Responder, call: BookieCall) -> None:
+    def _handle(self, connection: RequestSource, call: BookieCall) -> None:
         """Handle a call of a ledger whose row is in memory, or unknown."""
         if isinstance(call, AddRun):
             self._add(connection, call)
         elif isinstance(call, ReadCall):
             self._read(connection, call)
+        elif isinstance(call, LongPollRead):
+            self._spawn(self._poll(connection, call))
         elif isinstance(call, BatchReadRequest):
             self._batch_read(connection, call)
         elif isinstance(call, ReadLacCall):
@@ -123,7 +129,7 @@ class BookieRequestHandler:
         else:
             self._bookie_info(connection, call)
 
-    def _must_wait_for_row(self, connection: Responder, call: BookieCall) -> bool:
+    def _must_wait_for_row(self, connection: RequestSource, call: BookieCall) -> bool:
         """Whether the request is handled later, when the row of its ledger was read, in the reads lane."""
         if isinstance(call, BookieInfoCall):
             return False
@@ -157,21 +163,34 @@ class BookieRequestHandler:
             else:
                 self._handle(connection, call)
 
-    def read_from_memory(self, call: ReadCall) -> ReadAnswer | None:
+    def read_from_memory(self, call: ReadCall | LongPollRead) -> ReadAnswer | None:
         """Body and LAC of an entry if they are in memory; otherwise None, even if the entry is on disk."""
+        if isinstance(call, LongPollRead):
+            return self._poll_memory(call)
         ledger_id, entry_id = call.ledger_id, call.entry_id
         if ledger_id < 0 or entry_id <= INVALID_ENTRY_ID:
             return None
         engine = self._storage.engine_of(ledger_id)
         if ledger_id not in engine.rows or (body := engine.find_cached(ledger_id, entry_id)) is None:
             return None
-        if _may_lack_entries(engine, ledger_id):
+        if not call.wants_lac or may_lack_entries(engine, ledger_id):
             return ReadAnswer(call.txn_id, Status.OK, body, None)
         max_lac = engine.last_add_confirmed(ledger_id)
         return None if max_lac is None else ReadAnswer(call.txn_id, Status.OK, body, max_lac)
 
+    def _poll_memory(self, call: LongPollRead) -> LongPollAnswer | None:
+        """The answer to a poll that need not wait, and whose entry is in memory."""
+        ledger_id, entry_id = call.ledger_id, call.previous_lac + 1
+        engine = self._storage.engine_of(ledger_id)
+        if not call.is_piggyback or entry_id < 0 or ledger_id not in engine.rows or may_lack_entries(engine, ledger_id):
+            return None
+        lac = engine.last_add_confirmed(ledger_id)
+        if lac is None or lac < entry_id or (body := engine.find_cached(ledger_id, entry_id)) is None:
+            return None
+        return LongPollAnswer(call.txn_id, Status.OK, body, lac, entry_id, call.lac_changed_ms)
+
     def _add(self, connection: Responder, run: AddRun) -> None:
-        """Store entries (wire 5.1). A deferred sync is done right away: answering after the sync is always allowed."""
+        """Store entries (wire 5.1)."""
         if self._modes.allows_add(run.ledger_id, is_high_priority=run.is_high_priority):
             self._adds.add(connection, run)
         else:
@@ -188,45 +207,81 @@ class BookieRequestHandler:
             return
         engine = self._storage.engine_of(ledger_id)
         if ledger_id not in engine.rows:
-            connection.answer(call, _no_such_ledger(engine))
+            connection.answer(call, no_such_ledger(engine))
             return
-        may_lack = _may_lack_entries(engine, ledger_id)
-        max_lac = engine.last_add_confirmed(ledger_id) if not may_lack else None
+        may_lack = may_lack_entries(engine, ledger_id)
+        needs_lac = call.wants_lac and not may_lack
+        max_lac = engine.last_add_confirmed(ledger_id) if needs_lac else None
         cached = engine.last_cached(ledger_id) if entry_id == INVALID_ENTRY_ID else None
         body = engine.find_cached(ledger_id, entry_id) if entry_id != INVALID_ENTRY_ID else None
-        if body is not None and (max_lac is not None or may_lack):
+        if body is not None and (max_lac is not None or not needs_lac):
             connection.answer(call, ReadAnswer(call.txn_id, Status.OK, body, max_lac))
             return
 
         def finish(outcome: ReadOutcome) -> None:
-            status, found = (Status.OK, body) if body is not None else _join(job, cached, outcome, may_lack)
+            status, found = (Status.OK, body) if body is not None else join_last(job, cached, outcome, may_lack)
             lac = engine.last_add_confirmed(ledger_id)
             if outcome.is_end_known:
                 try:
                     lac = engine.note_last_stored(ledger_id, outcome.last_entry, job.read_generation)
                 except StorageError as error:  # the row was dropped since the request came
                     logger.error("ledger %d: cannot read its row: %s", ledger_id, error)
-            lac = lac if status is Status.OK and not may_lack else None
+            lac = lac if status is Status.OK and needs_lac else None
             connection.answer(call, ReadAnswer(call.txn_id, status, found, lac))
 
         is_last = entry_id == INVALID_ENTRY_ID
-        needs_last_entry = is_last or (max_lac is None and not may_lack)
+        needs_last_entry = is_last or (max_lac is None and needs_lac)
         job = new_read(engine, ledger_id, entry_id, needs_last_entry=needs_last_entry)
         (self._urgent_reads if call.is_high_priority else self._reads).submit(job, finish)
+
+    async def _poll(self, connection: RequestSource, call: LongPollRead) -> None:
+        """Wait for the LAC, or answer a poll that has waited (wire 5.4)."""
+        if not 0 <= call.ledger_id <= LEDGER_ID_MAX or call.entry_id < INVALID_ENTRY_ID:
+            connection.answer(call, Status.BAD_REQUEST)
+            return
+        engine = self._storage.engine_of(call.ledger_id)
+        reads = self._urgent_reads if call.is_high_priority else self._reads
+        lac = await known_lac(engine, call.ledger_id, reads)
+        if isinstance(lac, Status):
+            connection.answer(call, lac)
+        elif call.previous_lac >= lac and self._handles.polls.wait(connection, call):
+            return
+        elif not call.is_piggyback:
+            status, body = await self._find(engine, call.ledger_id, call.entry_id, reads)
+            connection.answer(call, ReadAnswer(call.txn_id, status, body, lac if status is Status.OK else None))
+        else:
+            connection.answer(call, await self._piggyback(engine, call, lac, reads))
+
+    async def _piggyback(
+        self, engine: LedgerDirectoryEngine, call: LongPollRead, lac: EntryId, reads: ReadBatcher
+    ) -> LongPollAnswer | Status:
+        """The LAC, with the entry that the client lacks if the LAC covers it and it is here."""
+        entry_id = call.previous_lac + 1
+        if lac < entry_id or entry_id < 0:
+            if lac == INVALID_ENTRY_ID:  # maybe because nothing is stored
+                status, _ = await self._find(engine, call.ledger_id, INVALID_ENTRY_ID, reads)
+                if status is not Status.OK:
+                    return status
+            return LongPollAnswer(call.txn_id, Status.OK, None, lac, INVALID_ENTRY_ID, call.lac_changed_ms)
+        status, body = await self._find(engine, call.ledger_id, entry_id, reads)
+        if status not in (Status.OK, Status.NO_SUCH_ENTRY):
+            return status
+        found_id = INVALID_ENTRY_ID if body is None else entry_id
+        return LongPollAnswer(call.txn_id, Status.OK, body, lac, found_id, call.lac_changed_ms)
 
     def _read_lac(self, connection: Responder, call: ReadLacCall) -> None:
         """Explicit LAC and last entry of a ledger (wire 5.6)."""
         ledger_id = call.ledger_id
         engine = self._storage.engine_of(ledger_id)
         if ledger_id not in engine.rows:
-            connection.answer(call, _no_such_ledger(engine))
+            connection.answer(call, no_such_ledger(engine))
             return
         job = new_read(engine, ledger_id, INVALID_ENTRY_ID, needs_last_entry=True)
         cached = engine.last_cached(ledger_id)
-        may_lack = _may_lack_entries(engine, ledger_id)
+        may_lack = may_lack_entries(engine, ledger_id)
 
         def finish(outcome: ReadOutcome) -> None:
-            status, last_body = _join(job, cached, outcome, may_lack)
+            status, last_body = join_last(job, cached, outcome, may_lack)
             try:
                 now = engine.ledger(ledger_id)
             except StorageError as error:  # the row was dropped since the request came
@@ -276,7 +331,7 @@ class BookieRequestHandler:
         elif call.fence_with is not None:
             self._spawn(self._fencing_read(connection, call, call.fence_with))
         elif call.ledger_id not in engine.rows:
-            connection.answer(call, _no_such_ledger(engine))
+            connection.answer(call, no_such_ledger(engine))
         else:
             self._spawn(self._answer_batch(connection, call, engine))
 
@@ -330,8 +385,8 @@ class BookieRequestHandler:
             return Status.OK, body
         cached = engine.last_cached(ledger_id) if is_last else None
         job = new_read(engine, ledger_id, entry_id, needs_last_entry=is_last)
-        may_lack = _may_lack_entries(engine, ledger_id)
-        return _join(job, cached, await reads.read(job), may_lack)
+        may_lack = may_lack_entries(engine, ledger_id)
+        return join_last(job, cached, await reads.read(job), may_lack)
 
     async def _keep_lac(self, connection: Responder, call: WriteLacCall) -> None:
         try:
@@ -366,15 +421,15 @@ class BookieRequestHandler:
         ledger_id = call.ledger_id
         engine = self._storage.engine_of(ledger_id)
         entries = None
-        may_lack = _may_lack_entries(engine, ledger_id)
+        may_lack = may_lack_entries(engine, ledger_id)
         if ledger_id in engine.rows and not may_lack:
             try:
                 entries = await list_entries(self._workers, engine, ledger_id)
             except (StorageError, OSError) as error:
                 logger.error("ledger %d: cannot list its entries: %s", ledger_id, error)
         if ledger_id not in engine.rows:
-            status, entries = _no_such_ledger(engine), None
-        elif may_lack or _may_lack_entries(engine, ledger_id):  # a list denies all other entries
+            status, entries = no_such_ledger(engine), None
+        elif may_lack or may_lack_entries(engine, ledger_id):  # a list denies all other entries
             status, entries = Status.UNKNOWN_LEDGER_STATE, None
         else:
             status = Status.IO_ERROR if entries is None else Status.OK
@@ -384,33 +439,3 @@ class BookieRequestHandler:
         task = asyncio.get_running_loop().create_task(job)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _join(
-    job: EntryRead, cached: tuple[int, bytes] | None, outcome: ReadOutcome, may_lack_entries: bool
-) -> tuple[Status, bytes | None]:
-    """Combine the result from the disk with ``cached``, the last entry that was in the cache.
-
-    Take ``cached`` before reading the disk, because a checkpoint may move entries from the cache to the disk in the
-    meantime. The last entry is the greater of the two (hazard H8). If entries may be missing, neither "no such entry"
-    nor a last entry is reported (storage section 9.2). ``may_lack_entries`` is that state at the time of the request;
-    it is read again here, because the repair may have ended or the index may have been exchanged since.
-    """
-    status, body = outcome.status, outcome.body
-    if job.entry_id == INVALID_ENTRY_ID and status is Status.OK:
-        known = [last for last in (cached, outcome.last_entry) if last is not None]
-        body = max(known, key=operator.itemgetter(0))[1] if known else None
-        status = Status.OK if known else Status.NO_SUCH_ENTRY
-    is_statement = status is Status.NO_SUCH_ENTRY or (status is Status.OK and job.entry_id == INVALID_ENTRY_ID)
-    may_lack_entries = may_lack_entries or _may_lack_entries(job.engine, job.ledger_id)
-    return (Status.UNKNOWN_LEDGER_STATE, None) if is_statement and may_lack_entries else (status, body)
-
-
-def _may_lack_entries(engine: LedgerDirectoryEngine, ledger_id: int) -> bool:
-    """Whether entries may be missing here: the ledger is in limbo, or the whole index may be incomplete."""
-    return engine.negatives_are_unknown or ledger_id in engine.rows.limbo_ids
-
-
-def _no_such_ledger(engine: LedgerDirectoryEngine) -> Status:
-    """Status for a ledger without a row: NO_SUCH_LEDGER, unless rows may be missing."""
-    return Status.UNKNOWN_LEDGER_STATE if engine.negatives_are_unknown else Status.NO_SUCH_LEDGER

@@ -11,10 +11,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from bkctl.runtime.bookie.serving.group_commit import GroupCommit
+from bkctl.runtime.bookie.serving.long_polls import LongPolls
+from bkctl.runtime.ports import Clock
 from bkctl.storage.engine.engine import LedgerDirectoryEngine
 from bkctl.storage.engine.ledger_storage import LedgerStorage
 from bkctl.storage.errors import DeletionPendingError, LedgerCollectedError, MasterKeyMismatchError, MemtableFullError
-from bkctl.storage.index.ledger_index import LedgerRow
+from bkctl.storage.index.ledger_index import LedgerRow, explicit_lac_of
 from bkctl.storage.journal.format import encode_fence_record, encode_ledger_key_record
 
 _HANDLES_MAX = 100_000
@@ -49,8 +51,14 @@ class LedgerHandles:
     """
 
     def __init__(
-        self, storage: LedgerStorage, journals: Sequence[GroupCommit], *, handles_max: int = _HANDLES_MAX
+        self,
+        storage: LedgerStorage,
+        journals: Sequence[GroupCommit],
+        clock: Clock,
+        *,
+        handles_max: int = _HANDLES_MAX,
     ) -> None:
+        self.polls = LongPolls(clock)
         self._storage = storage
         self._journals = journals
         self._handles_max = handles_max
@@ -101,12 +109,14 @@ class LedgerHandles:
     def forget(self, ledger_id: int) -> None:
         """Drop the handle of a deleted ledger: the next write creates the ledger again and journals its key."""
         self._handles.pop(ledger_id, None)
+        self.polls.note_end(ledger_id)
 
     def set_explicit_lac(self, handle: LedgerHandle, body: bytes) -> None:
         """Store an explicit LAC in memory. MemtableFullError like ``open``."""
         if not handle.engine.rows.has_room:
             raise _no_room(handle.ledger_id)
         handle.engine.set_explicit_lac(handle.ledger_id, body)
+        self.polls.note_lac(handle.ledger_id, explicit_lac_of(body))
 
     def fence(self, ledger_id: int, *, is_forced: bool = False) -> asyncio.Future[None]:
         """Reject ordinary adds from now on; the future completes when that is durable, or fails with the journal.
@@ -124,6 +134,7 @@ class LedgerHandles:
             raise _no_room(ledger_id)
         if not engine.set_fenced(ledger_id):
             return self.group_commit_of(ledger_id).confirmation()
+        self.polls.note_end(ledger_id)
         durable = self.group_commit_of(ledger_id).append_and_wait(encode_fence_record(ledger_id))
         self._fences_in_flight[ledger_id] = durable
         durable.add_done_callback(lambda _: self._fences_in_flight.pop(ledger_id, None))

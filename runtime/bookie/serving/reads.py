@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import bisect
 import logging
+import operator
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
@@ -21,7 +22,7 @@ from bkctl.storage.engine.engine import LedgerDirectoryEngine
 from bkctl.storage.engine.measures import ReadWatch
 from bkctl.storage.engine.memtable import sorted_ids
 from bkctl.storage.errors import StorageError
-from bkctl.storage.ids import INVALID_ENTRY_ID
+from bkctl.storage.ids import INVALID_ENTRY_ID, EntryId
 
 logger = logging.getLogger(__name__)
 
@@ -273,3 +274,53 @@ def _take_part(
         return None
     builder.extend(ids[: bisect.bisect_right(ids, min(ends))])
     return min(ends) + 1
+
+
+async def known_lac(engine: LedgerDirectoryEngine, ledger_id: int, reads: ReadBatcher) -> EntryId | Status:
+    """The highest LAC known, -1 if there is none; or the reason why it is not known."""
+    if ledger_id not in engine.rows:
+        return no_such_ledger(engine)
+    if may_lack_entries(engine, ledger_id):
+        return Status.UNKNOWN_LEDGER_STATE
+    if (lac := engine.last_add_confirmed(ledger_id)) is not None:
+        return lac
+    job = new_read(engine, ledger_id, INVALID_ENTRY_ID, needs_last_entry=True)
+    outcome = await reads.read(job)
+    if not outcome.is_end_known:
+        return Status.IO_ERROR
+    try:
+        lac = engine.note_last_stored(ledger_id, outcome.last_entry, job.read_generation)
+    except StorageError as error:  # the row was dropped since the request came
+        logger.error("ledger %d: cannot read its row: %s", ledger_id, error)
+        return Status.IO_ERROR
+    return INVALID_ENTRY_ID if lac is None else lac
+
+
+def join_last(
+    job: EntryRead, cached: tuple[int, bytes] | None, outcome: ReadOutcome, is_lacking: bool
+) -> tuple[Status, bytes | None]:
+    """Combine the result from the disk with ``cached``, the last entry that was in the cache.
+
+    Take ``cached`` before reading the disk, because a checkpoint may move entries from the cache to the disk in the
+    meantime. The last entry is the greater of the two (hazard H8). If entries may be missing, neither "no such entry"
+    nor a last entry is reported (storage section 9.2). ``is_lacking`` is that state at the time of the request;
+    it is read again here, because the repair may have ended or the index may have been exchanged since.
+    """
+    status, body = outcome.status, outcome.body
+    if job.entry_id == INVALID_ENTRY_ID and status is Status.OK:
+        known = [last for last in (cached, outcome.last_entry) if last is not None]
+        body = max(known, key=operator.itemgetter(0))[1] if known else None
+        status = Status.OK if known else Status.NO_SUCH_ENTRY
+    is_statement = status is Status.NO_SUCH_ENTRY or (status is Status.OK and job.entry_id == INVALID_ENTRY_ID)
+    is_lacking = is_lacking or may_lack_entries(job.engine, job.ledger_id)
+    return (Status.UNKNOWN_LEDGER_STATE, None) if is_statement and is_lacking else (status, body)
+
+
+def may_lack_entries(engine: LedgerDirectoryEngine, ledger_id: int) -> bool:
+    """Whether entries may be missing here: the ledger is in limbo, or the whole index may be incomplete."""
+    return engine.negatives_are_unknown or ledger_id in engine.rows.limbo_ids
+
+
+def no_such_ledger(engine: LedgerDirectoryEngine) -> Status:
+    """Status for a ledger without a row: NO_SUCH_LEDGER, unless rows may be missing."""
+    return Status.UNKNOWN_LEDGER_STATE if engine.negatives_are_unknown else Status.NO_SUCH_LEDGER

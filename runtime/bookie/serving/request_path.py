@@ -42,7 +42,7 @@ class RequestPath:
             )
             for index, writer in enumerate(storage.journals)
         ]
-        self.handles = LedgerHandles(storage, self.journals)
+        self.handles = LedgerHandles(storage, self.journals, ports.clock)
         self.adds = AddPath(self.handles, ports.clock, config.throttle_max_s, checkpoints.request)
         checkpoints.on_caches_swapped(self.adds.retry_waiting)
         for journal in self.journals:

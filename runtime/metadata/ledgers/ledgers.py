@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 import msgspec
 
@@ -33,7 +33,7 @@ from bkctl.runtime.metadata.ledgers.nodes import LedgerNode, find_foreign_branch
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.pipeline import pipelined
 from bkctl.runtime.metadata.pulsar_migration import MigrationWatch
-from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore, NodeWrite, SetNode, Versioned
+from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore, Node, NodeWrite, SetNode, Versioned, Watch
 
 WINDOW = ZooKeeperConfig().in_flight_max
 _SUBTREES_ENOUGH = 4096
@@ -174,6 +174,25 @@ class LedgerStore:
                 await self._check_layout()
             raise _not_found(ledger_id) from None
         return Versioned(self._decode(ledger_id, node.data), node.stat.version, node.stat.ctime_ms)
+
+    def watch(
+        self, ledger_id: int, callback: Callable[[Versioned[LedgerMetadata] | MetadataError | LedgerNotFoundError], None]
+    ) -> Watch:
+        """Call back on the loop with the metadata now and after every change, or with the reason why there is none:
+        LedgerNotFoundError, MetadataFormatError."""
+
+        def decode(node: Node | None) -> None:
+            if node is None:
+                callback(_not_found(ledger_id))
+                return
+            try:
+                metadata = self._decode(ledger_id, node.data)
+            except MetadataFormatError as error:
+                callback(error)
+                return
+            callback(Versioned(metadata, node.stat.version, node.stat.ctime_ms))
+
+        return self._store.watch_node(self.path(ledger_id), decode)
 
     async def write(
         self, ledger_id: int, metadata: LedgerMetadata, expected_version: int, *others: NodeWrite

@@ -117,6 +117,27 @@ def test_a_client_of_another_ca_is_refused_in_one_sentence(
     assert "it rejects the certificate of this client (bookie_client.tls.certificate_file)" in refused.stderr
 
 
+def test_a_probe_over_https_checks_the_certificate(
+    bookie: AdminBookie, operator: CertificateFiles, tmp_path: Path
+) -> None:
+    other_ca = write_certificate(new_authority("other", 10, NOW), tmp_path / "other")
+    with bookie.without_socket():
+        without_ca = run_bkctl("bookie", "ready", bookie.bookie_id, BKCTL_METADATA_URI=bookie.metadata_uri)
+        results = [
+            run_bkctl(
+                *("bookie", "ready", bookie.bookie_id, "--started-within", "10m"),
+                *("--config", settings(tmp_path / f"{number}.toml", files, with_key=False)),
+                BKCTL_METADATA_URI=bookie.metadata_uri,
+            )
+            for number, files in enumerate((other_ca, operator))
+        ]
+    assert (without_ca.exit_code, without_ca.stderr.count("\n")) == (11, 1)
+    assert "uses HTTPS: set ca_file in [bookie_client.tls]" in without_ca.stderr
+    assert results[0].exit_code == 11
+    assert "its certificate is not signed by a CA in bookie_client.tls.ca_file" in results[0].stderr
+    assert (results[1].exit_code, results[1].json()["state"]) == (0, "running"), results[1].stderr
+
+
 class TlsImpostor(LoopbackServer):
     """An HTTPS server that keeps what it receives, and answers nothing."""
 

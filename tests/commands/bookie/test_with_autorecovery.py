@@ -189,3 +189,20 @@ def test_the_option_and_a_wrong_setting_of_the_daemon(metadata_uri: str, tmp_pat
     assert refused.exit_code == 1
     assert "BKCTL_AUTORECOVERY_CHECK_PERIOD_S=-1: must be at least 0" in refused.stderr
     assert not (tmp_path / "j").exists()
+
+
+def test_a_secret_that_the_daemon_could_not_read_is_refused_by_name(metadata_uri: str, tmp_path: Path) -> None:
+    """A descriptor is open in the bookie's process alone, which may have read it to its end."""
+    (tmp_path / "bkctl.toml").write_text(
+        '[zookeeper]\ndigest = "fd:8"\n[bookie_client.sasl]\nusername = "bookkeeper"\npassword = "fd:9"\n'
+    )
+    words = (
+        *("bookie", "start", "--metadata-uri", metadata_uri, "--config", str(tmp_path / "bkctl.toml")),
+        *("--journal-dir", str(tmp_path / "j"), "--ledger-dir", str(tmp_path / "l"), "--port", "0"),
+    )
+    refused = run_bkctl(*words, "--with-autorecovery")
+    assert refused.exit_code == 1
+    assert "bookie_client.sasl.password, zookeeper.digest: the process of the autorecovery daemon" in refused.stderr
+    assert "use file:PATH or env:VARIABLE" in refused.stderr
+    assert not (tmp_path / "j").exists()
+    assert run_bkctl(*words, "--dry-run").exit_code == 0, "without a daemon the bookie reads it"

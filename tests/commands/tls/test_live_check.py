@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -114,3 +116,32 @@ def test_a_bookie_without_tls_and_no_bookie_at_all(metadata_uri: str, client: Ce
     assert findings(absent)["connection"] == ("critical", "Connection refused")
     bad = run_bkctl("tls", "check", "--bookie", "b1")
     assert (bad.exit_code, "give HOST:PORT" in bad.stderr) == (2, True)
+
+
+def test_a_jks_file_of_java_ends_a_command_with_the_line_that_converts_it(metadata_uri: str, tmp_path: Path) -> None:
+    store, password = tmp_path / "store.jks", tmp_path / "password"
+    keytool = shutil.which("keytool")
+    assert keytool is not None
+    words = ("-genkeypair", "-alias", "a", "-keyalg", "EC", "-dname", "CN=a", "-storetype", "JKS")
+    passwords = ("-storepass", "of the store", "-keypass", "of the store", "-keystore", str(store))
+    subprocess.run([keytool, *words, *passwords], check=True, capture_output=True)
+    password.touch(0o600)
+    password.write_text("of the store")
+    conf = tmp_path / "client.conf"
+    conf.write_text(
+        "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\n"
+        f"clientTrustStore={store}\nclientTrustStoreType=JKS\nclientTrustStorePasswordPath={password}\n"
+    )
+    made = run_bkctl("cluster", "init", BKCTL_METADATA_URI=metadata_uri)
+    assert made.exit_code == 0, made.stderr
+    for command in (
+        ("bookie", "sanity", "b1.example.com:3181"),
+        ("ledger", "write-test"),
+        ("recover", "b1:3181", "-y"),
+    ):
+        refused = run_bkctl(*command, "--conf", str(conf), BKCTL_METADATA_URI=metadata_uri)
+        assert refused.exit_code == 13, refused.stderr
+        sentence = refused.stderr.splitlines()[-1]
+        assert f"{store} is a JKS file" in sentence
+        assert f"keytool -importkeystore -srckeystore {store} " in sentence
+        assert sentence.endswith("and ca_type to PKCS12")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from bkctl.runtime.protocol.messages import (
     BookieCall,
     ForceLedgerCall,
     ListEntriesCall,
+    LongPollRead,
     ReadCall,
     ReadLacCall,
     WriteLacCall,
@@ -40,6 +42,12 @@ class NotingConnection:
 
     def answer(self, _call: BookieCall, answer: BookieAnswer) -> None:
         self._answer.set_result(answer)
+
+    def suspend(self, _call: LongPollRead, _drop: Callable[[], None]) -> bool:
+        return False
+
+    def resume(self, _call: LongPollRead) -> None:
+        raise AssertionError("no poll waits")
 
     async def status(self) -> Status:
         """Of the answer."""
@@ -62,7 +70,7 @@ class Bookie:
         self._journal = GroupCommit(
             storage.journals[0], self.workers, "journal-0", journal_config, on_disk_room=lambda _: None
         )
-        handles = LedgerHandles(storage, [self._journal], handles_max=handles_max)
+        handles = LedgerHandles(storage, [self._journal], LoopClock(), handles_max=handles_max)
         self.forget = handles.forget
         self.handler = BookieRequestHandler(
             storage,

@@ -212,7 +212,7 @@ class ScriptedBookie:
         else:
             raise NotImplementedError
 
-    def read_from_memory(self, call: ReadCall) -> None:
+    def read_from_memory(self, call: object) -> None:
         """All reads are answered by ``handle``."""
 
     def _add(self, connection: Responder, add: AddRun) -> None:

@@ -138,7 +138,7 @@ class MemoryBookie:
         else:
             self._answer(connection, call, BookieInfoAnswer(call.txn_id, Status.OK, 2000, 1000))
 
-    def read_from_memory(self, call: ReadCall) -> None:
+    def read_from_memory(self, call: object) -> None:
         """All reads are answered by ``handle``."""
 
     def _add(self, connection: Responder, run: AddRun) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bkctl.runtime.net.server_connection import Standing, StandstillWatch
+from bkctl.runtime.net.standstill import Standing, StandstillWatch
 from bkctl.runtime.protocol.framing import READ_BYTES
 
 

@@ -13,7 +13,7 @@ import pytest
 from bkctl.runtime.bookie.serving.adds import AddPath
 from bkctl.runtime.bookie.serving.group_commit import GroupCommit
 from bkctl.runtime.bookie.serving.ledger_handles import LedgerHandles
-from bkctl.runtime.net.loop import LaneWorkers
+from bkctl.runtime.net.loop import LaneWorkers, LoopClock
 from bkctl.runtime.protocol.messages import AddRun, BookieAnswer, BookieCall
 from bkctl.runtime.protocol.status import Status
 from bkctl.storage.engine.ledger_storage import LedgerStorage
@@ -58,7 +58,7 @@ class Adder:
         self._journal = GroupCommit(
             self.storage.journals[0], self._workers, "journal-0", self.config.journal, on_disk_room=lambda _: None
         )
-        self._handles = handles = LedgerHandles(self.storage, [self._journal])
+        self._handles = handles = LedgerHandles(self.storage, [self._journal], LoopClock())
         clock: Any = self.clock
         self.path = AddPath(handles, clock, 10.0, self._note_request)
         self._commits = asyncio.get_running_loop().create_task(self._journal.run())

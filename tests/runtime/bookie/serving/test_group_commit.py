@@ -12,6 +12,7 @@ from bkctl.runtime.bookie.disks.modes import BookieModes, ReadOnlyReason
 from bkctl.runtime.bookie.serving.adds import AddPath
 from bkctl.runtime.bookie.serving.ledger_handles import LedgerHandles
 from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.protocol.messages import AddRun
 from bkctl.storage.config import EngineConfig, JournalConfig
 from bkctl.storage.errors import JournalFailedError, JournalFullError, NoWritableDiskError
 from bkctl.storage.journal.format import encode_fence_record
@@ -206,7 +207,7 @@ async def test_a_long_queue_makes_adds_wait_and_loses_none(tmp_path: Path, limit
     directory.mkdir()
     async with committing(directory, **limit) as running:
         gate = running.disk.close_gate("sync")
-        handles = LedgerHandles(storage, [running.journal])
+        handles = LedgerHandles(storage, [running.journal], LoopClock())
         adds = AddPath(handles, LoopClock(), 60, lambda: None)
         running.journal.on_room(adds.retry_waiting)
         for entry_id in range(60):
@@ -235,3 +236,44 @@ async def test_the_measures_say_why_groups_were_complete(tmp_path: Path) -> None
         await until(lambda: bool(running.answers.entry_ids))
         measures = running.journal.measures
         assert (measures.groups_by_wait_count, measures.groups_by_empty_queue_count) == (1, 0)
+
+
+async def test_adds_with_deferred_sync_are_answered_between_write_and_sync(tmp_path: Path) -> None:
+    """The others of the group, and whoever forces the ledger, after it; the next group is written behind the sync."""
+    async with committing(tmp_path) as running:
+        gate = running.disk.close_gate("sync")
+        running.add(0)
+        running.journal.append(running.answers, deferred_run(1, 1))
+        forced = running.journal.barrier()
+        running.journal.append(running.answers, deferred_run(1, 2, is_recovery=True))
+        await until(lambda: running.answers.entry_ids == [1])
+        await asyncio.sleep(0.05)
+        assert running.answers.entry_ids == [1]
+        assert not forced.done()
+        gate.set()
+        await forced
+        await until(lambda: running.answers.entry_ids == [1, 0, 2])
+        running.journal.append(running.answers, deferred_run(1, 3))
+        await until(lambda: running.answers.entry_ids == [1, 0, 2, 3])
+        await running.journal.barrier()
+        assert running.writer.durable_position == running.writer.sync()
+        assert running.disk.take_calls() == [("write", "1.txn"), ("sync", "1.txn")] * 2
+    assert running.journaled() == [0, 1, 2, 3]
+
+
+async def test_a_failed_sync_reaches_who_waits_for_it_behind_deferred_adds(tmp_path: Path) -> None:
+    async with committing(tmp_path) as running:
+        running.disk.fail_on = "sync"
+        running.journal.append(running.answers, deferred_run(1, 0))
+        running.add(1)
+        with pytest.raises(JournalFailedError):
+            await running.journal.barrier()
+        await asyncio.wait([running.task], timeout=30)
+        assert isinstance(running.task.exception(), JournalFailedError)
+    assert running.answers.entry_ids == [0]
+
+
+def deferred_run(ledger_id: int, entry_id: int, *, is_recovery: bool = False) -> AddRun:
+    run = add_run(ledger_id, entry_id)
+    run.is_deferred_sync, run.is_recovery_add = True, is_recovery
+    return run

@@ -280,3 +280,14 @@ async def test_the_lac_beside_an_entry_is_the_highest_that_was_stored(bookie: Bo
     bookie.engine.set_explicit_lac(5, explicit_lac(5, 7))
     assert await bookie.read(5, 3) == (Status.OK, entry(5, 3), 7)
     assert (await bookie.read(5, 5))[0] is Status.NO_SUCH_ENTRY
+
+
+@pytest.mark.parametrize("last_add_confirmed", [-2, -(2**63)])
+async def test_an_entry_with_an_impossible_lac_is_read(bookie: Bookie, last_add_confirmed: int) -> None:
+    """Nothing checks the LAC of an add (wire 5.1)."""
+    body = entry(5, 0, last_add_confirmed=last_add_confirmed)
+    bookie.engine.set_master_key(5, KEY)
+    bookie.engine.add(5, 0, body)
+    async with asyncio.timeout(60):
+        assert await bookie.read(5, 0) == (Status.OK, body, -1)
+        assert await bookie.read(5, -1) == (Status.OK, body, -1)

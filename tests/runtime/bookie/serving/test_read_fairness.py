@@ -80,7 +80,7 @@ async def bookie(tmp_path: Path) -> AsyncIterator[GatedBookie]:
         undo.push_async_callback(workers.close)
         bookie = GatedBookie(workers)
         journal = GroupCommit(storage.journals[0], workers, "journal-0", config.journal, on_disk_room=lambda _: None)
-        handles = LedgerHandles(storage, [journal])
+        handles = LedgerHandles(storage, [journal], LoopClock())
         adds = AddPath(handles, LoopClock(), 10, lambda: None)
         modes = BookieModes(is_forced_read_only=False)
         handler = BookieRequestHandler(storage, handles, adds, workers, lambda: BookieInfo(1, 1), modes)

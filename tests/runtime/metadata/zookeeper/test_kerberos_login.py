@@ -11,9 +11,8 @@ import pytest
 from bkctl.runtime.config import ZooKeeperConfig, ZooKeeperSaslConfig
 from bkctl.runtime.errors import MetadataAuthError, MetadataUnavailableError
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
-from bkctl.runtime.optional_packages import has_package
 from bkctl.runtime.security_config import LoginMechanism
-from tests.kerberos import REALM, Realm, missing_programs
+from tests.kerberos import REALM, Realm, require_kerberos
 from tests.processes import LOOPBACK
 from tests.runtime.metadata.link import TcpLink
 from tests.until import until
@@ -25,10 +24,7 @@ TICKET = ZooKeeperSaslConfig(mechanism=LoginMechanism.GSSAPI)
 
 @pytest.fixture(scope="module")
 def started_realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
-    if missing := missing_programs():
-        pytest.skip(f"not installed: {', '.join(missing)} (Debian: krb5-kdc krb5-admin-server krb5-user)")
-    if not has_package("gssapi"):
-        pytest.skip("not installed: gssapi (pip install 'bkctl[kerberos]')")
+    require_kerberos()
     with Realm(tmp_path_factory.mktemp("realm")) as started:
         yield started
 

@@ -6,6 +6,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.EnumSet;
 import java.util.Enumeration;
 import java.util.HashMap;
 import java.util.List;
@@ -19,6 +20,8 @@ import org.apache.bookkeeper.client.BookKeeper.DigestType;
 import org.apache.bookkeeper.client.BookKeeperAdmin;
 import org.apache.bookkeeper.client.LedgerEntry;
 import org.apache.bookkeeper.client.LedgerHandle;
+import org.apache.bookkeeper.client.api.LastConfirmedAndEntry;
+import org.apache.bookkeeper.client.api.WriteFlag;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 import org.apache.bookkeeper.net.BookieId;
 
@@ -62,6 +65,9 @@ public final class InteropClient implements CommandLoop.Commands {
             case "close" -> close(request);
             case "read" -> read(request);
             case "fill" -> fill(request);
+            case "follow" -> follow(request);
+            case "force" -> force(request);
+            case "explicit_lac" -> explicitLac(request);
             case "read_each_copy" -> CopyReads.run(client, request);
             case "delete" -> delete(request);
             case "recover_bookie" -> recoverBookie(request);
@@ -70,12 +76,16 @@ public final class InteropClient implements CommandLoop.Commands {
     }
 
     private ObjectNode create(JsonNode request) throws Exception {
-        LedgerHandle writer = client.createLedger(
-                request.get("ensemble_size").asInt(),
-                request.get("write_quorum_size").asInt(),
-                request.get("ack_quorum_size").asInt(),
-                digestType(request),
-                password(request));
+        // The builder accepts write flags; its handles are those of createLedger.
+        LedgerHandle writer = (LedgerHandle) client.newCreateLedgerOp()
+                .withEnsembleSize(request.get("ensemble_size").asInt())
+                .withWriteQuorumSize(request.get("write_quorum_size").asInt())
+                .withAckQuorumSize(request.get("ack_quorum_size").asInt())
+                .withDigestType(org.apache.bookkeeper.client.api.DigestType.valueOf(digestType(request).name()))
+                .withPassword(password(request))
+                .withWriteFlags(request.get("deferred_sync").asBoolean() ? EnumSet.of(WriteFlag.DEFERRED_SYNC) : WriteFlag.NONE)
+                .execute()
+                .get();
         writers.put(writer.getId(), writer);
         return CommandLoop.JSON.createObjectNode().put("ledger_id", writer.getId());
     }
@@ -93,6 +103,42 @@ public final class InteropClient implements CommandLoop.Commands {
             entryIds.add(entryId.get());
         }
         return result.put("last_add_confirmed", writer.getLastAddConfirmed());
+    }
+
+    /** Makes all acknowledged entries of a writer with deferred sync durable. */
+    private ObjectNode force(JsonNode request) throws Exception {
+        LedgerHandle writer = writer(request);
+        writer.force().get();
+        return CommandLoop.JSON.createObjectNode().put("last_add_confirmed", writer.getLastAddConfirmed());
+    }
+
+    /** Reads "count" entries of an open ledger by long polls of "timeout_ms", or stops after as many polls in vain. */
+    private ObjectNode follow(JsonNode request) throws Exception {
+        int count = request.get("count").asInt();
+        ObjectNode result = CommandLoop.JSON.createObjectNode();
+        ArrayNode payloads = result.putArray("payloads");
+        int pollsInVain = 0;
+        try (LedgerHandle reader = client.openLedgerNoRecovery(
+                request.get("ledger_id").asLong(), digestType(request), password(request))) {
+            while (payloads.size() < count && pollsInVain < count) {
+                try (LastConfirmedAndEntry found = reader.readLastAddConfirmedAndEntryAsync(
+                        payloads.size(), request.get("timeout_ms").asLong(), true).get()) {
+                    if (found.hasEntry()) {
+                        payloads.add(found.getEntry().getEntryBytes());
+                    } else {
+                        pollsInVain++;
+                    }
+                }
+            }
+        }
+        return result.put("polls_in_vain", pollsInVain);
+    }
+
+    private ObjectNode explicitLac(JsonNode request) throws Exception {
+        try (LedgerHandle reader = client.openLedgerNoRecovery(
+                request.get("ledger_id").asLong(), digestType(request), password(request))) {
+            return CommandLoop.JSON.createObjectNode().put("last_add_confirmed", reader.readExplicitLastConfirmed());
+        }
     }
 
     private ObjectNode close(JsonNode request) throws Exception {
