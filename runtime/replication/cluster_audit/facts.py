@@ -40,8 +40,8 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     that are not whole. ``file_written_ms``: the time of the ledgers in the file, from what is in it: of the newest
     change in a snapshot, or when the backup was made; None: no file, or not known. ``metadata_uri`` and
     ``instance_id`` name the cluster, as far as they are known. ``maintenance``: bookies that are expected to be away.
-    ``deadlines``: until when ``auditor`` waits for lost bookies. ``is_repaired``: whether autorecovery is enabled and
-    has an auditor; None: unknown.
+    ``deadlines``: until when ``auditor`` waits for lost bookies. ``is_repaired``: whether autorecovery is enabled,
+    and an auditor is elected or a ledger is marked; None: unknown.
     """
 
     registrations: Registrations

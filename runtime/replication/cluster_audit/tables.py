@@ -219,7 +219,7 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     empty_as_of_file: int = 0
     """Those of them that are empty."""
     is_repaired: bool | None = None
-    """Whether autorecovery is enabled and has an auditor. None: unknown, as in a report of a file."""
+    """Whether autorecovery is enabled, and has an auditor or a marked ledger. None: unknown, as in older reports."""
     auditor: str | None = None
     """The bookie id of the auditor; None: there is none, or its vote cannot be read."""
     skipped_snapshots: int = 0

@@ -146,7 +146,8 @@ def down_severity(
     """How bad it is that bookies are down: the one rule of all screens.
 
     ``down``: how many of the cluster are. ``is_awaited``: all that this is about are in maintenance. ``is_repaired``:
-    autorecovery is enabled and has an auditor. ``has_live_copies``: no ledger has entries without a live copy.
+    autorecovery is enabled, and an auditor is elected or a ledger is marked. ``has_live_copies``: no ledger has entries
+    without a live copy.
     """
     if is_awaited:
         return Severity.INFORMATION

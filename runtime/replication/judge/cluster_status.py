@@ -273,10 +273,10 @@ def down_bookies(status: ClusterFacts) -> str | None:
 
 
 def _is_nothing_repaired(status: ClusterFacts) -> bool:
-    """Whether autorecovery is disabled, or no auditor is elected. Ledgers that are marked already may be repaired."""
+    """Whether autorecovery is disabled, or no ledger is marked and none will be, because no auditor is elected."""
     has_no_auditor = status.auditor is not None and not status.auditor.is_elected
     is_off = status.autorecovery is not None and status.autorecovery.off_since_ms is not None
-    return is_off or has_no_auditor
+    return is_off or (has_no_auditor and _total(status.marks) == 0)
 
 
 def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
