@@ -136,7 +136,7 @@ class ReadBatcher:
                     self._finish(job, done, _failed(job))
 
     def _finish(self, job: EntryRead, done: ReadDone, outcome: ReadOutcome) -> bool:
-        """Keep and pass on the outcome of a read. False if that failed; the other reads of the turn still get theirs."""
+        """Keep and pass on the outcome of a read. False if that failed: the others of the turn still get theirs."""
         try:
             for what, sentence in outcome.errors:
                 # Limited per file: a missing log may affect a million entries. Messages begin with the path.
@@ -304,6 +304,8 @@ async def known_lac(engine: LedgerDirectoryEngine, ledger_id: int, reads: ReadBa
     except StorageError as error:  # the row was dropped since the request came
         logger.error("ledger %d: cannot read its row: %s", ledger_id, error)
         return Status.IO_ERROR
+    if ledger_id not in engine.rows:  # deleted in the meantime
+        return no_such_ledger(engine)
     return INVALID_ENTRY_ID if lac is None else lac
 
 
