@@ -304,9 +304,7 @@ async def known_lac(engine: LedgerDirectoryEngine, ledger_id: int, reads: ReadBa
     except StorageError as error:  # the row was dropped since the request came
         logger.error("ledger %d: cannot read its row: %s", ledger_id, error)
         return Status.IO_ERROR
-    if ledger_id not in engine.rows:  # deleted in the meantime
-        return no_such_ledger(engine)
-    return INVALID_ENTRY_ID if lac is None else lac
+    return lac if ledger_id in engine.rows else no_such_ledger(engine)  # it may have been deleted in the meantime
 
 
 def join_last(

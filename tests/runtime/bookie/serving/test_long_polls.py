@@ -221,7 +221,8 @@ async def test_a_poll_that_fails_ends_its_connection_and_no_other_poll(
     await add(server, add_frame(0, -1), add_frame(1, 0))
     assert server.view.path is not None
     handler = server.view.path.handler
-    read_from_memory, failed = handler.read_from_memory, []
+    read_from_memory = handler.read_from_memory
+    failed: list[ReadCall | LongPollRead] = []
 
     def fail_once(call: ReadCall | LongPollRead) -> ReadAnswer | None:
         if not failed:
