@@ -14,17 +14,7 @@ from bkctl.runtime.net.bookie_connection import BookieConnection
 from bkctl.runtime.net.client_handshake import ClientSecurity, refusal_sentence
 from bkctl.runtime.net.frame_connection import FrameConnection, Resolver, SharedByConnections, UnsentBytes
 from bkctl.runtime.net.request_batch import AddBatch, ReadBatch
-from bkctl.runtime.ports import (
-    AddDone,
-    BodyOrStatus,
-    BookieId,
-    BookieInfo,
-    Clock,
-    LacReply,
-    PollReply,
-    ReadReply,
-    TimerHandle,
-)
+from bkctl.runtime.ports import AddDone, BodyOrStatus, BookieId, BookieInfo, Clock, LacReply, PollReply, ReadReply, TimerHandle
 from bkctl.runtime.protocol import v3, v3_batches
 from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.protocol.framing import read_buffer
