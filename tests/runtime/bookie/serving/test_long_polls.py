@@ -32,7 +32,8 @@ from tests.runtime.net.test_listener import Peer, peer_of
 from tests.storage.engines import entry, explicit_lac
 from tests.until import until
 
-LEDGER_ID = 7
+LEDGER_ID = 1_000_007
+"""Far from the ids that a metadata store gives out: some bookies also serve other tests."""
 LONG_MS = 600_000
 POLLS = 10_000
 
@@ -239,3 +240,11 @@ async def test_a_poll_that_fails_ends_its_connection_and_no_other_poll(
     async with waiting(server, poll_frame(4, 1)) as later:
         await add(server, add_frame(3, 2))
         assert (await polled(later)).entryId == 2
+
+
+async def test_a_bookie_with_waiting_polls_stops_at_once(bookie_config: BookieConfig) -> None:
+    async with contextlib.AsyncExitStack() as peers:
+        async with running_bookie(bookie_config) as server:
+            await add(server, add_frame(0, -1))
+            peer = await peers.enter_async_context(waiting(server, poll_frame(1, 0), poll_frame(2, 0)))
+        assert await peer.is_closed_by_the_bookie()
