@@ -258,7 +258,7 @@ class ConnectionReads:
         for queue in self._queues:
             queue.drop()
         self._lanes.waiting_poll_count -= len(self._polls)
-        for drop in self._polls.values():
+        for drop in reversed(self._polls.values()):  # usually the end of the list that it is removed from
             drop()
         self._polls.clear()
 
