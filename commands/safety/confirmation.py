@@ -10,7 +10,7 @@ import shlex
 import sys
 
 from bkctl.commands.config import OutputForm
-from bkctl.commands.console import read_line
+from bkctl.commands.typed_line import read_line
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import PlanShown
