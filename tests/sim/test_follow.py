@@ -14,7 +14,7 @@ from bkctl.runtime.client.tail import OUTAGE_S
 from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
 from bkctl.runtime.errors import LedgerNotFoundError, LedgerReadError
 from bkctl.runtime.ledger.changes import replace_bookies
-from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.store import Node, NodeStat
 from bkctl.runtime.protocol.status import Status
 from tests.runtime.replication.samples import ledger
@@ -54,7 +54,7 @@ class Followed:
         self.follower: asyncio.Task[None]
 
     async def start(self) -> None:
-        reader = await open_ledger(self.cluster.ports, self.ledger_id, b"", recover=False)
+        reader = await open_ledger(self.cluster.ports, self.ledger_id, OPEN.password or b"", recover=False)
 
         async def follow() -> None:
             async with contextlib.aclosing(reader.follow()) as entries:
@@ -76,7 +76,7 @@ class Followed:
 
 
 @contextlib.asynccontextmanager
-async def followed(metadata: object) -> AsyncIterator[Followed]:
+async def followed(metadata: LedgerMetadata) -> AsyncIterator[Followed]:
     clock = VirtualClock()
     server = CountedZooKeeper(clock)
     store = await ModelMetadataStore.connect(server, ModelLink(), clock, ZooKeeperConfig())
@@ -84,14 +84,14 @@ async def followed(metadata: object) -> AsyncIterator[Followed]:
         cluster = LedgerCluster(clock, store)
         await cluster.open(ClientConfig())
         await cluster.register(*BOOKIES, "b4")
-        ledger_id = await cluster.create(metadata)  # type: ignore[arg-type]
+        ledger_id = await cluster.create(metadata)
         await cluster.fill(ledger_id, range(3))
         yield Followed(cluster, clock, server, ledger_id)
     finally:
         await store.close()
 
 
-def simulate(scenario: Callable[[Followed], Awaitable[None]], metadata: object = OPEN) -> None:
+def simulate(scenario: Callable[[Followed], Awaitable[None]], metadata: LedgerMetadata = OPEN) -> None:
     async def run() -> None:
         async with followed(metadata) as each:
             await each.start()
@@ -102,13 +102,14 @@ def simulate(scenario: Callable[[Followed], Awaitable[None]], metadata: object =
 
 
 @pytest.mark.parametrize("metadata", [OPEN, STRIPED], ids=["copies everywhere", "striped"])
-def test_bookies_without_long_polls_are_asked_with_pauses_and_zookeeper_is_not(metadata: object) -> None:
+def test_bookies_without_long_polls_are_asked_with_pauses_and_zookeeper_is_not(metadata: LedgerMetadata) -> None:
     async def scenario(it: Followed) -> None:
         asked, reads = len(it.cluster.requests), it.server.read_count
         await it.clock.sleep(600)
         assert 600 < len(it.cluster.requests) - asked < 2 * len(BOOKIES) * 600
         assert it.server.read_count == reads
         await it.cluster.fill(it.ledger_id, range(3, 40))
+        reads = it.server.read_count
         await it.clock.sleep(10)
         assert it.found == list(range(39))
         assert it.server.read_count == reads
