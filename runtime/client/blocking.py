@@ -8,13 +8,15 @@
         for entry in client.open(writer.ledger_id).follow():
             print(entry.entry_id, entry.payload)
 
-Arguments and errors are those of ``LedgerClient``, whose work runs on a loop in a thread of its own. Each entry costs two
-switches of threads: a program that needs throughput uses ``LedgerClient``.
+Arguments and errors are those of ``LedgerClient``, whose work runs on a loop in a thread of its own. Each entry costs
+two switches of threads: a program that needs throughput uses ``LedgerClient``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import queue
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping
@@ -29,6 +31,8 @@ from bkctl.runtime.ledger.metadata import DigestType
 
 T = TypeVar("T")
 
+CLOSED = "the client was closed"
+
 
 class LoopThread:
     """An event loop in a thread, which ends with ``stop``, or with the program."""
@@ -38,10 +42,13 @@ class LoopThread:
         self._thread = threading.Thread(target=self._work, args=(started,), name="ledger-client", daemon=True)
         self._thread.start()
         self._loop = started.get()
+        self._turn = threading.Lock()
+        self._is_stopped = False
+        atexit.register(self.stop)  # later the thread does not run any more, and nothing may wait for it
 
     @staticmethod
     def _work(started: queue.SimpleQueue[asyncio.AbstractEventLoop]) -> None:
-        with asyncio.Runner() as runner:
+        with asyncio.Runner() as runner:  # at its end it cancels what still runs
             loop = runner.get_loop()
             started.put(loop)
             loop.run_forever()
@@ -58,23 +65,33 @@ class LoopThread:
             tasks.append(self._loop.create_task(work))
             tasks[0].add_done_callback(lambda _: ended.set())
 
-        if self._loop.is_closed():
-            work.close()
-            raise LedgerClosedError(None, "the client was closed")
-        self._loop.call_soon_threadsafe(begin)
+        def cancel() -> None:
+            tasks[0].cancel()
+
+        with self._turn:  # what is handed over before the stop begins
+            if self._is_stopped:
+                work.close()
+                raise LedgerClosedError(None, CLOSED)
+            self._loop.call_soon_threadsafe(begin)
         try:
             ended.wait()
         except BaseException:
-            self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so the work has ended
+                self._loop.call_soon_threadsafe(cancel)
             ended.wait()
             raise
+        if tasks[0].cancelled():
+            raise LedgerClosedError(None, CLOSED)
         return tasks[0].result()
 
     def stop(self) -> None:
         """Cancel what still runs, and wait for the thread's end. Safe to repeat."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+        with self._turn:
+            if not self._is_stopped:
+                self._is_stopped = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        atexit.unregister(self.stop)
 
 
 class BlockingClient:
@@ -184,7 +201,7 @@ class BlockingReader:
         return self._each(self._reader.entries(first, last))
 
     def follow(self, first: int = 0) -> Iterator[Entry]:
-        """As ``LedgerReader.follow``. Leaving the loop over it stops it."""
+        """As ``LedgerReader.follow``. It ends when the loop over it is left."""
         return self._each(self._reader.follow(first))
 
     def read_last_add_confirmed(self) -> int:
@@ -198,8 +215,12 @@ class BlockingReader:
         async def next_entry() -> Entry | None:
             return await anext(entries, None)
 
+        async def close() -> None:
+            await entries.aclose()
+
         try:
             while (entry := self._thread.run(next_entry())) is not None:
                 yield entry
         finally:
-            self._thread.run(entries.aclose())
+            with contextlib.suppress(LedgerClosedError):  # the end of the client has closed them
+                self._thread.run(close())

@@ -52,14 +52,15 @@ def test_a_follower_in_another_thread_gets_entries_while_they_are_written(client
         thread.start()
         for each in range(5):
             writer.append(b"%d" % each)
-            wait_until(lambda: len(found) >= each)
+            wait_until(lambda confirmed=each: len(found) >= confirmed)
     thread.join(300)
     assert found == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_leaving_a_loop_ends_its_follower_and_its_client_goes_on(client: BlockingClient) -> None:
     with client.create() as writer:
-        writer.append_all([b"a", b"b"])
+        writer.append(b"a")
+        writer.append(b"b")
         for entry in client.open(writer.ledger_id).follow():
             assert entry == Entry(0, b"a")
             break
