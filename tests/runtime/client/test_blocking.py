@@ -10,7 +10,8 @@ import pytest
 
 from bkctl.runtime.client import Entry
 from bkctl.runtime.client.blocking import BlockingClient
-from bkctl.runtime.errors import (
+from bkctl.runtime.errors import ClusterNotFoundError, LedgerClosedError, LedgerNotFoundError, LedgerReadError
+from bkctl.storage.errors import BkctlError
     BkctlError,
     ClusterNotFoundError,
     LedgerClosedError,
@@ -27,6 +28,10 @@ pytestmark = pytest.mark.cluster
 def client(cluster: Cluster) -> Iterator[BlockingClient]:
     with BlockingClient(cluster.metadata_uri) as client:
         yield client
+
+
+def wait_for(found: list[bytes], count: int) -> None:
+    wait_until(lambda: len(found) >= count)
 
 
 def test_a_ledger_is_written_read_and_deleted(client: BlockingClient) -> None:
@@ -52,7 +57,7 @@ def test_a_follower_in_another_thread_gets_entries_while_they_are_written(client
         thread.start()
         for each in range(5):
             writer.append(b"%d" % each)
-            wait_until(lambda confirmed=each: len(found) >= confirmed)
+            wait_for(found, each)
     thread.join(300)
     assert found == [b"0", b"1", b"2", b"3", b"4"]
 
