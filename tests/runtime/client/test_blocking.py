@@ -12,12 +12,6 @@ from bkctl.runtime.client import Entry
 from bkctl.runtime.client.blocking import BlockingClient
 from bkctl.runtime.errors import ClusterNotFoundError, LedgerClosedError, LedgerNotFoundError, LedgerReadError
 from bkctl.storage.errors import BkctlError
-    BkctlError,
-    ClusterNotFoundError,
-    LedgerClosedError,
-    LedgerNotFoundError,
-    LedgerReadError,
-)
 from tests.processes import Cluster
 from tests.until import wait_until
 
