@@ -98,7 +98,9 @@ async def read(
     return Outcome.PARTIAL if found.is_partial else Outcome.OK
 
 
-def _check_following(context: CommandContext, span: tuple[int, int | None], from_bookie: str | None, form: Form) -> None:
+def _check_following(
+    context: CommandContext, span: tuple[int, int | None], from_bookie: str | None, form: Form
+) -> None:
     """InvalidArgumentError for what does not go together with ``--follow``."""
     if from_bookie is not None:
         raise InvalidArgumentError("--follow asks all bookies of the ledger: omit --from-bookie")
@@ -113,7 +115,9 @@ def _check_following(context: CommandContext, span: tuple[int, int | None], from
         )
 
 
-async def _print(context: CommandContext, entries: AsyncGenerator[Entry, None], form: Form, *, is_live: bool = False) -> None:
+async def _print(
+    context: CommandContext, entries: AsyncGenerator[Entry, None], form: Form, *, is_live: bool = False
+) -> None:
     async with contextlib.aclosing(entries):
         if form is Form.RAW:
             async for entry in entries:

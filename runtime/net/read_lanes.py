@@ -172,6 +172,7 @@ class ReadLanes:
         self.fencing = ReadLane(lane_bytes_max, FENCING_UNDER_WAY_MAX)
         self.lists = ReadLane(lane_bytes_max // 16, LISTS_UNDER_WAY_MAX)
         self._all = (self.ordinary, self.urgent, self.fencing, self.lists)
+        self.waiting_polls_max = WAITING_POLLS_MAX
         self.waiting_poll_count = 0
         """Long polls that wait for a LAC."""
 
@@ -217,7 +218,7 @@ class ConnectionReads:
 
     def suspend(self, call: LongPollRead, drop: Callable[[], None]) -> bool:
         """End the turn of a poll that waits for a LAC (``RequestSource.suspend``)."""
-        if len(self._polls) >= WAITING_POLLS_MAX - self._lanes.waiting_poll_count:
+        if len(self._polls) >= self._lanes.waiting_polls_max - self._lanes.waiting_poll_count:
             return False
         self._lanes.waiting_poll_count += 1
         self._polls[id(call)] = drop

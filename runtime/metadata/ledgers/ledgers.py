@@ -176,7 +176,9 @@ class LedgerStore:
         return Versioned(self._decode(ledger_id, node.data), node.stat.version, node.stat.ctime_ms)
 
     def watch(
-        self, ledger_id: int, callback: Callable[[Versioned[LedgerMetadata] | MetadataError | LedgerNotFoundError], None]
+        self,
+        ledger_id: int,
+        callback: Callable[[Versioned[LedgerMetadata] | MetadataError | LedgerNotFoundError], None],
     ) -> Watch:
         """Call back on the loop with the metadata now and after every change, or with the reason why there is none:
         LedgerNotFoundError, MetadataFormatError."""

@@ -11,7 +11,6 @@ import pytest
 from bkctl.runtime.bookie.boot.process import running_bookie
 from bkctl.runtime.bookie.boot.server import BookieServer
 from bkctl.runtime.config import BookieConfig
-from bkctl.runtime.net import read_lanes
 from bkctl.runtime.protocol import v3
 from bkctl.runtime.protocol.bookkeeper_wire_pb2 import (
     ENOLEDGER,
@@ -191,10 +190,9 @@ async def test_ten_thousand_polls_wait_and_no_read_waits_for_them(server: Bookie
     assert waiting_count(server) == 0
 
 
-async def test_more_polls_than_may_wait_are_answered_at_once(
-    server: BookieServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(read_lanes, "WAITING_POLLS_MAX", 20)
+async def test_more_polls_than_may_wait_are_answered_at_once(server: BookieServer) -> None:
+    assert server.view.listener is not None
+    server.view.listener.read_lanes.waiting_polls_max = 20
     await add(server, add_frame(0, -1))
     async with peer_of(server.port) as greedy:
         greedy.send(*(poll_frame(each, 0) for each in range(30)))
