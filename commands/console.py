@@ -22,6 +22,7 @@ from bkctl.commands.live_view import LiveView, LogStream, given_width
 from bkctl.commands.progress import Progress, ProgressBar, Silence
 from bkctl.commands.rendering import Column, Lines, Row, Table, painted
 from bkctl.commands.table_layout import Layout
+from bkctl.commands.typed_line import read_line
 from bkctl.runtime.errors import RefusedError
 from bkctl.storage.severity import Severity, word
 
@@ -123,7 +124,11 @@ class Console:
 
     @contextmanager
     def listing(self, table: Table, *, is_live: bool = False) -> Iterator[Listing]:
-        """Print objects as they arrive (tables: if ``is_live``); others are written at the end if none failed."""
+        """Print objects as they arrive; formats that cannot stream are written at the end, unless the stream failed.
+
+        ``is_live``: the rows of a table are printed from the first one on. Otherwise the first ones are kept until the
+        widths of the columns are known.
+        """
         listing = Listing(self._settings, table, self._write, self, is_live=is_live)
         yield listing
         self._finish(listing)
@@ -431,20 +436,3 @@ def _not_written(error: OSError) -> Exception:
 def _escape(text: str) -> str:
     """Escape the text, but keep its line breaks: it may quote text from other sources."""
     return rendering.clean(text, "\n")
-
-
-async def read_line(stream: TextIO) -> str:
-    """A line typed on a terminal; "" at the end of input. The event loop keeps running, for signals and sessions.
-
-    A terminal becomes readable when a line is complete, so the read itself does not block.
-    """
-    import asyncio  # most invocations ask nothing
-
-    loop = asyncio.get_running_loop()
-    readable = asyncio.Event()
-    loop.add_reader(stream.fileno(), readable.set)
-    try:
-        await readable.wait()
-    finally:
-        loop.remove_reader(stream.fileno())
-    return stream.readline()

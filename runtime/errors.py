@@ -190,6 +190,10 @@ class BookieUnavailableError(BookieError):
     """There is no connection, or it was lost before the answer."""
 
 
+class ClientClosedError(BookieUnavailableError):
+    """There is no connection because this client was closed: nothing can succeed any more."""
+
+
 SILENCE = (BookieTimeoutError, BookieUnavailableError)
 """No answer: it proves nothing about the copy, so another attempt is worthwhile."""
 

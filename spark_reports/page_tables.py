@@ -165,7 +165,8 @@ def _missing_copies(row: UnderReplicatedLedger) -> Iterator[str]:
     if row.is_lost:
         yield "a write set has no bookie that is registered or has a cookie: its entries are lost"
     elif row.no_copy_bookies:
-        yield f"some entries are on {enumerated(row.no_copy_bookies, 'or')} only: start one of them"
+        sources = enumerated(row.no_copy_bookies, "or")
+        yield f"some entries are on {sources} only: start one, and another if some are still missing"
     yield from _not_closed(row.ledger_state, row.is_closable)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import aclosing
 from typing import NamedTuple
 
 import msgspec
@@ -12,8 +13,9 @@ from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import BookieNotFoundError, ConfigurationError
 from bkctl.runtime.metadata.cluster.root import read_instance_id
-from bkctl.runtime.metadata.replication.maintenance import list_maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.metadata.replication.marks import list_marked_ids
+from bkctl.runtime.metadata.replication.recovery_status import read_recovery_status
+from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from bkctl.runtime.replication.cluster_audit.comparison import require_comparable
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies, Loss, parse_loss
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
@@ -45,15 +47,26 @@ async def read_facts(context: CommandContext, session: Session) -> AuditFacts:
         if context.settings.client.placement.has_rack_source:
             raise
         context.console.warn(f"racks are unknown: {error}")
+    recovery = await read_recovery_status(session.store, session.root, session.foreign)
+    is_enabled = await ReplicationSwitches(session.store, session.root).switched_off() is None
     return AuditFacts(
         registrations=registrations,
         now_ms=session.now_ms,
         metadata_uri=context.settings.metadata_uri,
         instance_id=await read_instance_id(session.store, session.root),
         with_cookie=frozenset(await session.registrations.with_cookie()),
-        maintenance=tuple(await list_maintenance(RecoveryNotes(session.store, session.root))),
+        maintenance=recovery.maintenance,
+        deadlines=recovery.deadlines,
+        auditor=None if recovery.auditor is None else recovery.auditor.bookie_id,
+        is_repaired=is_enabled and (recovery.auditor is not None or await _is_any_marked(session)),
         survey=survey,
     )
+
+
+async def _is_any_marked(session: Session) -> bool:
+    """Whether a worker may find something to repair without an auditor."""
+    async with aclosing(list_marked_ids(session.store, session.root, session.foreign)) as ids:
+        return await anext(ids, None) is not None
 
 
 def with_request(facts: AuditFacts, request: AuditQuestions) -> AuditFacts:

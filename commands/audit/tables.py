@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,9 +26,9 @@ from bkctl.runtime.replication.cluster_audit.findings import (
     audit_findings,
     audit_verdict,
 )
-from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport, severity_of
+from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport
 from bkctl.runtime.replication.judge.verdict import ReplicationState
-from bkctl.storage.severity import Severity, word, worst
+from bkctl.storage.severity import word, worst
 from bkctl.storage.words import decimal, listed, size
 
 _BOOKIE_TABLE = Table(
@@ -192,17 +192,15 @@ def print_report(context: CommandContext, printed: PrintedAudit) -> None:
         **console.cut(lists, is_truncated=report.is_truncated),
     }
     details["changes"] = None if changes is None else _changes_body(context, changes)
-    body = {"severity": word(worst(_severities(report, findings))), "verdict": verdict.sentence, **_body(printed)}
+    body = {
+        "severity": word(worst(each.advice.severity for each in findings)),
+        "verdict": verdict.sentence,
+        **_body(printed),
+    }
     console.record("AuditReport", body, details=details, lines=Lines(_FINDING_TABLE, ledgers))
 
 
 _SHOWN_AS: dict[str, Callable[[object], str]] = {"payload_bytes": size, "copy_bytes": size, "seconds": decimal}
-
-
-def _severities(report: AuditReport, findings: Sequence[AuditFinding]) -> Iterator[Severity]:
-    if (severity := severity_of(report.summary)) is not None:
-        yield severity
-    yield from (each.advice.severity for each in findings)
 
 
 def _body(printed: PrintedAudit) -> dict[str, object]:

@@ -10,12 +10,12 @@ import shlex
 import sys
 
 from bkctl.commands.config import OutputForm
-from bkctl.commands.console import read_line
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import PlanShown
 from bkctl.commands.rendering import Column, Lines, Row, Table
 from bkctl.commands.safety.plan import Plan, load_plan, require_same_plan, save_plan
+from bkctl.commands.typed_line import read_line
 from bkctl.runtime.errors import RefusedError
 from bkctl.storage.words import size
 

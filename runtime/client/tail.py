@@ -17,6 +17,7 @@ from bkctl.runtime.client.last_entry import reported_lac
 from bkctl.runtime.client.metadata_update import LocalCopy
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
 from bkctl.runtime.errors import (
+    ClientClosedError,
     EntryDigestError,
     LedgerNotFoundError,
     LedgerReadError,
@@ -217,6 +218,8 @@ class LedgerTail:
                 return max(told, entry.credible_last_add_confirmed), entry, None
         except EntryDigestError as damage:
             return -1, None, LedgerReadError(self._credentials.ledger_id, f"the answer is damaged: {damage}")
+        if isinstance(outcome, ClientClosedError):
+            raise LedgerReadError(self._credentials.ledger_id, "the client was closed") from outcome
         if isinstance(outcome, NoSuchEntryError | NoSuchLedgerError):
             return -1, None, None
         return -1, None, outcome

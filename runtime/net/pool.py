@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
 from bkctl.runtime.config import ClientConfig
-from bkctl.runtime.errors import AuthenticationRequiredError, BookieError
+from bkctl.runtime.errors import AuthenticationRequiredError, BookieError, ClientClosedError
 from bkctl.runtime.net.batch_read_connection import BatchReadConnection
 from bkctl.runtime.net.bookie_connection import BookieConnection
 from bkctl.runtime.net.client_handshake import ClientSecurity, refusal_sentence
@@ -276,6 +276,8 @@ class BookiePool:
             self.refused[bookie_id] += 1
             reason = self._shared.refusals.get(bookie_id) or refusal_sentence(self._config.security)
             return AuthenticationRequiredError(bookie_id, reason)
+        if status is Status.UNAVAILABLE and self._is_closed:
+            return ClientClosedError(bookie_id, detail or "the client was closed")
         return error_of(status, bookie_id, detail)
 
     async def close(self) -> None:

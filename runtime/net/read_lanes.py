@@ -172,6 +172,7 @@ class ReadLanes:
         self.fencing = ReadLane(lane_bytes_max, FENCING_UNDER_WAY_MAX)
         self.lists = ReadLane(lane_bytes_max // 16, LISTS_UNDER_WAY_MAX)
         self._all = (self.ordinary, self.urgent, self.fencing, self.lists)
+        self.waiting_polls_max = WAITING_POLLS_MAX
         self.waiting_poll_count = 0
         self.waiting_polls_max = WAITING_POLLS_MAX
         """Long polls that wait for a LAC."""
@@ -259,7 +260,7 @@ class ConnectionReads:
         for queue in self._queues:
             queue.drop()
         self._lanes.waiting_poll_count -= len(self._polls)
-        for drop in self._polls.values():
+        for drop in reversed(self._polls.values()):  # usually the end of the list that it is removed from
             drop()
         self._polls.clear()
 

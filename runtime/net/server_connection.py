@@ -252,10 +252,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self._transport is not None and self._reads.suspend(call, drop)
 
     def resume(self, call: LongPollRead) -> None:
-        """Hand a poll to the handler again, unless the connection was lost in the meantime."""
+        """Hand a poll to the handler again, unless the connection was lost in the meantime. Raises nothing: other
+        polls are resumed after this one."""
         if self._transport is not None:
             self._reads.resume(call)
-            self._take_read(call)
+            try:
+                self._take_read(call)
+            except Exception as error:
+                self._end_after(error)
 
     def _begin_request(self, cost_bytes: int) -> None:
         self._requests_bytes += cost_bytes
@@ -373,11 +377,15 @@ class ServerConnection(asyncio.BufferedProtocol):
         try:
             handler.handle(self, call)
         except Exception as error:
-            if not report_exhaustion(asyncio.get_running_loop(), error):
-                logger.exception("connection from %s closed: a request failed", self.peer)
-            self.abort()
+            self._end_after(error)
             return False
         return True
+
+    def _end_after(self, error: Exception) -> None:
+        """A request failed and will not be answered: close the connection."""
+        if not report_exhaustion(self._loop, error):
+            logger.error("connection from %s closed: a request failed", self.peer, exc_info=error)
+        self.abort()
 
     def _send_answer(self, call: RequestCall, answer: BookieAnswer) -> None:
         """Answer a call that was not counted as a request."""

@@ -166,7 +166,7 @@ class LedgerDirectoryEngine:
 
     def note_last_stored(
         self, ledger_id: LedgerId, last_entry: tuple[EntryId, bytes] | None, read_generation: int
-    ) -> EntryId | None:
+    ) -> EntryId:
         """Take the result of ``find_last`` into account; returns the highest LAC known. StorageError like ``ledger``.
 
         If ``read_generation``, of the request for ``find_last``, has changed, the result may be of a deleted ledger.

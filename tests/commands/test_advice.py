@@ -50,6 +50,11 @@ def findings(cluster: Cluster) -> dict[str, dict[str, Any]]:
     return {each["part"]: each for each in result[0]["findings"]}
 
 
+def audit_findings(cluster: Cluster) -> dict[str, dict[str, Any]]:
+    """What an audit finds, by part."""
+    return {each["part"]: each for each in cluster.run("audit", "-o", "json").json()["findings"]}
+
+
 def next_step(cluster: Cluster, ledger_id: str, pattern: re.Pattern[str]) -> str:
     """The command of a step that ``ledger explain`` prints."""
     steps = cluster.run("ledger", "explain", ledger_id, "-o", "json").json()["next_steps"]
@@ -185,6 +190,16 @@ def test_autorecovery_is_started_and_its_auditor_waited_for(cluster: Cluster) ->
         assert re.match(
             rf"bookie {lost} is gone; the auditor .+ marks the ledgers at .*..:.. UTC, in ", found["finding"]
         )
+        audited = audit_findings(cluster)
+        assert audited["deadlines"]["finding"].split(", in ")[0] == found["finding"].split(", in ")[0]
+        assert (audited["deadlines"]["severity"], audited["at_risk"]["severity"]) == (found["severity"], "warning")
+        succeed(cluster, "autorecovery", "disable", "--yes")
+        assert (
+            audit_findings(cluster)["at_risk"]["severity"]
+            == findings(cluster)["bookies_down"]["severity"]
+            == "critical"
+        )
+        succeed(cluster, "autorecovery", "enable", "--yes")
         run_printed(cluster, found["command"])
         run_printed(cluster, next_step(cluster, ledger_id, TRIGGER))
         wait_until(lambda: "bookies_unreferenced" in findings(cluster))

@@ -1,4 +1,4 @@
-"""A real Pulsar broker with its default wire protocol (v2), on our bookies, and on ours beside Java's."""
+"""A real Pulsar broker with its default wire protocol (v2), on our bookies, and on ours next to Java's."""
 
 from __future__ import annotations
 

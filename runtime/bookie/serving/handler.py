@@ -33,6 +33,7 @@ from bkctl.runtime.bookie.serving.reads import (
     no_such_ledger,
 )
 from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.net.exhaustion import report_exhaustion
 from bkctl.runtime.ports import BookieInfo, RequestSource, Responder, Workers
 from bkctl.runtime.protocol.messages import (
     AddRun,
@@ -158,10 +159,14 @@ class BookieRequestHandler:
             if generation == engine.read_generation:
                 engine.rows.note_read(ledger_id, row)
         for connection, call in self._waiting_for_row.pop(ledger_id):
-            if is_lost:
-                connection.answer(call, Status.IO_ERROR)
-            else:
-                self._handle(connection, call)
+            try:
+                if not is_lost:
+                    self._handle(connection, call)
+                    continue
+            except Exception as error:  # the others must still be answered
+                if not report_exhaustion(asyncio.get_running_loop(), error):
+                    logger.exception("ledger %d: a request failed", ledger_id)
+            connection.answer(call, Status.IO_ERROR)
 
     def read_from_memory(self, call: ReadCall | LongPollRead) -> ReadAnswer | None:
         """Body and LAC of an entry if they are in memory; otherwise None, even if the entry is on disk."""

@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
-from bkctl.runtime.net.exhaustion import is_exhaustion
+from bkctl.runtime.net.exhaustion import is_exhaustion, report_exhaustion
 from bkctl.runtime.net.limited_log import LimitedLog
 from bkctl.runtime.ports import Workers
 from bkctl.runtime.protocol.entry_list import EntryList, EntryListBuilder
@@ -132,14 +132,25 @@ class ReadBatcher:
                     logger.exception("reads failed")
                 outcomes = [_failed(job) for job in jobs[turn]]
             for job, done, outcome in zip(jobs[turn], callbacks[turn], outcomes, strict=True):
-                for what, sentence in outcome.errors:
-                    # Limited per file: a missing log may affect a million entries. Messages begin with the path.
-                    self._log.report(what, sentence, sentence.partition(": ")[0])
-                bodies = () if outcome.body is None else (outcome.body, *outcome.read_ahead)
-                for entry_id, body in enumerate(bodies, job.entry_id):
-                    job.engine.remember_read(job.ledger_id, entry_id, body, job.read_generation)
-                _note(job, outcome)
-                done(outcome)
+                if not self._finish(job, done, outcome):
+                    self._finish(job, done, _failed(job))
+
+    def _finish(self, job: EntryRead, done: ReadDone, outcome: ReadOutcome) -> bool:
+        """Keep and pass on the outcome of a read. False if that failed: the others of the turn still get theirs."""
+        try:
+            for what, sentence in outcome.errors:
+                # Limited per file: a missing log may affect a million entries. Messages begin with the path.
+                self._log.report(what, sentence, sentence.partition(": ")[0])
+            bodies = () if outcome.body is None else (outcome.body, *outcome.read_ahead)
+            for entry_id, body in enumerate(bodies, job.entry_id):
+                job.engine.remember_read(job.ledger_id, entry_id, body, job.read_generation)
+            _note(job, outcome)
+            done(outcome)
+        except Exception as error:
+            if not report_exhaustion(asyncio.get_running_loop(), error):
+                logger.exception("ledger %d entry %d: a read was not answered", job.ledger_id, job.entry_id)
+            return False
+        return True
 
 
 def _failed(job: EntryRead) -> ReadOutcome:
@@ -293,7 +304,7 @@ async def known_lac(engine: LedgerDirectoryEngine, ledger_id: int, reads: ReadBa
     except StorageError as error:  # the row was dropped since the request came
         logger.error("ledger %d: cannot read its row: %s", ledger_id, error)
         return Status.IO_ERROR
-    return INVALID_ENTRY_ID if lac is None else lac
+    return lac if ledger_id in engine.rows else no_such_ledger(engine)  # it may have been deleted in the meantime
 
 
 def join_last(

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from bkctl.runtime.errors import ConflictError
-from bkctl.runtime.replication.cluster_audit.tables import SEVERITIES, AuditReport, UnderReplicatedLedger
+from bkctl.runtime.replication.cluster_audit.tables import AuditReport, UnderReplicatedLedger
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.words import counted, enumerated
 
@@ -79,7 +79,11 @@ class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
         return enumerated(parts) if parts else "no ledger changed its state"
 
 
-_COUNTED = ("ledgers", "open_ledgers", *SEVERITIES, "payload_bytes", "copy_bytes")
+_COUNTED = (
+    "ledgers", "open_ledgers", "unavailable", "lost", "unreadable", "at_risk", "one_copy", "under_replicated",
+    "unclosable", "unwritable", "unreplaceable", "misplaced", "one_rack", "ack_quorum_one", "write_quorum_one",
+    "payload_bytes", "copy_bytes",
+)  # fmt: skip
 
 
 class _State(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ import msgspec
 
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
+from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
 from bkctl.runtime.placement.rack_sources import normal_rack
 from bkctl.runtime.placement.rules import PlacementRule, PlacementRules, spreads
 from bkctl.runtime.placement.survey import BookieSurvey, rules_that_apply
@@ -39,6 +40,8 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     that are not whole. ``file_written_ms``: the time of the ledgers in the file, from what is in it: of the newest
     change in a snapshot, or when the backup was made; None: no file, or not known. ``metadata_uri`` and
     ``instance_id`` name the cluster, as far as they are known. ``maintenance``: bookies that are expected to be away.
+    ``deadlines``: until when ``auditor`` waits for lost bookies. ``is_repaired``: whether autorecovery is enabled,
+    and an auditor is elected or a ledger is marked; None: unknown.
     """
 
     registrations: Registrations
@@ -47,6 +50,9 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     instance_id: str | None = None
     with_cookie: frozenset[str] | None = None
     maintenance: tuple[Maintenance, ...] = ()
+    deadlines: tuple[tuple[str, LostBookieNote], ...] = ()
+    auditor: str | None = None
+    is_repaired: bool | None = None
     survey: BookieSurvey | None = None
     what_if: tuple[Loss, ...] = ()
     ledgers_from: str = ZOOKEEPER

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote
+from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote
+from bkctl.runtime.replication.cluster_audit.counter import AGES
 from bkctl.runtime.replication.cluster_audit.tables import (
     NO_OWNER,
     AuditReport,
@@ -24,23 +25,27 @@ from bkctl.runtime.replication.judge.advice import (
     Advice,
     MissingCopies,
     NoLiveCopy,
+    age,
     bookies_to_start,
     copies_missing,
     in_too_few_racks,
     not_closable,
     nothing_writable,
     older_snapshot,
+    open_for_long,
     proven_loss,
     small_quorum,
     start_first,
     too_few_writable,
     unreadable_metadata,
+    waits_for_auditor,
 )
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.severity import OK, Severity
 from bkctl.storage.words import SHOWN_MAX, counted
 
 OWNERS_SHOWN_MAX = 5
+_OVER_A_DAY = frozenset(name for name, end_s in AGES if end_s is None or end_s > 86_400)
 
 
 class OwnerCount(msgspec.Struct, frozen=True):
@@ -73,10 +78,11 @@ class AuditVerdict(msgspec.Struct, frozen=True):
 
 
 def audit_verdict(report: AuditReport, findings: Sequence[AuditFinding]) -> AuditVerdict:
-    """The worst of the findings, or that there is none. Information alone does not make a verdict."""
-    if findings and findings[0].advice.severity > Severity.INFORMATION:
+    """The worst of the findings, or that there is none. Information alone is one only if ledgers miss copies."""
+    summary = report.summary
+    if findings and (findings[0].advice.severity > Severity.INFORMATION or summary.under_replicated + summary.at_risk):
         return AuditVerdict(findings[0].advice.severity, findings[0].advice.sentence)
-    ledgers = report.summary.ledgers
+    ledgers = summary.ledgers
     if not ledgers:
         return AuditVerdict(None, "there are no ledgers")
     which = "the only ledger has" if ledgers == 1 else f"all {counted(ledgers, 'ledger')} have"
@@ -85,7 +91,7 @@ def audit_verdict(report: AuditReport, findings: Sequence[AuditFinding]) -> Audi
 
 def audit_findings(report: AuditReport) -> list[AuditFinding]:
     """All findings, worst first; among equals in the order in which one should act."""
-    found = [*_missing(report), *_others(report)]
+    found = [*_missing(report), *_awaited(report), *_others(report)]
     return sorted(found, key=lambda each: each.advice.severity, reverse=True)
 
 
@@ -104,13 +110,13 @@ def _missing(report: AuditReport) -> Iterator[AuditFinding]:
     few = [row for row in rows if row.replication == ReplicationState.UNDER_REPLICATED.value]
     one_copy = [row for row in few if row.live_copies_min == 1]
     others = [row for row in few if row.live_copies_min != 1]
-    for part, severity, listed_rows, total, what in (
-        ("at_risk", Severity.CRITICAL, at_risk, summary.at_risk, "fewer live copies than the ack quorum"),
-        ("one_copy", Severity.CRITICAL, one_copy, len(one_copy), "one live copy left"),
-        ("under_replicated", Severity.WARNING, others, summary.under_replicated - len(one_copy), "too few live copies"),
+    for part, listed_rows, total, what in (
+        ("at_risk", at_risk, summary.at_risk, "fewer live copies than the ack quorum"),
+        ("one_copy", one_copy, len(one_copy), "one live copy left"),
+        ("under_replicated", others, summary.under_replicated - len(one_copy), "too few live copies"),
     ):
         if total:
-            found = _missing_copies(report, listed_rows, part, severity, total, what)
+            found = _missing_copies(report, listed_rows, part, total, what)
             yield _finding(copies_missing(found, summary.judged_at_ms), total, listed_rows)
     if summary.unreadable:
         yield AuditFinding(unreadable_metadata(summary.unreadable), summary.unreadable)
@@ -128,7 +134,7 @@ def _without_live_copy(report: AuditReport, rows: Sequence[UnderReplicatedLedger
 
 
 def _missing_copies(
-    report: AuditReport, rows: Sequence[UnderReplicatedLedger], part: str, severity: Severity, total: int, what: str
+    report: AuditReport, rows: Sequence[UnderReplicatedLedger], part: str, total: int, what: str
 ) -> MissingCopies:
     members = Counter(bookie_id for row in rows for bookie_id in row.missing_bookies)
     most = sorted(members, key=lambda each: (-members[each], each))
@@ -140,7 +146,6 @@ def _missing_copies(
             note = MaintenanceNote(start_ms=0, end_ms=end_ms, user=each.maintenance_user or "")
             away.append(Maintenance(each.bookie_id, note))
     return MissingCopies(
-        severity=severity,
         part=part,
         ledger_ids=tuple(row.ledger_id for row in rows[:1]),
         total=total,
@@ -149,11 +154,37 @@ def _missing_copies(
         away=tuple(away),
         copies=min((max(row.expected_copies, row.ensemble_size) for row in rows), default=0),
         registered=report.summary.bookies_writable + report.summary.bookies_read_only,
+        down_total=report.summary.bookies_named_unregistered,
+        is_repaired=report.summary.is_repaired is not False,
+        has_live_copies=not report.summary.unavailable,
     )
+
+
+def _open_for_long(first: ListedLedger | None, total: int, now_ms: int) -> Advice:
+    if first is None or first.created_ms is None:
+        return open_for_long(total)
+    can_close = first.is_closable is True and first.ledger_state == "in_recovery"  # so it has no writer
+    return open_for_long(total, first.ledger_id, age(now_ms, first.created_ms), can_close=can_close)
+
+
+def _awaited(report: AuditReport) -> Iterator[AuditFinding]:
+    """Lost bookies whose ledgers the auditor has not marked yet, but for those in maintenance."""
+    now_ms, pending, excused = report.summary.judged_at_ms, [], []
+    for each in report.bookies:
+        if each.mode == "unregistered" and each.deadline_ms is not None:
+            pending.append((each.bookie_id, LostBookieNote(lost_ms=0, due_ms=each.deadline_ms)))
+        if each.maintenance_end_ms is not None and each.maintenance_end_ms >= now_ms:
+            excused.append(each.bookie_id)
+    if (advice := waits_for_auditor(pending, report.summary.auditor, now_ms, excused)) is not None:
+        yield AuditFinding(advice)
 
 
 def _others(report: AuditReport) -> Iterator[AuditFinding]:
     summary = report.summary
+    old_ages = [row for row in report.open_ages if row.age in _OVER_A_DAY]
+    if old := sum(row.open_ledgers + row.in_recovery_ledgers for row in old_ages):
+        first = next((row for row in report.oldest_open if row.created_ms is not None), None)
+        yield AuditFinding(_open_for_long(first, old, summary.judged_at_ms), old)
     if summary.skipped_snapshots:
         yield AuditFinding(older_snapshot(summary.skipped_snapshots, summary.ledgers_from))
     if summary.unclosable:

@@ -30,6 +30,7 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
     known = KnownBookies(facts)
     ids = sorted(known.live | totals.bookies.keys())
     notes = {each.bookie_id: each.note for each in facts.maintenance if each.note is not None}
+    deadlines = {bookie_id: note.due_ms for bookie_id, note in facts.deadlines}
     bookies = tuple(
         msgspec.structs.replace(
             totals.bookies.get(each, BookieReplication(each)),
@@ -37,6 +38,7 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
             rack=known.rack_of(each),
             maintenance_end_ms=notes[each].end_ms if each in notes else None,
             maintenance_user=notes[each].user if each in notes else None,
+            deadline_ms=deadlines.get(each),
         )
         for each in ids
     )
@@ -72,6 +74,8 @@ def _summary(totals: AuditTotals, known: KnownBookies, bookies: tuple[BookieRepl
         "instance_id": known.facts.instance_id,
         "ledgers_from": known.facts.ledgers_from,
         "bookies_from": known.facts.bookies_from,
+        "is_repaired": known.facts.is_repaired,
+        "auditor": known.facts.auditor,
         "skipped_snapshots": known.facts.skipped_snapshots,
         "file_written_ms": known.facts.file_written_ms,
         "ledgers": ledgers,

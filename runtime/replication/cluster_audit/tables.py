@@ -8,11 +8,9 @@ docs/reference/audit-report.md describes every column.
 
 from __future__ import annotations
 
-from typing import Final, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 import msgspec
-
-from bkctl.storage.severity import Severity, worst
 
 FINDINGS_MAX = 100_000
 """Maximum rows of each list of ledgers with missing copies or unreadable metadata."""
@@ -46,7 +44,8 @@ class BookieReplication(Sums):
     ``open_ledgers``: those not closed that have it in their last ensemble. ``entry_copies`` counts complete segments
     only, ``payload_bytes`` closed ledgers only. ``last_copy_ledgers`` have entries whose only live copy is on this
     bookie: they become unreadable if it fails. ``maintenance_end_ms``: how long it is expected to be away, as
-    ``maintenance_user`` has said; None: it is not in maintenance.
+    ``maintenance_user`` has said; None: it is not in maintenance. ``deadline_ms``: when the auditor will mark its
+    ledgers; None: no auditor of bkctl waits for it.
     """
 
     bookie_id: str
@@ -61,6 +60,7 @@ class BookieReplication(Sums):
     payload_bytes: int = 0
     maintenance_end_ms: int | None = None
     maintenance_user: str | None = None
+    deadline_ms: int | None = None
 
 
 class RackReplication(Sums):
@@ -218,6 +218,10 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Those of them that are replicated; the rest of ``replicated`` was read now."""
     empty_as_of_file: int = 0
     """Those of them that are empty."""
+    is_repaired: bool | None = None
+    """Whether autorecovery is enabled, and has an auditor or a marked ledger. None: unknown, as in older reports."""
+    auditor: str | None = None
+    """The bookie id of the auditor; None: there is none, or its vote cannot be read."""
     skipped_snapshots: int = 0
     """Newer snapshots of the directory that are damaged or incomplete, so that an older one was read."""
     looked_up: int
@@ -267,29 +271,6 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     bookies_writable: int
     bookies_read_only: int
     bookies_named_unregistered: int
-
-
-SEVERITIES: Final = {
-    "unavailable": Severity.CRITICAL,
-    "lost": Severity.CRITICAL,
-    "unreadable": Severity.CRITICAL,
-    "at_risk": Severity.CRITICAL,
-    "one_copy": Severity.CRITICAL,
-    "under_replicated": Severity.WARNING,
-    "unclosable": Severity.WARNING,
-    "unwritable": Severity.WARNING,
-    "unreplaceable": Severity.WARNING,
-    "misplaced": Severity.WARNING,
-    "one_rack": Severity.WARNING,
-    "ack_quorum_one": Severity.INFORMATION,
-    "write_quorum_one": Severity.INFORMATION,
-}
-"""How bad it is if there is a ledger of a count of the summary."""
-
-
-def severity_of(summary: AuditSummary) -> Severity | None:
-    """That of the worst finding; None without any."""
-    return worst(severity for kind, severity in SEVERITIES.items() if getattr(summary, kind))
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -140,6 +140,20 @@ class DownBookies(msgspec.Struct, frozen=True, kw_only=True):
     has_source: bool = True
 
 
+def down_severity(
+    down: int, *, is_awaited: bool = False, is_repaired: bool = True, has_live_copies: bool = True
+) -> Severity:
+    """How bad it is that bookies are down: the one rule of all screens.
+
+    ``down``: how many of the cluster are. ``is_awaited``: all that this is about are in maintenance. ``is_repaired``:
+    autorecovery is enabled, and an auditor is elected or a ledger is marked. ``has_live_copies``: no ledger has entries
+    without a live copy.
+    """
+    if is_awaited:
+        return Severity.INFORMATION
+    return Severity.CRITICAL if down > 1 or not is_repaired or not has_live_copies else Severity.WARNING
+
+
 def worst_first(advice: Iterable[Advice]) -> list[Advice]:
     """By severity; what came first stays first among equals."""
     return sorted(advice, key=lambda each: each.severity, reverse=True)
@@ -184,8 +198,11 @@ def _recover_left(down: DownBookies, left: list[str]) -> Advice:
         doubts = dict.fromkeys(down.doubt[each] for each in left if each in down.doubt)
         doubt = f" (whether any does is unknown: {'; '.join(doubts)})" if doubts else ""
         sentence += f"; nothing repairs ledgers that still reference {listed(left)}{doubt}"
-    is_critical = not down.is_repaired or len(down.bookie_ids) + down.others_silent > 1
-    severity = Severity.CRITICAL if is_critical else Severity.WARNING
+    severity = down_severity(
+        len(down.bookie_ids) + down.others_silent,
+        is_repaired=down.is_repaired,
+        has_live_copies=not down.no_live_copy.ledgers,
+    )
     if not down.has_source and down.no_live_copy.first_ids:
         sentence += "; a recovery finds no live copy: if disks are lost, the last step of each ledger accepts the loss"
         return Advice(severity, "bookies_down", sentence, f"bkctl ledger explain {down.no_live_copy.first_ids[0]}")
@@ -251,14 +268,14 @@ def proven_loss(ledger_ids: Sequence[int | str], total: int = 0, search: str | N
 
 
 class MissingCopies(msgspec.Struct, frozen=True, kw_only=True):
-    """Ledgers of one severity that miss copies but have a live one of each entry. ``what``: what is wrong with them.
+    """Ledgers that miss copies but have a live one of each entry. ``what``: what is wrong with them.
 
     ``down``: the bookies that are down and should have the copies, those with the most ledgers first; ``away``: those
     of them that are in maintenance now. ``copies``: how many bookies the ensemble of each of the ledgers has at least;
-    ``registered``: how many bookies there are.
+    ``registered``: how many bookies there are; ``down_total``: how many that ledgers reference are not registered.
+    ``is_repaired``, ``has_live_copies``: of the whole cluster, see ``down_severity``.
     """
 
-    severity: Severity
     part: str
     ledger_ids: tuple[int, ...]
     total: int
@@ -267,6 +284,9 @@ class MissingCopies(msgspec.Struct, frozen=True, kw_only=True):
     away: tuple[Maintenance, ...]
     copies: int
     registered: int
+    down_total: int
+    is_repaired: bool
+    has_live_copies: bool
 
 
 def copies_missing(found: MissingCopies, now_ms: int) -> Advice:
@@ -274,18 +294,24 @@ def copies_missing(found: MissingCopies, now_ms: int) -> Advice:
     sentence = f"{counted(found.total, 'ledger has', 'ledgers have')} {found.what}"
     resting = {each.bookie_id for each in found.away}
     left = [each for each in found.down if each not in resting]
+    severity = down_severity(
+        found.down_total,
+        is_awaited=bool(found.away) and not left,
+        is_repaired=found.is_repaired,
+        has_live_copies=found.has_live_copies,
+    )
     if left and found.registered < found.copies:
         sentence += f": {counted(found.registered, 'bookie is', 'bookies are')} registered; start {left[0]}, or add one"
-        return Advice(found.severity, found.part, sentence, f"bkctl bookie show {left[0]}")
+        return Advice(severity, found.part, sentence, f"bkctl bookie show {left[0]}")
     if left:
         which = these_bookies(left, "is", "are") if len(left) == 1 else f"{len(left):,} bookies are"
-        sentence += f": {which} not registered"
-        return Advice(found.severity, found.part, sentence, recover_command(left))
+        sentence += f": {which} not registered" + ("" if found.is_repaired else ", and nothing repairs the ledgers")
+        return Advice(severity, found.part, sentence, recover_command(left))
     if found.away:
         maintenance = in_maintenance(found.away, now_ms)
-        return Advice(found.severity, found.part, f"{sentence}: {maintenance.sentence}", maintenance.command)
+        return Advice(severity, found.part, f"{sentence}: {maintenance.sentence}", maintenance.command)
     command = f"bkctl ledger explain {found.ledger_ids[0]}" if found.ledger_ids else None
-    return Advice(found.severity, found.part, sentence, command)
+    return Advice(severity, found.part, sentence, command)
 
 
 def unreadable_metadata(total: int) -> Advice:
@@ -323,6 +349,20 @@ def in_too_few_racks(part: str, total: int, ledger_ids: Sequence[int], what: str
     )
     command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else "bkctl autorecovery status"
     return Advice(Severity.WARNING, part, sentence, command)
+
+
+def open_for_long(total: int, oldest: int | None = None, oldest_age: str = "", *, can_close: bool = False) -> Advice:
+    """Ledgers that have been open for more than a day: their writers may be gone.
+
+    ``can_close``: no writer has the oldest, and the registered bookies can prove where it ends.
+    """
+    which = counted(total, "ledger has", "ledgers have")
+    sentence = f"{which} been open for more than 24 h"
+    if oldest is None:
+        return Advice(Severity.INFORMATION, "open_for_long", sentence)
+    sentence += f"; the oldest is ledger {oldest}, for {oldest_age}"
+    command = f"bkctl ledger {'close' if can_close else 'explain'} {oldest}"
+    return Advice(Severity.INFORMATION, "open_for_long", sentence, command)
 
 
 def small_quorum(part: str, total: int, what: str) -> Advice:

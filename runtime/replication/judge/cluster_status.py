@@ -22,6 +22,7 @@ from bkctl.runtime.replication.judge.advice import (
     NoLiveCopy,
     advise_down,
     age,
+    down_severity,
     no_auditor,
     not_referenced,
     noted_without_copy,
@@ -272,10 +273,10 @@ def down_bookies(status: ClusterFacts) -> str | None:
 
 
 def _is_nothing_repaired(status: ClusterFacts) -> bool:
-    """Whether no ledger is marked and none will be, because no auditor works."""
+    """Whether autorecovery is disabled, or no ledger is marked and none will be, because no auditor is elected."""
     has_no_auditor = status.auditor is not None and not status.auditor.is_elected
     is_off = status.autorecovery is not None and status.autorecovery.off_since_ms is not None
-    return _total(status.marks) == 0 and (has_no_auditor or is_off)
+    return is_off or (has_no_auditor and _total(status.marks) == 0)
 
 
 def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
@@ -313,11 +314,10 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:
     silent = _silent(bookies)
     read_only = [each.bookie_id for each in bookies if each.is_writable is False]
     foreign = [each.bookie_id for each in bookies if each.is_registered and not each.has_cookie]
-    several = len(silent) + len(status.down) > 1
     if not any(each.is_writable for each in bookies):
         yield nothing_writable(read_only, [each.bookie_id for each in bookies if not each.is_registered])
     if silent:
-        severity = Severity.CRITICAL if several else Severity.WARNING
+        severity = down_severity(len(silent) + len(status.down))
         refusals = {each.bookie_id: each.problem for each in bookies if each.is_refusing}
         if refusals:
             said = "; ".join(dict.fromkeys(str(text).partition(f"{each}: ")[2] for each, text in refusals.items()))

@@ -84,8 +84,11 @@ async def test_the_verdict_is_the_first_line_and_the_counters_are_in_wide_alone(
     assert first.startswith("critical ")
     assert "topic persistent://tenant/shop/orders (1)" in first
     assert first.endswith("   bkctl bookie show b4:3181")
-    assert second.startswith("warning ")
-    assert "2 ledgers have too few live copies: bookie b4:3181 is not registered" in second
+    assert second.startswith("critical ")
+    nothing_repairs = (
+        "2 ledgers have too few live copies: bookie b4:3181 is not registered, and nothing repairs the ledgers"
+    )
+    assert nothing_repairs in second
     assert "topic persistent://tenant/shop/carts (1), topic persistent://tenant/shop/orders (1)" in second
     assert second.endswith("   bkctl recover failed-bookie b4:3181")
     assert tables["Totals"][0] == "ledgers   4: 1 replicated, 2 under_replicated, 1 unavailable"
@@ -105,7 +108,9 @@ async def test_the_totals_are_a_table_also_on_a_narrow_terminal(audited: Audited
 async def test_started_bookies_end_the_first_finding_and_recovery_the_second(audited: AuditedCluster) -> None:
     await audited.store.create(audited.path(DOWN_TOO))
     done = audited.audit("-o", "table")
-    assert tables_of(done.stdout)[""] == ["critical: 1 ledger has one live copy left: bookie b4:3181 is not registered"]
+    assert tables_of(done.stdout)[""] == [
+        "critical: 1 ledger has one live copy left: bookie b4:3181 is not registered, and nothing repairs the ledgers"
+    ]
     await audited.store.create(audited.path(DOWN))
     done = audited.audit("-o", "table")
     assert done.exit_code == OK
@@ -119,7 +124,7 @@ async def test_json_has_the_verdict_and_the_findings_and_all_it_had(audited: Aud
     assert body["severity"] == "critical"
     assert [(each["severity"], each["part"], each["ledgers"], each["command"]) for each in body["findings"]] == [
         ("critical", "no_live_copy", 1, "bkctl bookie show b4:3181"),
-        ("warning", "under_replicated", 2, "bkctl recover failed-bookie b4:3181"),
+        ("critical", "under_replicated", 2, "bkctl recover failed-bookie b4:3181"),
         ("information", "ack_quorum_one", 1, None),
     ]
     assert body["findings"][0]["owners"] == [{"owner": "topic persistent://tenant/shop/orders", "ledgers": 1}]

@@ -53,7 +53,13 @@ class ConfirmedFences(NamedTuple):
     ledger_ids: list[int]
 
 
-Event = JournalWrite | SyncEnd | Acknowledgement | ConfirmedFences
+class ForcedLedgers(NamedTuple):
+    """The system call that sends these answers to FORCE_LEDGER began: ledgers that they confirm to be durable."""
+
+    ledger_ids: list[int]
+
+
+Event = JournalWrite | SyncEnd | Acknowledgement | ConfirmedFences | ForcedLedgers
 
 
 def events(log: str) -> Iterator[Event]:
@@ -68,6 +74,8 @@ def events(log: str) -> Iterator[Event]:
                     yield Acknowledgement(entries)
                 if ledger_ids := _fenced(responses):
                     yield ConfirmedFences(ledger_ids)
+                if ledger_ids := _forced(responses):
+                    yield ForcedLedgers(ledger_ids)
             if "<unfinished" in arguments:
                 pending[thread] = (name, arguments)
             else:
@@ -139,3 +147,9 @@ def _fenced(responses: Sequence[Response]) -> list[int]:
     confirming = (Status.OK, Status.NO_SUCH_ENTRY)
     reads = [each for each in responses if each.HasField("readResponse") and Status(each.status) in confirming]
     return [each.readResponse.ledgerId for each in reads]
+
+
+def _forced(responses: Sequence[Response]) -> list[int]:
+    """Ledgers of the positive answers to FORCE_LEDGER."""
+    forced = [each for each in responses if each.HasField("forceLedgerResponse") and Status(each.status) is Status.OK]
+    return [each.forceLedgerResponse.ledgerId for each in forced]

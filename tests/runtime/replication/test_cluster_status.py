@@ -326,7 +326,8 @@ def test_sentences_name_what_a_person_needs() -> None:
     )
     sentences = {each.part: each.sentence for each in status_findings(status)}
     assert sentences["bookies_down"] == (
-        "7 bookies (b0:3181, b1:3181, b2:3181, b3:3181, b4:3181 and 2 more) are not registered"
+        "7 bookies (b0:3181, b1:3181, b2:3181, b3:3181, b4:3181 and 2 more) are not registered; "
+        "nothing repairs ledgers that still reference b0:3181, b1:3181, b2:3181, b3:3181, b4:3181 and 2 more"
     )
     assert sentences["marks"].startswith(
         "2,113 to 10,000 ledgers are marked as under-replicated; the oldest mark is 3 h"

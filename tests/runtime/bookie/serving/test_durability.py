@@ -13,10 +13,33 @@ import pytest
 
 from bkctl.runtime.errors import BookieIOError, BookieUnavailableError, NoSuchEntryError
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.protocol.bookkeeper_wire_pb2 import (
+    ADD_ENTRY,
+    EOK,
+    FORCE_LEDGER,
+    VERSION_THREE,
+    WRITE_LAC,
+    OperationType,
+    Request,
+    Response,
+)
+from bkctl.runtime.protocol.framing import encode_frame
 from bkctl.runtime.protocol.status import Status
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import KEY, Peer
-from tests.runtime.bookie.syscalls import TRACED, Acknowledgement, ConfirmedFences, Entry, JournalWrite, SyncEnd, events
+from tests.runtime.bookie.syscalls import (
+    TRACED,
+    Acknowledgement,
+    ConfirmedFences,
+    Entry,
+    ForcedLedgers,
+    JournalWrite,
+    SyncEnd,
+    events,
+)
+from tests.runtime.net.test_listener import Peer as FramePeer
+from tests.runtime.net.test_listener import peer_of
+from tests.storage.engines import explicit_lac
 
 LEDGER_ID = 7
 JOURNAL_FAILED_EXIT_CODE = 5
@@ -165,3 +188,89 @@ async def test_kill_at_any_moment_loses_no_acknowledged_entry(bookie: BookieUnde
     async with bookie.running() as (_, peer):
         for entry_id in acknowledged:
             assert await peer.read(LEDGER_ID, entry_id) == peer.body(LEDGER_ID, entry_id)
+
+
+def request(txn_id: int, operation: OperationType) -> Request:
+    request = Request()
+    request.header.version, request.header.operation, request.header.txnId = VERSION_THREE, operation, txn_id
+    return request
+
+
+def deferred_add_frame(entry_id: int, body: bytes) -> bytes:
+    deferred = request(entry_id, ADD_ENTRY)
+    add = deferred.addRequest
+    add.ledgerId, add.entryId, add.masterKey, add.body, add.writeFlags = LEDGER_ID, entry_id, KEY, body, 1
+    return encode_frame(deferred.SerializeToString())
+
+
+async def force(writer: FramePeer, last_add_confirmed: int) -> None:
+    """What a writer with deferred sync does when its application forces the ledger: FORCE, then an explicit LAC."""
+    forced = request(1_000_000, FORCE_LEDGER)
+    forced.forceLedgerRequest.ledgerId = LEDGER_ID
+    write_lac = request(1_000_001, WRITE_LAC)
+    lac = write_lac.writeLacRequest
+    lac.ledgerId, lac.lac, lac.masterKey = LEDGER_ID, last_add_confirmed, KEY
+    lac.body = explicit_lac(LEDGER_ID, last_add_confirmed)
+    for each in (forced, write_lac):
+        writer.send(encode_frame(each.SerializeToString()))
+        assert await status(writer) == EOK
+
+
+async def status(writer: FramePeer) -> int:
+    return Response.FromString((await writer.frame())[4:]).status
+
+
+async def add_deferred(writer: FramePeer, peer: Peer, entry_ids: range) -> None:
+    """Add entries whose LAC stays behind, as without a force."""
+    writer.send(*(deferred_add_frame(each, peer.body(LEDGER_ID, each, lac=-1)) for each in entry_ids))
+    for _ in entry_ids:
+        assert await status(writer) == EOK
+
+
+async def test_a_kill_behind_an_answered_force_keeps_the_entries_and_the_explicit_lac(bookie: BookieUnderTest) -> None:
+    async with bookie.running() as (process, peer), peer_of(bookie.port) as writer:
+        for first in range(0, 300, 100):
+            await add_deferred(writer, peer, range(first, first + 100))
+            await force(writer, first + 99)
+        process.kill()
+    async with bookie.running() as (_, peer):
+        for entry_id in range(300):
+            assert await peer.read(LEDGER_ID, entry_id) == peer.body(LEDGER_ID, entry_id, lac=-1)
+        assert (await peer.read_lac(LEDGER_ID)).lac_body == explicit_lac(LEDGER_ID, 299)
+        assert (await peer.read_with_lac(LEDGER_ID, 0))[1] == 299
+
+
+@pytest.mark.strace
+async def test_a_force_is_answered_behind_the_sync_of_all_adds_that_were_answered(
+    bookie: BookieUnderTest, tmp_path: Path
+) -> None:
+    """Adds with deferred sync are answered when their bytes are written, and ordinary ones beside them when synced."""
+    log = tmp_path / "strace.log"
+    ordinary = range(10_000, 10_300)
+    async with bookie.running(strace(log)) as (process, peer), peer_of(bookie.port) as writer:
+        adding = asyncio.ensure_future(add_until(peer, ordinary.start, len(ordinary), in_flight=5))
+        for first in range(0, 300, 20):
+            await add_deferred(writer, peer, range(first, first + 20))
+            await force(writer, first + 19)
+        assert len(await adding) == len(ordinary)
+    written: dict[str, set[Entry]] = {}
+    durable: set[Entry] = set()
+    answered: set[Entry] = set()
+    forced_count = early_count = 0
+    for event in events(await finished(log, process.pid)):
+        match event:
+            case JournalWrite(descriptor, entries):
+                written.setdefault(descriptor, set()).update(entries)
+            case SyncEnd(descriptor, is_ok=True):
+                durable |= written.pop(descriptor, set())
+            case Acknowledgement(entries):
+                answered.update(entries)
+                assert answered <= durable.union(*written.values()), "acknowledged before it was written"
+                assert {each for each in entries if each[1] in ordinary} <= durable, "acknowledged before its sync"
+                early_count += not durable.issuperset(entries)
+            case ForcedLedgers():
+                assert answered <= durable, "forced before the sync"
+                forced_count += 1
+    assert forced_count == 15
+    assert early_count, "else nothing was deferred"
+    assert len(answered) == 300 + len(ordinary)

@@ -273,6 +273,26 @@ async def test_a_failed_sync_reaches_who_waits_for_it_behind_deferred_adds(tmp_p
     assert running.answers.entry_ids == [0]
 
 
+async def test_a_full_disk_answers_neither_deferred_adds_nor_a_force(tmp_path: Path) -> None:
+    async with committing(tmp_path) as running:
+        running.disk.is_full = True
+        running.add(0)
+        running.journal.append(running.answers, deferred_run(1, 1))
+        forced = running.journal.barrier()
+        await until(lambda: len(running.room) > 2)
+        assert running.answers.entry_ids == []
+        assert not forced.done()
+        running.disk.is_full = False
+        await forced
+        assert running.answers.entry_ids == [1, 0]
+        running.disk.fail_on = "write"
+        running.journal.append(running.answers, deferred_run(1, 2))
+        with pytest.raises(JournalFailedError):
+            await running.journal.barrier()
+    assert running.answers.entry_ids == [1, 0]
+    assert running.journaled() == [0, 1]
+
+
 def deferred_run(ledger_id: int, entry_id: int, *, is_recovery: bool = False) -> AddRun:
     run = add_run(ledger_id, entry_id)
     run.is_deferred_sync, run.is_recovery_add = True, is_recovery

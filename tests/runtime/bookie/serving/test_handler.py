@@ -12,7 +12,7 @@ import pytest
 
 from bkctl.runtime.bookie.serving.reads import list_entries
 from bkctl.runtime.protocol.entry_list import EntryList
-from bkctl.runtime.protocol.messages import ReadCall, ReadLacCall
+from bkctl.runtime.protocol.messages import LongPollRead, ReadCall, ReadLacCall
 from bkctl.runtime.protocol.status import Status
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.config import JournalConfig
@@ -291,3 +291,15 @@ async def test_an_entry_with_an_impossible_lac_is_read(bookie: Bookie, last_add_
     async with asyncio.timeout(60):
         assert await bookie.read(5, 0) == (Status.OK, body, -1)
         assert await bookie.read(5, -1) == (Status.OK, body, -1)
+
+
+async def test_a_poll_of_a_ledger_that_is_deleted_meanwhile_is_told_so(bookie: Bookie) -> None:
+    """It reads the LAC from the disk first; nothing would wake it if it began to wait then."""
+    assert await bookie.add(5, 0) is Status.OK
+    checkpoint_now(bookie.engine)
+    assert bookie.engine.last_add_confirmed(5) is None
+    poll = bookie.ask(LongPollRead(1, 5, -1, 0, 60_000, True, False))
+    await asyncio.sleep(0)
+    bookie.engine.delete_ledger(5)
+    bookie.forget(5)
+    assert await poll.status() is Status.NO_SUCH_LEDGER

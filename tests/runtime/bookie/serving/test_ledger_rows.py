@@ -110,6 +110,23 @@ async def test_requests_of_a_ledger_whose_row_is_read_keep_their_order(opened: O
     assert [await each.status() for each in asked] == [Status.OK] * 4
 
 
+async def test_a_request_that_fails_behind_its_row_leaves_the_others_their_answers(
+    opened: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await opened.fill()
+    bookie, find_cached = opened.bookie, opened.bookie.engine.find_cached
+
+    def fail_for_entry_7(ledger_id: int, entry_id: int) -> bytes | None:
+        if entry_id == 7:
+            raise ValueError("a defect")
+        return find_cached(ledger_id, entry_id)
+
+    monkeypatch.setattr(bookie.engine, "find_cached", fail_for_entry_7)
+    asked = [bookie.ask(ReadCall(1, 0, entry_id, None, False)) for entry_id in (7, 0)]
+    statuses = await asyncio.wait_for(asyncio.gather(*(each.status() for each in asked)), 60)
+    assert statuses == [Status.IO_ERROR, Status.OK]
+
+
 async def test_a_row_that_cannot_be_read_is_an_error_and_not_a_missing_ledger(opened: OpenEngine) -> None:
     await opened.fill()
     bookie = opened.bookie

@@ -25,12 +25,14 @@ from bkctl.runtime.protocol.bookkeeper_wire_pb2 import (
     Response,
 )
 from bkctl.runtime.protocol.framing import encode_frame
+from bkctl.runtime.protocol.messages import LongPollRead, ReadAnswer, ReadCall
 from tests.runtime.bookie.conftest import KEY
 from tests.runtime.net.test_listener import Peer, peer_of
 from tests.storage.engines import entry, explicit_lac
 from tests.until import until
 
-LEDGER_ID = 7
+LEDGER_ID = 1_000_007
+"""Far from the ids that a metadata store gives out: some bookies also serve other tests."""
 LONG_MS = 600_000
 POLLS = 10_000
 
@@ -210,3 +212,37 @@ async def test_a_peer_that_does_not_read_gets_a_bounded_number_of_entries(server
         for _ in range(2000):
             found = await polled(peer)
             assert (found.status, found.entryId) in [(EOK, 1), (ETOOMANYREQUESTS, -1)]
+
+
+async def test_a_poll_that_fails_ends_its_connection_and_no_other_poll(
+    server: BookieServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add(server, add_frame(0, -1), add_frame(1, 0))
+    assert server.view.path is not None
+    handler = server.view.path.handler
+    read_from_memory = handler.read_from_memory
+    failed: list[ReadCall | LongPollRead] = []
+
+    def fail_once(call: ReadCall | LongPollRead) -> ReadAnswer | None:
+        if not failed:
+            failed.append(call)
+            raise ValueError("a defect")
+        return read_from_memory(call)
+
+    async with waiting(server, poll_frame(1, 0)) as one, waiting(server, poll_frame(2, 0), poll_frame(3, 0)) as two:
+        monkeypatch.setattr(handler, "read_from_memory", fail_once)
+        await add(server, add_frame(2, 1))
+        assert await one.is_closed_by_the_bookie()
+        assert {(await polled(two)).entryId for _ in range(2)} == {1}
+        await until(lambda: waiting_count(server) == 0)
+    async with waiting(server, poll_frame(4, 1)) as later:
+        await add(server, add_frame(3, 2))
+        assert (await polled(later)).entryId == 2
+
+
+async def test_a_bookie_with_waiting_polls_stops_at_once(bookie_config: BookieConfig) -> None:
+    async with contextlib.AsyncExitStack() as peers:
+        async with running_bookie(bookie_config) as server:
+            await add(server, add_frame(0, -1))
+            peer = await peers.enter_async_context(waiting(server, poll_frame(1, 0), poll_frame(2, 0)))
+        assert await peer.is_closed_by_the_bookie()

@@ -124,6 +124,22 @@ async def test_reads_are_answered_even_if_their_turn_ends_by_a_defect(
     assert {outcome.status for outcome in outcomes} == {Status.IO_ERROR}
 
 
+async def test_a_read_that_cannot_be_answered_leaves_the_others_their_answers(tmp_path: Path) -> None:
+    told: list[Status] = []
+
+    def refuse_data(outcome: ReadOutcome) -> None:
+        told.append(outcome.status)
+        if outcome.status is Status.OK:
+            raise ValueError("a defect")
+
+    async with filled_engine(tmp_path, 100) as filled:
+        before = filled.read(0)
+        filled.reads.submit(new_read(filled.engine, 1, 1, needs_last_entry=False), refuse_data)
+        outcomes = await asyncio.wait_for(asyncio.gather(before, *map(filled.read, range(2, 100))), 60)
+    assert {outcome.status for outcome in outcomes} == {Status.OK}
+    assert told == [Status.OK, Status.IO_ERROR], "its client must not wait for ever"
+
+
 async def test_a_reader_that_goes_through_a_ledger_asks_the_disk_once_in_a_while(tmp_path: Path) -> None:
     async with filled_engine(tmp_path, 200, EngineConfig(read_ahead_count_max=50)) as filled:
         for entry_id in range(200):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote
+from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote
 from bkctl.runtime.replication.cluster_audit.counter import AuditCounter
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.findings import audit_findings, audit_verdict
@@ -75,8 +77,8 @@ def test_start_first_recover_second_accept_last() -> None:
     assert found(audited) == [
         ("critical", "no_live_copy", 2, "bkctl bookie show bd:3181"),
         ("critical", "at_risk", 1, "bkctl recover failed-bookie bd:3181"),
+        ("critical", "under_replicated", 1, "bkctl recover failed-bookie bd:3181"),
         ("critical", "lost_entries", 1, "bkctl ledger explain 3"),
-        ("warning", "under_replicated", 1, "bkctl recover failed-bookie bd:3181"),
     ]
     assert sum(each.ledgers or 0 for each in audit_findings(audited)) == 5, "each ledger once"
 
@@ -114,19 +116,24 @@ def test_no_bookie_is_writable() -> None:
     assert parts[:2] == ["no_live_copy", "no_writable_bookie"]
 
 
-def test_one_live_copy_is_critical_although_the_ack_quorum_is_one() -> None:
-    audited = report(closed(A, D, ack_quorum=1), closed(A, B, D, ack_quorum=1))
-    assert [each[:3] for each in found(audited)[:2]] == [
-        ("critical", "one_copy", 1),
-        ("warning", "under_replicated", 1),
-    ]
+def test_one_bookie_down_is_a_warning_unless_nothing_repairs_or_another_is_down() -> None:
+    ledgers = closed(A, D), closed(A, D, ack_quorum=1), closed(A, B, D, ack_quorum=1)
+    parts = ["at_risk", "one_copy", "under_replicated"]
+    for severity, more in ("warning", ()), ("critical", (closed(A, B, E),)):
+        assert [each[:2] for each in found(report(*ledgers, *more))[:3]] == [(severity, part) for part in parts]
+    unrepaired = report(*ledgers, is_repaired=False)
+    assert [each[:2] for each in found(unrepaired)[:3]] == [("critical", part) for part in parts]
+    assert verdict(unrepaired) == (
+        "critical: 1 ledger has fewer live copies than the ack quorum: bookie bd:3181 is not registered, "
+        "and nothing repairs the ledgers"
+    )
 
 
 def test_a_bookie_in_maintenance_is_awaited_until_its_time_is_over() -> None:
     until = MaintenanceNote(start_ms=0, end_ms=NOW_MS + 60_000, user="ops")
     waiting = report(closed(A, B, D), maintenance=(Maintenance(D, until),))
     assert verdict(waiting) == (
-        "warning: 1 ledger has too few live copies: bookie bd:3181 is in maintenance until 22:14 UTC (by ops)"
+        "information: 1 ledger has too few live copies: bookie bd:3181 is in maintenance until 22:14 UTC (by ops)"
     )
     assert found(waiting)[0][3] == "bkctl autorecovery maintenance list"
     over = MaintenanceNote(start_ms=0, end_ms=NOW_MS - 1, user="ops")
@@ -144,6 +151,29 @@ def test_open_ledgers_and_older_snapshots() -> None:
     assert "skipped_snapshots" in parts
     stuck = ledger({0: (A, D, E)}, 3, 2, state=LedgerState.OPEN)
     assert {part: command for _, part, _, command in found(report(stuck))}["unclosable"] == "bkctl ledger explain 1"
+
+
+def test_ledgers_that_the_auditor_has_not_marked_yet() -> None:
+    pending: dict[str, Any] = {"deadlines": ((D, LostBookieNote(lost_ms=0, due_ms=NOW_MS + 60_000)),), "auditor": A}
+    waiting = [each.advice for each in audit_findings(report(closed(A, B, D), **pending))]
+    assert [(each.part, each.command) for each in waiting][1:] == [("deadlines", "bkctl autorecovery status")]
+    assert waiting[1].sentence == "bookie bd:3181 is gone; the auditor ba:3181 marks the ledgers at 22:14 UTC, in 60 s"
+    assert "deadlines" not in [part for _, part, _, _ in found(report(closed(A, B), **pending))]
+
+
+@pytest.mark.parametrize(
+    ("state", "command"),
+    [(LedgerState.OPEN, "bkctl ledger explain 1"), (LedgerState.IN_RECOVERY, "bkctl ledger close 1")],
+)
+def test_ledgers_that_have_been_open_for_more_than_a_day(state: LedgerState, command: str) -> None:
+    def created(hours: int) -> LedgerMetadata:
+        metadata = ledger({0: (A, B, C)}, 3, 2, state=state)
+        return msgspec.structs.replace(metadata, ctime_ms=NOW_MS - hours * 3_600_000)
+
+    (finding,) = audit_findings(report(created(48), created(25), created(23)))
+    assert (finding.ledgers, finding.advice.command) == (2, command)
+    assert finding.advice.sentence == "2 ledgers have been open for more than 24 h; the oldest is ledger 1, for 2 days"
+    assert not audit_findings(report(created(23)))
 
 
 def test_the_owners_with_the_most_ledgers_come_first() -> None:
