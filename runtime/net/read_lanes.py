@@ -174,7 +174,6 @@ class ReadLanes:
         self._all = (self.ordinary, self.urgent, self.fencing, self.lists)
         self.waiting_polls_max = WAITING_POLLS_MAX
         self.waiting_poll_count = 0
-        self.waiting_polls_max = WAITING_POLLS_MAX
         """Long polls that wait for a LAC."""
 
     @property

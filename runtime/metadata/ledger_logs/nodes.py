@@ -1,6 +1,6 @@
 """The nodes of a cluster's logs of ledgers, outside of the ledgers root: ``/bkctl/logs/<ledgers root>/<name>``.
 
-The ledgers root is percent-encoded. Java's nukeexistingcluster would refuse unknown nodes below the ledgers root.
+The ledgers root is without its first slash, percent-encoded. Java's nukeexistingcluster would refuse unknown nodes below the ledgers root.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DecideLog = Callable[[LedgerLog], LedgerLog | None]
 
 def logs_path(root: str) -> str:
     """The node above the logs of the cluster at this ledgers root."""
-    return f"{DIRECTORY}/{urllib.parse.quote(root, safe='')}"
+    return f"{DIRECTORY}/{urllib.parse.quote(root.removeprefix('/'), safe='')}"
 
 
 class LogNodes:
