@@ -304,7 +304,7 @@ class ClusterRestore:
         for each in reader.logs():
             self._before_each()
             with contextlib.suppress(NodeExistsError):
-                await self._store.create(nodes.path(each.log), each.data, make_parents=True)
+                await nodes.create_raw(each.log, each.data)
 
     async def _create_registration_nodes(self) -> None:
         nodes = [CreateNode(self._paths.available), CreateNode(self._paths.read_only)]

@@ -1,6 +1,7 @@
 """The nodes of a cluster's logs of ledgers, outside of the ledgers root: ``/bkctl/logs/<ledgers root>/<name>``.
 
-The ledgers root is without its first slash, percent-encoded. Java's nukeexistingcluster would refuse unknown nodes below the ledgers root.
+The ledgers root is without its first slash, percent-encoded. Java's nukeexistingcluster would refuse unknown nodes
+below the ledgers root.
 """
 
 from __future__ import annotations
@@ -67,9 +68,16 @@ class LogNodes:
     async def create(self, name: str, log: LedgerLog) -> None:
         """Create the node; LogExistsError."""
         try:
-            await self._store.create(self.path(name), encode_log(log), make_parents=True)
+            await self.create_raw(name, encode_log(log))
         except NodeExistsError as error:
             raise LogExistsError(name) from error
+
+    async def create_raw(self, name: str, data: bytes) -> None:
+        """Create the node with these bytes; NodeExistsError. The directory of all clusters is open to everyone."""
+        if await self._store.exists(DIRECTORY) is None:
+            with contextlib.suppress(NodeExistsError):
+                await self._store.create(DIRECTORY, make_parents=True, is_open_acl=True)
+        await self._store.create(self.path(name), data, make_parents=True)
 
     async def change(self, name: str, decide: DecideLog) -> Versioned[LedgerLog]:
         """Change the log by compare-and-set; returns what is stored then.
