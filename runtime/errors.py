@@ -191,7 +191,7 @@ class BookieUnavailableError(BookieError):
 
 
 class ClientClosedError(BookieUnavailableError):
-    """There is no connection because this client was closed: nothing can succeed any more."""
+    """There is no connection because this client was closed: nothing can succeed from now on."""
 
 
 SILENCE = (BookieTimeoutError, BookieUnavailableError)
