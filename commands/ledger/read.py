@@ -71,10 +71,9 @@ async def read(
 ) -> Outcome:
     """Read entries, without fencing or closing the ledger.
 
-    Checks digests. Without LAST, an open ledger is read to the last confirmed entry; with it, also if the end is
-    unknown. --from-bookie ignores the metadata's end; exits with 9 if entries are left. The default password is the
-    one in the metadata. --follow also reads what is added later: an entry is confirmed when the writer sends the
-    next one, or closes. Payloads that are not text are shown as base64:...
+    Checks digests. Without LAST, an open ledger is read to the last confirmed entry. Exits with 9 if entries are left.
+    --follow: an entry is confirmed when the writer sends the next one, or closes.
+    Payloads that are not text are shown as base64:...
     """
     ledger_id = parse_ledger_id(ledger)
     span = parse_entry_range(entries)

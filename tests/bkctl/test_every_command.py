@@ -352,8 +352,11 @@ def test_a_pinned_context_stops_every_command_that_changes_another_cluster(
         if "is pinned to instance id another" not in result.stderr:
             refused_otherwise.add(name)
     # These find another reason before they have a plan: no auditor, no file or directory, no running bookie, a ledger
-    # of the bookie.
+    # of the bookie, no log.
     assert refused_otherwise == {
+        "log append",
+        "log delete",
+        "log trim",
         "autorecovery trigger",
         "bookie format",
         "bookie index rebuild",
