@@ -71,9 +71,8 @@ async def read(
 ) -> Outcome:
     """Read entries, without fencing or closing the ledger.
 
-    Checks digests. Without LAST, an open ledger is read to the last confirmed entry. Exits with 9 if entries are left.
-    --follow: an entry is confirmed when the writer sends the next one, or closes.
-    Payloads that are not text are shown as base64:...
+    Checks digests; exits with 9 if entries are left. An open ledger is read to the last confirmed entry. Payloads that
+    are not text are shown as base64:...
     """
     ledger_id = parse_ledger_id(ledger)
     span = parse_entry_range(entries)
