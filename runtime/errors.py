@@ -189,7 +189,7 @@ class BookieUnavailableError(BookieError):
 
 
 class ClientClosedError(BookieUnavailableError):
-    """There is no connection because this client was closed: nothing can succeed any more."""
+    """There is no connection because this client was closed: no further request can succeed."""
 
 
 SILENCE = (BookieTimeoutError, BookieUnavailableError)
