@@ -44,7 +44,7 @@ class LoopThread:
         self._loop = started.get()
         self._turn = threading.Lock()
         self._is_stopped = False
-        atexit.register(self.stop)  # later the thread does not run any more, and nothing may wait for it
+        atexit.register(self.stop)  # later the thread no longer runs, and nothing may wait for it
 
     @staticmethod
     def _work(started: queue.SimpleQueue[asyncio.AbstractEventLoop]) -> None:

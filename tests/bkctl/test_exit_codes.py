@@ -104,7 +104,7 @@ DECIDED = {
     6: "MetadataUnavailableError MetadataOutageError SessionExpiredError",
     7: """
         BookieError BookieReadOnlyError TooManyRequestsError BookieIOError BadRequestError UnknownLedgerStateError
-        BookieTimeoutError BookieUnavailableError NotEnoughBookiesError
+        BookieTimeoutError BookieUnavailableError ClientClosedError NotEnoughBookiesError
     """,
     11: """
         MasterKeyMismatchError MetadataAuthError UnauthorizedError AuthenticationRequiredError LedgerPasswordError
