@@ -191,11 +191,7 @@ class BookieUnavailableError(BookieError):
 
 
 class ClientClosedError(BookieUnavailableError):
-<<<<<<< HEAD
-    """There is no connection because this client was closed: nothing can succeed from now on."""
-=======
     """There is no connection because this client was closed: no further request can succeed."""
->>>>>>> client
 
 
 SILENCE = (BookieTimeoutError, BookieUnavailableError)
