@@ -50,6 +50,7 @@ def measures_of(view: BookieView) -> Iterator[Measures]:
     if view.path is not None:
         yield view.path.adds.measures
         yield view.path.handler.fence_measures
+        yield view.path.handles.polls.measures
         yield from (journal.measures for journal in view.path.journals)
     if view.collector is not None:
         yield view.collector.timings

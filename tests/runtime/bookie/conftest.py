@@ -19,7 +19,7 @@ from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.net.pool import BookiePool
-from bkctl.runtime.ports import LacReply
+from bkctl.runtime.ports import LacReply, PollReply
 from bkctl.runtime.protocol.digest import master_key
 from bkctl.runtime.protocol.entry_body import EntryCodec
 from bkctl.runtime.protocol.entry_list import EntryList
@@ -78,6 +78,9 @@ class Peer:
 
     async def read_lac(self, ledger_id: int) -> LacReply:
         return await self._pool.read_lac(self.bookie_id, ledger_id)
+
+    async def poll(self, ledger_id: int, previous_lac: int, timeout_s: float) -> PollReply:
+        return await self._pool.poll(self.bookie_id, ledger_id, previous_lac, timeout_s)
 
     async def list_entries(self, ledger_id: int) -> EntryList:
         return await self._pool.list_entries(self.bookie_id, ledger_id)

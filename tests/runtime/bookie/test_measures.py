@@ -85,6 +85,8 @@ async def test_each_measure_changes_under_load(bookie_config: BookieConfig) -> N
         await peer.add(7, 20, recovery=True)
         await peer.read(7, 3)
         await peer.read_lac(7)
+        await peer.poll(7, 1000, 0.01)
+        assert server.view.path.handles.polls.measures in list(measures_of(server.view)), "else no window of it ends"
         await peer.read_many(7, [3, 4])
         await peer.list_entries(7)
         await peer.free_bytes()
