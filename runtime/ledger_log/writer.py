@@ -115,8 +115,7 @@ class LogWriter:
             found = await self._nodes.change(self.name, partial(self._list, listed))
         except (LogTakenOverError, LogNotFoundError):
             ledger.abandon()
-            # Never listed, so it has no entry that was acknowledged.
-            await self._client.delete(ledger.ledger_id)
+            await self._delete_unlisted(ledger.ledger_id)
             raise
         self._log, self._ledger, self._listed = found.value, ledger, listed
         if self._log.released:
@@ -124,6 +123,20 @@ class LogWriter:
                 await delete_released(self._client, self._nodes, self.name)
             except MetadataError as error:
                 logger.warning("log %s: released ledgers are not deleted yet: %s", self.name, error)
+
+    async def _delete_unlisted(self, ledger_id: int) -> None:
+        """Delete a ledger of this writer unless the log lists it: then its write had succeeded without an answer, and
+        the writer that took over recovers the ledger. It cannot be listed later, because the node has changed since.
+        """
+        try:
+            found = await self._nodes.find(self.name)
+            log = None if found is None else found.value
+            if log is None or not log.lists(ledger_id):
+                await self._client.delete(ledger_id)
+        except LedgerNotFoundError:
+            pass
+        except MetadataError as error:
+            logger.warning("log %s: the unused ledger %d is not deleted: %s", self.name, ledger_id, error)
 
     async def _end_of(self, log: LedgerLog) -> int:
         """The position after the last entry, which is final afterwards."""

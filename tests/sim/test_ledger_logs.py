@@ -11,21 +11,23 @@ import contextlib
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from bkctl.runtime.client.api import LedgerClient
 from bkctl.runtime.client.ports import ClientPorts, SuspectBookies
 from bkctl.runtime.client.reader import LedgerReader
 from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
-from bkctl.runtime.errors import LogTakenOverError
+from bkctl.runtime.errors import LogTakenOverError, MetadataUnavailableError
 from bkctl.runtime.ledger_log.deletion import trim_log
 from bkctl.runtime.ledger_log.reader import LogEntry, LogReader
 from bkctl.runtime.ledger_log.writer import LogWriter
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient
-from bkctl.runtime.metadata.ledger_logs.format import LedgerLog
+from bkctl.runtime.metadata.ledger_logs.format import LedgerLog, LogWriterClaim, decode_log, encode_log
 from bkctl.runtime.metadata.ledger_logs.nodes import LogNodes
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.store import NodeStat
 from bkctl.runtime.ports import LacReply, ReadReply
 from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.protocol.status import Status
@@ -200,6 +202,39 @@ async def _check(shared: _Shared, store: ModelMetadataStore) -> None:
     for position, payload in shared.acknowledged.items():
         assert position < log.first_position or found.get(position) == payload, f"position {position}"
     assert log.released == ()
+
+
+class _UnansweredListing(ModelMetadataStore):
+    """Lists the first ledger of a writer, but the answer is lost, and another process takes the log over meanwhile."""
+
+    async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
+        stat = await super().set(path, data, expected_version)
+        log = decode_log(data)
+        if not log.ledgers:
+            return stat
+        claim = LogWriterClaim("other", "other", 1)
+        await super().set(path, encode_log(msgspec.structs.replace(log, writer=claim)), stat.version)
+        raise MetadataUnavailableError(f"{path}: no answer", path)
+
+
+async def _lose_the_listing() -> None:
+    clock = VirtualClock(1)
+    server = ModelZooKeeper(clock)
+    store = await ModelMetadataStore.connect(server, ModelLink(), clock, ZooKeeperConfig())
+    cluster = LedgerCluster(clock, store)
+    await cluster.open(ClientConfig())
+    await cluster.register(*BOOKIES)
+    client, nodes = LedgerClient(cluster.ports, store), LogNodes(store, ROOT)
+    await nodes.create("log", LOG)
+    unanswered = await _UnansweredListing.connect(server, ModelLink(), clock, ZooKeeperConfig())
+    with pytest.raises(LogTakenOverError):
+        await LogWriter.open(client, LogNodes(unanswered, ROOT), clock, "log", "first")
+    async with await LogWriter.open(client, nodes, clock, "log", "second") as writer:
+        assert (await writer.append(b"entry")).position == 0
+
+
+def test_a_ledger_that_was_listed_without_an_answer_is_not_deleted() -> None:
+    run_simulated(_lose_the_listing())
 
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, 10))

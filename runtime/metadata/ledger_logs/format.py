@@ -66,6 +66,10 @@ class LedgerLog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """The lowest position that was not trimmed."""
         return self.ledgers[0].first_position if self.ledgers else 0
 
+    def lists(self, ledger_id: int) -> bool:
+        """Whether the ledger is in use, or is to be deleted."""
+        return ledger_id in self.released or any(each.ledger_id == ledger_id for each in self.ledgers)
+
     def index_of(self, position: int) -> int:
         """Index of the ledger with the position, or of the last one if it is beyond the end."""
         return bisect.bisect_right(self.ledgers, position, key=lambda each: each.first_position) - 1
