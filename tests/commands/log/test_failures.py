@@ -16,6 +16,7 @@ from tests.until import wait_until
 pytestmark = pytest.mark.cluster
 
 ANSWERED = 300
+INTERRUPTED = 130
 
 
 def operate(cluster: Cluster, state: Path, *arguments: str, code: int = 0) -> str:
@@ -30,6 +31,31 @@ def stop_bookies(cluster: Cluster) -> None:
     for bookie in cluster.bookies:
         os.kill(bookie.pid, signal.SIGTERM)
     wait_until(lambda: cluster.run("cluster", "info").json()["writable_bookies_count"] == 0)
+
+
+def test_a_follower_reads_on_over_writers_that_take_over_and_trims(cluster: Cluster, tmp_path: Path) -> None:
+    state, out, source = tmp_path / "state", tmp_path / "out", tmp_path / "lines"
+    operate(cluster, state, "log", "create", "followed", "--roll-size", "64")
+    with out.open("w") as stdout:
+        command = ("log", "read", "followed", "--follow", "-o", "jsonl")
+        follower = start_bkctl(*command, stdout=stdout, variables={"BKCTL_METADATA_URI": cluster.metadata_uri})
+    written: list[str] = []
+    for turn in range(3):  # each append is a writer of its own, which rolls after a few lines
+        lines = [f"line {turn} {number}" for number in range(10)]
+        source.write_text("".join(f"{line}\n" for line in lines))
+        operate(cluster, state, "log", "append", "followed", "--from-file", str(source))
+        written.extend(lines)
+        wait_until(lambda: len(followed(out)) >= len(written), tell=out.read_text)
+        assert followed(out) == list(enumerate(written))
+        operate(cluster, state, "log", "trim", "followed", "--before", str(len(written)), "--confirm", "followed")
+    follower.send_signal(signal.SIGINT)
+    assert follower.wait(120) == INTERRUPTED
+
+
+def followed(out: Path) -> list[tuple[int, str]]:
+    """Positions and texts of the whole lines that a follower has written."""
+    rows = [json.loads(line) for line in out.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return [(int(row["position"]), row["payload"]) for row in rows]
 
 
 def test_what_a_killed_writer_has_acknowledged_is_there_for_the_next_one(cluster: Cluster, tmp_path: Path) -> None:
