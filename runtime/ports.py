@@ -218,6 +218,14 @@ class Bookies(Protocol):
         The future fails with the BookieError of the status. The digests are not checked here.
         """
 
+    def write_lac(
+        self, bookie_id: BookieId, ledger_id: int, master_key: bytes, lac: int, lac_body: bytes
+    ) -> asyncio.Future[None]:
+        """Store an explicit LAC packet, which wakes the polls that wait for it (wire 5.5 and 8.4).
+
+        The future fails with the BookieError of the status.
+        """
+
     def poll(
         self, bookie_id: BookieId, ledger_id: int, previous_lac: int, timeout_s: float
     ) -> asyncio.Future[PollReply]:

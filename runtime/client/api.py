@@ -123,11 +123,14 @@ class LedgerClient:
         password: bytes = b"",
         custom_metadata: Mapping[str, bytes] | None = None,
         ledger_id: int | None = None,
+        lac_interval_s: float | None = None,
     ) -> LedgerWriter:
         """Create a ledger and its only writer.
 
         Each entry goes to ``write_quorum_size`` of ``ensemble_size`` bookies, and is acknowledged once
-        ``ack_quorum_size`` of them have stored it. ``ledger_id`` None: the next free one. Contacts no bookie.
+        ``ack_quorum_size`` of them have stored it. ``ledger_id`` None: the next free one. ``lac_interval_s``: how long
+        after an acknowledgement followers are told of it if no other entry tells them (explicit LAC); None: not before
+        the next entry or the close. Contacts no bookie.
 
         Raises, with nothing stored: ConfigurationError unless ensemble >= write quorum >= ack quorum > 0,
         NotEnoughBookiesError, LedgerExistsError, RefusedError for a forbidden id, MetadataError.
@@ -145,7 +148,7 @@ class LedgerClient:
             logger.warning("ledger %d: %s", created_id, warning)
         warn_of_broken_rules(created_id, chosen)
         credentials = LedgerCredentials(created_id, digest_type, password)
-        writer = LedgerWriter(self.ports, credentials, stored, warning)
+        writer = LedgerWriter(self.ports, credentials, stored, warning, lac_interval_s)
         self._writers[created_id] = writer
         return writer
 

@@ -116,6 +116,7 @@ class BlockingClient:
         digest_type: DigestType = DigestType.CRC32C,
         password: bytes = b"",
         custom_metadata: Mapping[str, bytes] | None = None,
+        lac_interval_s: float | None = None,
     ) -> BlockingWriter:
         """As ``LedgerClient.create``."""
         creating = self._client.create(
@@ -125,6 +126,7 @@ class BlockingClient:
             digest_type=digest_type,
             password=password,
             custom_metadata=custom_metadata,
+            lac_interval_s=lac_interval_s,
         )
         return BlockingWriter(self._thread, self._thread.run(creating))
 

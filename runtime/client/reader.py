@@ -162,7 +162,8 @@ class LedgerReader:
         closed, after its last entry.
 
         Never returns an entry above ``last_add_confirmed``. Bookies learn that an entry is confirmed from the next
-        entry, or from an explicit LAC: the last one of a writer that pauses comes when it goes on, or closes.
+        entry, or from an explicit LAC. Without one (``LedgerClient.create(lac_interval_s=...)``, Java's
+        ``explicitLacInterval``) the last entries of a writer that pauses come when it goes on, or closes.
         Use ``contextlib.aclosing`` to stop earlier. A writer that died leaves its ledger open, and this waits until
         another client recovers it. LedgerNotFoundError if it is deleted; LedgerReadError if the client is closed, or if
         no bookie of its last ensemble answers for ``OUTAGE_S``; otherwise errors as for ``entries``.

@@ -24,6 +24,7 @@ from bkctl.runtime.errors import (
 from bkctl.runtime.ledger.changes import to_closed
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.ports import TimerHandle
 from bkctl.runtime.protocol.status import Status
 from bkctl.storage.errors import BkctlError, EntryTooLargeError
 from bkctl.storage.ids import INVALID_ENTRY_ID
@@ -50,6 +51,7 @@ class LedgerWriter:
         credentials: LedgerCredentials,
         metadata: Versioned[LedgerMetadata],
         quorum_warning: str | None = None,
+        lac_interval_s: float | None = None,
     ) -> None:
         self.ledger_id = credentials.ledger_id
         self.quorum_warning = quorum_warning
@@ -58,6 +60,11 @@ class LedgerWriter:
         self._record = LedgerRecord(ports.ledgers, self.ledger_id)
         self._copy = LocalCopy(metadata)
         self._codec = credentials.codec
+        self._master_key = credentials.master_key
+        self._lac_interval_s = lac_interval_s
+        self._lac_timer: TimerHandle | None = None
+        self._told_lac = INVALID_ENTRY_ID
+        """The highest last add confirmed that was sent to bookies."""
         self._pipeline = AddPipeline(
             ports,
             credentials,
@@ -124,11 +131,14 @@ class LedgerWriter:
             )
         entry_id = self._last_add_pushed + 1
         length = self._length + payload_bytes
-        body = self._codec.encode(entry_id, pipeline.last_add_confirmed, length, payload)
+        self._told_lac = pipeline.last_add_confirmed
+        body = self._codec.encode(entry_id, self._told_lac, length, payload)
         self._last_add_pushed = entry_id
         self._length = length
         if self._failed:
             self._start_change()  # replaces bookies that failed after their adds were complete
+        if self._lac_timer is None and self._lac_interval_s is not None:
+            self._lac_timer = self._ports.clock.call_later(self._lac_interval_s, self._tell_lac)
         return pipeline.submit(entry_id, body, payload_bytes)
 
     async def append(self, payload: bytes) -> int:
@@ -140,6 +150,27 @@ class LedgerWriter:
     def _has_room(self) -> bool:
         pipeline = self._pipeline
         return pipeline.pending_count < self._pending_adds_max and pipeline.pending_bytes < self._pending_bytes_max
+
+    def _tell_lac(self) -> None:
+        """Tell followers of the last acknowledged entry: without another add, they would not learn of it."""
+        self._lac_timer = None
+        if not self._is_open:
+            return
+        lac = self._pipeline.last_add_confirmed
+        if lac > self._told_lac:
+            self._told_lac = lac
+            packet = self._codec.encode_lac(lac)
+            for bookie_id in self._pipeline.ensemble:
+                told = self._ports.bookies.write_lac(bookie_id, self.ledger_id, self._master_key, lac, packet)
+                told.add_done_callback(self._note_told)
+        if self._pipeline.pending_count:
+            assert self._lac_interval_s is not None
+            self._lac_timer = self._ports.clock.call_later(self._lac_interval_s, self._tell_lac)
+
+    def _note_told(self, told: asyncio.Future[None]) -> None:
+        """A failure harms nobody: an add, or the close, tells the same."""
+        if not told.cancelled() and (error := told.exception()) is not None:
+            logger.debug("ledger %d: explicit LAC: %s", self.ledger_id, error)
 
     # ---- bookie failures -------------------------------------------------------------------------------------------
 
@@ -226,6 +257,8 @@ class LedgerWriter:
     def _stop(self, error_for: Callable[[int], BkctlError]) -> None:
         """Stop accepting and acknowledging entries, so that the last add confirmed is final."""
         self._is_open = False
+        if self._lac_timer is not None:
+            self._lac_timer.cancel()
         self._length -= self._pipeline.drain(error_for)
 
     def _give_up(self, error_for: Callable[[int], BkctlError]) -> None:

@@ -45,6 +45,10 @@ from bkctl.runtime.ports import Clock
 logger = logging.getLogger(__name__)
 
 
+_LAC_INTERVAL_S = 0.1
+"""How late a follower may see the last entry before the writer pauses."""
+
+
 class LogPosition(msgspec.Struct, frozen=True, gc=False):
     """Where an entry is: its position in the log, and its place in a ledger."""
 
@@ -109,6 +113,7 @@ class LogWriter:
             write_quorum_size=log.write_quorum_size,
             ack_quorum_size=log.ack_quorum_size,
             custom_metadata=labels,
+            lac_interval_s=_LAC_INTERVAL_S,
         )
         listed = LogLedger(ledger.ledger_id, first_position, self._clock.now_ms())
         try:

@@ -28,12 +28,19 @@ from bkctl.runtime.ports import (
 from bkctl.runtime.protocol import v3, v3_batches
 from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.protocol.framing import read_buffer
-from bkctl.runtime.protocol.messages import Answer, BookieInfoAnswer, ListEntriesAnswer, ReadAnswer, ReadLacAnswer
+from bkctl.runtime.protocol.messages import (
+    Answer,
+    BookieInfoAnswer,
+    ListEntriesAnswer,
+    OtherAnswer,
+    ReadAnswer,
+    ReadLacAnswer,
+)
 from bkctl.runtime.protocol.status import Status, error_of
 from bkctl.runtime.protocol.v2_batch_reads import BatchReadCall
 
 T = TypeVar("T")
-AnswerT = TypeVar("AnswerT", ReadAnswer, ReadLacAnswer, ListEntriesAnswer, BookieInfoAnswer)
+AnswerT = TypeVar("AnswerT", ReadAnswer, ReadLacAnswer, ListEntriesAnswer, BookieInfoAnswer, OtherAnswer)
 
 ConnectionT = TypeVar("ConnectionT", bound=FrameConnection)
 
@@ -167,6 +174,17 @@ class BookiePool:
         txn_id = self._new_txn_id()
         frame = v3.encode_read_lac_request(txn_id, ledger_id)
         return self._ask(bookie_id, txn_id, frame, ReadLacAnswer, _lac_reply)
+
+    def write_lac(
+        self, bookie_id: BookieId, ledger_id: int, master_key: bytes, lac: int, lac_body: bytes
+    ) -> asyncio.Future[None]:
+        """Store an explicit LAC packet, which wakes the polls that wait for it (wire 5.5).
+
+        The future fails with the BookieError of the status.
+        """
+        txn_id = self._new_txn_id()
+        frame = v3.encode_write_lac_request(txn_id, ledger_id, master_key, lac, lac_body)
+        return self._ask(bookie_id, txn_id, frame, OtherAnswer, _written)
 
     def poll(
         self, bookie_id: BookieId, ledger_id: int, previous_lac: int, timeout_s: float
@@ -390,6 +408,10 @@ def _poll_reply(answer: ReadAnswer, bookie_id: BookieId) -> PollReply | BookieEr
     if answer.entry_status is not Status.OK:
         return error_of(answer.status, bookie_id)
     return PollReply(answer.max_last_add_confirmed, answer.body)
+
+
+def _written(answer: OtherAnswer, bookie_id: BookieId) -> BookieError | None:
+    return None if answer.status is Status.OK else error_of(answer.status, bookie_id)
 
 
 def _lac_reply(answer: ReadLacAnswer, bookie_id: BookieId) -> LacReply | BookieError:

@@ -290,7 +290,7 @@ class AuthAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 class OtherAnswer(msgspec.Struct, frozen=True, gc=False):
-    """An answer to an operation that this client does not send."""
+    """An answer of which only the status counts, or one to an operation that this client does not send."""
 
     txn_id: int
     status: Status

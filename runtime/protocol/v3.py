@@ -23,6 +23,7 @@ from bkctl.runtime.protocol.bookkeeper_wire_pb2 import (
     READ_ENTRY,
     READ_LAC,
     VERSION_THREE,
+    WRITE_LAC,
     AddRequest,
     GetBookieInfoRequest,
     OperationType,
@@ -104,6 +105,17 @@ def encode_read_lac_request(txn_id: int, ledger_id: int) -> bytes:
     """Encode a request for the explicit LAC and the last entry of a ledger."""
     request = _request(txn_id, READ_LAC, is_high_priority=False)
     request.readLacRequest.ledgerId = ledger_id
+    return encode_frame(request.SerializeToString())
+
+
+def encode_write_lac_request(txn_id: int, ledger_id: int, master_key: bytes, lac: int, lac_body: bytes) -> bytes:
+    """Encode a request to store an explicit LAC packet (wire 8.4), which tells those who wait for it."""
+    request = _request(txn_id, WRITE_LAC, is_high_priority=False)
+    inner = request.writeLacRequest
+    inner.ledgerId = ledger_id
+    inner.lac = lac
+    inner.masterKey = master_key
+    inner.body = lac_body
     return encode_frame(request.SerializeToString())
 
 

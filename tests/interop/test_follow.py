@@ -67,7 +67,7 @@ async def test_a_hundred_followers_and_an_ensemble_change(
     java_cluster: JavaCluster, java_bookies_client: LedgerClient
 ) -> None:
     client = java_bookies_client
-    writer = await client.create(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
+    writer = await client.create(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2, lac_interval_s=0.05)
     lists: list[list[bytes]] = [[] for _ in range(FOLLOWERS)]
     followers = [asyncio.create_task(collect(client, writer.ledger_id, found)) for found in lists]
     expected = [b"entry %d" % number for number in range(60)]
@@ -75,7 +75,7 @@ async def test_a_hundred_followers_and_an_ensemble_change(
         if number == 30:
             java_cluster.kill(writer.metadata.last_segment.ensemble[0])
         await writer.append(payload)
-    await until(lambda: all(len(found) >= len(expected) - 1 for found in lists))
+    await until(lambda: all(found == expected for found in lists), tell=lambda: min(map(len, lists)))
     assert len(writer.metadata.segments) == 2
     await writer.close()
     await asyncio.wait_for(asyncio.gather(*followers), 300)

@@ -74,6 +74,14 @@ class ModelBookies:
     def read_lac(self, bookie_id: str, ledger_id: int) -> asyncio.Future[LacReply]:
         return self._ask(BookieRequest("read_lac", bookie_id, ledger_id))
 
+    def write_lac(
+        self, bookie_id: str, ledger_id: int, master_key: bytes, lac: int, lac_body: bytes
+    ) -> asyncio.Future[None]:
+        """Stores nothing: followers in the simulation learn of entries by the next one, or the close."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._later(lambda: None if future.done() else future.set_result(None))
+        return future
+
     def poll(self, bookie_id: str, ledger_id: int, previous_lac: int, timeout_s: float) -> asyncio.Future[PollReply]:
         """Answers at once with the last entry, as a bookie without long polls."""
         future: asyncio.Future[PollReply] = asyncio.get_running_loop().create_future()

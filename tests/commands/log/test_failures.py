@@ -52,6 +52,25 @@ def test_a_follower_reads_on_over_writers_that_take_over_and_trims(cluster: Clus
     assert follower.wait(120) == INTERRUPTED
 
 
+def test_a_line_that_is_typed_reaches_a_follower_before_the_next_one(cluster: Cluster, tmp_path: Path) -> None:
+    out, pipe = tmp_path / "out", tmp_path / "pipe"
+    operate(cluster, tmp_path / "state", "log", "create", "typed", "-E", "3", "-W", "2", "-A", "2")
+    os.mkfifo(pipe)
+    environment = {"BKCTL_METADATA_URI": cluster.metadata_uri}
+    with out.open("w") as stdout:
+        command = ("log", "read", "typed", "--follow", "-o", "jsonl")
+        follower = start_bkctl(*command, stdout=stdout, variables=environment)
+    writer = start_bkctl("log", "append", "typed", "--from-file", str(pipe), variables=environment)
+    with pipe.open("wb", buffering=0) as lines:
+        for number in range(3):
+            lines.write(b"line %d\n" % number)
+            wait_until(lambda: len(followed(out)) > number, tell=out.read_text)  # noqa: B023  called at once
+    assert writer.wait(120) == 0
+    follower.kill()
+    follower.wait()
+    assert followed(out) == [(number, f"line {number}") for number in range(3)]
+
+
 def followed(out: Path) -> list[tuple[int, str]]:
     """Positions and texts of the whole lines that a follower has written."""
     rows = [json.loads(line) for line in out.read_text().splitlines(keepends=True) if line.endswith("\n")]

@@ -72,6 +72,24 @@ async def test_each_entry_ends_one_long_poll_and_nothing_else_is_asked(
     assert found == expected
 
 
+async def test_a_writer_that_pauses_tells_of_its_last_entries(listener: BookieListener, client: LedgerClient) -> None:
+    writer = await client.create(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1, lac_interval_s=0.01)
+    found: list[bytes] = []
+    follower = asyncio.create_task(collect(await client.open(writer.ledger_id), found))
+    expected: list[bytes] = []
+    for number in range(3):
+        burst = [b"entry %d of %d" % (each, number) for each in range(5)]
+        await asyncio.gather(*(writer.append(each) for each in burst))
+        expected.extend(burst)
+        await until(lambda: found == expected)
+    told = listener.measures.lac_writes.succeeded.count
+    assert told >= 3
+    await asyncio.sleep(0.1)
+    assert listener.measures.lac_writes.succeeded.count == told, "nothing new, nothing told"
+    await writer.close()
+    await asyncio.wait_for(follower, 300)
+
+
 async def test_a_closed_client_ends_its_followers(
     listener: BookieListener, client: LedgerClient, metadata_uri: str
 ) -> None:
