@@ -96,10 +96,14 @@ DECIDED = {
         BookieFailedError RegistrationError LedgerCollectedError
     """,
     3: "MisplacedLedgerError AdoptionRefusedError RefusedError CookieError UnpairedIndexError",
-    4: "NoNodeError ClusterNotFoundError NoSuchEntryError NoSuchLedgerError LedgerNotFoundError BookieNotFoundError",
+    4: """
+        NoNodeError ClusterNotFoundError NoSuchEntryError NoSuchLedgerError LedgerNotFoundError BookieNotFoundError
+        LogNotFoundError LogPositionError
+    """,
     5: """
         DirectoryLockedError DeletionPendingError PortInUseError ConflictError NodeExistsError BadVersionError
-        NotEmptyError FencedError LedgerExistsError LedgerClosedError LedgerFencedError
+        NotEmptyError FencedError LedgerExistsError LedgerClosedError LedgerFencedError LogExistsError
+        LogTakenOverError
     """,
     6: "MetadataUnavailableError MetadataOutageError SessionExpiredError",
     7: """

@@ -83,6 +83,9 @@ class Invocations:
         own = f"{stopped.directory}/ledgers/current/0.log"
         report = str(directory / "report")
         cluster.run("audit", "--out", report)
+        lines = directory / "lines"
+        lines.write_text("one\ntwo\n")
+        cluster.run("log", "create", "events", "-E", "2", "-W", "2", "-A", "2")
         self.calls: dict[str, tuple[str, ...]] = {
             "audit run": (),
             "audit show": (report,),
@@ -146,6 +149,13 @@ class Invocations:
             "ledger show": ("0",),
             "ledger verify": ("0", "1"),
             "ledger write-test": ("--entries", "2", "-E", "2", "-W", "2", "-A", "2"),
+            "log append": ("events", "--from-file", str(lines)),
+            "log create": ("others", "-n"),
+            "log delete": ("events", "-n"),
+            "log list": (),
+            "log read": ("events",),
+            "log show": ("events",),
+            "log trim": ("events", "--before", "1", "-n"),
             "metadata doctor": (),
             "recover failed-bookie": (stopped.id, "-n"),
             "recover ledger": ("0", "-n"),

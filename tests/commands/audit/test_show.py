@@ -93,14 +93,14 @@ def test_why_racks_could_not_be_judged_is_told(report: tuple[str, dict[str, obje
 
 
 def test_a_report_of_an_older_bkctl_is_shown(report: tuple[str, dict[str, object]], tmp_path: Path) -> None:
-    """It has no identity of the cluster, and does not say which bookies are to be started."""
+    """It has no identity of the cluster, and does not say which bookies are to be started or whether any repairs."""
     body = json.loads((Path(report[0]) / "report.json").read_text())
-    for name in ("metadata_uri", "instance_id"):
+    for name in ("metadata_uri", "instance_id", "is_repaired", "auditor"):
         del body["summary"][name]
     for row in body["under_replicated"]:
         del row["no_copy_bookies"]
     for row in body["bookies"]:
-        del row["maintenance_end_ms"], row["maintenance_user"]
+        del row["maintenance_end_ms"], row["maintenance_user"], row["deadline_ms"]
     (tmp_path / "report.json").write_text(json.dumps(body))
     shown = run_bkctl("audit", "show", str(tmp_path), "--compare", report[0], "-o", "table")
     assert shown.exit_code == FINDINGS, shown
@@ -111,7 +111,7 @@ def test_a_report_of_an_older_bkctl_is_shown(report: tuple[str, dict[str, object
 
 def test_the_severity_of_the_verdict_is_coloured(report: tuple[str, dict[str, object]]) -> None:
     shown = run_bkctl("audit", "show", report[0], "-o", "table", "--color", "always").stdout
-    assert shown.startswith("\x1b[33mwarning\x1b[0m: ")
+    assert shown.startswith("\x1b[1;31mcritical\x1b[0m: ")
 
 
 def test_what_is_no_report(tmp_path: Path) -> None:

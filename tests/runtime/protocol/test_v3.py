@@ -26,6 +26,7 @@ from bkctl.runtime.protocol.messages import (
     Junk,
     ListEntriesAnswer,
     ListEntriesCall,
+    LongPollRead,
     OtherAnswer,
     ReadAnswer,
     ReadCall,
@@ -52,6 +53,7 @@ STATUS_OF_NAME = {
     "EUNKNOWNLEDGERSTATE": Status.UNKNOWN_LEDGER_STATE,
 }
 FENCE_LEDGER = 1
+ENTRY_PIGGYBACK = 2
 ENTRY_PIGGYBACK = 2
 
 EXCHANGES = [
@@ -117,6 +119,9 @@ def expected_call(row: Row) -> Call:
                 [bytes.fromhex(inner["body"])],
             )
         case "READ_ENTRY":
+            if "previousLAC" in inner:
+                waiting = inner["previousLAC"], inner["timeOut"], inner.get("flag") == ENTRY_PIGGYBACK
+                return LongPollRead(txn_id, inner["ledgerId"], inner["entryId"], *waiting, is_high_priority)
             key = as_bytes(inner["masterKey"]) if inner.get("flag") == FENCE_LEDGER else None
             return ReadCall(txn_id, inner["ledgerId"], inner["entryId"], key, is_high_priority)
         case "READ_LAC":
