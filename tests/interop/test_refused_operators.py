@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -108,16 +109,19 @@ async def test_a_check_of_copies_without_a_login(cluster: JavaCluster, tmp_path:
     bookies = cluster.start_bookies(3, **SASL)
     ledger_id = await write_ledger(cluster, tmp_path, 3)
     (tmp_path / "bkctl.toml").write_text("[autorecovery]\ncheck_period_s = 5\ncheck_entries_percentage = 100\n")
-    daemon = RecoveryDaemon(cluster.metadata_uri, tmp_path / "daemon", BKCTL_CONFIG=str(tmp_path / "bkctl.toml"))
-    daemon.start()
-    try:
-        cluster.wait_until(lambda: "check of copies is not complete" in daemon.log)
-        metrics = daemon.metrics()
-    finally:
-        daemon.kill()
-    assert "18 copies, 0 bad, 18 unknown; 0 ledgers marked, 0 with lost entries" in daemon.log
-    assert f"ledger {ledger_id} has copies that were not read" in daemon.log
-    assert NEITHER in daemon.log
+    with tempfile.TemporaryDirectory(prefix="bkctl-") as directory:
+        config = str(tmp_path / "bkctl.toml")
+        daemon = RecoveryDaemon(cluster.metadata_uri, Path(directory), BKCTL_CONFIG=config)
+        daemon.start()
+        try:
+            cluster.wait_until(lambda: "check of copies is not complete" in daemon.log)
+            metrics = daemon.metrics()
+        finally:
+            daemon.kill()
+        log = daemon.log
+    assert "18 copies, 0 bad, 18 unknown; 0 ledgers marked, 0 with lost entries" in log
+    assert f"ledger {ledger_id} has copies that were not read" in log
+    assert NEITHER in log
     for bookie in bookies:
         assert metrics[f'bkctl_autorecovery_refused{{bookie="{bookie}"}}'] >= 1
     status = json.loads(cluster.run("status").stdout)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from bkctl.runtime.client import LedgerClient
 from tests.interop.java_cluster import JavaCluster
 from tests.processes import run_bkctl
 from tests.zookeeper_servers import secured_server
 
 LOGIN = "org.apache.zookeeper.server.auth.DigestLoginModule required"
 NO_LOGIN = "it serves only clients that use TLS or log in: set bookie_client.tls or bookie_client.sasl"
+
+
+async def create_empty_ledger(metadata_uri: str) -> int:
+    """An open ledger; no bookie is asked."""
+    async with await LedgerClient.connect(metadata_uri) as client:
+        writer = await client.create(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+        writer.abandon()
+        return writer.ledger_id
 
 
 def test_bookies_that_require_authentication(new_metadata_uri: Callable[[], str], tmp_path: Path) -> None:
@@ -27,7 +37,8 @@ def test_bookies_that_require_authentication(new_metadata_uri: Callable[[], str]
         written = cluster.run("ledger", "write-test", "--entries", "1", "-E", "1", "-W", "1", "-A", "1")
         assert (written.exit_code, written.stderr.splitlines()[-1]) == (11, sentence)
         assert sentence in cluster.run("bookie", "sanity", bookie_id).stderr
-        read = cluster.run("ledger", "read", "0", "--from-bookie", bookie_id)
+        ledger_id = asyncio.run(create_empty_ledger(cluster.metadata_uri))
+        read = cluster.run("ledger", "read", str(ledger_id), "--from-bookie", bookie_id)
         assert (read.exit_code, read.stderr.splitlines()[-1]) == (11, sentence)
 
 

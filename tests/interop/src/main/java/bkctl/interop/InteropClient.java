@@ -83,7 +83,7 @@ public final class InteropClient implements CommandLoop.Commands {
                 .withAckQuorumSize(request.get("ack_quorum_size").asInt())
                 .withDigestType(org.apache.bookkeeper.client.api.DigestType.valueOf(digestType(request).name()))
                 .withPassword(password(request))
-                .withWriteFlags(request.get("deferred_sync").asBoolean() ? EnumSet.of(WriteFlag.DEFERRED_SYNC) : WriteFlag.NONE)
+                .withWriteFlags(request.path("deferred_sync").asBoolean() ? EnumSet.of(WriteFlag.DEFERRED_SYNC) : WriteFlag.NONE)
                 .execute()
                 .get();
         writers.put(writer.getId(), writer);
