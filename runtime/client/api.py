@@ -129,7 +129,7 @@ class LedgerClient:
 
         Each entry goes to ``write_quorum_size`` of ``ensemble_size`` bookies, and is acknowledged once
         ``ack_quorum_size`` of them have stored it. ``ledger_id`` None: the next free one. ``lac_interval_s``: how long
-        after an acknowledgement followers are told of it if no other entry tells them (explicit LAC); None: not before
+        after an acknowledgement followers learn of it if no other entry follows (explicit LAC); None: not before
         the next entry or the close. Contacts no bookie.
 
         Raises, with nothing stored: ConfigurationError unless ensemble >= write quorum >= ack quorum > 0,

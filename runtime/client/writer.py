@@ -168,7 +168,7 @@ class LedgerWriter:
             self._lac_timer = self._ports.clock.call_later(self._lac_interval_s, self._tell_lac)
 
     def _note_told(self, told: asyncio.Future[None]) -> None:
-        """A failure harms nobody: an add, or the close, tells the same."""
+        """A failure does no harm: followers learn of the entry from the next one, or from the close."""
         if not told.cancelled() and (error := told.exception()) is not None:
             logger.debug("ledger %d: explicit LAC: %s", self.ledger_id, error)
 
