@@ -6,7 +6,7 @@ import base64
 import contextlib
 import enum
 from collections.abc import AsyncGenerator, Callable
-from typing import Annotated
+from typing import Annotated, Protocol, TypeVar
 
 import typer
 
@@ -17,13 +17,24 @@ from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from bkctl.commands.ledger.one_bookie import FoundCopies, open_copies
 from bkctl.commands.ledger.rows import bytes_text
 from bkctl.commands.parse import PASSWORD_HELP, parse_bookie_id, parse_entry_range, parse_ledger_id, read_password
-from bkctl.commands.rendering import Column, Table, plain
+from bkctl.commands.rendering import Column, Row, Table, plain
 from bkctl.commands.session import open_session
 from bkctl.runtime.client import LedgerClient, LedgerReader
 from bkctl.runtime.client.reader import Entry
 from bkctl.runtime.errors import BookieError, DigestMismatchError, LedgerReadError, NoSuchEntryError, NoSuchLedgerError
 
 _CELL_CHARACTERS_MAX = 100
+
+
+class _Entry(Protocol):
+    """An entry of a ledger or of a log."""
+
+    @property
+    def payload(self) -> bytes:
+        """What was appended."""
+
+
+EntryT = TypeVar("EntryT", bound=_Entry)
 
 
 def payload_cell(value: object) -> str:
@@ -78,7 +89,8 @@ async def read(
     span = parse_entry_range(entries)
     bookie_id = None if from_bookie is None else parse_bookie_id(from_bookie)
     if is_following:
-        _check_following(context, span, from_bookie, form)
+        _check_followed_ledger(span, from_bookie)
+        check_following(context, form)
     password = read_password(password_file)
     async with open_session(context, must_exist=False) as session:
         client = await session.client()
@@ -97,14 +109,16 @@ async def read(
     return Outcome.PARTIAL if found.is_partial else Outcome.OK
 
 
-def _check_following(
-    context: CommandContext, span: tuple[int, int | None], from_bookie: str | None, form: Form
-) -> None:
+def _check_followed_ledger(span: tuple[int, int | None], from_bookie: str | None) -> None:
     """InvalidArgumentError for what does not go together with ``--follow``."""
     if from_bookie is not None:
         raise InvalidArgumentError("--follow asks all bookies of the ledger: omit --from-bookie")
     if span[1] is not None:
         raise InvalidArgumentError("--follow ends with the ledger: omit LAST, as in 10-")
+
+
+def check_following(context: CommandContext, form: Form) -> None:
+    """InvalidArgumentError for the shared options that need the end of what is followed."""
     settings = context.settings
     if settings.sort is not None:
         raise InvalidArgumentError("--follow writes entries as they come: omit --sort")
@@ -114,29 +128,41 @@ def _check_following(
         )
 
 
+def _row(entry: Entry) -> Row:
+    return {"entry_id": str(entry.entry_id)}
+
+
 async def _print(
     context: CommandContext, entries: AsyncGenerator[Entry, None], form: Form, *, is_live: bool = False
 ) -> None:
+    await print_payloads(context, _TABLE, entries, form, _row, is_live=is_live)
+
+
+async def print_payloads(
+    context: CommandContext,
+    table: Table,
+    entries: AsyncGenerator[EntryT, None],
+    form: Form,
+    row_of: Callable[[EntryT], Row],
+    *,
+    is_live: bool = False,
+) -> None:
+    """Print entries as they come; the raw form writes nothing but their payloads. ``row_of``: what else is shown."""
     async with contextlib.aclosing(entries):
         if form is Form.RAW:
             async for entry in entries:
                 context.console.raw(entry.payload)
             return
-        with context.console.listing(_TABLE, is_live=is_live) as listing:
+        with context.console.listing(table, is_live=is_live) as listing:
             async for entry in entries:
                 if listing.is_full:
                     listing.truncate()
                     break
-                listing.add(
-                    {
-                        "entry_id": str(entry.entry_id),
-                        "size_bytes": len(entry.payload),
-                        "payload": payload_text(entry.payload, form),
-                    }
-                )
+                payload = entry.payload
+                listing.add({**row_of(entry), "size_bytes": len(payload), "payload": _payload_text(payload, form)})
 
 
-def payload_text(payload: bytes, form: Form) -> str:
+def _payload_text(payload: bytes, form: Form) -> str:
     """A payload in this encoding."""
     match form:
         case Form.HEX:

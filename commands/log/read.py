@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from typing import Annotated
 
 import typer
 
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
-from bkctl.commands.ledger.read import Form, payload_cell, payload_text
+from bkctl.commands.ledger.read import Form, check_following, payload_cell, print_payloads
 from bkctl.commands.log.access import LogName, log_nodes, parse_log_name
-from bkctl.commands.rendering import Column, Table
+from bkctl.commands.rendering import Column, Row, Table
 from bkctl.commands.session import open_session
-from bkctl.runtime.ledger_log.reader import LogReader
+from bkctl.runtime.ledger_log.reader import LogEntry, LogReader
 
 _TABLE = Table(
     "LogEntryList",
@@ -40,25 +39,13 @@ async def read(
 ) -> None:
     """Read the entries of a log in order, across its ledgers, without fencing its writer."""
     parse_log_name(name)
+    if follow:
+        check_following(context, form)
     async with open_session(context) as session:
         client = await session.client()
-        reader = LogReader(client, log_nodes(session), name)
-        async with aclosing(reader.entries(first, is_following=follow)) as entries:
-            if form is Form.RAW:
-                async for entry in entries:
-                    context.console.raw(entry.payload)
-                return
-            with context.console.listing(_TABLE, is_live=follow) as listing:
-                async for entry in entries:
-                    if listing.is_full:
-                        listing.truncate()
-                        break
-                    listing.add(
-                        {
-                            "position": entry.position,
-                            "ledger_id": str(entry.ledger_id),
-                            "entry_id": str(entry.entry_id),
-                            "size_bytes": len(entry.payload),
-                            "payload": payload_text(entry.payload, form),
-                        }
-                    )
+        entries = LogReader(client, log_nodes(session), name).entries(first, is_following=follow)
+        await print_payloads(context, _TABLE, entries, form, _row, is_live=follow)
+
+
+def _row(entry: LogEntry) -> Row:
+    return {"position": entry.position, "ledger_id": str(entry.ledger_id), "entry_id": str(entry.entry_id)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.log.access import LogName, log_nodes, parse_log_name
-from bkctl.commands.rendering import Column, Table
+from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.session import open_session
 from bkctl.runtime.errors import MetadataFormatError
 from bkctl.runtime.metadata.ledger_logs.format import LedgerLog
@@ -24,7 +24,7 @@ _LEDGERS = Table(
     "Ledgers",
     Column("ledger_id", "LEDGER", is_right=True),
     Column("first_position", "FIRST", is_right=True),
-    Column("created_ms", "CREATED MS", is_right=True, is_wide=True),
+    Column("created", "CREATED", is_wide=True),
 )
 
 
@@ -65,13 +65,13 @@ async def show(context: CommandContext, name: LogName) -> None:
         found = await log_nodes(session).read(name)
     log = found.value
     ledgers = [
-        {"ledger_id": str(each.ledger_id), "first_position": each.first_position, "created_ms": each.created_ms}
+        {"ledger_id": str(each.ledger_id), "first_position": each.first_position, "created": time_text(each.created_ms)}
         for each in log.ledgers
     ]
     body = {
         "name": name,
         "log_id": log.log_id,
-        "created_ms": log.created_ms,
+        "created": time_text(log.created_ms),
         "ensemble_size": log.ensemble_size,
         "write_quorum_size": log.write_quorum_size,
         "ack_quorum_size": log.ack_quorum_size,
@@ -79,7 +79,7 @@ async def show(context: CommandContext, name: LogName) -> None:
         "roll_s": log.roll_s,
         "first_position": log.first_position,
         "writer": None if log.writer is None else log.writer.name,
-        "writer_since_ms": None if log.writer is None else log.writer.since_ms,
+        "writer_since": None if log.writer is None else time_text(log.writer.since_ms),
         "released_ledgers": [str(each) for each in log.released],
         "is_deleted": log.is_deleted,
         "version": found.version,

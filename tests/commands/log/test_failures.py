@@ -16,7 +16,7 @@ from tests.until import wait_until
 pytestmark = pytest.mark.cluster
 
 ANSWERED = 300
-INTERRUPTED = 130
+USAGE, INTERRUPTED = 2, 130
 
 
 def operate(cluster: Cluster, state: Path, *arguments: str, code: int = 0) -> str:
@@ -69,6 +69,13 @@ def test_a_line_that_is_typed_reaches_a_follower_before_the_next_one(cluster: Cl
     follower.kill()
     follower.wait()
     assert followed(out) == [(number, f"line {number}") for number in range(3)]
+
+
+@pytest.mark.parametrize("options", [("-o", "json"), ("-o", "yaml"), ("--sort", "position")])
+def test_a_follower_of_a_log_refuses_what_needs_its_end(options: tuple[str, ...]) -> None:
+    refused = run_bkctl("log", "read", "any", "--follow", *options, BKCTL_METADATA_URI="zk://127.0.0.1:1/ledgers")
+    assert refused.exit_code == USAGE, refused
+    assert refused.stderr.startswith("error: --follow writes ")
 
 
 def followed(out: Path) -> list[tuple[int, str]]:

@@ -244,7 +244,7 @@ async def test_a_kill_behind_an_answered_force_keeps_the_entries_and_the_explici
 async def test_a_force_is_answered_behind_the_sync_of_all_adds_that_were_answered(
     bookie: BookieUnderTest, tmp_path: Path
 ) -> None:
-    """Adds with deferred sync are answered when their bytes are written, and ordinary ones beside them when synced."""
+    """Adds with deferred sync are answered when their bytes are written, and ordinary ones next to them when synced."""
     log = tmp_path / "strace.log"
     ordinary = range(10_000, 10_300)
     async with bookie.running(strace(log)) as (process, peer), peer_of(bookie.port) as writer:

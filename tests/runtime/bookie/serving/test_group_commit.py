@@ -239,7 +239,7 @@ async def test_the_measures_say_why_groups_were_complete(tmp_path: Path) -> None
 
 
 async def test_adds_with_deferred_sync_are_answered_between_write_and_sync(tmp_path: Path) -> None:
-    """The others of the group, and whoever forces the ledger, after it; the next group is written behind the sync."""
+    """The other adds of the group, and a force of the ledger, are answered after it. The next group is written then."""
     async with committing(tmp_path) as running:
         gate = running.disk.close_gate("sync")
         running.add(0)
