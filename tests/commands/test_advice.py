@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.battery]
 
 DRAIN = re.compile("to move its ledgers: (bkctl bookie drain [^ \n]+)")
 CLOSE = re.compile("(bkctl ledger close [0-9]+) closes it now")
-DELETE = re.compile("(bkctl ledger delete [0-9]+) removes the ledger")
+DELETE = re.compile("if its disks are lost, (bkctl ledger delete [0-9]+) removes the ledger")
+"""Not also a command that reads what is left: nothing is."""
 TRIGGER = re.compile("(bkctl autorecovery trigger) starts a check now")
 
 
@@ -112,8 +113,13 @@ def has_the_only_copy(cluster: Cluster, bookie_id: str, ledger_id: str) -> None:
     assert (first["part"], first["finding"]) == ("no_live_copy", f"1 ledger has no live copy; start {bookie_id}")
     assert (second["part"], second["command"]) == ("bookies_down", f"bkctl recover failed-bookie {bookie_id}")
     assert cluster.bookie(bookie_id).directory in run_printed(cluster, first["command"]).stdout
+    explained = cluster.run("ledger", "explain", ledger_id, "-o", "table").stdout.splitlines()[0]
+    assert explained.startswith(f"ledger {ledger_id} is unavailable: start {bookie_id} if its disks still exist")
+    shown = cluster.run("status", "-o", "table").stdout.splitlines()[0]
+    assert shown == f"critical: 1 ledger has no live copy; start {bookie_id}"
+    assert cluster.run("audit", "-o", "table").stdout.splitlines()[0] == shown
     steps = cluster.run("ledger", "explain", ledger_id, "-o", "json").json()["next_steps"]
-    assert steps[0].startswith(f"start {bookie_id} if their disks still exist")
+    assert steps[0].startswith(f"start {bookie_id} if its disks still exist")
     cluster.start_bookie(bookie_id)
     assert findings(cluster).keys() == {"no_auditor"}
 
