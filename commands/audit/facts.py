@@ -22,8 +22,8 @@ from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.judge.cluster_status import BookieFacts
 from bkctl.runtime.replication.survey.status import ask_bookies
 
-_ANSWER_TIMEOUT_S = 1.5
-"""Longest wait for the answer of a bookie, as of ``bkctl status``."""
+_ANSWER_TIMEOUT_S = 5.0
+"""Longest wait for the answer of a bookie: longer than that of the status, because a report is kept."""
 
 
 def parse_losses(texts: Iterable[str]) -> tuple[Loss, ...]:
