@@ -17,7 +17,6 @@ from bkctl.commands.watch import IntervalOption, WatchOption, keep_looking, pars
 from bkctl.runtime.errors import MetadataUnavailableError
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
 from bkctl.runtime.net.loop import LoopClock
-from bkctl.runtime.replication.judge.advice import Advice
 from bkctl.runtime.replication.judge.cluster_status import (
     BookieFacts,
     ClusterFacts,
@@ -114,7 +113,8 @@ def _print(context: CommandContext, watched: _WatchedStatus) -> Outcome:
         for each in findings
     ]
     if console.is_for_people:
-        console.record("ClusterStatus", _screen(context, watched, severity, findings))
+        console.verdict(severity, findings[0].sentence if findings else "nothing is wrong")
+        console.record("ClusterStatus", _screen(context, watched))
         console.table(_FINDINGS, rows)
     else:
         body = _body(context, watched, severity)
@@ -220,14 +220,11 @@ def _state(bookie: BookieFacts) -> str:
 # --- the screen ----------------------------------------------------------------------------------------------------
 
 
-def _screen(
-    context: CommandContext, watched: _WatchedStatus, severity: Severity | None, findings: list[Advice]
-) -> dict[str, object]:
+def _screen(context: CommandContext, watched: _WatchedStatus) -> dict[str, object]:
     """One line of text for each question, in the order in which a person asks them."""
     status = watched.status
     answer = "does not answer" if status.zookeeper_ms is None else f"answers in {status.zookeeper_ms:.0f} ms"
     lines: dict[str, object] = {
-        "status": f"{word(severity)}, {counted(len(findings), 'finding')}",
         "cluster": context.settings.metadata_uri,
         "zookeeper": answer,
     }

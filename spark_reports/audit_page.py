@@ -7,6 +7,7 @@ policy forbids it to load anything.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,13 @@ import msgspec
 from markupsafe import Markup
 
 from bkctl.runtime.replication.cluster_audit.comparison import AuditChanges, compare
-from bkctl.runtime.replication.cluster_audit.findings import audit_findings, audit_verdict
+from bkctl.runtime.replication.cluster_audit.findings import (
+    AuditFinding,
+    audit_findings,
+    audit_verdict,
+    bookie_severities,
+    state_severities,
+)
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport, AuditSummary, BookieReplication
 from bkctl.spark_reports.charts import Bar, Scale, bar_chart, stacked_bar
 from bkctl.spark_reports.page_tables import (
@@ -24,7 +31,7 @@ from bkctl.spark_reports.page_tables import (
     page_tables,
     time_words,
 )
-from bkctl.storage.severity import OK
+from bkctl.storage.severity import OK, Severity, word
 from bkctl.storage.words import duration, size
 
 if TYPE_CHECKING:
@@ -38,17 +45,20 @@ _SHORT_NUMBER_MAX = 10
 """The same of numbers with their units; times break between date and time."""
 
 _TILES = {
-    "replicated": ("replicated", "good", "Every write set has as many live copies as its write quorum (Qw)."),
-    "empty": ("empty", "neutral", "Closed without entries: nothing can be lost."),
-    "under_replicated": ("under-replicated", "warning", "Some entries have fewer live copies than Qw, but at least as "
+    "replicated": ("replicated", "Every write set has as many live copies as its write quorum (Qw)."),
+    "empty": ("empty", "Closed without entries: nothing can be lost."),
+    "under_replicated": ("under-replicated", "Some entries have fewer live copies than Qw, but at least as "
         "many as the ack quorum (Qa)."),
-    "at_risk": ("at risk", "at-risk", "Some entries have fewer live copies than Qa, but at least one."),
-    "unavailable": ("unavailable", "critical", "Some entries have no live copy, but a bookie that has one may come "
+    "at_risk": ("at risk", "Some entries have fewer live copies than Qa, but at least one."),
+    "unavailable": ("unavailable", "Some entries have no live copy, but a bookie that has one may come "
         "back."),
-    "lost": ("lost", "lost", "Some entries have no copy on a bookie that is registered or has a cookie."),
-    "unreadable": ("unreadable", "unknown", "The metadata cannot be read, so the copies are unknown."),
+    "lost": ("lost", "Some entries have no copy on a bookie that is registered or has a cookie."),
+    "unreadable": ("unreadable", "The metadata cannot be read, so the copies are unknown."),
 }  # fmt: skip
-"""Each ledger counts in one of these, by its worst write set: name, colour, and what it means."""
+"""Each ledger counts in one of these, by its worst write set: name, and what it means."""
+
+_KINDS = {"replicated": OK, "empty": "quiet"}
+"""Colours of tiles that no finding is about; the others have those of their findings' severity."""
 
 _PROPERTIES = {
     "one_copy": ("one live copy left", "Some entries have one live copy, although they should have more."),
@@ -65,8 +75,6 @@ _PROPERTIES = {
     "write_quorum_one": ("with a write quorum of 1", "Each entry has one copy by design."),
 }  # fmt: skip
 """Counts of ledgers that may overlap: name, and what it means."""
-
-_MODE_KINDS = {"writable": "good", "read_only": "warning", "unregistered": "critical"}
 
 
 class PageCount(msgspec.Struct, frozen=True):
@@ -91,10 +99,10 @@ def report_page(report: AuditReport, before: AuditReport | None = None) -> str:
     findings = audit_findings(report)
     verdict = audit_verdict(report, findings)
     changes = None if before is None else compare(before, report)
-    tiles, reasons = page_tiles(summary), ledger_reasons(report)
+    tiles, reasons = page_tiles(summary, findings), ledger_reasons(report)
     return _template().render(
         verdict=verdict,
-        severity=OK if verdict.severity is None else verdict.severity.value,
+        severity=word(verdict.severity),
         findings=findings,
         judged_at=time_words(summary.judged_at_ms),
         file_written=None if summary.file_written_ms is None else time_words(summary.file_written_ms),
@@ -125,11 +133,12 @@ def report_page(report: AuditReport, before: AuditReport | None = None) -> str:
     )
 
 
-def page_tiles(summary: AuditSummary) -> list[PageCount]:
+def page_tiles(summary: AuditSummary, findings: Sequence[AuditFinding]) -> list[PageCount]:
     """Numbers of ledgers that add up to all of them."""
+    kinds = _KINDS | {state: found.value for state, found in state_severities(findings).items()}
     values = {kind: getattr(summary, kind) for kind in _TILES}
     values["unavailable"] -= values["lost"]
-    return [PageCount(label, values[key], meaning, kind) for key, (label, kind, meaning) in _TILES.items()]
+    return [PageCount(label, values[key], meaning, kinds.get(key, "quiet")) for key, (label, meaning) in _TILES.items()]
 
 
 def _properties(summary: AuditSummary) -> list[PageCount]:
@@ -184,8 +193,9 @@ def _charts(report: AuditReport) -> list[PageChart]:
         for each in report.open_ages
         if (count := each.open_ledgers + each.in_recovery_ledgers)
     ]
+    severities = bookie_severities(report)
     charts = [
-        ("Bytes by bookie", in_bytes, [_bookie_bar(each) for each in by_bytes]),
+        ("Bytes by bookie", in_bytes, [_bookie_bar(each, severities.get(each.bookie_id)) for each in by_bytes]),
         ("Bytes by rack", in_bytes, [_bytes_bar(each.rack or "unknown", each.payload_bytes) for each in report.racks]),
         ("Bytes by owner", in_bytes, [_bytes_bar(each.owner, each.copy_bytes) for each in report.owners]),
         ("Ledgers that are not closed, by age", Scale("ledgers", "{:,}".format), ages),
@@ -201,9 +211,11 @@ def _chart_title(title: str, bars: int) -> str:
     return title if bars <= CHART_BARS_MAX else f"{title}: {CHART_BARS_MAX} of {bars:,}"
 
 
-def _bookie_bar(bookie: BookieReplication) -> Bar:
+def _bookie_bar(bookie: BookieReplication, severity: Severity | None) -> Bar:
     label = bookie.bookie_id if bookie.mode == "writable" else f"{bookie.bookie_id}, {bookie.mode.replace('_', '-')}"
-    return _bytes_bar(label, bookie.payload_bytes, _MODE_KINDS[bookie.mode])
+    if bookie.no_answer is not None or bookie.refusal is not None:
+        label += ", does not answer" if bookie.refusal is None else ", answers with an error"
+    return _bytes_bar(label, bookie.payload_bytes, word(severity))
 
 
 def _bytes_bar(label: str, value: int, kind: str = "neutral") -> Bar:

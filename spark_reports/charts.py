@@ -62,10 +62,10 @@ def bar_chart(bars: Sequence[Bar], title: str, scale: Scale) -> Markup:
 
 
 def stacked_bar(parts: Sequence[Bar], title: str, scale: Scale) -> Markup:
-    """The parts of a whole in one bar, in proportion; parts of size 0 are left out."""
+    """The parts of a whole in one bar, in proportion; parts of size 0 are left out. Neighbours may have one colour."""
     total = sum(part.value for part in parts)
     marks = [0, 25, 50, 75, 100]
-    pieces, begin = [], 0.0
+    pieces, gaps, begin = [], [], 0.0
     for part in parts:
         width = 100 * part.value / (total or 1)
         if part.value:
@@ -74,8 +74,11 @@ def stacked_bar(parts: Sequence[Bar], title: str, scale: Scale) -> Markup:
                     '<rect class="part {}" x="{:.3f}%" y="0" width="{:.3f}%" height="{}"><title>{}: {}</title></rect>'
                 ).format(part.kind, begin, width, _STACK_PX, part.label, part.text)
             )
+            if begin:
+                gap = Markup('<line class="gap" x1="{0:.3f}%" x2="{0:.3f}%" y1="0" y2="{1}"/>')
+                gaps.append(gap.format(begin, _STACK_PX))
         begin += width
-    return _svg(title, _STACK_PX + _SCALE_PX, _scale(marks, scale, _STACK_PX) + Markup("").join(pieces))
+    return _svg(title, _STACK_PX + _SCALE_PX, _scale(marks, scale, _STACK_PX) + Markup("").join([*pieces, *gaps]))
 
 
 def _scale(marks: Sequence[int], scale: Scale, height_px: int) -> Markup:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from bkctl.commands.audit.earlier import read_earlier
 from bkctl.commands.audit.facts import AuditQuestions, parse_losses, read_facts, with_request
 from bkctl.commands.audit.file import URI_MARK, audit_file, open_cluster_file
-from bkctl.commands.audit.findings import verdict
 from bkctl.commands.audit.ledger_progress import LedgerProgress
 from bkctl.commands.audit.on_spark import audit_on_spark
+from bkctl.commands.audit.outcome import outcome
 from bkctl.commands.audit.tables import PrintedAudit, print_report, require_order
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
@@ -54,7 +54,7 @@ def execute(context: CommandContext, given: AuditInput, kinds: Sequence[str]) ->
     _finish_files(context, report, request, out)
     seconds = round(time.monotonic() - started_s, 3)
     print_report(context, PrintedAudit(report, out, seconds, request.before, bool(request.losses)))
-    return verdict(context, report.summary, kinds)
+    return outcome(context, report, kinds)
 
 
 def _finish_files(context: CommandContext, report: AuditReport, request: AuditQuestions, out: str | None) -> None:

@@ -15,10 +15,15 @@ from bkctl.runtime.errors import BookieNotFoundError, ConfigurationError
 from bkctl.runtime.metadata.cluster.root import read_instance_id
 from bkctl.runtime.metadata.replication.marks import list_marked_ids
 from bkctl.runtime.metadata.replication.recovery_status import read_recovery_status
-from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
+from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_note
 from bkctl.runtime.replication.cluster_audit.comparison import require_comparable
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies, Loss, parse_loss
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
+from bkctl.runtime.replication.judge.cluster_status import BookieFacts
+from bkctl.runtime.replication.survey.status import ask_bookies
+
+_ANSWER_TIMEOUT_S = 5.0
+"""Longest wait for the answer of a bookie: longer than that of the status, because a report is kept."""
 
 
 def parse_losses(texts: Iterable[str]) -> tuple[Loss, ...]:
@@ -37,9 +42,18 @@ class AuditQuestions(NamedTuple):
     path: str = ""
 
 
-async def read_facts(context: CommandContext, session: Session) -> AuditFacts:
-    """The bookies now; ConfigurationError if a source of racks that the settings name cannot be read."""
+async def read_facts(context: CommandContext, session: Session, *, is_live: bool = True) -> AuditFacts:
+    """The bookies now; ConfigurationError if a source of racks that the settings name cannot be read.
+
+    ``is_live``: registered bookies are asked whether they answer; those in a file are not.
+    """
     registrations = await session.registrations.snapshot()
+    with_cookie = frozenset(await session.registrations.with_cookie())
+    asked: tuple[BookieFacts, ...] = ()
+    if is_live:
+        pool = session.bookies(timeout_max_s=_ANSWER_TIMEOUT_S)
+        asked = await ask_bookies(pool, registrations, with_cookie, _ANSWER_TIMEOUT_S)
+    problems = {each.bookie_id: (each.problem, each.is_refusing) for each in asked if each.problem is not None}
     survey = None
     try:
         survey = await (await session.client()).ports.placement.survey(registrations.writable)
@@ -48,17 +62,22 @@ async def read_facts(context: CommandContext, session: Session) -> AuditFacts:
             raise
         context.console.warn(f"racks are unknown: {error}")
     recovery = await read_recovery_status(session.store, session.root, session.foreign)
-    is_enabled = await ReplicationSwitches(session.store, session.root).switched_off() is None
+    off = await session.switches.switched_off()
     return AuditFacts(
         registrations=registrations,
         now_ms=session.now_ms,
         metadata_uri=context.settings.metadata_uri,
         instance_id=await read_instance_id(session.store, session.root),
-        with_cookie=frozenset(await session.registrations.with_cookie()),
+        with_cookie=with_cookie,
         maintenance=recovery.maintenance,
         deadlines=recovery.deadlines,
         auditor=None if recovery.auditor is None else recovery.auditor.bookie_id,
-        is_repaired=is_enabled and (recovery.auditor is not None or await _is_any_marked(session)),
+        is_repaired=off is None and (recovery.auditor is not None or await _is_any_marked(session)),
+        off_since_ms=None if off is None else off.since_ms,
+        off_note=SwitchNote() if off is None else decode_note(off.note),
+        is_auditor_elected=recovery.auditor is not None,
+        no_answer={bookie_id: problem for bookie_id, (problem, is_refusing) in problems.items() if not is_refusing},
+        refusals={bookie_id: problem for bookie_id, (problem, is_refusing) in problems.items() if is_refusing},
         survey=survey,
     )
 

@@ -115,7 +115,7 @@ async def _describe(
         )
     async with AsyncExitStack() as at_end:
         session = Session(context, store, MetadataUri(servers="", root=root, tree=cluster.tree), at_end)
-        facts = await read_facts(context, session)
+        facts = await read_facts(context, session, is_live=False)
     from_file = {"ledgers_from": ledgers_from, "bookies_from": ledgers_from, "skipped_snapshots": skipped}
     from_file |= {"file_written_ms": written_ms}
     return cluster, msgspec.structs.replace(facts, **from_file)

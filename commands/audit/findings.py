@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
-from bkctl.commands.context import CommandContext
-from bkctl.commands.errors import InvalidArgumentError, Outcome
-from bkctl.commands.rendering import time_text
-from bkctl.storage.words import counted, duration
-
-if TYPE_CHECKING:
-    from bkctl.runtime.replication.cluster_audit.tables import AuditSummary
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.storage.severity import Severity
 
 FINDING_KINDS = (
     "unavailable", "lost", "at_risk", "one_copy", "under_replicated", "unclosable", "unwritable", "unreplaceable",
@@ -21,12 +15,17 @@ FINDING_KINDS = (
 )  # fmt: skip
 """Counts of ledgers in ``AuditSummary``, the worst first."""
 
-FAIL_ON_DEFAULT = "unavailable,at_risk,under_replicated"
+FAIL_ON_DEFAULT = "warning"
+SEVERITY_KINDS = {each.value: each for each in (Severity.WARNING, Severity.CRITICAL)}
+"""Kinds too: any finding that is this or worse."""
 
 FailOn: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--fail-on", metavar="KIND,...", show_default=False, help="Findings for exit code 10 (default: missing copies)"
+        "--fail-on",
+        metavar="KIND,...",
+        show_default=False,
+        help="Findings for exit code 10 (default: warning)",
     ),
 ]
 
@@ -35,40 +34,7 @@ def parse_fail_on(text: str) -> tuple[str, ...]:
     """The kinds in the value of ``--fail-on``; InvalidArgumentError."""
     kinds = tuple(kind.strip().replace("-", "_") for kind in text.split(","))
     for kind in kinds:
-        if kind not in FINDING_KINDS:
-            raise InvalidArgumentError(f"--fail-on {kind!r}: choose from {', '.join(FINDING_KINDS)}")
+        if kind not in SEVERITY_KINDS and kind not in FINDING_KINDS:
+            choices = ", ".join((*SEVERITY_KINDS, *FINDING_KINDS))
+            raise InvalidArgumentError(f"--fail-on {kind!r}: choose from {choices}")
     return kinds
-
-
-def verdict(context: CommandContext, summary: AuditSummary, kinds: Sequence[str]) -> Outcome:
-    """FINDINGS if a ledger is of one of the kinds, or if it is unknown whether one is.
-
-    A report of an older snapshot than the newest never passes as one of the cluster.
-    """
-    if summary.file_written_ms is not None and context.console.is_for_people:
-        age = duration(max(0, summary.judged_at_ms - summary.file_written_ms) // 1000)
-        context.console.say(
-            f"{summary.ledgers_from} is of {time_text(summary.file_written_ms)}, {age} before the audit: of the "
-            f"{counted(summary.ledgers, 'ledger')}, {summary.as_of_file:,} are as of that time, and so are "
-            f"{summary.replicated_as_of_file:,} of the {summary.replicated:,} replicated ones"
-        )
-    if summary.skipped_snapshots:
-        context.console.warn(
-            f"{counted(summary.skipped_snapshots, 'newer snapshot')} could not be read, and the report is of "
-            f"{summary.ledgers_from}: so the exit code is that of a finding"
-        )
-    if summary.not_looked_up:
-        context.console.warn(
-            f"{counted(summary.not_looked_up, 'ledger')} with findings that miss no copy were not looked up in "
-            "ZooKeeper, because there are too many: the report has their state in the file"
-        )
-    counts = {kind: getattr(summary, kind) for kind in kinds}
-    for kind, count in counts.items():
-        if count is None:
-            context.console.warn(
-                f"{kind} is unknown: no rack is known, or all registered bookies are in one; so the exit code is that "
-                "of a finding"
-            )
-    is_unsure = summary.unreadable > 0 or summary.skipped_snapshots > 0
-    is_found = is_unsure or any(count is None or count > 0 for count in counts.values())
-    return Outcome.FINDINGS if is_found else Outcome.OK

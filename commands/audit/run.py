@@ -50,7 +50,8 @@ def audit(
     """Count live copies, and list under-replicated ledgers.
 
     Copies are counted by metadata and registered bookies; bkctl ledger verify reads the entries. -o csv has one row,
-    and -o name one id, for each ledger that misses copies or cannot be read.
+    and -o name one id, for each ledger that misses copies or cannot be read. Exits with 10 if a finding is a warning or
+    worse.
     """
     for option, value in (("--cores", cores), ("--master", master)):
         if value is not None and not is_spark:

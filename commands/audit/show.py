@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from bkctl.commands.audit.earlier import Compare, read_earlier, read_stored
-from bkctl.commands.audit.findings import FAIL_ON_DEFAULT, FailOn, parse_fail_on, verdict
+from bkctl.commands.audit.findings import FAIL_ON_DEFAULT, FailOn, parse_fail_on
+from bkctl.commands.audit.outcome import outcome
 from bkctl.commands.audit.tables import PrintedAudit, print_report, require_order
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
@@ -33,4 +34,4 @@ def show(
     if before is not None:
         require_comparable(before, report.summary.instance_id, path)
     print_report(context, PrintedAudit(report, directory, before=before))
-    return verdict(context, report.summary, kinds)
+    return outcome(context, report, kinds)

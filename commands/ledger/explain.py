@@ -116,6 +116,9 @@ def _print(
     lists = console.cut({"bookies": members, "copies": copies, "outside": outside, "candidates": candidates})
     details = {**lists, "problems": list(found.problems), "next_steps": list(found.next_steps)}
     body = _body(stored, facts, found)
+    is_well = not found.problems and found.is_closable is not False
+    first = "no problem was found" if is_well else found.next_steps[0]
+    console.sentences(f"ledger {facts.ledger_id} is {found.replication.value.replace('_', '-')}: {first}")
     console.record(
         "LedgerExplanation",
         body,

@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.battery]
 
 DRAIN = re.compile("to move its ledgers: (bkctl bookie drain [^ \n]+)")
 CLOSE = re.compile("(bkctl ledger close [0-9]+) closes it now")
-DELETE = re.compile("(bkctl ledger delete [0-9]+) removes the ledger")
+DELETE = re.compile("if its disks are lost, (bkctl ledger delete [0-9]+) removes the ledger")
+"""Not also a command that reads what is left: nothing is."""
 TRIGGER = re.compile("(bkctl autorecovery trigger) starts a check now")
 
 
@@ -112,8 +113,13 @@ def has_the_only_copy(cluster: Cluster, bookie_id: str, ledger_id: str) -> None:
     assert (first["part"], first["finding"]) == ("no_live_copy", f"1 ledger has no live copy; start {bookie_id}")
     assert (second["part"], second["command"]) == ("bookies_down", f"bkctl recover failed-bookie {bookie_id}")
     assert cluster.bookie(bookie_id).directory in run_printed(cluster, first["command"]).stdout
+    explained = cluster.run("ledger", "explain", ledger_id, "-o", "table").stdout.splitlines()[0]
+    assert explained.startswith(f"ledger {ledger_id} is unavailable: start {bookie_id} if its disks still exist")
+    shown = cluster.run("status", "-o", "table").stdout.splitlines()[0]
+    assert shown == f"critical: 1 ledger has no live copy; start {bookie_id}"
+    assert cluster.run("audit", "-o", "table").stdout.splitlines()[0] == shown
     steps = cluster.run("ledger", "explain", ledger_id, "-o", "json").json()["next_steps"]
-    assert steps[0].startswith(f"start {bookie_id} if their disks still exist")
+    assert steps[0].startswith(f"start {bookie_id} if its disks still exist")
     cluster.start_bookie(bookie_id)
     assert findings(cluster).keys() == {"no_auditor"}
 
@@ -176,6 +182,25 @@ def is_lost_with_the_only_copy(cluster: Cluster, bookie_id: str, ledger_id: str)
     run_printed(cluster, found["bookies_unreferenced"]["command"], "--yes")
 
 
+def without_age(finding: dict[str, Any]) -> tuple[str, str, str]:
+    """Severity, sentence and command, without how long it has been so."""
+    return finding["severity"], re.sub(r" for \d[^(;]*", "", finding["finding"]), finding["command"]
+
+
+def only_in_maintenance_is_no_failure(cluster: Cluster, bookie_id: str) -> None:
+    """The exit codes are those of the status; ``--fail-on`` may ask for more."""
+    succeed(cluster, "autorecovery", "maintenance", "start", bookie_id, "--for", "48h")
+    cluster.stop_bookie(bookie_id)
+    assert succeed(cluster, "status", "-o", "json").json()["severity"] == "information"
+    audited = succeed(cluster, "audit", "-o", "table").stdout.splitlines()[0]
+    assert audited.startswith("information: 1 ledger has ")
+    assert "is in maintenance until" in audited
+    assert cluster.run("audit", "--fail-on", "at_risk").exit_code == 10
+    succeed(cluster, "audit", "--fail-on", "critical,unavailable")
+    cluster.start_bookie(bookie_id)
+    succeed(cluster, "autorecovery", "maintenance", "end", bookie_id)
+
+
 def test_autorecovery_is_started_and_its_auditor_waited_for(cluster: Cluster) -> None:
     ledger_id = write(cluster, 2)
     lost = ensemble_of(cluster, ledger_id)[0]
@@ -184,6 +209,7 @@ def test_autorecovery_is_started_and_its_auditor_waited_for(cluster: Cluster) ->
     try:
         wait_until(lambda: not findings(cluster))
         succeed(cluster, "autorecovery", "delay", "set", "3600")
+        only_in_maintenance_is_no_failure(cluster, lost)
         cluster.stop_bookie(lost)
         found = wait_until(lambda: findings(cluster).get("deadlines"))
         assert found is not None
@@ -194,12 +220,11 @@ def test_autorecovery_is_started_and_its_auditor_waited_for(cluster: Cluster) ->
         assert audited["deadlines"]["finding"].split(", in ")[0] == found["finding"].split(", in ")[0]
         assert (audited["deadlines"]["severity"], audited["at_risk"]["severity"]) == (found["severity"], "warning")
         succeed(cluster, "autorecovery", "disable", "--yes")
-        assert (
-            audit_findings(cluster)["at_risk"]["severity"]
-            == findings(cluster)["bookies_down"]["severity"]
-            == "critical"
-        )
-        succeed(cluster, "autorecovery", "enable", "--yes")
+        audited, shown = audit_findings(cluster), findings(cluster)
+        assert audited["at_risk"]["severity"] == shown["bookies_down"]["severity"] == "critical"
+        assert without_age(audited["autorecovery_disabled"]) == without_age(shown["autorecovery_disabled"])
+        run_printed(cluster, audited["autorecovery_disabled"]["command"], "--yes")
+        assert "autorecovery_disabled" not in audit_findings(cluster)
         run_printed(cluster, found["command"])
         run_printed(cluster, next_step(cluster, ledger_id, TRIGGER))
         wait_until(lambda: "bookies_unreferenced" in findings(cluster))

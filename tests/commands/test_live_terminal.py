@@ -59,7 +59,7 @@ def shows_another_time(before: list[str], screen: str) -> bool:
 
 
 def is_cut_to(rows: int, screen: str) -> bool:
-    return ("more lines" in screen) == (rows == 10) and "status " in screen
+    return ("more lines" in screen) == (rows == 10) and "critical: " in screen
 
 
 def require_one_frame(text: str) -> None:
@@ -193,7 +193,7 @@ def test_each_look_of_a_watch_replaces_the_one_before(damaged: tuple[Cluster, st
             terminal.resize(width, rows)
             terminal.wait(partial(is_cut_to, rows))
             assert terminal.text().count("answers in") <= 1, terminal.text()
-            assert len(re.findall(r"^status ", terminal.text(), re.MULTILINE)) == 1, terminal.text()
+            assert len(re.findall(r"^critical: ", terminal.text(), re.MULTILINE)) == 1, terminal.text()
         terminal.press("C-z")
         terminal.wait_for("Stopped")
         assert "answers in" not in terminal.wait_for_prompt()

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -136,6 +137,41 @@ def test_status_of_a_cluster_before_and_after_things_fail(start_cluster: Callabl
             await asyncio.to_thread(_watch, cluster, lambda: asyncio.run(_clear(cluster.metadata_uri)))
 
     asyncio.run(look())
+
+
+def test_an_audit_knows_what_the_status_knows_about_bookies_that_hang(start_cluster: Callable[..., Cluster]) -> None:
+    cluster = start_cluster(3, session_ms=120_000)
+    assert cluster.run("ledger", "write-test", "--ledgers", "2", "-E", "3", "-W", "3").exit_code == 0
+    silent, down = cluster.bookies[:2]
+
+    def findings(command: str) -> dict[str, dict[str, object]]:
+        return {each["part"]: each for each in cluster.run(command, "-o", "json").json()["findings"]}
+
+    def agree(severity: str) -> None:
+        """The audit also counts the ledgers."""
+        by_status, by_audit = findings("status"), findings("audit")
+        for key in ("severity", "finding", "command"):
+            assert by_audit["bookies_silent"][key] == by_status["bookies_silent"][key]
+        assert by_audit["bookies_silent"]["severity"] == severity
+
+    out = f"{cluster.directory}/report"
+    os.kill(silent.pid, signal.SIGSTOP)
+    try:
+        agree("warning")
+        audited = cluster.run("audit", "--out", out, "-o", "table")
+        cluster.stop_bookie(down.id)
+        agree("critical")
+        assert findings("audit")["under_replicated"]["severity"] == findings("status")["bookies_down"]["severity"]
+    finally:
+        os.kill(silent.pid, signal.SIGCONT)
+    sentence = f"warning: bookie {silent.id} is registered, but did not answer"
+    assert (audited.exit_code, audited.stdout.splitlines()[0]) == (10, sentence)
+    shown = cluster.run("audit", "show", out, "-o", "table")
+    assert (shown.exit_code, shown.stdout.splitlines()[0]) == (10, sentence)
+    assert f"{silent.id}, does not answer" in (Path(out) / "report.html").read_text()
+    cluster.start_bookie(down.id)
+    again = cluster.run("audit", "-o", "table")
+    assert (again.exit_code, again.stdout.splitlines()[0]) == (0, "ok: all 2 ledgers have every copy")
 
 
 def test_after_a_complete_recovery_the_bookie_is_only_noted(start_cluster: Callable[..., Cluster]) -> None:

@@ -77,6 +77,25 @@ def test_every_ledger_is_in_one_tile() -> None:
     assert list(tiles) == ["replicated", "empty", "under-replicated", "at risk", "unavailable", "lost", "unreadable"]
 
 
+def test_tiles_have_the_colour_of_the_severity() -> None:
+    """Ledgers that the auditor repairs are a warning, as the verdict says; red is for what is critical."""
+    facts = AuditFacts(registrations=Registrations(tuple(BOOKIES[:4]), ()), now_ms=1_700_000_000_000, is_repaired=True)
+    counter = AuditCounter(facts)
+    for ledger_id, size in enumerate((3, 2, 3)):
+        metadata = ledger({0: (*BOOKIES[: size - 1], BOOKIES[4])}, size, 2, last_entry_id=9, length=1000)
+        counter.add(judge_ledger(write_set_rows(ledger_id, metadata), facts.registrations.live))
+    found = report_of(counter.totals, facts)
+    unrepaired = msgspec.structs.replace(found, summary=msgspec.structs.replace(found.summary, is_repaired=False))
+    for report, severity in (found, "warning"), (unrepaired, "critical"):
+        page = report_page(report)
+        assert f'<p class="verdict {severity}">' in page
+        tiles = re.findall(r'<div class="tile ([a-z]+)" title="[^"]+"><b>[\d,]+</b>([^<]+)<', page)
+        assert {label: kind for kind, label in tiles} == {"under-replicated": severity, "at risk": severity}
+        assert len(re.findall(rf'<rect class="part {severity}"', page)) == 2
+        assert page.count('<line class="gap"') == 1, "neighbours of one colour are apart"
+        assert len(re.findall(rf'<rect class="{severity}"', page)) == 1, "the bookie that is down"
+
+
 def test_a_lost_ledger_is_not_also_an_unavailable_one() -> None:
     summary = msgspec.structs.replace(REPORT.summary, unavailable=3, lost=2, ledgers=REPORT.summary.ledgers + 2)
     row = msgspec.structs.replace(REPORT.under_replicated[-1], is_lost=True)

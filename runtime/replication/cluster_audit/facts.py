@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
+from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.placement.rack_sources import normal_rack
 from bkctl.runtime.placement.rules import PlacementRule, PlacementRules, spreads
 from bkctl.runtime.placement.survey import BookieSurvey, rules_that_apply
@@ -41,7 +42,10 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     change in a snapshot, or when the backup was made; None: no file, or not known. ``metadata_uri`` and
     ``instance_id`` name the cluster, as far as they are known. ``maintenance``: bookies that are expected to be away.
     ``deadlines``: until when ``auditor`` waits for lost bookies. ``is_repaired``: whether autorecovery is enabled,
-    and an auditor is elected or a ledger is marked; None: unknown.
+    and an auditor is elected or a ledger is marked; None: unknown. ``off_since_ms`` and ``off_note``: since when it is
+    disabled (None: it is enabled), and who did it; ``is_auditor_elected`` None: unknown. ``no_answer``: registered
+    bookies that did not answer, with the reason; ``refusals``: those that answered with an error. Both are empty if
+    none was asked.
     """
 
     registrations: Registrations
@@ -53,6 +57,11 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     deadlines: tuple[tuple[str, LostBookieNote], ...] = ()
     auditor: str | None = None
     is_repaired: bool | None = None
+    off_since_ms: int | None = None
+    off_note: SwitchNote = SwitchNote()
+    is_auditor_elected: bool | None = None
+    no_answer: Mapping[str, str] = {}
+    refusals: Mapping[str, str] = {}
     survey: BookieSurvey | None = None
     what_if: tuple[Loss, ...] = ()
     ledgers_from: str = ZOOKEEPER

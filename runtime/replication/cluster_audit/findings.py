@@ -7,16 +7,18 @@ closed" on, may concern the same ledgers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote
+from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.replication.cluster_audit.counter import AGES
 from bkctl.runtime.replication.cluster_audit.tables import (
     NO_OWNER,
     AuditReport,
+    BookieReplication,
     LedgerHead,
     ListedLedger,
     UnderReplicatedLedger,
@@ -28,8 +30,11 @@ from bkctl.runtime.replication.judge.advice import (
     age,
     bookies_to_start,
     copies_missing,
+    down_severity,
     in_too_few_racks,
+    not_answering,
     not_closable,
+    not_repairing,
     nothing_writable,
     older_snapshot,
     open_for_long,
@@ -91,8 +96,51 @@ def audit_verdict(report: AuditReport, findings: Sequence[AuditFinding]) -> Audi
 
 def audit_findings(report: AuditReport) -> list[AuditFinding]:
     """All findings, worst first; among equals in the order in which one should act."""
-    found = [*_missing(report), *_awaited(report), *_others(report)]
+    found = [*_missing(report), *_bookies(report), *_awaited(report), *_others(report)]
     return sorted(found, key=lambda each: each.advice.severity, reverse=True)
+
+
+def state_severities(findings: Iterable[AuditFinding]) -> dict[str, Severity]:
+    """How bad it is that ledgers are in a state, by the findings about it. ``lost`` and ``unavailable`` are apart."""
+    found: dict[str, Severity] = {}
+    for each in findings:
+        if (state := _STATES.get(each.advice.part)) is not None:
+            found[state] = max(each.advice.severity, found.get(state, Severity.INFORMATION))
+    return found
+
+
+_STATES: Mapping[str, str] = {
+    "no_live_copy": "unavailable",
+    "at_risk": "at_risk",
+    "one_copy": "under_replicated",
+    "under_replicated": "under_replicated",
+    "unreadable": "unreadable",
+    "lost_entries": "lost",
+}
+"""The state of the ledgers that a part of the findings is about."""
+
+
+def bookie_severities(report: AuditReport) -> dict[str, Severity]:
+    """How bad the state of each bookie is that is not writable or does not answer."""
+    summary, down_total = report.summary, _down_total(report)
+    found = {}
+    for each in report.bookies:
+        if each.mode == "unregistered":
+            found[each.bookie_id] = down_severity(
+                down_total,
+                is_awaited=_is_in_maintenance(each, summary.judged_at_ms),
+                is_repaired=summary.is_repaired is not False,
+                has_live_copies=not summary.unavailable,
+            )
+        elif each.no_answer is not None or each.refusal is not None:
+            found[each.bookie_id] = down_severity(down_total)
+        elif each.mode == "read_only":
+            found[each.bookie_id] = Severity.INFORMATION
+    return found
+
+
+def _is_in_maintenance(bookie: BookieReplication, now_ms: int) -> bool:
+    return bookie.maintenance_end_ms is not None and bookie.maintenance_end_ms >= now_ms
 
 
 def _missing(report: AuditReport) -> Iterator[AuditFinding]:
@@ -142,7 +190,8 @@ def _missing_copies(
     away = []
     for each in report.bookies:
         end_ms = each.maintenance_end_ms
-        if each.bookie_id in members and end_ms is not None and end_ms >= report.summary.judged_at_ms:
+        is_away = _is_in_maintenance(each, report.summary.judged_at_ms)
+        if each.bookie_id in members and is_away and end_ms is not None:
             note = MaintenanceNote(start_ms=0, end_ms=end_ms, user=each.maintenance_user or "")
             away.append(Maintenance(each.bookie_id, note))
     return MissingCopies(
@@ -154,10 +203,16 @@ def _missing_copies(
         away=tuple(away),
         copies=min((max(row.expected_copies, row.ensemble_size) for row in rows), default=0),
         registered=report.summary.bookies_writable + report.summary.bookies_read_only,
-        down_total=report.summary.bookies_named_unregistered,
+        down_total=_down_total(report),
         is_repaired=report.summary.is_repaired is not False,
         has_live_copies=not report.summary.unavailable,
     )
+
+
+def _down_total(report: AuditReport) -> int:
+    """Bookies that ledgers reference and that are not registered, and registered ones that do not answer."""
+    not_serving = sum(each.no_answer is not None or each.refusal is not None for each in report.bookies)
+    return report.summary.bookies_named_unregistered + not_serving
 
 
 def _open_for_long(first: ListedLedger | None, total: int, now_ms: int) -> Advice:
@@ -167,13 +222,27 @@ def _open_for_long(first: ListedLedger | None, total: int, now_ms: int) -> Advic
     return open_for_long(total, first.ledger_id, age(now_ms, first.created_ms), can_close=can_close)
 
 
+def _bookies(report: AuditReport) -> Iterator[AuditFinding]:
+    """Registered bookies that do not answer; and why nothing repairs the ledgers that miss copies."""
+    summary = report.summary
+    silent = [each.bookie_id for each in report.bookies if each.no_answer is not None]
+    refusals = {each.bookie_id: each.refusal for each in report.bookies if each.refusal is not None}
+    for advice in not_answering(silent, refusals, summary.bookies_named_unregistered):
+        yield AuditFinding(advice)
+    if summary.under_replicated + summary.at_risk + summary.unavailable:
+        note = SwitchNote(summary.autorecovery_off_by, summary.autorecovery_off_reason, summary.autorecovery_off_until)
+        off_since_ms, is_elected = summary.autorecovery_off_ms, summary.is_auditor_elected
+        for advice in not_repairing(off_since_ms, note, is_elected, summary.judged_at_ms):
+            yield AuditFinding(advice)
+
+
 def _awaited(report: AuditReport) -> Iterator[AuditFinding]:
     """Lost bookies whose ledgers the auditor has not marked yet, but for those in maintenance."""
     now_ms, pending, excused = report.summary.judged_at_ms, [], []
     for each in report.bookies:
         if each.mode == "unregistered" and each.deadline_ms is not None:
             pending.append((each.bookie_id, LostBookieNote(lost_ms=0, due_ms=each.deadline_ms)))
-        if each.maintenance_end_ms is not None and each.maintenance_end_ms >= now_ms:
+        if _is_in_maintenance(each, now_ms):
             excused.append(each.bookie_id)
     if (advice := waits_for_auditor(pending, report.summary.auditor, now_ms, excused)) is not None:
         yield AuditFinding(advice)

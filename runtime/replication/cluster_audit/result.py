@@ -39,6 +39,8 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
             maintenance_end_ms=notes[each].end_ms if each in notes else None,
             maintenance_user=notes[each].user if each in notes else None,
             deadline_ms=deadlines.get(each),
+            no_answer=facts.no_answer.get(each),
+            refusal=facts.refusals.get(each),
         )
         for each in ids
     )
@@ -75,6 +77,11 @@ def _summary(totals: AuditTotals, known: KnownBookies, bookies: tuple[BookieRepl
         "ledgers_from": known.facts.ledgers_from,
         "bookies_from": known.facts.bookies_from,
         "is_repaired": known.facts.is_repaired,
+        "is_auditor_elected": known.facts.is_auditor_elected,
+        "autorecovery_off_ms": known.facts.off_since_ms,
+        "autorecovery_off_by": known.facts.off_note.by,
+        "autorecovery_off_reason": known.facts.off_note.reason,
+        "autorecovery_off_until": known.facts.off_note.until,
         "auditor": known.facts.auditor,
         "skipped_snapshots": known.facts.skipped_snapshots,
         "file_written_ms": known.facts.file_written_ms,

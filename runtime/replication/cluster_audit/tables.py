@@ -45,7 +45,8 @@ class BookieReplication(Sums):
     only, ``payload_bytes`` closed ledgers only. ``last_copy_ledgers`` have entries whose only live copy is on this
     bookie: they become unreadable if it fails. ``maintenance_end_ms``: how long it is expected to be away, as
     ``maintenance_user`` has said; None: it is not in maintenance. ``deadline_ms``: when the auditor will mark its
-    ledgers; None: no auditor of bkctl waits for it.
+    ledgers; None: no auditor of bkctl waits for it. ``no_answer``: why a registered one did not answer;
+    ``refusal``: the error that it answered. Both are None also if it was not asked.
     """
 
     bookie_id: str
@@ -61,6 +62,8 @@ class BookieReplication(Sums):
     maintenance_end_ms: int | None = None
     maintenance_user: str | None = None
     deadline_ms: int | None = None
+    no_answer: str | None = None
+    refusal: str | None = None
 
 
 class RackReplication(Sums):
@@ -220,6 +223,14 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Those of them that are empty."""
     is_repaired: bool | None = None
     """Whether autorecovery is enabled, and has an auditor or a marked ledger. None: unknown, as in older reports."""
+    is_auditor_elected: bool | None = None
+    """None: unknown, as in older reports."""
+    autorecovery_off_ms: int | None = None
+    """Since when autorecovery is disabled; None: it is enabled, or that is unknown."""
+    autorecovery_off_by: str | None = None
+    autorecovery_off_reason: str | None = None
+    autorecovery_off_until: str | None = None
+    """Who disabled it, why, and until when, as far as that was given."""
     auditor: str | None = None
     """The bookie id of the auditor; None: there is none, or its vote cannot be read."""
     skipped_snapshots: int = 0

@@ -16,6 +16,7 @@ import msgspec
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses
+from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.replication.judge.verdict import ReplicationRow, ReplicationState
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, duration, enumerated, listed
@@ -249,6 +250,18 @@ def nothing_writable(read_only: Sequence[str], down: Sequence[str]) -> Advice:
     return Advice(Severity.CRITICAL, "no_writable_bookie", sentence + ": start one", "bkctl bookie list")
 
 
+def not_answering(silent: Sequence[str], refusals: Mapping[str, str], down: int) -> Iterator[Advice]:
+    """Registered bookies that do not answer, and those that answered with an error, by bookie; ``down``: others."""
+    severity = down_severity(len(silent) + len(refusals) + down)
+    if refusals:
+        said = "; ".join(dict.fromkeys(text.partition(f"{each}: ")[2] for each, text in refusals.items()))
+        sentence = f"{these_bookies(list(refusals), 'is', 'are')} registered, but answered: {said}"
+        yield Advice(severity, "bookies_refusing", sentence, f"bkctl bookie show {min(refusals)}")
+    if silent:
+        sentence = f"{these_bookies(silent, 'is', 'are')} registered, but did not answer"
+        yield Advice(severity, "bookies_silent", sentence, f"bkctl bookie show {silent[0]}")
+
+
 # --- ledgers -------------------------------------------------------------------------------------------------------
 
 
@@ -272,7 +285,8 @@ class MissingCopies(msgspec.Struct, frozen=True, kw_only=True):
 
     ``down``: the bookies that are down and should have the copies, those with the most ledgers first; ``away``: those
     of them that are in maintenance now. ``copies``: how many bookies the ensemble of each of the ledgers has at least;
-    ``registered``: how many bookies there are; ``down_total``: how many that ledgers reference are not registered.
+    ``registered``: how many bookies there are; ``down_total``: how many that ledgers reference are not registered, and
+    registered ones that do not answer.
     ``is_repaired``, ``has_live_copies``: of the whole cluster, see ``down_severity``.
     """
 
@@ -378,6 +392,20 @@ def no_auditor() -> Advice:
     """No process notices lost bookies."""
     sentence = "no auditor is elected, so lost bookies are not noticed"
     return Advice(Severity.WARNING, "no_auditor", sentence, AUTORECOVERY_START)
+
+
+def not_repairing(
+    off_since_ms: int | None, note: SwitchNote, is_auditor_elected: bool | None, now_ms: int
+) -> Iterator[Advice]:
+    """Why autorecovery repairs nothing. ``off_since_ms`` None: it is enabled, or unknown, as ``is_auditor_elected``."""
+    if off_since_ms is not None:
+        overdue = f"; it was to be enabled by {note.until}" if note.is_overdue(now_ms) else ""
+        by = f" by {note.by}" if note.by else ""
+        why = f" ({note.reason})" if note.reason else ""
+        sentence = f"autorecovery has been disabled{by} for {age(now_ms, off_since_ms)}{why}{overdue}"
+        yield Advice(Severity.WARNING, "autorecovery_disabled", sentence, "bkctl autorecovery enable")
+    if is_auditor_elected is False:
+        yield no_auditor()
 
 
 def waits_for_auditor(

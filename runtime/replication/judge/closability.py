@@ -9,6 +9,7 @@ import msgspec
 from bkctl.runtime.client.recovery import blocking_members
 from bkctl.runtime.errors import AnswersMissingError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
 from bkctl.storage.words import duration, enumerated
 
 
@@ -31,12 +32,21 @@ class CloseFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def last_resort(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str]) -> str:
-    """What to do about an unclosed ledger if the members that are not registered never come back. Pure."""
+    """What to do about a ledger if the members that are not registered never come back. Pure."""
+    if metadata.is_closed:
+        disks = _disks(metadata.bookies().difference(live_bookies))
+        rows = judge_ledger(write_set_rows(ledger_id, metadata), frozenset(live_bookies)).rows
+        is_any_left = any(each.replication is not ReplicationState.UNAVAILABLE for each in rows)
+        read = f"bkctl ledger read {ledger_id} reads what is left, and " if is_any_left else ""
+        return f"if {disks} are lost, {read}bkctl ledger delete {ledger_id} removes the ledger"
     lost = sorted(set(metadata.last_segment.ensemble).difference(live_bookies))
     options = " ".join(f"--accept-loss {each}" for each in lost)
-    return (
-        f"if their disks are lost, bkctl ledger close {ledger_id} {options} ends the ledger with what the others have"
-    )
+    ends = f"bkctl ledger close {ledger_id} {options} ends the ledger with what the others have"
+    return f"if {_disks(lost)} are lost, {ends}"
+
+
+def _disks(bookie_ids: Collection[str]) -> str:
+    return "its disks" if len(bookie_ids) == 1 else "their disks"
 
 
 def why_not_closable(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str]) -> CloseFailure | None:

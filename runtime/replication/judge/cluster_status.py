@@ -22,9 +22,9 @@ from bkctl.runtime.replication.judge.advice import (
     NoLiveCopy,
     advise_down,
     age,
-    down_severity,
-    no_auditor,
+    not_answering,
     not_referenced,
+    not_repairing,
     noted_without_copy,
     nothing_writable,
     these_bookies,
@@ -311,21 +311,13 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:
     bookies = status.bookies
     if bookies is None:
         return
-    silent = _silent(bookies)
     read_only = [each.bookie_id for each in bookies if each.is_writable is False]
     foreign = [each.bookie_id for each in bookies if each.is_registered and not each.has_cookie]
     if not any(each.is_writable for each in bookies):
         yield nothing_writable(read_only, [each.bookie_id for each in bookies if not each.is_registered])
-    if silent:
-        severity = down_severity(len(silent) + len(status.down))
-        refusals = {each.bookie_id: each.problem for each in bookies if each.is_refusing}
-        if refusals:
-            said = "; ".join(dict.fromkeys(str(text).partition(f"{each}: ")[2] for each, text in refusals.items()))
-            sentence = f"{these_bookies(list(refusals), 'is', 'are')} registered, but answered: {said}"
-            yield Advice(severity, "bookies_refusing", sentence, f"bkctl bookie show {min(refusals)}")
-        if silent := [each for each in silent if each not in refusals]:
-            sentence = f"{these_bookies(silent, 'is', 'are')} registered, but did not answer"
-            yield Advice(severity, "bookies_silent", sentence, f"bkctl bookie show {silent[0]}")
+    refusals = {each.bookie_id: each.problem for each in bookies if each.is_refusing and each.problem is not None}
+    silent = [each for each in _silent(bookies) if each not in refusals]
+    yield from not_answering(silent, refusals, len(status.down))
     if read_only:
         sentence = f"{these_bookies(read_only, 'is', 'are')} read-only"
         yield Advice(Severity.INFORMATION, "bookies_read_only", sentence, f"bkctl bookie state {read_only[0]}")
@@ -360,15 +352,8 @@ def _collection_findings(status: ClusterFacts) -> Iterator[Advice]:
 
 def _replication_findings(status: ClusterFacts) -> Iterator[Advice]:
     switches = status.autorecovery
-    if switches is not None and switches.off_since_ms is not None:
-        note = switches.note
-        overdue = f"; it was to be enabled by {note.until}" if note.is_overdue(status.now_ms) else ""
-        by = f" by {note.by}" if note.by else ""
-        why = f" ({note.reason})" if note.reason else ""
-        sentence = f"autorecovery has been disabled{by} for {age(status.now_ms, switches.off_since_ms)}{why}{overdue}"
-        yield Advice(Severity.WARNING, "autorecovery_disabled", sentence, "bkctl autorecovery enable")
-    if status.auditor is not None and not status.auditor.is_elected:
-        yield no_auditor()
+    known, is_elected = switches or AutorecoveryStatus(), None if status.auditor is None else status.auditor.is_elected
+    yield from not_repairing(known.off_since_ms, known.note, is_elected, status.now_ms)
     if switches is None:
         return
     if switches.delay_s is not None and switches.delay_s > DELAY_WARNING_S:

@@ -292,7 +292,8 @@ def _next_steps(
     silent = _silent_holders(facts)
     if silent:
         them = enumerated(silent, shown_max=SHOWN_MAX)
-        yield f"start {them} if their disks still exist: entries without a live copy may be there"
+        disks = "its disks" if len(silent) == 1 else "their disks"
+        yield f"start {them} if {disks} still exist: entries without a live copy may be there"
     if missing_answers:
         valid = {each for each, answer in facts.answers.items() if answer.is_valid}
         yield what_helps(ledger_id, metadata, list(missing_answers), valid, "able to give a valid answer")
@@ -323,10 +324,7 @@ def _next_steps(
         if awaited.isdisjoint(metadata.last_segment.ensemble):
             yield last_resort(ledger_id, metadata, facts.registrations.live)
     elif silent and metadata.is_closed and awaited.isdisjoint(silent) and not may_be_outside:
-        yield (
-            f"if their disks are lost, bkctl ledger read {ledger_id} reads what is left, and bkctl ledger delete "
-            f"{ledger_id} removes the ledger"
-        )
+        yield last_resort(ledger_id, metadata, facts.registrations.live)
 
 
 def _away(facts: LedgerFacts) -> list[Maintenance]:

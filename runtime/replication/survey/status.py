@@ -216,23 +216,7 @@ class StatusSurvey:
         registrations, with_cookie = await asyncio.gather(
             self._registrations.snapshot(), self._registrations.with_cookie()
         )
-        cookies = frozenset(with_cookie)
-        known = sorted(cookies | registrations.live)
-        return tuple(await asyncio.gather(*(self._ask(each, registrations, each in cookies) for each in known)))
-
-    async def _ask(self, bookie_id: str, registrations: Registrations, has_cookie: bool) -> BookieFacts:
-        if bookie_id not in registrations.live:
-            return BookieFacts(bookie_id, is_writable=None, has_cookie=has_cookie)
-        status = BookieFacts(bookie_id, is_writable=bookie_id in registrations.writable, has_cookie=has_cookie)
-        try:
-            async with asyncio.timeout(self._limits.bookie_s):
-                info = await self._bookies.info(bookie_id)
-        except TimeoutError:
-            return msgspec.structs.replace(status, problem=f"no answer within {self._limits.bookie_s:g} s")
-        except BkctlError as error:
-            is_refusing = isinstance(error, BookieError) and not isinstance(error, SILENCE)
-            return msgspec.structs.replace(status, problem=str(error), is_refusing=is_refusing)
-        return msgspec.structs.replace(status, total_bytes=info.total_bytes, free_bytes=info.free_bytes)
+        return await ask_bookies(self._bookies, registrations, frozenset(with_cookie), self._limits.bookie_s)
 
     async def _count_marks(self) -> MarkCount:
         """Directories are counted first, because 65536 cost one operation; then as many marks are read as time allows.
@@ -294,6 +278,29 @@ class StatusSurvey:
             delay_s=None if delay is None else delay.seconds,
             full_check_ms=full_check_ms,
         )
+
+
+async def ask_bookies(
+    bookies: Bookies, registrations: Registrations, with_cookie: frozenset[str], timeout_s: float
+) -> tuple[BookieFacts, ...]:
+    """All bookies that are registered or have a cookie, by id. The registered ones are asked once, at the same time."""
+
+    async def ask(bookie_id: str) -> BookieFacts:
+        has_cookie = bookie_id in with_cookie
+        if bookie_id not in registrations.live:
+            return BookieFacts(bookie_id, is_writable=None, has_cookie=has_cookie)
+        status = BookieFacts(bookie_id, is_writable=bookie_id in registrations.writable, has_cookie=has_cookie)
+        try:
+            async with asyncio.timeout(timeout_s):
+                info = await bookies.info(bookie_id)
+        except TimeoutError:
+            return msgspec.structs.replace(status, problem=f"no answer within {timeout_s:g} s")
+        except BkctlError as error:
+            is_refusing = isinstance(error, BookieError) and not isinstance(error, SILENCE)
+            return msgspec.structs.replace(status, problem=str(error), is_refusing=is_refusing)
+        return msgspec.structs.replace(status, total_bytes=info.total_bytes, free_bytes=info.free_bytes)
+
+    return tuple(await asyncio.gather(*map(ask, sorted(with_cookie | registrations.live))))
 
 
 def _has_target(metadata: LedgerMetadata, missing: Collection[str], writable: Collection[str]) -> bool:

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ from bkctl.runtime.ledger.metadata import DigestType
 from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
 from bkctl.runtime.metadata.cluster.root import init_cluster
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
-from tests.processes import BkctlResult, bkctl_command, bkctl_environment, run_bkctl
+from tests.processes import BkctlResult, Cluster, bkctl_command, bkctl_environment, run_bkctl
 
 BOOKIES = ("b1:3181", "b2:3181", "b3:3181")
 NAMESPACE = "public/default"
@@ -122,6 +123,15 @@ async def pulsar_cluster(servers: str, directory: Path) -> AsyncIterator[PulsarC
         pulsar = PulsarCluster(store, ledgers, uri, chroot, directory)
         await pulsar.node(f"/managed-ledgers/{NAMESPACE}/persistent")
         yield pulsar
+
+
+@pytest.fixture
+async def of_bookie(start_cluster: Callable[[int], Cluster]) -> bytes:
+    """The data of the registration of a real bookie: others that are registered with it answer too."""
+    cluster = await asyncio.to_thread(start_cluster, 1)
+    uri = parse_metadata_uri(cluster.metadata_uri)
+    async with await ZooKeeperStore.connect(uri.servers) as store:
+        return (await store.get(Paths(uri.root).writable_bookie(cluster.bookies[0].id))).data
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ OF_FILE = {"file_written", "as_of_file", "replicated_as_of_file", "empty_as_of_f
 OF_THE_RUN = {"seconds", "out", "judged_at", "metadata_uri", "ledgers_from", "bookies_from"} | OF_FILE
 
 
-async def fill(store: ZooKeeperStore, uri: MetadataUri) -> None:
+async def fill(store: ZooKeeperStore, uri: MetadataUri, of_bookie: bytes) -> None:
     """60 ledgers of both kinds of ids, one more that cannot be read, and five of seven bookies."""
     source, paths = random.Random(3), Paths(uri.root)
     await init_cluster(store, uri.root, uri.tree, source)
@@ -51,18 +51,18 @@ async def fill(store: ZooKeeperStore, uri: MetadataUri) -> None:
         await ledgers.create(random_ledger(source, BOOKIES), ledger_id=ledger_id)
     await store.create(ledgers.path(GARBAGE_ID), b"not metadata", make_parents=True)
     for bookie_id in BOOKIES[:4]:
-        await store.create(paths.writable_bookie(bookie_id), is_ephemeral=True)
-    await store.create(paths.read_only_bookie(BOOKIES[4]), is_ephemeral=True)
+        await store.create(paths.writable_bookie(bookie_id), of_bookie, is_ephemeral=True)
+    await store.create(paths.read_only_bookie(BOOKIES[4]), of_bookie, is_ephemeral=True)
 
 
 @asynccontextmanager
-async def zookeeper_with_a_snapshot(directory: Path) -> AsyncIterator[tuple[str, Path]]:
+async def zookeeper_with_a_snapshot(directory: Path, of_bookie: bytes) -> AsyncIterator[tuple[str, Path]]:
     """The metadata URI of a cluster, and the file that its ZooKeeper wrote when it started with all of it."""
     async with await EmbeddedZooKeeper.start(str(directory)) as first:
         uri = f"zk+hierarchical://{first.connect_string}{ROOT}"
         outlasting = ZooKeeperConfig(session_timeout_ms=60_000)  # the restart of ZooKeeper on a busy machine
         async with await ZooKeeperStore.connect(first.connect_string, outlasting) as store:
-            await fill(store, parse_metadata_uri(uri))
+            await fill(store, parse_metadata_uri(uri), of_bookie)
             await first.stop()
             async with await EmbeddedZooKeeper.start(str(directory), port=first.port):
                 assert (await RegistrationClient(store, ROOT).snapshot()).read_only == (BOOKIES[4],)
@@ -83,8 +83,8 @@ def without_lookups(report: dict[str, Any]) -> dict[str, Any]:
     return report | {"looked_up": 0}
 
 
-async def test_a_snapshot_gives_the_report_of_the_live_cluster(tmp_path: Path) -> None:
-    async with zookeeper_with_a_snapshot(tmp_path / "zookeeper") as (uri, path):
+async def test_a_snapshot_gives_the_report_of_the_live_cluster(tmp_path: Path, of_bookie: bytes) -> None:
+    async with zookeeper_with_a_snapshot(tmp_path / "zookeeper", of_bookie) as (uri, path):
         live = await asyncio.to_thread(report_of, "--metadata-uri", uri)
         with_uri = await asyncio.to_thread(report_of, "--from", str(path), "--metadata-uri", uri)
         backup = str(tmp_path / "backup.jsonl.gz")
@@ -193,8 +193,8 @@ def test_every_output_has_the_age_of_what_is_in_the_file(tmp_path: Path, copied_
     assert "2 h before: 10 ledgers are as of that time" in page
 
 
-async def test_ledgers_of_the_file_and_those_of_now_are_counted_separately(tmp_path: Path) -> None:
-    async with zookeeper_with_a_snapshot(tmp_path / "zookeeper") as (uri, path):
+async def test_ledgers_of_the_file_and_those_of_now_are_counted_separately(tmp_path: Path, of_bookie: bytes) -> None:
+    async with zookeeper_with_a_snapshot(tmp_path / "zookeeper", of_bookie) as (uri, path):
 
         async def audit(*arguments: str) -> dict[str, Any]:
             found = await asyncio.to_thread(run_bkctl, "audit", *arguments, "-o", "json")

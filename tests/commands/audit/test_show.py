@@ -45,6 +45,7 @@ def test_an_earlier_report_is_shown_as_it_was_printed(report: tuple[str, dict[st
     ("kinds", "exit_code"),
     [
         ("unavailable,at-risk", OK),
+        ("warning", FINDINGS),
         ("unavailable,under_replicated", FINDINGS),
         ("unwritable,lost", OK),
         ("misplaced", OK),
@@ -95,12 +96,13 @@ def test_why_racks_could_not_be_judged_is_told(report: tuple[str, dict[str, obje
 def test_a_report_of_an_older_bkctl_is_shown(report: tuple[str, dict[str, object]], tmp_path: Path) -> None:
     """It has no identity of the cluster, and does not say which bookies are to be started or whether any repairs."""
     body = json.loads((Path(report[0]) / "report.json").read_text())
-    for name in ("metadata_uri", "instance_id", "is_repaired", "auditor"):
+    off = [name for name in body["summary"] if name.startswith("autorecovery_off_")]
+    for name in ("metadata_uri", "instance_id", "is_repaired", "auditor", "is_auditor_elected", *off):
         del body["summary"][name]
     for row in body["under_replicated"]:
         del row["no_copy_bookies"]
     for row in body["bookies"]:
-        del row["maintenance_end_ms"], row["maintenance_user"], row["deadline_ms"]
+        del row["maintenance_end_ms"], row["maintenance_user"], row["deadline_ms"], row["no_answer"], row["refusal"]
     (tmp_path / "report.json").write_text(json.dumps(body))
     shown = run_bkctl("audit", "show", str(tmp_path), "--compare", report[0], "-o", "table")
     assert shown.exit_code == FINDINGS, shown

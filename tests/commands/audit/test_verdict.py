@@ -31,11 +31,18 @@ FIRST_TABLE, SECOND_TABLE = 0, 1
 class AuditedCluster:
     """Three bookies, and two that are down; four ledgers, of which one has no live copy and two miss one."""
 
-    def __init__(self, uri: str, store: ZooKeeperStore, ledgers: LedgerStore, directory: Path) -> None:
+    def __init__(
+        self, uri: str, store: ZooKeeperStore, ledgers: LedgerStore, directory: Path, of_bookie: bytes
+    ) -> None:
         self.uri = uri
         self.store = store
         self.ledgers = ledgers
         self.directory = directory
+        self._of_bookie = of_bookie
+
+    async def register(self, bookie_id: str) -> None:
+        """A bookie that answers."""
+        await self.store.create(self.path(bookie_id), self._of_bookie)
 
     async def ledger(self, ledger_id: int, *bookies: str, length: int = 1000, name: bytes = TOPIC) -> None:
         size = len(bookies)
@@ -51,14 +58,14 @@ class AuditedCluster:
 
 
 @pytest.fixture
-async def audited(metadata_uri: str, tmp_path: Path) -> AsyncIterator[AuditedCluster]:
+async def audited(metadata_uri: str, tmp_path: Path, of_bookie: bytes) -> AsyncIterator[AuditedCluster]:
     uri = parse_metadata_uri(metadata_uri)
     async with await ZooKeeperStore.connect(uri.servers) as store:
         await init_cluster(store, uri.root, uri.tree, random.Random(1))
         ledgers = await open_ledger_store(store, uri.root, uri.tree)
-        cluster = AuditedCluster(metadata_uri, store, ledgers, tmp_path)
+        cluster = AuditedCluster(metadata_uri, store, ledgers, tmp_path, of_bookie)
         for bookie_id in (B1, B2, B3):
-            await store.create(cluster.path(bookie_id))
+            await cluster.register(bookie_id)
         for bookie_id in (DOWN, DOWN_TOO):
             await store.create(Paths(uri.root).cookie(bookie_id), make_parents=True)
         await cluster.ledger(1, DOWN, DOWN_TOO)
@@ -80,7 +87,7 @@ async def test_the_verdict_is_the_first_line_and_the_counters_are_in_wide_alone(
     tables = tables_of(done.stdout)
     assert tables[""] == ["critical: 1 ledger has no live copy; start b4:3181 or b5:3181"]
     assert list(tables) == ["", "Findings", "Ledgers that miss copies or cannot be read", "Totals"]
-    first, second, _ = tables["Findings"]
+    first, second, third, _ = tables["Findings"]
     assert first.startswith("critical ")
     assert "topic persistent://tenant/shop/orders (1)" in first
     assert first.endswith("   bkctl bookie show b4:3181")
@@ -91,6 +98,7 @@ async def test_the_verdict_is_the_first_line_and_the_counters_are_in_wide_alone(
     assert nothing_repairs in second
     assert "topic persistent://tenant/shop/carts (1), topic persistent://tenant/shop/orders (1)" in second
     assert second.endswith("   bkctl recover failed-bookie b4:3181")
+    assert third.endswith("   bkctl autorecovery start"), "as in the status"
     assert tables["Totals"][0] == "ledgers   4: 1 replicated, 2 under_replicated, 1 unavailable"
     wide = audited.audit("-o", "wide").stdout
     assert wide.splitlines()[0] == tables[""][0]
@@ -106,12 +114,12 @@ async def test_the_totals_are_a_table_also_on_a_narrow_terminal(audited: Audited
 
 
 async def test_started_bookies_end_the_first_finding_and_recovery_the_second(audited: AuditedCluster) -> None:
-    await audited.store.create(audited.path(DOWN_TOO))
+    await audited.register(DOWN_TOO)
     done = audited.audit("-o", "table")
     assert tables_of(done.stdout)[""] == [
         "critical: 1 ledger has one live copy left: bookie b4:3181 is not registered, and nothing repairs the ledgers"
     ]
-    await audited.store.create(audited.path(DOWN))
+    await audited.register(DOWN)
     done = audited.audit("-o", "table")
     assert done.exit_code == OK
     assert tables_of(done.stdout)[""] == ["ok: all 4 ledgers have every copy"]
@@ -125,6 +133,7 @@ async def test_json_has_the_verdict_and_the_findings_and_all_it_had(audited: Aud
     assert [(each["severity"], each["part"], each["ledgers"], each["command"]) for each in body["findings"]] == [
         ("critical", "no_live_copy", 1, "bkctl bookie show b4:3181"),
         ("critical", "under_replicated", 2, "bkctl recover failed-bookie b4:3181"),
+        ("warning", "no_auditor", None, "bkctl autorecovery start"),
         ("information", "ack_quorum_one", 1, None),
     ]
     assert body["findings"][0]["owners"] == [{"owner": "topic persistent://tenant/shop/orders", "ledgers": 1}]
@@ -162,7 +171,7 @@ async def test_a_stored_report_is_shown_alike_and_spark_gives_the_same(audited: 
 
 
 async def test_a_bookie_in_maintenance_is_not_to_be_recovered(audited: AuditedCluster) -> None:
-    await audited.store.create(audited.path(DOWN_TOO))
+    await audited.register(DOWN_TOO)
     arguments = ("--for", "1h", "--accept-risk", "--metadata-uri", audited.uri)
     started = run_bkctl("autorecovery", "maintenance", "start", DOWN, *arguments)
     assert started.exit_code == OK, started
@@ -205,7 +214,7 @@ def test_the_printed_commands_end_the_findings_of_a_real_cluster(start_cluster: 
 async def test_what_changed_since_an_earlier_report(audited: AuditedCluster) -> None:
     old = audited.directory / "old"
     audited.audit("--out", str(old))
-    await audited.store.create(audited.path(DOWN_TOO))
+    await audited.register(DOWN_TOO)
     await audited.store.delete(audited.path(B3))
     await audited.ledger(5, B1, B3, DOWN)
     new = audited.directory / "new"

@@ -23,14 +23,14 @@ B1, B2, B3, DOWN = "b1:3181", "b2:3181", "b3:3181", "b4:3181"
 
 
 @pytest.fixture
-async def config(metadata_uri: str, tmp_path: Path) -> AsyncIterator[Path]:
+async def config(metadata_uri: str, tmp_path: Path, of_bookie: bytes) -> AsyncIterator[Path]:
     """Three bookies, two of them in one rack, and a fourth that is down and has a cookie; three ledgers."""
     uri = parse_metadata_uri(metadata_uri)
     async with await ZooKeeperStore.connect(uri.servers) as store:
         await init_cluster(store, uri.root, uri.tree, random.Random(1))
         ledgers = await open_ledger_store(store, uri.root, uri.tree)
         for bookie_id in (B1, B2, B3):
-            await store.create(Paths(uri.root).writable_bookie(bookie_id))
+            await store.create(Paths(uri.root).writable_bookie(bookie_id), of_bookie)
         await store.create(Paths(uri.root).cookie(DOWN), make_parents=True)
         both = new_ledger((B1, B2), 2, 2, DigestType.CRC32C, b"")
         await ledgers.create(to_closed(both, 9, 1000), ledger_id=1)

@@ -69,7 +69,7 @@ async def test_a_ledger_that_waits_for_a_dead_bookie_is_closed_when_it_is_back(c
         [failure] = left.json()["failures"]
         assert (failure["ledger_id"], failure["missing_bookies"]) == (str(stuck), [dead])
         assert failure["next_step"] == (
-            f"once {dead} is registered, run bkctl ledger close {stuck} again; if their disks are lost, bkctl ledger "
+            f"once {dead} is registered, run bkctl ledger close {stuck} again; if its disks are lost, bkctl ledger "
             f"close {stuck} --accept-loss {dead} ends the ledger with what the others have"
         )
         assert (await client.ports.ledgers.read(stuck)).value.state is LedgerState.OPEN

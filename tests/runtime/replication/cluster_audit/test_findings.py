@@ -11,12 +11,19 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote
+from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.replication.cluster_audit.counter import AuditCounter
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
-from bkctl.runtime.replication.cluster_audit.findings import audit_findings, audit_verdict
+from bkctl.runtime.replication.cluster_audit.findings import (
+    audit_findings,
+    audit_verdict,
+    bookie_severities,
+    state_severities,
+)
 from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.judge.verdict import WriteSetRow, judge_ledger, write_set_rows
+from bkctl.storage.severity import Severity
 from tests.runtime.replication.samples import ledger
 
 NOW_MS = 1_700_000_000_000
@@ -127,6 +134,55 @@ def test_one_bookie_down_is_a_warning_unless_nothing_repairs_or_another_is_down(
         "critical: 1 ledger has fewer live copies than the ack quorum: bookie bd:3181 is not registered, "
         "and nothing repairs the ledgers"
     )
+
+
+def test_registered_bookies_that_do_not_answer_are_as_bad_as_in_the_status() -> None:
+    silent = report(closed(A, B), no_answer={A: "no answer within 1.5 s"})
+    assert verdict(silent) == "warning: bookie ba:3181 is registered, but did not answer"
+    assert found(silent) == [("warning", "bookies_silent", None, "bkctl bookie show ba:3181")]
+    both = report(closed(A, B, D), no_answer={A: "no answer"}, refusals={B: f"bookie {B}: no login"})
+    assert found(both) == [
+        ("critical", "under_replicated", 1, "bkctl recover failed-bookie bd:3181"),
+        ("critical", "bookies_refusing", None, "bkctl bookie show bb:3181"),
+        ("critical", "bookies_silent", None, "bkctl bookie show ba:3181"),
+    ]
+    assert audit_findings(both)[1].advice.sentence == "bookie bb:3181 is registered, but answered: no login"
+
+
+def test_why_nothing_repairs_is_said_if_copies_are_missing() -> None:
+    off: dict[str, Any] = {
+        "off_since_ms": NOW_MS - 60_000,
+        "off_note": SwitchNote("ops", "upgrade", "2023-11-14T22:00:00Z"),
+        "is_auditor_elected": False,
+        "is_repaired": False,
+    }
+    assert not found(report(closed(A, B), **off))
+    _, *why = [each.advice for each in audit_findings(report(closed(A, B, D), **off))]
+    assert [(each.severity.value, each.part, each.command) for each in why] == [
+        ("warning", "autorecovery_disabled", "bkctl autorecovery enable"),
+        ("warning", "no_auditor", "bkctl autorecovery start"),
+    ]
+    assert why[0].sentence == (
+        "autorecovery has been disabled by ops for 60 s (upgrade); it was to be enabled by 2023-11-14T22:00:00Z"
+    )
+
+
+def test_states_and_bookies_are_as_bad_as_their_findings() -> None:
+    repaired = report(closed(A, B, D), closed(A, D), closed(A, B))
+    assert state_severities(audit_findings(repaired)) == {
+        "under_replicated": Severity.WARNING,
+        "at_risk": Severity.WARNING,
+    }
+    assert bookie_severities(repaired) == {D: Severity.WARNING}
+    unrepaired = report(closed(A, B, D), is_repaired=False, no_answer={C: "no answer"})
+    assert state_severities(audit_findings(unrepaired)) == {"under_replicated": Severity.CRITICAL}
+    assert bookie_severities(unrepaired) == {C: Severity.CRITICAL, D: Severity.CRITICAL}
+    note = MaintenanceNote(start_ms=0, end_ms=NOW_MS + 60_000, user="ops")
+    awaited = report(closed(A, B, D), maintenance=(Maintenance(D, note),))
+    assert state_severities(audit_findings(awaited)) == {"under_replicated": Severity.INFORMATION}
+    assert bookie_severities(awaited) == {D: Severity.INFORMATION}
+    lost = report(closed(D, E), closed("bf:3181", "bg:3181"), "garbage")
+    assert set(state_severities(audit_findings(lost))) == {"unavailable", "lost", "unreadable"}
 
 
 def test_a_bookie_in_maintenance_is_awaited_until_its_time_is_over() -> None:
