@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from bkctl.runtime.placement.rules import BrokenRule, PlacementRule
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
+
+FAILED_TARGETS: Final = "every other writable bookie failed: "
+"""The beginning of a detail: targets exist, what follows says why each of them did not take the copies."""
 
 
 class FailureReason(enum.Enum):

@@ -232,7 +232,7 @@ class StopCheck:
             needed = 1 if row.segment_last_entry_id is not None else answers_min
             others = ", ".join(sorted(members - self._ids))
             if not after:
-                elsewhere = f"their other copies are on bookies that are not running ({others})"
+                elsewhere = f"their other copies are on bookies that do not run or do not answer ({others})"
                 worst = StopReason.UNREADABLE, elsewhere if others else "all their copies are on these bookies"
                 break
             if len(after) < needed <= len(now):
@@ -345,7 +345,10 @@ class StopCheck:
                 f"bookie {each} is registered but {answers.get(each, 'does not answer')}"
                 for each in sorted(cluster.silent)
             ]
-            self._note(StopReason.SILENT, f"{', '.join(silent)}: restart it, or decommission it first")
+            # Who refuses this client runs: a restart would not help, and its data is not lost.
+            is_dead = cluster.silent - cluster.refusals.keys()
+            remedy = "restart it, or decommission it first" if is_dead else "this client must be accepted first"
+            self._note(StopReason.SILENT, f"{', '.join(silent)}: {remedy}")
         gone = sorted(self._ids - self._live_now)
         if gone:
             self._note(StopReason.NOT_REGISTERED, f"bookie {', '.join(gone)} is already down")

@@ -18,7 +18,7 @@ from bkctl.runtime.placement.choice import NoChoice
 from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.replication.copy.stripe_task import StripeTask
 from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, stripe_count
-from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.judge.ledger_result import FAILED_TARGETS, FailureReason
 from bkctl.runtime.replication.judge.targets import CopyNeed, stripe_bytes
 from bkctl.runtime.replication.turn.state import LockLostError, Move, StripePosition, TurnState
 
@@ -193,7 +193,7 @@ def why_no_target(turn: TurnState, found: NoChoice) -> str:
     if found.best is not None:
         return f"{found.sentence} (--placement best-effort accepts that)"
     if turn.unusable:
-        return "every other writable bookie failed: " + "; ".join(turn.unusable.values())
+        return FAILED_TARGETS + "; ".join(turn.unusable.values())
     if found.is_by_rules or turn.tools.targets.is_restricted:
         return found.sentence
     return "every writable bookie is already in the ensemble"

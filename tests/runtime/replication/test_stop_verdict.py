@@ -36,6 +36,7 @@ def cluster(
     read_only: Sequence[str] = (),
     down: Sequence[str] = (),
     silent: Sequence[str] = (),
+    refused: dict[str, str] | None = None,
     space: dict[str, BookieSpace] | None = None,
     racks: dict[str, str] | None = None,
     is_strict: bool = True,
@@ -47,6 +48,7 @@ def cluster(
         rules=PlacementRules(min_racks_per_write_quorum=2 if racks else 0, is_strict=is_strict),
         space=space or {},
         silent=frozenset(silent),
+        refusals=refused or {},
     )
 
 
@@ -180,8 +182,19 @@ def test_a_registered_bookie_that_does_not_answer_counts_as_down(mode: BookieMod
     now = cluster(writable, read_only=read_only, silent=["b2"])
     verdict = judge(now, ["b1"], CLOSED)
     assert refusals(verdict) == [StopReason.UNREADABLE, StopReason.SILENT]
-    assert verdict.reasons[1].detail.startswith("bookie b2 is registered but does not answer")
+    assert verdict.reasons[1].detail == (
+        "bookie b2 is registered but does not answer: restart it, or decommission it first"
+    )
     assert "b2" not in verdict.writable_after
+
+
+def test_a_bookie_that_refuses_this_client_is_neither_dead_nor_to_be_decommissioned() -> None:
+    now = cluster(["b1", "b2", "b3", "b4"], silent=["b2"], refused={"b2": "it refuses the login of operator"})
+    verdict = judge(now, ["b1"], CLOSED)
+    assert "do not answer (b2)" in verdict.reasons[0].detail
+    assert verdict.reasons[1].detail == (
+        "bookie b2 is registered but answers: it refuses the login of operator: this client must be accepted first"
+    )
 
 
 def test_a_bookie_with_a_full_disk_does_not_take_over() -> None:
