@@ -73,7 +73,8 @@ async def read(
         Form, typer.Option("--format", help="Payload encoding; raw writes only the payload bytes")
     ] = Form.AUTO,
     from_bookie: Annotated[
-        str | None, typer.Option("--from-bookie", metavar="BOOKIE", help="Read what this bookie has, and ask no other")
+        str | None,
+        typer.Option("--from-bookie", metavar="BOOKIE", help="Read only from this bookie, even past the ledger's end"),
     ] = None,
     is_following: Annotated[
         bool, typer.Option("--follow", help="Wait for further entries until the ledger is closed; Ctrl-C ends it")
@@ -82,7 +83,8 @@ async def read(
 ) -> Outcome:
     """Read entries, without fencing or closing the ledger.
 
-    Checks digests; exits with 9 if entries are left. An open ledger is read to the last confirmed entry. Payloads that
+    Checks digests; exits with 9 if entries are left. Without LAST, an open ledger is read to the last confirmed entry;
+    with LAST also beyond it, or if the end is unknown. The default password is the one in the metadata. Payloads that
     are not text are shown as base64:...
     """
     ledger_id = parse_ledger_id(ledger)
