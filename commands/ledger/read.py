@@ -16,7 +16,7 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from bkctl.commands.ledger.one_bookie import FoundCopies, open_copies
 from bkctl.commands.ledger.rows import bytes_text
-from bkctl.commands.parse import PASSWORD_HELP, parse_bookie_id, parse_entry_range, parse_ledger_id, read_password
+from bkctl.commands.parse import parse_bookie_id, parse_entry_range, parse_ledger_id, read_password
 from bkctl.commands.rendering import Column, Row, Table, plain
 from bkctl.commands.session import open_session
 from bkctl.runtime.client import LedgerClient, LedgerReader
@@ -24,6 +24,7 @@ from bkctl.runtime.client.reader import Entry
 from bkctl.runtime.errors import BookieError, DigestMismatchError, LedgerReadError, NoSuchEntryError, NoSuchLedgerError
 
 _CELL_CHARACTERS_MAX = 100
+_PASSWORD_HELP = "Its password (default: $BKCTL_LEDGER_PASSWORD, else the one in the metadata)"
 
 
 class _Entry(Protocol):
@@ -74,18 +75,17 @@ async def read(
     ] = Form.AUTO,
     from_bookie: Annotated[
         str | None,
-        typer.Option("--from-bookie", metavar="BOOKIE", help="Read only from this bookie, even past the ledger's end"),
+        typer.Option("--from-bookie", metavar="BOOKIE", help="Ask it alone, even past the ledger's end"),
     ] = None,
     is_following: Annotated[
         bool, typer.Option("--follow", help="Wait for further entries until the ledger is closed; Ctrl-C ends it")
     ] = False,
-    password_file: Annotated[str | None, typer.Option("--password-file", metavar="FILE", help=PASSWORD_HELP)] = None,
+    password_file: Annotated[str | None, typer.Option("--password-file", metavar="FILE", help=_PASSWORD_HELP)] = None,
 ) -> Outcome:
     """Read entries, without fencing or closing the ledger.
 
-    Checks digests; exits with 9 if entries are left. Without LAST, an open ledger is read to the last confirmed entry;
-    with LAST also beyond it, or if the end is unknown. The default password is the one in the metadata. Payloads that
-    are not text are shown as base64:...
+    Checks digests; exits with 9 if entries are left. Of an open ledger, only LAST reads past the last confirmed entry.
+    Payloads that are not text are shown as base64:...
     """
     ledger_id = parse_ledger_id(ledger)
     span = parse_entry_range(entries)
