@@ -24,7 +24,6 @@ from bkctl.runtime.client.reader import Entry
 from bkctl.runtime.errors import BookieError, DigestMismatchError, LedgerReadError, NoSuchEntryError, NoSuchLedgerError
 
 _CELL_CHARACTERS_MAX = 100
-_PASSWORD_HELP = "Its password (default: $BKCTL_LEDGER_PASSWORD, else the one in the metadata)"
 
 
 class _Entry(Protocol):
@@ -75,12 +74,17 @@ async def read(
     ] = Form.AUTO,
     from_bookie: Annotated[
         str | None,
-        typer.Option("--from-bookie", metavar="BOOKIE", help="Ask it alone, even past the ledger's end"),
+        typer.Option("--from-bookie", metavar="BOOKIE", help="Read from it alone, even past the end"),
     ] = None,
     is_following: Annotated[
         bool, typer.Option("--follow", help="Wait for further entries until the ledger is closed; Ctrl-C ends it")
     ] = False,
-    password_file: Annotated[str | None, typer.Option("--password-file", metavar="FILE", help=_PASSWORD_HELP)] = None,
+    password_file: Annotated[
+        str | None,
+        typer.Option(
+            "--password-file", metavar="FILE", help="Its password (default: $BKCTL_LEDGER_PASSWORD, else from metadata)"
+        ),
+    ] = None,
 ) -> Outcome:
     """Read entries, without fencing or closing the ledger.
 
