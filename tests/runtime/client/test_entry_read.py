@@ -107,7 +107,7 @@ async def test_a_failing_replica_is_asked_last_from_then_on(fakes: Fakes) -> Non
 
 async def test_t64_a_silent_replica_is_overtaken(fakes: Fakes) -> None:
     b1, b2, b3 = await fakes.bookies(*THREE)
-    writer, _ = await fakes.writer(THREE, 3, 3)
+    writer, _ = await fakes.writer(THREE, 2, 2)
     for i in range(2):
         await writer.append(payload(i))
     await writer.close()
@@ -126,7 +126,7 @@ async def test_t64_a_silent_replica_is_overtaken(fakes: Fakes) -> None:
 
 async def test_t64_without_speculation_the_time_out_decides(fakes: Fakes) -> None:
     _, b2, b3 = await fakes.bookies(*THREE)
-    writer, _ = await fakes.writer(THREE, 3, 3)
+    writer, _ = await fakes.writer(THREE, 2, 2)
     for i in range(2):
         await writer.append(payload(i))
     await writer.close()
