@@ -102,7 +102,7 @@ def _table(turns: dict[str, dict[str, list[Turn]]], title: str) -> Table:
     table = Table(title=title, box=box.SIMPLE_HEAD)
     for heading in ("ledger", "client"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("seconds", "longest", "CPU, s", "ratio of seconds", "ratio of CPU"):
+    for heading in ("seconds", "longest", "CPU, s", "ratio", "ratio of CPU"):
         table.add_column(heading, justify="right")
     for name, by_commit in turns.items():
         base = next(iter(by_commit.values()))
@@ -135,7 +135,7 @@ def main() -> None:
     directory = os.path.abspath(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
     with contextlib.ExitStack() as undo:
         undo.callback(shutil.rmtree, directory)
-        trees = {options.against: undo.enter_context(checked_out(options.against, directory)), "this tree": ROOT}
+        trees = {options.against[:8]: undo.enter_context(checked_out(options.against, directory)), "this tree": ROOT}
         cluster = DevCluster(os.path.join(directory, "cluster"))
         undo.callback(cluster.stop)
         cluster.up(3)
