@@ -6,7 +6,7 @@ Three bkctl bookies and three of Java (4.18), ledgers with three copies, entries
   bookies that the first is confirmed. The time runs from that acknowledgement to the arrival at a follower in another
   process: ours (``LedgerReader.follow``), and Java's (``readLastAddConfirmedAndEntry``). In each round they take turns.
 - Cost: adds per second, 256 in flight, and the time of an add every 50 ms, without followers, with 1,000 followers of
-  a ledger that is not written, and with 1,000 followers of the same ledger. The followers are one process (nice 19).
+  a ledger that is not written, and with 1,000 followers of the same ledger. The followers are one process.
 """
 
 from __future__ import annotations
@@ -96,8 +96,7 @@ async def follow_many(metadata_uri: str, ledger_id: int) -> None:
 @contextlib.contextmanager
 def followers_of(kind: str, metadata_uri: str, ledger_id: int) -> Iterator[subprocess.Popen[bytes]]:
     """A process that runs ``follow_one`` or ``follow_many``, once it waits."""
-    niceness = ["nice", "-n", "19"] if kind == "--many" else []
-    command = [*niceness, sys.executable, "-m", "tests.bench.tailing", kind, metadata_uri, str(ledger_id)]
+    command = [sys.executable, "-m", "tests.bench.tailing", kind, metadata_uri, str(ledger_id)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
         try:
             assert process.stdout is not None
@@ -263,6 +262,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--only-latency", action="store_true")
     parser.add_argument("--only-cost", action="store_true")
+    parser.add_argument("--without-java", action="store_true", help="measure bkctl bookies and followers alone")
     parser.add_argument("--directory", default=".cache", help="directory on the disk to use (a subdirectory is made)")
     options = parser.parse_args()
     os.makedirs(options.directory, exist_ok=True)
@@ -273,7 +273,7 @@ def main() -> None:
         undo.callback(cluster.stop)
         cluster.up(3)
         uris, java = {"bkctl": cluster.metadata_uri}, {}
-        if is_built():
+        if not options.without_java and is_built():
             uris["Java"] = cluster.metadata_uri.rpartition("/")[0] + "/java"
             bookies = JavaCluster(os.path.join(directory, "java"), uris["Java"], jvm_flags=_JVM_FLAGS)
             undo.enter_context(bookies).start_bookies(3)
@@ -281,7 +281,7 @@ def main() -> None:
                 log_path = os.path.join(directory, f"follower-{target}.log")
                 java[target] = JavaClient(uri, log_path, jvm_flags=_JVM_FLAGS)
                 undo.callback(java[target].stop)
-        else:
+        elif not options.without_java:
             print("no Java bookies: run make interop", file=sys.stderr)
         uvloop.run(measure(uris, java, options))
 
