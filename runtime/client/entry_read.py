@@ -141,27 +141,27 @@ class EntryReader:
         """
         replicas = self._replicas(metadata, entry_ids[0])
         not_asked = deque(self._ports.suspects.last(replicas))
-        search = _Search(Replies(self._ports.clock), self._ports.clock.monotonic_ns)
+        asked = _AskedReplicas(Replies(self._ports.clock), self._ports.clock.monotonic_ns)
         failures: list[BkctlError] = []
-        self._ask(search, not_asked, entry_ids)
+        self._ask(asked, not_asked, entry_ids)
         try:
-            while search.replies.outstanding:
-                answer = await search.replies.next(self._probe_s if not_asked else None)
+            while asked.replies.outstanding:
+                answer = await asked.replies.next(self._probe_s if not_asked else None)
                 if answer is None:
-                    if self._is_time_for_next(search, not_asked[0]):
-                        self._ask(search, not_asked, entry_ids)
+                    if self._is_time_for_next(asked, not_asked[0]):
+                        self._ask(asked, not_asked, entry_ids)
                     continue
                 bookie_id, outcome = answer
                 result = self._judge(bookie_id, entry_ids, outcome)
-                overtaken = search.end(bookie_id)
+                overtaken = asked.end(bookie_id)
                 if isinstance(result, list):
                     self._prefer(bookie_id, overtaken, metadata.segment_of(entry_ids[0]).ensemble)
                     return result
                 failures.append(result)
-                if not search.replies.outstanding and not_asked:
-                    self._ask(search, not_asked, entry_ids)
+                if not asked.replies.outstanding and not_asked:
+                    self._ask(asked, not_asked, entry_ids)
         finally:
-            if search.is_probing:
+            if asked.is_probing:
                 self._is_probing = False
         raise self._summary(entry_ids[0], failures)
 
@@ -176,20 +176,20 @@ class EntryReader:
             return (*ensemble[first:], *ensemble[:first])
         return [ensemble[i] for i in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)]
 
-    def _is_time_for_next(self, search: _Search, next_id: str) -> bool:
+    def _is_time_for_next(self, asked: _AskedReplicas, next_id: str) -> bool:
         """Whether to ask another replica, because no answer has come for ``_probe_s``.
 
         Not all reads that wait ask another: all bookies may just be busy. One does, as a probe. If another bookie
         answers it sooner, the slow one is a suspect, and the other reads ask other bookies too.
         """
-        asked_id, waited_s = search.last_asked()
+        asked_id, waited_s = asked.last_asked()
         suspects = self._ports.suspects.current()
         if waited_s >= self._ports.config.speculative_read_timeout_s:
             self._ports.suspects.add(asked_id)
         elif asked_id not in suspects or next_id in suspects:
             if self._is_probing:
                 return False
-            self._is_probing = search.is_probing = True
+            self._is_probing = asked.is_probing = True
         return True
 
     def _prefer(self, bookie_id: str, overtaken: Sequence[str], ensemble: Sequence[str]) -> None:
@@ -200,12 +200,12 @@ class EntryReader:
         if bookie_id != first_id and first_id in self._ports.suspects.current():
             self._first_index = ensemble.index(bookie_id)
 
-    def _ask(self, search: _Search, not_asked: deque[str], entry_ids: range) -> None:
+    def _ask(self, asked: _AskedReplicas, not_asked: deque[str], entry_ids: range) -> None:
         bookie_id, bookies, ledger_id = not_asked.popleft(), self._ports.bookies, self._credentials.ledger_id
         if len(entry_ids) == 1:
-            search.begin(bookie_id, bookies.read(bookie_id, ledger_id, entry_ids[0]))
+            asked.begin(bookie_id, bookies.read(bookie_id, ledger_id, entry_ids[0]))
         else:
-            search.begin(bookie_id, bookies.read_many(bookie_id, ledger_id, entry_ids, bytes_max=_RUN_BYTES_MAX))
+            asked.begin(bookie_id, bookies.read_many(bookie_id, ledger_id, entry_ids, bytes_max=_RUN_BYTES_MAX))
 
     def _summary(self, entry_id: int, failures: list[BkctlError]) -> BkctlError:
         """The error that prevails. For damage, adds the other replicas' errors: one may just be unreachable."""
@@ -252,8 +252,8 @@ class EntryReader:
         return failure
 
 
-class _Search:
-    """The requests of one read: which bookies were asked, and when."""
+class _AskedReplicas:
+    """The replicas that one read has asked, and when."""
 
     def __init__(self, replies: Replies[str, ReadReply | list[BodyOrStatus]], now_ns: Callable[[], int]) -> None:
         self.replies = replies
