@@ -142,14 +142,15 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
         "Largest add of a ledger writer; the frame limit of the bookies, which close the connection on a longer one",
         unit="bytes", low=1024, high=_INT_MAX, java=Java("nettyMaxFrameSizeBytes"))] = 5 * 1024 * 1024
     speculative_read_timeout_s: Annotated[float, Setting(
-        "Read from the next replica if the first has not answered after this time", unit="s", above=0)] = 2.0
+        "Read from the next replica if the first has not answered after this time; one read tries it after a twentieth",
+        unit="s", above=0)] = 2.0
     pending_adds_max: Annotated[int, Setting("Adds of one writer in flight; further appends wait",
         unit="entries", low=1)] = 10_000
     pending_bytes_max: Annotated[int, Setting("Payload of one writer's adds in flight; further appends wait",
         unit="bytes", low=1)] = 32 * 1024 * 1024
     reads_in_flight_max: Annotated[int, Setting("Entries of one range read in flight", unit="entries", low=1)] = 64
     read_bytes_in_flight_max: Annotated[int, Setting(
-        "Bytes of one range read in flight, estimated from the largest entry so far", unit="bytes",
+        "Bytes of one range that a reader holds ahead of its consumer", unit="bytes",
         low=1)] = 32 * 1024 * 1024
     recovery_reads_in_flight_max: Annotated[int, Setting(
         "Entries that the recovery of a ledger reads ahead and writes back", unit="entries", low=1)] = 10

@@ -16,7 +16,7 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from bkctl.commands.ledger.one_bookie import FoundCopies, open_copies
 from bkctl.commands.ledger.rows import bytes_text
-from bkctl.commands.parse import PASSWORD_HELP, parse_bookie_id, parse_entry_range, parse_ledger_id, read_password
+from bkctl.commands.parse import parse_bookie_id, parse_entry_range, parse_ledger_id, read_password
 from bkctl.commands.rendering import Column, Row, Table, plain
 from bkctl.commands.session import open_session
 from bkctl.runtime.client import LedgerClient, LedgerReader
@@ -73,17 +73,23 @@ async def read(
         Form, typer.Option("--format", help="Payload encoding; raw writes only the payload bytes")
     ] = Form.AUTO,
     from_bookie: Annotated[
-        str | None, typer.Option("--from-bookie", metavar="BOOKIE", help="Read what this bookie has, and ask no other")
+        str | None,
+        typer.Option("--from-bookie", metavar="BOOKIE", help="Read from it alone, even past the end"),
     ] = None,
     is_following: Annotated[
         bool, typer.Option("--follow", help="Wait for further entries until the ledger is closed; Ctrl-C ends it")
     ] = False,
-    password_file: Annotated[str | None, typer.Option("--password-file", metavar="FILE", help=PASSWORD_HELP)] = None,
+    password_file: Annotated[
+        str | None,
+        typer.Option(
+            "--password-file", metavar="FILE", help="Its password (default: $BKCTL_LEDGER_PASSWORD, else from metadata)"
+        ),
+    ] = None,
 ) -> Outcome:
     """Read entries, without fencing or closing the ledger.
 
-    Checks digests; exits with 9 if entries are left. An open ledger is read to the last confirmed entry. Payloads that
-    are not text are shown as base64:...
+    Checks digests; exits with 9 if entries are left. Of an open ledger, only LAST reads past the last confirmed entry.
+    Payloads that are not text are shown as base64:...
     """
     ledger_id = parse_ledger_id(ledger)
     span = parse_entry_range(entries)

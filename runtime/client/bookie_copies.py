@@ -7,12 +7,13 @@ ledger on a bookie that has returned.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
-from bkctl.runtime.client.reader import Entry, pipelined
+from bkctl.runtime.client.read_ahead import ReadAhead
+from bkctl.runtime.client.reader import Entry
 from bkctl.runtime.errors import (
     BookieError,
     BookieIOError,
@@ -77,14 +78,15 @@ class BookieCopies:
         def bytes_of(found: DecodedEntry | NoGoodCopy) -> int:
             return len(found.payload) if isinstance(found, DecodedEntry) else 0
 
-        reads = pipelined(self._read, first, last, self._ports.config, bytes_of)
+        reads = ReadAhead(self._read, self._ports.config, bytes_of).entries(first, last)
         async with contextlib.aclosing(reads):
             async for found in reads:
                 yield found if isinstance(found, NoGoodCopy) else Entry(found.entry_id, found.payload)
 
-    async def _read(self, entry_id: int) -> DecodedEntry | NoGoodCopy:
+    async def _read(self, entry_ids: range) -> Sequence[DecodedEntry | NoGoodCopy]:
+        entry_id = entry_ids[0]
         try:
             reply = await self._ports.bookies.read(self.bookie_id, self.ledger_id, entry_id)
-            return self._codec.decode(entry_id, reply.body)
+            return [self._codec.decode(entry_id, reply.body)]
         except (NoSuchEntryError, BookieIOError, UnknownLedgerStateError, EntryDigestError) as error:
-            return NoGoodCopy(entry_id, error)
+            return [NoGoodCopy(entry_id, error)]

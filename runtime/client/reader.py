@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -15,11 +13,12 @@ from bkctl.runtime.client.entry_read import EntryReader
 from bkctl.runtime.client.last_entry import read_last_add_confirmed, try_read_last_add_confirmed
 from bkctl.runtime.client.metadata_update import LedgerRecord, LocalCopy
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
+from bkctl.runtime.client.read_ahead import ReadAhead
 from bkctl.runtime.client.tail import LedgerTail
-from bkctl.runtime.config import ClientConfig
 from bkctl.runtime.errors import BookieError, DigestMismatchError, LedgerReadError, MetadataError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.protocol.entry_body import DecodedEntry
 from bkctl.storage.errors import BkctlError
 
 T = TypeVar("T")
@@ -29,9 +28,6 @@ ENSEMBLES_TRIED_MAX = 4
 
 ENTRIES_WITHOUT_END_MAX = 100_000
 """Maximum entries that are asked for one by one while it is unknown where a ledger, or a copy of it, ends."""
-
-FIRST_READS_IN_FLIGHT = 8
-"""Concurrent reads while the size of the entries is unknown."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -192,18 +188,27 @@ class LedgerReader:
         return self.entries()
 
     def _pipelined(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
-        return pipelined(self._read_entry, first, last, self._ports.config, lambda entry: len(entry.payload))
+        metadata = self.metadata
+        is_batched = metadata.ensemble_size == metadata.write_quorum_size
+        ahead = ReadAhead(self._read_run, self._ports.config, _payload_bytes, is_batched=is_batched)
+        return ahead.entries(first, last)
 
-    async def _read_entry(self, entry_id: int) -> Entry:
+    async def _read_run(self, entry_ids: range) -> list[Entry]:
+        """The first of these entries, at least one."""
+        first = entry_ids[0]
+
+        async def ask(metadata: LedgerMetadata) -> list[DecodedEntry]:
+            index = metadata.segment_index_of(first)
+            if index + 1 < len(metadata.segments):
+                count_max = metadata.segments[index + 1].first_entry_id - first
+                return await self._entries.read_run(metadata, entry_ids[:count_max])
+            return await self._entries.read_run(metadata, entry_ids)
+
         try:
-            found = await self._ask_again(
-                lambda metadata: self._entries.read(metadata, entry_id),
-                lambda metadata: metadata.segment_of(entry_id).ensemble,
-                f"entry {entry_id}",
-            )
+            found = await self._ask_again(ask, lambda metadata: metadata.segment_of(first).ensemble, f"entry {first}")
         except BookieError as error:
-            raise LedgerReadError(self.ledger_id, f"entry {entry_id}: {error}") from error
-        return Entry(found.entry_id, found.payload)
+            raise LedgerReadError(self.ledger_id, f"entry {first}: {error}") from error
+        return [Entry(each.entry_id, each.payload) for each in found]
 
     async def _ask_again(
         self,
@@ -233,47 +238,16 @@ class LedgerReader:
             ) from error
 
 
-async def pipelined(
-    read: Callable[[int], Coroutine[Any, Any, T]],
-    first: int,
-    last: int,
-    config: ClientConfig,
-    bytes_of: Callable[[T], int],
-) -> AsyncGenerator[T, None]:
-    """What ``read`` returns for the entries ``first`` to ``last``, in order. Raises as ``read``.
-
-    Reads ahead within the limits of ``config``. ``bytes_of``: the size of a result; the largest so far counts.
-    """
-    loop = asyncio.get_running_loop()
-    reads: deque[asyncio.Task[T]] = deque()
-    next_entry_id, largest_bytes = first, 0
-    try:
-        while reads or next_entry_id <= last:
-            while next_entry_id <= last and len(reads) < _in_flight_max(config, largest_bytes):
-                reads.append(loop.create_task(read(next_entry_id)))
-                next_entry_id += 1
-            found = await reads[0]
-            reads.popleft()
-            largest_bytes = max(largest_bytes, bytes_of(found), 1)
-            yield found
-    finally:
-        for each in reads:
-            each.cancel()
-        await asyncio.gather(*reads, return_exceptions=True)
-
-
-def _in_flight_max(config: ClientConfig, largest_bytes: int) -> int:
-    if largest_bytes == 0:
-        return min(FIRST_READS_IN_FLIGHT, config.reads_in_flight_max)
-    return max(1, min(config.reads_in_flight_max, config.read_bytes_in_flight_max // largest_bytes))
-
-
 async def reported_by_bookies(ledger_id: int, asking: Awaitable[int]) -> int:
     """The last add confirmed of an open ledger, from ``asking`` its bookies; LedgerReadError if that fails."""
     try:
         return await asking
     except BookieError as error:
         raise LedgerReadError(ledger_id, f"the last confirmed entry is unknown: {error}") from error
+
+
+def _payload_bytes(entry: Entry) -> int:
+    return len(entry.payload)
 
 
 def _check_range(ledger_id: int, first: int, last: int) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.config import ClientConfig
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.net.loop import LoopClock
@@ -22,6 +24,7 @@ ENTRY_COUNT = 300
 HOLE = 250
 BYTES_MAX = 1 << 20
 CODEC = EntryCodec(LEDGER_ID, DigestType.CRC32C, b"")
+CODEC_BYTES = len(CODEC.encode(0, -1, 0, b""))
 
 
 def bodies() -> dict[int, bytes]:
@@ -32,6 +35,23 @@ def bodies() -> dict[int, bytes]:
         for entry_id in range(ENTRY_COUNT)
         if entry_id != HOLE
     }
+
+
+@pytest.mark.parametrize("release", ["4.14", "4.18"])
+async def test_a_reader_reads_a_ledger_whether_its_bookie_serves_batches_or_not(
+    tmp_path: Path, zookeeper: EmbeddedZooKeeper, release: str
+) -> None:
+    uri = f"zk+hierarchical://{zookeeper.connect_string}/batch-readers-{release}"
+    with JavaCluster(str(tmp_path), uri, release=release) as cluster:
+        cluster.start_bookies(1)
+        async with await LedgerClient.connect(uri) as client:
+            writer = await client.create(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+            payloads = [body[CODEC_BYTES:] for body in bodies().values()]
+            await asyncio.gather(*map(writer.append, payloads))
+            await writer.close()
+            for _ in range(2):
+                reader = await client.open(writer.ledger_id)
+                assert [entry.payload async for entry in reader] == payloads
 
 
 @contextlib.asynccontextmanager

@@ -20,6 +20,7 @@ from bkctl.runtime.net.server_connection import ListenerLimits, ServerConnection
 from bkctl.runtime.ports import Responder
 from bkctl.runtime.protocol.messages import (
     AddRun,
+    BatchReadRequest,
     BookieCall,
     BookieInfoAnswer,
     BookieInfoCall,
@@ -209,6 +210,8 @@ class ScriptedBookie:
         elif isinstance(call, BookieInfoCall):
             info = BookieInfoAnswer(call.txn_id, Status.OK, *self.space)
             self._follow(connection, call, Request("info", -1, -1), lambda: connection.answer(call, info))
+        elif isinstance(call, BatchReadRequest):
+            connection.answer(call, Status.BAD_REQUEST)  # as before release 4.17: the client reads singly from then on
         else:
             raise NotImplementedError
 

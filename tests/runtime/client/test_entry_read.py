@@ -107,7 +107,7 @@ async def test_a_failing_replica_is_asked_last_from_then_on(fakes: Fakes) -> Non
 
 async def test_t64_a_silent_replica_is_overtaken(fakes: Fakes) -> None:
     b1, b2, b3 = await fakes.bookies(*THREE)
-    writer, _ = await fakes.writer(THREE, 3, 3)
+    writer, _ = await fakes.writer(THREE, 2, 2)
     for i in range(2):
         await writer.append(payload(i))
     await writer.close()
@@ -126,7 +126,7 @@ async def test_t64_a_silent_replica_is_overtaken(fakes: Fakes) -> None:
 
 async def test_t64_without_speculation_the_time_out_decides(fakes: Fakes) -> None:
     _, b2, b3 = await fakes.bookies(*THREE)
-    writer, _ = await fakes.writer(THREE, 3, 3)
+    writer, _ = await fakes.writer(THREE, 2, 2)
     for i in range(2):
         await writer.append(payload(i))
     await writer.close()
@@ -140,6 +140,66 @@ async def test_t64_without_speculation_the_time_out_decides(fakes: Fakes) -> Non
     async with asyncio.timeout(60):
         assert (await reading)[0].payload == payload(1)
     assert b3.count("read", 1) == 1
+
+
+async def test_all_reads_of_a_reader_begin_with_the_same_bookie_if_every_bookie_has_every_entry(fakes: Fakes) -> None:
+    bookies = await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 3, 3)
+    await asyncio.gather(*(writer.append_nowait(payload(i)) for i in range(30)))
+    await writer.close()
+    reader = await client.open(writer.ledger_id, password=PASSWORD)
+    assert [entry.payload for entry in await reader.read(0)] == [payload(i) for i in range(30)]
+    assert sorted(bookie.count("read") for bookie in bookies) == [0, 0, 30]
+
+
+async def test_one_read_finds_out_that_a_bookie_is_slow_and_the_others_follow(fakes: Fakes) -> None:
+    bookies = await fakes.bookies(*THREE)
+    writer, _ = await fakes.writer(THREE, 3, 3)
+    await asyncio.gather(*(writer.append_nowait(payload(i)) for i in range(20)))
+    await writer.close()
+    clock = SteppedClock()
+    client = await fakes.client(ClientConfig(speculative_read_timeout_s=2.0, read_timeout_s=3600), clock)
+    reader = await client.open(writer.ledger_id, password=PASSWORD)
+    await reader.read(0, 0)
+    (first,) = (bookie for bookie in bookies if bookie.count("read"))
+    others = [bookie for bookie in bookies if bookie is not first]
+    slow = first.hold("read")
+    reading = asyncio.create_task(reader.read(1, 8))
+    await slow.arrived(8)
+    clock.advance(0.1)
+    async with asyncio.timeout(60):
+        await until(lambda: client.ports.suspects.current() == {first.bookie_id})
+    assert sum(bookie.count("read") for bookie in others) == 2, "the entries of one request, not of all four"
+    clock.advance(0.1)
+    async with asyncio.timeout(60):
+        assert [entry.payload for entry in await reading] == [payload(i) for i in range(1, 9)]
+    slow.release()
+    clock.advance(client.ports.config.suspect_bookie_s)
+    assert not client.ports.suspects.current()
+    await reader.read(10)
+    assert first.count("read") == 1 + 8, "another bookie has taken its place, for longer than it is a suspect"
+
+
+async def test_a_busy_cluster_gets_one_more_request_and_not_a_second_one_for_each(fakes: Fakes) -> None:
+    bookies = await fakes.bookies(*THREE)
+    writer, _ = await fakes.writer(THREE, 3, 3)
+    await asyncio.gather(*(writer.append_nowait(payload(i)) for i in range(8)))
+    await writer.close()
+    held = [bookie.hold("read") for bookie in bookies]
+    clock = SteppedClock()
+    client = await fakes.client(ClientConfig(speculative_read_timeout_s=2.0, read_timeout_s=3600), clock)
+    reader = await client.open(writer.ledger_id, password=PASSWORD)
+    reading = asyncio.create_task(reader.read(0))
+    await until(lambda: sum(bookie.count("read") for bookie in bookies) == 8)
+    for _ in range(5):
+        clock.advance(0.1)
+        await answers_so_far(client)
+    await until(lambda: sum(bookie.count("read") for bookie in bookies) == 10)
+    for each in held:
+        each.release()
+    async with asyncio.timeout(60):
+        assert len(await reading) == 8
+    assert sum(bookie.count("read") for bookie in bookies) == 10
 
 
 async def test_the_speculative_answer_may_be_the_bad_one(fakes: Fakes) -> None:

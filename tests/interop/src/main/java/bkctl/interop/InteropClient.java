@@ -112,11 +112,15 @@ public final class InteropClient implements CommandLoop.Commands {
         return CommandLoop.JSON.createObjectNode().put("last_add_confirmed", writer.getLastAddConfirmed());
     }
 
-    /** Reads "count" entries of an open ledger by long polls of "timeout_ms", or stops after as many polls in vain. */
+    /**
+     * Reads "count" entries of an open ledger by long polls of "timeout_ms", or stops after as many polls in vain.
+     * Also answers when each arrived, in nanoseconds of the system's monotonic clock.
+     */
     private ObjectNode follow(JsonNode request) throws Exception {
         int count = request.get("count").asInt();
         ObjectNode result = CommandLoop.JSON.createObjectNode();
         ArrayNode payloads = result.putArray("payloads");
+        ArrayNode arrivedNs = result.putArray("arrived_ns");
         int pollsInVain = 0;
         try (LedgerHandle reader = client.openLedgerNoRecovery(
                 request.get("ledger_id").asLong(), digestType(request), password(request))) {
@@ -124,6 +128,7 @@ public final class InteropClient implements CommandLoop.Commands {
                 try (LastConfirmedAndEntry found = reader.readLastAddConfirmedAndEntryAsync(
                         payloads.size(), request.get("timeout_ms").asLong(), true).get()) {
                     if (found.hasEntry()) {
+                        arrivedNs.add(System.nanoTime());
                         payloads.add(found.getEntry().getEntryBytes());
                     } else {
                         pollsInVain++;
