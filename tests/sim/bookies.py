@@ -52,6 +52,7 @@ class ModelBookies:
         *,
         is_recovery_add: bool = False,
         is_high_priority: bool = False,
+        is_deferred_sync: bool = False,
     ) -> None:
         assert 0 <= entry_id < 2**63
         request = BookieRequest("add", bookie_id, ledger_id, entry_id, body, is_recovery_add=is_recovery_add)
