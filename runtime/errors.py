@@ -29,7 +29,7 @@ BkctlError
 │   ├── BookieTimeoutError, BookieUnavailableError
 ├── LedgerError
 │   ├── LedgerNotFoundError, LedgerExistsError, LedgerClosedError, LedgerFencedError
-│   ├── LedgerPasswordError, TooManyPendingAddsError
+│   ├── LedgerPasswordError, TooManyPendingAddsError, DuplicateEntryError
 │   ├── NotEnoughBookiesError, DigestMismatchError, LedgerReadError
 │   └── LedgerRecoveryError
 │       └── AnswersMissingError    bookies that may have entries gave no valid answer
@@ -228,6 +228,10 @@ class LedgerPasswordError(LedgerError):
 
 class TooManyPendingAddsError(LedgerError):
     """The writer has the maximum number of adds in flight. Nothing was sent; retry once some are acknowledged."""
+
+
+class DuplicateEntryError(LedgerError):
+    """The writer has used this entry id already. Nothing was sent."""
 
 
 class NotEnoughBookiesError(LedgerError):

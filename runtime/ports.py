@@ -195,8 +195,21 @@ class Bookies(Protocol):
         *,
         is_recovery_add: bool = False,
         is_high_priority: bool = False,
+        is_deferred_sync: bool = False,
     ) -> None:
-        """Send an add. ``done`` is called later with the outcome, never inside this call."""
+        """Send an add. ``done`` is called later with the outcome, never inside this call.
+
+        ``is_deferred_sync``: the entry is durable only after ``force``.
+        """
+
+    def force(self, bookie_id: BookieId, ledger_id: int) -> asyncio.Future[None]:
+        """Sync what the bookie has answered of a ledger; needs no key, ignores fences (wire 5.8).
+
+        The future fails with the BookieError of the status.
+        """
+
+    def losses(self, bookie_id: BookieId) -> int:
+        """How often the connection to a bookie ended. Since then it may have restarted, without what was not synced."""
 
     def read(
         self,

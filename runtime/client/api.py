@@ -124,13 +124,17 @@ class LedgerClient:
         custom_metadata: Mapping[str, bytes] | None = None,
         ledger_id: int | None = None,
         lac_interval_s: float | None = None,
+        deferred_sync: bool = False,
+        caller_entry_ids: bool = False,
     ) -> LedgerWriter:
         """Create a ledger and its only writer.
 
         Each entry goes to ``write_quorum_size`` of ``ensemble_size`` bookies, and is acknowledged once
         ``ack_quorum_size`` of them have stored it. ``ledger_id`` None: the next free one. ``lac_interval_s``: how long
         after an acknowledgement followers learn of it if no other entry follows (explicit LAC); None: not before
-        the next entry or the close. Contacts no bookie.
+        the next entry or the close. ``deferred_sync``: bookies acknowledge entries before they are durable; ``force``
+        makes them so, and the ledger ends at the last forced entry. ``caller_entry_ids``: each append names its entry
+        id, in any order; ids start at 0 and must have no gaps. Contacts no bookie.
 
         Raises, with nothing stored: ConfigurationError unless ensemble >= write quorum >= ack quorum > 0,
         NotEnoughBookiesError, LedgerExistsError, RefusedError for a forbidden id, MetadataError.
@@ -148,7 +152,11 @@ class LedgerClient:
             logger.warning("ledger %d: %s", created_id, warning)
         warn_of_broken_rules(created_id, chosen)
         credentials = LedgerCredentials(created_id, digest_type, password)
-        writer = LedgerWriter(self.ports, credentials, stored, warning, lac_interval_s)
+        writer = LedgerWriter(
+            *(self.ports, credentials, stored, warning, lac_interval_s),
+            deferred_sync=deferred_sync,
+            caller_entry_ids=caller_entry_ids,
+        )
         self._writers[created_id] = writer
         return writer
 

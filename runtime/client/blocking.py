@@ -17,21 +17,26 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import inspect
+import itertools
 import queue
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, Self, TypeVar
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from bkctl.runtime.client.api import LedgerClient
 from bkctl.runtime.client.reader import Entry, LedgerReader
 from bkctl.runtime.client.writer import LedgerWriter
 from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
 from bkctl.runtime.errors import LedgerClosedError
-from bkctl.runtime.ledger.metadata import DigestType
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 CLOSED = "the client was closed"
+
+_ENTRIES_AT_ONCE = 500
+"""Entries that ``append_all`` takes from its caller before it sends them."""
 
 
 class LoopThread:
@@ -94,6 +99,20 @@ class LoopThread:
         atexit.unregister(self.stop)
 
 
+def _parameters_of(
+    method: Callable[Concatenate[Any, P], object],
+) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
+    """Give a method the parameters of ``method``, for type checkers and ``help``: they are declared there alone."""
+
+    def declare(facade: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
+        result = inspect.signature(facade).return_annotation
+        signature = inspect.signature(method).replace(return_annotation=result)
+        facade.__signature__ = signature  # type: ignore[attr-defined]  # what inspect looks for
+        return facade
+
+    return declare
+
+
 class BlockingClient:
     """``LedgerClient`` for scripts. Use it with ``with``, or call ``close``."""
 
@@ -107,34 +126,15 @@ class BlockingClient:
             self._thread.stop()
             raise
 
-    def create(
-        self,
-        *,
-        ensemble_size: int = 3,
-        write_quorum_size: int = 2,
-        ack_quorum_size: int = 2,
-        digest_type: DigestType = DigestType.CRC32C,
-        password: bytes = b"",
-        custom_metadata: Mapping[str, bytes] | None = None,
-        lac_interval_s: float | None = None,
-    ) -> BlockingWriter:
+    @_parameters_of(LedgerClient.create)
+    def create(self, *arguments: Any, **keywords: Any) -> BlockingWriter:
         """As ``LedgerClient.create``."""
-        creating = self._client.create(
-            ensemble_size=ensemble_size,
-            write_quorum_size=write_quorum_size,
-            ack_quorum_size=ack_quorum_size,
-            digest_type=digest_type,
-            password=password,
-            custom_metadata=custom_metadata,
-            lac_interval_s=lac_interval_s,
-        )
-        return BlockingWriter(self._thread, self._thread.run(creating))
+        return BlockingWriter(self._thread, self._thread.run(self._client.create(*arguments, **keywords)))
 
-    def open(self, ledger_id: int, *, password: bytes = b"", recover: bool = False) -> BlockingReader:
+    @_parameters_of(LedgerClient.open)
+    def open(self, *arguments: Any, **keywords: Any) -> BlockingReader:
         """As ``LedgerClient.open``."""
-        return BlockingReader(
-            self._thread, self._thread.run(self._client.open(ledger_id, password=password, recover=recover))
-        )
+        return BlockingReader(self._thread, self._thread.run(self._client.open(*arguments, **keywords)))
 
     def delete(self, ledger_id: int) -> None:
         """As ``LedgerClient.delete``."""
@@ -164,20 +164,28 @@ class BlockingWriter:
         self._thread = thread
         self._writer = writer
 
-    def append(self, payload: bytes) -> int:
-        """Append an entry and wait for its acknowledgement; returns its id."""
-        return self._thread.run(self._writer.append(payload))
+    def append(self, payload: bytes, *, entry_id: int | None = None) -> int:
+        """As ``LedgerWriter.append``."""
+        return self._thread.run(self._writer.append(payload, entry_id=entry_id))
 
     def append_all(self, payloads: Iterable[bytes]) -> list[int]:
-        """Append entries, many at a time, and wait for all acknowledgements; returns their ids.
+        """Append entries, some hundred at a time, and wait for all acknowledgements; returns their ids.
 
         After an error the entries that follow the one that failed are not sent, or in doubt.
         """
 
-        async def append() -> list[int]:
-            return list(await asyncio.gather(*[self._writer.append(each) for each in payloads]))
+        async def append(batch: list[bytes]) -> list[int]:
+            return list(await asyncio.gather(*map(self._writer.append, batch)))
 
-        return self._thread.run(append())
+        left = iter(payloads)
+        entry_ids: list[int] = []
+        while batch := list(itertools.islice(left, _ENTRIES_AT_ONCE)):
+            entry_ids += self._thread.run(append(batch))
+        return entry_ids
+
+    def force(self) -> int:
+        """As ``LedgerWriter.force``."""
+        return self._thread.run(self._writer.force())
 
     def close(self) -> None:
         """Close the ledger at its last entry."""

@@ -1,4 +1,4 @@
-"""The writer of a ledger: pipelined adds, ensemble changes, close. Source: protocol sections 3, 4.2 and 5."""
+"""The writer of a ledger: pipelined adds, forces, ensemble changes, close. Source: protocol sections 3, 4.2 and 5."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import Self
 
 from bkctl.runtime.client.add_pipeline import AddPipeline
 from bkctl.runtime.client.ensemble_change import publish_replacements
+from bkctl.runtime.client.explicit_lac import ExplicitLac
 from bkctl.runtime.client.metadata_update import LedgerRecord, LocalCopy, update_record
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
 from bkctl.runtime.errors import (
+    ConfigurationError,
     ConflictError,
+    DuplicateEntryError,
     LedgerClosedError,
     LedgerFencedError,
     LedgerPasswordError,
@@ -24,10 +27,9 @@ from bkctl.runtime.errors import (
 from bkctl.runtime.ledger.changes import to_closed
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.store import Versioned
-from bkctl.runtime.ports import TimerHandle
 from bkctl.runtime.protocol.status import Status
 from bkctl.storage.errors import BkctlError, EntryTooLargeError
-from bkctl.storage.ids import INVALID_ENTRY_ID
+from bkctl.storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
 
 FRAME_RESERVE_BYTES = 1024
 """Space in a frame for everything except payload: length word, request header, entry header, longest digest."""
@@ -42,6 +44,8 @@ class LedgerWriter:
     to the ledger if and only if its id is not above the last entry id of the closed ledger. A writer that failed stays
     closed; continue with a new ledger.
 
+    With deferred sync an append proves less: its entry is part of the ledger permanently once ``force`` has returned.
+
     Use it with ``async with``, or call ``close``, to close the ledger at its end.
     """
 
@@ -52,6 +56,9 @@ class LedgerWriter:
         metadata: Versioned[LedgerMetadata],
         quorum_warning: str | None = None,
         lac_interval_s: float | None = None,
+        *,
+        deferred_sync: bool = False,
+        caller_entry_ids: bool = False,
     ) -> None:
         self.ledger_id = credentials.ledger_id
         self.quorum_warning = quorum_warning
@@ -60,11 +67,6 @@ class LedgerWriter:
         self._record = LedgerRecord(ports.ledgers, self.ledger_id)
         self._copy = LocalCopy(metadata)
         self._codec = credentials.codec
-        self._master_key = credentials.master_key
-        self._lac_interval_s = lac_interval_s
-        self._lac_timer: TimerHandle | None = None
-        self._told_lac = INVALID_ENTRY_ID
-        """The highest last add confirmed that was sent to bookies."""
         self._pipeline = AddPipeline(
             ports,
             credentials,
@@ -72,7 +74,14 @@ class LedgerWriter:
             last_add_confirmed=INVALID_ENTRY_ID,
             is_recovery=False,
             on_failure=self._on_failure,
+            is_deferred_sync=deferred_sync,
+            has_gaps=caller_entry_ids,
         )
+        self._is_deferred_sync = deferred_sync
+        self._has_caller_ids = caller_entry_ids
+        self._losses: list[int] = []
+        """Lost connections to each bookie of the ensemble before the first add that is not confirmed."""
+        self._explicit_lac = ExplicitLac(ports, credentials, self._pipeline, lac_interval_s)
         self._payload_bytes_max = ports.config.writer_frame_bytes_max - FRAME_RESERVE_BYTES
         self._pending_adds_max = ports.config.pending_adds_max
         self._pending_bytes_max = ports.config.pending_bytes_max
@@ -87,7 +96,10 @@ class LedgerWriter:
 
     @property
     def last_add_confirmed(self) -> int:
-        """Highest entry id that is acknowledged together with all before it; -1 if there is none."""
+        """Highest entry id that is acknowledged together with all before it; -1 if there is none.
+
+        With deferred sync, only ``force`` moves it.
+        """
         stored = self._copy.value
         return stored.last_entry_id if stored.is_closed else self._pipeline.last_add_confirmed
 
@@ -107,11 +119,15 @@ class LedgerWriter:
         """Whether ``append`` still accepts entries."""
         return self._is_open
 
-    def append_nowait(self, payload: bytes) -> asyncio.Future[int]:
+    def append_nowait(self, payload: bytes, *, entry_id: int | None = None) -> asyncio.Future[int]:
         """Send one entry. The future returns its id once it and all entries before it are acknowledged.
 
-        Raises, with nothing sent: LedgerClosedError if the writer is closed or has failed, EntryTooLargeError, and
+        ``entry_id``: required, and only allowed, in a ledger created with ``caller_entry_ids``.
+
+        Raises, with nothing sent: LedgerClosedError if the writer is closed or has failed, EntryTooLargeError,
+        ConfigurationError for an entry id that is missing, not allowed or impossible, DuplicateEntryError, and
         TooManyPendingAddsError at the limit ``pending_adds_max`` or ``pending_bytes_max`` (``append`` waits instead).
+        An id is over the limit if it is ``pending_adds_max`` or more after the first that is not acknowledged.
         If the future fails, with LedgerFencedError, LedgerClosedError, NotEnoughBookiesError, LedgerPasswordError,
         ConflictError or a MetadataError, the entry is in doubt.
         """
@@ -124,53 +140,112 @@ class LedgerWriter:
                 f"{self._payload_bytes_max}"
             )
         pipeline = self._pipeline
-        if not self._has_room():
+        self._check_entry_id(entry_id)
+        if not self._has_room(entry_id):
             raise TooManyPendingAddsError(
                 self.ledger_id,
-                f"{pipeline.pending_count} adds of {pipeline.pending_bytes} bytes are not answered yet",
+                f"{pipeline.pending_count} adds of {pipeline.pending_bytes} bytes are not answered yet; the first one "
+                f"to be acknowledged is entry {pipeline.last_acknowledged + 1}",
             )
-        entry_id = self._last_add_pushed + 1
+        if entry_id is None:
+            entry_id = self._last_add_pushed = self._last_add_pushed + 1
         length = self._length + payload_bytes
-        self._told_lac = pipeline.last_add_confirmed
-        body = self._codec.encode(entry_id, self._told_lac, length, payload)
-        self._last_add_pushed = entry_id
+        self._explicit_lac.told = lac = pipeline.last_add_confirmed
+        body = self._codec.encode(entry_id, lac, length, payload)
         self._length = length
+        if self._is_deferred_sync and self._is_all_confirmed():
+            self._losses = self._count_losses()
         if self._failed:
             self._start_change()  # replaces bookies that failed after their adds were complete
-        if self._lac_timer is None and self._lac_interval_s is not None:
-            self._lac_timer = self._ports.clock.call_later(self._lac_interval_s, self._tell_lac)
+        self._explicit_lac.expect()
         return pipeline.submit(entry_id, body, payload_bytes)
 
-    async def append(self, payload: bytes) -> int:
+    async def append(self, payload: bytes, *, entry_id: int | None = None) -> int:
         """Append one entry and wait until it is acknowledged; returns its id. Errors as for ``append_nowait``."""
-        while self._is_open and not self._has_room():
+        self._check_entry_id(entry_id)
+        while self._is_open and not self._has_room(entry_id):
             await self._pipeline.progress()
-        return await self.append_nowait(payload)
+        return await self.append_nowait(payload, entry_id=entry_id)
 
-    def _has_room(self) -> bool:
-        pipeline = self._pipeline
-        return pipeline.pending_count < self._pending_adds_max and pipeline.pending_bytes < self._pending_bytes_max
-
-    def _tell_lac(self) -> None:
-        """Tell followers of the last acknowledged entry: without another add, they would not learn of it."""
-        self._lac_timer = None
-        if not self._is_open:
+    def _check_entry_id(self, entry_id: int | None) -> None:
+        if entry_id is None:
+            if self._has_caller_ids:
+                raise ConfigurationError(f"ledger {self.ledger_id}: its entries need an id: pass entry_id")
             return
-        lac = self._pipeline.last_add_confirmed
-        if lac > self._told_lac:
-            self._told_lac = lac
-            packet = self._codec.encode_lac(lac)
-            for bookie_id in self._pipeline.ensemble:
-                told = self._ports.bookies.write_lac(bookie_id, self.ledger_id, self._master_key, lac, packet)
-                told.add_done_callback(self._note_told)
-        if self._pipeline.pending_count:
-            assert self._lac_interval_s is not None
-            self._lac_timer = self._ports.clock.call_later(self._lac_interval_s, self._tell_lac)
+        if not self._has_caller_ids:
+            raise ConfigurationError(
+                f"ledger {self.ledger_id}: its writer assigns the entry ids: create it with caller_entry_ids=True"
+            )
+        if not 0 <= entry_id <= ENTRY_ID_MAX:
+            raise ConfigurationError(f"ledger {self.ledger_id}: {entry_id} is not an entry id")
+        if self._pipeline.has_sent(entry_id):
+            raise DuplicateEntryError(self.ledger_id, f"entry {entry_id} was appended before; nothing was sent")
 
-    def _note_told(self, told: asyncio.Future[None]) -> None:
-        """A failure does no harm: followers learn of the entry from the next one, or from the close."""
-        if not told.cancelled() and (error := told.exception()) is not None:
-            logger.debug("ledger %d: explicit LAC: %s", self.ledger_id, error)
+    def _has_room(self, entry_id: int | None) -> bool:
+        """Whether an add may be sent. Ids that the caller chooses have a window; the first that is not acknowledged
+        always has room, because all others wait for it."""
+        pipeline = self._pipeline
+        has_bytes = pipeline.pending_bytes < self._pending_bytes_max
+        if entry_id is None:
+            return has_bytes and pipeline.pending_count < self._pending_adds_max
+        ahead = entry_id - pipeline.last_acknowledged
+        return ahead <= 1 or (has_bytes and ahead <= self._pending_adds_max)
+
+    # ---- what is confirmed -----------------------------------------------------------------------------------------
+
+    async def force(self) -> int:
+        """Make all entries that are acknowledged now durable on every bookie of the ensemble; returns the last add
+        confirmed. Without deferred sync they are durable on an ack quorum before.
+
+        Raises LedgerClosedError if the writer is or gets closed. The BookieError of a bookie that fails: nothing is
+        confirmed, and another attempt is possible. NotEnoughBookiesError, with deferred sync, if the connection to a
+        bookie was lost since the first of these entries was sent: it may have restarted without them. The writer then
+        closes the ledger at the last add confirmed.
+        """
+        if not self._is_open:
+            raise LedgerClosedError(self.ledger_id, "the writer is closed; nothing was forced")
+        pipeline = self._pipeline
+        entry_id, payload_bytes = pipeline.last_acknowledged, pipeline.acknowledged_bytes
+        if entry_id == INVALID_ENTRY_ID:
+            return entry_id
+        forced = [self._ports.bookies.force(bookie_id, self.ledger_id) for bookie_id in pipeline.ensemble]
+        outcomes = await asyncio.gather(*forced, return_exceptions=True)
+        if not self._is_open:
+            raise LedgerClosedError(
+                self.ledger_id,
+                f"the writer was closed at entry {pipeline.last_add_confirmed}, before the force was answered",
+            )
+        self._require_connections()
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        pipeline.confirm(entry_id, payload_bytes)
+        self._explicit_lac.expect()
+        return pipeline.last_add_confirmed
+
+    def _is_all_confirmed(self) -> bool:
+        pipeline = self._pipeline
+        return pipeline.pending_count == 0 and pipeline.last_acknowledged == pipeline.last_add_confirmed
+
+    def _count_losses(self) -> list[int]:
+        return [self._ports.bookies.losses(bookie_id) for bookie_id in self._pipeline.ensemble]
+
+    def _require_connections(self) -> None:
+        """A bookie that restarts may lose entries that it did not sync, and then answers a force all the same."""
+        if not self._is_deferred_sync or self._is_all_confirmed():
+            return
+        losses = zip(self._pipeline.ensemble, self._losses, self._count_losses(), strict=True)
+        if lost := [bookie_id for bookie_id, before, now in losses if now != before]:
+            failure = self._not_durable(f"the connection to {', '.join(lost)} was lost")
+            self._give_up(lambda _: failure)
+            raise failure
+
+    def _not_durable(self, reason: str) -> NotEnoughBookiesError:
+        return NotEnoughBookiesError(
+            self.ledger_id,
+            f"{reason}, and a ledger with deferred sync keeps its bookies: it ends at entry "
+            f"{self._pipeline.last_add_confirmed}, and what was acknowledged after the last force is not part of it",
+        )
 
     # ---- bookie failures -------------------------------------------------------------------------------------------
 
@@ -201,7 +276,7 @@ class LedgerWriter:
         failed: dict[int, str] = {}
         try:
             while self._failed and self._is_open:
-                self._count_change()
+                self._allow_change()
                 failed |= self._failed
                 self._failed = {}
                 metadata = await publish_replacements(
@@ -224,8 +299,11 @@ class LedgerWriter:
             ensemble = self._copy.value.last_segment.ensemble
             self._pipeline.resume(ensemble, [i for i, bookie_id in failed.items() if ensemble[i] == bookie_id])
 
-    def _count_change(self) -> None:
-        """Limit changes without progress: bookies that fail in turn would keep an add waiting forever."""
+    def _allow_change(self) -> None:
+        """NotEnoughBookiesError with deferred sync: a successor would not get the entries that are not confirmed. It
+        also limits changes without progress: bookies that fail in turn would keep an add waiting forever."""
+        if self._is_deferred_sync:
+            raise self._not_durable(f"{', '.join(self._failed.values())} failed")
         confirmed = self._pipeline.last_add_confirmed
         self._changes_without_progress = 1 if confirmed > self._changed_at else self._changes_without_progress + 1
         self._changed_at = confirmed
@@ -255,11 +333,11 @@ class LedgerWriter:
     # ---- the end ---------------------------------------------------------------------------------------------------
 
     def _stop(self, error_for: Callable[[int], BkctlError]) -> None:
-        """Stop accepting and acknowledging entries, so that the last add confirmed is final."""
+        """Stop accepting, acknowledging and confirming entries, so that the last add confirmed is final."""
         self._is_open = False
-        if self._lac_timer is not None:
-            self._lac_timer.cancel()
-        self._length -= self._pipeline.drain(error_for)
+        self._explicit_lac.stop()
+        self._pipeline.drain(error_for)
+        self._length = self._pipeline.confirmed_bytes
 
     def _give_up(self, error_for: Callable[[int], BkctlError]) -> None:
         """Fail all pending adds, and close the ledger at the last acknowledged one in the background."""

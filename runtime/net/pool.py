@@ -129,6 +129,7 @@ class BookiePool:
         self._ages = RequestAges(max(self._add_timeout_ns, self._read_timeout_ns))
         self._timer: TimerHandle | None = None
         self._is_closed = False
+        self._losses: Counter[BookieId] = Counter()
         self.refused: Counter[BookieId] = Counter()
         """Errors so far that say that a bookie and this client do not accept each other."""
 
@@ -143,11 +144,22 @@ class BookiePool:
         *,
         is_recovery_add: bool = False,
         is_high_priority: bool = False,
+        is_deferred_sync: bool = False,
     ) -> None:
         """Send an add. ``done`` is called later with the outcome, never inside this call."""
         txn_id = self._new_txn_id()
-        frame = v3.encode_add_request(txn_id, ledger_id, entry_id, master_key, body, is_recovery_add, is_high_priority)
+        flags = (is_recovery_add, is_high_priority, is_deferred_sync)
+        frame = v3.encode_add_request(txn_id, ledger_id, entry_id, master_key, body, *flags)
         self._connection(bookie_id).add(txn_id, frame, done)
+
+    def force(self, bookie_id: BookieId, ledger_id: int) -> asyncio.Future[None]:
+        """Sync what the bookie has answered of a ledger. The future fails with the BookieError of the status."""
+        txn_id = self._new_txn_id()
+        return self._ask(bookie_id, txn_id, v3.encode_force_request(txn_id, ledger_id), OtherAnswer, _done)
+
+    def losses(self, bookie_id: BookieId) -> int:
+        """How often the connection to a bookie ended."""
+        return self._losses[bookie_id]
 
     def read(
         self,
@@ -184,7 +196,7 @@ class BookiePool:
         """
         txn_id = self._new_txn_id()
         frame = v3.encode_write_lac_request(txn_id, ledger_id, master_key, lac, lac_body)
-        return self._ask(bookie_id, txn_id, frame, OtherAnswer, _written)
+        return self._ask(bookie_id, txn_id, frame, OtherAnswer, _done)
 
     def poll(
         self, bookie_id: BookieId, ledger_id: int, previous_lac: int, timeout_s: float
@@ -366,6 +378,7 @@ class BookiePool:
             connection.connect(self._resolve, self._connect_timeout_s)
 
     def _forget(self, connection: FrameConnection) -> None:
+        self._losses[connection.bookie_id] += 1
         if self._connections.get(connection.bookie_id) is connection:
             del self._connections[connection.bookie_id]
 
@@ -410,7 +423,7 @@ def _poll_reply(answer: ReadAnswer, bookie_id: BookieId) -> PollReply | BookieEr
     return PollReply(answer.max_last_add_confirmed, answer.body)
 
 
-def _written(answer: OtherAnswer, bookie_id: BookieId) -> BookieError | None:
+def _done(answer: OtherAnswer, bookie_id: BookieId) -> BookieError | None:
     return None if answer.status is Status.OK else error_of(answer.status, bookie_id)
 
 

@@ -18,6 +18,7 @@ from bkctl.runtime.errors import ProtocolError
 from bkctl.runtime.protocol import v3_adds
 from bkctl.runtime.protocol.bookkeeper_wire_pb2 import (
     ADD_ENTRY,
+    FORCE_LEDGER,
     GET_BOOKIE_INFO,
     GET_LIST_OF_ENTRIES_OF_LEDGER,
     READ_ENTRY,
@@ -48,6 +49,9 @@ from bkctl.storage.ids import INVALID_ENTRY_ID
 PRIORITY_HIGH: Final = 100
 """The value that Java sends for high priority; any value above zero means the same."""
 
+_DEFERRED_SYNC: Final = 1
+"""Bit of the write flags of an add: the bookie answers before the sync."""
+
 _TOTAL_DISK_CAPACITY: Final = int(GetBookieInfoRequest.TOTAL_DISK_CAPACITY)
 _FREE_DISK_SPACE: Final = int(GetBookieInfoRequest.FREE_DISK_SPACE)
 
@@ -60,9 +64,10 @@ def encode_add_request(
     body: bytes,
     is_recovery_add: bool,
     is_high_priority: bool,
+    is_deferred_sync: bool = False,
 ) -> bytes:
     """Encode a request to store an entry."""
-    if not (is_recovery_add or is_high_priority) and ledger_id >= 0 and entry_id >= 0:
+    if not (is_recovery_add or is_high_priority or is_deferred_sync) and ledger_id >= 0 and entry_id >= 0:
         return v3_adds.encode_add_request(txn_id, ledger_id, entry_id, master_key, body)
     request = _request(txn_id, ADD_ENTRY, is_high_priority)
     inner = request.addRequest
@@ -72,6 +77,15 @@ def encode_add_request(
     inner.body = body
     if is_recovery_add:
         inner.flag = AddRequest.RECOVERY_ADD
+    if is_deferred_sync:
+        inner.writeFlags = _DEFERRED_SYNC
+    return encode_frame(request.SerializeToString())
+
+
+def encode_force_request(txn_id: int, ledger_id: int) -> bytes:
+    """Encode a request to sync what the bookie has answered of a ledger without a sync."""
+    request = _request(txn_id, FORCE_LEDGER, is_high_priority=False)
+    request.forceLedgerRequest.ledgerId = ledger_id
     return encode_frame(request.SerializeToString())
 
 
@@ -184,6 +198,10 @@ def _decode_add_answer(message: Response, txn_id: int, status: Status) -> Answer
     return AddAnswer(txn_id, status)
 
 
+def _decode_force_answer(message: Response, txn_id: int, status: Status) -> Answer:
+    return OtherAnswer(txn_id, STATUS_OF_CODE[message.forceLedgerResponse.status] if status is Status.OK else status)
+
+
 def _decode_read_answer(message: Response, txn_id: int, status: Status) -> Answer:
     inner = message.readResponse
     return ReadAnswer(
@@ -227,6 +245,7 @@ def _decode_list_entries_answer(message: Response, txn_id: int, status: Status) 
 
 _ANSWER_DECODERS: Final[dict[int, Callable[[Response, int, Status], Answer]]] = {
     ADD_ENTRY: _decode_add_answer,
+    FORCE_LEDGER: _decode_force_answer,
     READ_ENTRY: _decode_read_answer,
     READ_LAC: _decode_read_lac_answer,
     GET_BOOKIE_INFO: _decode_bookie_info_answer,

@@ -91,8 +91,8 @@ DECIDED = {
     1: """
         BkctlError StorageError JournalFailedError JournalFullError IndexFailedError IndexFullError ChildFailedError
         DiskUnusableError NoWritableDiskError NoRoomToStartError MemtableFullError EntryTooLargeError
-        ProtocolError MetadataError LedgerError TooManyPendingAddsError LedgerReadError LedgerRecoveryError
-        AnswersMissingError
+        ProtocolError MetadataError LedgerError TooManyPendingAddsError DuplicateEntryError LedgerReadError
+        LedgerRecoveryError AnswersMissingError
         BookieFailedError RegistrationError LedgerCollectedError
     """,
     3: "MisplacedLedgerError AdoptionRefusedError RefusedError CookieError UnpairedIndexError",

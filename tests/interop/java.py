@@ -137,18 +137,28 @@ class JavaClient(JavaProgram):
         digest_type: str = "CRC32C",
         password: str = "",
         deferred_sync: bool = False,
+        adv_ledger_id: int | None = None,
     ) -> int:
-        """Create a ledger and keep its writer open; returns the ledger id."""
+        """Create a ledger and keep its writer open; returns the ledger id. ``adv_ledger_id``: one with this id, whose
+        entry ids the caller chooses."""
         sizes = dict(zip(("ensemble_size", "write_quorum_size", "ack_quorum_size"), ensemble, strict=True))
         answer = await self.call(
-            "create", digest_type=digest_type, password=password, deferred_sync=deferred_sync, **sizes
+            "create",
+            digest_type=digest_type,
+            password=password,
+            deferred_sync=deferred_sync,
+            adv_ledger_id=adv_ledger_id,
+            **sizes,
         )
         return int(answer["ledger_id"])
 
-    async def append(self, ledger_id: int, payloads: Sequence[bytes]) -> list[int]:
-        """Append through the open writer, pipelined; returns the entry ids."""
+    async def append(
+        self, ledger_id: int, payloads: Sequence[bytes], entry_ids: Sequence[int] | None = None
+    ) -> list[int]:
+        """Append through the open writer, pipelined; returns the entry ids. ``entry_ids``: those of the caller."""
         encoded = [base64.b64encode(payload).decode() for payload in payloads]
-        return list((await self.call("append", ledger_id=ledger_id, payloads=encoded))["entry_ids"])
+        chosen = {} if entry_ids is None else {"entry_ids": list(entry_ids)}
+        return list((await self.call("append", ledger_id=ledger_id, payloads=encoded, **chosen))["entry_ids"])
 
     async def close_ledger(self, ledger_id: int) -> int:
         """Close the open writer; returns the last entry id."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ _DELAY_S = (0.000_1, 0.01)
 
 @dataclasses.dataclass(frozen=True)
 class BookieRequest:
-    """One request. ``kind``: add, read, read_lac or list."""
+    """One request. ``kind``: add, force, read, read_lac or list."""
 
     kind: str
     bookie_id: str
@@ -28,18 +29,46 @@ class BookieRequest:
     body: bytes = b""
     is_fencing: bool = False
     is_recovery_add: bool = False
+    is_deferred_sync: bool = False
 
 
 Answer = Callable[[BookieRequest], ReadReply | LacReply | EntryList | Status]
-"""What a bookie says: a reply that fits the request, or a status; a status alone for an add."""
+"""What a bookie says: a reply that fits the request, or a status; a status alone for an add or a force."""
 
 
 class ModelBookies:
-    """All bookies of a cluster. Answers to one request after another come in any order."""
+    """All bookies of a cluster. Answers to one request after another come in any order, and those to adds and forces
+    not at all if the connection is lost meanwhile."""
 
     def __init__(self, clock: Clock, answer: Answer) -> None:
         self._clock = clock
         self._answer = answer
+        self._losses: Counter[str] = Counter()
+
+    def lose_connection(self, bookie_id: str) -> None:
+        self._losses[bookie_id] += 1
+
+    def losses(self, bookie_id: str) -> int:
+        return self._losses[bookie_id]
+
+    def force(self, bookie_id: str, ledger_id: int) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(status: Status) -> None:
+            if future.done():
+                return
+            if status is Status.OK:
+                future.set_result(None)
+            else:
+                future.set_exception(_error(status, bookie_id))
+
+        self._write(BookieRequest("force", bookie_id, ledger_id), done)
+        return future
+
+    def _write(self, request: BookieRequest, done: AddDone) -> None:
+        outcome, before = self._answer(request), self._losses[request.bookie_id]
+        assert isinstance(outcome, Status)
+        self._later(lambda: done(outcome if self._losses[request.bookie_id] == before else Status.UNAVAILABLE))
 
     def add(
         self,
@@ -52,12 +81,11 @@ class ModelBookies:
         *,
         is_recovery_add: bool = False,
         is_high_priority: bool = False,
+        is_deferred_sync: bool = False,
     ) -> None:
         assert 0 <= entry_id < 2**63
-        request = BookieRequest("add", bookie_id, ledger_id, entry_id, body, is_recovery_add=is_recovery_add)
-        outcome = self._answer(request)
-        assert isinstance(outcome, Status)
-        self._later(lambda: done(outcome))
+        flags = {"is_recovery_add": is_recovery_add, "is_deferred_sync": is_deferred_sync}
+        self._write(BookieRequest("add", bookie_id, ledger_id, entry_id, body, **flags), done)
 
     def read(
         self,
@@ -128,7 +156,8 @@ class ModelBookies:
         outcomes: list[Status] = []
         for entry_id, body in adds:
             assert 0 <= entry_id < 2**63
-            outcome = self._answer(BookieRequest("add", bookie_id, ledger_id, entry_id, body))
+            request = BookieRequest("add", bookie_id, ledger_id, entry_id, body, is_recovery_add=is_recovery_add)
+            outcome = self._answer(request)
             assert isinstance(outcome, Status)
             outcomes.append(outcome)
         return self._answer_many(outcomes)

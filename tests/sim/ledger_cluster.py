@@ -54,15 +54,19 @@ class LedgerCluster:
         """Bookies that do not report their disk space."""
         self.silent_lists: set[str] = set()
         """Bookies that do not list their entries."""
+        self.muted: set[tuple[str, str]] = set()
+        """Bookies and kinds of requests: they are carried out, and their answers are lost."""
         self.requests: list[BookieRequest] = []
+        self._unsynced: dict[tuple[str, int], set[int]] = {}
         self._registrations: dict[str, BookieRegistration] = {}
+        self._bookies = _Bookies(clock, self.answer, self.unwell)
         self.ports: ClientPorts
 
     async def open(self, config: ClientConfig) -> None:
         """Create the metadata and the client."""
         await init_cluster(self.store, ROOT, LedgerTree.HIERARCHICAL, random.Random(1))
         self.ports = ClientPorts(
-            bookies=_Bookies(self._clock, self.answer, self.unwell),
+            bookies=self._bookies,
             clock=self._clock,
             ledgers=await open_ledger_store(self.store, ROOT, LedgerTree.HIERARCHICAL),
             registrations=RegistrationClient(self.store, ROOT),
@@ -96,6 +100,13 @@ class LedgerCluster:
         await self._registrations.pop(bookie_id).unregister()
         self.failing[bookie_id] = Status.UNAVAILABLE
 
+    def crash(self, bookie_id: str) -> None:
+        """Power failure and a restart at once: what is not synced is lost."""
+        self._bookies.lose_connection(bookie_id)
+        for place in [place for place in self._unsynced if place[0] == bookie_id]:
+            for entry_id in self._unsynced.pop(place):
+                del self.entries[place][entry_id]
+
     async def create(self, metadata: LedgerMetadata) -> int:
         """Store the metadata of a ledger."""
         ledger_id, _ = await self.ports.ledgers.create(metadata)
@@ -126,11 +137,10 @@ class LedgerCluster:
             return status
         if request.is_fencing:
             self.fenced.add(place)
-        entries = self.entries.setdefault(place, {}) if request.kind == "add" else self.entries.get(place)
-        if request.kind == "add":
-            assert entries is not None
-            entries[request.entry_id] = request.body
-            return Status.OK
+        if request.kind in {"add", "force"}:
+            status = self._write(place, request)
+            return Status.TIMEOUT if (request.bookie_id, request.kind) in self.muted else status
+        entries = self.entries.get(place)
         if not entries:
             return Status.NO_SUCH_LEDGER
         if request.kind == "list":
@@ -139,6 +149,20 @@ class LedgerCluster:
             return LacReply(None, entries[max(entries)])
         entry_id = max(entries) if request.entry_id < 0 else request.entry_id
         return ReadReply(entries[entry_id], None) if entry_id in entries else Status.NO_SUCH_ENTRY
+
+    def _write(self, place: tuple[str, int], request: BookieRequest) -> Status:
+        if request.kind == "force":
+            self._unsynced.pop(place, None)
+            return Status.OK
+        if place in self.fenced and not request.is_recovery_add:
+            return Status.FENCED
+        self.entries.setdefault(place, {})[request.entry_id] = request.body
+        unsynced = self._unsynced.setdefault(place, set())
+        if request.is_deferred_sync:
+            unsynced.add(request.entry_id)
+        else:
+            unsynced.discard(request.entry_id)
+        return Status.OK
 
 
 @contextlib.asynccontextmanager

@@ -312,6 +312,7 @@ class DiskBookies(ModelBookies):
         *,
         is_recovery_add: bool = False,
         is_high_priority: bool = False,
+        is_deferred_sync: bool = False,
     ) -> None:
         self._is_recovery_add = is_recovery_add
         super().add(bookie_id, ledger_id, entry_id, master_key, body, done)

@@ -44,6 +44,7 @@ class NotingPool(BookiePool):
         *,
         is_recovery_add: bool = False,
         is_high_priority: bool = False,
+        is_deferred_sync: bool = False,
     ) -> None:
         def note(status: Status) -> None:
             if status is Status.OK:
@@ -54,6 +55,7 @@ class NotingPool(BookiePool):
             *(bookie_id, ledger_id, entry_id, master_key, body, note),
             is_recovery_add=is_recovery_add,
             is_high_priority=is_high_priority,
+            is_deferred_sync=is_deferred_sync,
         )
 
 

@@ -81,9 +81,9 @@ class Client(LedgerClient):
         super().__init__(ports, store)
         self.held_store = store
 
-    def writer_of(self, ledger_id: int, metadata: LedgerMetadata) -> LedgerWriter:
+    def writer_of(self, ledger_id: int, metadata: LedgerMetadata, *, deferred_sync: bool = False) -> LedgerWriter:
         """A writer for a ledger that was just created with this metadata."""
-        return LedgerWriter(self.ports, credentials(ledger_id), Versioned(metadata, 0))
+        return LedgerWriter(self.ports, credentials(ledger_id), Versioned(metadata, 0), deferred_sync=deferred_sync)
 
 
 class Fakes:
@@ -194,11 +194,13 @@ class Fakes:
         ack_quorum: int,
         config: ClientConfig | None = None,
         clock: Clock | None = None,
+        *,
+        deferred_sync: bool = False,
     ) -> tuple[LedgerWriter, Client]:
         """The writer of a new ledger on exactly this ensemble."""
         ledger_id, metadata = await self.create(ensemble, write_quorum, ack_quorum)
         client = await self.client(config, clock)
-        return client.writer_of(ledger_id, metadata), client
+        return client.writer_of(ledger_id, metadata, deferred_sync=deferred_sync), client
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
         """What is stored now."""

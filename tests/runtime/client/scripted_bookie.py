@@ -24,6 +24,7 @@ from bkctl.runtime.protocol.messages import (
     BookieCall,
     BookieInfoAnswer,
     BookieInfoCall,
+    ForceLedgerCall,
     ReadAnswer,
     ReadCall,
     ReadLacAnswer,
@@ -37,7 +38,7 @@ _HEAD = struct.Struct(">qqq")
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """One request as it arrived. ``kind``: add, read or read_lac."""
+    """One request as it arrived. ``kind``: add, force, read or read_lac."""
 
     kind: str
     ledger_id: int
@@ -207,6 +208,10 @@ class ScriptedBookie:
             self._read(connection, call)
         elif isinstance(call, ReadLacCall):
             self._read_lac(connection, call)
+        elif isinstance(call, ForceLedgerCall):
+            self._take(
+                connection, call, Request("force", call.ledger_id, -1), lambda: connection.answer(call, Status.OK)
+            )
         elif isinstance(call, BookieInfoCall):
             info = BookieInfoAnswer(call.txn_id, Status.OK, *self.space)
             self._follow(connection, call, Request("info", -1, -1), lambda: connection.answer(call, info))

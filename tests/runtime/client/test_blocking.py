@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import signal
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from bkctl.runtime.client import Entry
+from bkctl.runtime.client import Entry, LedgerClient
 from bkctl.runtime.client.blocking import BlockingClient
-from bkctl.runtime.errors import ClusterNotFoundError, LedgerClosedError, LedgerNotFoundError, LedgerReadError
+from bkctl.runtime.errors import (
+    ClusterNotFoundError,
+    DuplicateEntryError,
+    LedgerClosedError,
+    LedgerNotFoundError,
+    LedgerReadError,
+    NotEnoughBookiesError,
+)
 from bkctl.storage.errors import BkctlError
 from tests.processes import Cluster
 from tests.until import wait_until
@@ -41,6 +50,39 @@ def test_a_ledger_is_written_read_and_deleted(client: BlockingClient) -> None:
     client.delete(writer.ledger_id)
     with pytest.raises(LedgerNotFoundError):
         client.open(writer.ledger_id, password=b"p")
+
+
+def test_what_was_forced_is_there_after_kill_9_of_all_bookies(client: BlockingClient, cluster: Cluster) -> None:
+    writer = client.create(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2, deferred_sync=True)
+    count = 1200  # more than append_all sends at once
+    assert writer.append_all(b"entry %d" % each for each in range(count)) == list(range(count))
+    assert writer.force() == count - 1
+    assert writer.append(b"not forced") == count
+    bookie_ids = [bookie.id for bookie in cluster.bookies]
+    for bookie_id in bookie_ids:
+        cluster.kill_bookie(bookie_id)
+    with pytest.raises(BkctlError):
+        writer.force()
+    for bookie_id in bookie_ids:
+        cluster.start_bookie(bookie_id)
+    with contextlib.suppress(LedgerClosedError), pytest.raises(NotEnoughBookiesError, match="was lost"):
+        writer.force()
+    writer.close()
+    expected = [Entry(each, b"entry %d" % each) for each in range(count)]
+    assert list(client.open(writer.ledger_id, recover=True)) == expected
+
+
+def test_entry_ids_of_the_caller(client: BlockingClient) -> None:
+    with client.create(caller_entry_ids=True) as writer:
+        assert [writer.append(b"%d" % each, entry_id=each) for each in range(3)] == [0, 1, 2]
+        with pytest.raises(DuplicateEntryError):
+            writer.append(b"again", entry_id=1)
+    assert [entry.payload for entry in client.open(writer.ledger_id)] == [b"0", b"1", b"2"]
+
+
+def test_create_and_open_have_the_parameters_of_the_client_for_asyncio() -> None:
+    for blocking, other in ((BlockingClient.create, LedgerClient.create), (BlockingClient.open, LedgerClient.open)):
+        assert inspect.signature(blocking).parameters == inspect.signature(other).parameters
 
 
 def test_a_follower_in_another_thread_gets_entries_while_they_are_written(client: BlockingClient) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from bkctl.runtime.config import ClientConfig
 from bkctl.runtime.errors import (
+    BookieTimeoutError,
     ConflictError,
     LedgerClosedError,
     LedgerFencedError,
@@ -607,3 +608,43 @@ async def test_a_close_that_cannot_reach_zookeeper_says_what_becomes_of_the_ledg
     ):
         await writer.close()
     assert end(await fakes.recover(writer.ledger_id)) == closed(0, 10)
+
+
+async def test_after_a_late_failure_a_force_still_saves_what_was_acknowledged(fakes: Fakes) -> None:
+    *_, b3, _ = await fakes.bookies(*THREE, "b4")
+    late = b3.hold("add", 0, status=Status.IO_ERROR)
+    writer, client = await fakes.writer(THREE, 3, 2, deferred_sync=True)
+    await writer.append(payload(0))
+    await late.arrived()
+    late.release()
+    await until(lambda: client.ports.suspects.current() == {"b3"})
+    assert await writer.force() == 0
+    with pytest.raises(NotEnoughBookiesError, match="b3 failed, and a ledger with deferred sync keeps its bookies"):
+        await writer.append(payload(1))
+    await writer.close()
+    stored = await fakes.metadata(writer.ledger_id)
+    assert (end(stored), segments(stored)) == (closed(0, 10), {0: THREE})
+
+
+async def test_a_force_that_a_bookie_never_answers_fails_in_time_and_can_be_repeated(fakes: Fakes) -> None:
+    _, b2, _ = await fakes.bookies(*THREE)
+    b2.hang("force", times=1)
+    writer, _ = await fakes.writer(THREE, 3, 2, ClientConfig(read_timeout_s=0.5), deferred_sync=True)
+    await writer.append(payload(0))
+    with pytest.raises(BookieTimeoutError, match="b2"):
+        await writer.force()
+    assert writer.last_add_confirmed == -1
+    assert await writer.force() == 0
+
+
+async def test_a_bookie_that_closed_its_connection_proves_nothing(fakes: Fakes) -> None:
+    _, b2, _ = await fakes.bookies(*THREE)
+    writer, client = await fakes.writer(THREE, 3, 3, deferred_sync=True)
+    await writer.append(payload(0))
+    await b2.stop()
+    await b2.start()
+    await until(lambda: client.ports.bookies.losses("b2") == 1)
+    with pytest.raises(NotEnoughBookiesError, match="the connection to b2 was lost"):
+        await writer.force()
+    await writer.close()
+    assert end(await fakes.metadata(writer.ledger_id)) == closed(-1, 0)

@@ -275,6 +275,8 @@ def test_our_requests_are_those_of_java_clients() -> None:
     assert v3.encode_bookie_info_request(6) == golden["v3 info req"]
     plain_read = next(row for row in JAVA_REQUESTS if row.name == "java-v3-read")
     assert v3.encode_read_request(4, 1, 0, None, False) == plain_read.frame
+    force = next(row for row in BOOKIE_REQUESTS if row.name == "force")
+    assert v3.encode_force_request(force.decoded["header"]["txnId"], force.inner["ledgerId"]) == force.frame
 
 
 ids = st.integers(-(2**63), 2**63 - 1)
@@ -287,13 +289,13 @@ txn_ids = st.integers(0, 2**64 - 1)
     entry_id=ids,
     key=st.binary(),
     body=st.binary(),
-    flags=st.tuples(*[st.booleans()] * 2),
+    flags=st.tuples(*[st.booleans()] * 3),
 )
 def test_adds_round_trip(
-    txn_id: int, ledger_id: int, entry_id: int, key: bytes, body: bytes, flags: tuple[bool, bool]
+    txn_id: int, ledger_id: int, entry_id: int, key: bytes, body: bytes, flags: tuple[bool, bool, bool]
 ) -> None:
     frame = v3.encode_add_request(txn_id, ledger_id, entry_id, key, body, *flags)
-    run = AddRun(ledger_id, key, *flags, False, [txn_id], [entry_id], [body])
+    run = AddRun(ledger_id, key, *flags, [txn_id], [entry_id], [body])
     assert v3_bookie.decode_request(frame[4:]) == run
 
 

@@ -20,6 +20,8 @@ import org.apache.bookkeeper.client.BookKeeper.DigestType;
 import org.apache.bookkeeper.client.BookKeeperAdmin;
 import org.apache.bookkeeper.client.LedgerEntry;
 import org.apache.bookkeeper.client.LedgerHandle;
+import org.apache.bookkeeper.client.LedgerHandleAdv;
+import org.apache.bookkeeper.client.api.CreateBuilder;
 import org.apache.bookkeeper.client.api.LastConfirmedAndEntry;
 import org.apache.bookkeeper.client.api.WriteFlag;
 import org.apache.bookkeeper.conf.ClientConfiguration;
@@ -77,25 +79,30 @@ public final class InteropClient implements CommandLoop.Commands {
 
     private ObjectNode create(JsonNode request) throws Exception {
         // The builder accepts write flags; its handles are those of createLedger.
-        LedgerHandle writer = (LedgerHandle) client.newCreateLedgerOp()
+        CreateBuilder builder = client.newCreateLedgerOp()
                 .withEnsembleSize(request.get("ensemble_size").asInt())
                 .withWriteQuorumSize(request.get("write_quorum_size").asInt())
                 .withAckQuorumSize(request.get("ack_quorum_size").asInt())
                 .withDigestType(org.apache.bookkeeper.client.api.DigestType.valueOf(digestType(request).name()))
                 .withPassword(password(request))
-                .withWriteFlags(request.path("deferred_sync").asBoolean() ? EnumSet.of(WriteFlag.DEFERRED_SYNC) : WriteFlag.NONE)
-                .execute()
-                .get();
+                .withWriteFlags(request.path("deferred_sync").asBoolean() ? EnumSet.of(WriteFlag.DEFERRED_SYNC) : WriteFlag.NONE);
+        LedgerHandle writer = request.hasNonNull("adv_ledger_id")
+                ? (LedgerHandle) builder.makeAdv().withLedgerId(request.get("adv_ledger_id").asLong()).execute().get()
+                : (LedgerHandle) builder.execute().get();
         writers.put(writer.getId(), writer);
         return CommandLoop.JSON.createObjectNode().put("ledger_id", writer.getId());
     }
 
-    /** Sends all payloads before it waits for any, as a pipelining application does. */
+    /** Sends all payloads, with "entry_ids" if given, before it waits for any, as a pipelining application does. */
     private ObjectNode append(JsonNode request) throws Exception {
         LedgerHandle writer = writer(request);
         List<CompletableFuture<Long>> pending = new ArrayList<>();
+        JsonNode chosenIds = request.path("entry_ids");
         for (JsonNode payload : request.get("payloads")) {
-            pending.add(writer.appendAsync(payload.binaryValue()));
+            pending.add(chosenIds.isMissingNode()
+                    ? writer.appendAsync(payload.binaryValue())
+                    : ((LedgerHandleAdv) writer)
+                            .writeAsync(chosenIds.get(pending.size()).asLong(), payload.binaryValue()));
         }
         ObjectNode result = CommandLoop.JSON.createObjectNode();
         ArrayNode entryIds = result.putArray("entry_ids");
