@@ -59,9 +59,10 @@ pulsar: setup ## a real Pulsar broker on bkctl's bookies, and on a mixed cluster
 	@scripts/build_pulsar.sh
 	$(PYTEST) tests/interop/test_pulsar.py $(PYTEST_ARGS)
 
-interop-full: pulsar ## every mode of security on every release of Java's bookies and on ours; writes the page of the results
+interop-full: pulsar ## every Java client on our bookies; every mode of security on Java's bookies and ours, with the page of the results
 	@scripts/build_interop.sh
 	@rm -f $(MATRIX_REPORT); status=0; \
+	$(PYTEST) -n $(WORKERS) --dist load tests/interop/test_client_matrix.py $(PYTEST_ARGS) || status=$$?; \
 	$(PYTEST) -n $(WORKERS) --dist load --junitxml=$(MATRIX_REPORT) tests/interop/test_security_*.py $(PYTEST_ARGS) || status=$$?; \
 	$(VENV_PYTHON) -m scripts.security_matrix_page $(MATRIX_PAGE) $(MATRIX_REPORT) && exit $$status
 

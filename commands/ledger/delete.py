@@ -110,13 +110,14 @@ def _print_result(context: CommandContext, tally: Tally, gone: int, trash_path: 
 async def _find(client: LedgerClient, ledger_ids: list[int], named: frozenset[int]) -> tuple[list[dict[str, Any]], int]:
     """Plan items, and how many ledgers of the file no longer exist; LedgerNotFoundError for an id given directly."""
     async with read_ledgers(client, ledger_ids, named) as ledgers:
-        found = [_item(each) async for each in ledgers if each is not None]
+        found = [deletion_item(each) async for each in ledgers if each is not None]
     if not found:
         raise LedgerNotFoundError(ledger_ids[0] if ledger_ids else -1, "none of the ledgers exists")
     return found, len(ledger_ids) - len(found)
 
 
-def _item(ledger: StoredLedger) -> dict[str, Any]:
+def deletion_item(ledger: StoredLedger) -> dict[str, Any]:
+    """The item of a plan; RefusedError for a ledger that this session may not read, or that a newer release wrote."""
     metadata = ledger.metadata
     if ledger.node is None:
         raise RefusedError(f"nothing was changed: ledger {ledger.ledger_id}: {ledger.problem}")

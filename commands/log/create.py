@@ -50,6 +50,12 @@ async def create(
         nodes, clock = log_nodes(session), LoopClock()
         if await nodes.find(name) is not None:
             raise LogExistsError(name)
+        count = len(await session.registrations.writable())
+        if count < ensemble_size:
+            context.console.warn(
+                f"{ensemble_size} writable bookies are needed for an ensemble, only {count} are registered: the log "
+                "cannot be written before there are more"
+            )
         plan = session.plan(
             summary=(f"will create log {name}",),
             items=({"action": "create", "path": nodes.path(name), "expected_version": None},),

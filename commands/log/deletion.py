@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -10,13 +11,21 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import Outcome
-from bkctl.commands.log.access import CHANGES_TABLE, LogName, deletions, log_nodes, parse_log_name
-from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.ledger.changing import FAILURE_TABLE
+from bkctl.commands.ledger.delete import PLAN_TABLE, deletion_item
+from bkctl.commands.ledger.named import read_ledgers
+from bkctl.commands.log.access import LogName, log_nodes, parse_log_name
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.operation import make_change
+from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import open_session
+from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.client.access import require_access
-from bkctl.runtime.ledger_log.deletion import ReleasedLedgers, delete_log, trim_log
-from bkctl.runtime.metadata.ledger_logs.format import to_deleted, trimmed
-from bkctl.storage.words import counted
+from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.ledger_log.deletion import LedgerDeletion, ReleasedLedgers, delete_log, is_of, trim_log
+from bkctl.runtime.metadata.ledger_logs.format import LedgerLog, to_deleted, trimmed
+from bkctl.runtime.metadata.store import find_node
+from bkctl.storage.words import counted, listed, size
 
 
 @command("trim", example="log trim orders --before 1000 --dry-run", effect=Effect.DESTROYS)
@@ -30,58 +39,115 @@ async def trim(
     """Delete the oldest ledgers of a log permanently.
 
     Deletes whole ledgers, so some entries before POSITION may stay; the last ledger always stays. Positions do not
-    change. Type the name of the log, or use --confirm.
+    change. The metadata is kept in the trash. Type the name of the log, or use --confirm.
     """
     parse_log_name(name)
     async with open_session(context) as session:
         client, nodes = await session.client(), log_nodes(session)
-        log = (await nodes.read(name)).value
-        kept = trimmed(log, before)
-        items = deletions(log, kept)
-        count = counted(len(items), "ledger")
-        plan = session.plan(
-            subject=name,
-            summary=(f"will delete {count} of log {name}, which then begins at position {kept.first_position}",),
-            items=items,
-            arguments={"before": before},
-        )
-        result = ReleasedLedgers()
-        if items:
-            async with open_change(context, plan, session.store, table=CHANGES_TABLE):
-                result = await trim_log(client, nodes, name, before)
-                kept = (await nodes.read(name)).value
-        else:
-            nothing_to_change(context, plan.emptied(f"no ledger of log {name} is wholly before position {before}"))
+
+        async def examine() -> tuple[Plan, LedgerLog]:
+            log = (await nodes.read(name)).value
+            kept = trimmed(log, before)
+            items = await _items(client, kept.released)
+            plan = session.plan(
+                subject=name,
+                summary=(
+                    f"will delete {_amount(items)} of log {name}, which then begins at position {kept.first_position}",
+                ),
+                items=items,
+                arguments={"before": before},
+            )
+            return plan if items else plan.emptied(f"no ledger of log {name} is wholly before position {before}"), kept
+
+        async def apply(change: Change, _: LedgerLog) -> tuple[ReleasedLedgers, str | None]:
+            await _keep_log(client, change, "set", nodes.path(name))
+            result = await trim_log(
+                client, nodes, name, before, LedgerDeletion(change.trash.keep_all, change.require_lock)
+            )
+            change.result = "partial" if result.failed else "done"
+            return result, change.trash.path
+
+        kept, done = await make_change(context, examine, apply, session.store, table=PLAN_TABLE)
+        result, trash_path = (ReleasedLedgers(), None) if done is None else done
+    failures = [{"ledger_id": str(fate.ledger_id), "reason": fate.reason} for fate in result.failed]
     body = {
         "name": name,
         "deleted": [str(each) for each in result.deleted],
-        "kept": [str(each) for each in result.kept],
         "first_position": kept.first_position,
+        "trash": trash_path,
     }
-    context.console.record("LogTrim", body, name="name")
-    if result.kept:
-        context.console.warn(f"{counted(len(result.kept), 'ledger')} not deleted: the metadata names no log {name}")
-    return Outcome.PARTIAL if result.kept else Outcome.OK
+    context.console.record("LogTrim", body, name="name", details={"failures": failures})
+    context.console.table(FAILURE_TABLE.titled("Not deleted"), failures)
+    return Outcome.PARTIAL if failures else Outcome.OK
 
 
 @command("delete", example="log delete orders --dry-run", effect=Effect.DESTROYS)
 async def delete(context: CommandContext, name: LogName) -> None:
     """Delete a log and all its ledgers permanently, and stop its writer.
 
-    Run it again if it was stopped. Type the name of the log, or use --confirm.
+    Run it again if it was stopped. The metadata is kept in the trash. Type the name of the log, or use --confirm.
     """
     parse_log_name(name)
     async with open_session(context) as session:
         client, nodes = await session.client(), log_nodes(session)
-        found = await nodes.read(name)
-        items = deletions(found.value, to_deleted(found.value))
-        plan = session.plan(
-            subject=name,
-            summary=(f"will delete log {name} with {counted(len(items), 'ledger')}",),
-            items=[*items, {"action": "delete", "path": nodes.path(name)}],
-        )
-        await require_access(client.ports)
-        async with open_change(context, plan, session.store, table=CHANGES_TABLE):
-            result = await delete_log(client, nodes, name)
-    body = {"name": name, "deleted": [str(each) for each in result.deleted]}
+
+        async def examine() -> tuple[Plan, None]:
+            found = await nodes.read(name)
+            items = await _items(client, to_deleted(found.value).released, log_id=found.value.log_id)
+            plan = session.plan(
+                subject=name,
+                summary=(f"will delete log {name} with {_amount(items)}",),
+                items=[
+                    *items,
+                    {"action": "delete", "path": nodes.path(name), "expected_version": found.version},
+                ],
+            )
+            await require_access(client.ports)
+            return plan, None
+
+        async def apply(change: Change, _: None) -> tuple[ReleasedLedgers, str | None]:
+            await _keep_log(client, change, "delete", nodes.path(name))
+            how = LedgerDeletion(change.trash.keep_all, change.require_lock)
+            return await delete_log(client, nodes, name, how), change.trash.path
+
+        _, done = await make_change(context, examine, apply, session.store, table=PLAN_TABLE)
+        assert done is not None, "the plan has the log itself"
+        result, trash_path = done
+    body = {"name": name, "deleted": [str(each) for each in result.deleted], "trash": trash_path}
     context.console.record("LogDelete", body, name="name")
+
+
+async def _items(client: LedgerClient, ledger_ids: Sequence[int], *, log_id: str | None = None) -> list[dict[str, Any]]:
+    """Plan items; RefusedError if the metadata of a ledger does not name the log ``log_id``."""
+    items, foreign = [], []
+    async with read_ledgers(client, ledger_ids, frozenset()) as ledgers:
+        for ledger_id, found in zip(ledger_ids, [each async for each in ledgers], strict=True):
+            if found is None:
+                path = client.ports.ledgers.path(ledger_id)
+                items.append(
+                    {"action": "delete", "path": path, "expected_version": None, "ledger_id": str(ledger_id)}
+                    | {"state": "deleted already", "length_bytes": None, "owner": None}
+                )
+                continue
+            items.append(deletion_item(found))
+            if log_id is not None and not is_of(found, log_id):
+                foreign.append(ledger_id)
+    if foreign:
+        raise RefusedError(
+            f"nothing was changed: the metadata of ledger {listed(foreign)} does not name this log; examine it with "
+            "bkctl ledger show"
+        )
+    return items
+
+
+def _amount(items: list[dict[str, Any]]) -> str:
+    length_bytes = sum(item["length_bytes"] or 0 for item in items)
+    return f"{counted(len(items), 'ledger')} with {size(length_bytes)} of payload"
+
+
+async def _keep_log(client: LedgerClient, change: Change, action: str, path: str) -> None:
+    """Save the node of the log before its first change."""
+    change.require_lock()
+    node = await find_node(client.store, path)
+    if node is not None:
+        change.trash.keep(action, path, node)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import msgspec
@@ -41,7 +41,7 @@ from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.budgeted_store import BudgetedStore
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from bkctl.runtime.metadata.request_budget import RequestBudget
-from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.store import MetadataStore, SetNode
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
@@ -126,6 +126,7 @@ class LedgerClient:
         lac_interval_s: float | None = None,
         deferred_sync: bool = False,
         caller_entry_ids: bool = False,
+        together_with: Callable[[int], SetNode] | None = None,
     ) -> LedgerWriter:
         """Create a ledger and its only writer.
 
@@ -134,10 +135,12 @@ class LedgerClient:
         after an acknowledgement followers learn of it if no other entry follows (explicit LAC); None: not before
         the next entry or the close. ``deferred_sync``: bookies acknowledge entries before they are durable; ``force``
         makes them so, and the ledger ends at the last forced entry. ``caller_entry_ids``: each append names its entry
-        id, in any order; ids start at 0 and must have no gaps. Contacts no bookie.
+        id, in any order; ids start at 0 and must have no gaps. ``together_with``: for the ledger's id, a write to
+        another node of the metadata store; both happen, or neither does. Contacts no bookie.
 
         Raises, with nothing stored: ConfigurationError unless ensemble >= write quorum >= ack quorum > 0,
-        NotEnoughBookiesError, LedgerExistsError, RefusedError for a forbidden id, MetadataError.
+        NotEnoughBookiesError, LedgerExistsError, RefusedError for a forbidden id, MetadataError; BadVersionError and
+        NoNodeError of the other node.
         """
         check_quorum_sizes(ensemble_size, write_quorum_size, ack_quorum_size)
         warning = quorum_warning(write_quorum_size, ack_quorum_size)
@@ -147,7 +150,7 @@ class LedgerClient:
             chosen.bookies, write_quorum_size, ack_quorum_size, digest_type, password, custom_metadata=labels
         )
         metadata = msgspec.structs.replace(metadata, creator_token=self.ports.clock.random.randrange(1, 2**63))
-        created_id, stored = await self.ports.ledgers.create(metadata, ledger_id=ledger_id)
+        created_id, stored = await self.ports.ledgers.create(metadata, ledger_id=ledger_id, together_with=together_with)
         if warning is not None:
             logger.warning("ledger %d: %s", created_id, warning)
         warn_of_broken_rules(created_id, chosen)

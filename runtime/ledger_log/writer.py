@@ -2,17 +2,15 @@
 
 A writer enters its name into the log's node first. It then recovers the last ledger, which fences the former writer and
 fixes the end, and creates a ledger of its own. Each of its changes of the node requires that its name is still there.
-An append is acknowledged only in a ledger that the node lists.
+The node lists a ledger from its creation on: both are one transaction. So a crash leaves no ledger that no log lists.
 
-Crashes: before the ledger is listed, an empty ledger is left that no log lists; it costs one metadata node. A listed
-ledger is recovered by the next writer. If nothing was written to it, it is replaced and deleted.
+The next writer recovers the ledger of one that crashed. If nothing was written to it, it is replaced and deleted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from typing import Self
 
 import msgspec
@@ -20,16 +18,18 @@ import msgspec
 from bkctl.runtime.client.api import LedgerClient
 from bkctl.runtime.client.writer import LedgerWriter
 from bkctl.runtime.errors import (
+    BadVersionError,
     ConflictError,
     LedgerError,
     LedgerNotFoundError,
     LogNotFoundError,
     LogTakenOverError,
     MetadataError,
+    NoNodeError,
     RefusedError,
     TooManyPendingAddsError,
 )
-from bkctl.runtime.ledger_log.deletion import delete_released
+from bkctl.runtime.ledger_log.deletion import delete_empty
 from bkctl.runtime.metadata.ledger_logs.format import (
     LOG_ID_KEY,
     NAME_KEY,
@@ -38,7 +38,7 @@ from bkctl.runtime.metadata.ledger_logs.format import (
     LogWriterClaim,
     with_ledger,
 )
-from bkctl.runtime.metadata.ledger_logs.nodes import LogNodes
+from bkctl.runtime.metadata.ledger_logs.nodes import ATTEMPTS_MAX, LogNodes, always_changed
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.ports import Clock
 
@@ -100,48 +100,45 @@ class LogWriter:
         return msgspec.structs.replace(log, writer=self._claim)
 
     async def _start_ledger(self, found: Versioned[LedgerLog]) -> None:
-        """Close the last ledger, if it is not, and list a new one."""
-        log = found.value
-        first_position = await self._end_of(log)
-        labels = {
-            "application": b"bkctl",
-            NAME_KEY: self.name.encode(),
-            LOG_ID_KEY: log.log_id.encode(),
-        }
-        ledger = await self._client.create(
-            ensemble_size=log.ensemble_size,
-            write_quorum_size=log.write_quorum_size,
-            ack_quorum_size=log.ack_quorum_size,
-            custom_metadata=labels,
-            lac_interval_s=_LAC_INTERVAL_S,
-        )
-        listed = LogLedger(ledger.ledger_id, first_position, self._clock.now_ms())
-        try:
-            found = await self._nodes.change(self.name, partial(self._list, listed))
-        except (LogTakenOverError, LogNotFoundError):
-            ledger.abandon()
-            await self._delete_unlisted(ledger.ledger_id)
-            raise
-        self._log, self._ledger, self._listed = found.value, ledger, listed
+        """Close the last ledger, if it is not, and create a new one, which the log lists from its creation on."""
+        first_position = await self._end_of(found.value)
+        for _ in range(ATTEMPTS_MAX):
+            self._require_own(found.value)
+            try:
+                await self._create_listed(found, first_position)
+                break
+            except (BadVersionError, NoNodeError) as error:
+                if error.path != self._nodes.path(self.name):
+                    raise
+            found = await self._nodes.read(self.name)
+        else:
+            raise always_changed(self.name)
         if self._log.released:
             try:
-                await delete_released(self._client, self._nodes, self.name)
+                await delete_empty(self._client, self._nodes, self.name)
             except MetadataError as error:
                 logger.warning("log %s: released ledgers are not deleted yet: %s", self.name, error)
 
-    async def _delete_unlisted(self, ledger_id: int) -> None:
-        """Delete a ledger of this writer unless the log lists it: then its write had succeeded without an answer, and
-        the writer that took over recovers the ledger. It cannot be listed later, because the node has changed since.
-        """
-        try:
-            found = await self._nodes.find(self.name)
-            log = None if found is None else found.value
-            if log is None or not log.lists(ledger_id):
-                await self._client.delete(ledger_id)
-        except LedgerNotFoundError:
-            pass
-        except MetadataError as error:
-            logger.warning("log %s: the unused ledger %d is not deleted: %s", self.name, ledger_id, error)
+    async def _create_listed(self, found: Versioned[LedgerLog], first_position: int) -> None:
+        log, created_ms = found.value, self._clock.now_ms()
+
+        def after(ledger_id: int) -> LedgerLog:
+            return with_ledger(log, LogLedger(ledger_id, first_position, created_ms))
+
+        self._ledger = await self._client.create(
+            ensemble_size=log.ensemble_size,
+            write_quorum_size=log.write_quorum_size,
+            ack_quorum_size=log.ack_quorum_size,
+            custom_metadata={
+                "application": b"bkctl",
+                NAME_KEY: self.name.encode(),
+                LOG_ID_KEY: log.log_id.encode(),
+            },
+            lac_interval_s=_LAC_INTERVAL_S,
+            together_with=lambda ledger_id: self._nodes.replacement(self.name, found, after(ledger_id)),
+        )
+        self._log = after(self._ledger.ledger_id)
+        self._listed = self._log.ledgers[-1]
 
     async def _end_of(self, log: LedgerLog) -> int:
         """The position after the last entry, which is final afterwards."""
@@ -153,10 +150,6 @@ class LogWriter:
         except LedgerNotFoundError as error:
             raise await self._reason(error) from error
         return last.first_position + reader.last_add_confirmed + 1
-
-    def _list(self, listed: LogLedger, log: LedgerLog) -> LedgerLog | None:
-        self._require_own(log)
-        return None if log.ledgers and log.ledgers[-1].ledger_id == listed.ledger_id else with_ledger(log, listed)
 
     def _require_own(self, log: LedgerLog) -> None:
         if log.writer is None or log.writer.token != self._claim.token:

@@ -80,7 +80,11 @@ class PulsarCluster:
             jvm_flags=JVM_FLAGS,
             release=RELEASE,
         )
-        self.start_broker()
+        try:
+            self.start_broker()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

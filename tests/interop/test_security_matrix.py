@@ -47,6 +47,11 @@ class Row:
             self.failures[name] = f"{type(error).__name__}: {error}"
         self._record(name, "failed" if name in self.failures else "passed")
 
+    def leave_out(self, *names: str) -> None:
+        """Cells that this row does not have."""
+        for name in names:
+            self._record(name, "-")
+
     def succeed(self, *arguments: str) -> BkctlResult:
         """Run a command that must succeed."""
         result = self._cluster.run(*arguments, "-o", "json")

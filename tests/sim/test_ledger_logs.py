@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,15 +21,15 @@ from bkctl.runtime.client.ports import ClientPorts, SuspectBookies
 from bkctl.runtime.client.reader import LedgerReader
 from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
 from bkctl.runtime.errors import LogTakenOverError, MetadataUnavailableError
-from bkctl.runtime.ledger_log.deletion import trim_log
+from bkctl.runtime.ledger_log.deletion import LedgerDeletion, trim_log
 from bkctl.runtime.ledger_log.reader import LogEntry, LogReader
 from bkctl.runtime.ledger_log.writer import LogWriter
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient
-from bkctl.runtime.metadata.ledger_logs.format import LedgerLog, LogWriterClaim, decode_log, encode_log
+from bkctl.runtime.metadata.ledger_logs.format import LedgerLog, LogWriterClaim, decode_log, encode_log, trimmed
 from bkctl.runtime.metadata.ledger_logs.nodes import LogNodes
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
-from bkctl.runtime.metadata.store import NodeStat
+from bkctl.runtime.metadata.store import NodeStat, NodeWrite, SetNode
 from bkctl.runtime.ports import LacReply, ReadReply
 from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.protocol.status import Status
@@ -40,6 +42,7 @@ from tests.sim.zookeeper_model import ModelZooKeeper
 
 BOOKIES = ("b1:1", "b2:1", "b3:1")
 SEEDS = 30
+SAVED_NOWHERE = LedgerDeletion(lambda action, nodes: None, lambda: None)
 LOG = LedgerLog(
     log_id="1",
     created_ms=1,
@@ -179,7 +182,7 @@ async def _run(seed: int) -> _Shared:
         if shared.random.random() < 0.2 and shared.acknowledged:
             before = shared.random.randrange(max(shared.acknowledged) + 1)
             shared.trimmed_to = max(shared.trimmed_to, before)
-            await trim_log(LedgerClient(cluster.ports, store), LogNodes(store, ROOT), "log", before)
+            await trim_log(LedgerClient(cluster.ports, store), LogNodes(store, ROOT), "log", before, SAVED_NOWHERE)
     for task in tasks:
         task.cancel()
     failures = [
@@ -202,19 +205,23 @@ async def _check(shared: _Shared, store: ModelMetadataStore) -> None:
     for position, payload in shared.acknowledged.items():
         assert position < log.first_position or found.get(position) == payload, f"position {position}"
     assert log.released == ()
+    stored = [each async for each in shared.cluster.ports.ledgers.list_ids()]
+    assert stored == sorted(each.ledger_id for each in log.ledgers), "ledgers that no log lists"
 
 
 class _UnansweredListing(ModelMetadataStore):
-    """Lists the first ledger of a writer, but the answer is lost, and another process takes the log over meanwhile."""
+    """Creates and lists the first ledger of a writer, but the answer is lost, and another process takes the log over
+    meanwhile."""
 
-    async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
-        stat = await super().set(path, data, expected_version)
-        log = decode_log(data)
-        if not log.ledgers:
-            return stat
+    async def write_all(self, writes: Sequence[NodeWrite]) -> list[NodeStat | None]:
+        stats = await super().write_all(writes)
+        listing, stat = writes[-1], stats[-1]
+        assert isinstance(listing, SetNode)
+        assert stat is not None
         claim = LogWriterClaim("other", "other", 1)
-        await super().set(path, encode_log(msgspec.structs.replace(log, writer=claim)), stat.version)
-        raise MetadataUnavailableError(f"{path}: no answer", path)
+        log = msgspec.structs.replace(decode_log(listing.data), writer=claim)
+        await super().set(listing.path, encode_log(log), stat.version)
+        raise MetadataUnavailableError(f"{writes[0].path}: no answer", writes[0].path)
 
 
 async def _lose_the_listing() -> None:
@@ -227,14 +234,43 @@ async def _lose_the_listing() -> None:
     client, nodes = LedgerClient(cluster.ports, store), LogNodes(store, ROOT)
     await nodes.create("log", LOG)
     unanswered = await _UnansweredListing.connect(server, ModelLink(), clock, ZooKeeperConfig())
-    with pytest.raises(LogTakenOverError):
-        await LogWriter.open(client, LogNodes(unanswered, ROOT), clock, "log", "first")
+    shared = _Shared(clock, server, cluster, 1)
+    ledgers = await open_ledger_store(unanswered, ROOT, LedgerTree.HIERARCHICAL)
+    ports = dataclasses.replace(cluster.ports, ledgers=ledgers, bookies=ModelBookies(clock, shared.answer))
+    first = await LogWriter.open(LedgerClient(ports, unanswered), LogNodes(unanswered, ROOT), clock, "log", "first")
     async with await LogWriter.open(client, nodes, clock, "log", "second") as writer:
         assert (await writer.append(b"entry")).position == 0
+        with pytest.raises(LogTakenOverError):
+            await first.append(b"late")
 
 
 def test_a_ledger_that_was_listed_without_an_answer_is_not_deleted() -> None:
     run_simulated(_lose_the_listing())
+
+
+async def _interrupt_a_trim() -> None:
+    clock = VirtualClock(1)
+    store = await ModelMetadataStore.connect(ModelZooKeeper(clock), ModelLink(), clock, ZooKeeperConfig())
+    cluster = LedgerCluster(clock, store)
+    await cluster.open(ClientConfig())
+    await cluster.register(*BOOKIES)
+    client, nodes = LedgerClient(cluster.ports, store), LogNodes(store, ROOT)
+    await nodes.create("log", LOG)
+    for _ in range(2):
+        async with await LogWriter.open(client, nodes, clock, "log", "writer") as writer:
+            await writer.append(b"entry")
+    log = (await nodes.change("log", lambda log: trimmed(log, 1))).value
+    await (await LogWriter.open(client, nodes, clock, "log", "next")).close()
+    assert (await nodes.read("log")).value.released == log.released != (), "a writer saves nothing before a deletion"
+    kept: list[str] = []
+    how = LedgerDeletion(lambda _, found: kept.extend(path for path, _ in found), lambda: None)
+    assert (await trim_log(client, nodes, "log", 0, how)).deleted == log.released
+    assert kept == [cluster.ports.ledgers.path(each) for each in log.released]
+    assert (await nodes.read("log")).value.released == ()
+
+
+def test_only_a_trim_deletes_ledgers_with_entries_and_saves_them_first() -> None:
+    run_simulated(_interrupt_a_trim())
 
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, 10))

@@ -30,6 +30,10 @@ _RETRY_DELAY_S = 1.0
 """How long to wait before the next attempt after the journal's disk had no space."""
 
 
+_SETTLE_S_MAX = 30.0
+"""Longer than clients wait. Without disk space no checkpoint ends, but a bookie must stop."""
+
+
 class _Group:
     """Records that share one write and one sync, and the adds and futures that wait for them."""
 
@@ -167,6 +171,16 @@ class GroupCommit:
         self._gathering.waiters.append(waiter)
         self._wake.set()
         return waiter
+
+    async def force(self, settle: Callable[[], Awaitable[None]]) -> None:
+        """Return when all adds answered so far are durable. JournalFailedError; TimeoutError if no checkpoint ends.
+
+        Adds that are not journaled need a checkpoint, for which ``settle`` waits. Java answers without one.
+        """
+        await self.barrier()
+        if not self._config.is_data_written:
+            async with asyncio.timeout(_SETTLE_S_MAX):
+                await settle()
 
     def confirmation(self) -> asyncio.Future[None]:
         """A completed future, for a record that is already durable; failed if the journal has failed.

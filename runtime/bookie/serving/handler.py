@@ -13,21 +13,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from bkctl.runtime.bookie.disks.modes import BookieModes
 from bkctl.runtime.bookie.serving.adds import AddPath
 from bkctl.runtime.bookie.serving.batch_reads import read_batch
-from bkctl.runtime.bookie.serving.ledger_handles import LedgerHandles
+from bkctl.runtime.bookie.serving.ledger_handles import FenceMeasures, LedgerHandles
 from bkctl.runtime.bookie.serving.reads import (
     READS_LANE,
     URGENT_READS_LANE,
     ReadBatcher,
     ReadOutcome,
+    find_entries,
     join_last,
     known_lac,
-    list_entries,
     may_lack_entries,
     new_read,
     no_such_ledger,
@@ -60,22 +60,11 @@ from bkctl.storage.errors import MasterKeyMismatchError, MemtableFullError, Stor
 from bkctl.storage.ids import INVALID_ENTRY_ID, LEDGER_ID_MAX, EntryId
 from bkctl.storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN
 from bkctl.storage.journal.format import encode_explicit_lac_record
-from bkctl.storage.measures import Measures, NowNs, Outcomes, no_clock
+from bkctl.storage.measures import NowNs, no_clock
 
 logger = logging.getLogger(__name__)
 
 _LEDGER_ID = struct.Struct(">q")
-
-
-class FenceMeasures(Measures):
-    """The two parts of a fencing read, which run at the same time."""
-
-    def __init__(self, now_ns: NowNs) -> None:
-        super().__init__(now_ns)
-        self.reads = Outcomes()
-        """Reading the entry."""
-        self.waits = Outcomes()
-        """Until the fence is durable."""
 
 
 class BookieRequestHandler:
@@ -89,8 +78,10 @@ class BookieRequestHandler:
         workers: Workers,
         disk_space: Callable[[], BookieInfo],
         modes: BookieModes,
+        settle: Callable[[], Awaitable[None]],
         now_ns: NowNs = no_clock,
     ) -> None:
+        """``settle``: waits for a checkpoint of everything accepted so far."""
         self.fence_measures = FenceMeasures(now_ns)
         self._storage = storage
         self._handles = handles
@@ -103,6 +94,7 @@ class BookieRequestHandler:
         self._disk_space = disk_space
         self._tasks: set[asyncio.Task[None]] = set()
         self._modes = modes
+        self._settle = settle
 
     def handle(self, connection: RequestSource, call: BookieCall) -> None:
         """Handle a call; the answer is sent now or later."""
@@ -116,7 +108,7 @@ class BookieRequestHandler:
         elif isinstance(call, ReadCall):
             self._read(connection, call)
         elif isinstance(call, LongPollRead):
-            self._spawn(self._poll(connection, call))
+            self._answer_later(connection, call, self._poll(connection, call))
         elif isinstance(call, BatchReadRequest):
             self._batch_read(connection, call)
         elif isinstance(call, ReadLacCall):
@@ -124,9 +116,9 @@ class BookieRequestHandler:
         elif isinstance(call, WriteLacCall):
             self._write_lac(connection, call)
         elif isinstance(call, ForceLedgerCall):
-            self._spawn(self._force_ledger(connection, call))
+            self._answer_later(connection, call, self._force_ledger(connection, call))
         elif isinstance(call, ListEntriesCall):
-            self._spawn(self._list_entries(connection, call))
+            self._answer_later(connection, call, self._list_entries(connection, call))
         else:
             self._bookie_info(connection, call)
 
@@ -150,23 +142,23 @@ class BookieRequestHandler:
         is_lost = False
         try:
             row = await self._workers.run(READS_LANE, engine.rows.read, ledger_id)
-        except (StorageError, OSError) as error:
+        except Exception as error:
             # If the ledger was deleted in the meantime, the row may be gone.
             is_lost = generation == engine.read_generation
             if is_lost:
-                logger.error("ledger %d: cannot read its row: %s", ledger_id, error)
+                is_defect = not isinstance(error, (StorageError, OSError))
+                logger.error("ledger %d: cannot read its row: %s", ledger_id, error, exc_info=is_defect)
         else:
             if generation == engine.read_generation:
                 engine.rows.note_read(ledger_id, row)
         for connection, call in self._waiting_for_row.pop(ledger_id):
+            if is_lost:
+                connection.answer(call, Status.IO_ERROR)
+                continue
             try:
-                if not is_lost:
-                    self._handle(connection, call)
-                    continue
+                self._handle(connection, call)
             except Exception as error:  # the others must still be answered
-                if not report_exhaustion(asyncio.get_running_loop(), error):
-                    logger.exception("ledger %d: a request failed", ledger_id)
-            connection.answer(call, Status.IO_ERROR)
+                self._fail(connection, call, error)
 
     def read_from_memory(self, call: ReadCall | LongPollRead) -> ReadAnswer | None:
         """Body and LAC of an entry if they are in memory; otherwise None, even if the entry is on disk."""
@@ -208,7 +200,7 @@ class BookieRequestHandler:
             connection.answer(call, Status.BAD_REQUEST)
             return
         if call.fence_with is not None:
-            self._spawn(self._fencing_read(connection, call, call.fence_with))
+            self._answer_later(connection, call, self._fencing_read(connection, call, call.fence_with))
             return
         engine = self._storage.engine_of(ledger_id)
         if ledger_id not in engine.rows:
@@ -314,7 +306,7 @@ class BookieRequestHandler:
             # Java answers OK but loses the LAC in a crash (storage section 3.6).
             connection.answer(call, Status.BAD_VERSION)
         else:
-            self._spawn(self._keep_lac(connection, call))
+            self._answer_later(connection, call, self._keep_lac(connection, call))
 
     def _bookie_info(self, connection: Responder, call: BookieInfoCall) -> None:
         """Disk space of the ledger directories (wire 5.7)."""
@@ -334,11 +326,11 @@ class BookieRequestHandler:
         if not 0 <= call.ledger_id <= LEDGER_ID_MAX or call.first_entry_id < INVALID_ENTRY_ID:
             connection.answer(call, Status.BAD_REQUEST)
         elif call.fence_with is not None:
-            self._spawn(self._fencing_read(connection, call, call.fence_with))
+            self._answer_later(connection, call, self._fencing_read(connection, call, call.fence_with))
         elif call.ledger_id not in engine.rows:
             connection.answer(call, no_such_ledger(engine))
         else:
-            self._spawn(self._answer_batch(connection, call, engine))
+            self._answer_later(connection, call, self._answer_batch(connection, call, engine))
 
     async def _answer_batch(self, connection: Responder, call: BatchReadRequest, engine: LedgerDirectoryEngine) -> None:
         connection.answer(call, await self._found(engine, call))
@@ -413,34 +405,39 @@ class BookieRequestHandler:
         connection.answer(call, Status.TOO_MANY_REQUESTS)
 
     async def _force_ledger(self, connection: Responder, call: ForceLedgerCall) -> None:
-        """Answer when everything journaled for the ledger so far is durable (wire 5.8)."""
+        """Answer when everything stored for the ledger so far is durable (wire 5.8)."""
         try:
-            await self._handles.group_commit_of(call.ledger_id).barrier()
-        except StorageError:
+            await self._handles.group_commit_of(call.ledger_id).force(self._settle)
+        except (StorageError, TimeoutError):
             connection.answer(call, Status.IO_ERROR)
         else:
             connection.answer(call, Status.OK)
 
     async def _list_entries(self, connection: Responder, call: ListEntriesCall) -> None:
         """Ids of all entries of a ledger (wire 5.9)."""
-        ledger_id = call.ledger_id
-        engine = self._storage.engine_of(ledger_id)
-        entries = None
-        may_lack = may_lack_entries(engine, ledger_id)
-        if ledger_id in engine.rows and not may_lack:
-            try:
-                entries = await list_entries(self._workers, engine, ledger_id)
-            except (StorageError, OSError) as error:
-                logger.error("ledger %d: cannot list its entries: %s", ledger_id, error)
-        if ledger_id not in engine.rows:
-            status, entries = no_such_ledger(engine), None
-        elif may_lack or may_lack_entries(engine, ledger_id):  # a list denies all other entries
-            status, entries = Status.UNKNOWN_LEDGER_STATE, None
-        else:
-            status = Status.IO_ERROR if entries is None else Status.OK
+        engine = self._storage.engine_of(call.ledger_id)
+        status, entries = await find_entries(self._workers, engine, call.ledger_id)
         connection.answer(call, ListEntriesAnswer(call.txn_id, status, entries))
 
     def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(job)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _answer_later(self, connection: Responder, call: BookieCall, job: Coroutine[Any, Any, None]) -> None:
+        """Run a job that answers the call. If it fails by a defect, clients must not wait for their time-outs."""
+
+        async def run() -> None:
+            try:
+                await job
+            except Exception as error:
+                self._fail(connection, call, error)
+
+        self._spawn(run())
+
+    @staticmethod
+    def _fail(connection: Responder, call: BookieCall, error: Exception) -> None:
+        if not report_exhaustion(asyncio.get_running_loop(), error):
+            ledger_id = None if isinstance(call, BookieInfoCall) else call.ledger_id
+            logger.error("ledger %s: a request failed: %s", ledger_id, type(call).__name__, exc_info=error)
+        connection.answer(call, Status.IO_ERROR)

@@ -18,8 +18,20 @@ from bkctl.storage.engine.ledger_storage import LedgerStorage
 from bkctl.storage.errors import DeletionPendingError, LedgerCollectedError, MasterKeyMismatchError, MemtableFullError
 from bkctl.storage.index.ledger_index import LedgerRow, explicit_lac_of
 from bkctl.storage.journal.format import encode_fence_record, encode_ledger_key_record
+from bkctl.storage.measures import Measures, NowNs, Outcomes
 
 _HANDLES_MAX = 100_000
+
+
+class FenceMeasures(Measures):
+    """The two parts of a fencing read, which run at the same time."""
+
+    def __init__(self, now_ns: NowNs) -> None:
+        super().__init__(now_ns)
+        self.reads = Outcomes()
+        """Reading the entry."""
+        self.waits = Outcomes()
+        """Until the fence is durable."""
 
 
 class LedgerHandle:

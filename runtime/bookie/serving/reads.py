@@ -335,3 +335,21 @@ def may_lack_entries(engine: LedgerDirectoryEngine, ledger_id: int) -> bool:
 def no_such_ledger(engine: LedgerDirectoryEngine) -> Status:
     """Status for a ledger without a row: NO_SUCH_LEDGER, unless rows may be missing."""
     return Status.UNKNOWN_LEDGER_STATE if engine.negatives_are_unknown else Status.NO_SUCH_LEDGER
+
+
+async def find_entries(
+    workers: Workers, engine: LedgerDirectoryEngine, ledger_id: int
+) -> tuple[Status, EntryList | None]:
+    """The entries of a ledger, or why they are not known."""
+    entries = None
+    may_lack = may_lack_entries(engine, ledger_id)
+    if ledger_id in engine.rows and not may_lack:
+        try:
+            entries = await list_entries(workers, engine, ledger_id)
+        except (StorageError, OSError) as error:
+            logger.error("ledger %d: cannot list its entries: %s", ledger_id, error)
+    if ledger_id not in engine.rows:
+        return no_such_ledger(engine), None
+    if may_lack or may_lack_entries(engine, ledger_id):  # a list denies all other entries
+        return Status.UNKNOWN_LEDGER_STATE, None
+    return Status.IO_ERROR if entries is None else Status.OK, entries

@@ -55,6 +55,7 @@ class RequestPath:
             ports.workers,
             lambda: disks.ledger_space,
             modes,
+            checkpoints.settle,
             ports.clock.monotonic_ns,
         )
         self.storage = storage

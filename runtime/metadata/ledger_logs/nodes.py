@@ -21,10 +21,10 @@ from bkctl.runtime.errors import (
     NoNodeError,
 )
 from bkctl.runtime.metadata.ledger_logs.format import LedgerLog, decode_log, encode_log
-from bkctl.runtime.metadata.store import MetadataStore, Versioned, children_of, decode_node, find_node
+from bkctl.runtime.metadata.store import MetadataStore, SetNode, Versioned, children_of, decode_node, find_node
 
 DIRECTORY = "/bkctl/logs"
-_ATTEMPTS_MAX = 20
+ATTEMPTS_MAX = 20
 
 DecideLog = Callable[[LedgerLog], LedgerLog | None]
 """The log after a change; None if nothing is left to change. It may raise, and is called again after a conflict."""
@@ -33,6 +33,11 @@ DecideLog = Callable[[LedgerLog], LedgerLog | None]
 def logs_path(root: str) -> str:
     """The node above the logs of the cluster at this ledgers root."""
     return f"{DIRECTORY}/{urllib.parse.quote(root.removeprefix('/'), safe='')}"
+
+
+def always_changed(name: str) -> ConflictError:
+    """After ``ATTEMPTS_MAX`` conflicts."""
+    return ConflictError(f"log {name}: other processes change it all the time: try again")
 
 
 class LogNodes:
@@ -88,7 +93,7 @@ class LogNodes:
         """
         path = self.path(name)
         is_unanswered = False
-        for _ in range(_ATTEMPTS_MAX):
+        for _ in range(ATTEMPTS_MAX):
             if is_unanswered:
                 await self._store.sync(path)
             found = await self.read(name)
@@ -107,7 +112,11 @@ class LogNodes:
                 is_unanswered = True
                 continue
             return Versioned(wanted, stat.version, found.ctime_ms)
-        raise ConflictError(f"log {name}: other processes change it all the time: try again")
+        raise always_changed(name)
+
+    def replacement(self, name: str, found: Versioned[LedgerLog], wanted: LedgerLog) -> SetNode:
+        """The write of a change, for a transaction."""
+        return SetNode(self.path(name), encode_log(wanted), found.version)
 
     async def delete(self, name: str, version: int) -> None:
         """Delete the node at this version; an absent one counts as deleted. BadVersionError."""

@@ -33,7 +33,16 @@ from bkctl.runtime.metadata.ledgers.nodes import LedgerNode, find_foreign_branch
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.pipeline import pipelined
 from bkctl.runtime.metadata.pulsar_migration import MigrationWatch
-from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore, Node, NodeWrite, SetNode, Versioned, Watch
+from bkctl.runtime.metadata.store import (
+    ANY_VERSION,
+    CreateNode,
+    MetadataStore,
+    Node,
+    NodeWrite,
+    SetNode,
+    Versioned,
+    Watch,
+)
 
 WINDOW = ZooKeeperConfig().in_flight_max
 _SUBTREES_ENOUGH = 4096
@@ -125,26 +134,36 @@ class LedgerStore:
     # -- one ledger ---------------------------------------------------------------------------------------------
 
     async def create(
-        self, metadata: LedgerMetadata, *, ledger_id: int | None = None
+        self,
+        metadata: LedgerMetadata,
+        *,
+        ledger_id: int | None = None,
+        together_with: Callable[[int], SetNode] | None = None,
     ) -> tuple[int, Versioned[LedgerMetadata]]:
         """Store a new ledger; return its id, allocated unless given, and what was stored, at version 0.
 
-        A unique ``creator_token``, from 1 to 2**63 - 1, identifies the ledger after a lost answer.
+        A unique ``creator_token``, from 1 to 2**63 - 1, identifies the ledger after a lost answer. ``together_with``:
+        for the id, a write to another node that is carried out in the same transaction, or neither is; its
+        BadVersionError or NoNodeError has its path.
         LedgerExistsError when a given id is taken, RefusedError when it must not be used.
         """
         await self.migration.require_none()
         await self._ensure_layout_recorded()
         while True:
             chosen_id = await self._ids.next_id() if ledger_id is None else ledger_id
-            if await self._create_at(chosen_id, metadata):
+            if await self._create_at(chosen_id, metadata, None if together_with is None else together_with(chosen_id)):
                 return chosen_id, Versioned(metadata, 0)
             if ledger_id is not None:
                 raise LedgerExistsError(ledger_id, "the id is already in use")
 
-    async def _create_at(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
+    async def _create_at(self, ledger_id: int, metadata: LedgerMetadata, other: SetNode | None) -> bool:
         """Create the node; False when another ledger has the id. After a lost answer the creator token decides."""
+        path, data = self.path(ledger_id), encode_ledger_metadata(metadata)
         try:
-            await self._store.create(self.path(ledger_id), encode_ledger_metadata(metadata), make_parents=True)
+            if other is None:
+                await self._store.create(path, data, make_parents=True)
+            else:
+                await self._create_with(CreateNode(path, data), other)
         except NodeExistsError:
             return False
         except MetadataUnavailableError:
@@ -152,6 +171,19 @@ class LedgerStore:
                 return True
             raise
         return True
+
+    async def _create_with(self, ledger: CreateNode, other: SetNode) -> None:
+        """Both writes or none. A transaction creates no parents, and a deletion may remove those that are empty."""
+        while True:
+            try:
+                await self._store.write_all([ledger, other])
+            except NoNodeError as error:
+                if error.path != ledger.path:
+                    raise
+            else:
+                return
+            with contextlib.suppress(NodeExistsError):
+                await self._store.create(ledger.path.rpartition("/")[0], make_parents=True)
 
     async def _is_our_creation(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
         try:

@@ -5,7 +5,7 @@ Three forms are read:
 - native: the bytes of one ledger's node, as ``bookkeeper shell ledgermetadata -dumptofile`` writes them
 - an export: JSON Lines, ``{"apiVersion", "kind": "LedgerExport", "root", "instance_id", "ledger_id", "version",
   "ctime_ms", "data": base64, "metadata", "problem"}``; ``metadata`` is ``data`` in readable form and must agree with it
-- the trash of bkctl: JSON Lines with ``path``, ``version`` and ``data``
+- the trash of bkctl: JSON Lines with ``path``, ``version`` and ``data``; lines of logs are skipped
 
 If a ledger is in a file twice, the last one counts: a retried change is in the trash twice.
 """
@@ -23,6 +23,7 @@ from bkctl.runtime.errors import MetadataFormatError, RefusedError
 from bkctl.runtime.ledger.changes import find_regression
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.metadata_format import HEADER, decode_ledger_metadata
+from bkctl.runtime.metadata.ledger_logs.nodes import logs_path
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree, require_storable_id
 from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
 from bkctl.storage.json_text import JsonTextError, decode_json
@@ -125,6 +126,8 @@ def parse_transfer(
     for number, line in enumerate(lines, 1):
         try:
             fields = _decode_line(line)
+            if str(fields.get("path")).startswith(f"{logs_path(root)}/"):
+                continue
             line_id = _id_of(fields, root=root, tree=tree, instance_id=instance_id)
             if ledger_id is not None and line_id != ledger_id:
                 continue

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from tests.processes import Cluster
+from tests.processes import Cluster, TerminalSession
 
 
 def test_a_log_from_creation_to_deletion(cluster: Cluster, tmp_path: Path) -> None:
@@ -14,7 +15,7 @@ def test_a_log_from_creation_to_deletion(cluster: Cluster, tmp_path: Path) -> No
     def run(*arguments: str, exit_code: int = 0) -> str:
         result = cluster.run("log", *arguments)
         assert result.exit_code == exit_code, result
-        return result.stdout + result.stderr
+        return result.stdout if exit_code == 0 else result.stderr
 
     sizes = ("--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")
     run("create", "a", *sizes)
@@ -26,7 +27,34 @@ def test_a_log_from_creation_to_deletion(cluster: Cluster, tmp_path: Path) -> No
     assert run("read", "a", "--format", "raw") == "onetwoonetwo"
     assert "next entry gets position 4" in run("read", "a", "--from", "5", exit_code=4)
     run("trim", "a", "--before", "2", exit_code=3)
-    run("trim", "a", "--before", "2", "--confirm", "a")
+    trimmed = json.loads(run("trim", "a", "--before", "2", "--confirm", "a", "-o", "json"))
     assert "was trimmed" in run("read", "a", "--from", "1", exit_code=4)
-    run("delete", "a", "--confirm", "a")
+    deleted = json.loads(run("delete", "a", "--confirm", "a", "-o", "json"))
     run("show", "a", exit_code=4)
+    for result in (trimmed, deleted):
+        [ledger_id] = result["deleted"]
+        back = cluster.run("ledger", "import", result["trash"], "--create-only", "--yes")
+        assert back.exit_code == 0, back
+        assert cluster.run("ledger", "read", ledger_id, "--format", "raw").stdout == "onetwo"
+
+
+def test_a_change_while_the_plan_is_read_stops_the_deletion(cluster: Cluster, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("one\n")
+    sizes = ("--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")
+    assert cluster.run("log", "create", "b", *sizes).exit_code == 0
+    assert cluster.run("log", "append", "b", "--from-file", str(lines)).exit_code == 0
+    with TerminalSession("log", "delete", "b", BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
+        terminal.wait_for("Type b to continue")
+        assert cluster.run("log", "append", "b", "--from-file", str(lines)).exit_code == 0
+        terminal.type("b\n")
+        assert terminal.exit_code() == 5
+    assert "something has changed since the plan was made" in terminal.screen
+    assert cluster.run("log", "read", "b", "--format", "raw").stdout == "oneone"
+
+
+def test_a_log_that_needs_more_bookies_than_there_are_is_created_with_a_warning(cluster: Cluster) -> None:
+    created = cluster.run("log", "create", "c", "--ensemble", "9")
+    assert created.exit_code == 0, created
+    assert "9 writable bookies are needed" in created.stderr
+    assert cluster.run("log", "show", "c").exit_code == 0

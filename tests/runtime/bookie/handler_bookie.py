@@ -29,6 +29,7 @@ from bkctl.runtime.protocol.messages import (
 from bkctl.runtime.protocol.status import Status
 from bkctl.storage.config import JournalConfig
 from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.engine.replay import checkpoint_now
 from bkctl.storage.errors import JournalFailedError
 from tests.runtime.bookie.committing import add_run
 from tests.storage.engines import KEY, explicit_lac
@@ -79,8 +80,12 @@ class Bookie:
             self.workers,
             lambda: BookieInfo(1, 1),
             BookieModes(is_forced_read_only=False),
+            self._settle,
         )
         self._commits = asyncio.get_running_loop().create_task(self._journal.run())
+
+    async def _settle(self) -> None:
+        checkpoint_now(self.engine)
 
     async def read(self, ledger_id: int, entry_id: int, fence_with: bytes | None = None) -> tuple[Any, ...]:
         """Status, body and LAC."""

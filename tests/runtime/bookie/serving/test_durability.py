@@ -203,10 +203,15 @@ def deferred_add_frame(entry_id: int, body: bytes) -> bytes:
     return encode_frame(deferred.SerializeToString())
 
 
-async def force(writer: FramePeer, last_add_confirmed: int) -> None:
-    """What a writer with deferred sync does when its application forces the ledger: FORCE, then an explicit LAC."""
+def force_request() -> Request:
     forced = request(1_000_000, FORCE_LEDGER)
     forced.forceLedgerRequest.ledgerId = LEDGER_ID
+    return forced
+
+
+async def force(writer: FramePeer, last_add_confirmed: int) -> None:
+    """What a writer with deferred sync does when its application forces the ledger: FORCE, then an explicit LAC."""
+    forced = force_request()
     write_lac = request(1_000_001, WRITE_LAC)
     lac = write_lac.writeLacRequest
     lac.ledgerId, lac.lac, lac.masterKey = LEDGER_ID, last_add_confirmed, KEY
@@ -274,3 +279,20 @@ async def test_a_force_is_answered_behind_the_sync_of_all_adds_that_were_answere
     assert forced_count == 15
     assert early_count, "else nothing was deferred"
     assert len(answered) == 300 + len(ordinary)
+
+
+async def test_a_kill_behind_an_answered_force_keeps_entries_that_are_not_journaled(
+    tmp_path: Path, metadata_uri: str, store: ZooKeeperStore
+) -> None:
+    """Java answers the force without a checkpoint."""
+    settings = ("--set", "journalWriteData=false", "--set", "flushInterval=3600000")
+    bookie = BookieUnderTest(tmp_path, metadata_uri, store, *settings)
+    async with bookie.running() as (process, peer), peer_of(bookie.port) as writer:
+        for entry_id in range(100):
+            assert await peer.add(LEDGER_ID, entry_id) is Status.OK
+        writer.send(encode_frame(force_request().SerializeToString()))
+        assert await status(writer) == EOK
+        process.kill()
+    async with bookie.running() as (_, peer):
+        for entry_id in range(100):
+            assert await peer.read(LEDGER_ID, entry_id) == peer.body(LEDGER_ID, entry_id)

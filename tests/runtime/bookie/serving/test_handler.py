@@ -10,9 +10,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bkctl.runtime.bookie.serving.group_commit import GroupCommit
 from bkctl.runtime.bookie.serving.reads import list_entries
 from bkctl.runtime.protocol.entry_list import EntryList
-from bkctl.runtime.protocol.messages import LongPollRead, ReadCall, ReadLacCall
+from bkctl.runtime.protocol.messages import (
+    BatchReadRequest,
+    BookieCall,
+    ForceLedgerCall,
+    ListEntriesCall,
+    LongPollRead,
+    ReadCall,
+    ReadLacCall,
+    WriteLacCall,
+)
 from bkctl.runtime.protocol.status import Status
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.config import JournalConfig
@@ -159,6 +169,39 @@ async def test_an_index_that_cannot_be_read_lists_nothing(bookie: Bookie, monkey
 
     monkeypatch.setattr(bookie.engine.stored, "list_entries", fail)
     assert await bookie.list_entries(5) == (Status.IO_ERROR, None)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ReadCall(1, 5, -1, KEY, False),
+        BatchReadRequest(1, 1, 5, 0, 10, 1000, KEY, False),
+        LongPollRead(1, 5, 0, -1, 1000, True, False),
+        WriteLacCall(1, 5, KEY, explicit_lac(5, 30)),
+        ForceLedgerCall(1, 5),
+        ListEntriesCall(1, 5),
+    ],
+    ids=lambda call: type(call).__name__,
+)
+async def test_a_request_that_fails_by_a_defect_is_answered_and_logged(
+    bookie: Bookie, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: BookieCall
+) -> None:
+    await bookie.add(5, 30)
+
+    def fail(*_: object) -> None:
+        raise ValueError("a defect")
+
+    for owner, name in (
+        (bookie.engine, "last_cached"),
+        (bookie.engine, "find_cached"),
+        (bookie.engine.stored, "list_entries"),
+        (bookie.engine, "last_add_confirmed"),
+        (GroupCommit, "barrier"),
+    ):
+        monkeypatch.setattr(owner, name, fail, raising=False)
+    assert await asyncio.wait_for(bookie.ask(call).status(), 60) is Status.IO_ERROR
+    assert "ledger 5: a request failed" in caplog.text
+    assert "a defect" in caplog.text
 
 
 async def test_h19_no_client_can_forge_a_control_record(bookie: Bookie) -> None:

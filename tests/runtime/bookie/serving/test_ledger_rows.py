@@ -140,6 +140,21 @@ async def test_a_row_that_cannot_be_read_is_an_error_and_not_a_missing_ledger(op
     assert await bookie.add(1, 1) is Status.OK
 
 
+async def test_a_defect_in_the_reading_of_a_row_leaves_no_request_without_an_answer(
+    opened: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await opened.fill()
+    bookie = opened.bookie
+
+    def fail(_: int) -> None:
+        raise ValueError("a defect")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bookie.engine.rows, "read", fail)
+        assert await asyncio.wait_for(bookie.add(0, 1), 60) is Status.IO_ERROR
+    assert await bookie.add(0, 1) is Status.OK
+
+
 async def test_a_row_that_was_read_before_a_change_is_not_used_after_it(opened: OpenEngine) -> None:
     await opened.fill()
     bookie, rows = opened.bookie, opened.rows

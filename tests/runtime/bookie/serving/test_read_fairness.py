@@ -63,6 +63,10 @@ class GatedBookie:
             gate.set()
 
 
+async def _settle_nothing() -> None:
+    """No ledger is forced here."""
+
+
 @pytest.fixture
 async def bookie(tmp_path: Path) -> AsyncIterator[GatedBookie]:
     engine_config = EngineConfig(memtable_bytes_max=8 * 1024 * 1024, read_ahead_count_max=0)
@@ -83,7 +87,9 @@ async def bookie(tmp_path: Path) -> AsyncIterator[GatedBookie]:
         handles = LedgerHandles(storage, [journal], LoopClock())
         adds = AddPath(handles, LoopClock(), 10, lambda: None)
         modes = BookieModes(is_forced_read_only=False)
-        handler = BookieRequestHandler(storage, handles, adds, workers, lambda: BookieInfo(1, 1), modes)
+        handler = BookieRequestHandler(
+            storage, handles, adds, workers, lambda: BookieInfo(1, 1), modes, _settle_nothing
+        )
         commits = asyncio.get_running_loop().create_task(journal.run())
         undo.push_async_callback(asyncio.wait, [commits])
         undo.callback(journal.stop)

@@ -66,6 +66,7 @@ public final class InteropClient implements CommandLoop.Commands {
             case "append" -> append(request);
             case "close" -> close(request);
             case "read" -> read(request);
+            case "read_batches" -> readBatches(request);
             case "fill" -> fill(request);
             case "follow" -> follow(request);
             case "force" -> force(request);
@@ -183,6 +184,25 @@ public final class InteropClient implements CommandLoop.Commands {
         } finally {
             reader.close();
         }
+    }
+
+    /** Reads 0..LAC by batches of at most "count" entries. Only clients since 4.17 have them, with protocol v2. */
+    private ObjectNode readBatches(JsonNode request) throws Exception {
+        ObjectNode result = CommandLoop.JSON.createObjectNode();
+        ArrayNode payloads = result.putArray("payloads");
+        int batches = 0;
+        try (LedgerHandle reader = client.openLedgerNoRecovery(
+                request.get("ledger_id").asLong(), digestType(request), password(request))) {
+            while (payloads.size() <= reader.getLastAddConfirmed()) {
+                batches++;
+                Enumeration<LedgerEntry> entries =
+                        reader.batchReadEntries(payloads.size(), request.get("count").asInt(), 1 << 20);
+                while (entries.hasMoreElements()) {
+                    payloads.add(entries.nextElement().getEntry());
+                }
+            }
+        }
+        return result.put("batches", batches);
     }
 
     /**
