@@ -57,7 +57,10 @@ _PROPERTIES = {
     "unwritable": ("cannot accept writes", "Open, and some write set has fewer writable bookies than Qa."),
     "unreplaceable": ("cannot replace a bookie", "Open, and its writer finds too few writable bookies to replace those "
         "that accept no writes."),
-    "misplaced": ("in too few racks", "A write set is in fewer racks or regions than the placement rules ask for."),
+    "breaking_racks": ("in too few racks", "A write set is in fewer racks or regions than the placement rules ask "
+        "for."),
+    "outside_groups": ("outside of their groups", "A copy is on a bookie that the isolation groups of the ledger do "
+        "not admit."),
     "one_rack": ("in one rack", "A write set of several bookies is in one rack."),
     "rack_unknown": ("of unknown placement", "A write set may break the placement rules: the rack of a bookie is "
         "unknown."),

@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 
 FINDING_KINDS = (
     "unavailable", "lost", "at_risk", "one_copy", "under_replicated", "unclosable", "unwritable", "unreplaceable",
-    "ack_quorum_one", "write_quorum_one", "misplaced", "one_rack",
+    "ack_quorum_one", "write_quorum_one", "misplaced", "too_few_racks", "outside_groups",
+    "one_rack",
 )  # fmt: skip
 """Counts of ledgers in ``AuditSummary``, the worst first."""
+
+_NO_RACKS = "no rack is known, or all registered bookies are in one"
+_NO_GROUPS = "no isolation group is known"
+_UNKNOWN = {"outside_groups": _NO_GROUPS, "misplaced": f"{_NO_GROUPS}; {_NO_RACKS}"}
+"""Why a count is None."""
 
 FAIL_ON_DEFAULT = "unavailable,at_risk,under_replicated"
 
@@ -65,10 +71,8 @@ def verdict(context: CommandContext, summary: AuditSummary, kinds: Sequence[str]
     counts = {kind: getattr(summary, kind) for kind in kinds}
     for kind, count in counts.items():
         if count is None:
-            context.console.warn(
-                f"{kind} is unknown: no rack is known, or all registered bookies are in one; so the exit code is that "
-                "of a finding"
-            )
+            reason = _UNKNOWN.get(kind, _NO_RACKS)
+            context.console.warn(f"{kind} is unknown: {reason}; so the exit code is that of a finding")
     is_unsure = summary.unreadable > 0 or summary.skipped_snapshots > 0
     is_found = is_unsure or any(count is None or count > 0 for count in counts.values())
     return Outcome.FINDINGS if is_found else Outcome.OK

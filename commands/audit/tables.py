@@ -72,6 +72,16 @@ _RACK_TABLE = Table(
     Column("entry_copies", "ENTRIES", is_right=True, priority=4),
     Column("payload_bytes", "BYTES", size, is_right=True),
 )
+_GROUP_TABLE = Table(
+    "Isolation groups",
+    Column("group", "GROUP"),
+    Column("bookies_writable", "WRITABLE", is_right=True),
+    Column("bookies_read_only", "READ-ONLY", is_right=True, priority=2),
+    Column("bookies_unregistered", "UNREGISTERED", is_right=True, priority=1),
+    Column("ledgers", "LEDGERS", is_right=True),
+    Column("outside_ledgers", "OUTSIDE", is_right=True),
+    Column("payload_bytes", "BYTES", size, is_right=True, priority=3),
+)
 _OWNER_TABLE = Table(
     "Owners",
     Column("owner", "OWNER"),
@@ -108,8 +118,11 @@ _MISPLACED_TABLE = Table(
     Column("ledger_state", "STATE", priority=1),
     Column("write_sets", "WRITE SETS", is_right=True),
     Column("racks_min", "RACKS", is_right=True),
-    Column("payload_bytes", "BYTES", size, is_right=True, priority=2),
-    Column("owner", "OWNER", priority=3),
+    Column("isolation_groups", "GROUPS"),
+    Column("secondary_groups", "SECONDARY GROUPS", priority=4),
+    Column("outside_bookies", "OUTSIDE OF THEM", priority=2),
+    Column("payload_bytes", "BYTES", size, is_right=True, priority=3),
+    Column("owner", "OWNER", priority=5),
 )
 
 _LEDGER_LISTS = ("under_replicated", "unreadable", "misplaced", "ack_quorum_one", "oldest_open")
@@ -306,6 +319,7 @@ def _print_tables(context: CommandContext, printed: PrintedAudit, rows: dict[str
     ages = [row for row in rows["open_ages"] if row["open_ledgers"] or row["in_recovery_ledgers"]]
     console.table(_BOOKIE_TABLE, rows["bookies"])
     console.table(_RACK_TABLE, rows["racks"])
+    console.table(_GROUP_TABLE, rows["groups"])
     console.table(_OWNER_TABLE, rows["owners"])
     console.table(_AGE_TABLE, ages)
     console.table(_LOSS_TABLE, [row for row in rows["losses"] if _has_effect(row)])
