@@ -7,6 +7,7 @@ policy forbids it to load anything.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from markupsafe import Markup
 from bkctl.runtime.replication.cluster_audit.comparison import AuditChanges, compare
 from bkctl.runtime.replication.cluster_audit.findings import audit_findings, audit_verdict
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport, AuditSummary, BookieReplication
+from bkctl.runtime.replication.cluster_audit.trend import AuditRun
 from bkctl.spark_reports.charts import Bar, Scale, bar_chart, stacked_bar
 from bkctl.spark_reports.page_tables import (
     PRINTED_ROWS_MAX,
@@ -24,6 +26,7 @@ from bkctl.spark_reports.page_tables import (
     page_tables,
     time_words,
 )
+from bkctl.spark_reports.trend_charts import RUNS_SHOWN_MAX, PageChart, trend_charts
 from bkctl.storage.severity import OK
 from bkctl.storage.words import duration, size
 
@@ -81,15 +84,9 @@ class PageCount(msgspec.Struct, frozen=True):
     kind: str = ""
 
 
-class PageChart(msgspec.Struct, frozen=True):
-    """A chart with its title."""
-
-    title: str
-    svg: Markup
-
-
-def report_page(report: AuditReport, before: AuditReport | None = None) -> str:
-    """The whole page; with ``before``, an earlier report, also what changed since."""
+def report_page(report: AuditReport, before: AuditReport | None = None, runs: Sequence[AuditRun] = ()) -> str:
+    """The whole page; with ``before``, an earlier report, also what changed since; with ``runs``, the earlier ones and
+    this, the oldest first, also the trend."""
     summary = report.summary
     findings = audit_findings(report)
     verdict = audit_verdict(report, findings)
@@ -113,6 +110,9 @@ def report_page(report: AuditReport, before: AuditReport | None = None) -> str:
             Scale("percent of all ledgers", lambda percent: f"{percent} %"),
         ),
         charts=_charts(report),
+        trend=trend_charts(runs),
+        runs_shown=min(len(runs), RUNS_SHOWN_MAX),
+        runs_total=len(runs),
         changes=changes,
         changed_since=None if changes is None else time_words(changes.before_ms),
         changed_counts=[] if changes is None else _changed_counts(changes),
