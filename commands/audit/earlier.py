@@ -45,12 +45,14 @@ class EarlierReports(NamedTuple):
     runs: tuple[AuditRun, ...] = ()
 
 
-def read_earlier(path: str | None, before_ms: int = sys.maxsize) -> EarlierReports:
+def read_earlier(path: str | None, before_ms: int = sys.maxsize, out: str | None = None) -> EarlierReports:
     """Read one report or, in a directory of reports, all that were made before this time.
 
-    NotFoundError if there is none; ConfigurationError without PyArrow; ConflictError if they are of several clusters.
+    ``out``: where the new report goes; in this directory it may be the first. NotFoundError if there is none otherwise,
+    so that a misspelt path is no empty series; ConfigurationError without PyArrow; ConflictError if they are of several clusters.
     """
-    if path is None:
+    is_first = path is not None and out is not None and os.path.dirname(os.path.abspath(out)) == os.path.abspath(path)
+    if path is None or (is_first and not os.path.lexists(path)):
         return EarlierReports()
     from bkctl.spark_reports.output import REPORT_JSON  # a help page needs the option alone
 
@@ -66,6 +68,8 @@ def read_earlier(path: str | None, before_ms: int = sys.maxsize) -> EarlierRepor
     if names:
         require_package("pyarrow", f"{path} has several reports: reading their Parquet needs PyArrow")
     runs = earlier_runs([read_run(path, name) for name in names], before_ms)
+    if not runs and is_first:
+        return EarlierReports()
     if not runs:
         which = "no earlier report" if names else "no report"
         raise NotFoundError(f"{path} has {which}: name a directory that bkctl audit --out wrote, or one of such")

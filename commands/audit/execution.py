@@ -42,7 +42,7 @@ def execute(context: CommandContext, given: AuditInput, kinds: Sequence[str]) ->
     """Audit, write the files, print; the outcome by the kinds of ``--fail-on``."""
     out, source, ledgers_root = given.out, given.source, given.ledgers_root
     require_order(context.settings)
-    request = AuditQuestions(parse_losses(given.what_if), read_earlier(given.compare))
+    request = AuditQuestions(parse_losses(given.what_if), read_earlier(given.compare, out=out))
     started_s = time.monotonic()
     if given.spark is not None:
         report = audit_on_spark(context, request, out, *given.spark, source, ledgers_root)
