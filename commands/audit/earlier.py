@@ -49,7 +49,8 @@ def read_earlier(path: str | None, before_ms: int = sys.maxsize, out: str | None
     """Read one report or, in a directory of reports, all that were made before this time.
 
     ``out``: where the new report goes; in this directory it may be the first. NotFoundError if there is none otherwise,
-    so that a misspelt path is no empty series; ConfigurationError without PyArrow; ConflictError if they are of several clusters.
+    so that a misspelt path is no empty series; ConfigurationError without PyArrow; ConflictError if they are of several
+    clusters.
     """
     is_first = path is not None and out is not None and os.path.dirname(os.path.abspath(out)) == os.path.abspath(path)
     if path is None or (is_first and not os.path.lexists(path)):

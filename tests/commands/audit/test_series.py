@@ -19,7 +19,7 @@ LOST_BOOKIES = (0, 1, 2)
 
 @pytest.fixture(scope="module")
 def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three runs, each compared with those before: the first has none. The directory also has a file, and an unfinished report."""
+    """Three runs, each compared with those before: the first has none. A file and an unfinished report are no runs."""
     directory = tmp_path_factory.mktemp("series")
     reports = directory / "reports"
     (reports / "run=unfinished").mkdir(parents=True)
