@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from bkctl.runtime.errors import MetadataFormatError
 from bkctl.runtime.new_file import write_whole
 from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport
+from bkctl.runtime.replication.cluster_audit.trend import AuditRun
 from bkctl.spark_reports.audit_page import report_page
 from bkctl.spark_reports.output import REPORT_JSON, REPORT_PAGE
 
@@ -34,9 +36,11 @@ def write_report_files(directory: str, report: AuditReport) -> None:
     write_page(directory, report)
 
 
-def write_page(directory: str, report: AuditReport, before: AuditReport | None = None) -> None:
-    """Write the page, or replace it by one that also shows what changed since ``before``; OSError."""
-    write_whole(os.path.join(directory, REPORT_PAGE), report_page(report, before).encode())
+def write_page(
+    directory: str, report: AuditReport, before: AuditReport | None = None, runs: Sequence[AuditRun] = ()
+) -> None:
+    """Write the page, or replace it by one that also shows what changed since ``before``, and the trend; OSError."""
+    write_whole(os.path.join(directory, REPORT_PAGE), report_page(report, before, runs).encode())
 
 
 def read_report(path: str) -> AuditReport:

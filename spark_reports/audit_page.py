@@ -23,6 +23,7 @@ from bkctl.runtime.replication.cluster_audit.findings import (
     state_severities,
 )
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport, AuditSummary, BookieReplication
+from bkctl.runtime.replication.cluster_audit.trend import AuditRun
 from bkctl.spark_reports.charts import Bar, Scale, bar_chart, stacked_bar
 from bkctl.spark_reports.page_tables import (
     PRINTED_ROWS_MAX,
@@ -31,6 +32,7 @@ from bkctl.spark_reports.page_tables import (
     page_tables,
     time_words,
 )
+from bkctl.spark_reports.trend_charts import RUNS_SHOWN_MAX, PageChart, trend_charts
 from bkctl.storage.severity import OK, Severity, word
 from bkctl.storage.words import duration, size
 
@@ -67,7 +69,10 @@ _PROPERTIES = {
     "unwritable": ("cannot accept writes", "Open, and some write set has fewer writable bookies than Qa."),
     "unreplaceable": ("cannot replace a bookie", "Open, and its writer finds too few writable bookies to replace those "
         "that accept no writes."),
-    "misplaced": ("in too few racks", "A write set is in fewer racks or regions than the placement rules ask for."),
+    "breaking_racks": ("in too few racks", "A write set is in fewer racks or regions than the placement rules ask "
+        "for."),
+    "outside_groups": ("outside of their groups", "A copy is on a bookie that the isolation groups of the ledger do "
+        "not admit."),
     "one_rack": ("in one rack", "A write set of several bookies is in one rack."),
     "rack_unknown": ("of unknown placement", "A write set may break the placement rules: the rack of a bookie is "
         "unknown."),
@@ -86,15 +91,9 @@ class PageCount(msgspec.Struct, frozen=True):
     kind: str = ""
 
 
-class PageChart(msgspec.Struct, frozen=True):
-    """A chart with its title."""
-
-    title: str
-    svg: Markup
-
-
-def report_page(report: AuditReport, before: AuditReport | None = None) -> str:
-    """The whole page; with ``before``, an earlier report, also what changed since."""
+def report_page(report: AuditReport, before: AuditReport | None = None, runs: Sequence[AuditRun] = ()) -> str:
+    """The whole page; with ``before``, an earlier report, also what changed since; with ``runs``, the earlier ones and
+    this, the oldest first, also the trend."""
     summary = report.summary
     findings = audit_findings(report)
     verdict = audit_verdict(report, findings)
@@ -118,6 +117,9 @@ def report_page(report: AuditReport, before: AuditReport | None = None) -> str:
             Scale("percent of all ledgers", lambda percent: f"{percent} %"),
         ),
         charts=_charts(report),
+        trend=trend_charts(runs),
+        runs_shown=min(len(runs), RUNS_SHOWN_MAX),
+        runs_total=len(runs),
         changes=changes,
         changed_since=None if changes is None else time_words(changes.before_ms),
         changed_counts=[] if changes is None else _changed_counts(changes),

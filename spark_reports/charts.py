@@ -15,6 +15,7 @@ _ROW_PX = 38
 _BAR_PX = 12
 _STACK_PX = 26
 _SCALE_PX = 38
+_COLUMNS_PX = 96
 _TICKS_MAX = 4
 _LABEL_MAX = 44
 """Characters of a label that fit the narrowest chart; the whole one is shown on hover."""
@@ -79,6 +80,29 @@ def stacked_bar(parts: Sequence[Bar], title: str, scale: Scale) -> Markup:
                 gaps.append(gap.format(begin, _STACK_PX))
         begin += width
     return _svg(title, _STACK_PX + _SCALE_PX, _scale(marks, scale, _STACK_PX) + Markup("").join([*pieces, *gaps]))
+
+
+def column_chart(bars: Sequence[Bar], title: str, scale: Scale) -> Markup:
+    """One column per bar, from left to right, all of one width; at least one bar. The labels of the first and the last
+    are below, the value of the last above."""
+    top = ticks(max(bar.value for bar in bars), scale.base)[-1]
+    width, columns = 100 / len(bars), []
+    for index, bar in enumerate(bars):
+        height = _COLUMNS_PX * bar.value / top
+        columns.append(
+            Markup(
+                '<rect class="{}" x="{:.3f}%" y="{:.1f}" width="{:.3f}%" height="{:.1f}"><title>{}: {}</title></rect>'
+            ).format(
+                bar.kind, (index + 0.1) * width, 20 + _COLUMNS_PX - height, 0.8 * width, height, bar.label, bar.text
+            )
+        )
+    bottom = 20 + _COLUMNS_PX
+    frame = Markup(
+        '<line class="grid" x1="0" x2="100%" y1="20" y2="20"/><line class="grid" x1="0" x2="100%" y1="{0}" y2="{0}"/>'
+        '<text class="tick first" x="0" y="14">{1} {2}</text><text class="value" x="100%" y="14">{3}</text>'
+        '<text class="tick first" x="0" y="{4}">{5}</text><text class="tick last" x="100%" y="{4}">{6}</text>'
+    ).format(bottom, scale.text(top), scale.unit, bars[-1].text, bottom + 15, bars[0].label, bars[-1].label)
+    return _svg(title, bottom + 24, frame + Markup("").join(columns))
 
 
 def _scale(marks: Sequence[int], scale: Scale, height_px: int) -> Markup:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from bkctl.runtime.placement.isolation import IsolationDemand
 from bkctl.runtime.replication.cluster_audit.comparison import AuditChanges, LedgerChange
 from bkctl.runtime.replication.cluster_audit.tables import (
     TABLES,
@@ -33,8 +34,9 @@ TITLES = {
     "losses": "What if these bookies were lost",
     "bookies": "Bookies",
     "racks": "Racks",
+    "groups": "Isolation groups",
     "owners": "Owners",
-    "misplaced": "Ledgers in too few racks",
+    "misplaced": "Ledgers that break placement rules",
     "ack_quorum_one": "Ledgers with an ack quorum of 1",
     "oldest_open": "Oldest ledgers that are not closed",
 }
@@ -59,6 +61,10 @@ _COLUMNS = {
         *("owner", "ledgers", "open_ledgers", "oldest_open_ms", "payload_bytes", "copy_bytes"),
         *("under_replicated", "at_risk", "unavailable"),
     ),
+    "misplaced": (
+        *("ledger_id", "ledger_state", "write_sets", "racks_min", "isolation_groups", "outside_bookies"),
+        *("payload_bytes", "owner"),
+    ),
     "ack_quorum_one": ("ledger_id", "ledger_state", "created_ms", "payload_bytes", "owner"),
     "oldest_open": ("ledger_id", "ledger_state", "created_ms", "ack_quorum_size", "is_closable", "owner"),
 }
@@ -76,6 +82,9 @@ _HEADINGS = {
     "last_copy_ledgers": "ledgers with their last copy here",
     "ack_quorum_size": "ack quorum",
     "is_closable": "can be closed",
+    "racks_min": "fewest racks",
+    "outside_bookies": "bookies outside of them",
+    "outside_ledgers": "ledgers with copies outside",
 }
 
 
@@ -140,10 +149,7 @@ def _reasons(name: str, row: object) -> Iterator[str]:
         case UnderReplicatedLedger():
             yield from _missing_copies(row)
         case MisplacedLedger():
-            yield (
-                f"{counted(row.write_sets, 'write set')} in fewer racks or regions than the placement rules ask for; "
-                f"the narrowest is in {counted(row.racks_min, 'known rack')}"
-            )
+            yield from _broken_rules(row)
         case ListedLedger():
             if row.ack_quorum_size == 1:
                 yield "its ack quorum is 1: an acknowledged entry may have had one copy"
@@ -168,6 +174,18 @@ def _missing_copies(row: UnderReplicatedLedger) -> Iterator[str]:
         sources = enumerated(row.no_copy_bookies, "or")
         yield f"some entries are on {sources} only: start one, and another if some are still missing"
     yield from _not_closed(row.ledger_state, row.is_closable)
+
+
+def _broken_rules(row: MisplacedLedger) -> Iterator[str]:
+    if row.racks_min is not None:
+        yield (
+            "some of its copies are in fewer racks or regions than the placement rules ask for; the narrowest write "
+            f"set is in {counted(row.racks_min, 'known rack')}"
+        )
+    if row.outside_bookies:
+        demand = IsolationDemand(frozenset(row.isolation_groups), frozenset(row.secondary_groups))
+        are = "is" if len(row.outside_bookies) == 1 else "are"
+        yield f"{enumerated(row.outside_bookies)} {are} not in its isolation groups ({demand})"
 
 
 def _not_closed(state: str, is_closable: bool | None) -> Iterator[str]:

@@ -38,6 +38,8 @@ WRITE_SET_SCHEMA = pa.schema(
         pa.field("owner", pa.string()),
         pa.field("digest", pa.string()),
         pa.field("length", pa.int64()),
+        pa.field("isolation_groups", pa.list_(pa.string())),
+        pa.field("secondary_groups", pa.list_(pa.string())),
     ]
 )
 """Columns of ``bkctl.runtime.replication.judge.verdict.WriteSetRow``: ids, counts, payload bytes of one copy."""

@@ -25,6 +25,7 @@ from bkctl.runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerLayout, 
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.format import UnderReplicationMark, encode_mark
 from bkctl.runtime.metadata.replication.format import encode_layout as encode_replication_layout
+from tests.runtime.replication.samples import demand_of
 
 T = TypeVar("T")
 
@@ -58,7 +59,8 @@ class SampleCluster(msgspec.Struct, frozen=True, kw_only=True):
     """What the cluster in a file looks like. The same values give the same bytes.
 
     The last ``lost_bookies`` have a cookie and no registration, the ``read_only_bookies`` before them are read-only.
-    Bookies are in racks in turn. Shares are of all ledgers.
+    Bookies are in racks in turn, and with ``isolation_groups`` in these, too: each ledger demands one of them, and has
+    its bookies anywhere. Shares are of all ledgers.
     """
 
     ledgers: int
@@ -66,6 +68,7 @@ class SampleCluster(msgspec.Struct, frozen=True, kw_only=True):
     root: str = "/ledgers"
     bookies: int = 12
     racks: int = 3
+    isolation_groups: int = 0
     read_only_bookies: int = 1
     lost_bookies: int = 1
     ensemble_size: int = 3
@@ -235,6 +238,7 @@ def random_metadata(ledger_id: int, cluster: SampleCluster) -> LedgerMetadata:
             ("application", b"pulsar"),
             ("component", b"managed-ledger"),
             ("pulsar/managed-ledger", b"tenant-%d/ns/persistent/topic-%d" % (topic % 10, topic)),
+            *_demand(ledger_id, cluster),
         ),
     )
 
@@ -249,7 +253,22 @@ def _session_of(number: int) -> int:
 
 def _racks(cluster: SampleCluster) -> bytes:
     racks = {each: {"rack": f"/rack{number % cluster.racks}"} for number, each in enumerate(cluster.bookie_ids)}
-    return msgspec.json.encode({"default": racks})
+    if not cluster.isolation_groups:
+        return msgspec.json.encode({"default": racks})
+    groups: dict[str, dict[str, dict[str, str]]] = {}
+    for number, (bookie_id, info) in enumerate(racks.items()):
+        groups.setdefault(_group(number, cluster), {})[bookie_id] = info
+    return msgspec.json.encode(groups)
+
+
+def _group(number: int, cluster: SampleCluster) -> str:
+    return f"group-{number % cluster.isolation_groups}"
+
+
+def _demand(ledger_id: int, cluster: SampleCluster) -> list[tuple[str, bytes]]:
+    if not cluster.isolation_groups:
+        return []
+    return [demand_of([_group(ledger_id, cluster)])]
 
 
 def _bookie_nodes(cluster: SampleCluster, paths: Paths) -> Iterator[SnapshotNode]:

@@ -1,19 +1,27 @@
-"""The option ``--compare``, and reading the report of an earlier audit."""
+"""The option ``--compare``, and reading the reports of earlier audits."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 import typer
 
-from bkctl.commands.errors import unreadable_file
+from bkctl.commands.errors import NotFoundError, unreadable_file
+from bkctl.runtime.optional_packages import require_package
 
 if TYPE_CHECKING:
     from bkctl.runtime.replication.cluster_audit.tables import AuditReport
+    from bkctl.runtime.replication.cluster_audit.trend import AuditRun
 
 Compare: TypeAlias = Annotated[
     str | None,
-    typer.Option("--compare", metavar="OLD", help="Show what changed since this report: its directory or JSON file"),
+    typer.Option(
+        "--compare",
+        metavar="OLD",
+        help="Show changes since a report, or the newest in a directory of reports",
+    ),
 ]
 
 
@@ -28,6 +36,43 @@ def read_stored(path: str) -> AuditReport:
         raise unreadable_file(str(error.filename or path), error) from error
 
 
-def read_earlier(path: str | None) -> tuple[AuditReport | None, str]:
-    """The report of ``--compare``, and its path, for messages."""
-    return (None, "") if path is None else (read_stored(path), path)
+class EarlierReports(NamedTuple):
+    """What ``--compare`` names: an earlier report, its path for messages, and if it is one of a series, the runs of
+    that up to it, the oldest first."""
+
+    before: AuditReport | None = None
+    path: str = ""
+    runs: tuple[AuditRun, ...] = ()
+
+
+def read_earlier(path: str | None, before_ms: int = sys.maxsize, out: str | None = None) -> EarlierReports:
+    """Read one report or, in a directory of reports, all that were made before this time.
+
+    ``out``: where the new report goes; in this directory it may be the first. NotFoundError if there is none otherwise,
+    so that a misspelt path is no empty series; ConfigurationError without PyArrow; ConflictError if they are of several
+    clusters.
+    """
+    is_first = path is not None and out is not None and os.path.dirname(os.path.abspath(out)) == os.path.abspath(path)
+    if path is None or (is_first and not os.path.lexists(path)):
+        return EarlierReports()
+    from bkctl.spark_reports.output import REPORT_JSON  # a help page needs the option alone
+
+    if not os.path.isdir(path) or os.path.exists(os.path.join(path, REPORT_JSON)):
+        return EarlierReports(read_stored(path), path)
+    from bkctl.runtime.replication.cluster_audit.trend import earlier_runs
+    from bkctl.spark_reports.series import read_run, runs_in
+
+    try:
+        names = runs_in(path)
+    except OSError as error:
+        raise unreadable_file(path, error) from error
+    if names:
+        require_package("pyarrow", f"{path} has several reports: reading their Parquet needs PyArrow")
+    runs = earlier_runs([read_run(path, name) for name in names], before_ms)
+    if not runs and is_first:
+        return EarlierReports()
+    if not runs:
+        which = "no earlier report" if names else "no report"
+        raise NotFoundError(f"{path} has {which}: name a directory that bkctl audit --out wrote, or one of such")
+    newest = os.path.join(path, runs[-1].run)
+    return EarlierReports(read_stored(newest), newest, runs)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from bkctl.commands.audit.earlier import read_earlier
+from bkctl.commands.audit.earlier import EarlierReports, read_earlier
 from bkctl.commands.audit.facts import AuditQuestions, parse_losses, read_facts, with_request
 from bkctl.commands.audit.file import URI_MARK, audit_file, open_cluster_file
 from bkctl.commands.audit.ledger_progress import LedgerProgress
@@ -21,6 +22,7 @@ from bkctl.commands.outages import report_outage
 from bkctl.commands.session import open_session
 from bkctl.runtime.optional_packages import has_package
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
+from bkctl.runtime.replication.cluster_audit.trend import AuditRun, run_of
 from bkctl.spark_reports.audit import audit_plainly
 from bkctl.spark_reports.audit_files import write_page
 
@@ -40,7 +42,7 @@ def execute(context: CommandContext, given: AuditInput, kinds: Sequence[str]) ->
     """Audit, write the files, print; the outcome by the kinds of ``--fail-on``."""
     out, source, ledgers_root = given.out, given.source, given.ledgers_root
     require_order(context.settings)
-    request = AuditQuestions(parse_losses(given.what_if), *read_earlier(given.compare))
+    request = AuditQuestions(parse_losses(given.what_if), read_earlier(given.compare, out=out))
     started_s = time.monotonic()
     if given.spark is not None:
         report = audit_on_spark(context, request, out, *given.spark, source, ledgers_root)
@@ -51,15 +53,22 @@ def execute(context: CommandContext, given: AuditInput, kinds: Sequence[str]) ->
             report = run_to_end(audit_file, context, cluster, with_request(facts, request), out)
     else:
         report = run_to_end(_audit_plainly, context, request, out)
-    _finish_files(context, report, request, out)
+    before, runs = request.earlier.before, _with_this(request.earlier, report, out)
+    if out is not None and before is not None:
+        write_page(out, report, before, runs)
+    _warn_of_no_parquet(context, out)
     seconds = round(time.monotonic() - started_s, 3)
-    print_report(context, PrintedAudit(report, out, seconds, request.before, bool(request.losses)))
+    print_report(context, PrintedAudit(report, out, seconds, before, bool(request.losses), runs))
     return outcome(context, report, kinds)
 
 
-def _finish_files(context: CommandContext, report: AuditReport, request: AuditQuestions, out: str | None) -> None:
-    if out is not None and request.before is not None:
-        write_page(out, report, request.before)
+def _with_this(earlier: EarlierReports, report: AuditReport, out: str | None) -> tuple[AuditRun, ...]:
+    """The runs of a series, with this one as the last."""
+    name = os.path.basename(os.path.abspath(out)) if out else "now"
+    return (*earlier.runs, run_of(report, name)) if earlier.runs else ()
+
+
+def _warn_of_no_parquet(context: CommandContext, out: str | None) -> None:
     if out is not None and not has_package("pyarrow"):
         context.console.warn(
             "only HTML and JSON were written, because Parquet needs PyArrow: pip install 'bkctl[spark]'"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from bkctl.commands.audit.earlier import EarlierReports
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.session import Session
@@ -18,7 +19,6 @@ from bkctl.runtime.metadata.replication.recovery_status import read_recovery_sta
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_note
 from bkctl.runtime.replication.cluster_audit.comparison import require_comparable
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies, Loss, parse_loss
-from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.judge.cluster_status import BookieFacts
 from bkctl.runtime.replication.survey.status import ask_bookies
 
@@ -35,11 +35,10 @@ def parse_losses(texts: Iterable[str]) -> tuple[Loss, ...]:
 
 
 class AuditQuestions(NamedTuple):
-    """What the caller asks about, besides the ledgers: losses, and an earlier report to compare with, from ``path``."""
+    """What the caller asks about, besides the ledgers: losses, and earlier reports to compare with."""
 
     losses: tuple[Loss, ...] = ()
-    before: AuditReport | None = None
-    path: str = ""
+    earlier: EarlierReports = EarlierReports()
 
 
 async def read_facts(context: CommandContext, session: Session, *, is_live: bool = True) -> AuditFacts:
@@ -94,8 +93,8 @@ def with_request(facts: AuditFacts, request: AuditQuestions) -> AuditFacts:
     ConflictError if the earlier report is of another cluster.
     """
     losses = request.losses
-    if request.before is not None:
-        require_comparable(request.before, facts.instance_id, request.path)
+    if request.earlier.before is not None:
+        require_comparable(request.earlier.before, facts.instance_id, request.earlier.path)
     known = KnownBookies(facts)
     members = known.live.union(facts.with_cookie or ())
     racks = {known.rack_of(each) for each in members} - {None}

@@ -11,7 +11,8 @@ from bkctl.storage.severity import Severity
 
 FINDING_KINDS = (
     "unavailable", "lost", "at_risk", "one_copy", "under_replicated", "unclosable", "unwritable", "unreplaceable",
-    "ack_quorum_one", "write_quorum_one", "misplaced", "one_rack",
+    "ack_quorum_one", "write_quorum_one", "misplaced", "too_few_racks", "outside_groups",
+    "one_rack",
 )  # fmt: skip
 """Counts of ledgers in ``AuditSummary``, the worst first."""
 

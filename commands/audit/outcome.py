@@ -13,6 +13,11 @@ from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.storage.severity import worst
 from bkctl.storage.words import counted, duration
 
+_NO_RACKS = "no rack is known, or all registered bookies are in one"
+_NO_GROUPS = "no isolation group is known"
+_UNKNOWN = {"outside_groups": _NO_GROUPS, "misplaced": f"{_NO_GROUPS}; {_NO_RACKS}"}
+"""Why a count is None."""
+
 
 def outcome(context: CommandContext, report: AuditReport, kinds: Sequence[str]) -> Outcome:
     """FINDINGS if a ledger is of one of the kinds, or if it is unknown whether one is; or a finding is as severe.
@@ -40,10 +45,8 @@ def outcome(context: CommandContext, report: AuditReport, kinds: Sequence[str]) 
     counts = {kind: getattr(summary, kind) for kind in kinds if kind in FINDING_KINDS}
     for kind, count in counts.items():
         if count is None:
-            context.console.warn(
-                f"{kind} is unknown: no rack is known, or all registered bookies are in one; so the exit code is that "
-                "of a finding"
-            )
+            reason = _UNKNOWN.get(kind, _NO_RACKS)
+            context.console.warn(f"{kind} is unknown: {reason}; so the exit code is that of a finding")
     is_unsure = summary.unreadable > 0 or summary.skipped_snapshots > 0
     limits = [SEVERITY_KINDS[kind] for kind in kinds if kind in SEVERITY_KINDS]
     found = worst(each.advice.severity for each in audit_findings(report))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -14,6 +15,7 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.runtime.replication.cluster_audit.comparison import require_comparable
+from bkctl.runtime.replication.cluster_audit.trend import run_of
 
 
 @command("show", example="audit show /var/reports/today", is_listing=True, is_local=True)
@@ -30,8 +32,9 @@ def show(
     kinds = parse_fail_on(fail_on)
     require_order(context.settings)
     report = read_stored(directory)
-    before, path = read_earlier(compare)
+    before, path, runs = read_earlier(compare, report.summary.judged_at_ms)
     if before is not None:
         require_comparable(before, report.summary.instance_id, path)
-    print_report(context, PrintedAudit(report, directory, before=before))
+    runs = (*runs, run_of(report, os.path.basename(os.path.abspath(directory)))) if runs else ()
+    print_report(context, PrintedAudit(report, directory, before=before, runs=runs))
     return outcome(context, report, kinds)

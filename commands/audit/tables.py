@@ -27,6 +27,7 @@ from bkctl.runtime.replication.cluster_audit.findings import (
     audit_verdict,
 )
 from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport
+from bkctl.runtime.replication.cluster_audit.trend import AuditRun
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.severity import word, worst
 from bkctl.storage.words import decimal, listed, size
@@ -72,6 +73,16 @@ _RACK_TABLE = Table(
     Column("entry_copies", "ENTRIES", is_right=True, priority=4),
     Column("payload_bytes", "BYTES", size, is_right=True),
 )
+_GROUP_TABLE = Table(
+    "Isolation groups",
+    Column("group", "GROUP"),
+    Column("bookies_writable", "WRITABLE", is_right=True),
+    Column("bookies_read_only", "READ-ONLY", is_right=True, priority=2),
+    Column("bookies_unregistered", "UNREGISTERED", is_right=True, priority=1),
+    Column("ledgers", "LEDGERS", is_right=True),
+    Column("outside_ledgers", "OUTSIDE", is_right=True),
+    Column("payload_bytes", "BYTES", size, is_right=True, priority=3),
+)
 _OWNER_TABLE = Table(
     "Owners",
     Column("owner", "OWNER"),
@@ -108,8 +119,11 @@ _MISPLACED_TABLE = Table(
     Column("ledger_state", "STATE", priority=1),
     Column("write_sets", "WRITE SETS", is_right=True),
     Column("racks_min", "RACKS", is_right=True),
-    Column("payload_bytes", "BYTES", size, is_right=True, priority=2),
-    Column("owner", "OWNER", priority=3),
+    Column("isolation_groups", "GROUPS"),
+    Column("secondary_groups", "SECONDARY GROUPS", priority=4),
+    Column("outside_bookies", "OUTSIDE OF THEM", priority=2),
+    Column("payload_bytes", "BYTES", size, is_right=True, priority=3),
+    Column("owner", "OWNER", priority=5),
 )
 
 _LEDGER_LISTS = ("under_replicated", "unreadable", "misplaced", "ack_quorum_one", "oldest_open")
@@ -140,6 +154,17 @@ _COUNT_CHANGE_TABLE = Table(
     Column("before", "BEFORE", is_right=True),
     Column("now", "NOW", is_right=True),
 )
+_TREND_TABLE = Table(
+    "Trend",
+    Column("run", "RUN"),
+    Column("judged_at", "JUDGED", priority=4),
+    Column("ledgers", "LEDGERS", is_right=True),
+    Column("missing_copies", "MISS COPIES", is_right=True),
+    Column("lost", "LOST", is_right=True),
+    Column("copies", "COPIES", is_right=True, priority=3),
+    Column("live_copies", "LIVE", is_right=True, priority=2),
+    Column("copy_bytes", "BYTES OF COPIES", size, is_right=True, priority=1),
+)
 _TOTALS_TABLE = Table("Totals", Column("name", "OF"), Column("sentence", "TOTAL"))
 _LEDGERS_SHOWN_MAX = 10
 """Rows of a list of ledgers below the findings, unless --limit or -o wide ask for more: the verdict stays in sight."""
@@ -148,13 +173,15 @@ _OWNERS_SHOWN_MAX = 2
 
 class PrintedAudit(NamedTuple):
     """A report and what is printed with it. ``out``: its directory, if it has one; ``seconds``: None if it was made
-    earlier; ``before``: an earlier report to compare it with; ``has_losses``: whether the caller asked about losses."""
+    earlier; ``before``: an earlier report to compare it with; ``has_losses``: whether the caller asked about losses;
+    ``runs``: those of the series, this one last."""
 
     report: AuditReport
     out: str | None
     seconds: float | None = None
     before: AuditReport | None = None
     has_losses: bool = False
+    runs: tuple[AuditRun, ...] = ()
 
 
 def require_order(settings: Settings) -> RowOrder | None:
@@ -191,6 +218,7 @@ def print_report(context: CommandContext, printed: PrintedAudit) -> None:
         "findings": [_finding_row(each) for each in findings],
         **console.cut(lists, is_truncated=report.is_truncated),
     }
+    details["trend"] = [_trend_row(each) for each in printed.runs] if printed.runs else None
     details["changes"] = None if changes is None else _changes_body(context, changes)
     body = {
         "severity": word(worst(each.advice.severity for each in findings)),
@@ -259,12 +287,20 @@ def _print_for_people(
     if changes is not None:
         console.table(_CHANGE_TABLE, listed_changes(changes.ledgers), rows_max=rows_max)
         console.table(_COUNT_CHANGE_TABLE, [_count_row(each) for each in changes.different_counts], is_cut=False)
+    if printed.runs:
+        shown = [_trend_row(each) for each in printed.runs]
+        console.table(_TREND_TABLE, shown if rows_max is None else shown[-rows_max:], is_cut=False)
     if printed.has_losses:
         losses = [row for row in map(_row, report.losses) if row["kind"] == "set"]
         console.table(_LOSS_TABLE, losses)
     console.table(_TOTALS_TABLE, _totals(printed), is_cut=False)
     if console.form is OutputForm.TABLE:
         console.say("-o wide shows all counts, and tables of bookies, racks, owners and losses")
+
+
+def _trend_row(run: AuditRun) -> Row:
+    row = _row(run)
+    return {name: value for name, value in row.items() if name not in {"owners", "bookies", "instance_id"}}
 
 
 def _count_row(change: CountChange) -> Row:
@@ -306,6 +342,7 @@ def _print_tables(context: CommandContext, printed: PrintedAudit, rows: dict[str
     ages = [row for row in rows["open_ages"] if row["open_ledgers"] or row["in_recovery_ledgers"]]
     console.table(_BOOKIE_TABLE, rows["bookies"])
     console.table(_RACK_TABLE, rows["racks"])
+    console.table(_GROUP_TABLE, rows["groups"])
     console.table(_OWNER_TABLE, rows["owners"])
     console.table(_AGE_TABLE, ages)
     console.table(_LOSS_TABLE, [row for row in rows["losses"] if _has_effect(row)])

@@ -9,6 +9,7 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.owner import owner_of
 from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
 from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.storage.words import size
 
 SUMMARY_TABLE = Table(
@@ -71,13 +72,14 @@ def stored_row(ledger: StoredLedger) -> dict[str, object]:
 def detail(ledger_id: int, found: Versioned[LedgerMetadata]) -> dict[str, object]:
     """All of a ledger's metadata except its ensembles."""
     metadata = found.value
-    row = summary_row(ledger_id, found)
+    row, demand = summary_row(ledger_id, found), isolation_demand(metadata.custom_metadata)
     del row["problem"], row["ensemble"]
     return row | {
         "last_entry_id": str(metadata.last_entry_id) if metadata.is_closed and metadata.last_entry_id >= 0 else None,
         "has_password": bool(metadata.password),
         "metadata_format_version": metadata.format_version,
         "metadata_version": found.version,
+        "isolation_groups": None if demand is None else str(demand),
         "custom_metadata": {key: bytes_text(value) for key, value in metadata.custom_metadata},
     }
 

@@ -7,6 +7,7 @@ that also has the racks (``bkctl.runtime.placement.rack_sources``). See docs/ref
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -27,6 +28,10 @@ class IsolationDemand(msgspec.Struct, frozen=True):
     primary: frozenset[str]
     secondary: frozenset[str] = frozenset()
 
+    def __str__(self) -> str:
+        primary, secondary = ", ".join(sorted(self.primary)), ", ".join(sorted(self.secondary))
+        return (primary or "bookies in no group") + (f"; if these are too few, {secondary}" if secondary else "")
+
 
 class _Properties(msgspec.Struct):
     primary: str | list[str] | None = msgspec.field(default=None, name="isolationBookieGroups")
@@ -41,8 +46,12 @@ class _PolicyConfig(msgspec.Struct):
 def isolation_demand(custom_metadata: Sequence[tuple[str, bytes]]) -> IsolationDemand | None:
     """The groups that a ledger demands; None if there are none, or they cannot be decoded, as in Pulsar."""
     value = dict(custom_metadata).get(CUSTOM_METADATA_KEY)
-    if value is None:
-        return None
+    return None if value is None else _decoded(value)
+
+
+@lru_cache(maxsize=1024)
+def _decoded(value: bytes) -> IsolationDemand | None:
+    """Ledgers of a namespace have the same value: it is decoded once."""
     try:
         config = msgspec.json.decode(value, type=_PolicyConfig)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -48,7 +48,7 @@ def show(name: str, runs: list[Run], ledgers: int) -> None:
 def measure_snapshot(directory: Path, arguments: argparse.Namespace) -> None:
     """From one file."""
     path = directory / "snapshot.1"
-    cluster = SampleCluster(ledgers=arguments.ledgers)
+    cluster = SampleCluster(ledgers=arguments.ledgers, isolation_groups=arguments.groups)
     with open(path, "wb") as file:
         write_snapshot(file, cluster_nodes(cluster), cluster.sessions)
     ways: dict[str, tuple[str, ...]] = {"plain": ()}
@@ -93,6 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.audit", description=__doc__)
     parser.add_argument("what", choices=["snapshot", "live"])
     parser.add_argument("--ledgers", type=int, default=200_000)
+    parser.add_argument("--groups", type=int, default=0, help="isolation groups that the ledgers of the file demand")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--cores", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--directory", default=".cache", help="directory for the files (a subdirectory is used)")

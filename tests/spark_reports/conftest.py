@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Iterator
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
@@ -19,7 +20,7 @@ from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, Loss
 from bkctl.spark_reports.deployment import SparkDeployment
 from bkctl.spark_reports.session import spark_session
-from tests.runtime.replication.samples import random_ledger
+from tests.runtime.replication.samples import demand_of, random_ledger
 
 BOOKIES = [f"bookie-{number}:3181" for number in range(7)]
 REGISTRATIONS = Registrations(writable=tuple(BOOKIES[:4]), read_only=("bookie-4:3181", "idle:3181"))
@@ -31,6 +32,7 @@ FACTS = AuditFacts(
     survey=BookieSurvey(
         writable=frozenset(BOOKIES[:4]),
         tables=(RackTable({bookie_id: f"/r{number % 3}" for number, bookie_id in enumerate(BOOKIES[:6])}),),
+        groups={"gold": frozenset(BOOKIES[:3]), "silver": frozenset(BOOKIES[3:6])},
         rules=PlacementRules(min_racks_per_write_quorum=2),
     ),
     what_if=(Loss("two", frozenset(BOOKIES[1:3])), Loss("mixed", frozenset(BOOKIES[4:5]), frozenset({"/r0"}))),
@@ -48,14 +50,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 async def ledgers(metadata_uri: str) -> AsyncIterator[LedgerStore]:
-    """A cluster of 60 ledgers in three buckets of both kinds, two of which nobody can read."""
+    """A cluster of 60 ledgers in three buckets of both kinds, and two that cannot be read. Every third has groups."""
     uri = parse_metadata_uri(metadata_uri)
     source = random.Random(3)
     async with await ZooKeeperStore.connect(uri.servers) as store:
         await init_cluster(store, uri.root, uri.tree, source)
         ledger_store = await open_ledger_store(store, uri.root, uri.tree)
         for ledger_id in [*range(30), *range(10_000, 10_020), *range(2**40, 2**40 + 10)]:
-            await ledger_store.create(random_ledger(source, BOOKIES), ledger_id=ledger_id)
+            made = random_ledger(source, BOOKIES)
+            if ledger_id % 3 == 0:
+                demand = demand_of([("gold", "silver")[ledger_id % 2]], ["other"])
+                made = msgspec.structs.replace(made, custom_metadata=(*made.custom_metadata, demand))
+            await ledger_store.create(made, ledger_id=ledger_id)
         for ledger_id in UNREADABLE_IDS:
             path = f"{uri.root}/{ledger_store.tree.ledger_path(ledger_id)}"
             await store.create(path, b"not metadata", make_parents=True)

@@ -16,8 +16,9 @@ from bkctl.runtime.replication.cluster_audit.counter import AuditCounter
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
+from bkctl.runtime.replication.cluster_audit.trend import run_of
 from bkctl.runtime.replication.judge.verdict import judge_ledger, write_set_rows
-from bkctl.spark_reports.audit_files import read_report, write_report_files
+from bkctl.spark_reports.audit_files import read_report, write_page, write_report_files
 from bkctl.spark_reports.audit_page import report_page
 from bkctl.spark_reports.output import REPORT_JSON, REPORT_PAGE
 from bkctl.spark_reports.page_tables import PRINTED_ROWS_MAX, TABLE_ROWS_MAX, page_table
@@ -49,6 +50,12 @@ def sample_report() -> AuditReport:
 
 
 REPORT = sample_report()
+SERIES = [
+    msgspec.structs.replace(
+        run_of(REPORT, f"run={number}"), judged_at_ms=REPORT.summary.judged_at_ms + number * 86_400_000
+    )
+    for number in range(90)
+]
 
 
 def test_the_worst_ledgers_come_first_and_the_page_says_how_many_are_left_out() -> None:
@@ -152,6 +159,16 @@ def test_what_changed_since_an_earlier_report_is_on_the_page() -> None:
     assert '<section id="changes">' in page
 
 
+def test_the_trend_has_the_newest_runs() -> None:
+    page = report_page(REPORT, None, SERIES)
+    assert "60 of 90 runs" in page
+    lost = page.partition('aria-label="Ledgers with lost entries"')[2].partition("</svg>")[0]
+    assert lost.count("<rect") == 60
+    assert ">2023-12-14 22:13</text>" in lost, "the first of them"
+    assert HOSTILE not in report_page(REPORT, None, SERIES)
+    assert 'id="trend"' not in report_page(REPORT, None, SERIES[:1])
+
+
 def test_names_from_the_metadata_are_no_html() -> None:
     page = report_page(REPORT)
     assert "&lt;script&gt;" in page
@@ -181,7 +198,7 @@ def test_a_file_that_is_no_report(tmp_path: Path, data: bytes) -> None:
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
     with Browser(tmp_path / "profile") as browser:
-        write_report_files(str(tmp_path), REPORT)
+        write_page(str(tmp_path), REPORT, None, SERIES)
         yield browser
 
 

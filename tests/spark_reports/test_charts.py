@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bkctl.spark_reports.charts import Bar, Scale, bar_chart, stacked_bar, ticks
+from bkctl.spark_reports.charts import Bar, Scale, bar_chart, column_chart, stacked_bar, ticks
 
 
 @given(st.integers(0, 2**60), st.sampled_from([2, 10]))
@@ -39,3 +39,16 @@ def test_parts_of_a_whole_are_in_proportion() -> None:
     svg = stacked_bar(bars, "States", Scale("percent", lambda percent: f"{percent} %"))
     assert re.findall(r'x="([\d.]+)%" y="0" width="([\d.]+)%"', svg) == [("0.000", "99.900"), ("99.900", "0.100")]
     assert "100 %" in svg
+
+
+def test_a_column_is_as_high_as_its_value_on_the_scale() -> None:
+    bars = [Bar("first", 0, "0"), Bar("second", 20, "20"), Bar("third", 35, "35"), Bar("last", 40, "40")]
+    svg = column_chart(bars, "Ledgers", Scale("ledgers", "{:,}".format))
+    found = re.findall(r'<rect class="neutral" x="([\d.]+)%" y="([\d.]+)" width="20.000%" height="([\d.]+)"', svg)
+    assert found == [
+        ("2.500", "116.0", "0.0"),
+        ("27.500", "68.0", "48.0"),
+        ("52.500", "32.0", "84.0"),
+        ("77.500", "20.0", "96.0"),
+    ]
+    assert re.findall(r">([^<]+)</text>", svg) == ["40 ledgers", "40", "first", "last"]

@@ -81,8 +81,8 @@ class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 _COUNTED = (
     "ledgers", "open_ledgers", "unavailable", "lost", "unreadable", "at_risk", "one_copy", "under_replicated",
-    "unclosable", "unwritable", "unreplaceable", "misplaced", "one_rack", "ack_quorum_one", "write_quorum_one",
-    "payload_bytes", "copy_bytes",
+    "unclosable", "unwritable", "unreplaceable", "misplaced", "too_few_racks", "outside_groups", "one_rack",
+    "ack_quorum_one", "write_quorum_one", "payload_bytes", "copy_bytes",
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from bkctl.runtime.replication.cluster_audit.shape import (
 from bkctl.runtime.replication.cluster_audit.tables import (
     NO_OWNER,
     BookieReplication,
+    GroupReplication,
     ListedLedger,
     LossEffect,
     MisplacedLedger,
@@ -77,6 +78,8 @@ class _CountedShape(LedgerShape):
             "ack_quorum_one": self.ack_quorum_size == 1,
             "write_quorum_one": self.write_quorum_size == 1,
             "misplaced": self.misplaced_write_sets > 0,
+            "too_few_racks": self.racks_min is not None,
+            "outside_groups": bool(self.outside_bookies),
             "one_rack": self.has_one_rack,
             "rack_unknown": self.has_unknown_rack,
         }
@@ -172,8 +175,7 @@ class AuditCounter:
             totals.list_ledger("ack_quorum_one", _listed(first, shape))
         if shape.misplaced_write_sets:
             owner.misplaced += 1
-            places = shape.misplaced_write_sets, shape.racks_min
-            totals.list_ledger("misplaced", MisplacedLedger(*_head(first), *places, first.length or 0))
+            totals.list_ledger("misplaced", _misplaced(first, shape))
 
     @property
     def totals(self) -> AuditTotals:
@@ -190,6 +192,7 @@ class AuditCounter:
             for name, is_found in shape.findings.items():
                 self._totals.count(name, shape.count * is_found)
             self._fold_bookies_and_racks(shape)
+            self._fold_groups(shape)
             for kind, name, problems in shape.outcomes:
                 effect = self._totals.losses.setdefault(loss_key(kind, name), LossEffect(kind, name))
                 for counter, is_found in problems._asdict().items():
@@ -222,6 +225,14 @@ class AuditCounter:
                 racks.setdefault(rack or "", RackReplication(rack)).ledgers += count
             for rack in {self._known.rack_of(each) for each in shape.ensemble}:
                 racks[rack or ""].open_ledgers += count
+
+    def _fold_groups(self, shape: _CountedShape) -> None:
+        """Sums by isolation group, of those that have bookies: metadata may name any number of others."""
+        if shape.isolation is not None:
+            for name in shape.isolation.primary & self._known.groups.keys():
+                group = self._totals.groups.setdefault(name, GroupReplication(name))
+                group.ledgers += shape.count
+                group.outside_ledgers += shape.count * bool(shape.outside_bookies)
 
 
 def age_range(now_ms: int, created_ms: int | None) -> str:
@@ -260,6 +271,11 @@ def under_replicated_ledger(
 
 def _missing_bookies(rows: Iterable[ReplicationRow]) -> tuple[str, ...]:
     return tuple(sorted({bookie_id for row in rows for bookie_id in row.missing_bookies}))
+
+
+def _misplaced(first: WriteSetRow, shape: _CountedShape) -> MisplacedLedger:
+    places = shape.misplaced_write_sets, shape.racks_min, first.length or 0
+    return MisplacedLedger(*_head(first), *places, *shape.demanded, shape.outside_bookies)
 
 
 def _listed(first: WriteSetRow, shape: _CountedShape) -> ListedLedger:

@@ -11,6 +11,7 @@ from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+from bkctl.runtime.placement.isolation import IsolationDemand, admitted_bookies
 from bkctl.runtime.placement.rack_sources import normal_rack
 from bkctl.runtime.placement.rules import PlacementRule, PlacementRules, spreads
 from bkctl.runtime.placement.survey import BookieSurvey, rules_that_apply
@@ -36,16 +37,16 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The bookies at one moment.
 
     ``with_cookie``: the bookies that have a cookie, so they belong to the cluster even if they are down; None: unknown.
-    ``survey``: racks and rules of placement; None: racks are unknown. ``what_if``: losses that the caller asks about.
-    ``ledgers_from`` and ``bookies_from``: where these were read, for the report. ``skipped_snapshots``: newer snapshots
-    that are not whole. ``file_written_ms``: the time of the ledgers in the file, from what is in it: of the newest
-    change in a snapshot, or when the backup was made; None: no file, or not known. ``metadata_uri`` and
-    ``instance_id`` name the cluster, as far as they are known. ``maintenance``: bookies that are expected to be away.
-    ``deadlines``: until when ``auditor`` waits for lost bookies. ``is_repaired``: whether autorecovery is enabled,
-    and an auditor is elected or a ledger is marked; None: unknown. ``off_since_ms`` and ``off_note``: since when it is
-    disabled (None: it is enabled), and who did it; ``is_auditor_elected`` None: unknown. ``no_answer``: registered
-    bookies that did not answer, with the reason; ``refusals``: those that answered with an error. Both are empty if
-    none was asked.
+    ``survey``: racks, isolation groups and rules of placement; None: they are unknown. ``what_if``: losses that the
+    caller asks about. ``ledgers_from`` and ``bookies_from``: where these were read, for the report.
+    ``skipped_snapshots``: newer snapshots that are not whole. ``file_written_ms``: the time of the ledgers in the file,
+    from what is in it: of the newest change in a snapshot, or when the backup was made; None: no file, or not known.
+    ``metadata_uri`` and ``instance_id`` name the cluster, as far as they are known. ``maintenance``: bookies that are
+    expected to be away. ``deadlines``: until when ``auditor`` waits for lost bookies. ``is_repaired``: whether
+    autorecovery is enabled, and an auditor is elected or a ledger is marked; None: unknown. ``off_since_ms`` and
+    ``off_note``: since when it is disabled (None: it is enabled), and who did it; ``is_auditor_elected`` None: unknown.
+    ``no_answer``: registered bookies that did not answer, with the reason; ``refusals``: those that answered with an
+    error. Both are empty if none was asked.
     """
 
     registrations: Registrations
@@ -87,6 +88,8 @@ class KnownBookies:
         self.facts = facts
         self.live = facts.registrations.live
         self.writable = frozenset(facts.registrations.writable)
+        self.groups: Mapping[str, frozenset[str]] = {} if facts.survey is None else facts.survey.groups
+        """The members of Pulsar's isolation groups; empty if there are none, or they are unknown."""
         survey = facts.survey if facts.survey is not None and facts.survey.tables else None
         self.has_racks = survey is not None
         self.rules = PlacementRules() if survey is None else rules_that_apply(survey, self.live)
@@ -121,6 +124,11 @@ class KnownBookies:
     def is_part_of(self, loss: Loss, bookie_id: str) -> bool:
         """Whether a loss includes a bookie."""
         return bookie_id in loss.bookies or self.rack_of(bookie_id) in loss.racks
+
+    def outside_groups(self, demand: IsolationDemand, members: frozenset[str], ensemble_size: int) -> frozenset[str]:
+        """The bookies of a segment that are not in the groups of its ledger, as ``judge_ensemble`` finds them."""
+        admitted = admitted_bookies(demand, self.groups, self.writable | members, ensemble_size)
+        return frozenset() if admitted is None else members - admitted
 
     def may_return(self, bookie_id: str) -> bool:
         """Whether a bookie serves its copies, or may do so again: it is registered or has a cookie.

@@ -29,9 +29,9 @@ from bkctl.runtime.replication.judge.advice import (
     NoLiveCopy,
     age,
     bookies_to_start,
+    breaks_placement,
     copies_missing,
     down_severity,
-    in_too_few_racks,
     not_answering,
     not_closable,
     not_repairing,
@@ -47,7 +47,7 @@ from bkctl.runtime.replication.judge.advice import (
 )
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.severity import OK, Severity
-from bkctl.storage.words import SHOWN_MAX, counted
+from bkctl.storage.words import SHOWN_MAX, counted, enumerated
 
 OWNERS_SHOWN_MAX = 5
 _OVER_A_DAY = frozenset(name for name, end_s in AGES if end_s is None or end_s > 86_400)
@@ -266,18 +266,33 @@ def _others(report: AuditReport) -> Iterator[AuditFinding]:
     ):
         if count:
             yield AuditFinding(too_few_writable(part, count, what), count)
-    if summary.misplaced:
-        ids = [row.ledger_id for row in report.misplaced]
-        advice = in_too_few_racks("misplaced", summary.misplaced, ids, "in fewer racks or regions than required")
-        yield _finding(advice, summary.misplaced, report.misplaced)
-    elif summary.one_rack:
-        yield AuditFinding(in_too_few_racks("one_rack", summary.one_rack, (), "in one rack"), summary.one_rack)
+    yield from _misplaced(report)
     if summary.ack_quorum_one:
         advice = small_quorum("ack_quorum_one", summary.ack_quorum_one, _ACK_QUORUM_ONE)
         yield _finding(advice, summary.ack_quorum_one, report.ack_quorum_one)
     if summary.write_quorum_one:
         advice = small_quorum("write_quorum_one", summary.write_quorum_one, "one copy of each entry (Qw 1)")
         yield AuditFinding(advice, summary.write_quorum_one)
+
+
+def _misplaced(report: AuditReport) -> Iterator[AuditFinding]:
+    summary = report.summary
+    if outside := summary.outside_groups:
+        rows = [row for row in report.misplaced if row.outside_bookies]
+        groups = sorted(
+            (row for row in report.groups if row.outside_ledgers), key=lambda row: (-row.outside_ledgers, row.group)
+        )
+        names = f" {enumerated([row.group for row in groups], shown_max=SHOWN_MAX)}" if groups else ""
+        what = f"on bookies outside of their isolation groups{names}"
+        yield _finding(
+            breaks_placement("outside_groups", outside, [row.ledger_id for row in rows], what), outside, rows
+        )
+    if few := summary.breaking_racks:
+        rows = [row for row in report.misplaced if row.racks_min is not None]
+        what = "in fewer racks or regions than required"
+        yield _finding(breaks_placement("misplaced", few, [row.ledger_id for row in rows], what), few, rows)
+    elif summary.one_rack:
+        yield AuditFinding(breaks_placement("one_rack", summary.one_rack, (), "in one rack"), summary.one_rack)
 
 
 _ACK_QUORUM_ONE = "an ack quorum of 1: an acknowledged entry may have had one copy"

@@ -13,6 +13,7 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     AuditReport,
     AuditSummary,
     BookieReplication,
+    GroupReplication,
     LossEffect,
     OpenLedgerAges,
     OwnerReplication,
@@ -21,7 +22,7 @@ from bkctl.runtime.replication.cluster_audit.tables import (
 from bkctl.runtime.replication.cluster_audit.totals import LISTS, AuditTotals, loss_key
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 
-_RACK_COUNTS = ("misplaced", "one_rack", "rack_unknown")
+_RACK_COUNTS = ("too_few_racks", "one_rack", "rack_unknown")
 
 
 def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
@@ -50,6 +51,7 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
         summary=_summary(totals, known, bookies),
         bookies=bookies,
         racks=_racks(totals, bookies) if known.has_racks else (),
+        groups=_groups(totals, known, bookies),
         owners=_owners(totals),
         open_ages=tuple(
             totals.ages.get(age, OpenLedgerAges(age)) for age in (*(name for name, _ in AGES), UNKNOWN_AGE)
@@ -69,6 +71,10 @@ def _summary(totals: AuditTotals, known: KnownBookies, bookies: tuple[BookieRepl
         counts["as_of_file"] = ledgers - (counts["looked_up"] - counts["deleted_since"])
     if not known.rules.has_racks:
         counts |= dict.fromkeys(_RACK_COUNTS)
+    if not known.groups:
+        counts["outside_groups"] = None
+    if not (known.rules.has_racks or known.groups):
+        counts["misplaced"] = None
     modes = Counter(bookie.mode for bookie in bookies)
     counts |= {
         "judged_at_ms": known.facts.now_ms,
@@ -103,6 +109,24 @@ def _racks(totals: AuditTotals, bookies: tuple[BookieReplication, ...]) -> tuple
         rack.entry_copies += bookie.entry_copies
         rack.payload_bytes += bookie.payload_bytes
     return tuple(racks[key] for key in sorted(racks))
+
+
+def _groups(
+    totals: AuditTotals, known: KnownBookies, bookies: tuple[BookieReplication, ...]
+) -> tuple[GroupReplication, ...]:
+    by_id, found = {each.bookie_id: each for each in bookies}, []
+    for name, members in sorted(known.groups.items()):
+        modes = Counter(known.mode_of(each) for each in members)
+        found.append(
+            msgspec.structs.replace(
+                totals.groups.get(name, GroupReplication(name)),
+                bookies_writable=modes["writable"],
+                bookies_read_only=modes["read_only"],
+                bookies_unregistered=modes["unregistered"],
+                payload_bytes=sum(by_id[each].payload_bytes for each in members & by_id.keys()),
+            )
+        )
+    return tuple(found)
 
 
 def _owners(totals: AuditTotals) -> tuple[OwnerReplication, ...]:

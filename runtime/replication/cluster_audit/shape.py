@@ -1,13 +1,15 @@
 """What ledgers with the same write sets have in common. It is found out once, however many there are. Pure.
 
-This is how they are spread over racks, and what they can still do after the loss of bookies, exactly over their write
-sets. A lost bookie never returns. One that is down and has a cookie may return with its copies. So a write set without
-a live copy is unreadable if a bookie of it is down, and lost if all of them are lost, or were removed from the cluster.
+This is how they are spread over racks, whether they are in their isolation groups, and what they can still do after
+the loss of bookies, exactly over their write sets. A lost bookie never returns. One that is down and has a cookie may
+return with its copies. So a write set without a live copy is unreadable if a bookie of it is down, and lost if all of
+them are lost, or were removed from the cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from bkctl.runtime.placement.rules import judge_members, places_of
@@ -18,19 +20,32 @@ ShapeKey: TypeAlias = tuple[object, ...]
 
 
 def shape_key(rows: Sequence[ReplicationRow]) -> ShapeKey:
-    """Equal for ledgers of one shape: state, quorums, and write sets."""
+    """Equal for ledgers of one shape: state, quorums, write sets, and isolation groups."""
     first = rows[0].write_set
     last = 0
     if first.ledger_state != "closed":
         last = sum(row.write_set.segment_last_entry_id is None for row in rows)
     quorums = first.write_quorum_size, first.ack_quorum_size
-    return (first.ledger_state, *quorums, last, *(row.write_set.write_set for row in rows))
+    write_sets = (row.write_set.write_set for row in rows)
+    if first.isolation is None:
+        return (first.ledger_state, *quorums, last, *write_sets)
+    demand, segments = (first.isolation, first.ensemble_size), None
+    if first.ensemble_size != first.write_quorum_size:  # otherwise a segment has one write set
+        # Groups are judged for each segment, so it matters which write sets are of the same one.
+        segments = tuple(len(each) for each in _segments(rows))
+    return (first.ledger_state, *quorums, last, *write_sets, demand, segments)
+
+
+def _segments(rows: Sequence[ReplicationRow]) -> list[list[ReplicationRow]]:
+    """The rows of each segment that has write sets."""
+    segments = groupby(rows, key=lambda row: row.write_set.segment_first_entry_id)
+    return [list(found) for first_entry_id, found in segments if first_entry_id is not None]
 
 
 class LedgerShape:
-    """The write sets of a ledger, without its entries and bytes, and how they are spread over racks.
+    """The write sets of a ledger, without its entries and bytes, and how they are spread over racks and groups.
 
-    No count of racks is above 0 if racks do not matter or are unknown.
+    No count of racks is above 0 if racks do not matter or are unknown; the same of groups.
     """
 
     def __init__(self, rows: Sequence[ReplicationRow], known: KnownBookies) -> None:
@@ -57,19 +72,37 @@ class LedgerShape:
         self.ensemble = frozenset(bookie_id for write_set in self.last_write_sets for bookie_id in write_set)
         """Bookies of the last segment, of a ledger that is not closed."""
 
+        self.isolation = first.isolation
+        """The groups that it demands; None: none."""
+        self.demanded = first.isolation_groups or (), first.secondary_groups or ()
+        """Their names, sorted: primary ones, secondary ones."""
+        self.outside_bookies: tuple[str, ...] = ()
+        """Bookies of write sets that are not in these groups, sorted."""
         self.misplaced_write_sets = 0
         """Write sets that break a rule whatever the racks are that are unknown."""
-        self.racks_min = 0
-        """Racks of the misplaced write set that spans the fewest."""
+        self.racks_min: int | None = None
+        """Racks of the write set that spans the fewest, of those that break a rule about racks; None: none does."""
         self.has_one_rack = False
         """Some write set of several bookies is in one rack."""
         self.has_unknown_rack = False
         """Some write set may break a rule: the rack of a bookie is unknown."""
-        if known.rules.has_racks:
-            for write_set in self.write_sets:
-                self._judge_racks(dict.fromkeys(write_set), known)
+        outside = self._outside_groups(rows, known)
+        self.outside_bookies = tuple(sorted(frozenset().union(*outside)))
+        for index, write_set in enumerate(self.write_sets):
+            is_broken = known.rules.has_racks and self._breaks_racks(dict.fromkeys(write_set), known)
+            self.misplaced_write_sets += is_broken or bool(outside and not outside[index].isdisjoint(write_set))
 
-    def _judge_racks(self, members: dict[str, None], known: KnownBookies) -> None:
+    def _outside_groups(self, rows: Sequence[ReplicationRow], known: KnownBookies) -> list[frozenset[str]]:
+        """For each write set, the bookies of its segment that are not in the groups; empty if no group matters."""
+        if self.isolation is None or not known.groups:
+            return []
+        size, found = rows[0].write_set.ensemble_size or 0, []
+        for segment in _segments(rows):
+            members = frozenset(bookie_id for row in segment for bookie_id in row.write_set.write_set)
+            found += [known.outside_groups(self.isolation, members, size)] * len(segment)
+        return found
+
+    def _breaks_racks(self, members: dict[str, None], known: KnownBookies) -> bool:
         racks = [known.rack_of(each) for each in members]
         unknown = racks.count(None)
         known_racks = set(racks) - {None}
@@ -80,8 +113,8 @@ class LedgerShape:
             self.has_unknown_rack = self.has_unknown_rack or 0 < missing <= unknown
         self.has_one_rack = self.has_one_rack or (len(members) > 1 and not unknown and len(known_racks) == 1)
         if is_broken:
-            self.racks_min = min(self.racks_min, len(known_racks)) if self.misplaced_write_sets else len(known_racks)
-            self.misplaced_write_sets += 1
+            self.racks_min = min(len(members) if self.racks_min is None else self.racks_min, len(known_racks))
+        return is_broken
 
 
 class LedgerProblems(NamedTuple):

@@ -82,6 +82,22 @@ class RackReplication(Sums):
     payload_bytes: int = 0
 
 
+class GroupReplication(Sums):
+    """Pulsar's isolation group of bookies, and the ledgers that demand it as one of their primary groups.
+
+    ``bookies_unregistered``: those that only Pulsar's node names, too. ``outside_ledgers``: those of ``ledgers`` with a
+    copy on a bookie that their groups do not admit. ``payload_bytes``: of the copies on the bookies of the group.
+    """
+
+    group: str
+    bookies_writable: int = 0
+    bookies_read_only: int = 0
+    bookies_unregistered: int = 0
+    ledgers: int = 0
+    outside_ledgers: int = 0
+    payload_bytes: int = 0
+
+
 class OwnerReplication(Sums):
     """Ledgers of one owner: a Pulsar namespace, or an application. The states count ledgers by their worst write set.
 
@@ -175,14 +191,19 @@ class UnreadableLedger(msgspec.Struct, frozen=True):
 
 
 class MisplacedLedger(LedgerHead, frozen=True):
-    """A ledger with a write set in fewer racks, or regions, than the rules require.
+    """A ledger with a write set in fewer racks, or regions, than the rules require, or outside of its groups.
 
-    ``write_sets``: how many; ``racks_min``: racks of the narrowest one.
+    ``write_sets``: how many; ``racks_min``: racks of the narrowest one that breaks a rule about racks; None: none does.
+    ``isolation_groups``, ``secondary_groups``: what it demands of Pulsar's groups; ``outside_bookies``: those of its
+    bookies that these do not admit.
     """
 
     write_sets: int
-    racks_min: int
+    racks_min: int | None
     payload_bytes: int
+    isolation_groups: tuple[str, ...] = ()
+    secondary_groups: tuple[str, ...] = ()
+    outside_bookies: tuple[str, ...] = ()
 
 
 class ListedLedger(LedgerHead, frozen=True):
@@ -200,7 +221,8 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     The states, ``empty`` to ``unreadable``, count ledgers by their worst write set; their sum is ``ledgers``.
     ``bookies_named_unregistered``: bookies that ledgers reference but that are not registered. A bookie that is down
-    and has no data is in none of the counts. The counts of racks are None if racks are unknown or do not matter.
+    and has no data is in none of the counts. The counts of racks are None if racks are unknown or do not matter;
+    ``outside_groups`` if no isolation group is known; ``misplaced`` if neither is.
     """
 
     judged_at_ms: int
@@ -271,7 +293,11 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     racks_required: int | None
     """Racks that a write set should span, at most Qw."""
     misplaced: int | None
+    """Ledgers with a write set that breaks a rule of placement: those of the next two counts."""
+    too_few_racks: int | None = None
     """Ledgers with a write set in fewer racks, or regions, than required."""
+    outside_groups: int | None = None
+    """Ledgers with a write set on a bookie that their isolation groups do not admit."""
     one_rack: int | None
     """Ledgers with a write set of several bookies that are all in one rack."""
     rack_unknown: int | None
@@ -282,6 +308,11 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     bookies_writable: int
     bookies_read_only: int
     bookies_named_unregistered: int
+
+    @property
+    def breaking_racks(self) -> int | None:
+        """``too_few_racks``, also of a report of an older bkctl, which knows no groups and no such count."""
+        return self.misplaced if self.outside_groups is None else self.too_few_racks
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,6 +326,8 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     bookies: tuple[BookieReplication, ...]
     racks: tuple[RackReplication, ...]
     """Empty if no rack is known."""
+    groups: tuple[GroupReplication, ...] = ()
+    """Pulsar's isolation groups, by name."""
     owners: tuple[OwnerReplication, ...]
     open_ages: tuple[OpenLedgerAges, ...]
     losses: tuple[LossEffect, ...]

@@ -18,6 +18,7 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     OTHER_OWNERS,
     OWNERS_MAX,
     BookieReplication,
+    GroupReplication,
     ListedLedger,
     LossEffect,
     MisplacedLedger,
@@ -37,7 +38,8 @@ class AuditTotals(msgspec.Struct):
 
     ``counts``: of ledgers, entries and bytes, by the fields of ``AuditSummary`` with these names, and
     ``replicated_now`` and ``empty_now``: of the ledgers looked up. ``losses`` are by ``loss_key``; ``racks`` by path,
-    "" if unknown, with counts of ledgers only. Lists and owners may be longer than their limits until ``shorten``.
+    "" if unknown, and ``groups`` by name, both with counts of ledgers only. Lists and owners may be longer than their
+    limits until ``shorten``.
     """
 
     findings_max: int = FINDINGS_MAX
@@ -46,6 +48,7 @@ class AuditTotals(msgspec.Struct):
     counts: dict[str, int] = {}
     bookies: dict[str, BookieReplication] = {}
     racks: dict[str, RackReplication] = {}
+    groups: dict[str, GroupReplication] = {}
     owners: dict[str, OwnerReplication] = {}
     other_owners: OwnerReplication = msgspec.field(default_factory=lambda: OwnerReplication(OTHER_OWNERS))
     ages: dict[str, OpenLedgerAges] = {}
@@ -129,7 +132,7 @@ def _oldest_first(found: ListedLedger) -> object:
     return (found.created_ms is None, found.created_ms, found.ledger_id)
 
 
-_ROWS = ("bookies", "racks", "owners", "ages", "losses")
+_ROWS = ("bookies", "racks", "groups", "owners", "ages", "losses")
 """The sums by a key."""
 LISTS: dict[str, Callable[[Any], Any]] = {
     "under_replicated": _worst_first,

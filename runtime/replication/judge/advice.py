@@ -355,8 +355,8 @@ def too_few_writable(part: str, total: int, what: str) -> Advice:
     return Advice(Severity.WARNING, part, sentence, "bkctl bookie list")
 
 
-def in_too_few_racks(part: str, total: int, ledger_ids: Sequence[int], what: str) -> Advice:
-    """Ledgers whose copies one rack or region could take away; no command moves them."""
+def breaks_placement(part: str, total: int, ledger_ids: Sequence[int], what: str) -> Advice:
+    """Ledgers with copies in too few racks or regions, or outside of their groups; no command moves them."""
     sentence = (
         f"{counted(total, 'ledger has', 'ledgers have')} copies {what}: the auditor marks such ledgers for repair if "
         "autorecovery.is_misplaced_marked is set"

@@ -16,6 +16,7 @@ import msgspec
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.owner import owner_of
 from bkctl.runtime.ledger.write_set import negatives_needed, write_set
+from bkctl.runtime.placement.isolation import IsolationDemand, isolation_demand
 from bkctl.runtime.replication.judge.fragments import EntryRange, segment_entries
 
 COUNT_MAX = 2**56
@@ -60,6 +61,7 @@ class WriteSetRow(msgspec.Struct, frozen=True, gc=False):
     The last columns are the same in all rows of a ledger. ``created_ms``: since 1970, None if neither the metadata nor
     its node has a time. ``owner``: in words, None if the custom metadata names none. ``digest``: such as ``crc32c``.
     ``length``: payload bytes of the whole ledger, one copy; None while it is not closed, or if it is impossible.
+    ``isolation``: Pulsar's isolation groups that it demands; None if it demands none.
     """
 
     ledger_id: int
@@ -77,6 +79,17 @@ class WriteSetRow(msgspec.Struct, frozen=True, gc=False):
     owner: str | None = None
     digest: str | None = None
     length: int | None = None
+    isolation: IsolationDemand | None = None
+
+    @property
+    def isolation_groups(self) -> tuple[str, ...] | None:
+        """The primary groups, sorted; empty: it demands bookies in no group; None: it demands nothing."""
+        return None if self.isolation is None else tuple(sorted(self.isolation.primary))
+
+    @property
+    def secondary_groups(self) -> tuple[str, ...] | None:
+        """The secondary groups, in the same form."""
+        return None if self.isolation is None else tuple(sorted(self.isolation.secondary))
 
 
 class ReplicationRow(msgspec.Struct, frozen=True, gc=False):
@@ -115,6 +128,7 @@ def write_set_rows(ledger_id: int, metadata: LedgerMetadata, node_ctime_ms: int 
         owner=owner_of(dict(metadata.custom_metadata)),
         digest=None if digest_type is None else digest_type.name.lower(),
         length=metadata.length if metadata.is_closed and 0 <= metadata.length <= COUNT_MAX else None,
+        isolation=isolation_demand(metadata.custom_metadata),
     )
     rows = []
     for segment_index, segment in enumerate(metadata.segments):

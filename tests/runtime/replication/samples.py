@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 
 from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
+from bkctl.runtime.placement.isolation import CUSTOM_METADATA_KEY
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 
 
@@ -31,6 +33,14 @@ def ledger(
         password=b"sesame",
         custom_metadata=(("owner", b"tests"),),
     )
+
+
+def demand_of(primary: Sequence[str], secondary: Sequence[str] = ()) -> tuple[str, bytes]:
+    """Custom metadata that demands these isolation groups, as a broker writes it: several lines of JSON."""
+    properties = {"isolationBookieGroups": ",".join(primary), "secondaryIsolationBookieGroups": ",".join(secondary)}
+    policy = "org.apache.pulsar.bookie.rackawareness.IsolatedBookieEnsemblePlacementPolicy"
+    text = json.dumps({"policyClass": policy, "properties": properties}, indent=2)
+    return CUSTOM_METADATA_KEY, text.encode()
 
 
 def random_ledger(source: random.Random, bookies: Sequence[str]) -> LedgerMetadata:

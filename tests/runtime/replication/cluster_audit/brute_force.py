@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import chain
 from typing import Any, NamedTuple
 
 from bkctl.runtime.client.recovery import blocking_members
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.ledger.owner import owner_group, owner_of
+from bkctl.runtime.placement.isolation import IsolationDemand, isolation_demand
 from bkctl.runtime.placement.view import DEFAULT_RACK
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.tables import (
     AuditReport,
     AuditSummary,
     BookieReplication,
+    GroupReplication,
     ListedLedger,
     LossEffect,
     MisplacedLedger,
@@ -255,14 +258,84 @@ def may_break_rule(cluster: Cluster, ledger_id: int) -> bool:
     )
 
 
+def excluded(demand: IsolationDemand, groups: Mapping[str, Set[str]], known: Set[str], size: int) -> Set[str]:
+    """The bookies that Pulsar's policy excludes, by its own steps: all, then some are admitted again."""
+
+    def members(names: Iterable[str]) -> set[str]:
+        return set(chain.from_iterable(groups.get(name, ()) for name in names))
+
+    if not groups or "*" in demand.primary:
+        return set()
+    left = (members(groups.keys() - demand.primary) | known) - members(demand.primary)
+    admitted = members(demand.primary) & known
+    if len(admitted) >= size:
+        return left
+    if "*" in demand.secondary:
+        return set()
+    left -= members(demand.secondary)
+    if len(admitted | members(demand.secondary)) < size:
+        left -= known - members(groups)
+    return left
+
+
+def outside_of_groups(cluster: Cluster, ledger_id: int) -> Mapping[Group, Set[str]]:
+    """The bookies of each group of entries that the isolation groups of the ledger do not admit."""
+    metadata, survey = cluster.ledgers[ledger_id], cluster.facts.survey
+    demand = isolation_demand(metadata.custom_metadata)
+    groups = list(cluster.entries[ledger_id])
+    if demand is None or survey is None:
+        return {group: set() for group in groups}
+    found = {}
+    for group in groups:
+        segment = {bookie for each in groups if each.segment == group.segment for bookie in each.bookies}
+        out = excluded(demand, survey.groups, cluster.writable | segment, metadata.ensemble_size)
+        found[group] = set(group.bookies) & out
+    return found
+
+
 def misplaced(cluster: Cluster) -> list[MisplacedLedger]:
     found = []
     for ledger_id, metadata in sorted(cluster.ledgers.items()):
-        broken = [spanned for verdict, spanned in rack_verdicts(cluster, ledger_id).values() if verdict == "broken"]
-        if broken:
-            head = (ledger_id, metadata.state.name.lower(), owner(metadata), metadata.created_ms(None))
-            found.append(MisplacedLedger(*head, len(broken), min(broken), metadata.length * metadata.is_closed))
+        verdicts, outside = rack_verdicts(cluster, ledger_id), outside_of_groups(cluster, ledger_id)
+        broken = {group: spanned for group, (verdict, spanned) in verdicts.items() if verdict == "broken"}
+        bad = [group for group in cluster.entries[ledger_id] if group in broken or outside[group]]
+        if bad:
+            demand = isolation_demand(metadata.custom_metadata) or IsolationDemand(frozenset())
+            found.append(
+                MisplacedLedger(
+                    ledger_id,
+                    metadata.state.name.lower(),
+                    owner(metadata),
+                    metadata.created_ms(None),
+                    write_sets=len(bad),
+                    racks_min=min(broken.values(), default=None),
+                    payload_bytes=metadata.length * metadata.is_closed,
+                    isolation_groups=tuple(sorted(demand.primary)),
+                    secondary_groups=tuple(sorted(demand.secondary)),
+                    outside_bookies=tuple(sorted(set(chain.from_iterable(outside.values())))),
+                )
+            )
     return found
+
+
+def isolation_groups(cluster: Cluster, bookies: Sequence[BookieReplication]) -> list[GroupReplication]:
+    rows = []
+    for name, members in sorted(cluster.facts.survey.groups.items() if cluster.facts.survey else ()):
+        modes = Counter(mode_of(cluster, each) for each in members)
+        demands = {key: isolation_demand(each.custom_metadata) for key, each in cluster.ledgers.items()}
+        ids = [key for key, demand in demands.items() if demand is not None and name in demand.primary]
+        rows.append(
+            GroupReplication(
+                name,
+                bookies_writable=modes["writable"],
+                bookies_read_only=modes["read_only"],
+                bookies_unregistered=modes["unregistered"],
+                ledgers=len(ids),
+                outside_ledgers=sum(any(outside_of_groups(cluster, each).values()) for each in ids),
+                payload_bytes=sum(each.payload_bytes for each in bookies if each.bookie_id in members),
+            )
+        )
+    return rows
 
 
 def owner(metadata: LedgerMetadata) -> str | None:
@@ -370,14 +443,17 @@ def summary(cluster: Cluster) -> AuditSummary:
     ids, ledgers = list(cluster.ledgers), list(cluster.ledgers.values())
     states = Counter(worst_state(cluster, each) for each in ids)
     modes = Counter(mode_of(cluster, each) for each in cluster.live | cluster.named)
-    rack_counts: dict[str, Any] = dict.fromkeys(("racks_required", "misplaced", "one_rack", "rack_unknown"))
+    rack_counts: dict[str, Any] = dict.fromkeys(("racks_required", "one_rack", "rack_unknown"))
+    has_groups, listed_ = bool(cluster.facts.survey and cluster.facts.survey.groups), misplaced(cluster)
     if cluster.racks_required:
         rack_counts = {
             "racks_required": cluster.racks_required,
-            "misplaced": len(misplaced(cluster)),
+            "too_few_racks": sum(each.racks_min is not None for each in listed_),
             "one_rack": sum(is_one_rack(cluster, each) for each in ids),
             "rack_unknown": sum(may_break_rule(cluster, each) for each in ids),
         }
+    rack_counts["outside_groups"] = sum(bool(each.outside_bookies) for each in listed_) if has_groups else None
+    rack_counts["misplaced"] = len(listed_) if has_groups or cluster.racks_required else None
     by_state: dict[str, Any] = {state: states[state] for state in STATES}
     return AuditSummary(
         judged_at_ms=cluster.facts.now_ms,
@@ -429,6 +505,7 @@ def report_by_brute_force(ledgers: Mapping[int, LedgerMetadata | str], facts: Au
         summary=summary(cluster),
         bookies=bookies,
         racks=tuple(racks(cluster, bookies)),
+        groups=tuple(isolation_groups(cluster, bookies)),
         owners=tuple(owners(cluster)),
         open_ages=tuple(open_ages(cluster)),
         losses=tuple(losses(cluster)),

@@ -21,6 +21,7 @@ from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.cluster_audit.totals import AuditTotals
 from bkctl.runtime.replication.judge.verdict import LedgerVerdict, WriteSetRow, judge_ledger, write_set_rows
 from tests.runtime.replication.cluster_audit.brute_force import report_by_brute_force
+from tests.runtime.replication.samples import demand_of
 
 BOOKIES = [f"b{number}" for number in range(6)]
 NOW_MS = 1_000_000_000_000
@@ -33,6 +34,9 @@ OWNERS = (
     (),
 )
 
+
+GROUPS = st.sampled_from(["gold", "silver", "lead"])
+DEMANDS = st.builds(demand_of, st.lists(GROUPS | st.just("*"), max_size=2), st.lists(GROUPS, max_size=2))
 TIMES = st.none() | st.sampled_from(
     [NOW_MS - hours * HOUR_MS + more for hours in (-1, 0, 1, 24, 168, 720, 9999) for more in (-1, 0, 1)]
 )
@@ -47,7 +51,12 @@ def facts_of_clusters(draw: st.DrawFn) -> AuditFacts:
     if draw(st.booleans()):
         racks = draw(st.dictionaries(st.sampled_from(BOOKIES), st.sampled_from(["/r1", "/r2", "/r3"])))
         rules = PlacementRules(min_racks_per_write_quorum=draw(st.integers(1, 3)), needs_known_rack=draw(st.booleans()))
-        survey = BookieSurvey(writable=writable, tables=(RackTable(racks),) if racks else (), rules=rules)
+        survey = BookieSurvey(
+            writable=writable,
+            tables=(RackTable(racks),) if racks else (),
+            groups=draw(st.dictionaries(GROUPS, some)),
+            rules=rules,
+        )
     losses = [
         Loss(f"loss {number}", draw(some), draw(st.frozensets(st.sampled_from(["/r1", "/r2", "/default-rack"]))))
         for number in range(draw(st.integers(0, 2)))
@@ -82,7 +91,7 @@ def ledgers_of_clusters(draw: st.DrawFn) -> LedgerMetadata:
         last_entry_id=last_entry_id,
         length=draw(st.integers(0, 9999)) if is_closed and last_entry_id >= 0 else 0,
         ctime_ms=draw(TIMES),
-        custom_metadata=draw(st.sampled_from(OWNERS)),
+        custom_metadata=draw(st.sampled_from(OWNERS)) + draw(st.just(()) | st.tuples(DEMANDS)),
     )
 
 
@@ -184,3 +193,16 @@ def test_more_shapes_than_are_counted_at_once() -> None:
         merged.merge(totals_of(ledgers, half, facts))
     assert report(ledgers, facts) == report_of(merged, facts)
     assert sum(bookie.ledgers for bookie in report_of(merged, facts).bookies) == 3 * len(ids)
+
+
+def test_groups_are_judged_for_each_segment() -> None:
+    """The same three write sets, of one segment that knows three bookies of gold, and of two: the second knows two."""
+    demand = (demand_of(["gold"]),)
+    one = LedgerMetadata(3, 2, 2, (Segment(0, ("b0", "b1", "b2")),), LedgerState.CLOSED, 2, 30, custom_metadata=demand)
+    two = msgspec.structs.replace(one, segments=(*one.segments, Segment(2, ("b0", "b4", "b2"))))
+    survey = BookieSurvey(writable=frozenset(("b0", "b3")), groups={"gold": frozenset(("b0", "b1", "b3"))})
+    facts = AuditFacts(registrations=Registrations(("b0", "b3"), ("b1", "b2")), now_ms=NOW_MS, survey=survey)
+    ledgers: dict[int, LedgerMetadata | str] = {1: one, 2: two}
+    found = report(ledgers, facts)
+    assert found == report_by_brute_force(ledgers, facts)
+    assert {row.ledger_id: row.write_sets for row in found.misplaced} == {1: 2, 2: 1}

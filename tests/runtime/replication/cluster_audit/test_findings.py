@@ -12,6 +12,9 @@ from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+from bkctl.runtime.placement.rack_sources import RackTable
+from bkctl.runtime.placement.rules import PlacementRules
+from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.replication.cluster_audit.counter import AuditCounter
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.findings import (
@@ -24,7 +27,7 @@ from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.judge.verdict import WriteSetRow, judge_ledger, write_set_rows
 from bkctl.storage.severity import Severity
-from tests.runtime.replication.samples import ledger
+from tests.runtime.replication.samples import demand_of, ledger
 
 NOW_MS = 1_700_000_000_000
 A, B, C, D, E = (f"b{name}:3181" for name in "abcde")
@@ -246,3 +249,33 @@ def test_the_owners_with_the_most_ledgers_come_first() -> None:
         ("application other-2", 1),
     ]
     assert finding.owners_total == 7
+
+
+def test_groups_and_racks_are_different_findings() -> None:
+    """The first ledger breaks both rules, the second its groups, the third that about racks, the last none."""
+    gold, lead = (demand_of([each]) for each in ("gold", "lead"))
+    made = [closed(A, C), closed(B, C), closed(A, C), closed(A, B)]
+    ledgers = [
+        msgspec.structs.replace(each, custom_metadata=(*each.custom_metadata, *more))
+        for each, more in zip(made, ([gold], [gold], [], [gold]), strict=True)
+    ]
+    survey = BookieSurvey(
+        writable=frozenset((A, B, C)),
+        tables=(RackTable({A: "/r1", B: "/r2", C: "/r1"}),),
+        groups={"gold": frozenset((A, B)), "lead": frozenset((C,))},
+        rules=PlacementRules(min_racks_per_write_quorum=2),
+    )
+    audited = report(*ledgers, survey=survey, is_repaired=True)
+    assert found(audited) == [
+        ("warning", "outside_groups", 2, "bkctl ledger explain 1"),
+        ("warning", "misplaced", 2, "bkctl ledger explain 1"),
+    ]
+    assert verdict(audited).startswith(
+        "warning: 2 ledgers have copies on bookies outside of their isolation groups gold: the auditor marks such"
+    )
+    summary = audited.summary
+    assert (summary.misplaced, summary.outside_groups, summary.too_few_racks) == (3, 2, 2)
+    older = msgspec.structs.replace(summary, misplaced=2, outside_groups=None, too_few_racks=None)
+    assert found(msgspec.structs.replace(audited, summary=older))[0][1:3] == ("misplaced", 2)
+    nowhere = msgspec.structs.replace(made[1], custom_metadata=(lead,))
+    assert "isolation groups lead:" in verdict(report(nowhere, survey=msgspec.structs.replace(survey, tables=())))
