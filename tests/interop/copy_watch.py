@@ -20,7 +20,20 @@ NOT_CONNECTED: Final = "BKBookieHandleNotAvailableException"
 _LEDGER: Final = {"digest_type": "CRC32C", "password": PASSWORD, "entry_bytes": ENTRY_BYTES}
 
 
-class WrittenLedgers:
+class ClosedLedgers:
+    """Closed ledgers, and which bookies their metadata names."""
+
+    def __init__(self, ids: Sequence[int], znodes: KazooClient, root: str) -> None:
+        self.ids = [*ids]
+        self._znodes = znodes
+        self._paths = {ledger_id: _path(root, ledger_id) for ledger_id in ids}
+
+    def referencing(self, bookie_id: str) -> list[int]:
+        """Ledgers whose metadata has the bookie in any segment."""
+        return [each for each, path in self._paths.items() if bookie_id.encode() in self._znodes.get(path)[0]]
+
+
+class WrittenLedgers(ClosedLedgers):
     """Closed ledgers that Java's client wrote: ensemble 3, write quorum 2, ack quorum 2."""
 
     def __init__(
@@ -29,7 +42,6 @@ class WrittenLedgers:
         """``attempts``: how often the client may try to write them, or to read all copies, if it could not connect."""
         self._client = client
         self._attempts = attempts
-        self._znodes = znodes
         sizes = {"ensemble_size": 3, "write_quorum_size": WRITE_QUORUM_SIZE, "ack_quorum_size": 2}
         for attempt in range(attempts):
             try:
@@ -39,12 +51,7 @@ class WrittenLedgers:
                     raise
             else:
                 break
-        self.ids: list[int] = answer["ledger_ids"]
-        self._paths = {ledger_id: _path(root, ledger_id) for ledger_id in self.ids}
-
-    def referencing(self, bookie_id: str) -> list[int]:
-        """Ledgers whose metadata has the bookie in any segment."""
-        return [each for each, path in self._paths.items() if bookie_id.encode() in self._znodes.get(path)[0]]
+        super().__init__(answer["ledger_ids"], znodes, root)
 
     def good_copies(self, ledger_ids: Sequence[int] | None = None) -> dict[int, list[int]]:
         """How many bookies of the write set of each entry have it, by ledger, each asked alone."""

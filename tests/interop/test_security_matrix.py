@@ -10,12 +10,13 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from kazoo.client import KazooClient
 
 from bkctl.runtime.metadata.uri import parse_metadata_uri
-from tests.interop.copy_watch import WrittenLedgers
+from tests.interop.copy_watch import ClosedLedgers, WrittenLedgers
 from tests.interop.java import NEWEST, RELEASES, JavaClient
 from tests.interop.secured_clusters import OURS, SecuredCluster, secured_cluster
 from tests.interop.security_modes import Mode, sides_of
@@ -28,6 +29,32 @@ from tests.until import wait_until
 LEDGERS, ENTRIES = 6, 20
 IN_EVERY_RUN = {(NEWEST, Mode.ROLE), (OURS, Mode.TLS_AND_LOGIN)}
 """Rows of `make interop`, which has two or three minutes for them; `make interop-full` has all."""
+
+FAILS_IN_JAVA = {("4.14", Mode.TLS_AND_LOGIN)}
+"""Rows whose bookies reset most connections of Java's clients, of any release (wire 12.4): bkctl writes the ledgers."""
+
+
+class Ledgers(Protocol):
+    """What the cells ask of the ledgers of a row."""
+
+    ids: list[int]
+
+    def referencing(self, bookie_id: str) -> list[int]: ...
+    def require_all_copies(self) -> None: ...
+
+
+class OwnLedgers(ClosedLedgers):
+    """Closed ledgers that bkctl wrote, and whose copies it reads."""
+
+    def __init__(self, row: Row, znodes: KazooClient, root: str) -> None:
+        self._row = row
+        sizes = ("--ledgers", str(LEDGERS), "--entries", str(ENTRIES), "-E", "3", "-W", "2", "-A", "2")
+        written = row.succeed("ledger", "write-test", "--yes", *sizes).json()["items"]
+        super().__init__([int(each["ledger_id"]) for each in written], znodes, root)
+
+    def require_all_copies(self) -> None:
+        """Every member of every write set has its entries."""
+        self._row.succeed("ledger", "verify", *map(str, self.ids))
 
 
 class Row:
@@ -87,28 +114,31 @@ def test_row(
     sides = sides_of(mode, tmp_path / "files", realm_of_mode)
     with secured_cluster(server, sides, tmp_path / "cluster", new_metadata_uri) as cluster:
         row = Row(record_property, cluster)
-        client = JavaClient(
-            cluster.metadata_uri,
-            str(tmp_path / "client.log"),
-            jvm_flags=sides.client_flags,
-            release=cluster.release,
-            **sides.java_client,
-        )
-        try:
-            _try_all(row, cluster, client, znodes, tmp_path)
-        finally:
-            client.stop()
+        root = parse_metadata_uri(cluster.metadata_uri).root
+        with contextlib.ExitStack() as stack:
+            ledgers: Ledgers
+            if (server, mode) in FAILS_IN_JAVA:
+                record_property("Java client", "fails in Java")
+                ledgers = OwnLedgers(row, znodes, root)
+            else:
+                with row.cell("Java client"):
+                    client = JavaClient(
+                        cluster.metadata_uri,
+                        str(tmp_path / "client.log"),
+                        jvm_flags=sides.client_flags,
+                        release=cluster.release,
+                        **sides.java_client,
+                    )
+                    stack.callback(client.stop)
+                    attempts = 1 if server == OURS else sides.attempts
+                    ledgers = WrittenLedgers(client, znodes, root, count=LEDGERS, entries=ENTRIES, attempts=attempts)
+                    ledgers.require_all_copies()
+            if not row.failures:  # all others need the ledgers
+                _try_all(row, cluster, ledgers, tmp_path)
     assert not row.failures, "\n".join(f"{name}: {failure}" for name, failure in row.failures.items())
 
 
-def _try_all(row: Row, cluster: SecuredCluster, client: JavaClient, znodes: KazooClient, directory: Path) -> None:
-    root = parse_metadata_uri(cluster.metadata_uri).root
-    with row.cell("Java client"):
-        attempts = cluster.sides.attempts
-        ledgers = WrittenLedgers(client, znodes, root, count=LEDGERS, entries=ENTRIES, attempts=attempts)
-        ledgers.require_all_copies()
-    if row.failures:
-        return  # all others need its ledgers
+def _try_all(row: Row, cluster: SecuredCluster, ledgers: Ledgers, directory: Path) -> None:
     _read_and_write(row, cluster, ledgers.ids)
     with row.cell("recover"):
         dead = _most_used(ledgers, cluster)
@@ -156,7 +186,7 @@ def _read_and_write(row: Row, cluster: SecuredCluster, ledger_ids: list[int]) ->
         row.succeed("audit", "--spark", "--cores", "1")
 
 
-def _autorecover(cluster: SecuredCluster, ledgers: WrittenLedgers, directory: Path) -> None:
+def _autorecover(cluster: SecuredCluster, ledgers: Ledgers, directory: Path) -> None:
     daemon = RecoveryDaemon(cluster.metadata_uri, directory / "daemon", **cluster.sides.variables)
     with OrphanKiller() as orphans:
         try:
@@ -175,6 +205,6 @@ def _writable(cluster: SecuredCluster) -> list[str]:
     return cluster.run("bookie", "list", "--state", "writable", "-o", "name").stdout.split()
 
 
-def _most_used(ledgers: WrittenLedgers, cluster: SecuredCluster) -> str:
+def _most_used(ledgers: Ledgers, cluster: SecuredCluster) -> str:
     """The bookie in most of the ledgers; not the first one, whose index is rebuilt at the end."""
     return max(cluster.running[1:], key=lambda bookie_id: len(ledgers.referencing(bookie_id)))
