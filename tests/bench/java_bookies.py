@@ -64,7 +64,7 @@ class Cell(NamedTuple):
     in_flight: int
 
     @property
-    def count(self) -> int:
+    def request_count(self) -> int:
         """Requests in a turn."""
         is_large = self.entry_bytes > SIZES[1]
         if self.in_flight == 1:
@@ -168,13 +168,13 @@ def _side(name: str, pid: int, bookie_id: str, undo: contextlib.ExitStack) -> Si
 
 def frames_of(cell: Cell, ledger_id: int) -> list[bytes]:
     """Requests of one turn."""
-    entry_ids: Sequence[int] = range(cell.count)
+    entry_ids: Sequence[int] = range(cell.request_count)
     if cell.kind == "add":
         payload = os.urandom(cell.entry_bytes)
         return [_add(cell.protocol, ledger_id, entry_id, payload) for entry_id in entry_ids]
     if cell.kind == "hot read":
-        hot_count = min(cell.count, _HOT_BYTES // cell.entry_bytes)
-        entry_ids = [cell.count - 1 - entry_id % hot_count for entry_id in entry_ids]
+        hot_count = min(cell.request_count, _HOT_BYTES // cell.entry_bytes)
+        entry_ids = [cell.request_count - 1 - entry_id % hot_count for entry_id in entry_ids]
     return [_read(cell.protocol, ledger_id, entry_id, number) for number, entry_id in enumerate(entry_ids, 1)]
 
 
