@@ -80,10 +80,10 @@ class RequestMeasures(Measures):
         self.adds_in_progress -= count
         if status is Status.OK:
             self.adds.succeeded.note((elapsed_ns, count))
-            _add_sizes(self.added_bytes.succeeded, run, size_bytes)
+            _add_sizes(self.added_bytes.succeeded, run.bodies, size_bytes)
         else:
             self.adds.failed.add(elapsed_ns, count)
-            _add_sizes(self.added_bytes.failed, run, size_bytes)
+            _add_sizes(self.added_bytes.failed, run.bodies, size_bytes)
             self.failures["ADD_ENTRY", status] += count
         if run.is_recovery_add:
             self.recovery_adds.add(elapsed_ns, count, is_success=status is Status.OK)
@@ -113,6 +113,13 @@ class RequestMeasures(Measures):
         if not is_ok:
             self.failures[operation, status] += 1
 
+    def note_bodies(self, first: ReadCall, bodies: list[bytes], size_bytes: int) -> None:
+        """Count reads from one socket read that are answered with bodies from memory."""
+        noted = self.now_ns() - first.received_ns, len(bodies)
+        self.begun_reads.succeeded.note(noted)
+        self.reads.succeeded.note(noted)
+        _add_sizes(self.read_bytes.succeeded, bodies, size_bytes)
+
     def _note_body(self, call: ReadCall, answer: ReadAnswer) -> bool:
         """Count a read that is answered with an entry, for a third of the cost; False if it is another one."""
         if answer.status is not Status.OK or answer.body is None or call.fence_with is not None:
@@ -124,9 +131,9 @@ class RequestMeasures(Measures):
         return True
 
 
-def _add_sizes(timing: Timing, run: AddRun, size_bytes: int) -> None:
-    count, first_bytes = len(run.bodies), len(run.bodies[0])
+def _add_sizes(timing: Timing, bodies: list[bytes], size_bytes: int) -> None:
+    count, first_bytes = len(bodies), len(bodies[0])
     if first_bytes * count == size_bytes:  # looking at each of them costs a hundredth of an add
         timing.note((first_bytes, count))
     else:
-        timing.add_sampled(list(map(len, run.bodies[:: 1 + count // _SAMPLES_MAX])), count, size_bytes)
+        timing.add_sampled(list(map(len, bodies[:: 1 + count // _SAMPLES_MAX])), count, size_bytes)

@@ -220,6 +220,15 @@ def encode_packets(call: RequestCall, answer: BookieAnswer, frame_bytes_max: int
     return _encode_read(cast("ReadCall | BatchReadRequest", call), Status.IO_ERROR)
 
 
+def encode_binary_bodies(calls: Sequence[ReadCall], bodies: Sequence[bytes]) -> bytes:
+    """The frames of positive answers to reads of one ledger that came in packets of one version."""
+    header, ledger_id, pack = _answer_header(calls[0].txn_id, _READ), calls[0].ledger_id, _ANSWER.pack
+    parts: list[bytes] = []
+    for call, body in zip(calls, bodies, strict=True):
+        parts += (pack(_ANSWER_BYTES + len(body), header, 0, ledger_id, call.entry_id), body)
+    return b"".join(parts)
+
+
 def _answer_header(txn_id: int, opcode: int) -> int:
     version = -1 - txn_id
     return version << 24 | opcode << 16 if version else opcode

@@ -333,7 +333,7 @@ def _encode_read(call: SingleCall, answer: BookieAnswer) -> bytes:
     if isinstance(call, ReadCall) and isinstance(answer, ReadAnswer) and answer.status is Status.OK:
         body, lac = answer.body, answer.max_last_add_confirmed
         if body is not None and call.ledger_id >= 0 and call.entry_id >= 0:
-            return v3_reads.encode_read_answer(call.txn_id, call.ledger_id, call.entry_id, body, lac)
+            return v3_reads.encode_read_answers([call], [body], lac)
     return b""
 
 

@@ -27,6 +27,9 @@ _LEDGER_AT: Final = len(_REQUEST_TAG) + 2
 _PLAIN_BYTES: Final = range(_TXN_START + 1 + _LEDGER_AT + 3, _TXN_START + 10 + _LEDGER_AT + 21 + 1)
 """Sizes of plain requests: each of the three ids has 1 to 10 bytes."""
 
+READ_OVERHEAD_BYTES: Final = 128
+"""More than what an answer has in addition to its body, in any protocol."""
+
 _LENGTH: Final = struct.Struct(">I")
 _I64_END: Final = 1 << 63
 _U64_END: Final = 1 << 64
@@ -76,16 +79,23 @@ def parse_reads(payloads: Sequence[bytes], first: int, form: ReadForm) -> tuple[
     return calls, ReadForm(txn_id, min(ledger_id, _I64_END - 1), entry_id, txn_step, entry_step)
 
 
-def encode_read_answer(txn_id: int, ledger_id: int, entry_id: int, body: bytes, lac: int | None) -> bytes:
-    """Encode the frame of a positive answer; the ids of the request must not be negative, the LAC may be."""
-    txn = varint(txn_id)
-    before = b"".join(
-        (b"\x08\x00\x10", varint(ledger_id), b"\x18", varint(entry_id), b"\x22", varint(len(body)))  # status, ids, body
-    )
+def encode_read_answers(calls: Sequence[ReadCall], bodies: Sequence[bytes], lac: int | None) -> bytes:
+    """Encode the frames of positive answers to reads of one ledger; its id and theirs must not be negative."""
+    ledger = b"\x08\x00\x10" + varint(calls[0].ledger_id) + b"\x18"
     after = b"" if lac is None else b"\x28" + varint(lac % _U64_END)
-    inner_bytes = len(before) + len(body) + len(after)
-    head = b"".join((_HEADS[len(txn)], txn, _ANSWER_TAG, varint(inner_bytes), before))
-    return b"".join((_LENGTH.pack(len(head) + len(body) + len(after)), head, body, after))
+    parts: list[bytes] = []
+    sizes = (0, 0, 0)
+    begin = middle = tail = b""
+    for call, body in zip(calls, bodies, strict=True):
+        txn, entry = varint(call.txn_id), varint(call.entry_id)
+        if (len(txn), len(entry), len(body)) != sizes:
+            sizes = txn_bytes, entry_bytes, body_bytes = len(txn), len(entry), len(body)
+            tail = b"\x22" + varint(body_bytes)
+            rest_bytes = entry_bytes + len(tail) + body_bytes + len(after)
+            middle = _ANSWER_TAG + varint(len(ledger) + rest_bytes) + ledger
+            begin = _LENGTH.pack(_TXN_START + txn_bytes + len(middle) + rest_bytes) + _HEADS[txn_bytes]
+        parts += (begin, txn, middle, entry, tail, body, after)
+    return b"".join(parts)
 
 
 def _ledger_field(ledger_id: int) -> bytes:
