@@ -17,7 +17,7 @@ export PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test battery fuzz interop pulsar interop-full bench bench-recover bench-tls bench-autorecovery explore soak soak-autorecovery faults demo lock dist site clean
+.PHONY: help setup check test battery fuzz interop pulsar interop-full bench bench-java bench-recover bench-tls bench-autorecovery explore soak soak-autorecovery faults demo lock dist site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,10 @@ faults: setup ## faults of disks, clocks, limits and ZooKeeper under load; what 
 
 bench: setup ## adds per second and latency of one bookie; AGAINST=REV: CPU time per add compared with another commit
 	$(VENV_PYTHON) -m tests.bench$(if $(AGAINST),.add_cost --against $(AGAINST)) $(BENCH_ARGS)
+
+bench-java: setup ## adds and reads of one bookie, bkctl's and Java's in one run (BENCH_ARGS="--only add")
+	@scripts/build_interop.sh
+	$(VENV_PYTHON) -m tests.bench.java_bookies $(BENCH_ARGS)
 
 bench-recover: setup ## recovery of a dead bookie on Java bookies, by bkctl and by Java's shell (BENCH_ARGS="--only tiny")
 	@scripts/build_interop.sh

@@ -16,7 +16,7 @@ import msgspec
 
 from bkctl.runtime.errors import BookieError
 from bkctl.runtime.protocol.entry_list import EntryList
-from bkctl.runtime.protocol.messages import BookieAnswer, BookieCall, LongPollRead, ReadAnswer, ReadCall
+from bkctl.runtime.protocol.messages import BookieAnswer, BookieCall, LongPollAnswer, LongPollRead
 from bkctl.runtime.protocol.status import Status
 
 P = ParamSpec("P")
@@ -328,5 +328,11 @@ class RequestHandler(Protocol):
     def handle(self, connection: RequestSource, call: BookieCall) -> None:
         """Execute the call and answer it."""
 
-    def read_from_memory(self, call: ReadCall | LongPollRead) -> ReadAnswer | None:
-        """The answer to a read if it is in memory; such a read need not wait. None: the entry may still be on disk."""
+    def find_in_memory(
+        self, ledger_id: int, entry_ids: Sequence[int], *, wants_lac: bool
+    ) -> tuple[list[bytes | None], int | None]:
+        """Bodies of entries that are in memory, whose reads need not wait, and the LAC of their ledger if it is wanted
+        and known. None: the entry may still be on disk."""
+
+    def poll_memory(self, call: LongPollRead) -> LongPollAnswer | None:
+        """The answer to a poll that need not wait, and whose entry is in memory."""

@@ -16,6 +16,7 @@ from bkctl.runtime.net.answer_queue import AnswerQueue
 from bkctl.runtime.net.exhaustion import report_exhaustion
 from bkctl.runtime.net.limited_log import LimitedLog
 from bkctl.runtime.net.memory_budget import LongFrame, MemoryBudget
+from bkctl.runtime.net.memory_reads import MemoryReads, take_like
 from bkctl.runtime.net.read_lanes import ConnectionReads, ReadLanes
 from bkctl.runtime.net.request_measures import RequestMeasures
 from bkctl.runtime.net.standstill import Standing, StandstillWatch
@@ -104,6 +105,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._handler: RequestHandler | None = None
         self._transport: asyncio.Transport | None = None
         self._queue = AnswerQueue(shared.budget, shared.limits.unanswered_bytes_max)
+        self._memory_reads = MemoryReads(self._queue, self._codec, shared.measures)
         self._requests_bytes = 0
         self._reads = ConnectionReads(shared.read_lanes, self._begin_read)
         self._long_frame = LongFrame(shared.budget, self.resume_if_possible)
@@ -311,7 +313,9 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self.pause_reading()
 
     def _dispatch(self, call: Call) -> None:
-        if isinstance(call, QueuedRead):
+        if isinstance(call, ReadCall) and call.fence_with is None:
+            self._take_plain_reads(call)
+        elif isinstance(call, QueuedRead):
             self._take_read(call)
         elif isinstance(call, RefusedCall):
             self._send_answer(call.call, call.status)
@@ -351,12 +355,18 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._calls.appendleft(run)
         return first, _cost_bytes(first)
 
+    def _take_plain_reads(self, first: ReadCall) -> None:
+        calls = take_like(first, self._calls)
+        if not self._queue.is_blocked:
+            assert self._handler is not None, "only admitted connections are read from"
+            calls = self._memory_reads.answer(self._handler, calls)
+        for call in calls:
+            self._take_read(call)
+
     def _take_read(self, call: QueuedRead) -> None:
-        is_fencing = isinstance(call, ReadCall) and call.fence_with is not None
-        if isinstance(call, ReadCall | LongPollRead) and not is_fencing and not self._queue.is_blocked:
-            handler = self._handler
-            assert handler is not None, "only admitted connections are read from"
-            answer = handler.read_from_memory(call)
+        if isinstance(call, LongPollRead) and not self._queue.is_blocked:
+            assert self._handler is not None, "only admitted connections are read from"
+            answer = self._handler.poll_memory(call)
             if answer is not None:
                 self._send_answer(call, answer)
                 self._measures.note_answer(call, answer)

@@ -16,6 +16,8 @@ from bkctl.runtime.protocol.messages import (
     Call,
     HandshakeCall,
     Junk,
+    ReadAnswer,
+    ReadCall,
     RefusedCall,
     RequestCall,
 )
@@ -23,6 +25,7 @@ from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.protocol.v2_bookie import (
     decode_packet_before_login,
     decode_packets,
+    encode_binary_bodies,
     encode_packets,
     is_binary,
     is_binary_call,
@@ -30,6 +33,7 @@ from bkctl.runtime.protocol.v2_bookie import (
 )
 from bkctl.runtime.protocol.v3_bookie import V3BookieCodec, decode_before_login
 from bkctl.runtime.protocol.v3_handshake import NO_PLUGIN
+from bkctl.runtime.protocol.v3_reads import READ_OVERHEAD_BYTES, encode_read_answers
 
 
 class BookieCodec:
@@ -67,6 +71,15 @@ class BookieCodec:
         if is_binary_call(call):
             return encode_packets(call, answer, self._frame_bytes_max)
         return self._v3.encode(call, answer)
+
+    def encode_bodies(self, calls: Sequence[ReadCall], bodies: Sequence[bytes], lac: int | None) -> bytes:
+        """Encode the frames of positive answers to reads of one ledger, which all came in the same protocol."""
+        if max(map(len, bodies)) > self._frame_bytes_max - READ_OVERHEAD_BYTES:
+            answers = (ReadAnswer(call.txn_id, Status.OK, body, lac) for call, body in zip(calls, bodies, strict=True))
+            return b"".join(map(self.encode, calls, answers))
+        if is_binary_call(calls[0]):
+            return encode_binary_bodies(calls, bodies)
+        return encode_read_answers(calls, bodies, lac)
 
 
 def handshake_answer(call: HandshakeCall) -> BookieAnswer:

@@ -48,6 +48,8 @@ _HEADER: Final = struct.Struct(">I")
 _KEY_BYTES: Final = 20
 _ADD_HEAD_BYTES: Final = _HEADER.size + _KEY_BYTES
 _IDS: Final = struct.Struct(">qq")
+_ENTRY_ID: Final = struct.Struct(">q")
+_ENTRY_ID_AT: Final = _ADD_HEAD_BYTES + 8
 _READ_REQUEST: Final = struct.Struct(">Iqq")
 _BATCH_READ_REQUEST: Final = struct.Struct(">Iqqqiq")
 _ANSWER: Final = struct.Struct(">IIIqq")
@@ -89,24 +91,35 @@ def is_binary_call(call: RequestCall) -> bool:
 def decode_packets(payloads: Sequence[bytes], frame_bytes_max: int) -> list[Call]:
     """Calls of binary packets; consecutive adds to one ledger become one run. If the last call is Junk, close."""
     calls: list[Call] = []
-    run: AddRun | None = None
-    run_header = 0
-    for payload in payloads:
+    index = 0
+    while index < len(payloads):
+        payload = payloads[index]
+        index += 1
         if len(payload) < _HEADER.size:
             calls.append(Junk("a binary packet is too short"))
             break
-        header = int(_HEADER.unpack_from(payload)[0])
-        if run is not None and header == run_header and len(payload) >= _ADD_HEAD_BYTES + _IDS.size:
-            ledger_id, entry_id = _IDS.unpack_from(payload, _ADD_HEAD_BYTES)
-            if ledger_id == run.ledger_id and payload.startswith(run.master_key, _HEADER.size):
-                run.extend(run.txn_ids[:1], [entry_id], [payload[_ADD_HEAD_BYTES:]])
-                continue
-        call = _decode(payload, header, frame_bytes_max)
+        call = _decode(payload, int(_HEADER.unpack_from(payload)[0]), frame_bytes_max)
         calls.append(call)
         if isinstance(call, Junk):
             break
-        run, run_header = call if isinstance(call, AddRun) else None, header
+        if isinstance(call, AddRun):
+            index += _extend(call, payloads, index)
     return calls
+
+
+def _extend(run: AddRun, payloads: Sequence[bytes], first: int) -> int:
+    """Append the adds from index ``first`` on whose packets begin as that of the run's first one did, up to the entry
+    id; returns how many there are."""
+    head = payloads[first - 1][:_ENTRY_ID_AT]
+    unpack, entry_ids, bodies = _ENTRY_ID.unpack_from, run.entry_ids, run.bodies
+    for payload in payloads[first:]:
+        if not payload.startswith(head) or len(payload) < _ENTRY_ID_AT + _ENTRY_ID.size:
+            break
+        entry_ids.append(unpack(payload, _ENTRY_ID_AT)[0])
+        bodies.append(payload[_ADD_HEAD_BYTES:])
+    count = len(bodies) - 1
+    run.txn_ids *= 1 + count
+    return count
 
 
 def _decode(payload: bytes, header: int, frame_bytes_max: int) -> Call:
@@ -205,6 +218,15 @@ def encode_packets(call: RequestCall, answer: BookieAnswer, frame_bytes_max: int
     if len(frame) <= frame_bytes_max:
         return frame
     return _encode_read(cast("ReadCall | BatchReadRequest", call), Status.IO_ERROR)
+
+
+def encode_binary_bodies(calls: Sequence[ReadCall], bodies: Sequence[bytes]) -> bytes:
+    """The frames of positive answers to reads of one ledger that came in packets of one version."""
+    header, ledger_id, pack = _answer_header(calls[0].txn_id, _READ), calls[0].ledger_id, _ANSWER.pack
+    parts: list[bytes] = []
+    for call, body in zip(calls, bodies, strict=True):
+        parts += (pack(_ANSWER_BYTES + len(body), header, 0, ledger_id, call.entry_id), body)
+    return b"".join(parts)
 
 
 def _answer_header(txn_id: int, opcode: int) -> int:

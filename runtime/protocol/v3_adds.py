@@ -137,7 +137,7 @@ def parse_adds(payloads: Sequence[bytes], first: int, form: AddForm) -> PlainAdd
         expected_id = txn_id + step
         txn = varint(expected_id)
         if not payload.startswith(txn, _TXN_START):
-            expected_id = _number(payload[_TXN_START : payload[1] + 2])
+            expected_id = number_of(payload[_TXN_START : payload[1] + 2])
             if expected_id >= _I64_END:
                 break
             step = expected_id - txn_id
@@ -192,8 +192,8 @@ def encode_add_request(txn_id: int, ledger_id: int, entry_id: int, master_key: b
     return b"".join((_LENGTH.pack(len(head) + len(body)), head, body))
 
 
-def _number(data: bytes) -> int:
-    """The number of a varint, without validation; the caller encodes it again to check it."""
+def number_of(data: bytes) -> int:
+    """The number of a varint, without validation: encode it again to check it."""
     number = 0
     for byte in reversed(data):
         number = number << 7 | byte & 127

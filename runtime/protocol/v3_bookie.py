@@ -12,7 +12,7 @@ from typing import Final, TypeAlias, cast
 from google.protobuf.message import DecodeError
 
 from bkctl.runtime.errors import ProtocolError
-from bkctl.runtime.protocol import v3_adds
+from bkctl.runtime.protocol import v3_adds, v3_reads
 from bkctl.runtime.protocol.bookkeeper_wire_pb2 import (
     ADD_ENTRY,
     AUTH,
@@ -79,11 +79,12 @@ _LIST_FRAME_OVERHEAD_BYTES: Final = 128
 
 
 class V3BookieCodec:
-    """Codec of one connection in v3. ``v3_adds`` handles plain adds."""
+    """Codec of one connection in v3. ``v3_adds`` and ``v3_reads`` handle plain requests."""
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
         self._add_form: v3_adds.AddForm | None = None
+        self._read_form = v3_reads.FIRST_FORM
 
     def decode(self, payloads: Sequence[bytes]) -> tuple[list[Call], int]:
         """Decode the payloads of one socket read; returns their calls, and how many payloads were v3.
@@ -96,7 +97,14 @@ class V3BookieCodec:
         runs: _Runs = {}
         index = 0
         while index < len(payloads):
-            if self._add_form is not None:
+            if v3_reads.may_be_read(payloads[index]):
+                reads, self._read_form = v3_reads.parse_reads(payloads, index, self._read_form)
+                if reads:
+                    index += len(reads)
+                    runs.clear()
+                    calls += reads
+                    continue
+            elif self._add_form is not None:
                 adds = v3_adds.parse_adds(payloads, index, self._add_form)
                 if adds.txn_ids:
                     self._add_form = adds.form
@@ -134,7 +142,7 @@ class V3BookieCodec:
         """
         if isinstance(call, AddRun):
             return _encode_adds(call, cast("Status", answer))
-        frame = _encode_other(call, answer, self._frame_bytes_max)
+        frame = _encode_read(call, answer) or _encode_other(call, answer, self._frame_bytes_max)
         if len(frame) <= self._frame_bytes_max:
             return frame
         return _encode_other(call, Status.IO_ERROR, self._frame_bytes_max)
@@ -318,6 +326,15 @@ def _encode_add(ledger_id: int, txn_id: int, entry_id: int, status: Status) -> b
     response.addResponse.ledgerId = ledger_id
     response.addResponse.entryId = entry_id
     return encode_frame(response.SerializeToString())
+
+
+def _encode_read(call: SingleCall, answer: BookieAnswer) -> bytes:
+    """The answer to a plain read; empty if it needs protobuf."""
+    if isinstance(call, ReadCall) and isinstance(answer, ReadAnswer) and answer.status is Status.OK:
+        body, lac = answer.body, answer.max_last_add_confirmed
+        if body is not None and call.ledger_id >= 0 and call.entry_id >= 0:
+            return v3_reads.encode_read_answers([call], [body], lac)
+    return b""
 
 
 def _encode_other(call: SingleCall, answer: BookieAnswer, frame_bytes_max: int) -> bytes:

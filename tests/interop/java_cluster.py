@@ -153,6 +153,10 @@ class JavaCluster:
             f"{name}.conf", f"{name}.log", jvm_flags=self._jvm_flags, release=self._release
         )
 
+    def pid_of(self, bookie_id: str) -> int:
+        """Process of a bookie."""
+        return self._bookies[bookie_id].pid
+
     def kill(self, bookie_id: str) -> None:
         """kill -9; the registration ends with its session."""
         self._ended.add(bookie_id)

@@ -107,10 +107,6 @@ class SecuredJavaCluster(JavaCluster):
         with self._ends:
             super().__exit__(*raised)
 
-    def pid_of(self, bookie_id: str) -> int:
-        """Process of a bookie."""
-        return self._bookies[bookie_id].pid
-
     def up(self, count: int) -> None:
         """Start so many bookies."""
         self.start_bookies(count, **self._settings | self.sides.java_bookie)

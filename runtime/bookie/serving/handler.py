@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from bkctl.runtime.bookie.disks.modes import BookieModes
@@ -160,22 +160,18 @@ class BookieRequestHandler:
             except Exception as error:  # the others must still be answered
                 self._fail(connection, call, error)
 
-    def read_from_memory(self, call: ReadCall | LongPollRead) -> ReadAnswer | None:
-        """Body and LAC of an entry if they are in memory; otherwise None, even if the entry is on disk."""
-        if isinstance(call, LongPollRead):
-            return self._poll_memory(call)
-        ledger_id, entry_id = call.ledger_id, call.entry_id
-        if ledger_id < 0 or entry_id <= INVALID_ENTRY_ID:
-            return None
+    def find_in_memory(
+        self, ledger_id: int, entry_ids: Sequence[int], *, wants_lac: bool
+    ) -> tuple[list[bytes | None], EntryId | None]:
+        """Bodies, and the LAC if it is wanted (``RequestHandler``); no body if the LAC must be read from the disk."""
         engine = self._storage.engine_of(ledger_id)
-        if ledger_id not in engine.rows or (body := engine.find_cached(ledger_id, entry_id)) is None:
-            return None
-        if not call.wants_lac or may_lack_entries(engine, ledger_id):
-            return ReadAnswer(call.txn_id, Status.OK, body, None)
-        max_lac = engine.last_add_confirmed(ledger_id)
-        return None if max_lac is None else ReadAnswer(call.txn_id, Status.OK, body, max_lac)
+        needs_lac = wants_lac and not may_lack_entries(engine, ledger_id)
+        lac = engine.last_add_confirmed(ledger_id) if needs_lac else None
+        if ledger_id < 0 or ledger_id not in engine.rows or (needs_lac and lac is None):
+            return [None] * len(entry_ids), None
+        return [engine.find_cached(ledger_id, entry_id) for entry_id in entry_ids], lac
 
-    def _poll_memory(self, call: LongPollRead) -> LongPollAnswer | None:
+    def poll_memory(self, call: LongPollRead) -> LongPollAnswer | None:
         """The answer to a poll that need not wait, and whose entry is in memory."""
         ledger_id, entry_id = call.ledger_id, call.previous_lac + 1
         engine = self._storage.engine_of(ledger_id)

@@ -11,7 +11,7 @@ import asyncio
 import dataclasses
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from bkctl.runtime.net.host import listen_tcp
@@ -220,8 +220,14 @@ class ScriptedBookie:
         else:
             raise NotImplementedError
 
-    def read_from_memory(self, call: object) -> None:
+    def find_in_memory(
+        self, ledger_id: int, entry_ids: Sequence[int], *, wants_lac: bool
+    ) -> tuple[list[bytes | None], None]:
         """All reads are answered by ``handle``."""
+        return [None] * len(entry_ids), None
+
+    def poll_memory(self, call: object) -> None:
+        """As for other reads."""
 
     def _add(self, connection: Responder, add: AddRun) -> None:
         request = Request(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from bkctl.runtime.net.host import listen_tcp
 from bkctl.runtime.net.listener import BookieListener
@@ -138,8 +138,14 @@ class MemoryBookie:
         else:
             self._answer(connection, call, BookieInfoAnswer(call.txn_id, Status.OK, 2000, 1000))
 
-    def read_from_memory(self, call: object) -> None:
+    def find_in_memory(
+        self, ledger_id: int, entry_ids: Sequence[int], *, wants_lac: bool
+    ) -> tuple[list[bytes | None], None]:
         """All reads are answered by ``handle``."""
+        return [None] * len(entry_ids), None
+
+    def poll_memory(self, call: object) -> None:
+        """As for other reads."""
 
     def _add(self, connection: Responder, run: AddRun) -> None:
         if self.entries_max is not None and len(self.entries) >= self.entries_max:

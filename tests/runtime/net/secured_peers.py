@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ssl
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from bkctl.runtime.net.bookie_security import BookieSecurity
@@ -42,8 +42,14 @@ class EmptyBookie:
     def handle(self, responder: Responder, call: BookieCall) -> None:
         responder.answer(call, Status.NO_SUCH_LEDGER)
 
-    def read_from_memory(self, call: object) -> None:
-        return None
+    def find_in_memory(
+        self, ledger_id: int, entry_ids: Sequence[int], *, wants_lac: bool
+    ) -> tuple[list[bytes | None], None]:
+        """All reads are answered by ``handle``."""
+        return [None] * len(entry_ids), None
+
+    def poll_memory(self, call: object) -> None:
+        """As for other reads."""
 
 
 class Server:

@@ -25,7 +25,7 @@ from bkctl.runtime.protocol.bookkeeper_wire_pb2 import (
     Response,
 )
 from bkctl.runtime.protocol.framing import encode_frame
-from bkctl.runtime.protocol.messages import LongPollRead, ReadAnswer, ReadCall
+from bkctl.runtime.protocol.messages import LongPollAnswer, LongPollRead
 from tests.runtime.bookie.conftest import KEY
 from tests.runtime.net.test_listener import Peer, peer_of
 from tests.storage.engines import entry, explicit_lac
@@ -220,17 +220,17 @@ async def test_a_poll_that_fails_ends_its_connection_and_no_other_poll(
     await add(server, add_frame(0, -1), add_frame(1, 0))
     assert server.view.path is not None
     handler = server.view.path.handler
-    read_from_memory = handler.read_from_memory
-    failed: list[ReadCall | LongPollRead] = []
+    poll_memory = handler.poll_memory
+    failed: list[LongPollRead] = []
 
-    def fail_once(call: ReadCall | LongPollRead) -> ReadAnswer | None:
+    def fail_once(call: LongPollRead) -> LongPollAnswer | None:
         if not failed:
             failed.append(call)
             raise ValueError("a defect")
-        return read_from_memory(call)
+        return poll_memory(call)
 
     async with waiting(server, poll_frame(1, 0)) as one, waiting(server, poll_frame(2, 0), poll_frame(3, 0)) as two:
-        monkeypatch.setattr(handler, "read_from_memory", fail_once)
+        monkeypatch.setattr(handler, "poll_memory", fail_once)
         await add(server, add_frame(2, 1))
         assert await one.is_closed_by_the_bookie()
         assert {(await polled(two)).entryId for _ in range(2)} == {1}
