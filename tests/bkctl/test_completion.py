@@ -35,7 +35,7 @@ INSTALLED = [name for name in SHELLS if shutil.which(name)]
         (["bookie", "list", "--output=js"], {"--output=json", "--output=jsonl"}),
         (["config", "explain", "time"], {"timeout"}),
         (["help", "lost-i"], {"lost-index"}),
-        (["help", "aud"], {"audit", "audit-report"}),
+        (["help", "aud"], {"audit", "audit-queries", "audit-report"}),
         (["completion", ""], {"bash", "fish", "zsh"}),
         (["ledger", "list", "--state", "--"], set()),
         (["ledger", "show", ""], set()),
