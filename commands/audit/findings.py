@@ -20,8 +20,10 @@ FINDING_KINDS = (
     "ack_quorum_one", "write_quorum_one", "misplaced", "one_rack",
 )  # fmt: skip
 """Counts of ledgers in ``AuditSummary``, the worst first."""
+INVENTORY_KINDS = ("lost_entries", "bad_copies", "unknown_copies")
+"""Counts of entries and copies there, which are known if an inventory was taken."""
 
-FAIL_ON_DEFAULT = "unavailable,at_risk,under_replicated"
+FAIL_ON_DEFAULT = "unavailable,at_risk,under_replicated,lost_entries,bad_copies"
 
 FailOn: TypeAlias = Annotated[
     str,
@@ -35,9 +37,19 @@ def parse_fail_on(text: str) -> tuple[str, ...]:
     """The kinds in the value of ``--fail-on``; InvalidArgumentError."""
     kinds = tuple(kind.strip().replace("-", "_") for kind in text.split(","))
     for kind in kinds:
-        if kind not in FINDING_KINDS:
-            raise InvalidArgumentError(f"--fail-on {kind!r}: choose from {', '.join(FINDING_KINDS)}")
+        if kind not in FINDING_KINDS + INVENTORY_KINDS:
+            raise InvalidArgumentError(f"--fail-on {kind!r}: choose from {', '.join(FINDING_KINDS + INVENTORY_KINDS)}")
     return kinds
+
+
+def require_inventory(kinds: Sequence[str], *, has_inventory: bool) -> tuple[str, ...]:
+    """The kinds that a report with or without an inventory has; InvalidArgumentError unless it has all that the caller
+    asked for."""
+    rest = tuple(kind for kind in kinds if has_inventory or kind not in INVENTORY_KINDS)
+    if len(rest) < len(kinds) and tuple(kinds) != parse_fail_on(FAIL_ON_DEFAULT):
+        unknown = next(kind for kind in kinds if kind not in rest)
+        raise InvalidArgumentError(f"--fail-on {unknown} needs an audit with --inventory")
+    return rest
 
 
 def verdict(context: CommandContext, summary: AuditSummary, kinds: Sequence[str]) -> Outcome:

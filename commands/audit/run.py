@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bkctl.commands.audit.earlier import Compare
-from bkctl.commands.audit.findings import FAIL_ON_DEFAULT, FailOn, parse_fail_on
+from bkctl.commands.audit.findings import FAIL_ON_DEFAULT, FailOn, parse_fail_on, require_inventory
 from bkctl.commands.audit.inventory_options import (
     BookieRate,
     InventoryFlags,
@@ -79,7 +79,7 @@ def audit(
             raise InvalidArgumentError(f"{option} needs --spark")
     if ledgers_root is not None and source is None:
         raise InvalidArgumentError("--ledgers-root needs --from")
-    kinds = parse_fail_on(fail_on)
+    kinds = require_inventory(parse_fail_on(fail_on), has_inventory=is_inventory)
     from bkctl.commands.audit.execution import AuditInput, execute  # what it imports takes longer than a help page
 
     spark = (master, cores) if is_spark else None

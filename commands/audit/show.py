@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bkctl.commands.audit.earlier import Compare, read_earlier, read_stored
-from bkctl.commands.audit.findings import FAIL_ON_DEFAULT, FailOn, parse_fail_on, verdict
+from bkctl.commands.audit.findings import FAIL_ON_DEFAULT, FailOn, parse_fail_on, require_inventory, verdict
 from bkctl.commands.audit.tables import PrintedAudit, print_report, require_order
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
@@ -29,6 +29,7 @@ def show(
     kinds = parse_fail_on(fail_on)
     require_order(context.settings)
     report = read_stored(directory)
+    kinds = require_inventory(kinds, has_inventory=report.summary.inventory is not None)
     before, path = read_earlier(compare)
     if before is not None:
         require_comparable(before, report.summary.instance_id, path)

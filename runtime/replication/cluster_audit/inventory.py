@@ -16,6 +16,7 @@ import msgspec
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.replication.cluster_audit.tables import (
+    BAD_COPIES,
     FINDINGS_MAX,
     AuditReport,
     BadCopyRange,
@@ -283,10 +284,6 @@ class InventoryTotals(msgspec.Struct):
 def _place(row: BadCopyRange | LostRange) -> tuple[Any, ...]:
     bookie_id = row.bookie_id if isinstance(row, BadCopyRange) else ""
     return row.ledger_id, bookie_id, row.first_entry_id
-
-
-BAD_COPIES = ("missing_copies", "corrupt_copies", "failed_copies", "different_copies")
-"""Fields of ``BookieInventory`` that count bad copies."""
 
 
 def with_inventory(

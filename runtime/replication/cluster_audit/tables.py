@@ -204,6 +204,10 @@ class BookieInventory(Sums):
     lists_unanswered: int = 0
 
 
+BAD_COPIES = ("missing_copies", "corrupt_copies", "failed_copies", "different_copies")
+"""Fields of ``BookieInventory`` that count bad copies."""
+
+
 class BadCopyRange(LedgerHead, frozen=True):
     """Bad copies of a ledger on one bookie: those of the entries of this range that it should store.
 
