@@ -1,5 +1,7 @@
-"""``bkctl audit --inventory`` finds what a Java bookie lost with an entry log, whatever its storage; then Java reads every
-copy again."""
+"""``bkctl audit --inventory`` finds what a Java bookie lost with an entry log, whatever its storage.
+
+After the repair Java reads every copy.
+"""
 
 from __future__ import annotations
 
