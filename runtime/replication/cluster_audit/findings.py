@@ -151,7 +151,9 @@ def _held(report: AuditReport) -> Iterator[AuditFinding]:
     if summary.bad_copy_ledgers:
         bad = {row.ledger_id: row for row in report.bad_copy_ranges}
         kinds = {name.removesuffix("_copies"): sum(getattr(row, name) for row in rows) for name in BAD_COPIES}
-        advice = bad_copies(kinds, list(bad), summary.bad_copy_ledgers, summary.bad_copies_file)
+        is_sample = summary.inventory == "sampled"
+        ledgers, file = summary.bad_copy_ledgers, summary.bad_copies_file
+        advice = bad_copies(kinds, list(bad), ledgers, file, is_sample=is_sample)
         yield _finding(advice, summary.bad_copy_ledgers, bad.values())
     without = [row for row in rows if row.lists_unanswered and row.unknown_copies and not row.read_copies]
     if without:

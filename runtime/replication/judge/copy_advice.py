@@ -22,18 +22,25 @@ def no_good_copy(entries: int, ledger_ids: Sequence[int], ledgers: int) -> Advic
     return Advice(Severity.CRITICAL, "entries_without_copy", sentence, command)
 
 
-def bad_copies(copies: Mapping[str, int], ledger_ids: Sequence[int], ledgers: int, file: str | None) -> Advice:
-    """Copies that bookies do not hold, or not as they should. ``copies``: how many, by what is wrong with them."""
+def bad_copies(
+    copies: Mapping[str, int], ledger_ids: Sequence[int], ledgers: int, file: str | None, *, is_sample: bool
+) -> Advice:
+    """Copies that bookies do not hold, or not as they should. ``copies``: how many, by what is wrong with them.
+
+    ``file``: what ``recover ledger`` can read. ``is_sample``: of most copies it is unknown whether they can be read, so
+    the whole ledgers are to be recovered.
+    """
     what = ", ".join(f"{number:,} {name}" for name, number in copies.items() if number)
     total = counted(sum(copies.values()), "bad copy", "bad copies")
     sentence = f"{counted(ledgers, 'ledger has', 'ledgers have')} {total}: {what}"
-    command: str | None = None
-    if file is not None:
+    if is_sample:
+        sentence += "; this was a sample, so others may be bad, too"
+    if file is not None and not is_sample:
         command = f"bkctl recover ledger --from-file {shlex.quote(file)}"
-    elif ledger_ids:
-        command = f"bkctl recover ledger {' '.join(map(str, ledger_ids[:_IDS_MAX]))}"
-        if ledgers > _IDS_MAX:
-            sentence += "; with --out, one command recovers all"
+    elif ledgers <= _IDS_MAX and ledger_ids:
+        command = f"bkctl recover ledger {' '.join(map(str, ledger_ids))}"
+    else:
+        command = f"{_VERIFIABLE} --out DIR"
     return Advice(Severity.WARNING, "bad_copies", sentence, command)
 
 

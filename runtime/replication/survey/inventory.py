@@ -8,6 +8,7 @@ for a list (wire section 5.9), so one silence of a bookie decides that it gives 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 
@@ -35,8 +36,12 @@ from bkctl.runtime.replication.copy.rate import SharedPacer
 from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
 from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, segment_entries
+from bkctl.runtime.replication.judge.verdict import COUNT_MAX
 from bkctl.runtime.replication.policy import CopyPace
 from bkctl.runtime.replication.survey.checker import LedgerChecker, examine_settled
+
+_SAMPLED_MAX = 200_000
+"""Entries of one ledger whose ids are kept: metadata may claim any number."""
 
 
 class InventoryRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +111,8 @@ class CopyInventory:
         async def examine(metadata: LedgerMetadata) -> LedgerHoldings:
             owner = owner_of(dict(metadata.custom_metadata))
             head = LedgerHead(ledger_id, metadata.state.name.lower(), owner, metadata.created_ms(known.ctime_ms))
+            if metadata.last_entry_id > COUNT_MAX:
+                return LedgerHoldings(problem="the metadata claims more entries than a ledger can have")
             return holdings_of(head, metadata, await self._evidence(ledger_id, metadata))
 
         try:
@@ -132,15 +139,16 @@ class CopyInventory:
         )
 
     def _read_entries(self, ledger_id: int, metadata: LedgerMetadata, last_entry_id: int) -> tuple[EntryRange, ...]:
-        """The entries of which every copy is read."""
+        """The entries of which every copy is read. Of a large sample the others count as listed or unknown."""
         if not self._is_read:
             return ()
         if self._scope.sample is None:
             return (EntryRange(0, last_entry_id),)
-        found = EntryRangeSet(ranges_max=last_entry_id + 1)
+        found = EntryRangeSet(_SAMPLED_MAX)
         for number in range(len(metadata.segments)):
             entries = segment_entries(metadata, number, last_entry_id)
-            for entry_id in self._scope.entry_ids(ledger_id, metadata, entries):
+            sampled = self._scope.entry_ids(ledger_id, metadata, entries)
+            for entry_id in itertools.islice(sampled, max(0, _SAMPLED_MAX - found.count)):
                 found.add(entry_id)
         return found.ranges()
 

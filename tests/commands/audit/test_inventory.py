@@ -64,6 +64,11 @@ def test_a_lost_log_is_found_by_reading_and_its_copies_are_restored(
     counts = [sampled.json()[f"{name}_copies"] for name in ("read", "listed", "bad", "unknown")]
     assert (sampled.exit_code, sum(counts), counts[3]) == (FINDINGS, 2 * STRIPED + 3 * WHOLE, 0)
     assert all(counts[:3])
+    (finding,) = sampled.json()["findings"]
+    assert (finding["command"], "this was a sample" in finding["finding"]) == (
+        f"bkctl recover ledger {ledger_id}",
+        True,
+    )
 
     plain = cluster.run("audit", *READ_ALL, "--out", str(out))
 
