@@ -103,7 +103,7 @@ def decode_findings(lines: Iterable[bytes]) -> tuple[FindingsHeader, tuple[CopyF
 
 def _header(fields: dict[str, Any]) -> FindingsHeader:
     if fields.pop("kind", None) != KIND:
-        raise FindingsFormatError("neither bkctl ledger verify nor bkctl audit wrote it")
+        raise FindingsFormatError("it was not written by bkctl ledger verify or bkctl audit --inventory")
     if fields.pop("format", None) != FORMAT:
         raise FindingsFormatError(f"it has another format than {FORMAT}: use the bkctl that wrote it")
     fields.pop("apiVersion", None)
