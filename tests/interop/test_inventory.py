@@ -93,14 +93,10 @@ def test_a_lost_log_of_a_java_bookie_is_found_and_its_copies_are_restored(
         for row in report["bad_copy_ranges"]
     } == {(str(each), victim, str(ids[0]), str(ids[-1]), len(ids)) for each, ids in expected.items()}
     assert report["read_copies"] == copies - sum(map(len, expected.values()))
-    print(
-        storage, listed["seconds"], listed["holdings"], report["seconds"], report["holdings"], report["bad_copy_ranges"]
-    )
 
     repaired = cluster.run("recover", "ledger", "--from-file", str(out / "bad_copies.jsonl"), "--yes", "-o", "json")
 
     assert repaired.exit_code == 0, repaired.stdout + repaired.stderr
-    print(repaired.stdout)
     clean = cluster.run("audit", *READ_ALL)
     assert (clean.exit_code, clean.json()["read_copies"], clean.json()["bad_copies"]) == (0, copies, 0)
     first.require_all_copies()
