@@ -83,7 +83,7 @@ def test_a_lost_log_of_a_java_bookie_is_found_and_its_copies_are_restored(
     assert (listed["listed_copies"], listed["unknown_copies"]) == known
     assert [each["part"] for each in listed["findings"]] == ([] if storage == "interleaved" else ["no_lists"])
 
-    spark = cluster.run("audit", "--spark", "--cores", "2", *READ_ALL, "--out", str(out))
+    spark = cluster.run("audit", "--spark", "--cores", "1", *READ_ALL, "--out", str(out))
 
     report = spark.json()
     assert (spark.exit_code, report["severity"]) == (10, "warning"), spark.stderr
