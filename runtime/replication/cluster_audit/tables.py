@@ -187,7 +187,8 @@ class BookieInventory(Sums):
 
     Each expected copy counts in exactly one of the seven fields after ``expected_copies``. ``read_copies`` were read
     and are good; ``listed_copies`` are in the bookie's list and were not read; ``unknown_copies`` are neither.
-    ``lists_asked``: of how many ledgers it was asked for a list; ``lists_unanswered``: how often it gave none.
+    ``lists_asked``: of how many ledgers its list was needed; ``lists_unanswered``: of how many it gave none, because it
+    did not answer, and is not asked again after that.
     """
 
     bookie_id: str
