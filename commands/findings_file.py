@@ -1,9 +1,11 @@
-"""Files of bad copies that ``ledger verify --out`` writes and ``recover ledger --from-file`` reads."""
+"""Files of bad copies that ``recover ledger --from-file`` reads. ``ledger verify --out`` and
+``audit --inventory --out`` write them.
+"""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from bkctl.commands.errors import InvalidArgumentError, unreadable_file
@@ -15,18 +17,18 @@ from bkctl.runtime.replication.judge.findings import (
     CopyFinding,
     FindingsFormatError,
     FindingsHeader,
-    copy_findings,
     decode_findings,
     encode_finding,
     encode_header,
 )
-from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
 from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
 
 
 @contextmanager
-def new_findings_file(path: str, root: str, instance_id: str | None) -> Iterator[Callable[[LedgerCheck], None]]:
-    """Writes the bad copies of each ledger that the caller passes; the file appears when the block ends without error.
+def new_findings_file(
+    path: str, root: str, instance_id: str | None
+) -> Iterator[Callable[[Iterable[CopyFinding]], None]]:
+    """Writes the bad copies that the caller passes; the file appears when the block ends without error.
 
     ConflictError if it exists; OSError.
     """
@@ -37,9 +39,9 @@ def new_findings_file(path: str, root: str, instance_id: str | None) -> Iterator
         def write(line: dict[str, object]) -> None:
             write_bytes(to_json_line(line).encode() + b"\n")
 
-        def note(check: LedgerCheck) -> None:
+        def note(findings: Iterable[CopyFinding]) -> None:
             nonlocal count
-            for finding in copy_findings(check):
+            for finding in findings:
                 write(encode_finding(finding))
                 count += 1
 

@@ -86,7 +86,8 @@ async def recover_ledger(
     context: CommandContext,
     ledgers: Annotated[list[str] | None, typer.Argument(metavar="[LEDGER]...", help="Ledger ids")] = None,
     findings: Annotated[
-        str | None, typer.Option("--from-file", metavar="FILE", help="Only what bkctl ledger verify --out found")
+        str | None,
+        typer.Option("--from-file", metavar="FILE", help="Only what ledger verify or audit --inventory found"),
     ] = None,
     *,
     flags: CopyFlags,

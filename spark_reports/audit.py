@@ -8,31 +8,35 @@ Arrow is imported until it is needed: they take half a second.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.metadata.ledgers.ledgers import FoundLedgers
 from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
 from bkctl.runtime.optional_packages import has_package
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
+from bkctl.runtime.replication.cluster_audit.inventory import InventoryTotals, InventoryWay, with_inventory
 from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.cluster_audit.totals import AuditTotals
-from bkctl.spark_reports.counting import FoundLedgers, count_ledgers
+from bkctl.spark_reports.counting import count_ledgers
 from bkctl.spark_reports.deployment import SparkDeployment, is_growing
 from bkctl.spark_reports.errors import SparkReportError
 from bkctl.spark_reports.failures import failure_of
 from bkctl.spark_reports.hadoop_files import fetch_file
 from bkctl.spark_reports.job_progress import PartsProgress, watched_job
 from bkctl.spark_reports.live import LiveLookup
-from bkctl.spark_reports.output import finish_write_sets, new_report
-from bkctl.spark_reports.secrets import take_secrets
+from bkctl.spark_reports.output import BAD_COPIES_FILE, finish_write_sets, new_report
+from bkctl.spark_reports.secrets import Secrets, take_bookie_secrets, take_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from bkctl.runtime.replication.survey.inventory import InventoryJob
 
 
 _GROWING_PARTS = 64
@@ -48,17 +52,20 @@ async def audit_plainly(
     out_directory: str | None = None,
     lookup: LiveLookup | None = None,
     on_progress: Callable[[int], None] | None = None,
+    inventory: tuple[InventoryWay, Callable[[], Awaitable[InventoryTotals]]] | None = None,
 ) -> AuditReport:
     """Audit by one pass in this process; ``on_progress`` gets the number of ledgers seen, after every hundred.
 
     ``groups``: all ledgers; of a file, one for each piece. ``lookup``: looks those with findings up in ZooKeeper.
+    ``inventory``: takes one afterwards, in this way.
     RefusedError when ``out_directory`` is not empty; MetadataUnavailableError. Unreadable ledgers are in the report.
     Without PyArrow there are no Parquet files.
     """
     with new_report(out_directory):
         tables = out_directory if has_package("pyarrow") else None
         totals = await count_ledgers(groups, facts, out_directory=tables, lookup=lookup, on_progress=on_progress)
-        return _finish(totals, facts, out_directory)
+        held = None if inventory is None else (inventory[0], await inventory[1]())
+        return _finish(totals, facts, out_directory, held)
 
 
 Prepare: TypeAlias = "Callable[[SparkSession], AbstractContextManager[tuple[ClusterFile | None, AuditFacts]]]"
@@ -76,6 +83,7 @@ def audit_with_spark(
     on_waiting: Callable[[], None] = lambda: None,
     on_parts: PartsProgress | None = None,
     outage_max_s: float | None = None,
+    inventory: InventoryJob | None = None,
 ) -> AuditReport:
     """Audit with Spark as ``deployment`` says; the executors read their own ledgers.
 
@@ -104,6 +112,7 @@ def audit_with_spark(
             on_parts=on_parts,
             outage_max_s=outage_max_s,
             ledgers=deployment.ledgers,
+            inventory=inventory,
         )
 
 
@@ -131,6 +140,7 @@ def audit_in_session(
     on_parts: PartsProgress | None = None,
     outage_max_s: float | None = None,
     ledgers: int | None = None,
+    inventory: InventoryJob | None = None,
 ) -> AuditReport:
     """Audit in a session that exists already, of any master.
 
@@ -138,11 +148,8 @@ def audit_in_session(
     ``running_partitions``: how many tasks run at once, which divides the request budget; None: any number.
     ``ledgers``: about how many there are; the more, the more parts.
     Reads the ledgers of ``cluster`` if it is given; its findings are looked up in ZooKeeper if there is a metadata URI.
+    ``inventory``: executors take it afterwards.
     """
-    from py4j.protocol import Py4JError  # noqa: PLC0415
-    from pyspark import StorageLevel  # noqa: PLC0415
-    from pyspark.errors import PySparkException  # noqa: PLC0415
-
     from bkctl.spark_reports.write_set_source import AUDIT_NAME, AuditSource, with_secrets  # noqa: PLC0415
 
     config, secrets = take_secrets(zookeeper or ZooKeeperConfig(), os.environ)
@@ -158,31 +165,80 @@ def audit_in_session(
     options["partitions_max"], options["running_partitions"] = str(parts), str(running_partitions or parts)
     if outage_max_s is not None:
         options["outage_max_s"] = str(outage_max_s)
-    totals, parts_merged = AuditTotals(), 0
+    # Java does not say which disk is full.
+    purpose = "" if out_directory is None else f" (the report was for {out_directory})"
+    totals, held = AuditTotals(), None
+    parts_read = 0
+    for part in _parts(session, AUDIT_NAME, options, on_parts, purpose):
+        totals.merge(msgspec.json.decode(part, type=AuditTotals))
+        parts_read += 1
+    if inventory is not None:
+        held = inventory.request.way, _take_inventory(session, inventory, secrets, options, on_parts, purpose)
+    if out_directory is not None:
+        finish_write_sets(out_directory, parts_read)
+    return _finish(totals, facts, out_directory, held)
+
+
+def _take_inventory(
+    session: SparkSession,
+    job: InventoryJob,
+    secrets: Secrets,
+    options: dict[str, str],
+    on_parts: PartsProgress | None,
+    purpose: str,
+) -> InventoryTotals:
+    """Let the executors take an inventory of the ledgers in ZooKeeper."""
+    from bkctl.spark_reports.inventory_source import INVENTORY_NAME, InventorySource  # noqa: PLC0415
+    from bkctl.spark_reports.write_set_source import with_secrets  # noqa: PLC0415
+
+    security, more = take_bookie_secrets(job.client.security, os.environ)
+    client = msgspec.structs.replace(job.client, security=security)
+    session.dataSource.register(with_secrets(InventorySource, Secrets(secrets | more)))
+    text = msgspec.json.encode(msgspec.structs.replace(job, client=client)).decode()
+    totals = InventoryTotals()
+    for part in _parts(session, INVENTORY_NAME, options | {"inventory": text}, on_parts, purpose):
+        totals.merge(msgspec.json.decode(part, type=InventoryTotals))
+    return totals
+
+
+def _parts(
+    session: SparkSession, source: str, options: dict[str, str], on_parts: PartsProgress | None, purpose: str
+) -> Iterator[bytes]:
+    """The totals of each partition of a source. ``purpose``: what the job was for, in errors."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+    from pyspark import StorageLevel  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    parts_merged = 0
     try:
         # Kept, so that the totals of one partition after the other come to the driver, which never holds all of them.
-        frame = session.read.format(AUDIT_NAME).options(**options).load().persist(StorageLevel.MEMORY_AND_DISK)
+        frame = session.read.format(source).options(**options).load().persist(StorageLevel.MEMORY_AND_DISK)
         try:
             with watched_job(session.sparkContext, on_parts):
                 parts_read = frame.count()
             for row in frame.toLocalIterator():
-                totals.merge(msgspec.json.decode(row["totals"], type=AuditTotals))
+                yield row["totals"]
                 parts_merged += 1
         finally:
             frame.unpersist()
     except (PySparkException, Py4JError) as error:
-        # Py4JError: the JVM failed outside of Python, as on a full disk. Java does not say which disk is full.
-        purpose = "" if out_directory is None else f" (the report was for {out_directory})"
+        # Py4JError: the JVM failed outside of Python, as on a full disk.
         raise failure_of(str(error), purpose) from error
     if parts_merged != parts_read:
         raise SparkReportError(f"the Spark job returned {parts_merged} of {parts_read} parts: run the command again")
-    if out_directory is not None:
-        finish_write_sets(out_directory, parts_read)
-    return _finish(totals, facts, out_directory)
 
 
-def _finish(totals: AuditTotals, facts: AuditFacts, out_directory: str | None) -> AuditReport:
+def _finish(
+    totals: AuditTotals,
+    facts: AuditFacts,
+    out_directory: str | None,
+    held: tuple[InventoryWay, InventoryTotals] | None = None,
+) -> AuditReport:
     report = report_of(totals, facts)
+    if held is not None:
+        way, holdings = held
+        path = None if out_directory is None else os.path.join(os.path.abspath(out_directory), BAD_COPIES_FILE)
+        report = with_inventory(report, holdings, way, path)
     if out_directory is not None:
         from bkctl.spark_reports.audit_files import write_report_files  # noqa: PLC0415
 

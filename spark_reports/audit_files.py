@@ -28,8 +28,7 @@ def write_report_files(directory: str, report: AuditReport) -> None:
     body = msgspec.to_builtins(report)
     for name in TABLES:
         for row in body[name] if isinstance(body[name], list | tuple) else ():
-            if "ledger_id" in row:
-                row["ledger_id"] = str(row["ledger_id"])
+            row |= {each: str(row[each]) for each in ("ledger_id", "first_entry_id", "last_entry_id") if each in row}
     head = {"apiVersion": "bkctl/v1", "kind": "AuditReport"}
     text = msgspec.json.format(msgspec.json.encode(head | body), indent=1) + b"\n"
     write_whole(os.path.join(directory, REPORT_JSON), text)

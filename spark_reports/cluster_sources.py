@@ -28,7 +28,6 @@ from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.marks import ListedMark, list_marks
 from bkctl.runtime.metadata.snapshot.cluster import MarksInFile, find_cluster
 from bkctl.runtime.metadata.uri import parse_metadata_uri
-from bkctl.spark_reports.inventory_source import InventorySource
 from bkctl.spark_reports.rows import schema_of
 from bkctl.spark_reports.write_set_source import (
     ROWS_PER_BATCH,
@@ -62,7 +61,7 @@ MARK_SCHEMA = schema_of(MarkRow)
 
 def register_sources(session: SparkSession) -> None:
     """Register all sources in a session."""
-    for source in (WriteSetSource, AuditSource, BookieSource, MarkSource, InventorySource):
+    for source in (WriteSetSource, AuditSource, BookieSource, MarkSource):
         session.dataSource.register(source)
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, aclosing, contextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from bkctl.runtime.errors import MetadataFormatError
-from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.ledgers.ledgers import FoundLedgers
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.cluster_audit.counter import AuditCounter
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
@@ -18,10 +17,6 @@ from bkctl.spark_reports.live import LOOKUP_BATCH, LiveLookup
 
 if TYPE_CHECKING:
     from bkctl.spark_reports.rows import WriteSetFile
-
-
-FoundLedgers: TypeAlias = AsyncGenerator[tuple[int, Versioned[LedgerMetadata] | MetadataFormatError], None]
-"""Ledgers with their metadata, or the reason why that cannot be read."""
 
 
 async def read_write_sets(found_ledgers: FoundLedgers) -> AsyncGenerator[list[WriteSetRow], None]:

@@ -22,6 +22,8 @@ DATASETS = (WRITE_SETS, *TABLES)
 
 REPORT_JSON = "report.json"
 REPORT_PAGE = "report.html"
+BAD_COPIES_FILE = "bad_copies.jsonl"
+"""What an inventory found, for ``bkctl recover ledger --from-file``; the command writes it."""
 
 
 UNFINISHED_SUFFIX = ".unfinished"

@@ -13,7 +13,9 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     TABLES,
     AuditReport,
     AuditSummary,
+    BadCopyRange,
     ListedLedger,
+    LostRange,
     MisplacedLedger,
     UnderReplicatedLedger,
 )
@@ -31,8 +33,11 @@ _TIME_LIMIT_MS = 253_402_300_800_000
 TITLES = {
     "under_replicated": "Ledgers with missing copies",
     "unreadable": "Ledgers whose metadata cannot be read",
+    "lost_ranges": "Entries without a good copy",
+    "bad_copy_ranges": "Bad copies",
     "losses": "What if these bookies were lost",
     "bookies": "Bookies",
+    "holdings": "What bookies hold",
     "racks": "Racks",
     "groups": "Isolation groups",
     "owners": "Owners",
@@ -45,6 +50,8 @@ TITLES = {
 _NOTES = {
     "losses": "Ledgers that would get into this state, if a bookie or a whole rack were lost in addition to those that "
     "are gone now.",
+    "holdings": "Read copies are proven to be good. Listed ones are in the index of their bookie, which does not prove "
+    "that its entry log has them.",
     "changes": "A ledger that is healed has all copies again, or was deleted.",
 }
 
@@ -52,6 +59,10 @@ _COLUMNS = {
     "under_replicated": (
         *("ledger_id", "replication", "live_copies_min", "expected_copies", "payload_bytes"),
         *("missing_bookies", "owner"),
+    ),
+    "lost_ranges": ("ledger_id", "first_entry_id", "last_entry_id", "entries", "owner"),
+    "bad_copy_ranges": (
+        *("ledger_id", "bookie_id", "copy", "known_by", "first_entry_id", "last_entry_id", "copies", "owner"),
     ),
     "bookies": (
         *("bookie_id", "mode", "rack", "ledgers", "open_ledgers", "under_replicated_write_sets"),
@@ -86,6 +97,13 @@ _HEADINGS = {
     "outside_bookies": "bookies outside of them",
     "outside_ledgers": "ledgers with copies outside",
 }
+
+
+_LEDGER_TABLES = (
+    *("under_replicated", "unreadable", "lost_ranges", "bad_copy_ranges"),
+    *("misplaced", "ack_quorum_one", "oldest_open"),
+)
+"""The tables whose rows are about ledgers."""
 
 
 class PageCell(msgspec.Struct, frozen=True):
@@ -136,7 +154,7 @@ def changes_table(changes: AuditChanges) -> PageTable:
 def ledger_reasons(report: AuditReport) -> list[LedgerReasons]:
     """What the report knows about each ledger in the tables of the page, in the order in which they are there."""
     found: dict[int, list[str]] = {}
-    for name in ("under_replicated", "unreadable", "misplaced", "ack_quorum_one", "oldest_open"):
+    for name in _LEDGER_TABLES:
         for row in _shown_rows(report, name):
             sentences = found.setdefault(row.ledger_id, [])  # type: ignore[attr-defined]
             sentences += [each for each in _reasons(name, row) if each not in sentences]
@@ -148,6 +166,10 @@ def _reasons(name: str, row: object) -> Iterator[str]:
     match row:
         case UnderReplicatedLedger():
             yield from _missing_copies(row)
+        case LostRange():
+            yield f"no bookie has a good copy of entries {row.first_entry_id:,} to {row.last_entry_id:,}"
+        case BadCopyRange():
+            yield f"some of its copies on {row.bookie_id} are {row.copy}"
         case MisplacedLedger():
             yield from _broken_rules(row)
         case ListedLedger():

@@ -47,7 +47,7 @@ from bkctl.runtime.config import ZooKeeperConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.metadata.bookies.bookie_rows import usual_racks_path
 from bkctl.runtime.metadata.budgeted_store import BudgetedStore
-from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.ledgers.ledgers import FoundLedgers, LedgerStore, open_ledger_store
 from bkctl.runtime.metadata.outage import OutageWait
 from bkctl.runtime.metadata.request_budget import share_of_budget
 from bkctl.runtime.metadata.snapshot.cluster import ClusterFile, LedgersInFile, describes_cluster, find_cluster
@@ -60,7 +60,7 @@ from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.verdict import WriteSetRow
-from bkctl.spark_reports.counting import FoundLedgers, count_ledgers, read_write_sets
+from bkctl.spark_reports.counting import count_ledgers, read_write_sets
 from bkctl.spark_reports.live import LiveLookup
 from bkctl.spark_reports.private_directory import private_directory
 from bkctl.spark_reports.rows import WRITE_SET_SCHEMA, write_set_batch
@@ -80,7 +80,7 @@ _CONNECT_MAX_S = 60.0
 
 _NO_FACTS = '{"registrations": {"writable": [], "read_only": []}, "now_ms": 0}'
 
-_TOTALS_SCHEMA = pa.schema([("totals", pa.binary())])
+TOTALS_SCHEMA = pa.schema([("totals", pa.binary())])
 
 
 class SourceSettings(msgspec.Struct, frozen=True):
@@ -182,7 +182,7 @@ class WriteSetSource(DataSource):  # type: ignore[misc]
 class AuditSource(WriteSetSource):
     """``bookkeeper_audit``, see the module docstring."""
 
-    _name, _schema = AUDIT_NAME, _TOTALS_SCHEMA
+    _name, _schema = AUDIT_NAME, TOTALS_SCHEMA
 
     def reader(self, schema: object) -> AuditReader:  # noqa: ARG002  the source has one schema
         """Reader for the executors."""
@@ -287,7 +287,7 @@ class AuditReader(WriteSetReader):
                 part_number=partition.number,
                 lookup=lookup,
             )
-        yield pa.RecordBatch.from_pydict({"totals": [msgspec.json.encode(totals)]}, schema=_TOTALS_SCHEMA)
+        yield pa.RecordBatch.from_pydict({"totals": [msgspec.json.encode(totals)]}, schema=TOTALS_SCHEMA)
 
 
 @asynccontextmanager

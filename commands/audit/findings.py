@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
 import typer
@@ -15,6 +16,8 @@ FINDING_KINDS = (
     "one_rack",
 )  # fmt: skip
 """Counts of ledgers in ``AuditSummary``, the worst first."""
+INVENTORY_KINDS = ("lost_entries", "bad_copies", "unknown_copies")
+"""Counts of entries and copies there, which are known if an inventory was taken."""
 
 FAIL_ON_DEFAULT = "warning"
 SEVERITY_KINDS = {each.value: each for each in (Severity.WARNING, Severity.CRITICAL)}
@@ -35,7 +38,14 @@ def parse_fail_on(text: str) -> tuple[str, ...]:
     """The kinds in the value of ``--fail-on``; InvalidArgumentError."""
     kinds = tuple(kind.strip().replace("-", "_") for kind in text.split(","))
     for kind in kinds:
-        if kind not in SEVERITY_KINDS and kind not in FINDING_KINDS:
-            choices = ", ".join((*SEVERITY_KINDS, *FINDING_KINDS))
+        if kind not in SEVERITY_KINDS and kind not in FINDING_KINDS + INVENTORY_KINDS:
+            choices = ", ".join((*SEVERITY_KINDS, *FINDING_KINDS, *INVENTORY_KINDS))
             raise InvalidArgumentError(f"--fail-on {kind!r}: choose from {choices}")
     return kinds
+
+
+def require_inventory(kinds: Sequence[str], *, has_inventory: bool) -> None:
+    """InvalidArgumentError if a kind is known from an inventory alone, and none was taken."""
+    for kind in kinds:
+        if kind in INVENTORY_KINDS and not has_inventory:
+            raise InvalidArgumentError(f"--fail-on {kind} needs an audit with --inventory")

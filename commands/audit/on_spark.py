@@ -7,17 +7,22 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from bkctl.commands.audit.facts import AuditQuestions, read_facts, with_request
 from bkctl.commands.audit.file import URI_MARK, open_cluster_file
 from bkctl.commands.audit.ledger_progress import LedgerProgress
 from bkctl.commands.context import CommandContext
 from bkctl.commands.event_loop import run_to_end, sigterm_as_error
 from bkctl.commands.session import open_session, require_metadata_uri
+from bkctl.runtime.client.access import require_access
+from bkctl.runtime.config import PlacementConfig
 from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
 from bkctl.runtime.metadata.zookeeper.embedded import find_java
 from bkctl.runtime.optional_packages import require_package
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
+from bkctl.runtime.replication.survey.inventory import InventoryJob, InventoryRequest
 from bkctl.spark_reports.audit import audit_with_spark
 from bkctl.spark_reports.deployment import choose_deployment
 
@@ -35,12 +40,14 @@ def audit_on_spark(
     cores: int | None,
     source: str | None,
     ledgers_root: str | None,
+    inventory: InventoryRequest | None = None,
 ) -> AuditReport:
     """The audit of the ledgers in ZooKeeper, or in the file ``source``, which the executors read."""
     require_package("pyspark", "audit --spark needs PySpark")
     require_package("pyarrow", "audit --spark needs PyArrow")
     find_java("Spark")  # without Java, Spark fails after seconds with a long error
     choose_deployment(master, cores, None, os.environ)  # wrong options are refused before anything is read
+    job = None if inventory is None else _inventory_job(context, inventory)
     with ExitStack() as at_end:
         known, ledgers_count = at_end.enter_context(_known_input(context, request, source, ledgers_root))
 
@@ -66,7 +73,20 @@ def audit_on_spark(
                 on_waiting=lambda: context.console.say(f"waiting for executors of {deployment.master_url}"),
                 on_parts=LedgerProgress(progress, ledgers_count).show_parts if progress.is_shown else None,
                 outage_max_s=context.settings.replication.metadata_outage_max_s,
+                inventory=job,
             )
+
+
+def _inventory_job(context: CommandContext, request: InventoryRequest) -> InventoryJob:
+    """What executors are asked for, if this machine may ask the bookies; AuthenticationRequiredError."""
+    run_to_end(_require_access, context)
+    client = msgspec.structs.replace(context.settings.client, placement=PlacementConfig())  # writers alone need it
+    return InventoryJob(request=request, client=client)
+
+
+async def _require_access(context: CommandContext) -> None:
+    async with open_session(context) as session:
+        await require_access((await session.client()).ports)
 
 
 @contextmanager

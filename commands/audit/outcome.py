@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bkctl.commands.audit.findings import FINDING_KINDS, SEVERITY_KINDS
+from bkctl.commands.audit.findings import FINDING_KINDS, INVENTORY_KINDS, SEVERITY_KINDS
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.rendering import time_text
@@ -42,7 +42,7 @@ def outcome(context: CommandContext, report: AuditReport, kinds: Sequence[str]) 
             f"{counted(summary.not_looked_up, 'ledger')} with findings that miss no copy were not looked up in "
             "ZooKeeper, because there are too many: the report has their state in the file"
         )
-    counts = {kind: getattr(summary, kind) for kind in kinds if kind in FINDING_KINDS}
+    counts = {kind: getattr(summary, kind) for kind in kinds if kind in FINDING_KINDS + INVENTORY_KINDS}
     for kind, count in counts.items():
         if count is None:
             reason = _UNKNOWN.get(kind, _NO_RACKS)

@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 from bkctl.commands.audit.earlier import Compare
-from bkctl.commands.audit.findings import FAIL_ON_DEFAULT, FailOn, parse_fail_on
+from bkctl.commands.audit.findings import FAIL_ON_DEFAULT, FailOn, parse_fail_on, require_inventory
+from bkctl.commands.audit.inventory_options import (
+    BookieRate,
+    InventoryFlags,
+    IsAllEntries,
+    IsInventory,
+    IsRead,
+    ReadRate,
+    SampleSeed,
+    SampleShare,
+)
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
@@ -46,20 +56,33 @@ def audit(
         typer.Option("--what-if", metavar="ID,...", help="Show what the loss of bookies or rack:/PATH would do"),
     ] = None,
     compare: Compare = None,
+    is_inventory: IsInventory = False,
+    is_read: IsRead = False,
+    is_all_entries: IsAllEntries = False,
+    sample: SampleShare = None,
+    seed: SampleSeed = None,
+    rate: ReadRate = None,
+    rate_per_bookie: BookieRate = None,
 ) -> Outcome:
     """Count live copies, and list under-replicated ledgers.
 
-    Copies are counted by metadata and registered bookies; bkctl ledger verify reads the entries. -o csv has one row,
-    and -o name one id, for each ledger that misses copies or cannot be read. Exits with 10 if a finding is a warning or
-    worse.
+    Copies are counted by metadata and registered bookies; with --inventory, also by what bookies list, and with --read
+    by entries that are read. -o csv has one row, and -o name one id, for each ledger that misses copies or cannot be
+    read. Exits with 10 if a finding is a warning or worse.
     """
+    flags = InventoryFlags(is_inventory, is_read, is_all_entries, sample, seed, rate, rate_per_bookie)
+    flags.check()
+    if is_inventory and source is not None:
+        raise InvalidArgumentError("--inventory asks the bookies of now: leave out --from")
     for option, value in (("--cores", cores), ("--master", master)):
         if value is not None and not is_spark:
             raise InvalidArgumentError(f"{option} needs --spark")
     if ledgers_root is not None and source is None:
         raise InvalidArgumentError("--ledgers-root needs --from")
     kinds = parse_fail_on(fail_on)
+    require_inventory(kinds, has_inventory=is_inventory)
     from bkctl.commands.audit.execution import AuditInput, execute  # what it imports takes longer than a help page
 
     spark = (master, cores) if is_spark else None
-    return execute(context, AuditInput(out, spark, source, ledgers_root, tuple(what_if or ()), compare), kinds)
+    given = AuditInput(out, spark, source, ledgers_root, tuple(what_if or ()), compare, flags)
+    return execute(context, given, kinds)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bkctl.commands.audit.earlier import Compare, read_earlier, read_stored
-from bkctl.commands.audit.findings import FAIL_ON_DEFAULT, FailOn, parse_fail_on
+from bkctl.commands.audit.findings import FAIL_ON_DEFAULT, FailOn, parse_fail_on, require_inventory
 from bkctl.commands.audit.outcome import outcome
 from bkctl.commands.audit.tables import PrintedAudit, print_report, require_order
 from bkctl.commands.command import command
@@ -32,6 +32,7 @@ def show(
     kinds = parse_fail_on(fail_on)
     require_order(context.settings)
     report = read_stored(directory)
+    require_inventory(kinds, has_inventory=report.summary.inventory is not None)
     before, path, runs = read_earlier(compare, report.summary.judged_at_ms)
     if before is not None:
         require_comparable(before, report.summary.instance_id, path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated
 
 import msgspec
@@ -23,8 +23,9 @@ from bkctl.runtime.client.access import require_access
 from bkctl.runtime.errors import LedgerNotFoundError
 from bkctl.runtime.metadata.cluster.root import read_instance_id
 from bkctl.runtime.metadata.pipeline import each_of
-from bkctl.runtime.replication.copy.rate import CopyRate
+from bkctl.runtime.replication.copy.rate import CopyRate, SharedPacer
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
+from bkctl.runtime.replication.judge.findings import CopyFinding, copy_findings
 from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
 from bkctl.runtime.replication.judge.ledger_check import CheckTotals, LedgerCheck
 from bkctl.runtime.replication.survey.checker import LedgerChecker
@@ -101,7 +102,7 @@ async def verify(
         with contextlib.ExitStack() as files:
             if findings is not None:
                 instance_id = await _instance_id(session)
-                result.note = files.enter_context(new_findings_file(findings, session.root, instance_id))
+                result.note_bad = files.enter_context(new_findings_file(findings, session.root, instance_id))
             await _verify(context, session, result, named, scope, rate)
     result.checks.sort(key=lambda check: check.ledger_id)
     present = [check for check in result.checks if not check.is_deleted]
@@ -137,13 +138,13 @@ class _Verified:
         self.checks: list[LedgerCheck] = []
         self.totals = CheckTotals()
         self.is_truncated = False
-        self.note: Callable[[LedgerCheck], None] = lambda _: None
+        self.note_bad: Callable[[Iterable[CopyFinding]], None] = lambda _: None
         self._is_all = is_all
 
     def take(self, check: LedgerCheck, totals: CheckTotals) -> None:
         """Receive the result of one ledger."""
         self.totals = totals
-        self.note(check)
+        self.note_bad(copy_findings(check))
         if not self._is_all or not (check.is_clean or check.is_deleted):
             if len(self.checks) < _ROWS_MAX:
                 self.checks.append(check)
@@ -163,8 +164,8 @@ async def _verify(
     client = await session.client()
     await require_access(client.ports)
     live = (await session.registrations.snapshot()).live
-    rate = CopyRate(client.ports.clock, bytes_per_second)
-    checker = LedgerChecker(client.ports, live, context.settings.replication, rate)
+    pacer = SharedPacer(client.ports.clock, CopyRate(client.ports.clock, bytes_per_second))
+    checker = LedgerChecker(client.ports, live, context.settings.replication, pacer)
     ids = each_of(named) if named else client.ports.ledgers.list_ids()
     ledgers_total = len(named)
     with context.console.progress("verifying") as progress:

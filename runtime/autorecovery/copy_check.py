@@ -41,7 +41,7 @@ from bkctl.runtime.metadata.replication.switches import PeriodicCheck, Replicati
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.ports import Clock
 from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.copy.rate import CopyRate
+from bkctl.runtime.replication.copy.rate import CopyRate, SharedPacer
 from bkctl.runtime.replication.copy.reader import BATCH_BYTES
 from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
@@ -82,7 +82,7 @@ class CopyCheck:
         self._switches = ReplicationSwitches(store, ports.ledgers.root)
         self._live_bookies = LiveBookies(ports.registrations, ports.clock)
         self._rate = _BeatingRate(ports.clock, config.check_bytes_per_s)
-        self._checker = LedgerChecker(ports, self._live_bookies, LIMITS, self._rate)
+        self._checker = LedgerChecker(ports, self._live_bookies, LIMITS, SharedPacer(ports.clock, self._rate))
         self._saved_ns = 0
         # One batch of entries may take this long at the rate; each batch is a sign of life.
         slowest_batch_s = 16 * BATCH_BYTES / config.check_bytes_per_s

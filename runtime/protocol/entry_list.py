@@ -17,6 +17,8 @@ from bkctl.storage.ids import INVALID_ENTRY_ID
 
 _HEADER = struct.Struct(">ii56x")
 _GROUP = struct.Struct(">qqii")
+ENTRY_GROUP_BYTES = _GROUP.size
+"""A group on the wire."""
 _VERSION = 0
 _INT32_MAX = 2**31 - 1
 

@@ -80,7 +80,8 @@ def test_no_file_and_no_output_has_a_secret(
         run("config", "show")
         run("tls", "check", exit_code=10)
         run("cluster", "backup", str(tmp_path / "backup.jsonl.gz"))
-        run("audit", "--spark", "--cores", "1", "--out", str(tmp_path / "audit"))
+        inventory = ("--inventory", "--read", "--all-entries", "--fail-on", "unknown_copies,bad_copies")
+        run("audit", "--spark", "--cores", "1", "--out", str(tmp_path / "audit"), *inventory)
         dead = cluster.running[0]
         cluster.kill(dead)
         wait_until(lambda: dead not in cluster.run("bookie", "list", "--state", "writable", "-o", "name").stdout)

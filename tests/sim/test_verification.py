@@ -9,7 +9,7 @@ from bkctl.runtime.ledger.write_set import is_in_write_set
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.copy.rate import CopyRate
+from bkctl.runtime.replication.copy.rate import CopyRate, SharedPacer
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange
@@ -22,7 +22,8 @@ BOOKIES = ["b1", "b2", "b3"]
 
 async def checker(cluster: RepairCluster, bytes_per_second: int | None = None) -> LedgerChecker:
     live = (await cluster.ports.registrations.snapshot()).live
-    return LedgerChecker(cluster.ports, live, ReplicationConfig(), CopyRate(cluster.clock, bytes_per_second))
+    pacer = SharedPacer(cluster.clock, CopyRate(cluster.clock, bytes_per_second))
+    return LedgerChecker(cluster.ports, live, ReplicationConfig(), pacer)
 
 
 def test_only_the_entries_in_the_scope_are_read_and_both_numbers_are_counted() -> None:

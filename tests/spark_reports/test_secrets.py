@@ -10,7 +10,8 @@ import pytest
 
 from bkctl.runtime.config import ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
 from bkctl.runtime.errors import ConfigurationError
-from bkctl.spark_reports.secrets import take_secrets
+from bkctl.runtime.security_config import BookieClientConfig, ClientLoginConfig, ClientTlsConfig
+from bkctl.spark_reports.secrets import take_bookie_secrets, take_secrets
 
 SECRETS = ("digest-sesame", "sasl-sesame", "key-sesame", "store-sesame")
 
@@ -45,6 +46,24 @@ def test_a_login_of_a_jaas_file_is_taken_out_of_it(tmp_path: Path) -> None:
     [(variable, secret)] = secrets.items()
     assert taken.sasl == ZooKeeperSaslConfig(username="bkctl", password=f"env:{variable}")
     assert secret == SECRETS[1]
+
+
+def test_secrets_of_connections_to_bookies_have_names_of_their_own() -> None:
+    zookeeper = ZooKeeperConfig(digest="env:DIGEST")
+    config = BookieClientConfig(
+        tls=ClientTlsConfig(key_password="env:KEY"), sasl=ClientLoginConfig(username="bkctl", password="env:LOGIN")
+    )
+    environment = {"DIGEST": "bkctl:a", "KEY": SECRETS[2], "LOGIN": SECRETS[1]}
+
+    taken, secrets = take_bookie_secrets(config, environment)
+
+    assert not any(secret in repr((taken, secrets)) for secret in SECRETS)
+    assert taken.tls is not None
+    assert taken.sasl is not None
+    names = [(each or "").removeprefix("env:") for each in (taken.sasl.password, taken.tls.key_password)]
+    assert [secrets[name] for name in names] == [SECRETS[1], SECRETS[2]]
+    assert not take_secrets(zookeeper, environment)[1].keys() & secrets.keys()
+    assert take_bookie_secrets(BookieClientConfig(), {}) == (BookieClientConfig(), {})
 
 
 def test_a_secret_that_cannot_be_read_is_named_before_spark_starts() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -48,6 +49,9 @@ WINDOW = ZooKeeperConfig().in_flight_max
 _SUBTREES_ENOUGH = 4096
 _SAMPLE_SIZE = 256
 _CREATOR_TOKEN_FORMAT_MIN = 3
+
+FoundLedgers: TypeAlias = AsyncGenerator[tuple[int, Versioned[LedgerMetadata] | MetadataFormatError], None]
+"""Ledgers with their metadata, or the reason why that cannot be read."""
 
 
 async def open_ledger_store(
@@ -348,9 +352,7 @@ class LedgerStore:
             is_every_node_synced=is_every_node_synced,
         )
 
-    async def read_all(
-        self, subtree: str | None = None, *, window: int = WINDOW
-    ) -> AsyncGenerator[tuple[int, Versioned[LedgerMetadata] | MetadataFormatError], None]:
+    async def read_all(self, subtree: str | None = None, *, window: int = WINDOW) -> FoundLedgers:
         """Every ledger with its metadata, or the reason why that cannot be read; omits deleted ones."""
         ids = self.list_ids(subtree, window=window)
         results = pipelined(ids, self._read_or_reason, window)

@@ -16,6 +16,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, Ma
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.replication.cluster_audit.counter import AGES
 from bkctl.runtime.replication.cluster_audit.tables import (
+    BAD_COPIES,
     NO_OWNER,
     AuditReport,
     BookieReplication,
@@ -44,6 +45,13 @@ from bkctl.runtime.replication.judge.advice import (
     too_few_writable,
     unreadable_metadata,
     waits_for_auditor,
+)
+from bkctl.runtime.replication.judge.copy_advice import (
+    bad_copies,
+    no_good_copy,
+    unknown_copies,
+    unknown_ends,
+    without_lists,
 )
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.severity import OK, Severity
@@ -90,13 +98,21 @@ def audit_verdict(report: AuditReport, findings: Sequence[AuditFinding]) -> Audi
     ledgers = summary.ledgers
     if not ledgers:
         return AuditVerdict(None, "there are no ledgers")
+    if summary.inventory is not None:
+        known = {
+            "read and good": summary.read_copies,
+            "listed": summary.listed_copies,
+            "unknown": summary.unknown_copies,
+        }
+        counts = ", ".join(f"{number:,} {name}" for name, number in known.items() if number)
+        return AuditVerdict(None, f"no copy is known to be bad: {counts}" if counts else "no entries are expected")
     which = "the only ledger has" if ledgers == 1 else f"all {counted(ledgers, 'ledger')} have"
     return AuditVerdict(None, f"{which} every copy")
 
 
 def audit_findings(report: AuditReport) -> list[AuditFinding]:
     """All findings, worst first; among equals in the order in which one should act."""
-    found = [*_missing(report), *_bookies(report), *_awaited(report), *_others(report)]
+    found = [*_missing(report), *_held(report), *_bookies(report), *_awaited(report), *_others(report)]
     return sorted(found, key=lambda each: each.advice.severity, reverse=True)
 
 
@@ -171,6 +187,31 @@ def _missing(report: AuditReport) -> Iterator[AuditFinding]:
     if summary.lost:
         lost = [row for row in unavailable if row.is_lost]
         yield _finding(proven_loss([row.ledger_id for row in lost], summary.lost), summary.lost, lost)
+
+
+def _held(report: AuditReport) -> Iterator[AuditFinding]:
+    """What the inventory found, if one was taken."""
+    summary, rows = report.summary, report.holdings
+    if summary.lost_entry_ledgers:
+        lost = {row.ledger_id: row for row in report.lost_ranges}
+        advice = no_good_copy(summary.lost_entries or 0, list(lost), summary.lost_entry_ledgers)
+        yield _finding(advice, summary.lost_entry_ledgers, lost.values())
+    if summary.bad_copy_ledgers:
+        bad = {row.ledger_id: row for row in report.bad_copy_ranges}
+        kinds = {name.removesuffix("_copies"): sum(getattr(row, name) for row in rows) for name in BAD_COPIES}
+        is_sample = summary.inventory == "sampled"
+        ledgers, file = summary.bad_copy_ledgers, summary.bad_copies_file
+        advice = bad_copies(kinds, list(bad), ledgers, file, is_sample=is_sample)
+        yield _finding(advice, summary.bad_copy_ledgers, bad.values())
+    without = [row for row in rows if row.lists_unanswered and row.unknown_copies and not row.read_copies]
+    if without:
+        yield AuditFinding(
+            without_lists(sum(row.unknown_copies for row in without), [row.bookie_id for row in without])
+        )
+    if unknown := sum(row.unknown_copies for row in rows) - sum(row.unknown_copies for row in without):
+        yield AuditFinding(unknown_copies(unknown, summary.expected_copies or 0))
+    if summary.unknown_ends:
+        yield AuditFinding(unknown_ends(summary.unknown_ends), summary.unknown_ends)
 
 
 def _without_live_copy(report: AuditReport, rows: Sequence[UnderReplicatedLedger], total: int) -> NoLiveCopy:

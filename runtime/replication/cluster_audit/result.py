@@ -10,6 +10,7 @@ import msgspec
 from bkctl.runtime.replication.cluster_audit.counter import AGES, UNKNOWN_AGE
 from bkctl.runtime.replication.cluster_audit.facts import ZOOKEEPER, AuditFacts, KnownBookies
 from bkctl.runtime.replication.cluster_audit.tables import (
+    INVENTORY_FIELDS,
     AuditReport,
     AuditSummary,
     BookieReplication,
@@ -66,6 +67,7 @@ def _summary(totals: AuditTotals, known: KnownBookies, bookies: tuple[BookieRepl
     now = {name: found.pop(f"{name}_now", 0) for name in ("replicated", "empty")}
     counts: dict[str, Any] = dict.fromkeys(AuditSummary.__struct_fields__, 0) | found
     ledgers = sum(counts[state.value] for state in ReplicationState)
+    counts |= dict.fromkeys(INVENTORY_FIELDS)
     if known.facts.ledgers_from != ZOOKEEPER:
         counts |= {f"{name}_as_of_file": counts[name] - count for name, count in now.items()}
         counts["as_of_file"] = ledgers - (counts["looked_up"] - counts["deleted_since"])

@@ -206,6 +206,56 @@ class MisplacedLedger(LedgerHead, frozen=True):
     outside_bookies: tuple[str, ...] = ()
 
 
+class BookieInventory(Sums):
+    """What one bookie holds of the ledgers that the metadata places on it, if an inventory was taken.
+
+    Each expected copy counts in exactly one of the seven fields after ``expected_copies``. ``read_copies`` were read
+    and are good; ``listed_copies`` are in the bookie's list and were not read; ``unknown_copies`` are neither.
+    ``lists_asked``: of how many ledgers its list was needed; ``lists_unanswered``: of how many it gave none, because it
+    did not answer, and is not asked again after that.
+    """
+
+    bookie_id: str
+    ledgers: int = 0
+    expected_copies: int = 0
+    read_copies: int = 0
+    listed_copies: int = 0
+    unknown_copies: int = 0
+    missing_copies: int = 0
+    corrupt_copies: int = 0
+    failed_copies: int = 0
+    different_copies: int = 0
+    lists_asked: int = 0
+    lists_unanswered: int = 0
+
+
+BAD_COPIES = ("missing_copies", "corrupt_copies", "failed_copies", "different_copies")
+"""Fields of ``BookieInventory`` that count bad copies."""
+
+
+class BadCopyRange(LedgerHead, frozen=True):
+    """Bad copies of a ledger on one bookie: those of the entries of this range that it should store.
+
+    ``copy``: "missing", "corrupt", "failed" (the bookie answered with an error) or "different". ``known_by``: "read" or
+    "listed". ``copies`` is smaller than what it should store only if there were too many ranges.
+    """
+
+    bookie_id: str
+    copy: str
+    known_by: str
+    first_entry_id: int
+    last_entry_id: int
+    copies: int
+
+
+class LostRange(LedgerHead, frozen=True):
+    """Entries of which all bookies of the write set answered, and none has a good copy."""
+
+    first_entry_id: int
+    last_entry_id: int
+    entries: int
+
+
 class ListedLedger(LedgerHead, frozen=True):
     """A ledger in a list of examples. ``payload_bytes`` is 0 if it is not closed."""
 
@@ -308,11 +358,35 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     bookies_writable: int
     bookies_read_only: int
     bookies_named_unregistered: int
+    inventory: str | None = None
+    """How the copies are known: "listed", "sampled" or "all_entries". None: no inventory was taken, and the counts that
+    follow are None too."""
+    inventory_ledgers: int | None = None
+    expected_copies: int | None = None
+    """Copies of entries that the metadata places on bookies, up to the proven end of each ledger."""
+    read_copies: int | None = None
+    listed_copies: int | None = None
+    unknown_copies: int | None = None
+    bad_copies: int | None = None
+    """Those that are missing, corrupt, failed or different."""
+    bad_copy_ledgers: int | None = None
+    lost_entries: int | None = None
+    """Entries of which all bookies of the write set answered, and none has a good copy."""
+    lost_entry_ledgers: int | None = None
+    unknown_ends: int | None = None
+    """Ledgers that are not closed and whose last add confirmed is unknown: their last segment was left out."""
+    bytes_read: int | None = None
+    bad_copies_file: str | None = None
+    """The path that the file of bad copies had when it was written; None: there is none."""
 
     @property
     def breaking_racks(self) -> int | None:
         """``too_few_racks``, also of a report of an older bkctl, which knows no groups and no such count."""
         return self.misplaced if self.outside_groups is None else self.too_few_racks
+
+
+INVENTORY_FIELDS = AuditSummary.__struct_fields__[AuditSummary.__struct_fields__.index("inventory") :]
+"""Fields of the summary that are None without an inventory."""
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -341,6 +415,12 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     """At most ``EXAMPLES_MAX``, those with the lowest ids."""
     oldest_open: tuple[ListedLedger, ...] = ()
     """At most ``EXAMPLES_MAX`` ledgers that are not closed, the oldest ones."""
+    holdings: tuple[BookieInventory, ...] = ()
+    """Empty without an inventory, like the next two."""
+    bad_copy_ranges: tuple[BadCopyRange, ...] = ()
+    """At most ``FINDINGS_MAX``, those of the ledgers with the lowest ids."""
+    lost_ranges: tuple[LostRange, ...] = ()
+    """At most ``FINDINGS_MAX``, those of the ledgers with the lowest ids."""
 
     @property
     def is_truncated(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from bkctl.runtime.ports import Clock
 from bkctl.runtime.rate_limit import RateLimit
 
@@ -19,9 +21,10 @@ class CopyRate(RateLimit):
 class SharedPacer:
     """The byte rates of a run: of all copies together, and of each bookie, whose reads and writes count."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, total: CopyRate | None = None) -> None:
+        """``total``: the rate of all together; None: a new one without a limit."""
         self._clock = clock
-        self.total = CopyRate(clock, None)
+        self.total = total or CopyRate(clock, None)
         self._bytes_per_s_per_bookie: int | None = None
         self._bookies: dict[str, CopyRate] = {}
 
@@ -45,6 +48,18 @@ class SharedPacer:
     async def take_read(self, bookie_id: str, size_bytes: int) -> None:
         """Wait until about this much may be read from one bookie to verify its copies. It is no part of the copies."""
         await self._rate_of(bookie_id).take(size_bytes)
+
+    async def take_reads(self, sizes_bytes: Mapping[str, int]) -> None:
+        """Wait until about this much may be read from each of these bookies. It counts in all, too."""
+        await self.total.take(sum(sizes_bytes.values()))
+        for bookie_id, size_bytes in sizes_bytes.items():
+            await self._rate_of(bookie_id).take(size_bytes)
+
+    def correct_reads(self, taken_bytes: Mapping[str, int], real_bytes: Mapping[str, int]) -> None:
+        """Replace estimates that were taken by the real sizes of the same bookies."""
+        for bookie_id, taken in taken_bytes.items():
+            for rate in (self.total, self._rate_of(bookie_id)):
+                rate.correct(taken, real_bytes.get(bookie_id, 0))
 
     def _rates(self, source: str, target: str) -> list[CopyRate]:
         return [self.total, *(self._rate_of(bookie_id) for bookie_id in dict.fromkeys((source, target)))]

@@ -1,4 +1,5 @@
-"""Bad copies in a file: what ``ledger verify --out`` writes and ``recover ledger --from-file`` reads. Pure.
+"""Bad copies in a file, for ``recover ledger --from-file``. ``ledger verify --out`` and
+``audit --inventory --out`` write it. Pure.
 
 JSON lines: a header, a line for each range of bad copies of a ledger on one bookie, and a last line with their number,
 without which the file is incomplete. The format is in docs/formats/bkctl-files.md.
@@ -102,7 +103,7 @@ def decode_findings(lines: Iterable[bytes]) -> tuple[FindingsHeader, tuple[CopyF
 
 def _header(fields: dict[str, Any]) -> FindingsHeader:
     if fields.pop("kind", None) != KIND:
-        raise FindingsFormatError("it was not written by bkctl ledger verify --out")
+        raise FindingsFormatError("it was not written by bkctl ledger verify or bkctl audit --inventory")
     if fields.pop("format", None) != FORMAT:
         raise FindingsFormatError(f"it has another format than {FORMAT}: use the bkctl that wrote it")
     fields.pop("apiVersion", None)

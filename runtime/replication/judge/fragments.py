@@ -162,19 +162,24 @@ def stripe_count(entries: EntryRange, index: int, ensemble_size: int, write_quor
     return rounds * write_quorum_size + tail
 
 
-def stored_entries(metadata: LedgerMetadata, bookie_id: str) -> Iterator[int]:
-    """Ids of the entries of a closed ledger that the bookie should store, ascending."""
+def stored_entries(
+    metadata: LedgerMetadata, bookie_id: str, last_add_confirmed: int = INVALID_ENTRY_ID
+) -> Iterator[int]:
+    """Ids of the entries that the bookie should store, ascending; see ``segment_entries``."""
     for segment_index, segment in enumerate(metadata.segments):
         if bookie_id in segment.ensemble:
-            entries, index = segment_entries(metadata, segment_index), segment.ensemble.index(bookie_id)
+            entries = segment_entries(metadata, segment_index, last_add_confirmed)
+            index = segment.ensemble.index(bookie_id)
             yield from stripe(entries, index, metadata.ensemble_size, metadata.write_quorum_size)
 
 
-def stored_count(metadata: LedgerMetadata, bookie_id: str) -> int:
+def stored_count(metadata: LedgerMetadata, bookie_id: str, last_add_confirmed: int = INVALID_ENTRY_ID) -> int:
     """Number of ``stored_entries``, computed without iteration."""
     sizes = metadata.ensemble_size, metadata.write_quorum_size
     return sum(
-        stripe_count(segment_entries(metadata, segment_index), segment.ensemble.index(bookie_id), *sizes)
+        stripe_count(
+            segment_entries(metadata, segment_index, last_add_confirmed), segment.ensemble.index(bookie_id), *sizes
+        )
         for segment_index, segment in enumerate(metadata.segments)
         if bookie_id in segment.ensemble
     )

@@ -17,7 +17,7 @@ from bkctl.runtime.errors import LedgerNotFoundError
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
-from bkctl.runtime.replication.copy.rate import CopyRate
+from bkctl.runtime.replication.copy.rate import SharedPacer
 from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.judge.bad_copies import (
     InPlacePlan,
@@ -107,8 +107,9 @@ class InPlaceRepair:
         deleted: list[int] = []
         bytes_read = 0
         registrations = await self.outage.outlast(self.ports.registrations.snapshot)
-        rate = CopyRate(self.ports.clock, self.policy.pace.bytes_per_s)
-        checker = LedgerChecker(self.ports, registrations.live, self.policy.config, rate)
+        pace, pacer = self.policy.pace, SharedPacer(self.ports.clock)
+        pacer.change(pace.bytes_per_s, pace.bytes_per_s_per_bookie)
+        checker = LedgerChecker(self.ports, registrations.live, self.policy.config, pacer)
         survey = await self.outage.outlast(lambda: self.ports.placement.survey(registrations.writable))
         forecast = PlacementForecast(survey, (), self.ports.clock.random)
 

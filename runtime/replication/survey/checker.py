@@ -8,7 +8,9 @@ distinguishes missing from unreachable copies.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Container, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterable, Awaitable, Callable, Container, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from bkctl.runtime.client.last_entry import read_last_add_confirmed
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
@@ -16,11 +18,12 @@ from bkctl.runtime.client.reader import ENTRIES_WITHOUT_END_MAX
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGaps
-from bkctl.runtime.replication.copy.rate import CopyRate
+from bkctl.runtime.replication.copy.rate import SharedPacer
 from bkctl.runtime.replication.copy.reader import BATCH_ENTRIES, CopyReader, batch_entries_max, entry_bytes_estimate
 from bkctl.runtime.replication.copy.tasks import for_each_bounded, for_each_leased
 from bkctl.runtime.replication.copy.window import Lease
@@ -46,6 +49,41 @@ _PROOFS_OF_ENTRY = frozenset({CopyState.PRESENT, CopyState.DIFFERENT, CopyState.
 """States of a copy that show that an entry was written."""
 
 
+class SettledFinding(Protocol):
+    """What was found out about a ledger."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether there is nothing that a change of the metadata meanwhile could explain."""
+
+
+FindingT = TypeVar("FindingT", bound=SettledFinding)
+
+
+async def examine_settled(
+    ledgers: LedgerStore,
+    ledger_id: int,
+    examine: Callable[[LedgerMetadata], Awaitable[FindingT]],
+    known: Versioned[LedgerMetadata] | None = None,
+) -> FindingT | None:
+    """Examine a ledger again while its metadata has changed meanwhile and something was found; None: it was deleted.
+
+    ``known``: its metadata, if it has just been read. MetadataFormatError, and errors of the metadata store.
+    """
+    try:
+        versioned = known or await ledgers.read(ledger_id)
+        for rounds_left in range(ROUNDS_MAX, 0, -1):
+            finding = await examine(versioned.value)
+            if finding.is_clean:
+                break
+            version, versioned = versioned.version, await ledgers.read(ledger_id)
+            if versioned.version == version or rounds_left == 1:
+                break
+    except LedgerNotFoundError:
+        return None
+    return finding
+
+
 class LedgerChecker:
     """Checks ledgers; the limits of ``config`` apply to all of them together."""
 
@@ -54,15 +92,15 @@ class LedgerChecker:
         ports: ClientPorts,
         live_bookies: Container[str],
         config: ReplicationConfig,
-        rate: CopyRate | None = None,
+        pacer: SharedPacer | None = None,
     ) -> None:
         """``live_bookies``: registered ones, writable or read-only. Others count as unreachable without a request.
 
-        ``rate`` limits the bytes that are read; None: no limit.
+        ``pacer`` limits the bytes that are read; None: no limit.
         """
         self._ports = ports
         self._config = config
-        self._rate = rate or CopyRate(ports.clock, None)
+        self._pacer = pacer or SharedPacer(ports.clock)
         batches_max = max(1, config.entries_in_flight_max // BATCH_ENTRIES)
         self._copies = CopyReader(ports, config, live_bookies.__contains__, items_max=batches_max)
 
@@ -91,30 +129,21 @@ class LedgerChecker:
         Findings count only if the metadata has not changed since, because a writer or a repair may have moved copies
         meanwhile.
         """
-        check = LedgerCheck(ledger_id=ledger_id, is_deleted=True)
-        version = None
-        for rounds_left in range(ROUNDS_MAX, -1, -1):
-            try:
-                versioned = await self._ports.ledgers.read(ledger_id)
-            except LedgerNotFoundError:
-                return LedgerCheck(ledger_id=ledger_id, is_deleted=True)
-            except MetadataFormatError as error:
-                return LedgerCheck(ledger_id=ledger_id, problem=str(error))
-            if versioned.version == version or not rounds_left:
-                break
-            version = versioned.version
-            check = await self._check_version(ledger_id, versioned, scope)
-            if check.is_clean:
-                break
-        return check
 
-    async def _check_version(
-        self, ledger_id: int, versioned: Versioned[LedgerMetadata], scope: CheckScope
-    ) -> LedgerCheck:
-        metadata = versioned.value
+        def check_now(metadata: LedgerMetadata) -> Awaitable[LedgerCheck]:
+            return self.check_by(ledger_id, metadata, scope)
+
+        try:
+            check = await examine_settled(self._ports.ledgers, ledger_id, check_now)
+        except MetadataFormatError as error:
+            return LedgerCheck(ledger_id=ledger_id, problem=str(error))
+        return LedgerCheck(ledger_id=ledger_id, is_deleted=True) if check is None else check
+
+    async def check_by(self, ledger_id: int, metadata: LedgerMetadata, scope: CheckScope) -> LedgerCheck:
+        """Check one ledger by this metadata; raises nothing."""
         credentials = credentials_of(ledger_id, metadata)
         tally = _CheckCounts(entry_bytes_estimate(metadata))
-        last_entry_id, failure = await self._end_of(metadata, credentials, scope)
+        last_entry_id, failure = await self.end_of(metadata, credentials, scope)
         last_index = len(metadata.segments) - 1
         for segment_index in range(last_index + 1):
             entries = segment_entries(metadata, segment_index, last_entry_id)
@@ -126,7 +155,7 @@ class LedgerChecker:
         problem = _problem_of(metadata, scope, failure, tally)
         return tally.result(ledger_id, metadata.state.name.lower(), max(last_entry_id, tally.last_entry_id), problem)
 
-    async def _end_of(
+    async def end_of(
         self, metadata: LedgerMetadata, credentials: LedgerCredentials, scope: CheckScope
     ) -> tuple[int, BkctlError | None]:
         """The last entry that is certainly part of the ledger, and why it is unknown where the ledger ends, or None."""
@@ -211,12 +240,15 @@ class LedgerChecker:
         is_open: bool,
     ) -> dict[int, dict[str, Copy]]:
         """The copies of some entries, by entry and bookie."""
-        bytes_taken = tally.entry_bytes * sum(map(len, wanted.values()))
-        await self._rate.take(bytes_taken)
+        taken, read = Counter[str](), Counter[str]()
+        for bookie_ids in wanted.values():
+            taken.update(dict.fromkeys(bookie_ids, tally.entry_bytes))
+        await self._pacer.take_reads(taken)
         found = await self._copies.read_each(wanted, credentials)
-        bytes_read = sum(len(copy.body) for copies in found.values() for copy in copies.values())
-        self._rate.correct(bytes_taken, bytes_read)
-        lease.resize(bytes_read)
+        for copies in found.values():
+            read.update({bookie_id: len(copy.body) for bookie_id, copy in copies.items()})
+        self._pacer.correct_reads(taken, read)
+        lease.resize(read.total())
         if is_open:
             await self._ask_late_ones(found, credentials)
         return found

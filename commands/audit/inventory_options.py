@@ -1,0 +1,60 @@
+"""The options of ``bkctl audit --inventory``."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple, TypeAlias
+
+import typer
+
+from bkctl.commands.errors import InvalidArgumentError
+
+SEED_MAX = 2**32 - 1
+
+IsInventory: TypeAlias = Annotated[
+    bool, typer.Option("--inventory", help="Also ask bookies which of these entries they hold")
+]
+IsRead: TypeAlias = Annotated[
+    bool, typer.Option("--read", help="Read the first, last and some other entries of each bookie")
+]
+IsAllEntries: TypeAlias = Annotated[bool, typer.Option("--all-entries", help="With --read: read every entry")]
+SampleShare: TypeAlias = Annotated[
+    str | None, typer.Option("--sample", metavar="PERCENT", help="Read only a share of each ledger, like 1%")
+]
+SampleSeed: TypeAlias = Annotated[
+    int | None, typer.Option("--seed", metavar="N", min=0, max=SEED_MAX, help="Repeat the sample with this seed")
+]
+ReadRate: TypeAlias = Annotated[
+    str | None, typer.Option("--copy-rate", metavar="RATE", help="Read at most this much, like 200MiB/s")
+]
+BookieRate: TypeAlias = Annotated[
+    str | None, typer.Option("--copy-rate-per-bookie", metavar="RATE", help="The same for each bookie")
+]
+
+
+class InventoryFlags(NamedTuple):
+    """Values of the options."""
+
+    is_inventory: bool
+    is_read: bool
+    is_all_entries: bool
+    sample: str | None
+    seed: int | None
+    rate: str | None
+    rate_per_bookie: str | None
+
+    def check(self) -> None:
+        """InvalidArgumentError for an option that would have no effect."""
+        for option, value in (
+            ("--read", self.is_read),
+            ("--copy-rate", self.rate),
+            ("--copy-rate-per-bookie", self.rate_per_bookie),
+        ):
+            if value and not self.is_inventory:
+                raise InvalidArgumentError(f"{option} needs --inventory")
+        for option, value in (("--all-entries", self.is_all_entries), ("--sample", self.sample)):
+            if value and not self.is_read:
+                raise InvalidArgumentError(f"{option} needs --inventory --read")
+        if self.is_all_entries and self.sample is not None:
+            raise InvalidArgumentError("--all-entries reads every entry: leave out --sample")
+        if self.seed is not None and (not self.is_read or self.is_all_entries):
+            raise InvalidArgumentError("--seed needs --inventory --read, and has no effect with --all-entries")

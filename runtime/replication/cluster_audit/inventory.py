@@ -1,0 +1,327 @@
+"""What bookies hold of ledgers, compared with the write sets: of one ledger, and the sums of many. Pure.
+
+A copy is known in one of two ways. It was *read*, and its digest and its equality with the others were checked. Or its
+bookie *listed* it, which comes from the index of the bookie and does not prove that the entry log still has it. A copy
+that was neither read nor listed is unknown, and never counts as good or as missing.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.replication.cluster_audit.tables import (
+    BAD_COPIES,
+    FINDINGS_MAX,
+    AuditReport,
+    BadCopyRange,
+    BookieInventory,
+    LedgerHead,
+    LostRange,
+)
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.findings import CopyFinding
+from bkctl.runtime.replication.judge.fragments import (
+    EntryRange,
+    in_and_out_of,
+    merge_ranges,
+    segment_entries,
+    stripe_count,
+)
+from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
+
+
+class InventoryWay(enum.Enum):
+    """How an inventory knows the copies. The values appear in reports."""
+
+    LISTED = "listed"
+    """Bookies list what they hold."""
+    SAMPLED = "sampled"
+    """They list it, and the first, the last and some other entries are read."""
+    ALL_ENTRIES = "all_entries"
+    """Every copy is read."""
+
+
+LISTED, READ = "listed", "read"
+"""How a bad copy was found: ``BadCopyRange.known_by``."""
+
+MissingByBookie = Mapping[str, tuple[EntryRange, ...] | None]
+"""The copies that a bookie should hold and does not list; None: it gave no list."""
+
+
+class LedgerEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found out about one ledger, up to ``last_entry_id``, its proven end.
+
+    ``missing``: None if no bookie was asked for a list. ``check``: of the entries ``read``; None: none was read.
+    """
+
+    last_entry_id: int
+    missing: MissingByBookie | None = None
+    check: LedgerCheck | None = None
+    read: tuple[EntryRange, ...] = ()
+    problem: str | None = None
+
+
+class LedgerHoldings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the bookies hold of one ledger. ``problem``: why it is unknown where it ends; its last segment is left out.
+
+    ``lost``: entries of which all bookies of the write set answered, and none has a good copy.
+    """
+
+    bookies: tuple[BookieInventory, ...] = ()
+    bad: tuple[BadCopyRange, ...] = ()
+    lost: tuple[LostRange, ...] = ()
+    bytes_read: int = 0
+    problem: str | None = None
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was found that a change of the metadata meanwhile could explain."""
+        return not self.bad and not self.lost and self.problem is None
+
+
+class _Stripes:
+    """The entries that one bookie should store of a ledger, up to its end."""
+
+    def __init__(self, metadata: LedgerMetadata, bookie_id: str, last_entry_id: int) -> None:
+        self._sizes = metadata.ensemble_size, metadata.write_quorum_size
+        self._gap_max = metadata.ensemble_size - metadata.write_quorum_size
+        self._parts = [
+            (segment_entries(metadata, number, last_entry_id), segment.ensemble.index(bookie_id))
+            for number, segment in enumerate(metadata.segments)
+            if bookie_id in segment.ensemble
+        ]
+        self.count = self.count_in(EntryRange(0, last_entry_id))
+
+    def count_in(self, entries: EntryRange) -> int:
+        """How many of these entries it should store."""
+        return sum(
+            stripe_count(
+                EntryRange(
+                    max(entries.first_entry_id, part.first_entry_id), min(entries.last_entry_id, part.last_entry_id)
+                ),
+                index,
+                *self._sizes,
+            )
+            for part, index in self._parts
+        )
+
+    def joined(self, ranges: Sequence[EntryRange]) -> Iterator[EntryRange]:
+        """The ranges, as few as possible: entries between two that only other bookies store do not divide them."""
+        last: EntryRange | None = None
+        for each in ranges:
+            gap = None if last is None else EntryRange(last.last_entry_id + 1, each.first_entry_id - 1)
+            if last is not None and gap is not None and gap.count <= self._gap_max and not self.count_in(gap):
+                last = EntryRange(last.first_entry_id, each.last_entry_id)
+                continue
+            if last is not None:
+                yield last
+            last = each
+        if last is not None:
+            yield last
+
+
+def holdings_of(head: LedgerHead, metadata: LedgerMetadata, found: LedgerEvidence) -> LedgerHoldings:
+    """Compare what was found out about a ledger with what its metadata places on each bookie."""
+    bookies, bad = [], []
+    for bookie_id in sorted({each for segment in metadata.segments for each in segment.ensemble}):
+        stripes = _Stripes(metadata, bookie_id, found.last_entry_id)
+        if not stripes.count:
+            continue
+        row, ranges = _holdings_on(bookie_id, head, stripes, found)
+        bookies.append(row)
+        bad += ranges
+    lost = merge_ranges((*_listed_nowhere(metadata, found), *(() if found.check is None else found.check.lost)))
+    return LedgerHoldings(
+        bookies=tuple(bookies),
+        bad=tuple(bad),
+        lost=tuple(LostRange(*_fields_of(head), each.first_entry_id, each.last_entry_id, each.count) for each in lost),
+        bytes_read=0 if found.check is None else found.check.bytes_read,
+        problem=found.problem,
+    )
+
+
+def _fields_of(head: LedgerHead) -> tuple[int, str, str | None, int | None]:
+    return head.ledger_id, head.ledger_state, head.owner, head.created_ms
+
+
+def _holdings_on(
+    bookie_id: str, head: LedgerHead, stripes: _Stripes, found: LedgerEvidence
+) -> tuple[BookieInventory, list[BadCopyRange]]:
+    """The row of one bookie, and its bad copies."""
+    row = BookieInventory(bookie_id, ledgers=1, expected_copies=stripes.count)
+    bad: list[BadCopyRange] = []
+    read = known = found.read
+    good = sum(map(stripes.count_in, read))
+
+    def note(state: CopyState, ranges: Sequence[EntryRange], copies: int, known_by: str) -> None:
+        name = f"{state.value}_copies"
+        setattr(row, name, getattr(row, name) + copies)
+        for each in stripes.joined(ranges):
+            count = min(copies, stripes.count_in(each))
+            bad.append(
+                BadCopyRange(
+                    *_fields_of(head), bookie_id, state.value, known_by, each.first_entry_id, each.last_entry_id, count
+                )
+            )
+
+    for defect in () if found.check is None else found.check.defects:
+        if defect.bookie_id != bookie_id:
+            continue
+        assert found.check is not None
+        ranges = found.check.ranges_of(defect)
+        asked_for = sum(stripes.count_in(each) for each in in_and_out_of(ranges, read)[0])
+        good -= min(good, asked_for, defect.copies)
+        known = merge_ranges((*known, *ranges))
+        if defect.state is CopyState.UNREACHABLE:
+            row.unknown_copies += defect.copies
+        else:
+            note(defect.state, ranges, defect.copies, READ)
+    row.read_copies = good
+    rest = stripes.count - sum(map(stripes.count_in, known))
+    if found.missing is not None and bookie_id in found.missing:
+        row.lists_asked = 1
+        absent = found.missing[bookie_id]
+        if absent is None:
+            row.lists_unanswered = 1
+        else:
+            _, absent = in_and_out_of(absent, known)
+            if copies := sum(map(stripes.count_in, absent)):
+                note(CopyState.MISSING, absent, copies, LISTED)
+            row.listed_copies = rest - copies
+            rest = 0
+    row.unknown_copies += rest
+    return row, bad
+
+
+def _listed_nowhere(metadata: LedgerMetadata, found: LedgerEvidence) -> Iterator[EntryRange]:
+    """Entries that were not read, and that no bookie of their write set lists, although all gave a list."""
+    missing = found.missing or {}
+    for number, segment in enumerate(metadata.segments):
+        entries = segment_entries(metadata, number, found.last_entry_id)
+        members = dict.fromkeys(segment.ensemble)
+        ends: list[tuple[int, int]] = []
+        for each in itertools.chain.from_iterable(missing.get(bookie_id) or () for bookie_id in members):
+            for inside in in_and_out_of((each,), (entries,))[0]:
+                ends += [(inside.first_entry_id, 1), (inside.last_entry_id + 1, -1)]
+        copies = min(metadata.write_quorum_size, len(members))
+        yield from in_and_out_of(tuple(_covered(sorted(ends), copies)), found.read)[1]
+
+
+def _covered(ends: Iterable[tuple[int, int]], depth_min: int) -> Iterator[EntryRange]:
+    """Entries that are in at least so many ranges. ``ends``: where a range begins (1) or has ended (-1), ascending."""
+    depth, since = 0, 0
+    for entry_id, groups in itertools.groupby(ends, key=lambda end: end[0]):
+        if depth >= depth_min and entry_id > since:
+            yield EntryRange(since, entry_id - 1)
+        depth += sum(change for _, change in groups)
+        since = entry_id
+
+
+# --- of many ledgers ------------------------------------------------------------------------------------------------
+
+
+class InventoryTotals(msgspec.Struct):
+    """The sums over any number of ledgers, which can be merged. Lists may be longer than the limit until ``shorten``.
+
+    ``counts``: by the fields of ``AuditSummary`` with these names.
+    """
+
+    bookies: dict[str, BookieInventory] = {}
+    bad: list[BadCopyRange] = []
+    lost: list[LostRange] = []
+    counts: dict[str, int] = {}
+
+    def add(self, holdings: LedgerHoldings) -> None:
+        """Add one ledger."""
+        self._add_bookies(holdings.bookies)
+        self.bad.extend(holdings.bad)
+        self.lost.extend(holdings.lost)
+        for name, number in (
+            ("inventory_ledgers", 1),
+            ("bad_copy_ledgers", bool(holdings.bad)),
+            ("lost_entry_ledgers", bool(holdings.lost)),
+            ("lost_entries", sum(each.entries for each in holdings.lost)),
+            ("unknown_ends", holdings.problem is not None),
+            ("bytes_read", holdings.bytes_read),
+        ):
+            self._count(name, number)
+        if len(self.bad) + len(self.lost) > 4 * FINDINGS_MAX:
+            self.shorten()
+
+    def merge(self, other: InventoryTotals) -> None:
+        """Add the totals of other ledgers."""
+        self._add_bookies(other.bookies.values())
+        self.bad.extend(other.bad)
+        self.lost.extend(other.lost)
+        for name, number in other.counts.items():
+            self._count(name, number)
+        self.shorten()
+
+    def shorten(self) -> None:
+        """Cut the lists to their limit: the ranges of the ledgers with the lowest ids stay."""
+        self.bad.sort(key=_place)
+        self.lost.sort(key=_place)
+        del self.bad[FINDINGS_MAX:]
+        del self.lost[FINDINGS_MAX:]
+
+    def _add_bookies(self, rows: Iterable[BookieInventory]) -> None:
+        for row in rows:
+            if row.bookie_id in self.bookies:
+                self.bookies[row.bookie_id].add(row)
+            else:
+                self.bookies[row.bookie_id] = row
+
+    def _count(self, name: str, number: int) -> None:
+        self.counts[name] = self.counts.get(name, 0) + number
+
+
+def _place(row: BadCopyRange | LostRange) -> tuple[Any, ...]:
+    bookie_id = row.bookie_id if isinstance(row, BadCopyRange) else ""
+    return row.ledger_id, bookie_id, row.first_entry_id
+
+
+def with_inventory(
+    report: AuditReport, totals: InventoryTotals, way: InventoryWay, bad_copies_file: str | None
+) -> AuditReport:
+    """The report with what bookies hold. ``bad_copies_file``: the path of the file for ``recover ledger``."""
+    totals.shorten()
+    rows = [totals.bookies[each] for each in sorted(totals.bookies)]
+
+    def total(names: Iterable[str]) -> int:
+        return sum(getattr(row, name) for row in rows for name in names)
+
+    counts: dict[str, Any] = {name: total((name,)) for name in _SUMMED}
+    counts |= {name: totals.counts.get(name, 0) for name in _COUNTED} | {"bad_copies": total(BAD_COPIES)}
+    counts |= {"inventory": way.value, "bad_copies_file": bad_copies_file if totals.bad else None}
+    return msgspec.structs.replace(
+        report,
+        summary=msgspec.structs.replace(report.summary, **counts),
+        holdings=tuple(rows),
+        bad_copy_ranges=tuple(totals.bad),
+        lost_ranges=tuple(totals.lost),
+    )
+
+
+_SUMMED = ("expected_copies", "read_copies", "listed_copies", "unknown_copies")
+_COUNTED = (
+    "inventory_ledgers", "bad_copy_ledgers", "lost_entry_ledgers", "lost_entries", "unknown_ends", "bytes_read",
+)  # fmt: skip
+
+
+def findings_of(rows: Iterable[BadCopyRange]) -> Iterator[CopyFinding]:
+    """The bad copies as lines of a file for ``recover ledger``."""
+    for row in rows:
+        yield CopyFinding(
+            ledger_id=row.ledger_id,
+            bookie_id=row.bookie_id,
+            state=CopyState(row.copy),
+            first_entry_id=row.first_entry_id,
+            last_entry_id=row.last_entry_id,
+            copies=row.copies,
+        )

@@ -1,0 +1,66 @@
+"""What an inventory found about copies, and the one command that helps now. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from bkctl.runtime.replication.judge.advice import Advice, these_bookies
+from bkctl.storage.severity import Severity
+from bkctl.storage.words import counted, listed
+
+_IDS_MAX = 10
+_VERIFIABLE = "bkctl audit --inventory --read --all-entries"
+
+
+def no_good_copy(entries: int, ledger_ids: Sequence[int], ledgers: int) -> Advice:
+    """Entries of which every bookie of the write set answered, and none has a good copy."""
+    which = counted(entries, "entry", "entries")
+    names = f" {listed(ledger_ids, total=ledgers)}"
+    sentence = f"{counted(ledgers, 'ledger has', 'ledgers have')} {which} without a good copy on any bookie:{names}"
+    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else None
+    return Advice(Severity.CRITICAL, "entries_without_copy", sentence, command)
+
+
+def bad_copies(
+    copies: Mapping[str, int], ledger_ids: Sequence[int], ledgers: int, file: str | None, *, is_sample: bool
+) -> Advice:
+    """Copies that bookies do not hold, or not as they should. ``copies``: how many, by what is wrong with them.
+
+    ``file``: what ``recover ledger`` can read. ``is_sample``: of most copies it is unknown whether they can be read, so
+    the whole ledgers are to be recovered.
+    """
+    what = ", ".join(f"{number:,} {name}" for name, number in copies.items() if number)
+    total = counted(sum(copies.values()), "bad copy", "bad copies")
+    sentence = f"{counted(ledgers, 'ledger has', 'ledgers have')} {total}: {what}"
+    if is_sample:
+        sentence += "; this was a sample, so others may be bad, too"
+    if file is not None and not is_sample:
+        command = f"bkctl recover ledger --from-file {shlex.quote(file)}"
+    elif ledgers <= _IDS_MAX and ledger_ids:
+        command = f"bkctl recover ledger {' '.join(map(str, ledger_ids))}"
+    else:
+        command = f"{_VERIFIABLE} --out DIR"
+    return Advice(Severity.WARNING, "bad_copies", sentence, command)
+
+
+def without_lists(copies: int, bookie_ids: Sequence[str]) -> Advice:
+    """Bookies that list nothing, so that nothing is known about their copies."""
+    sentence = (
+        f"{counted(copies, 'copy is', 'copies are')} unknown: {these_bookies(bookie_ids, 'gives', 'give')} no list of "
+        "entries, as Java's DbLedgerStorage never does; read them"
+    )
+    return Advice(Severity.WARNING, "no_lists", sentence, "bkctl audit --inventory --read")
+
+
+def unknown_copies(copies: int, expected: int) -> Advice:
+    """Copies that were neither read nor listed."""
+    verb = "is" if copies == 1 else "are"
+    sentence = f"{copies:,} of {counted(expected, 'copy', 'copies')} {verb} unknown: neither read nor listed"
+    return Advice(Severity.INFORMATION, "unknown_copies", sentence, _VERIFIABLE)
+
+
+def unknown_ends(ledgers: int) -> Advice:
+    """Ledgers that are not closed, and of which too few bookies answered to say which entries they have."""
+    sentence = f"the last segment of {counted(ledgers, 'open ledger')} was left out: too few bookies say where it ends"
+    return Advice(Severity.INFORMATION, "unknown_ends", sentence)

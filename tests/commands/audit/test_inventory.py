@@ -1,0 +1,174 @@
+"""``bkctl audit --inventory`` against real bookies, one of which lost entries while it was stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands.test_cluster_walk import succeed
+from tests.commands.test_recover_ledger import forget
+from tests.processes import BookieProcess, Cluster, run_bkctl
+
+pytestmark = pytest.mark.cluster
+
+OK, USAGE, FINDINGS = 0, 2, 10
+STRIPED, WHOLE = 40, 20
+READ_ALL = ("--inventory", "--read", "--all-entries")
+OF_THE_RUN = {"seconds": 0, "judged_at": "", "out": None, "bad_copies_file": None, "findings": []}
+
+
+def write(cluster: Cluster, entries: int, write_quorum: int) -> str:
+    arguments = ("--entries", str(entries), "-E", "3", "-W", str(write_quorum))
+    written: str = succeed(cluster, "ledger", "write-test", *arguments).json()["items"][0]["ledger_id"]
+    return written
+
+
+def remove_oldest_log(bookie: BookieProcess) -> None:
+    """Delete the entry log of a stopped bookie that has the entries of its first run."""
+    logs = Path(bookie.directory, "ledgers", "current").glob("*.log")
+    min(logs, key=lambda log: int(log.stem, 16)).unlink()
+
+
+def holdings(report: dict[str, Any], name: str) -> dict[str, int]:
+    """A count of each bookie that is not 0."""
+    return {row["bookie_id"]: row[name] for row in report["holdings"] if row[name]}
+
+
+@pytest.fixture
+def damaged(cluster: Cluster) -> tuple[Cluster, BookieProcess, str]:
+    """Three bookies with a striped ledger and a whole one; the log of one bookie that had the first is gone."""
+    ledger_id = write(cluster, STRIPED, 2)
+    cluster.down()
+    cluster.up(3)
+    write(cluster, WHOLE, 3)
+    cluster.down()
+    victim = cluster.bookies[0]
+    remove_oldest_log(victim)
+    cluster.up(3)
+    return cluster, victim, ledger_id
+
+
+def test_a_lost_log_is_found_by_reading_and_its_copies_are_restored(
+    damaged: tuple[Cluster, BookieProcess, str], tmp_path: Path
+) -> None:
+    cluster, victim, ledger_id = damaged
+    out = tmp_path / "report"
+    assert "all 2 ledgers have every copy" in succeed(cluster, "audit", "-o", "table").stdout
+
+    listed = succeed(cluster, "audit", "--inventory").json()
+    assert (listed["listed_copies"], listed["read_copies"], listed["bad_copies"]) == (2 * STRIPED + 3 * WHOLE, 0, 0)
+    sampled = cluster.run("audit", "--inventory", "--read")
+    counts = [sampled.json()[f"{name}_copies"] for name in ("read", "listed", "bad", "unknown")]
+    assert (sampled.exit_code, sum(counts), counts[3]) == (FINDINGS, 2 * STRIPED + 3 * WHOLE, 0)
+    assert all(counts[:3])
+    (finding,) = sampled.json()["findings"]
+    assert (finding["command"], "this was a sample" in finding["finding"]) == (
+        f"bkctl recover ledger {ledger_id}",
+        True,
+    )
+
+    plain = cluster.run("audit", *READ_ALL, "--out", str(out))
+
+    report = plain.json()
+    lost = succeed(cluster, "ledger", "show", ledger_id).json()
+    index = lost["ensembles"][0]["ensemble"].index(victim.id)
+    entry_ids = [each for each in range(STRIPED) if index in {each % 3, (each + 1) % 3}]
+    assert (plain.exit_code, report["severity"], report["bad_copies"]) == (FINDINGS, "warning", len(entry_ids))
+    assert holdings(report, "failed_copies") == {victim.id: len(entry_ids)}
+    assert sum(holdings(report, "read_copies").values()) == 2 * STRIPED + 3 * WHOLE - len(entry_ids)
+    (found,) = report["bad_copy_ranges"]
+    assert (found["ledger_id"], found["bookie_id"], found["copy"]) == (ledger_id, victim.id, "failed")
+    assert (found["known_by"], found["copies"]) == ("read", len(entry_ids))
+    assert (found["first_entry_id"], found["last_entry_id"]) == (str(entry_ids[0]), str(entry_ids[-1]))
+    file = str(out / "bad_copies.jsonl")
+    assert [each["command"] for each in report["findings"]] == [f"bkctl recover ledger --from-file {file}"]
+    names = cluster.run("audit", *READ_ALL, "-o", "name").stdout.split()
+    shown = cluster.run("audit", "show", str(out))
+    assert (names, shown.exit_code, shown.json()["bad_copies"]) == ([ledger_id], FINDINGS, len(entry_ids))
+    assert f"some of its copies on {victim.id} are failed" in (out / "report.html").read_text()
+
+    repaired = succeed(cluster, "recover", "ledger", "--from-file", file, "--yes").json()
+
+    assert (repaired["copies_written"], repaired["copies_left"]) == (len(entry_ids), 0)
+    again = succeed(cluster, "audit", *READ_ALL).json()
+    assert (again["bad_copies"], again["read_copies"]) == (0, 2 * STRIPED + 3 * WHOLE)
+    assert again["verdict"] == f"no copy is known to be bad: {2 * STRIPED + 3 * WHOLE} read and good"
+
+
+@pytest.mark.battery
+def test_executors_find_the_same(damaged: tuple[Cluster, BookieProcess, str], tmp_path: Path) -> None:
+    cluster, _, _ = damaged
+    out = tmp_path / "report"
+    plain = cluster.run("audit", *READ_ALL)
+
+    spark = cluster.run("audit", "--spark", "--cores", "2", *READ_ALL, "--copy-rate", "10MiB/s", "--out", str(out))
+
+    assert (plain.exit_code, spark.exit_code) == (FINDINGS, FINDINGS), spark.stderr
+    assert plain.json() | OF_THE_RUN == spark.json() | OF_THE_RUN
+    lines = (out / "bad_copies.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["findings"] == len(spark.json()["bad_copy_ranges"])
+    assert {"holdings", "bad_copy_ranges", "lost_ranges"} <= {path.name for path in out.iterdir()}
+
+
+def test_adds_that_no_bookie_lists_are_found_without_reading(cluster: Cluster) -> None:
+    ledger_id = write(cluster, 9, 3)
+    cluster.down()
+    for bookie in cluster.bookies:
+        forget(bookie, int(ledger_id), 3, 4)
+    forget(cluster.bookies[0], int(ledger_id), 7)
+    cluster.up(3)
+
+    result = cluster.run("audit", "--inventory")
+
+    report = result.json()
+    assert (result.exit_code, report["severity"], report["bad_copies"]) == (FINDINGS, "critical", 7)
+    assert (report["lost_entries"], report["lost_entry_ledgers"]) == (2, 1)
+    (lost,) = report["lost_ranges"]
+    assert (lost["ledger_id"], lost["first_entry_id"], lost["last_entry_id"]) == (ledger_id, "3", "4")
+    ranges = {
+        (row["bookie_id"], row["first_entry_id"], row["last_entry_id"], row["known_by"], row["copy"])
+        for row in report["bad_copy_ranges"]
+    }
+    assert ranges == {
+        *((bookie.id, "3", "4", "listed", "missing") for bookie in cluster.bookies),
+        (cluster.bookies[0].id, "7", "7", "listed", "missing"),
+    }
+    assert [each["part"] for each in report["findings"]] == ["entries_without_copy", "bad_copies"]
+    unread = cluster.run("audit", "--inventory", "--fail-on", "unavailable")
+    assert unread.exit_code == OK
+
+
+def test_copies_of_a_bookie_that_is_down_are_unknown(cluster: Cluster) -> None:
+    write(cluster, 9, 3)
+    down = cluster.bookies[2].id
+    cluster.stop_bookie(down)
+
+    for options in (("--inventory",), READ_ALL):
+        report = cluster.run("audit", *options).json()
+
+        assert (report["unknown_copies"], report["bad_copies"]) == (9, 0)
+        assert holdings(report, "unknown_copies") == {down: 9}
+    assert cluster.run("audit", "--inventory", "--fail-on", "unknown_copies").exit_code == FINDINGS
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--read",), "--read needs --inventory"),
+        (("--inventory", "--all-entries"), "--all-entries needs --inventory --read"),
+        (("--inventory", "--sample", "1%"), "--sample needs --inventory --read"),
+        ((*READ_ALL, "--sample", "1%"), "leave out --sample"),
+        ((*READ_ALL, "--seed", "1"), "--seed needs --inventory --read"),
+        (("--copy-rate", "1MiB/s"), "--copy-rate needs --inventory"),
+        (("--inventory", "--from", "snapshot.0"), "--inventory asks the bookies of now"),
+        (("--fail-on", "bad_copies"), "--fail-on bad_copies needs an audit with --inventory"),
+    ],
+)
+def test_options_without_effect_are_refused(options: tuple[str, ...], reason: str) -> None:
+    refused = run_bkctl("audit", *options, "--metadata-uri", "zk+hierarchical://127.0.0.1:1/ledgers")
+
+    assert (refused.exit_code, refused.stdout) == (USAGE, "")
+    assert reason in refused.stderr

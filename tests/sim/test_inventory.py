@@ -1,0 +1,125 @@
+"""An inventory asks each bookie for few lists, keeps its rates, and finds nothing that a change explains."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.metadata.ledgers.ledgers import FoundLedgers
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.cluster_audit.inventory import InventoryTotals, InventoryWay
+from bkctl.runtime.replication.policy import CopyPace
+from bkctl.runtime.replication.survey.inventory import CopyInventory, InventoryRequest
+from tests.runtime.replication.samples import ledger
+from tests.sim.bookies import BookieRequest
+from tests.sim.repair_cluster import RepairCluster, simulate
+
+BOOKIES = ["b1", "b2", "b3"]
+CLOSED = ledger({0: BOOKIES}, 3, 2, last_entry_id=9, length=100)
+
+
+async def inventory(
+    cluster: RepairCluster, way: InventoryWay = InventoryWay.LISTED, rate_per_bookie: int | None = None
+) -> InventoryTotals:
+    live = (await cluster.ports.registrations.snapshot()).live
+    request = InventoryRequest(way=way, pace=CopyPace(bytes_per_s_per_bookie=rate_per_bookie))
+    return await CopyInventory(cluster.ports, live, request).take([cluster.ports.ledgers.read_all()])
+
+
+def count(totals: InventoryTotals, name: str) -> dict[str, int]:
+    return {bookie_id: getattr(row, name) for bookie_id, row in totals.bookies.items() if getattr(row, name)}
+
+
+def test_a_bookie_that_never_answers_is_asked_for_one_list() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        for _ in range(20):
+            await cluster.store(CLOSED)
+        cluster.refuse("list", "b2", Status.TIMEOUT)
+
+        totals = await inventory(cluster)
+
+        assert [len(cluster.asked(each, "list")) for each in BOOKIES] == [20, 1, 20]
+        assert count(totals, "unknown_copies") == {"b2": 200}
+        assert count(totals, "listed_copies") == {"b1": 200, "b3": 200}
+        assert (count(totals, "missing_copies"), totals.bad) == ({}, [])
+
+    simulate(scenario)
+
+
+def test_a_bookie_that_does_not_know_a_ledger_misses_all_of_it() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        await cluster.store(CLOSED, holes=["b3"])
+
+        totals = await inventory(cluster)
+
+        assert count(totals, "missing_copies") == {"b3": 10}
+        assert [(each.bookie_id, each.first_entry_id, each.last_entry_id) for each in totals.bad] == [("b3", 0, 9)]
+
+    simulate(scenario)
+
+
+def test_copies_that_moved_meanwhile_are_not_missing() -> None:
+    """The metadata was read before a repair named another bookie; the old one has deleted its copies since."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES, "b4")
+        ledger_id = await cluster.store(CLOSED)
+        old = await cluster.ports.ledgers.read(ledger_id)
+        cluster.copies["b4"] = {ledger_id: cluster.copies["b3"].pop(ledger_id)}
+        (segment,) = old.value.segments
+        segment = msgspec.structs.replace(segment, ensemble=("b1", "b2", "b4"))
+        moved = msgspec.structs.replace(old.value, segments=(segment,))
+        await cluster.ports.ledgers.write(ledger_id, moved, old.version)
+
+        async def read_before() -> FoundLedgers:
+            yield ledger_id, old
+
+        live = (await cluster.ports.registrations.snapshot()).live
+        listing = CopyInventory(cluster.ports, live, InventoryRequest(way=InventoryWay.LISTED))
+        totals = await listing.take([read_before()])
+
+        assert (totals.bad, count(totals, "listed_copies")) == ([], {"b1": 10, "b2": 10, "b4": 10})
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("way", [InventoryWay.LISTED, InventoryWay.ALL_ENTRIES])
+def test_an_open_ledger_is_examined_to_its_confirmed_end_and_late_adds_are_awaited(way: InventoryWay) -> None:
+    open_ledger: LedgerMetadata = ledger({0: BOOKIES}, 3, 2, state=LedgerState.OPEN)
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledger_id = await cluster.store(open_ledger, entries=8)  # the last add confirmed is 6
+        late = cluster.copies["b2"][ledger_id].pop(5)
+
+        def deliver(request: BookieRequest) -> None:
+            if request.bookie_id == "b2" and cluster.clock.monotonic_ns() - began_ns > 0.9e9:
+                cluster.copies["b2"][ledger_id][5] = late
+
+        began_ns = cluster.clock.monotonic_ns()
+        cluster.rules.append(deliver)
+
+        totals = await inventory(cluster, way)
+
+        name = "listed_copies" if way is InventoryWay.LISTED else "read_copies"
+        assert (totals.bad, count(totals, name)) == ([], dict.fromkeys(BOOKIES, 7))
+
+    simulate(scenario)
+
+
+def test_the_rate_of_each_bookie_is_kept_by_reads_and_lists() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        for _ in range(20):
+            await cluster.store(ledger({0: BOOKIES}, 3, 2, last_entry_id=99, length=10))
+        for way, bytes_of_each in ((InventoryWay.LISTED, 20 * 1024), (InventoryWay.ALL_ENTRIES, None)):
+            began_ns = cluster.clock.monotonic_ns()
+            totals = await inventory(cluster, way, 5000)
+            seconds = (cluster.clock.monotonic_ns() - began_ns) / 1e9
+            expected = bytes_of_each or totals.counts["bytes_read"] / 3
+            assert expected / seconds == pytest.approx(5000, rel=0.15)
+
+    simulate(scenario)
