@@ -15,6 +15,7 @@ from bkctl.runtime.net.bookie_security import (
     AUTH_MESSAGES_MAX,
     HANDSHAKE_BYTES,
     HANDSHAKE_S_MAX,
+    HANDSHAKES_MAX,
     TOKEN_BYTES_MAX,
     BookieSecurity,
     ProtectionFailure,
@@ -63,7 +64,7 @@ class SecuredConnection(ServerConnection):
         self._is_admitted = self._has_logged_in and not security.is_tls_required
         self._is_refused = False
         self._is_refusal_logged = False
-        self._has_left_room = True
+        self._has_handshake_memory = False
         self._early_auth: AuthCall | None = None
         self._early_wait: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -151,10 +152,10 @@ class SecuredConnection(ServerConnection):
             self._end_handshake(ProtectionFailure.PROTOCOL, "it sent START_TLS twice")
         elif self._queue.is_blocked:
             self._end_handshake(ProtectionFailure.PROTOCOL, "it sent START_TLS and does not read earlier responses")
-        elif (reason := self._security.room.enter(self.address)) is not None:
-            self._end_handshake(ProtectionFailure.LIMIT, reason)
         else:
-            self._has_left_room = False
+            if (replaced := self._security.handshakes.enter(self)) is not None:
+                replaced.give_way()
+            self._has_handshake_memory = True
             self._stop_early_wait()
             self._begin_request(HANDSHAKE_BYTES)
             transport.write(self._codec.encode(call, Status.OK))
@@ -200,7 +201,7 @@ class SecuredConnection(ServerConnection):
             self._end_handshake(_failure(error), str(error))
             self.connection_lost(None)  # the transport calls it only after a handshake
             return
-        self._leave_room()
+        self._leave_handshakes()
         self._stop_deadline()
         self._security.measures.handshakes_count += 1
         self._transport, self._step = secured, _Step.TLS
@@ -301,6 +302,10 @@ class SecuredConnection(ServerConnection):
             self._is_refused = True
             self.abort()
 
+    def give_way(self) -> None:
+        """End the handshake: another one takes its place."""
+        self._end_handshake(ProtectionFailure.LIMIT, f"{HANDSHAKES_MAX} other handshakes are in progress, the maximum")
+
     def _end_handshake(self, failure: ProtectionFailure, reason: str) -> None:
         self._note_failed_handshake(failure, reason)
         self.abort()
@@ -311,7 +316,7 @@ class SecuredConnection(ServerConnection):
             self._is_refused = True
             self._security.measures.failed_handshakes[failure] += 1
             self._shared.log.report(f"TLS handshake with {self.peer} failed", reason)
-        self._leave_room()
+        self._leave_handshakes()
 
     def _note_failed_login(self, failure: ProtectionFailure, reason: str) -> None:
         self._security.measures.failed_logins[failure] += 1
@@ -327,10 +332,10 @@ class SecuredConnection(ServerConnection):
                 reason = "the role of its certificate is not in authorized_roles"
             self._shared.log.report(f"request from {self.peer} refused", reason)
 
-    def _leave_room(self) -> None:
-        if not self._has_left_room:
-            self._has_left_room = True
-            self._security.room.leave(self.address)
+    def _leave_handshakes(self) -> None:
+        self._security.handshakes.leave(self)
+        if self._has_handshake_memory:
+            self._has_handshake_memory = False
             self._end_request(HANDSHAKE_BYTES)
 
 

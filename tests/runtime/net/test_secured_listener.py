@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bkctl.runtime.net.bookie_security import AUTH_MESSAGES_MAX, BookieSecurity, ProtectionFailure
+from bkctl.runtime.net.bookie_security import AUTH_MESSAGES_MAX, HANDSHAKES_MAX, BookieSecurity, ProtectionFailure
 from bkctl.runtime.protocol.bookkeeper_wire_pb2 import (
     AUTH,
     READ_ENTRY,
@@ -271,23 +271,24 @@ async def test_a_login_has_a_limit_of_messages_and_of_bytes(server: Server) -> N
         assert measures.failed_logins == {ProtectionFailure.LIMIT: 1, ProtectionFailure.REFUSED: 1}
 
 
-async def test_one_client_cannot_take_all_handshakes(server: Server) -> None:
+@pytest.mark.parametrize("addresses", [1, 200])
+async def test_clients_that_only_begin_handshakes_take_no_place_from_others(server: Server, addresses: int) -> None:
     async with served(server, tls_only(server)), contextlib.AsyncExitStack() as open_peers:
-        refused = False
-        for _ in range(200):
-            peer = await open_peers.enter_async_context(peer_of(server))
+        peers = []
+        for number in range(HANDSHAKES_MAX + 100):
+            peer = await open_peers.enter_async_context(peer_of(server, f"127.0.1.{1 + number % addresses}"))
             peer.send(encode_start_tls_request())
-            try:
-                await peer.answer()
-            except ConnectionError:
-                refused = True
-                break
-        assert refused
-        assert server.security.measures.failed_handshakes[ProtectionFailure.LIMIT] == 1
-        async with peer_of(server, "127.0.0.2") as other:
+            assert (await peer.answer()).status == OK
+            peers.append(peer)
+        async with peer_of(server) as other:
             await other.start_tls()
             other.send(read())
             assert (await other.answer()).status == ENOLEDGER
+        for peer in peers[:101]:
+            assert await peer.is_closed()
+        measures = server.security.measures
+        assert measures.failed_handshakes == {ProtectionFailure.LIMIT: 101}
+        assert measures.handshakes_count == 1
 
 
 async def test_a_handshake_that_is_cut_at_any_byte_leaves_nothing_behind(server: Server) -> None:
