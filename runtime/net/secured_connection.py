@@ -133,7 +133,11 @@ class SecuredConnection(ServerConnection):
             super()._shake_hands(call)
 
     def _standing(self) -> Standing | None:
-        return None if self._step in _SHAKING else super()._standing()  # a handshake has its own deadline
+        if self._step in _SHAKING:
+            return None  # a handshake has its own deadline
+        if not self._is_admitted:
+            return Standing("has not done what this bookie requires: TLS, a login or a certificate with a role", 0, 0)
+        return super()._standing()
 
     def _may_read(self) -> bool:
         return self._step is not _Step.UPGRADING and super()._may_read()

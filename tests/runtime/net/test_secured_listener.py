@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bkctl.runtime.net.bookie_security import AUTH_MESSAGES_MAX, HANDSHAKES_MAX, BookieSecurity, ProtectionFailure
+from bkctl.runtime.net.server_connection import ListenerLimits
 from bkctl.runtime.protocol.bookkeeper_wire_pb2 import (
     AUTH,
     READ_ENTRY,
@@ -269,6 +270,28 @@ async def test_a_login_has_a_limit_of_messages_and_of_bytes(server: Server) -> N
             assert await peer.is_closed()
         measures = server.security.measures
         assert measures.failed_logins == {ProtectionFailure.LIMIT: 1, ProtectionFailure.REFUSED: 1}
+
+
+async def test_a_connection_without_the_login_tls_or_role_that_is_required_is_ended(server: Server) -> None:
+    limits = ListenerLimits(stall_s_max=2)
+    async with served(server, with_login(server), limits), peer_of(server) as good:
+        assert (await log_in(good)).status == OK
+        async with peer_of(server) as idle, peer_of(server) as in_tls, peer_of(server) as asking:
+            await in_tls.start_tls()
+            asking.send(read())
+            assert (await asking.answer()).status == EUA
+            for peer in (idle, in_tls, asking):
+                assert await peer.is_closed()
+        good.send(read())
+        assert (await good.answer()).status == ENOLEDGER
+    async with served(server, required(server), limits), peer_of(server) as plain:
+        assert await plain.is_closed()
+    async with served(server, with_roles(server), limits), peer_of(server) as reader, peer_of(server) as writer:
+        await writer.start_tls("writer")
+        await reader.start_tls("reader")
+        assert await reader.is_closed()
+        writer.send(read())
+        assert (await writer.answer()).status == ENOLEDGER
 
 
 @pytest.mark.parametrize("addresses", [1, 200])
