@@ -26,7 +26,7 @@ from bkctl.runtime.net.tls_upgrade import pass_on
 from bkctl.runtime.protocol.codec import handshake_answer
 from bkctl.runtime.protocol.messages import AuthAnswer, AuthCall, HandshakeCall, RefusedCall, StartTlsCall
 from bkctl.runtime.protocol.status import Status
-from bkctl.runtime.security.alerting_context import AlertingContext, AlertRoute
+from bkctl.runtime.security.alerting_context import route_alert
 from bkctl.runtime.security.exchange import PLUGIN, BookieExchange
 
 _TLS_HANDSHAKE: Final = 0x16
@@ -185,11 +185,7 @@ class SecuredConnection(ServerConnection):
         if transport is None or contexts is None:
             return
         context = contexts.current()
-        if isinstance(context, AlertingContext):
-            # The TLS protocol takes its state from the context: asyncio's in start_tls, uvloop's in its first callback.
-            route = AlertRoute(transport.write)
-            context.announce(route)
-            self._loop.call_soon(context.announce, route)
+        route_alert(context, self._loop, transport.write)
         try:
             secured = await self._loop.start_tls(
                 transport,

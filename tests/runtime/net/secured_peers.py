@@ -83,9 +83,7 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def served(
-    server: Server, security: BookieSecurity, limits: ListenerLimits = _DEFAULTS
-) -> AsyncIterator[None]:
+async def served(server: Server, security: BookieSecurity, limits: ListenerLimits = _DEFAULTS) -> AsyncIterator[None]:
     server.listener = BookieListener(limits, security=security)
     server.port = await server.listener.open(listen_tcp, LOOPBACK, 0)
     server.listener.serve(EmptyBookie())
