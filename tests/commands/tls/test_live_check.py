@@ -171,4 +171,18 @@ def test_a_jks_file_of_java_ends_a_command_with_the_line_that_converts_it(metada
         sentence = refused.stderr.splitlines()[-1]
         assert f"{store} is a JKS file" in sentence
         assert f"keytool -importkeystore -srckeystore {store} " in sentence
-        assert sentence.endswith("and ca_type to PKCS12")
+        assert "then set clientTrustStore to " in sentence
+        assert sentence.endswith("and clientTrustStoreType to PKCS12")
+    password.write_text("another")
+    words = ("-genkeypair", "-alias", "a", "-keyalg", "EC", "-dname", "CN=a", "-storetype", "PKCS12")
+    store.unlink()
+    subprocess.run([keytool, *words, *passwords], check=True, capture_output=True)
+    conf.write_text(conf.read_text().replace("=JKS", "=PKCS12"))
+    refused = run_bkctl("bookie", "sanity", "b1:3181", "--conf", str(conf), BKCTL_METADATA_URI=metadata_uri)
+    assert (refused.exit_code, "check clientTrustStorePasswordPath" in refused.stderr) == (13, True), refused.stderr
+    refused = run_bkctl(
+        *("bookie", "sanity", "b1:3181", "--conf", str(conf)),
+        BKCTL_METADATA_URI=metadata_uri,
+        BKCTL_BOOKIE_CLIENT_TLS_CA_FILE=str(store),
+    )
+    assert (refused.exit_code, "check ca_password" in refused.stderr) == (13, True), refused.stderr
