@@ -275,7 +275,7 @@ def test_ledgers_whose_only_target_restarts_are_tried_again_at_the_end() -> None
     simulate(scenario)
 
 
-def test_a_target_that_does_not_return_is_tried_once_more() -> None:
+def test_a_target_that_does_not_return_is_tried_twice() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start("a", mode=BookieMode.READ_ONLY)
         await cluster.start("t")

@@ -20,7 +20,7 @@ from bkctl.runtime.replication.turn.task import LedgerTask
 class LedgerQueue:
     """Gives out each ledger, and a locked one again until ``lock_wait_s`` has passed and nothing else is left to do.
 
-    One whose targets all failed is given out once more, at the end and after ``registration_wait_s``.
+    One whose targets all failed is given out a second time, at the end and after ``registration_wait_s``.
     Iterate over it once, and call ``finish`` for each ledger that it gave out.
     """
 
