@@ -34,6 +34,7 @@ _SUITE: Final = re.compile(
     r"_(?P<hash>SHA[0-9]*)"
 )
 _SUITE_OF_TLS_1_3: Final = re.compile(r"TLS_(AES_[0-9]+_\w+|CHACHA20_POLY1305)_SHA[0-9]+")
+_STORE_KEY: Final = re.compile(r"\b(?:client|tls)(?:Trust|Key)Store(?=\)?$)")
 
 _CLIENT: Final = ("bookie_client",)
 _BOOKIE: Final = ("bookie",)
@@ -90,6 +91,15 @@ def bookie_security(conf: JavaConf) -> Givens:
             saslJaasClientAllowedIds="allowed_ids",
         )
     return givens
+
+
+def with_store_keys(values: Givens) -> Givens:
+    """Values of all sources, with the key of each store that a Java file gives: errors about it name this key."""
+    keys: Givens = {}
+    for path, given in values.items():
+        if path[-1] in {"ca_file", "key_file"} and (found := _STORE_KEY.search(given.origin)) is not None:
+            keys[*path[:-1], path[-1].replace("_file", "_java_key")] = given._replace(value=found[0])
+    return values | keys
 
 
 def with_admin_stores(values: Givens, section: str) -> Givens:

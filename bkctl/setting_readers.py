@@ -93,7 +93,7 @@ def toml_values(
     """
     if not table:
         return {}  # the usual case; msgspec takes a millisecond for the fields
-    fields = {field.name: field.type for field in msgspec.structs.fields(struct)}
+    fields = {each.name: each.type for each in msgspec.structs.fields(struct) if not each.name.endswith("_java_key")}
     givens: Givens = {}
     for name, value in table.items():
         if name not in fields:

@@ -418,8 +418,8 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
         "Memory of all connections for requests and responses, besides 64 KiB each; at the limit reads are refused",
         unit="bytes", low=16 * 1024 * 1024)] = 256 * 1024 * 1024
     connection_stall_s_max: Annotated[float, Setting(
-        "How long a peer may stop within a frame or not read responses; an idle connection has no limit", unit="s",
-        above=0)] = 60.0
+        "How long a peer may stop within a frame, not read responses, or not complete a required login; an idle "
+        "connection has no limit", unit="s", above=0)] = 60.0
     frame_bytes_max: Annotated[int, Setting("Largest request, including its length word",
         unit="bytes", low=1024, high=_INT_MAX, java=Java("nettyMaxFrameSizeBytes"))] = 5 * 1024 * 1024
     permitted_startup_users: Annotated[tuple[str, ...], Setting("Users of the system that may start the bookie",

@@ -44,6 +44,10 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
     protocols: Annotated[tuple[str, ...], Setting("Allowed TLS versions", unset="TLSv1.2 and TLSv1.3")] = ()
     ciphers: Annotated[tuple[str, ...], Setting("Allowed cipher suites of TLS 1.2, in OpenSSL's names",
         unset="OpenSSL's default")] = ()
+    ca_java_key: str | None = None
+    """The key of a Java file that gives ca_file, such as tlsTrustStore, for errors; no setting."""
+    key_java_key: str | None = None
+    """The same of key_file."""
 
 
 class ClientTlsConfig(TlsFiles, frozen=True, kw_only=True):

@@ -18,8 +18,9 @@ from bkctl.commands.session import open_session
 from bkctl.commands.several import each_in_turn
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.store import Versioned
-from bkctl.runtime.replication.judge.explanation import LedgerExplanation, LedgerFacts, OutsideCopies, end_of, is_bad
+from bkctl.runtime.replication.judge.explanation import LedgerExplanation
 from bkctl.runtime.replication.judge.explanation import explain as explain_facts
+from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, OutsideCopies, end_of, is_bad
 from bkctl.runtime.replication.survey.ledger_facts import LedgerFactsReader
 from bkctl.storage.words import size
 

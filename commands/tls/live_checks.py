@@ -47,7 +47,7 @@ async def findings_of_bookie(
             return  # the same reason
     for finding in _of_shown(shown, tls, host, now, is_verified=refusal is None and tls is not None):
         yield finding
-    if refusal is None and tls is not None:
+    if refusal is None:
         yield await _access(host, port, config, timeout_s)
 
 
@@ -85,4 +85,5 @@ async def _access(host: str, port: int, config: ClientConfig, timeout_s: float) 
         return CertificateFinding(Severity.CRITICAL, "access", str(error))
     finally:
         await pool.close()
-    return CertificateFinding(Severity.INFORMATION, "access", "it serves this client")
+    how = "" if config.security.tls is not None else " without TLS"
+    return CertificateFinding(Severity.INFORMATION, "access", f"it serves this client{how}")

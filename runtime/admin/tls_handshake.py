@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, cast
 
 from bkctl.runtime.admin.connections import AdminConnection, AdminRoom
 from bkctl.runtime.net.tls_upgrade import pass_on
+from bkctl.runtime.security.alerting_context import route_alert
 from bkctl.runtime.security.roles import first_role
 from bkctl.storage.advice import without_path
 from bkctl.storage.errors import BkctlError
@@ -97,9 +98,14 @@ class TlsHandshake(asyncio.Protocol):
     async def _start_tls(self, transport: asyncio.Transport, context: ssl.SSLContext) -> asyncio.Transport | None:
         """Start the handshake with what has arrived: reading cannot be paused in ``connection_made`` of uvloop."""
         loop = asyncio.get_running_loop()
-        task = loop.create_task(
-            loop.start_tls(transport, self, context, server_side=True, ssl_handshake_timeout=_HANDSHAKE_S_MAX)
-        )
+
+        async def start() -> asyncio.Transport | None:
+            route_alert(context, loop, transport.write)
+            return await loop.start_tls(
+                transport, self, context, server_side=True, ssl_handshake_timeout=_HANDSHAKE_S_MAX
+            )
+
+        task = loop.create_task(start())
         # The task's first step pauses reading and schedules the next one, which this follows before bytes are read.
         loop.call_soon(loop.call_soon, self._pass_on, transport)
         try:

@@ -10,10 +10,11 @@ import enum
 import os
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from bkctl.runtime.config import BookieConfig
 from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.net.connection_room import ConnectionRoom, Replaceable
 from bkctl.runtime.security.exchange import BookieExchange
 from bkctl.runtime.security.login import bookie_logins
 from bkctl.runtime.security.roles import first_role
@@ -27,8 +28,8 @@ TOKEN_BYTES_MAX: Final = 64 * 1024
 """Of one AUTH message. The largest are Kerberos tickets."""
 HANDSHAKE_S_MAX: Final = 30.0
 """From START_TLS to the end of the handshake, and from the first AUTH to the end of the login."""
-_HANDSHAKES_MAX: Final = 512
-_HANDSHAKES_PER_ADDRESS_MAX: Final = 128
+HANDSHAKES_MAX: Final = 512
+"""In progress at a time. A further one replaces the oldest of the address that has the most."""
 
 
 class ProtectionFailure(enum.StrEnum):
@@ -58,29 +59,15 @@ class ProtectionMeasures:
         """Requests before a login or before TLS, answered with EUA."""
 
 
-class HandshakeRoom:
-    """The TLS handshakes in progress: a limit in all, and one per client, so that one takes no place from others."""
+class Handshaking(Replaceable, Protocol):
+    """A connection whose TLS handshake is in progress."""
 
-    def __init__(self) -> None:
-        self._total = 0
-        self._of_address: Counter[str] = Counter()
+    def give_way(self) -> None:
+        """End it: another handshake takes its place."""
 
-    def enter(self, address: str) -> str | None:
-        """Begin a handshake; returns why that is not possible now."""
-        if self._of_address[address] >= _HANDSHAKES_PER_ADDRESS_MAX:
-            return f"{_HANDSHAKES_PER_ADDRESS_MAX} TLS handshakes of this address are in progress, the maximum"
-        if self._total >= _HANDSHAKES_MAX:
-            return f"{_HANDSHAKES_MAX} TLS handshakes are in progress, the maximum"
-        self._total += 1
-        self._of_address[address] += 1
-        return None
 
-    def leave(self, address: str) -> None:
-        """End a handshake that has begun."""
-        self._total -= 1
-        self._of_address[address] -= 1
-        if not self._of_address[address]:
-            del self._of_address[address]
+def _handshake_room() -> ConnectionRoom[Handshaking]:
+    return ConnectionRoom(HANDSHAKES_MAX)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +78,7 @@ class BookieSecurity:
     begin_login: Callable[[], BookieExchange] | None
     is_tls_required: bool = False
     authorized_roles: frozenset[str] = frozenset()
-    room: HandshakeRoom = dataclasses.field(default_factory=HandshakeRoom)
+    handshakes: ConnectionRoom[Handshaking] = dataclasses.field(default_factory=_handshake_room)
     measures: ProtectionMeasures = dataclasses.field(default_factory=ProtectionMeasures)
 
     @classmethod

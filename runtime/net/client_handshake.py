@@ -205,4 +205,7 @@ def login_settings(config: BookieClientConfig) -> str:
     assert config.sasl is not None
     if config.sasl.username is None:
         return ": check the ticket (klist), and saslJaasClientAllowedIds of the bookie"
-    return f" of {config.sasl.username}: check bookie_client.sasl.username and bookie_client.sasl.password"
+    return (
+        f" of {config.sasl.username}: check bookie_client.sasl.username and bookie_client.sasl.password, and "
+        "saslJaasClientAllowedIds of the bookie"
+    )

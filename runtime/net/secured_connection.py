@@ -15,6 +15,7 @@ from bkctl.runtime.net.bookie_security import (
     AUTH_MESSAGES_MAX,
     HANDSHAKE_BYTES,
     HANDSHAKE_S_MAX,
+    HANDSHAKES_MAX,
     TOKEN_BYTES_MAX,
     BookieSecurity,
     ProtectionFailure,
@@ -25,7 +26,7 @@ from bkctl.runtime.net.tls_upgrade import pass_on
 from bkctl.runtime.protocol.codec import handshake_answer
 from bkctl.runtime.protocol.messages import AuthAnswer, AuthCall, HandshakeCall, RefusedCall, StartTlsCall
 from bkctl.runtime.protocol.status import Status
-from bkctl.runtime.security.alerting_context import AlertingContext, AlertRoute
+from bkctl.runtime.security.alerting_context import route_alert
 from bkctl.runtime.security.exchange import PLUGIN, BookieExchange
 
 _TLS_HANDSHAKE: Final = 0x16
@@ -63,7 +64,7 @@ class SecuredConnection(ServerConnection):
         self._is_admitted = self._has_logged_in and not security.is_tls_required
         self._is_refused = False
         self._is_refusal_logged = False
-        self._has_left_room = True
+        self._has_handshake_memory = False
         self._early_auth: AuthCall | None = None
         self._early_wait: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -132,7 +133,11 @@ class SecuredConnection(ServerConnection):
             super()._shake_hands(call)
 
     def _standing(self) -> Standing | None:
-        return None if self._step in _SHAKING else super()._standing()  # a handshake has its own deadline
+        if self._step in _SHAKING:
+            return None  # a handshake has its own deadline
+        if not self._is_admitted:
+            return Standing("has not done what this bookie requires: TLS, a login or a certificate with a role", 0, 0)
+        return super()._standing()
 
     def _may_read(self) -> bool:
         return self._step is not _Step.UPGRADING and super()._may_read()
@@ -151,10 +156,10 @@ class SecuredConnection(ServerConnection):
             self._end_handshake(ProtectionFailure.PROTOCOL, "it sent START_TLS twice")
         elif self._queue.is_blocked:
             self._end_handshake(ProtectionFailure.PROTOCOL, "it sent START_TLS and does not read earlier responses")
-        elif (reason := self._security.room.enter(self.address)) is not None:
-            self._end_handshake(ProtectionFailure.LIMIT, reason)
         else:
-            self._has_left_room = False
+            if (replaced := self._security.handshakes.enter(self)) is not None:
+                replaced.give_way()
+            self._has_handshake_memory = True
             self._stop_early_wait()
             self._begin_request(HANDSHAKE_BYTES)
             transport.write(self._codec.encode(call, Status.OK))
@@ -180,11 +185,7 @@ class SecuredConnection(ServerConnection):
         if transport is None or contexts is None:
             return
         context = contexts.current()
-        if isinstance(context, AlertingContext):
-            # The TLS protocol takes its state from the context: asyncio's in start_tls, uvloop's in its first callback.
-            route = AlertRoute(transport.write)
-            context.announce(route)
-            self._loop.call_soon(context.announce, route)
+        route_alert(context, self._loop, transport.write)
         try:
             secured = await self._loop.start_tls(
                 transport,
@@ -200,7 +201,7 @@ class SecuredConnection(ServerConnection):
             self._end_handshake(_failure(error), str(error))
             self.connection_lost(None)  # the transport calls it only after a handshake
             return
-        self._leave_room()
+        self._leave_handshakes()
         self._stop_deadline()
         self._security.measures.handshakes_count += 1
         self._transport, self._step = secured, _Step.TLS
@@ -301,6 +302,10 @@ class SecuredConnection(ServerConnection):
             self._is_refused = True
             self.abort()
 
+    def give_way(self) -> None:
+        """End the handshake: another one takes its place."""
+        self._end_handshake(ProtectionFailure.LIMIT, f"{HANDSHAKES_MAX} other handshakes are in progress, the maximum")
+
     def _end_handshake(self, failure: ProtectionFailure, reason: str) -> None:
         self._note_failed_handshake(failure, reason)
         self.abort()
@@ -311,7 +316,7 @@ class SecuredConnection(ServerConnection):
             self._is_refused = True
             self._security.measures.failed_handshakes[failure] += 1
             self._shared.log.report(f"TLS handshake with {self.peer} failed", reason)
-        self._leave_room()
+        self._leave_handshakes()
 
     def _note_failed_login(self, failure: ProtectionFailure, reason: str) -> None:
         self._security.measures.failed_logins[failure] += 1
@@ -327,10 +332,10 @@ class SecuredConnection(ServerConnection):
                 reason = "the role of its certificate is not in authorized_roles"
             self._shared.log.report(f"request from {self.peer} refused", reason)
 
-    def _leave_room(self) -> None:
-        if not self._has_left_room:
-            self._has_left_room = True
-            self._security.room.leave(self.address)
+    def _leave_handshakes(self) -> None:
+        self._security.handshakes.leave(self)
+        if self._has_handshake_memory:
+            self._has_handshake_memory = False
             self._end_request(HANDSHAKE_BYTES)
 
 

@@ -68,8 +68,8 @@ class ListenerLimits(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes_max: int = 256 * 1024 * 1024
     """Limit for all connections together, in addition to one socket read each: see ``MemoryBudget``."""
     stall_s_max: float = 60.0
-    """How long a peer may make no progress within a frame or in reading its answers. A peer that owes nothing may be
-    idle forever."""
+    """How long a peer may make no progress within a frame or in reading its answers, and may take to do what the bookie
+    requires (TLS, a login). A peer that owes nothing may be idle forever."""
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):

@@ -69,7 +69,8 @@ class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
     lock_wait_s: Annotated[float, Setting(
         "Longest wait for the replication lock of a ledger that another process holds", unit="s", low=0)] = 30.0
     lock_poll_s: Annotated[float, Setting("Time between two attempts to take that lock", unit="s", above=0)] = 1.0
-    registration_wait_s: Annotated[float, Setting("Longest wait until the registration of a stopped bookie expires",
+    registration_wait_s: Annotated[float, Setting(
+        "Longest wait until the registration of a stopped bookie expires, or a target that failed is tried again",
         unit="s", low=0)] = 30.0
     metadata_outage_max_s: Annotated[float, Setting(
         "Longest wait for ZooKeeper in the middle", unit="s", above=0,

@@ -5,12 +5,22 @@ Without it, a client whose certificate has expired sees only that the bookie clo
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Callable
 from typing import Any
 
 
-class AlertRoute:
+def route_alert(context: ssl.SSLContext, loop: asyncio.AbstractEventLoop, send: Callable[[bytes], None]) -> None:
+    """Send the alert of the handshake that starts next with ``send``, below TLS. Call it directly before start_tls."""
+    if isinstance(context, AlertingContext):
+        # The TLS protocol takes its state from the context: asyncio's in start_tls, uvloop's in its first callback.
+        route = _AlertRoute(send)
+        context.announce(route)
+        loop.call_soon(context.announce, route)
+
+
+class _AlertRoute:
     """Where the alert of one connection goes. ``send`` writes to the connection, below TLS."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
@@ -22,7 +32,7 @@ class _AlertingObject(ssl.SSLObject):
     """TLS state of one connection."""
 
     outgoing: ssl.MemoryBIO
-    route: AlertRoute | None
+    route: _AlertRoute | None
 
     def do_handshake(self) -> None:
         """Go on with the handshake; if it fails, send OpenSSL's alert first."""
@@ -40,9 +50,9 @@ class AlertingContext(ssl.SSLContext):
     """The context of a bookie."""
 
     sslobject_class = _AlertingObject
-    _next: AlertRoute | None = None
+    _next: _AlertRoute | None = None
 
-    def announce(self, route: AlertRoute) -> None:
+    def announce(self, route: _AlertRoute) -> None:
         """Name the connection that starts TLS next. Call it directly before that; no effect if it has started."""
         if not route.is_taken:
             self._next = route

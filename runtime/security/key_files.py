@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.security_config import StoreType
 
+_JAVA_ENDINGS: Final = {"file": "", "type": "Type", "password": "PasswordPath"}
 _JKS_MAGIC: Final = (bytes.fromhex("feedfeed"), bytes.fromhex("cececece"))
 _PEM_MARK: Final = b"-----BEGIN "
 _PEM_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
@@ -34,13 +35,21 @@ class KeyPair(NamedTuple):
 
 
 class GivenFile(NamedTuple):
-    """Contents of a file. ``setting``: what names it, for errors (``ca``, ``key``, ``certificate``)."""
+    """Contents of a file. ``setting``: what names it, for errors (``ca``, ``key``, ``certificate``).
+
+    ``java_key``: the key of a Java file that names it instead, such as tlsTrustStore.
+    """
 
     setting: str
     path: str
     content: bytes
     type: StoreType
     password: str | None
+    java_key: str | None = None
+
+    def name_of(self, part: str) -> str:
+        """The setting of its file, type or password, as its source names it."""
+        return f"{self.setting}_{part}" if self.java_key is None else self.java_key + _JAVA_ENDINGS[part]
 
 
 def key_pair(key_file: GivenFile, certificate_file: GivenFile | None) -> KeyPair:
@@ -101,10 +110,10 @@ def _pem_key(file: GivenFile) -> PrivateKeyTypes:
     try:
         return load_pem_private_key(file.content, password if is_encrypted else None)
     except TypeError as error:  # no password
-        raise ConfigurationError(f"the key in {file.path} is encrypted: set key_password") from error
+        raise ConfigurationError(f"the key in {file.path} is encrypted: set {file.name_of('password')}") from error
     except (ValueError, UnsupportedAlgorithm) as error:
         if is_encrypted:
-            reason = "cannot be decrypted: check key_password"
+            reason = f"cannot be decrypted: check {file.name_of('password')}"
         elif b"PRIVATE KEY-----" in file.content:
             reason = "is damaged, or of a kind that is not supported"
         else:
@@ -132,9 +141,9 @@ def _pkcs12_store(file: GivenFile) -> pkcs12.PKCS12KeyAndCertificates:
     try:
         return pkcs12.load_pkcs12(file.content, None if file.password is None else file.password.encode())
     except (ValueError, UnsupportedAlgorithm) as error:
-        cause = f"its password is wrong (check {file.setting}_password)"
+        cause = f"its password is wrong (check {file.name_of('password')})"
         if file.password is None:
-            cause = f"it needs a password (set {file.setting}_password)"
+            cause = f"it needs a password (set {file.name_of('password')})"
         raise ConfigurationError(f"cannot open {file.path}: {cause}, or it is not PKCS12") from error
 
 
@@ -144,16 +153,17 @@ def _check_format(file: GivenFile) -> None:
         target = file.path.removesuffix(".jks") + ".p12"
         raise ConfigurationError(
             f"{file.path} is a JKS file, which only Java reads. Convert it: keytool -importkeystore -srckeystore "
-            f"{file.path} -destkeystore {target} -deststoretype PKCS12; then set {file.setting}_file to {target} and "
-            f"{file.setting}_type to PKCS12"
+            f"{file.path} -destkeystore {target} -deststoretype PKCS12; then set "
+            f"{file.name_of('file')} to {target} and {file.name_of('type')} to PKCS12"
         )
     if not file.content:
         raise ConfigurationError(f"{file.path} is empty")
     is_pem = _PEM_MARK in file.content
     if is_pem and file.type is StoreType.PKCS12:
-        raise ConfigurationError(f"{file.path} is a PEM file: set {file.setting}_type to PEM")
+        raise ConfigurationError(f"{file.path} is a PEM file: set {file.name_of('type')} to PEM")
     if not is_pem and file.type is StoreType.PEM and file.content[0] == 0x30:  # ASN.1, which no PEM file begins with
-        kind = "certificate_file must be PEM" if file.setting == "certificate" else f"set {file.setting}_type to PKCS12"
+        fix = f"set {file.name_of('type')} to PKCS12"
+        kind = "certificate_file must be PEM" if file.setting == "certificate" else fix
         raise ConfigurationError(f"{file.path} is not a PEM file but a binary one: {kind}")
 
 

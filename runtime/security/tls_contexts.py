@@ -152,7 +152,8 @@ def trusted_authorities(config: TlsFiles, environment: Mapping[str, str]) -> tup
 def _authorities_pem(config: TlsFiles, environment: Mapping[str, str]) -> str | None:
     if config.ca_file is None:
         return None
-    return authorities_pem(read_key_file("ca", config.ca_file, config.ca_type, config.ca_password, environment))
+    given = (config.ca_file, config.ca_type, config.ca_password)
+    return authorities_pem(read_key_file("ca", *given, environment, config.ca_java_key))
 
 
 def _load_own(context: ssl.SSLContext, config: TlsFiles, environment: Mapping[str, str]) -> x509.Certificate | None:
@@ -179,7 +180,8 @@ def own_pair(config: TlsFiles, environment: Mapping[str, str]) -> KeyPair | None
         if config.certificate_file is not None:
             raise ConfigurationError(f"certificate_file ({config.certificate_file}) has no effect without key_file")
         return None
-    key_file = read_key_file("key", config.key_file, config.key_type, config.key_password, environment)
+    given = (config.key_file, config.key_type, config.key_password)
+    key_file = read_key_file("key", *given, environment, config.key_java_key)
     certificate_file = None
     if config.certificate_file is not None:
         certificate_file = read_key_file("certificate", config.certificate_file, StoreType.PEM, None, environment)
@@ -198,12 +200,20 @@ def _load_pair(context: ssl.SSLContext, pair: KeyPair) -> None:
 
 
 def read_key_file(
-    setting: str, path: str, kind: StoreType, password: str | None, environment: Mapping[str, str]
+    setting: str,
+    path: str,
+    kind: StoreType,
+    password: str | None,
+    environment: Mapping[str, str],
+    java_key: str | None = None,
 ) -> GivenFile:
-    """A file of keys or certificates for ``key_files``; ``setting``: ca, key or certificate. ConfigurationError."""
+    """A file of keys or certificates for ``key_files``; ``setting``: ca, key or certificate. ConfigurationError.
+
+    ``java_key``: that of a Java file which gives the path.
+    """
     try:
         content = read_given_file(path)
     except OSError as error:
-        raise ConfigurationError(f"cannot read {path} ({setting}_file): {error.strerror}") from error
+        raise ConfigurationError(f"cannot read {path} ({java_key or f'{setting}_file'}): {error.strerror}") from error
     secret = None if password is None else read_secret(password, f"the password of {path}", environment)
-    return GivenFile(setting, path, content, kind, secret)
+    return GivenFile(setting, path, content, kind, secret, java_key)

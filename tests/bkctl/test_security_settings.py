@@ -98,7 +98,9 @@ def test_a_bookie_conf_is_enough_for_clients(tmp_path: Path) -> None:
         "tlsTrustStore=/ca.pem\ntlsTrustStoreType=PEM\ntlsKeyStore=/key.pem\ntlsKeyStoreType=PEM\n"
         "tlsCertificatePath=/cert.pem\ntlsKeyStorePasswordPath=/pw\ntlsEnabledProtocols=TLSv1.2,TLSv1.1\n"
     )
-    plain = ClientTlsConfig(ca_file="/ca.pem", protocols=("TLSv1.2",), is_hostname_checked=False)
+    plain = ClientTlsConfig(
+        ca_file="/ca.pem", protocols=("TLSv1.2",), is_hostname_checked=False, ca_java_key="tlsTrustStore"
+    )
     assert client_of(tmp_path, conf=TLS + stores).tls == plain
     mutual = client_of(tmp_path, conf=TLS + stores + "tlsClientAuthentication=true\n").tls
     assert mutual is not None
@@ -111,7 +113,11 @@ def test_keys_of_clients_come_before_those_of_the_bookie(tmp_path: Path) -> None
         "clientTrustStorePasswordPath=/p\ntlsHostnameVerificationEnabled=true\n"
     )
     assert client_of(tmp_path, conf=conf + "tlsKeyStore=/k\n").tls == ClientTlsConfig(
-        ca_file="/b", ca_type=StoreType.PKCS12, ca_password="file:/p", is_hostname_checked=True
+        ca_file="/b",
+        ca_type=StoreType.PKCS12,
+        ca_password="file:/p",
+        is_hostname_checked=True,
+        ca_java_key="clientTrustStore",
     )
 
 
@@ -181,6 +187,8 @@ def test_a_bookie_by_javas_keys(tmp_path: Path) -> None:
         ca_type=StoreType.PKCS12,
         is_client_certificate_required=True,
         authorized_roles=("a", "b"),
+        ca_java_key="tlsTrustStore",
+        key_java_key="tlsKeyStore",
     )
     found = bookie_of(tmp_path, conf=SASL + "saslJaasClientAllowedIds=.*\n", BKCTL_BOOKIE_SASL_JAAS_FILE="/jaas")
     assert (found.tls, found.sasl) == (None, BookieLoginConfig(jaas_file="/jaas", allowed_ids=".*"))
@@ -223,6 +231,7 @@ def test_protection_that_a_client_would_not_use_is_refused(tmp_path: Path, conf:
     [
         ('[client.security.tls]\nca_file = "/ca"\n', "belongs in .bookie_client.tls."),
         ('[bookie.client.tls]\nca_file = "/ca"\n', "belongs in .bookie_client."),
+        ('[bookie_client.tls]\nca_java_key = "tlsTrustStore"\n', "unknown name 'ca_java_key'"),
     ],
 )
 def test_there_is_one_name_for_each_setting(tmp_path: Path, toml: str, sentence: str) -> None:

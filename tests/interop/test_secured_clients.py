@@ -128,7 +128,8 @@ ROLE = (
     "certificate_file), or requires a login (bookie_client.sasl)"
 )
 WRONG_PASSWORD = (
-    "it does not answer the login of bookkeeper: check bookie_client.sasl.username and bookie_client.sasl.password"
+    "it does not answer the login of bookkeeper: check bookie_client.sasl.username and bookie_client.sasl.password, "
+    "and saslJaasClientAllowedIds of the bookie"
 )
 NEITHER = "it serves only clients that use TLS or log in: set bookie_client.tls or bookie_client.sasl"
 

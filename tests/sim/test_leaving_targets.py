@@ -251,3 +251,40 @@ def test_recovery_of_a_ledger_does_not_name_a_bookie_that_left_before_the_end() 
         assert removed[0] not in closed.bookies()
 
     simulate(scenario)
+
+
+def test_ledgers_whose_only_target_restarts_are_tried_again_at_the_end() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("a", mode=BookieMode.READ_ONLY)
+        await cluster.start("t")
+        whole = await cluster.store(ledger({0: ["a"]}, 1, 1, last_entry_id=9, length=100))
+        partial = await cluster.store(ledger({0: ["a"], 5: ["a"]}, 1, 1, last_entry_id=9, length=100))
+        started_ns = cluster.clock.monotonic_ns()
+
+        def restarts(request: BookieRequest) -> Status | None:
+            is_away = cluster.clock.monotonic_ns() - started_ns < 6e9
+            is_first_segment = request.ledger_id == partial and request.entry_id < 5
+            return Status.UNAVAILABLE if request.bookie_id == "t" and is_away and not is_first_segment else None
+
+        cluster.rules.append(restarts)
+        report = await cluster.recover("a", unreachable=())
+        assert report.is_complete, report.failures
+        assert (report.ledgers_repaired, report.fragments, report.entries) == (2, 3, 20)
+        assert cluster.holds("t", whole) == cluster.holds("t", partial) == list(range(10))
+
+    simulate(scenario)
+
+
+def test_a_target_that_does_not_return_is_tried_twice() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("a", mode=BookieMode.READ_ONLY)
+        await cluster.start("t")
+        await cluster.store(ledger({0: ["a"]}, 1, 1, last_entry_id=9, length=100))
+        cluster.refuse("add", "t", Status.UNAVAILABLE)
+        started_ns = cluster.clock.monotonic_ns()
+        report = await cluster.recover("a", unreachable=())
+        assert [failure.reason for failure in report.failures] == [FailureReason.NOT_ENOUGH_BOOKIES]
+        assert cluster.asked("t", "add").count(0) == 2
+        assert cluster.clock.monotonic_ns() - started_ns < 60e9
+
+    simulate(scenario)

@@ -428,8 +428,9 @@ def test_a_copy_that_is_read_back_may_differ_in_its_last_add_confirmed_only(is_s
         cluster.rules.append(store_another)
         report = await cluster.recover("b1")
         assert report.is_complete == is_same_payload
+        attempts = 1 if is_same_payload else 2  # a target that failed is tried again
         reads = cluster.asked("b3")
-        assert len(reads) <= 301, "one for each entry, and one patient one for what differs"
+        assert len(reads) <= 301 * attempts, "one for each entry, and one patient one for what differs"
         if not is_same_payload:
             assert "has a different entry 260" in report.failures[0].detail
 

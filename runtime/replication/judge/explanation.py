@@ -11,126 +11,19 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from bkctl.runtime.client.recovery import blocking_members
-from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.ledger.write_set import write_set
-from bkctl.runtime.metadata.bookies.registration import Registrations
-from bkctl.runtime.metadata.replication.lock import HeldLock
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.marks import ListedMark
-from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
 from bkctl.runtime.placement.choice import PlacementNeed, Refusal, refusals
 from bkctl.runtime.placement.isolation import isolation_demand
-from bkctl.runtime.placement.rules import BrokenRule, PlacementRules, judge_ensemble
-from bkctl.runtime.placement.survey import BookieSurvey
+from bkctl.runtime.placement.rules import BrokenRule, judge_ensemble
 from bkctl.runtime.replication.judge.advice import in_maintenance, no_auditor, waits_for_auditor
 from bkctl.runtime.replication.judge.closability import how_it_ends, last_resort, what_helps
-from bkctl.runtime.replication.judge.copies import CopyState
-from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment
+from bkctl.runtime.replication.judge.fragments import Fragment
+from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad
 from bkctl.runtime.replication.judge.targets import stripe_bytes
 from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
-from bkctl.storage.ids import INVALID_ENTRY_ID
 from bkctl.storage.words import SHOWN_MAX, counted, enumerated
-
-BAD_COPIES = frozenset({CopyState.MISSING, CopyState.CORRUPT, CopyState.FAILED, CopyState.DIFFERENT})
-"""A bookie that answers, but not with a good copy."""
-
-
-class MemberAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bookie of the ledger says about its end.
-
-    ``problem``: why there is no valid answer; None if there is one. ``is_silent``: whether there is none at all.
-    ``last_entry_id``: its last entry, -1 if it has none.
-    """
-
-    problem: str | None = None
-    is_silent: bool = False
-    last_entry_id: int = INVALID_ENTRY_ID
-    last_add_confirmed: int = INVALID_ENTRY_ID
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether the bookie would count in the recovery of the ledger."""
-        return self.problem is None
-
-
-class StripeCopy(msgspec.Struct, frozen=True, kw_only=True):
-    """The first and last entry that one bookie should have of one segment; None: not read, or there is no entry."""
-
-    bookie_id: str
-    index: int
-    entries: int | None
-    first: CopyState | None = None
-    last: CopyState | None = None
-
-
-class SegmentFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One segment. ``entries`` of an open one end at the last add confirmed that a bookie knows.
-
-    ``without_copy``: the first and last entries of its write sets that no member is known to have.
-    """
-
-    segment_index: int
-    entries: EntryRange
-    ensemble: tuple[str, ...]
-    is_open: bool
-    copies: tuple[StripeCopy, ...]
-    without_copy: tuple[int, ...] = ()
-
-
-class OutsideCopies(msgspec.Struct, frozen=True, kw_only=True):
-    """What a live bookie has of the entries that no member of their ensemble is known to have.
-
-    ``asked`` and ``found`` are entry ids, first and last ones of segments. ``problem``: why it did not answer.
-    """
-
-    bookie_id: str
-    asked: tuple[int, ...]
-    found: tuple[int, ...] = ()
-    problem: str | None = None
-
-
-class AutorecoveryFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of autorecovery, as far as it concerns one ledger."""
-
-    is_enabled: bool = True
-    auditor: str | None = None
-    mark: ListedMark | None = None
-    lock: HeldLock | None = None
-    now_ms: int = 0
-    maintenance: tuple[Maintenance, ...] = ()
-    deadlines: tuple[tuple[str, LostBookieNote], ...] = ()
-    """Of members that are lost, while a daemon of bkctl is the auditor."""
-
-
-class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was found. ``registrations`` are without the ``ignored`` bookies, which count as gone."""
-
-    ledger_id: int
-    metadata: LedgerMetadata
-    registrations: Registrations
-    ignored: frozenset[str] = frozenset()
-    answers: Mapping[str, MemberAnswer]
-    segments: tuple[SegmentFacts, ...]
-    outside: tuple[OutsideCopies, ...] = ()
-    survey: BookieSurvey
-    rules: PlacementRules
-    free_bytes: Mapping[str, int]
-    silent: Mapping[str, str]
-    """Writable bookies that do not report their free space, with the reason; ``free_bytes`` is of those that do."""
-    autorecovery: AutorecoveryFacts
-
-
-def end_of(metadata: LedgerMetadata, answers: Mapping[str, MemberAnswer]) -> int:
-    """The last entry of a closed ledger, else the highest last add confirmed that a bookie knows."""
-    if metadata.is_closed:
-        return metadata.last_entry_id
-    before_last_segment = metadata.last_segment.first_entry_id - 1
-    return max((before_last_segment, *(answer.last_add_confirmed for answer in answers.values())))
-
-
-def is_bad(copy: StripeCopy) -> bool:
-    """Whether the first or the last entry is missing or damaged."""
-    return copy.first in BAD_COPIES or copy.last in BAD_COPIES
 
 
 class CandidateVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,14 +56,23 @@ def explain(facts: LedgerFacts) -> LedgerExplanation:
     """The verdict that follows from the facts."""
     missing_answers = _missing_answers(facts)
     candidates = tuple(_candidates(facts))
+    problems = tuple(_problems(facts, missing_answers))
     return LedgerExplanation(
         replication=judge_ledger(write_set_rows(facts.ledger_id, facts.metadata), facts.registrations.live).replication,
         is_closable=None if facts.metadata.is_closed else not missing_answers,
         missing_answers=missing_answers,
         candidates=candidates,
-        problems=tuple(_problems(facts, missing_answers)),
-        next_steps=tuple(_next_steps(facts, missing_answers, candidates)) or ("nothing: no problem was found",),
+        problems=problems,
+        next_steps=tuple(_next_steps(facts, missing_answers, candidates)) or (_nothing(facts, problems),),
     )
+
+
+def _nothing(facts: LedgerFacts, problems: tuple[str, ...]) -> str:
+    unknown = [bookie_id for bookie_id, answer in facts.answers.items() if not answer.is_valid]
+    if unknown:
+        its = "its copies are" if len(unknown) == 1 else "their copies are"
+        return f"nothing: without a valid answer of {enumerated(unknown, shown_max=SHOWN_MAX)}, {its} unknown"
+    return "nothing: no command is known that removes these problems" if problems else "nothing: no problem was found"
 
 
 def _missing_answers(facts: LedgerFacts) -> dict[str, str]:

@@ -113,6 +113,21 @@ class LedgerResult(msgspec.Struct, frozen=True, kw_only=True):
         failures = tuple(msgspec.structs.replace(failure, owner=owner) for failure in self.failures)
         return msgspec.structs.replace(self, owner=owner, failures=failures)
 
+    def after(self, first: LedgerResult) -> LedgerResult:
+        """The result of both of two attempts; what is left is what this one, the second, has left."""
+        return msgspec.structs.replace(
+            self,
+            fragments=first.fragments + self.fragments,
+            entries=first.entries + self.entries,
+            bytes_copied=first.bytes_copied + self.bytes_copied,
+            was_closed=first.was_closed or self.was_closed,
+            defects=first.defects + self.defects,
+            copies_written=first.copies_written + self.copies_written,
+            stripes_moved=first.stripes_moved + self.stripes_moved,
+            copies_moved=first.copies_moved + self.copies_moved,
+            broken_rules=first.broken_rules + self.broken_rules,
+        )
+
     @property
     def outcome(self) -> LedgerOutcome:
         """The outcome of the ledger."""

@@ -179,15 +179,15 @@ class LedgerRun:
             self._job.warn(f"cannot write the job file, so --resume cannot continue this run: {error.strerror}")
 
     async def _repair_one(self, task: LedgerTask) -> None:
-        result = await self._repairer.repair(task)
-        if not self._queue.finish(task, result):
+        tried = await self._repairer.repair(task)
+        if tried.failures:
+            self._is_in_doubt.set()
+        if (result := self._queue.finish(task, tried)) is None:
             return
         if result.failures or result.was_closed:
             result = result.with_owner(await self._owner(task.ledger_id))
         self._done += 1
         self._failed += bool(result.failures)
-        if result.failures:
-            self._is_in_doubt.set()
         self._on_result(result)
         if self._job is not None and not result.failures and not self._is_unrecorded:
             self._job.file.append(result)
@@ -206,7 +206,7 @@ class LedgerRun:
             return
         self._progress_at_ns = now_ns
         current = self._repairer.current
-        oldest = current[0] if current else self._queue.oldest_locked()
+        oldest = current[0] if current else self._queue.oldest_waiting()
         self._on_progress(
             RecoveryProgress(
                 ledgers_done=self._done,

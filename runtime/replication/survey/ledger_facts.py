@@ -28,7 +28,14 @@ from bkctl.runtime.protocol.entry_body import EntryCodec
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.reader import CopyReader, reason_of
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
-from bkctl.runtime.replication.judge.explanation import (
+from bkctl.runtime.replication.judge.fragments import (
+    EntryRange,
+    first_stored,
+    last_stored,
+    segment_entries,
+    stripe_count,
+)
+from bkctl.runtime.replication.judge.ledger_facts import (
     BAD_COPIES,
     AutorecoveryFacts,
     LedgerFacts,
@@ -38,13 +45,6 @@ from bkctl.runtime.replication.judge.explanation import (
     StripeCopy,
     end_of,
     is_bad,
-)
-from bkctl.runtime.replication.judge.fragments import (
-    EntryRange,
-    first_stored,
-    last_stored,
-    segment_entries,
-    stripe_count,
 )
 from bkctl.storage.ids import INVALID_ENTRY_ID
 

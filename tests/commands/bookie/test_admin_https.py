@@ -107,14 +107,17 @@ def test_a_client_certificate_or_the_token_and_a_verified_name(
     assert bookie.run("set-mode", "writable").exit_code == 0
 
 
-def test_a_client_of_another_ca_is_refused_in_one_sentence(
-    bookie: AdminBookie, operator: CertificateFiles, tmp_path: Path
+@pytest.mark.parametrize(("is_expired", "reason"), [(True, "expired"), (False, "not signed by a CA that it trusts")])
+def test_a_client_whose_certificate_is_not_accepted_is_refused_in_one_sentence(
+    bookie: AdminBookie, authority: Authority, operator: CertificateFiles, tmp_path: Path, is_expired: bool, reason: str
 ) -> None:
-    stranger = write_certificate(new_authority("other", 10, NOW), tmp_path / "stranger")
-    files = stranger._replace(ca=operator.ca)
+    if is_expired:
+        files = write_certificate(authority, tmp_path / "old", days=1, now=NOW - datetime.timedelta(days=2))
+    else:
+        files = write_certificate(new_authority("other", 10, NOW), tmp_path / "stranger")._replace(ca=operator.ca)
     refused = set_mode(bookie, "--config", settings(tmp_path / "c.toml", files, with_key=True))
-    assert (refused.exit_code in {7, 11}, refused.stderr.count("\n")) == (True, 1)  # the refusal may be lost
-    assert "it rejects the certificate of this client (bookie_client.tls.certificate_file)" in refused.stderr
+    assert (refused.exit_code, refused.stderr.count("\n")) == (11, 1), refused.stderr
+    assert f"it rejects the certificate of this client (bookie_client.tls.certificate_file): {reason}" in refused.stderr
 
 
 def test_a_probe_over_https_checks_the_certificate(

@@ -106,6 +106,33 @@ def test_a_role_that_the_bookie_does_not_accept(
     assert (severity, "does not accept the role" in sentence) == ("critical", True)
 
 
+@pytest.mark.parametrize(
+    ("is_required", "settings", "expected"),
+    [
+        ("false", "", "it serves this client without TLS"),
+        ("true", "", "serves only clients that use TLS or log in: set bookie_client.tls or bookie_client.sasl"),
+        (
+            "true",
+            '[bookie_client.sasl]\nusername = "bookkeeper"\npassword = "env:PASSWORD"\n',
+            "it accepted the login, but serves only clients with TLS: set bookie_client.tls",
+        ),
+    ],
+)
+def test_a_client_without_tls(
+    metadata_uri: str, authority: Authority, tmp_path: Path, is_required: str, settings: str, expected: str
+) -> None:
+    files = write_certificate(authority, tmp_path / "bookie", hosts=(LOOPBACK,), days=90)
+    config = tmp_path / "client.toml"
+    config.write_text(settings)
+    with running_bookie(metadata_uri, tmp_path / "data", variables=of_bookie(files, IS_REQUIRED=is_required)) as bookie:
+        words = ("tls", "check", "--bookie", bookie.bookie_id, "--config", str(config), "-o", "json")
+        result = run_bkctl(*words, "--timeout", "20s", PASSWORD="one")
+    severity, sentence = findings(result)["access"]
+    assert expected in sentence
+    is_served = is_required == "false"
+    assert (severity, result.exit_code) == (("information", 0) if is_served else ("critical", 10))
+
+
 def test_a_bookie_without_tls_and_no_bookie_at_all(metadata_uri: str, client: CertificateFiles, tmp_path: Path) -> None:
     with running_bookie(metadata_uri, tmp_path / "data") as bookie:
         plain = check(client, bookie.bookie_id)
@@ -144,4 +171,18 @@ def test_a_jks_file_of_java_ends_a_command_with_the_line_that_converts_it(metada
         sentence = refused.stderr.splitlines()[-1]
         assert f"{store} is a JKS file" in sentence
         assert f"keytool -importkeystore -srckeystore {store} " in sentence
-        assert sentence.endswith("and ca_type to PKCS12")
+        assert "then set clientTrustStore to " in sentence
+        assert sentence.endswith("and clientTrustStoreType to PKCS12")
+    password.write_text("another")
+    words = ("-genkeypair", "-alias", "a", "-keyalg", "EC", "-dname", "CN=a", "-storetype", "PKCS12")
+    store.unlink()
+    subprocess.run([keytool, *words, *passwords], check=True, capture_output=True)
+    conf.write_text(conf.read_text().replace("=JKS", "=PKCS12"))
+    refused = run_bkctl("bookie", "sanity", "b1:3181", "--conf", str(conf), BKCTL_METADATA_URI=metadata_uri)
+    assert (refused.exit_code, "check clientTrustStorePasswordPath" in refused.stderr) == (13, True), refused.stderr
+    refused = run_bkctl(
+        *("bookie", "sanity", "b1:3181", "--conf", str(conf)),
+        BKCTL_METADATA_URI=metadata_uri,
+        BKCTL_BOOKIE_CLIENT_TLS_CA_FILE=str(store),
+    )
+    assert (refused.exit_code, "check ca_password" in refused.stderr) == (13, True), refused.stderr

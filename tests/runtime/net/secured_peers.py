@@ -35,6 +35,8 @@ from tests.until import until
 OK, EUA, ENOLEDGER, EBADREQ = (StatusCode.Value(name) for name in ("EOK", "EUA", "ENOLEDGER", "EBADREQ"))
 JAAS = 'Bookie { org.apache.zookeeper.server.auth.DigestLoginModule required user_bookkeeper="one"; };'
 
+_DEFAULTS = ListenerLimits()
+
 
 class EmptyBookie:
     """Has no ledger."""
@@ -87,8 +89,8 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def served(server: Server, security: BookieSecurity, **limits: int) -> AsyncIterator[None]:
-    server.listener = BookieListener(ListenerLimits(**limits), security=security)
+async def served(server: Server, security: BookieSecurity, limits: ListenerLimits = _DEFAULTS) -> AsyncIterator[None]:
+    server.listener = BookieListener(limits, security=security)
     server.port = await server.listener.open(listen_tcp, LOOPBACK, 0)
     server.listener.serve(EmptyBookie())
     try:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bkctl.runtime.net.bookie_security import AUTH_MESSAGES_MAX, BookieSecurity, ProtectionFailure
+from bkctl.runtime.net.bookie_security import AUTH_MESSAGES_MAX, HANDSHAKES_MAX, BookieSecurity, ProtectionFailure
+from bkctl.runtime.net.server_connection import ListenerLimits
 from bkctl.runtime.protocol.bookkeeper_wire_pb2 import (
     AUTH,
     READ_ENTRY,
@@ -271,23 +272,46 @@ async def test_a_login_has_a_limit_of_messages_and_of_bytes(server: Server) -> N
         assert measures.failed_logins == {ProtectionFailure.LIMIT: 1, ProtectionFailure.REFUSED: 1}
 
 
-async def test_one_client_cannot_take_all_handshakes(server: Server) -> None:
+async def test_a_connection_without_the_login_tls_or_role_that_is_required_is_ended(server: Server) -> None:
+    limits = ListenerLimits(stall_s_max=2)
+    async with served(server, with_login(server), limits), peer_of(server) as good:
+        assert (await log_in(good)).status == OK
+        async with peer_of(server) as idle, peer_of(server) as in_tls, peer_of(server) as asking:
+            await in_tls.start_tls()
+            asking.send(read())
+            assert (await asking.answer()).status == EUA
+            for peer in (idle, in_tls, asking):
+                assert await peer.is_closed()
+        good.send(read())
+        assert (await good.answer()).status == ENOLEDGER
+    async with served(server, required(server), limits), peer_of(server) as plain:
+        assert await plain.is_closed()
+    async with served(server, with_roles(server), limits), peer_of(server) as reader, peer_of(server) as writer:
+        await writer.start_tls("writer")
+        await reader.start_tls("reader")
+        assert await reader.is_closed()
+        writer.send(read())
+        assert (await writer.answer()).status == ENOLEDGER
+
+
+@pytest.mark.parametrize("addresses", [1, 200])
+async def test_clients_that_only_begin_handshakes_take_no_place_from_others(server: Server, addresses: int) -> None:
     async with served(server, tls_only(server)), contextlib.AsyncExitStack() as open_peers:
-        refused = False
-        for _ in range(200):
-            peer = await open_peers.enter_async_context(peer_of(server))
+        peers = []
+        for number in range(HANDSHAKES_MAX + 100):
+            peer = await open_peers.enter_async_context(peer_of(server, f"127.0.1.{1 + number % addresses}"))
             peer.send(encode_start_tls_request())
-            try:
-                await peer.answer()
-            except ConnectionError:
-                refused = True
-                break
-        assert refused
-        assert server.security.measures.failed_handshakes[ProtectionFailure.LIMIT] == 1
-        async with peer_of(server, "127.0.0.2") as other:
+            assert (await peer.answer()).status == OK
+            peers.append(peer)
+        async with peer_of(server) as other:
             await other.start_tls()
             other.send(read())
             assert (await other.answer()).status == ENOLEDGER
+        for peer in peers[:101]:
+            assert await peer.is_closed()
+        measures = server.security.measures
+        assert measures.failed_handshakes == {ProtectionFailure.LIMIT: 101}
+        assert measures.handshakes_count == 1
 
 
 async def test_a_handshake_that_is_cut_at_any_byte_leaves_nothing_behind(server: Server) -> None:

@@ -21,7 +21,8 @@ from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.advice import AUTORECOVERY_START
 from bkctl.runtime.replication.judge.copies import CopyState
-from bkctl.runtime.replication.judge.explanation import LedgerExplanation, LedgerFacts, explain
+from bkctl.runtime.replication.judge.explanation import LedgerExplanation, explain
+from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.runtime.replication.survey.ledger_facts import LedgerFactsReader
 from tests.runtime.replication.samples import ledger
@@ -75,6 +76,17 @@ def test_a_whole_ledger_has_no_problem_and_two_reads_per_segment_and_bookie() ->
         assert found.replication is ReplicationState.REPLICATED
         assert (found.problems, found.candidates, found.is_closable) == ((), (), None)
         assert found.next_steps == ("nothing: no problem was found",)
+
+    simulate(scenario)
+
+
+def test_what_no_command_repairs_is_not_called_the_absence_of_problems() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await filled(cluster, CLOSED)
+        cluster.failing["b2"] = Status.AUTHENTICATION_REQUIRED
+        found = await explained(cluster, ledger_id)
+        assert [each for each in found.problems if "bookie b2 is registered but gives no valid answer" in each]
+        assert found.next_steps == ("nothing: without a valid answer of b2, its copies are unknown",)
 
     simulate(scenario)
 

@@ -90,6 +90,30 @@ async def test_only_certificates_of_the_ca_and_with_the_role_may_change_somethin
                 await client.get(IS_READY)
 
 
+async def what_comes_first(port: int | None, context: ssl.SSLContext) -> bytes:
+    reader, _ = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    return await reader.read()
+
+
+@pytest.mark.parametrize("is_expired", [True, False])
+async def test_a_client_whose_certificate_is_not_accepted_learns_why(
+    bookie_config: BookieConfig, files: CertificateFiles, authority: Authority, tmp_path: Path, is_expired: bool
+) -> None:
+    now = datetime.datetime.now(datetime.UTC)
+    if is_expired:
+        own = write_certificate(authority, tmp_path / "own", days=1, now=now - datetime.timedelta(days=2))
+    else:
+        own = write_certificate(new_authority("other", 10, now), tmp_path / "own")
+    reason = "EXPIRED" if is_expired else "UNKNOWN_CA"
+    context = ssl.create_default_context(cafile=files.ca)
+    context.load_cert_chain(own.certificate, own.key)
+    async with running_bookie(with_https(bookie_config, files)) as server:
+        for version in (ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_2):
+            context.maximum_version = version
+            with pytest.raises(ssl.SSLError, match=f"ALERT_.*{reason}"):
+                await what_comes_first(server.view.http_port, context)
+
+
 async def test_new_files_are_used_without_a_restart(
     bookie_config: BookieConfig, files: CertificateFiles, tmp_path: Path
 ) -> None:

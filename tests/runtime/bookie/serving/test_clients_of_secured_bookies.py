@@ -90,7 +90,8 @@ async def test_certificates_and_roles(bookie_config: BookieConfig, authority: Te
 
 async def test_logins(bookie_config: BookieConfig, authority: TestAuthority, tmp_path: Path) -> None:
     (tmp_path / "jaas.conf").write_text(
-        'Bookie { org.apache.zookeeper.server.auth.DigestLoginModule required user_bookkeeper="secret-7f3a"; };\n'
+        'Bookie { org.apache.zookeeper.server.auth.DigestLoginModule required user_bookkeeper="secret-7f3a" '
+        'user_guest="secret-7f3a"; };\n'
     )
     for name, password in (("right", "secret-7f3a"), ("wrong", "other")):
         (tmp_path / name).write_text(password)
@@ -111,4 +112,7 @@ async def test_logins(bookie_config: BookieConfig, authority: TestAuthority, tmp
             assert "check bookie_client.sasl.username and bookie_client.sasl.password" in await answer(
                 bookie.port, wrong
             )
+            guest = ClientLoginConfig(username="guest", password=f"file:{tmp_path}/right")
+            found = await answer(bookie.port, msgspec.structs.replace(security, sasl=guest))
+            assert "bookie_client.sasl.password, and saslJaasClientAllowedIds of the bookie" in found
             assert "bookie_client.sasl" in await answer(bookie.port, security)

@@ -1,0 +1,120 @@
+"""What was found out about a ledger and its bookies, for ``explanation.py``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.replication.lock import HeldLock
+from bkctl.runtime.metadata.replication.maintenance import Maintenance
+from bkctl.runtime.metadata.replication.marks import ListedMark
+from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
+from bkctl.runtime.placement.rules import PlacementRules
+from bkctl.runtime.placement.survey import BookieSurvey
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.storage.ids import INVALID_ENTRY_ID
+
+BAD_COPIES = frozenset({CopyState.MISSING, CopyState.CORRUPT, CopyState.FAILED, CopyState.DIFFERENT})
+"""A bookie that answers, but not with a good copy."""
+
+
+class MemberAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bookie of the ledger says about its end.
+
+    ``problem``: why there is no valid answer; None if there is one. ``is_silent``: whether there is none at all.
+    ``last_entry_id``: its last entry, -1 if it has none.
+    """
+
+    problem: str | None = None
+    is_silent: bool = False
+    last_entry_id: int = INVALID_ENTRY_ID
+    last_add_confirmed: int = INVALID_ENTRY_ID
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the bookie would count in the recovery of the ledger."""
+        return self.problem is None
+
+
+class StripeCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """The first and last entry that one bookie should have of one segment; None: not read, or there is no entry."""
+
+    bookie_id: str
+    index: int
+    entries: int | None
+    first: CopyState | None = None
+    last: CopyState | None = None
+
+
+class SegmentFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One segment. ``entries`` of an open one end at the last add confirmed that a bookie knows.
+
+    ``without_copy``: the first and last entries of its write sets that no member is known to have.
+    """
+
+    segment_index: int
+    entries: EntryRange
+    ensemble: tuple[str, ...]
+    is_open: bool
+    copies: tuple[StripeCopy, ...]
+    without_copy: tuple[int, ...] = ()
+
+
+class OutsideCopies(msgspec.Struct, frozen=True, kw_only=True):
+    """What a live bookie has of the entries that no member of their ensemble is known to have.
+
+    ``asked`` and ``found`` are entry ids, first and last ones of segments. ``problem``: why it did not answer.
+    """
+
+    bookie_id: str
+    asked: tuple[int, ...]
+    found: tuple[int, ...] = ()
+    problem: str | None = None
+
+
+class AutorecoveryFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of autorecovery, as far as it concerns one ledger."""
+
+    is_enabled: bool = True
+    auditor: str | None = None
+    mark: ListedMark | None = None
+    lock: HeldLock | None = None
+    now_ms: int = 0
+    maintenance: tuple[Maintenance, ...] = ()
+    deadlines: tuple[tuple[str, LostBookieNote], ...] = ()
+    """Of members that are lost, while a daemon of bkctl is the auditor."""
+
+
+class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was found. ``registrations`` are without the ``ignored`` bookies, which count as gone."""
+
+    ledger_id: int
+    metadata: LedgerMetadata
+    registrations: Registrations
+    ignored: frozenset[str] = frozenset()
+    answers: Mapping[str, MemberAnswer]
+    segments: tuple[SegmentFacts, ...]
+    outside: tuple[OutsideCopies, ...] = ()
+    survey: BookieSurvey
+    rules: PlacementRules
+    free_bytes: Mapping[str, int]
+    silent: Mapping[str, str]
+    """Writable bookies that do not report their free space, with the reason; ``free_bytes`` is of those that do."""
+    autorecovery: AutorecoveryFacts
+
+
+def end_of(metadata: LedgerMetadata, answers: Mapping[str, MemberAnswer]) -> int:
+    """The last entry of a closed ledger, else the highest last add confirmed that a bookie knows."""
+    if metadata.is_closed:
+        return metadata.last_entry_id
+    before_last_segment = metadata.last_segment.first_entry_id - 1
+    return max((before_last_segment, *(answer.last_add_confirmed for answer in answers.values())))
+
+
+def is_bad(copy: StripeCopy) -> bool:
+    """Whether the first or the last entry is missing or damaged."""
+    return copy.first in BAD_COPIES or copy.last in BAD_COPIES
