@@ -15,8 +15,10 @@ from typer.core import TyperCommand, TyperGroup
 GENERAL, CLUSTER, BOOKIE, STORAGE, COPYING = "General", "Cluster", "Bookie", "Storage", "Copying"
 LISTING, CHANGE = "Listing", "Change"
 """Groups of shared options."""
+INVENTORY = "Inventory"
+"""A group of ``bkctl audit``'s own options."""
 
-GROUPS = (COPYING, BOOKIE, STORAGE, LISTING, CHANGE, CLUSTER, GENERAL)
+GROUPS = (INVENTORY, COPYING, BOOKIE, STORAGE, LISTING, CHANGE, CLUSTER, GENERAL)
 """In the order of a page."""
 _SENTENCE_MAX = 1000
 _HEADING = re.compile(r"[A-Z][a-z ]+:")
@@ -99,7 +101,7 @@ class HelpGroup(TyperGroup):
 
 
 def group_of(parameter: Any) -> str | None:
-    """The group of a shared option; None for a command's own options and arguments."""
+    """The group of an option; None for arguments and the other options of a command."""
     group: str | None = parameter.rich_help_panel
     return group
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from bkctl.app import build_app
 from bkctl.commands.effect import Effect
-from bkctl.commands.help_page import BOOKIE, CHANGE, CLUSTER, COPYING, GENERAL, LISTING, STORAGE, group_of
+from bkctl.commands.help_page import BOOKIE, CHANGE, CLUSTER, COPYING, GENERAL, INVENTORY, LISTING, STORAGE, group_of
 
 HEAD = """# Commands
 
@@ -75,7 +75,7 @@ def shared_options(app: Any, context: Any) -> str:
 def section(path: str, command: Any, context: Any) -> str:
     """What the page says about a command."""
     effects = ", ".join(effect.value for effect in Effect if effect in command.callback.effects)
-    own = [each for each in command.params if group_of(each) is None]
+    own = [each for each in command.params if group_of(each) in {None, INVENTORY}]
     pieces = " ".join(each.make_metavar(context).strip("{}") for each in own if each.param_type_name == "argument")
     parts = [f"### {path}\n", f"```\n{path} [OPTIONS]{' ' if pieces else ''}{pieces}\n```\n", f"{text_of(command)}\n"]
     if rows := [cells(each, context) for each in own]:
@@ -89,7 +89,7 @@ def shared_names(command: Any) -> list[str]:
     """Groups of options of which all are accepted, then single options."""
     found: dict[str, list[Any]] = {group: [] for group in (GENERAL, CLUSTER, BOOKIE, STORAGE, COPYING, LISTING, CHANGE)}
     for each in command.params:
-        if (group := group_of(each)) is not None:
+        if (group := group_of(each)) is not None and group != INVENTORY:
             found[group].append(each)
     names: list[str] = []
     for group, options in found.items():

@@ -7,27 +7,44 @@ from typing import Annotated, NamedTuple, TypeAlias
 import typer
 
 from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.help_page import INVENTORY
 
 SEED_MAX = 2**32 - 1
 
 IsInventory: TypeAlias = Annotated[
-    bool, typer.Option("--inventory", help="Also ask bookies which of these entries they hold")
+    bool,
+    typer.Option("--inventory", help="Also ask bookies which of these entries they hold", rich_help_panel=INVENTORY),
 ]
 IsRead: TypeAlias = Annotated[
-    bool, typer.Option("--read", help="Read the first, last and some other entries of each bookie")
+    bool,
+    typer.Option(
+        "--read", help="Read the first, last and some other entries of each bookie", rich_help_panel=INVENTORY
+    ),
 ]
-IsAllEntries: TypeAlias = Annotated[bool, typer.Option("--all-entries", help="With --read: read every entry")]
+IsAllEntries: TypeAlias = Annotated[
+    bool, typer.Option("--all-entries", help="With --read: read every entry", rich_help_panel=INVENTORY)
+]
 SampleShare: TypeAlias = Annotated[
-    str | None, typer.Option("--sample", metavar="PERCENT", help="Read only a share of each ledger, like 1%")
+    str | None,
+    typer.Option(
+        "--sample", metavar="PERCENT", help="Read only a share of each ledger, like 1%", rich_help_panel=INVENTORY
+    ),
 ]
 SampleSeed: TypeAlias = Annotated[
-    int | None, typer.Option("--seed", metavar="N", min=0, max=SEED_MAX, help="Repeat the sample with this seed")
+    int | None,
+    typer.Option(
+        "--seed", metavar="N", min=0, max=SEED_MAX, help="Repeat the sample with this seed", rich_help_panel=INVENTORY
+    ),
 ]
 ReadRate: TypeAlias = Annotated[
-    str | None, typer.Option("--copy-rate", metavar="RATE", help="Read at most this much, like 200MiB/s")
+    str | None,
+    typer.Option(
+        "--copy-rate", metavar="RATE", help="Read at most this much, like 200MiB/s", rich_help_panel=INVENTORY
+    ),
 ]
 BookieRate: TypeAlias = Annotated[
-    str | None, typer.Option("--copy-rate-per-bookie", metavar="RATE", help="The same for each bookie")
+    str | None,
+    typer.Option("--copy-rate-per-bookie", metavar="RATE", help="The same for each bookie", rich_help_panel=INVENTORY),
 ]
 
 

@@ -57,7 +57,6 @@ OPENS_ITSELF = {
     "cluster/restore.py": _LOOKS,
     "log/append.py": _NO_PAUSE,  # the writer that opened the log last wins
     "log/create.py": _NO_PAUSE,
-    "log/deletion.py": _LOOKS,  # one node, which is read again and compared
 }
 """Commands that open the gate without ``make_change``, and why they may."""
 
