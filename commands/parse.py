@@ -115,6 +115,15 @@ def parse_share(text: str) -> float:
     return share
 
 
+SEED_MAX = 2**32 - 1
+"""Of ``--seed``: four bytes."""
+
+
+def drawn_seed(given: int | None) -> int:
+    """The seed of a sample: the given one, else another each time."""
+    return int.from_bytes(os.urandom(4)) if given is None else given
+
+
 def parse_entry_range(text: str | None) -> tuple[int, int | None]:
     """First and last entry (both included; None: up to the last confirmed) from ``5``, ``5-9``, ``5-`` or nothing."""
     if text is None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
-
-from bkctl.commands.audit.inventory_options import SEED_MAX, InventoryFlags
+from bkctl.commands.audit.inventory_options import InventoryFlags
 from bkctl.commands.config import Settings
 from bkctl.commands.findings_file import new_findings_file
-from bkctl.commands.parse import parse_bytes_per_second, parse_share
+from bkctl.commands.parse import drawn_seed, parse_bytes_per_second, parse_share
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay, findings_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
@@ -27,10 +25,8 @@ def inventory_request(flags: InventoryFlags, settings: Settings) -> InventoryReq
     if flags.is_read:
         way = InventoryWay.ALL_ENTRIES if flags.is_all_entries else InventoryWay.SAMPLED
     if way is InventoryWay.SAMPLED:
-        seed = secrets.randbelow(SEED_MAX + 1) if flags.seed is None else flags.seed
-        is_share_given = flags.sample is not None
-        share = parse_share(flags.sample) if flags.sample is not None else 0.0
-        sample = Sample(share, seed, each_min=0 if is_share_given else _EACH_MIN)
+        share, each_min = (0.0, _EACH_MIN) if flags.sample is None else (parse_share(flags.sample), 0)
+        sample = Sample(share, drawn_seed(flags.seed), each_min=each_min)
     rate, per_bookie = (
         None if text is None else parse_bytes_per_second(text) for text in (flags.rate, flags.rate_per_bookie)
     )

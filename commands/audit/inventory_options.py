@@ -8,8 +8,7 @@ import typer
 
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.help_page import INVENTORY
-
-SEED_MAX = 2**32 - 1
+from bkctl.commands.parse import SEED_MAX
 
 IsInventory: TypeAlias = Annotated[
     bool,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated
@@ -16,7 +15,14 @@ from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from bkctl.commands.findings_file import new_findings_file
-from bkctl.commands.parse import parse_bytes_per_second, parse_entry_range, parse_ledger_id, parse_share
+from bkctl.commands.parse import (
+    SEED_MAX,
+    drawn_seed,
+    parse_bytes_per_second,
+    parse_entry_range,
+    parse_ledger_id,
+    parse_share,
+)
 from bkctl.commands.rendering import Column, Lines, Table
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.client.access import require_access
@@ -33,7 +39,6 @@ from bkctl.storage.ids import ENTRY_ID_MAX
 from bkctl.storage.words import counted, decimal, percent, size
 
 _ROWS_MAX = 100_000
-_SEED_MAX = 2**32 - 1
 _TABLE = Table(
     "LedgerVerification",
     Column("ledger_id", "LEDGER", is_right=True),
@@ -74,7 +79,7 @@ async def verify(
         str | None, typer.Option("--sample", metavar="PERCENT", help="Read only a share of each ledger, like 1%")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", min=0, max=_SEED_MAX, help="Repeat the sample with this seed")
+        int | None, typer.Option("--seed", metavar="N", min=0, max=SEED_MAX, help="Repeat the sample with this seed")
     ] = None,
     copy_rate: Annotated[
         str | None, typer.Option("--copy-rate", metavar="RATE", help="Read at most this much, like 200MiB/s")
@@ -123,7 +128,7 @@ def _scope(entries: str | None, sample: str | None, seed: int | None) -> CheckSc
     first, last = parse_entry_range(entries)
     drawn = None
     if sample is not None:
-        drawn = Sample(parse_share(sample), secrets.randbelow(_SEED_MAX + 1) if seed is None else seed)
+        drawn = Sample(parse_share(sample), drawn_seed(seed))
     return CheckScope((EntryRange(first, ENTRY_ID_MAX if last is None else last),), drawn)
 
 

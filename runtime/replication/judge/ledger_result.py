@@ -68,6 +68,11 @@ class LedgerFailure(msgspec.Struct, frozen=True):
         """The detail without the ledger prefix of ledger errors."""
         return self.detail.removeprefix(f"ledger {self.ledger_id}: ")
 
+    @property
+    def had_targets(self) -> bool:
+        """Whether bookies for the copies exist, and each of them failed."""
+        return self.bare_detail.startswith(FAILED_TARGETS)
+
     def __str__(self) -> str:
         return f"{self.ledger_and_entries}: {self.reason.value}: {self.bare_detail}"
 

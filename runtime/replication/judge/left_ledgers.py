@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from bkctl.runtime.replication.judge.advice import bookies_to_start, start_words
-from bkctl.runtime.replication.judge.ledger_result import FAILED_TARGETS, FailureReason, LedgerFailure
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.storage.severity import Severity
 
 
@@ -114,7 +114,7 @@ def left_groups(
 def _group(left: Left, failures: Sequence[LedgerFailure], leaving: Collection[str]) -> LeftGroup:
     ledger_ids = tuple(sorted(failure.ledger_id for failure in failures))
     remedy = _REMEDIES.get(left, "")
-    failed = next((each.bare_detail for each in failures if each.bare_detail.startswith(FAILED_TARGETS)), None)
+    failed = next((each.bare_detail for each in failures if each.had_targets), None)
     if left is Left.NO_TARGET and failed is not None:
         remedy = failed  # such as an expired certificate: another bookie would refuse it as well
     command = _COMMANDS.get(left)

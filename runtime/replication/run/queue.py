@@ -13,7 +13,7 @@ from collections.abc import AsyncIterable, AsyncIterator
 from bkctl.runtime.ports import Clock
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
-from bkctl.runtime.replication.judge.ledger_result import FAILED_TARGETS, FailureReason, LedgerResult
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerResult
 from bkctl.runtime.replication.turn.task import LedgerTask
 
 
@@ -83,7 +83,7 @@ class LedgerQueue:
         first = self._without_target.get(ledger_id)
         if first is not None:
             return result.after(first)
-        if any(failure.bare_detail.startswith(FAILED_TARGETS) for failure in result.failures):
+        if any(failure.had_targets for failure in result.failures):
             self._without_target[ledger_id] = result
             heapq.heappush(self._later, (now_ns + self._return_ns, ledger_id, task))
             return None
