@@ -302,7 +302,7 @@ def _others(report: AuditReport) -> Iterator[AuditFinding]:
         rows = {row.ledger_id: row for row in found if row.is_closable is False}
         yield _finding(not_closable(list(rows), summary.unclosable), summary.unclosable, rows.values())
     for part, count, what in (
-        ("unwritable", summary.unwritable, "cannot accept writes on their present bookies"),
+        ("unwritable", summary.unwritable, "cannot accept writes on the present bookies"),
         ("unreplaceable", summary.unreplaceable, "cannot replace a bookie that does not accept writes"),
     ):
         if count:
