@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow.parquet as pq
 import pytest
 
 from bkctl.runtime.client import LedgerClient
@@ -122,6 +125,44 @@ async def _orphans(site: Site) -> OrphanSearch:
         place = PulsarStore(store, "", "the cluster")
         view = SearchView(lambda _: None, lambda _: None)
         return await find_orphans(client.ports, store, [place], terms, settle_s=1, only=None, view=view)
+
+
+def test_spark_names_owners_and_ages_of_a_running_brokers_ledgers(site: Site, tmp_path: Path) -> None:
+    """As the plain audit does; and the bookies hold every copy."""
+    started_ms = time.time_ns() // 1_000_000
+    site.call("start_flow", topic="judged", per_second=5000, count=3000)
+    assert_whole(site.call("end_flow", topic="judged"))
+    site.call("unload", topic="judged")
+    named = {int(ledger_id): name_of(topic) for ledger_id, topic in site.call("ledgers").items()}
+    plain = _write_sets(site, tmp_path / "plain")
+    spark = _write_sets(site, tmp_path / "spark", "--spark", "--cores", "2")
+
+    # The broker's own topics get new ledgers meanwhile.
+    both = [ledger_id for ledger_id in named if {"closed"} == _states(plain, ledger_id) | _states(spark, ledger_id)]
+    assert len([ledger_id for ledger_id in both if named[ledger_id] == "judged"]) > 1
+    for ledger_id in both:
+        assert plain[ledger_id] == spark[ledger_id]
+        for row in spark[ledger_id]:
+            assert named[ledger_id] in row["owner"]
+            assert row["replication"] in {"replicated", "empty"}
+            assert named[ledger_id] != "judged" or row["created_ms"] >= started_ms
+
+
+def _write_sets(site: Site, directory: Path, *arguments: str) -> dict[int, list[dict[str, Any]]]:
+    """The rows of each ledger in the report of an audit that reads every entry and finds every copy good."""
+    result = site.bookies.run("audit", "--inventory", "--read", "--all-entries", "--out", str(directory), *arguments)
+    assert result.exit_code in {0, 10}, result.stderr
+    summary = json.loads((directory / "report.json").read_text())["summary"]
+    assert summary["read_copies"] > 3000
+    assert (summary["bad_copies"], summary["unknown_copies"], summary["unreadable"]) == (0, 0, 0)
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for row in pq.read_table(directory / "write_sets").to_pylist():
+        rows.setdefault(row["ledger_id"], []).append(row)
+    return rows
+
+
+def _states(write_sets: dict[int, list[dict[str, Any]]], ledger_id: int) -> set[str]:
+    return {row["ledger_state"] for row in write_sets.get(ledger_id, [])}
 
 
 def test_no_message_is_lost_while_bookie_and_broker_are_killed(site: Site) -> None:
