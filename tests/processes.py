@@ -389,6 +389,8 @@ class Cluster:
         self._variables = dict(variables or {})
         self.metadata_uri = metadata_uri
         self._session_ms = session_ms
+        self.bookie_settings = {"allowLoopback": "true", "diskUsageThreshold": "0.99"}
+        """Of the bookies that are started from now on."""
         self.bookies: list[BookieProcess] = []
         self._processes: dict[str, BkctlProcess] = {}
 
@@ -480,7 +482,7 @@ class Cluster:
             *("bookie", "start", "--metadata-uri", self.metadata_uri, "--port", str(bookie.port)),
             *("--bookie-id", bookie.id, "--advertised-address", LOOPBACK),
             *("--journal-dir", f"{bookie.directory}/journal", "--ledger-dir", f"{bookie.directory}/ledgers"),
-            *("--set", "allowLoopback=true", "--set", "diskUsageThreshold=0.99"),
+            *(each for name, value in self.bookie_settings.items() for each in ("--set", f"{name}={value}")),
             *("--set", f"zkTimeout={self._session_ms}"),
             stderr=log,
             variables=self._variables,

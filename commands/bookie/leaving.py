@@ -45,6 +45,7 @@ from bkctl.runtime.admin.calls import AdminCredentials
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.replication.config import OpenLedgers
+from bkctl.runtime.replication.judge.cluster_status import LEAVES_CLUSTER
 from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
 from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
 from bkctl.runtime.replication.run.drain import DrainHooks, OpenLedger
@@ -201,7 +202,7 @@ class _Run:
                     require_yes(context, verdict, request)
             lock.require_held()
             self.work.state = (may_be_read_only(live),)
-            await switch.make_read_only(live, request.wait_s, "leaves the cluster")
+            await switch.make_read_only(live, request.wait_s, LEAVES_CLUSTER)
             self.work.state = (stays_read_only(live),)
 
     async def _stop(self) -> str | None:

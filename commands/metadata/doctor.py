@@ -101,12 +101,28 @@ def _print(
         "findings_count": {severity.value: report.count(severity) for severity in _WORST_FIRST},
     }
     details = {"rules": dict(report.counts), "findings": rows, "truncated": is_truncated}
-    console.record("MetadataDoctorReport", body, details=details)
+    if not console.is_for_people:
+        console.record("MetadataDoctorReport", body, details=details)
+        return
+    console.verdict(*_verdict(report))
     for rule_id, count in report.counts.items():
         of_rule = [found for found in findings if found.rule.id == rule_id]
         if of_rule:
-            heading = _heading(of_rule[0].rule, count, min(_LINE_MAX, console.width or _LINE_MAX))
+            heading = _heading(of_rule[0], count, min(_LINE_MAX, console.width or _LINE_MAX))
             console.table(_RULE_TABLE.titled(heading), [_row(found) for found in of_rule])
+    console.sentences("")
+    console.record("MetadataDoctorReport", body)
+
+
+def _verdict(report: DoctorReport) -> tuple[Severity | None, str]:
+    """The worst severity and its first finding; None if there is none."""
+    nodes = counted(sum(report.looked_at.values()), "node")
+    if not report.findings:
+        return None, f"no problem was found in {nodes}"
+    worst = max(report.findings, key=lambda found: found.rule.severity)
+    others = sum(report.counts.values()) - 1
+    more = f", and {counted(others, 'more finding')}" if others else ""
+    return worst.rule.severity, f"{worst.path}: {worst.problem.removesuffix('.')}{more}"
 
 
 def _row(found: MetadataFinding) -> dict[str, object]:
@@ -120,10 +136,10 @@ def _row(found: MetadataFinding) -> dict[str, object]:
     }
 
 
-def _heading(rule: Rule, count: int, width: int) -> str:
+def _heading(first: MetadataFinding, count: int, width: int) -> str:
+    rule = first.rule
     lines = [f"{rule.severity.name} {rule.id}: {counted(count, 'finding')}"]
-    generic_cure = rule.cure.format(path="ZNODE", subject="ID")
-    for text in (rule.consequence, f"Fix: {generic_cure}"):
+    for text in (rule.consequence, f"Fix{' of the first' if count > 1 else ''}: {first.cure}"):
         lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines)
 

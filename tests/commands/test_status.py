@@ -220,3 +220,21 @@ def test_a_cluster_that_does_not_exist_is_an_error(metadata_uri: str) -> None:
     assert run_bkctl("status", BKCTL_METADATA_URI=metadata_uri).exit_code == 4
     assert run_bkctl("status", "--interval", "1s", BKCTL_METADATA_URI=metadata_uri).exit_code == 2
     assert run_bkctl("status", "--watch", "-o", "json", BKCTL_METADATA_URI=metadata_uri).exit_code == 2
+
+
+def test_a_read_only_bookie_says_why(start_cluster: Callable[..., Cluster]) -> None:
+    cluster = start_cluster(3)
+    leaving, full = (bookie.id for bookie in cluster.bookies[:2])
+    assert cluster.run("bookie", "drain", leaving, "--yes").exit_code == 0
+    found = {each["part"]: each for each in _look(cluster).json()["findings"]}
+    assert found.keys() == {"no_auditor", "bookies_leaving"}
+    assert found["bookies_leaving"]["command"] == f"bkctl decommission {leaving}"
+    assert f"bkctl bookie undrain {leaving}" in found["bookies_leaving"]["finding"]
+
+    cluster.stop_bookie(full)
+    cluster.bookie_settings |= {"diskUsageThreshold": "0.0001", "diskUsageWarnThreshold": "0.0001"}
+    cluster.start_bookie(full)
+    found = {each["part"]: each for each in _look(cluster, shows="bookies_out_of_space").json()["findings"]}
+    out_of_space = found["bookies_out_of_space"]
+    assert out_of_space["finding"] == f"bookie {full} is read-only: a disk is full"
+    assert (out_of_space["severity"], out_of_space["command"]) == ("warning", "bkctl help full-disk")

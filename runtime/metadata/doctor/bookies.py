@@ -38,6 +38,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     instance_id: Node | None
     present: frozenset[str]
     """Those of the requested paths that exist."""
+    is_auditor_ours: bool = False
+    """Whether a daemon of bkctl says that it is the auditor: it needs no recovery delay in the metadata."""
     references: Mapping[str, Reference] = {}
     """Bookies that ledgers refer to."""
 
@@ -109,7 +111,8 @@ def _absences(paths: Paths, snapshot: Snapshot) -> Iterator[MetadataFinding]:
         yield finding("instance-id-missing", paths.instance_id, "The cluster has no instance id.")
     if paths.cookies in absent and is_at_work:
         yield finding("cookies-missing", paths.cookies, "The directory of cookies is missing.")
-    if snapshot.votes and paths.lost_bookie_recovery_delay not in snapshot.present:
+    is_delay_needed = snapshot.votes and not snapshot.is_auditor_ours
+    if is_delay_needed and paths.lost_bookie_recovery_delay not in snapshot.present:
         problem = "An auditor is elected, but the node that it created at its start is missing."
         yield finding("delay-missing", paths.lost_bookie_recovery_delay, problem)
 

@@ -28,6 +28,7 @@ from bkctl.runtime.metadata.doctor.racks import examine_racks
 from bkctl.runtime.metadata.doctor.rules import Surroundings, examine
 from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, read_layout
 from bkctl.runtime.metadata.paths import READ_ONLY, Paths
+from bkctl.runtime.metadata.replication.audit_request import AuditRequest
 from bkctl.runtime.metadata.store import MetadataStore, Node
 from bkctl.runtime.metadata.tree import walk_tree
 from bkctl.runtime.ports import Clock
@@ -343,8 +344,16 @@ class _Examination:
             elected=await self._read(election),
             instance_id=await self._read(instance),
             present=await self._present(),
+            is_auditor_ours=await self._is_auditor_ours(),
             references=references,
         )
+
+    async def _is_auditor_ours(self) -> bool:
+        """Also if this user may not read it: then nothing can be said about Java's auditor."""
+        try:
+            return await AuditRequest(self._store, self._paths.root).is_understood()
+        except MetadataAuthError:
+            return True
 
     async def _nodes_in(self, directory: str) -> dict[str, Node] | None:
         """Children by name; None when this user may not list or read them all."""

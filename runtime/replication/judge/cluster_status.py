@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -46,10 +47,17 @@ FULL_CHECK_AGE_MS = 15 * 86_400_000
 """Java's auditor checks all ledgers every week by default: after this, at least one check is missing."""
 
 
+LEAVES_CLUSTER: Final = "leaves the cluster"
+"""What a drain notes at a bookie as the reason for read-only mode, before the operator's name in parentheses."""
+_OUT_OF_SPACE = frozenset({"disk_full", "no_room", "journal_full"})
+"""Of the reasons that a bookie gives."""
+
+
 class BookieFacts(msgspec.Struct, frozen=True):
     """A bookie. ``is_writable`` None: not registered. ``problem``: why a registered one did not report its disks.
 
-    ``is_refusing``: the problem is what it answered.
+    ``is_refusing``: the problem is what it answered. ``read_only_reasons``: why it is read-only, a stable word and a
+    text for each, as a bkctl bookie says; ``order``: the reason that the operator gave.
     """
 
     bookie_id: str
@@ -59,6 +67,8 @@ class BookieFacts(msgspec.Struct, frozen=True):
     free_bytes: int | None = None
     problem: str | None = None
     is_refusing: bool = False
+    read_only_reasons: Mapping[str, str] = {}
+    order: str = ""
 
     @property
     def is_registered(self) -> bool:
@@ -318,12 +328,28 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:
     refusals = {each.bookie_id: each.problem for each in bookies if each.is_refusing and each.problem is not None}
     silent = [each for each in _silent(bookies) if each not in refusals]
     yield from not_answering(silent, refusals, len(status.down))
-    if read_only:
-        sentence = f"{these_bookies(read_only, 'is', 'are')} read-only"
-        yield Advice(Severity.INFORMATION, "bookies_read_only", sentence, f"bkctl bookie state {read_only[0]}")
+    yield from _read_only_findings([each for each in bookies if each.is_writable is False])
     if foreign:
         sentence = f"{these_bookies(foreign, 'is', 'are')} registered without a cookie"
         yield Advice(Severity.WARNING, "bookies_without_cookie", sentence, "bkctl metadata doctor")
+
+
+def _read_only_findings(bookies: Sequence[BookieFacts]) -> Iterator[Advice]:
+    full = [each for each in bookies if not _OUT_OF_SPACE.isdisjoint(each.read_only_reasons)]
+    leaving = [each for each in bookies if each not in full and each.order.startswith(f"{LEAVES_CLUSTER} (")]
+    others = [each.bookie_id for each in bookies if each not in full and each not in leaving]
+    if full:
+        why = next(text for word, text in full[0].read_only_reasons.items() if word in _OUT_OF_SPACE)
+        sentence = f"{these_bookies([each.bookie_id for each in full], 'is', 'are')} read-only: {why}"
+        yield Advice(Severity.WARNING, "bookies_out_of_space", sentence, "bkctl help full-disk")
+    if leaving:
+        first = leaving[0].bookie_id
+        sentence = f"{these_bookies([each.bookie_id for each in leaving], 'leaves', 'leave')} the cluster, read-only"
+        sentence += f"; to keep {'it' if len(leaving) == 1 else 'the first'}: bkctl bookie undrain {first}"
+        yield Advice(Severity.INFORMATION, "bookies_leaving", sentence, f"bkctl decommission {first}")
+    if others:
+        sentence = f"{these_bookies(others, 'is', 'are')} read-only"
+        yield Advice(Severity.INFORMATION, "bookies_read_only", sentence, f"bkctl bookie state {others[0]}")
 
 
 def _disk_findings(bookies: tuple[BookieFacts, ...] | None) -> Iterator[Advice]:

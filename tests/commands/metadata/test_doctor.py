@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from kazoo.security import make_digest_acl
@@ -16,6 +17,7 @@ from bkctl.runtime.metadata.doctor.catalogue import RULES
 from bkctl.storage.severity import Severity
 from tests.commands.metadata.conftest import Planted
 from tests.processes import COMMAND_TIMEOUT_S, bkctl_environment
+from tests.recovery_daemons import RecoveryDaemon
 from tests.runtime.metadata.bad_nodes import (
     BAD_NODES,
     FORBIDDEN,
@@ -25,6 +27,7 @@ from tests.runtime.metadata.bad_nodes import (
     sound_cluster,
     with_bad_node,
 )
+from tests.until import wait_until
 
 MEASURED = """
 import sys
@@ -176,9 +179,35 @@ def test_forms(planted: Planted) -> None:
         finding["path"],
         finding["problem"],
         "CRITICAL unreadable-ledger: 1 finding",
-        "Fix: bkctl ledger delete --unreadable ID",
+        f"critical: {finding['path']}: {finding['problem'].removesuffix('.')}",
+        f"Fix: {finding['cure'].split(',')[0]}",
     ):
         assert text in shown.stdout
+
+
+def test_the_verdict_comes_first(planted: Planted) -> None:
+    planted.put(sound_cluster())
+    shown = planted.run(*DOCTOR, "-o", "table")
+    assert (shown.exit_code, shown.stdout.splitlines()[0]) == (
+        OK,
+        f"ok: no problem was found in {len(sound_cluster())} nodes",
+    )
+
+
+def test_bkctls_auditor_needs_no_recovery_delay(planted: Planted, tmp_path: Path) -> None:
+    """Unlike Java's, it does not create one at its start."""
+    planted.put(with_bad_node(sound_cluster(), named("no delay")))
+    assert [each["rule"] for each in planted.run(*DOCTOR).json()["findings"]] == ["delay-missing"]
+    votes = f"{planted.root}/underreplication/auditorelection"
+    for name in planted.client.get_children(votes):
+        planted.client.delete(f"{votes}/{name}")
+    daemon = RecoveryDaemon(planted.metadata_uri, tmp_path / "daemon")
+    daemon.start()
+    try:
+        wait_until(lambda: planted.client.get_children(votes), "the daemon is the auditor")
+        wait_until(lambda: planted.run(*DOCTOR).json()["findings"] == [], "the doctor knows whose auditor it is")
+    finally:
+        daemon.stop()
 
 
 def test_no_cluster(planted: Planted) -> None:

@@ -19,6 +19,7 @@ from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, Reco
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.replication.judge.advice import NoLiveCopy, bookies_to_start, start_words
 from bkctl.runtime.replication.judge.cluster_status import (
+    LEAVES_CLUSTER,
     AuditorStatus,
     AutorecoveryStatus,
     BookieFacts,
@@ -56,6 +57,10 @@ HEALTHY = ClusterFacts(
 DOWN = bookie("b4", is_writable=None, total_bytes=None, free_bytes=None)
 SILENT = bookie("b5", problem="no answer within 1.5 s", total_bytes=None, free_bytes=None)
 REFUSING = bookie("b7", problem="bookie b7:3181: no login", total_bytes=None, free_bytes=None, is_refusing=True)
+NO_ROOM: dict[str, Any] = {"read_only_reasons": {"no_room": "no space for a checkpoint"}}
+LEAVING = bookie(
+    "b2", is_writable=False, read_only_reasons={"manual": "set by an operator"}, order=f"{LEAVES_CLUSTER} (ann@h1)"
+)
 NO_AUDITOR = AuditorStatus(is_elected=False)
 OLD_MARKS = MarkCount(2113, 10_000, NOW_MS - 3 * HOUR_MS)
 
@@ -69,6 +74,8 @@ FAULTS: list[tuple[str, Severity, dict[str, Any]]] = [
     ("bookies_refusing", Severity.WARNING, {"bookies": (GOOD, REFUSING)}),
     ("bookies_silent", Severity.WARNING, {"bookies": (GOOD, SILENT)}),
     ("bookies_read_only", Severity.INFORMATION, {"bookies": (GOOD, bookie("b2", is_writable=False))}),
+    ("bookies_leaving", Severity.INFORMATION, {"bookies": (GOOD, LEAVING)}),
+    ("bookies_out_of_space", Severity.WARNING, {"bookies": (GOOD, bookie("b2", is_writable=False, **NO_ROOM))}),
     ("bookies_without_cookie", Severity.WARNING, {"bookies": (GOOD, bookie("b2", has_cookie=False))}),
     ("no_writable_bookie", Severity.CRITICAL, {"bookies": (bookie("b2", is_writable=False),)}),
     ("no_writable_bookie", Severity.CRITICAL, {"bookies": ()}),
