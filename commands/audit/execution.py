@@ -90,13 +90,15 @@ async def _audit_plainly(
         ledgers = await session.ledgers()
         facts = with_request(await read_facts(context, session), request)
         with context.console.progress("auditing") as progress:
-            total = await ledgers.estimate_count() if progress.is_shown else None
-            show, inventory = LedgerProgress(progress, total).show, None
+            total, inventory = await ledgers.estimate_count() if progress.is_shown else None, None
             if wanted is not None:
                 ports = (await session.client()).ports
                 await require_access(ports)
-                copies = CopyInventory(ports, facts.registrations.live, wanted)
-                inventory = wanted.way, partial(copies.take, [ledgers.read_all()], show)
+                inventory = wanted.way, CopyInventory(ports, facts.registrations.live, wanted)
             return await audit_plainly(
-                [ledgers.read_all()], facts, out_directory=out, on_progress=show, inventory=inventory
+                [ledgers.read_all()],
+                facts,
+                out_directory=out,
+                on_progress=LedgerProgress(progress, total).show,
+                inventory=inventory,
             )
