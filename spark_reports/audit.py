@@ -120,6 +120,8 @@ def audit_in_session(
     if running_partitions is None and not is_growing(session.sparkContext.getConf()):
         running_partitions = session.sparkContext.defaultParallelism
     parts = max(4 * running_partitions if running_partitions else _GROWING_PARTS, (ledgers or 0) // _LEDGERS_PER_PART)
+    if inventory is not None and inventory.request.turn is not None:
+        parts = running_partitions or _GROWING_PARTS  # those of a second round would have no time left
     options["partitions_max"], options["running_partitions"] = str(parts), str(running_partitions or parts)
     if outage_max_s is not None:
         options["outage_max_s"] = str(outage_max_s)

@@ -49,7 +49,7 @@ def report_row(struct: Any) -> dict[str, object]:
         if name.endswith("_ms"):
             row[name.removesuffix("_ms")] = time_text(value)
         else:
-            row[name] = str(value) if name == "ledger_id" or name.endswith("_entry_id") else value
+            row[name] = str(value) if name.endswith(("ledger_id", "_entry_id")) else value
     return row
 
 
@@ -106,7 +106,11 @@ def inventory_total(summary: AuditSummary) -> str | None:
         return None
     names = {"read_copies": "read", "listed_copies": "listed", "bad_copies": "bad", "unknown_copies": "unknown"}
     counts = counts_text((name, getattr(summary, field)) for field, name in names.items())
-    return f"{summary.expected_copies:,}: {counts}; {size(summary.bytes_read)} read"
+    total = f"{summary.expected_copies:,}: {counts}; {size(summary.bytes_read)} read"
+    if summary.left_out_ledgers is None:
+        return total
+    ledgers = counted(summary.inventory_ledgers or 0, "ledger")
+    return f"{total}; of {ledgers}, with no time for {summary.left_out_ledgers:,}"
 
 
 def requests_total(report: AuditReport) -> str | None:

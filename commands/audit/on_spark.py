@@ -11,6 +11,7 @@ import msgspec
 
 from bkctl.commands.audit.facts import AuditQuestions, read_facts, with_request
 from bkctl.commands.audit.file import URI_MARK, open_cluster_file
+from bkctl.commands.audit.inventory import InventoryPlan
 from bkctl.commands.audit.ledger_progress import LedgerProgress
 from bkctl.commands.context import CommandContext
 from bkctl.commands.event_loop import run_to_end, sigterm_as_error
@@ -23,7 +24,7 @@ from bkctl.runtime.optional_packages import require_package
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
-from bkctl.runtime.replication.survey.inventory import InventoryJob, InventoryRequest, bookies_without_lists
+from bkctl.runtime.replication.survey.inventory import InventoryJob, bookies_without_lists
 from bkctl.spark_reports.audit import audit_in_session
 from bkctl.spark_reports.deployment import choose_deployment
 from bkctl.spark_reports.output import new_report
@@ -42,14 +43,14 @@ def audit_on_spark(
     cores: int | None,
     source: str | None,
     ledgers_root: str | None,
-    inventory: InventoryRequest | None = None,
+    plan: InventoryPlan | None = None,
 ) -> AuditReport:
     """The audit of the ledgers in ZooKeeper, or in the file ``source``, which the executors read."""
     require_package("pyspark", "audit --spark needs PySpark")
     require_package("pyarrow", "audit --spark needs PyArrow")
     find_java("Spark")  # without Java, Spark fails after seconds with a long error
     choose_deployment(master, cores, None, os.environ)  # wrong options are refused before anything is read
-    job = None if inventory is None else run_to_end(_inventory_job, context, inventory)
+    job = None if plan is None else run_to_end(_inventory_job, context, plan)
     with ExitStack() as at_end:
         known, ledgers_count = at_end.enter_context(_known_input(context, request, source, ledgers_root))
         deployment = choose_deployment(master, cores, ledgers_count, os.environ)
@@ -83,11 +84,12 @@ def audit_on_spark(
             )
 
 
-async def _inventory_job(context: CommandContext, request: InventoryRequest) -> InventoryJob:
+async def _inventory_job(context: CommandContext, plan: InventoryPlan) -> InventoryJob:
     """What executors are asked for, if this machine may ask the bookies; AuthenticationRequiredError."""
     async with open_session(context) as session:
         ports = (await session.client()).ports
         await require_access(ports)
+        request = plan.for_cluster(session, session.instance_id)
         if request.way is not InventoryWay.ALL_ENTRIES:
             live = (await session.registrations.snapshot()).live
             request = msgspec.structs.replace(request, silent=await bookies_without_lists(ports, live))

@@ -10,6 +10,7 @@ from bkctl.commands.audit.earlier import Compare
 from bkctl.commands.audit.findings import FAIL_ON_DEFAULT, FailOn, parse_fail_on, require_inventory
 from bkctl.commands.audit.inventory_options import (
     BookieRate,
+    CheckedFile,
     InventoryFlags,
     IsAllEntries,
     IsInventory,
@@ -17,6 +18,7 @@ from bkctl.commands.audit.inventory_options import (
     ReadRate,
     SampleSeed,
     SampleShare,
+    TimeLimit,
 )
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
@@ -63,6 +65,8 @@ def audit(
     seed: SampleSeed = None,
     rate: ReadRate = None,
     rate_per_bookie: BookieRate = None,
+    time_limit: TimeLimit = None,
+    checked_file: CheckedFile = None,
 ) -> Outcome:
     """Count live copies, and list under-replicated ledgers.
 
@@ -70,7 +74,9 @@ def audit(
     by entries that are read. -o csv has one row, and -o name one id, for each ledger that misses copies or cannot be
     read. Exits with 10 if a finding is a warning or worse.
     """
-    flags = InventoryFlags(is_inventory, is_read, is_all_entries, sample, seed, rate, rate_per_bookie)
+    flags = InventoryFlags(
+        is_inventory, is_read, is_all_entries, sample, seed, rate, rate_per_bookie, time_limit, checked_file
+    )
     flags.check()
     if is_inventory and source is not None:
         raise InvalidArgumentError("--inventory asks the bookies of now: leave out --from")

@@ -8,9 +8,16 @@ import pytest
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.ledgers.ledgers import FoundLedgers
 from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.cluster_audit.checked_ledgers import CheckedLedgers
 from bkctl.runtime.replication.cluster_audit.inventory import InventoryTotals, InventoryWay
+from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.policy import CopyPace
-from bkctl.runtime.replication.survey.inventory import CopyInventory, InventoryRequest, bookies_without_lists
+from bkctl.runtime.replication.survey.inventory import (
+    CopyInventory,
+    InventoryRequest,
+    InventoryTurn,
+    bookies_without_lists,
+)
 from tests.runtime.replication.samples import ledger
 from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import RepairCluster, simulate
@@ -168,5 +175,35 @@ def test_the_rate_of_each_bookie_is_kept_by_reads_and_lists() -> None:
             seconds = (cluster.clock.monotonic_ns() - began_ns) / 1e9
             expected = bytes_of_each or totals.counts["bytes_read"] / 3
             assert expected / seconds == pytest.approx(5000, rel=0.15)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("way", [InventoryWay.LISTED, InventoryWay.ALL_ENTRIES])
+def test_limited_time_goes_to_the_longest_unchecked(way: InventoryWay) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledger_ids = [await cluster.store(ledger({0: BOOKIES}, 3, 2, last_entry_id=99, length=100)) for _ in range(40)]
+        live = (await cluster.ports.registrations.snapshot()).live
+        checked = CheckedLedgers(root="/ledgers", instance_id=None, way=way.value)
+        seen: list[int] = []
+        for _ in range(40):
+            turn = InventoryTurn(2.0, checked.runs)
+            config = ReplicationConfig(ledgers_in_parallel=2)
+            pace = CopyPace(bytes_per_s_per_bookie=3000)
+            request = InventoryRequest(way=way, pace=pace, config=config, turn=turn)
+            totals = await CopyInventory(cluster.ports, live, request).take(cluster.ports.ledgers.read_all())
+            assert totals.checked is not None
+            part = [each for row in totals.checked for each in range(row.ledger_id, row.last_ledger_id + 1)]
+            assert len(part) + totals.counts["left_out_ledgers"] == len(ledger_ids)
+            assert totals.counts["inventory_ledgers"] == len(part) > 0
+            checked = checked.with_run(cluster.clock.now_ms(), totals.checked)
+            left = [each for each in ledger_ids if each not in seen]
+            assert set(part) >= set(left[: len(part)]), "those come first that were never examined"
+            seen += part
+            if len(left) <= len(part):
+                break
+        assert set(seen) == set(ledger_ids)
+        assert len(checked.runs) > 2
 
     simulate(scenario)

@@ -15,12 +15,14 @@ from typing import Any
 import msgspec
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.replication.cluster_audit.checked_ledgers import ranges_of
 from bkctl.runtime.replication.cluster_audit.inventory_tables import (
     AFTER_END,
     BAD_COPIES,
     ELSEWHERE,
     BadCopyRange,
     BookieInventory,
+    CheckedRange,
     LostRange,
     UnnamedRange,
 )
@@ -246,6 +248,7 @@ def _covered(ends: Iterable[tuple[int, int]], depth_min: int) -> Iterator[EntryR
 class InventoryTotals(msgspec.Struct):
     """The sums over any number of ledgers, which can be merged. Lists may be longer than the limit until ``shorten``.
 
+    ``checked``: the ledgers that were examined; None: the inventory had no limit of time.
     ``counts``: by the fields of ``AuditSummary`` with these names.
     """
 
@@ -253,6 +256,7 @@ class InventoryTotals(msgspec.Struct):
     bad: list[BadCopyRange] = []
     lost: list[LostRange] = []
     unnamed: list[UnnamedRange] = []
+    checked: list[CheckedRange] | None = None
     counts: dict[str, int] = {}
 
     def add(self, holdings: LedgerHoldings) -> None:
@@ -279,12 +283,19 @@ class InventoryTotals(msgspec.Struct):
         """Add what a bookie was asked, and the sum of the times that its answers took, in microseconds."""
         self._add_bookies([BookieInventory(bookie_id, requests=requests, waited_us=waited_us)])
 
+    def note_checked(self, ledger_ids: Iterable[int], left_out: int) -> None:
+        """Note which ledgers were examined, and how many were not, because the time was over."""
+        self.checked = ranges_of(ledger_ids)
+        self._count("left_out_ledgers", left_out)
+
     def merge(self, other: InventoryTotals) -> None:
         """Add the totals of other ledgers."""
         self._add_bookies(other.bookies.values())
         self.bad.extend(other.bad)
         self.lost.extend(other.lost)
         self.unnamed.extend(other.unnamed)
+        if other.checked is not None:
+            self.checked = [*(self.checked or ()), *other.checked]
         for name, number in other.counts.items():
             self._count(name, number)
         self.shorten()
@@ -324,6 +335,7 @@ def with_inventory(
 
     counts: dict[str, Any] = {name: total((name,)) for name in _SUMMED}
     counts |= {name: totals.counts.get(name, 0) for name in _COUNTED} | {"bad_copies": total(BAD_COPIES)}
+    counts |= {"left_out_ledgers": None if totals.checked is None else totals.counts.get("left_out_ledgers", 0)}
     counts |= {"inventory": way.value, "bad_copies_file": bad_copies_file if totals.bad else None}
     return msgspec.structs.replace(
         report,
@@ -332,6 +344,7 @@ def with_inventory(
         bad_copy_ranges=tuple(totals.bad),
         lost_ranges=tuple(totals.lost),
         unnamed_ranges=tuple(totals.unnamed),
+        checked_ranges=tuple(sorted(totals.checked or (), key=lambda each: each.ledger_id)),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead, Sums
 
 
@@ -75,3 +77,10 @@ class UnnamedRange(LedgerHead, frozen=True):
     first_entry_id: int
     last_entry_id: int
     copies: int
+
+
+class CheckedRange(msgspec.Struct, frozen=True):
+    """Ids of ledgers that an inventory with limited time has examined: all from the first to the last."""
+
+    ledger_id: int
+    last_ledger_id: int

@@ -15,6 +15,7 @@ import msgspec
 from bkctl.runtime.replication.cluster_audit.inventory_tables import (
     BadCopyRange,
     BookieInventory,
+    CheckedRange,
     LostRange,
     UnnamedRange,
 )
@@ -298,6 +299,9 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     """How the copies are known: "listed", "sampled" or "all_entries". None: no inventory was taken, and the counts that
     follow are None too."""
     inventory_ledgers: int | None = None
+    """Ledgers that were examined."""
+    left_out_ledgers: int | None = None
+    """Those that were not, because the time of the inventory was over; None: it had no limit."""
     expected_copies: int | None = None
     """Copies of entries that the metadata places on bookies, up to the proven end of each ledger."""
     read_copies: int | None = None
@@ -368,6 +372,9 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
     unnamed_ranges: tuple[UnnamedRange, ...] = ()
     """At most ``FINDINGS_MAX``, those of the ledgers with the lowest ids."""
+
+    checked_ranges: tuple[CheckedRange, ...] = ()
+    """All that an inventory with limited time has examined; empty of one without a limit."""
 
     @property
     def is_truncated(self) -> bool:

@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import msgspec
 
 from bkctl.runtime.client.ports import ClientPorts, credentials_of
 from bkctl.runtime.config import ClientConfig
-from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.owner import owner_of
 from bkctl.runtime.metadata.ledgers.ledgers import FoundLedgers
 from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.replication.cluster_audit.checked_ledgers import CheckedRun, LongestUnchecked
 from bkctl.runtime.replication.cluster_audit.inventory import (
     InventoryTotals,
     InventoryWay,
@@ -45,14 +46,25 @@ from bkctl.runtime.replication.survey.checker import LedgerChecker, examine_sett
 _SAMPLED_MAX = 200_000
 """Entries of one ledger whose ids are kept: metadata may claim any number."""
 
+_TIMED_IN_PARALLEL = 16
+"""Ledgers that are examined at once if time is limited: those that were begun in time are finished after it."""
+
 _PROBED_LEDGERS_MAX = 1000
 """Ledgers whose metadata is read to find one on each bookie."""
+
+
+class InventoryTurn(msgspec.Struct, frozen=True):
+    """A limit of time: no ledger is begun after ``time_s`` seconds. ``runs``: what earlier inventories have examined,
+    which comes last."""
+
+    time_s: float
+    runs: tuple[CheckedRun, ...] = ()
 
 
 class InventoryRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What an inventory asks bookies for, and how fast. ``sample``: of the entries that are read in this way.
 
-    ``silent``: bookies that are known to give no lists.
+    ``silent``: bookies that are known to give no lists. ``turn`` None: there is time for all ledgers.
     """
 
     way: InventoryWay
@@ -60,6 +72,7 @@ class InventoryRequest(msgspec.Struct, frozen=True, kw_only=True):
     pace: CopyPace = CopyPace()
     config: ReplicationConfig = ReplicationConfig()
     silent: frozenset[str] = frozenset()
+    turn: InventoryTurn | None = None
 
     def share(self, shares_count: int) -> InventoryRequest:
         """The request of one of so many processes that ask bookies at the same time."""
@@ -83,6 +96,7 @@ class CopyInventory:
         self._ports = ports
         self._live = live_bookies
         self._config = request.config
+        self._turn = request.turn
         pacer = SharedPacer(ports.clock)
         pacer.change(request.pace.bytes_per_s, request.pace.bytes_per_s_per_bookie)
         self._times = RequestTimes(ports.clock)
@@ -96,18 +110,52 @@ class CopyInventory:
         """The sums of all ledgers whose metadata can be read. Raises only errors of the metadata store, and those of
         ``ledgers``."""
         totals = InventoryTotals()
+        if self._turn is None:
 
-        async def examine_one(found: tuple[int, Versioned[LedgerMetadata]]) -> None:
-            holdings = await self._examine_settled(*found)
-            if holdings is not None:
-                totals.add(holdings)
+            async def examine(found: tuple[int, Versioned[LedgerMetadata]]) -> None:
+                await self._add(totals, *found)
 
-        async with aclosing(_readable(ledgers)) as readable:
-            await for_each_bounded(readable, examine_one, self._config.ledgers_in_parallel)
+            async with aclosing(_readable(ledgers)) as readable:
+                await for_each_bounded(readable, examine, self._config.ledgers_in_parallel)
+        else:
+            await self._take_in_time(self._turn, ledgers, totals)
         totals.shorten()
         for bookie_id, requests in self._times.requests.items():
             totals.add_requests(bookie_id, requests, self._times.waited_ns[bookie_id] // 1000)
         return totals
+
+    async def _take_in_time(self, turn: InventoryTurn, ledgers: FoundLedgers, totals: InventoryTotals) -> None:
+        """Examine those first that were examined never, or longest ago. Their metadata is read again then: the order is
+        known when all ids are, and the metadata of all ledgers would not fit in memory."""
+        end_ns = self._ports.clock.monotonic_ns() + int(turn.time_s * 1e9)
+        waiting, ledgers_total = LongestUnchecked(turn.runs), 0
+        async with aclosing(_readable(ledgers)) as readable:
+            async for ledger_id, _ in readable:
+                waiting.add(ledger_id)
+                ledgers_total += 1
+        begun: list[int] = []
+
+        async def in_time() -> AsyncGenerator[int, None]:
+            for ledger_id in waiting:
+                if self._ports.clock.monotonic_ns() >= end_ns:
+                    return
+                begun.append(ledger_id)
+                yield ledger_id
+
+        async def examine(ledger_id: int) -> None:
+            # What was deleted meanwhile, or cannot be read now, needs no second look.
+            with suppress(LedgerNotFoundError, MetadataFormatError):
+                await self._add(totals, ledger_id, await self._ports.ledgers.read(ledger_id))
+
+        async with aclosing(in_time()) as ledger_ids:
+            in_parallel = min(_TIMED_IN_PARALLEL, self._config.ledgers_in_parallel)
+            await for_each_bounded(ledger_ids, examine, in_parallel)
+        totals.note_checked(begun, ledgers_total - len(begun))
+
+    async def _add(self, totals: InventoryTotals, ledger_id: int, known: Versioned[LedgerMetadata]) -> None:
+        holdings = await self._examine_settled(ledger_id, known)
+        if holdings is not None:
+            totals.add(holdings)
 
     async def _examine_settled(self, ledger_id: int, known: Versioned[LedgerMetadata]) -> LedgerHoldings | None:
         """What the bookies hold of one ledger; None: it was deleted meanwhile, or its metadata cannot be read now."""

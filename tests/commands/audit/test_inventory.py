@@ -18,10 +18,11 @@ from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.commands.test_cluster_walk import succeed
 from tests.commands.test_recover_ledger import forget
 from tests.processes import BookieProcess, Cluster, run_bkctl
+from tests.runtime.replication.samples import ledger
 
 pytestmark = pytest.mark.cluster
 
-OK, USAGE, FINDINGS = 0, 2, 10
+OK, USAGE, CONFLICT, FINDINGS = 0, 2, 5, 10
 STRIPED, WHOLE = 40, 20
 READ_ALL = ("--inventory", "--read", "--all-entries")
 OF_THE_RUN = {"seconds": 0, "judged_at": "", "out": None, "bad_copies_file": None, "findings": []}
@@ -212,9 +213,82 @@ def test_copies_of_a_bookie_that_is_down_are_unknown(cluster: Cluster) -> None:
     assert cluster.run("audit", "--inventory", "--fail-on", "unknown_copies").exit_code == FINDINGS
 
 
+async def claim(cluster: Cluster, count: int) -> None:
+    """Closed ledgers of ten entries, of which the bookies have none."""
+    uri, bookie_ids = parse_metadata_uri(cluster.metadata_uri), [each.id for each in cluster.bookies]
+    async with await ZooKeeperStore.connect(uri.servers) as store:
+        ledgers = await open_ledger_store(store, uri.root, uri.tree)
+        for ledger_id in range(1000, 1000 + count):
+            await ledgers.create(ledger({0: bookie_ids}, 3, 2, last_entry_id=9, length=100), ledger_id=ledger_id)
+
+
+def ids_of(report: dict[str, Any]) -> set[int]:
+    rows = report["checked_ranges"]
+    return {each for row in rows for each in range(int(row["ledger_id"]), int(row["last_ledger_id"]) + 1)}
+
+
+def remembered(file: Path) -> dict[int, int]:
+    """When each ledger was checked."""
+    runs = json.loads(file.read_text())["runs"]
+    return {
+        each: run["checked_ms"]
+        for run in runs
+        for first, last in run["ranges"]
+        for each in range(int(first), int(last) + 1)
+    }
+
+
+@pytest.mark.parametrize("spark", [(), pytest.param(("--spark", "--cores", "1"), marks=pytest.mark.battery)])
+async def test_limited_time_goes_to_the_longest_unchecked(
+    cluster: Cluster, tmp_path: Path, spark: tuple[str, ...]
+) -> None:
+    await claim(cluster, 60)
+    file = tmp_path / "checked.json"
+    options = ("--inventory", "--for", "2s", "--checked-file", str(file), "--copy-rate-per-bookie", "5KiB/s")
+    everything, seen = set(range(1000, 1060)), dict[int, int]()
+    for _ in range(2):
+        before = dict(seen)
+
+        result = await asyncio.to_thread(cluster.run, "audit", *spark, *options)
+
+        report = result.json()
+        assert result.exit_code == FINDINGS, result.stderr
+        assert (report["ledgers"], report["inventory_ledgers"] + report["left_out_ledgers"]) == (60, 60)
+        examined, left = ids_of(report), everything - before.keys()
+        assert len(examined) == report["inventory_ledgers"] > 0
+        assert examined <= left or left <= examined, "those come first that were never checked"
+        assert report["bad_copies"] == 30 * len(examined)
+        seen = remembered(file)
+        assert {each for each, time in seen.items() if time > max(before.values(), default=0)} == examined
+    damaged = file.read_bytes()[:-9]
+    file.write_bytes(damaged)
+    refused = await asyncio.to_thread(cluster.run, "audit", *spark, *options, "--out", str(tmp_path / "report"))
+    assert (refused.exit_code, refused.stdout, file.read_bytes()) == (USAGE, "", damaged)
+    assert f"--checked-file {file}: it is damaged: " in refused.stderr
+    assert not (tmp_path / "report").exists()
+
+
+async def test_a_file_of_another_cluster_or_way_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "checked.json"
+    options = ("--for", "1m", "--checked-file", str(file))
+    await asyncio.to_thread(succeed, cluster, "audit", "--inventory", *options)
+    other_way = await asyncio.to_thread(cluster.run, "audit", *READ_ALL, *options)
+    text = file.read_text()
+    file.write_text(text.replace(json.loads(text)["instance_id"], "another-id"))
+    elsewhere = await asyncio.to_thread(cluster.run, "audit", "--inventory", *options)
+
+    assert (other_way.exit_code, elsewhere.exit_code) == (CONFLICT, CONFLICT)
+    assert "is of inventories with --inventory alone, not with --inventory --read --all-entries" in other_way.stderr
+    assert "is of another cluster (" in elsewhere.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
+        (("--for", "1m"), "--for needs --inventory"),
+        (("--inventory", "--for", "1m"), "need each other"),
+        (("--inventory", "--checked-file", "checked.json"), "need each other"),
+        (("--inventory", "--for", "1x", "--checked-file", "checked.json"), "is not a duration"),
         (("--read",), "--read needs --inventory"),
         (("--inventory", "--all-entries"), "--all-entries needs --inventory --read"),
         (("--inventory", "--sample", "1%"), "--sample needs --inventory --read"),
