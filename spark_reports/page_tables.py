@@ -53,7 +53,7 @@ _NOTES = {
     "holdings": "Read copies are proven to be good. Listed ones are in the index of their bookie, which does not prove "
     "that its entry log has them.",
     "unnamed_ranges": "Entries that bookies list although the metadata places them elsewhere, or after the end of a "
-    "closed ledger. This is no proof that nobody needs them.",
+    "closed ledger. This is no proof that they are not needed.",
     "changes": "A ledger that is healed has all copies again, or was deleted.",
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -25,6 +25,14 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 
 RUN = "run"
+
+LedgersRoot: TypeAlias = Annotated[
+    str | None, typer.Option("--ledgers-root", metavar="PATH", help="Ledgers root in PATH (default: /ledgers)")
+]
+WhatIf: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--what-if", metavar="ID,...", help="Show what the loss of bookies or rack:/PATH would do"),
+]
 
 
 @command(RUN, example="audit run", is_listing=True)
@@ -49,14 +57,8 @@ def audit(
         str | None,
         typer.Option("--from", metavar="PATH", help="Read a ZooKeeper snapshot, or a cluster backup"),
     ] = None,
-    ledgers_root: Annotated[
-        str | None,
-        typer.Option("--ledgers-root", metavar="PATH", help="Ledgers root in PATH (default: /ledgers)"),
-    ] = None,
-    what_if: Annotated[
-        list[str] | None,
-        typer.Option("--what-if", metavar="ID,...", help="Show what the loss of bookies or rack:/PATH would do"),
-    ] = None,
+    ledgers_root: LedgersRoot = None,
+    what_if: WhatIf = None,
     compare: Compare = None,
     is_inventory: IsInventory = False,
     is_read: IsRead = False,
