@@ -60,7 +60,9 @@ def inventory_plan(flags: InventoryFlags, settings: Settings) -> InventoryPlan |
         None if text is None else parse_bytes_per_second(text) for text in (flags.rate, flags.rate_per_bookie)
     )
     pace = CopyPace(bytes_per_s=rate, bytes_per_s_per_bookie=per_bookie)
-    request = InventoryRequest(way=way, sample=sample, pace=pace, config=settings.replication)
+    request = InventoryRequest(
+        way=way, sample=sample, pace=pace, config=settings.replication, is_all_bookies=flags.is_all_bookies
+    )
     time_limit_s = None if flags.time_limit is None else parse_duration_s(flags.time_limit)
     return InventoryPlan(request, time_limit_s, flags.checked_file)
 

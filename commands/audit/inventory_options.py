@@ -47,6 +47,10 @@ BookieRate: TypeAlias = Annotated[
 ]
 
 
+IsAllBookies: TypeAlias = Annotated[
+    bool,
+    typer.Option("--all-bookies", help="Ask every bookie for its list of every ledger", rich_help_panel=INVENTORY),
+]
 TimeLimit: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -79,6 +83,7 @@ class InventoryFlags(NamedTuple):
     rate_per_bookie: str | None
     time_limit: str | None
     checked_file: str | None
+    is_all_bookies: bool
 
     def check(self) -> None:
         """InvalidArgumentError for an option that would have no effect."""
@@ -86,6 +91,7 @@ class InventoryFlags(NamedTuple):
             ("--read", self.is_read),
             ("--copy-rate", self.rate),
             ("--copy-rate-per-bookie", self.rate_per_bookie),
+            ("--all-bookies", self.is_all_bookies),
             ("--for", self.time_limit),
             ("--checked-file", self.checked_file),
         ):
@@ -99,6 +105,8 @@ class InventoryFlags(NamedTuple):
                 ("--for", "--checked-file FILE") if self.checked_file is None else ("--checked-file", "--for TIME")
             )
             raise InvalidArgumentError(f"{given} needs {other}: the file says which ledgers come first")
+        if self.is_all_entries and self.is_all_bookies:
+            raise InvalidArgumentError("--all-bookies asks for lists, --all-entries for none: leave out one of them")
         if self.is_all_entries and self.sample is not None:
             raise InvalidArgumentError("--all-entries reads every entry: leave out --sample")
         if self.seed is not None and (not self.is_read or self.is_all_entries):

@@ -12,6 +12,7 @@ from bkctl.commands.audit.inventory_options import (
     BookieRate,
     CheckedFile,
     InventoryFlags,
+    IsAllBookies,
     IsAllEntries,
     IsInventory,
     IsRead,
@@ -69,6 +70,7 @@ def audit(
     rate_per_bookie: BookieRate = None,
     time_limit: TimeLimit = None,
     checked_file: CheckedFile = None,
+    is_all_bookies: IsAllBookies = False,
 ) -> Outcome:
     """Count live copies, and list under-replicated ledgers.
 
@@ -77,7 +79,8 @@ def audit(
     read. Exits with 10 if a finding is a warning or worse.
     """
     flags = InventoryFlags(
-        is_inventory, is_read, is_all_entries, sample, seed, rate, rate_per_bookie, time_limit, checked_file
+        *(is_inventory, is_read, is_all_entries, sample, seed, rate, rate_per_bookie, time_limit, checked_file),
+        is_all_bookies=is_all_bookies,
     )
     flags.check()
     if is_inventory and source is not None:

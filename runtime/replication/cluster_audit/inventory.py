@@ -134,7 +134,7 @@ class _Stripes:
 def holdings_of(head: LedgerHead, metadata: LedgerMetadata, found: LedgerEvidence) -> LedgerHoldings:
     """Compare what was found out about a ledger with what its metadata places on each bookie."""
     bookies, bad, unnamed = [], [], []
-    for bookie_id in sorted({each for segment in metadata.segments for each in segment.ensemble}):
+    for bookie_id in sorted({*metadata.bookies(), *(found.listed or ())}):
         stripes = _Stripes(metadata, bookie_id, found.last_entry_id)
         more = list(_unnamed_on(bookie_id, head, found))
         unnamed += more

@@ -64,7 +64,8 @@ class InventoryTurn(msgspec.Struct, frozen=True):
 class InventoryRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What an inventory asks bookies for, and how fast. ``sample``: of the entries that are read in this way.
 
-    ``silent``: bookies that are known to give no lists. ``turn`` None: there is time for all ledgers.
+    ``silent``: bookies that are known to give no lists. ``is_all_bookies``: every registered bookie is asked for its
+    list of every ledger, also where the metadata names others. ``turn`` None: there is time for all ledgers.
     """
 
     way: InventoryWay
@@ -72,6 +73,7 @@ class InventoryRequest(msgspec.Struct, frozen=True, kw_only=True):
     pace: CopyPace = CopyPace()
     config: ReplicationConfig = ReplicationConfig()
     silent: frozenset[str] = frozenset()
+    is_all_bookies: bool = False
     turn: InventoryTurn | None = None
 
     def share(self, shares_count: int) -> InventoryRequest:
@@ -104,6 +106,7 @@ class CopyInventory:
         self._lists = EntryLists(ports.bookies, ports.clock, pacer, request.silent, self._times)
         self._scope = CheckScope(sample=request.sample)
         self._is_listed = request.way is not InventoryWay.ALL_ENTRIES
+        self._is_all_bookies = request.is_all_bookies
         self._is_read = request.way is not InventoryWay.LISTED
 
     async def take(self, ledgers: FoundLedgers) -> InventoryTotals:
@@ -205,8 +208,8 @@ class CopyInventory:
         return found.ranges()
 
     async def _listed(self, ledger_id: int, metadata: LedgerMetadata, last_entry_id: int) -> ListsByBookie:
-        """What each registered bookie lists."""
-        bookie_ids = sorted(self._live.intersection(metadata.bookies()))
+        """What each registered bookie lists that is to be asked."""
+        bookie_ids = sorted(self._live if self._is_all_bookies else self._live.intersection(metadata.bookies()))
         listed = await self._lists_of(bookie_ids, ledger_id, metadata, last_entry_id)
         late = [each for each in bookie_ids if not metadata.is_closed and _misses_last(listed[each], metadata)]
         if late:

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.cluster
 
 OK, USAGE, CONFLICT, FINDINGS = 0, 2, 5, 10
 STRIPED, WHOLE = 40, 20
+WRITE_ON_TWO = ("ledger", "write-test", "--entries", "9", "-E", "2", "-W", "2", "-A", "2")
 READ_ALL = ("--inventory", "--read", "--all-entries")
 OF_THE_RUN = {"seconds": 0, "judged_at": "", "out": None, "bad_copies_file": None, "findings": []}
 
@@ -200,6 +201,37 @@ async def test_copies_that_the_metadata_does_not_name_are_information(cluster: C
     assert "MS PER REQUEST" in printed
 
 
+async def test_every_bookie_is_asked_about_every_ledger(cluster: Cluster) -> None:
+    """The metadata names another bookie than the one that has the copies."""
+    written = await asyncio.to_thread(succeed, cluster, *WRITE_ON_TWO)
+    ledger_id = written.json()["items"][0]["ledger_id"]
+
+    def move(metadata: LedgerMetadata) -> LedgerMetadata:
+        (segment,) = metadata.segments
+        (third,) = {each.id for each in cluster.bookies} - set(segment.ensemble)
+        return msgspec.structs.replace(
+            metadata, segments=(msgspec.structs.replace(segment, ensemble=(segment.ensemble[0], third)),)
+        )
+
+    shown = (await asyncio.to_thread(succeed, cluster, "ledger", "show", ledger_id)).json()
+    holder = shown["ensembles"][0]["ensemble"][1]
+    await edit(cluster, int(ledger_id), move)
+
+    usual = (await asyncio.to_thread(cluster.run, "audit", "--inventory")).json()
+    report = (await asyncio.to_thread(cluster.run, "audit", "--inventory", "--all-bookies")).json()
+
+    assert (usual["bad_copies"], usual["unnamed_copies"]) == (9, 0)
+    assert (report["bad_copies"], report["unnamed_copies"], report["elsewhere_ledgers"]) == (9, 9, 1)
+    (row,) = report["unnamed_ranges"]
+    assert (row["bookie_id"], row["copy"], row["first_entry_id"], row["last_entry_id"]) == (
+        holder,
+        "elsewhere",
+        "0",
+        "8",
+    )
+    assert [each["part"] for each in report["findings"]] == ["bad_copies", "copies_elsewhere"]
+
+
 def test_copies_of_a_bookie_that_is_down_are_unknown(cluster: Cluster) -> None:
     write(cluster, 9, 3)
     down = cluster.bookies[2].id
@@ -286,6 +318,8 @@ async def test_a_file_of_another_cluster_or_way_is_refused(cluster: Cluster, tmp
     ("options", "reason"),
     [
         (("--for", "1m"), "--for needs --inventory"),
+        (("--all-bookies",), "--all-bookies needs --inventory"),
+        ((*READ_ALL, "--all-bookies"), "leave out one of them"),
         (("--inventory", "--for", "1m"), "need each other"),
         (("--inventory", "--checked-file", "checked.json"), "need each other"),
         (("--inventory", "--for", "1x", "--checked-file", "checked.json"), "is not a duration"),
