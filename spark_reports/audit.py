@@ -8,9 +8,8 @@ Arrow is imported until it is needed: they take half a second.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,8 +22,8 @@ from bkctl.runtime.replication.cluster_audit.inventory import InventoryTotals, I
 from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.cluster_audit.totals import AuditTotals
-from bkctl.spark_reports.counting import count_ledgers
-from bkctl.spark_reports.deployment import SparkDeployment, is_growing
+from bkctl.spark_reports.counting import Examination, count_ledgers
+from bkctl.spark_reports.deployment import is_growing
 from bkctl.spark_reports.errors import SparkReportError
 from bkctl.spark_reports.failures import failure_of
 from bkctl.spark_reports.hadoop_files import fetch_file
@@ -52,68 +51,22 @@ async def audit_plainly(
     out_directory: str | None = None,
     lookup: LiveLookup | None = None,
     on_progress: Callable[[int], None] | None = None,
-    inventory: tuple[InventoryWay, Callable[[], Awaitable[InventoryTotals]]] | None = None,
+    inventory: tuple[InventoryWay, Examination] | None = None,
 ) -> AuditReport:
     """Audit by one pass in this process; ``on_progress`` gets the number of ledgers seen, after every hundred.
 
     ``groups``: all ledgers; of a file, one for each piece. ``lookup``: looks those with findings up in ZooKeeper.
-    ``inventory``: takes one afterwards, in this way.
+    ``inventory``: examines each ledger, in this way.
     RefusedError when ``out_directory`` is not empty; MetadataUnavailableError. Unreadable ledgers are in the report.
     Without PyArrow there are no Parquet files.
     """
     with new_report(out_directory):
         tables = out_directory if has_package("pyarrow") else None
-        totals = await count_ledgers(groups, facts, out_directory=tables, lookup=lookup, on_progress=on_progress)
-        held = None if inventory is None else (inventory[0], await inventory[1]())
-        return _finish(totals, facts, out_directory, held)
-
-
-Prepare: TypeAlias = "Callable[[SparkSession], AbstractContextManager[tuple[ClusterFile | None, AuditFacts]]]"
-"""Finds what is to be audited, with a session that can fetch files: a cluster in a file, or None: that in ZooKeeper."""
-
-
-def audit_with_spark(
-    metadata_uri: str | None,
-    prepare: Prepare,
-    *,
-    zookeeper: ZooKeeperConfig | None = None,
-    out_directory: str | None = None,
-    deployment: SparkDeployment,
-    on_starting: Callable[[], None] = lambda: None,
-    on_waiting: Callable[[], None] = lambda: None,
-    on_parts: PartsProgress | None = None,
-    outage_max_s: float | None = None,
-    inventory: InventoryJob | None = None,
-) -> AuditReport:
-    """Audit with Spark as ``deployment`` says; the executors read their own ledgers.
-
-    Blocks for the whole job. ``on_starting`` is called when all arguments have been checked and Spark starts,
-    ``on_waiting`` when a cluster gives no executor for a while, ``on_parts`` with the progress of the job.
-    ``outage_max_s``: how long the executors wait for ZooKeeper in the middle; None: as long as the default setting.
-
-    ConfigurationError when SPARK_HOME is wrong; RefusedError when ``out_directory`` is not empty; SparkReportError when
-    Spark does not start or a task fails. What Spark itself reported is then logged, for debugging.
-    """
-    from bkctl.spark_reports.session import spark_session  # noqa: PLC0415
-
-    with (
-        new_report(out_directory),
-        spark_session(deployment, on_starting=on_starting, on_waiting=on_waiting) as session,
-        prepare(session) as (cluster, facts),
-    ):
-        return audit_in_session(
-            session,
-            metadata_uri,
-            facts,
-            None if is_growing(session.sparkContext.getConf()) else session.sparkContext.defaultParallelism,
-            cluster=cluster,
-            zookeeper=zookeeper,
-            out_directory=out_directory,
-            on_parts=on_parts,
-            outage_max_s=outage_max_s,
-            ledgers=deployment.ledgers,
-            inventory=inventory,
+        way, examination = inventory or (None, None)
+        totals, held = await count_ledgers(
+            groups, facts, out_directory=tables, lookup=lookup, on_progress=on_progress, inventory=examination
         )
+        return _finish(totals, facts, out_directory, way, held)
 
 
 def _on_executors(session: SparkSession, cluster: ClusterFile | None) -> ClusterFile | None:
@@ -132,7 +85,7 @@ def audit_in_session(
     session: SparkSession,
     metadata_uri: str | None,
     facts: AuditFacts,
-    running_partitions: int | None,
+    running_partitions: int | None = None,
     *,
     cluster: ClusterFile | None = None,
     zookeeper: ZooKeeperConfig | None = None,
@@ -142,63 +95,65 @@ def audit_in_session(
     ledgers: int | None = None,
     inventory: InventoryJob | None = None,
 ) -> AuditReport:
-    """Audit in a session that exists already, of any master.
+    """Audit in a session of any master; the executors read their own ledgers. Blocks for the whole job.
 
-    SparkReportError; MetadataOutageError, MetadataAuthError or MetadataFormatError if a task failed with it.
-    ``running_partitions``: how many tasks run at once, which divides the request budget; None: any number.
+    SparkReportError if a task fails: what Spark itself reported is then logged, for debugging; MetadataOutageError,
+    MetadataAuthError or MetadataFormatError if a task failed with it.
+    ``running_partitions``: how many tasks run at once, which divides the request budget; None: as the session says.
+    ``out_directory``: one that ``new_report`` has prepared. ``on_parts``: gets the progress of the job.
+    ``outage_max_s``: how long the executors wait for ZooKeeper in the middle; None: as long as the default setting.
     ``ledgers``: about how many there are; the more, the more parts.
     Reads the ledgers of ``cluster`` if it is given; its findings are looked up in ZooKeeper if there is a metadata URI.
-    ``inventory``: executors take it afterwards.
+    ``inventory``: what executors ask bookies about each ledger.
     """
-    from bkctl.spark_reports.write_set_source import AUDIT_NAME, AuditSource, with_secrets  # noqa: PLC0415
+    from bkctl.spark_reports.write_set_source import PartTotals  # noqa: PLC0415
 
     config, secrets = take_secrets(zookeeper or ZooKeeperConfig(), os.environ)
-    session.dataSource.register(with_secrets(AuditSource, secrets))
-    options = {
+    source, options = _registered(session, secrets, inventory)
+    options |= {
         "metadata_uri": metadata_uri or "",
         "cluster_file": msgspec.json.encode(_on_executors(session, cluster)).decode(),
         "zookeeper": msgspec.json.encode(config).decode(),
         "facts": msgspec.json.encode(facts).decode(),
         "out_directory": os.path.abspath(out_directory) if out_directory else "",
     }
+    if running_partitions is None and not is_growing(session.sparkContext.getConf()):
+        running_partitions = session.sparkContext.defaultParallelism
     parts = max(4 * running_partitions if running_partitions else _GROWING_PARTS, (ledgers or 0) // _LEDGERS_PER_PART)
+    if inventory is not None and inventory.request.turn is not None:
+        parts = running_partitions or _GROWING_PARTS  # those of a second round would have no time left
     options["partitions_max"], options["running_partitions"] = str(parts), str(running_partitions or parts)
     if outage_max_s is not None:
         options["outage_max_s"] = str(outage_max_s)
     # Java does not say which disk is full.
     purpose = "" if out_directory is None else f" (the report was for {out_directory})"
-    totals, held = AuditTotals(), None
+    totals, held = AuditTotals(), None if inventory is None else InventoryTotals()
     parts_read = 0
-    for part in _parts(session, AUDIT_NAME, options, on_parts, purpose):
-        totals.merge(msgspec.json.decode(part, type=AuditTotals))
+    for part in _parts(session, source, options, on_parts, purpose):
+        found = msgspec.json.decode(part, type=PartTotals)
+        totals.merge(found.judged)
+        if held is not None and found.held is not None:
+            held.merge(found.held)
         parts_read += 1
-    if inventory is not None:
-        held = inventory.request.way, _take_inventory(session, inventory, secrets, options, on_parts, purpose)
     if out_directory is not None:
         finish_write_sets(out_directory, parts_read)
-    return _finish(totals, facts, out_directory, held)
+    return _finish(totals, facts, out_directory, None if inventory is None else inventory.request.way, held)
 
 
-def _take_inventory(
-    session: SparkSession,
-    job: InventoryJob,
-    secrets: Secrets,
-    options: dict[str, str],
-    on_parts: PartsProgress | None,
-    purpose: str,
-) -> InventoryTotals:
-    """Let the executors take an inventory of the ledgers in ZooKeeper."""
+def _registered(session: SparkSession, secrets: Secrets, job: InventoryJob | None) -> tuple[str, dict[str, str]]:
+    """The name of the source that reads the ledgers, and its options for an inventory."""
+    from bkctl.spark_reports.write_set_source import AUDIT_NAME, AuditSource, with_secrets  # noqa: PLC0415
+
+    if job is None:
+        session.dataSource.register(with_secrets(AuditSource, secrets))
+        return AUDIT_NAME, {}
     from bkctl.spark_reports.inventory_source import INVENTORY_NAME, InventorySource  # noqa: PLC0415
-    from bkctl.spark_reports.write_set_source import with_secrets  # noqa: PLC0415
 
     security, more = take_bookie_secrets(job.client.security, os.environ)
     client = msgspec.structs.replace(job.client, security=security)
     session.dataSource.register(with_secrets(InventorySource, Secrets(secrets | more)))
     text = msgspec.json.encode(msgspec.structs.replace(job, client=client)).decode()
-    totals = InventoryTotals()
-    for part in _parts(session, INVENTORY_NAME, options | {"inventory": text}, on_parts, purpose):
-        totals.merge(msgspec.json.decode(part, type=InventoryTotals))
-    return totals
+    return INVENTORY_NAME, {"inventory": text}
 
 
 def _parts(
@@ -232,13 +187,13 @@ def _finish(
     totals: AuditTotals,
     facts: AuditFacts,
     out_directory: str | None,
-    held: tuple[InventoryWay, InventoryTotals] | None = None,
+    way: InventoryWay | None = None,
+    held: InventoryTotals | None = None,
 ) -> AuditReport:
     report = report_of(totals, facts)
-    if held is not None:
-        way, holdings = held
+    if way is not None and held is not None:
         path = None if out_directory is None else os.path.join(os.path.abspath(out_directory), BAD_COPIES_FILE)
-        report = with_inventory(report, holdings, way, path)
+        report = with_inventory(report, held, way, path)
     if out_directory is not None:
         from bkctl.spark_reports.audit_files import write_report_files  # noqa: PLC0415
 

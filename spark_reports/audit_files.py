@@ -15,6 +15,8 @@ from bkctl.runtime.replication.cluster_audit.trend import AuditRun
 from bkctl.spark_reports.audit_page import report_page
 from bkctl.spark_reports.output import REPORT_JSON, REPORT_PAGE
 
+_IDS = ("ledger_id", "last_ledger_id", "first_entry_id", "last_entry_id")
+
 
 class ReportFile(AuditReport, frozen=True, kw_only=True):
     """``report.json``: a report in the envelope of all structured output. Ids of ledgers are strings there."""
@@ -28,7 +30,11 @@ def write_report_files(directory: str, report: AuditReport) -> None:
     body = msgspec.to_builtins(report)
     for name in TABLES:
         for row in body[name] if isinstance(body[name], list | tuple) else ():
-            row |= {each: str(row[each]) for each in ("ledger_id", "first_entry_id", "last_entry_id") if each in row}
+            row |= {
+                each: str(row[each])
+                for each in ("ledger_id", "last_ledger_id", "first_entry_id", "last_entry_id")
+                if each in row
+            }
     head = {"apiVersion": "bkctl/v1", "kind": "AuditReport"}
     text = msgspec.json.format(msgspec.json.encode(head | body), indent=1) + b"\n"
     write_whole(os.path.join(directory, REPORT_JSON), text)

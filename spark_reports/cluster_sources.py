@@ -26,8 +26,8 @@ from pyspark.sql.datasource import InputPartition
 from bkctl.runtime.metadata.bookies.bookie_rows import BookieRow, read_bookies
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.marks import ListedMark, list_marks
-from bkctl.runtime.metadata.snapshot.cluster import MarksInFile, find_cluster
-from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.snapshot.cluster import MarksInFile
+from bkctl.runtime.metadata.snapshot.node_file import SnapshotFile
 from bkctl.spark_reports.rows import schema_of
 from bkctl.spark_reports.write_set_source import (
     ROWS_PER_BATCH,
@@ -35,9 +35,9 @@ from bkctl.spark_reports.write_set_source import (
     LedgersPartition,
     WriteSetReader,
     WriteSetSource,
-    open_newest,
     open_store,
 )
+from bkctl.storage.adapters.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,10 +102,10 @@ class BookieReader(WriteSetReader):
         if settings.path is None:
             async with open_store(settings, self._secrets, partition.budget_shares) as (store, uri):
                 return await read_bookies(store, uri.root, settings.facts.survey)
-        tree = None if settings.metadata_uri is None else parse_metadata_uri(settings.metadata_uri).tree
-        with open_newest(settings) as found:
-            _, nodes = await find_cluster(found.path, found.survey, found.root, tree, settings.zookeeper.layout)
-            return await read_bookies(nodes, found.root, settings.facts.survey, has_registrations=not found.is_backup)
+        with settings.open_file() as found:
+            _, nodes = await found.cluster(settings.uri, settings.zookeeper.layout)
+            is_backup = found.plain.backup_root is not None
+            return await read_bookies(nodes, found.root, settings.facts.survey, has_registrations=not is_backup)
 
 
 class MarkReader(WriteSetReader):
@@ -135,9 +135,9 @@ class MarkReader(WriteSetReader):
                 async for found in marks:
                     yield found
             return
-        with open_newest(settings) as opened:
-            await find_cluster(opened.path, opened.survey, opened.root, None, settings.zookeeper.layout)
-            for found in MarksInFile(opened.file, opened.root).read_all(opened.survey.pieces):
+        with settings.open_file() as opened, SnapshotFile(OsFileSystem(), opened.plain.path, shown=opened.path) as file:
+            await opened.cluster(None, settings.zookeeper.layout)
+            for found in MarksInFile(file, opened.root).read_all(opened.survey.pieces):
                 yield found
 
 

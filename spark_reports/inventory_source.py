@@ -1,36 +1,30 @@
-"""Spark data source ``bookkeeper_inventory``: executors ask bookies what they hold of the ledgers of a cluster.
+"""Spark data source ``bookkeeper_inventory``: ``bookkeeper_audit``, whose executors also ask bookies what they hold.
 
-One row per partition, the totals of its ledgers as JSON (``InventoryTotals``), to be merged. Options are those of
-``bookkeeper_write_sets`` without files, ``facts``, and ``inventory``: an ``InventoryJob`` as JSON, whose rates are
-those of all partitions together.
+Each ledger is read once: it is judged, and its copies are compared with the same metadata. Options are those of
+``bookkeeper_audit`` without files, and ``inventory``: an ``InventoryJob`` as JSON, whose rates are those of all
+partitions together.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, MutableMapping
+from collections.abc import AsyncIterator, MutableMapping
+from contextlib import asynccontextmanager
 
 import msgspec
-import pyarrow as pa
 
 from bkctl.runtime.client.api import LedgerClient
 from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
 from bkctl.runtime.replication.survey.inventory import CopyInventory, InventoryJob
-from bkctl.spark_reports.write_set_source import (
-    TOTALS_SCHEMA,
-    LedgersPartition,
-    WriteSetReader,
-    WriteSetSource,
-    open_store,
-)
+from bkctl.spark_reports.write_set_source import AuditReader, AuditSource, LedgersPartition, OpenedPart, open_store
 
 INVENTORY_NAME = "bookkeeper_inventory"
 
 
-class InventorySource(WriteSetSource):
+class InventorySource(AuditSource):
     """``bookkeeper_inventory``, see the module docstring."""
 
-    _name, _schema = INVENTORY_NAME, TOTALS_SCHEMA
+    _name = INVENTORY_NAME
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -43,12 +37,13 @@ class InventorySource(WriteSetSource):
         return reader
 
 
-class InventoryReader(WriteSetReader):
-    """Asks bookies about the ledgers of a partition."""
+class InventoryReader(AuditReader):
+    """Judges the ledgers of a partition, and asks bookies about them."""
 
     job: InventoryJob
 
-    async def _batches(self, partition: LedgersPartition) -> AsyncGenerator[pa.RecordBatch, None]:
+    @asynccontextmanager
+    async def _opened(self, partition: LedgersPartition) -> AsyncIterator[OpenedPart]:
         settings = self._settings
         os.environ.update(self._secrets)  # where the settings of the connections to bookies name their passwords
         async with open_store(settings, self._secrets, partition.budget_shares) as (store, uri):
@@ -56,5 +51,4 @@ class InventoryReader(WriteSetReader):
             async with LedgerClient.on_session(store, ledgers, self.job.client) as client:
                 request = self.job.request.share(partition.budget_shares)
                 inventory = CopyInventory(client.ports, settings.facts.registrations.live, request)
-                totals = await inventory.take(ledgers.read_all(subtree) for subtree in partition.subtrees)
-        yield pa.RecordBatch.from_pydict({"totals": [msgspec.json.encode(totals)]}, schema=TOTALS_SCHEMA)
+                yield (ledgers.read_all(subtree) for subtree in partition.subtrees), None, inventory

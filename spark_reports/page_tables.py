@@ -9,13 +9,12 @@ import msgspec
 
 from bkctl.runtime.placement.isolation import IsolationDemand
 from bkctl.runtime.replication.cluster_audit.comparison import AuditChanges, LedgerChange
+from bkctl.runtime.replication.cluster_audit.inventory_tables import AFTER_END, BadCopyRange, LostRange, UnnamedRange
 from bkctl.runtime.replication.cluster_audit.tables import (
     TABLES,
     AuditReport,
     AuditSummary,
-    BadCopyRange,
     ListedLedger,
-    LostRange,
     MisplacedLedger,
     UnderReplicatedLedger,
 )
@@ -38,6 +37,7 @@ TITLES = {
     "losses": "What if these bookies were lost",
     "bookies": "Bookies",
     "holdings": "What bookies hold",
+    "unnamed_ranges": "Copies that the metadata does not name",
     "racks": "Racks",
     "groups": "Isolation groups",
     "owners": "Owners",
@@ -52,6 +52,8 @@ _NOTES = {
     "are gone now.",
     "holdings": "Read copies are proven to be good. Listed ones are in the index of their bookie, which does not prove "
     "that its entry log has them.",
+    "unnamed_ranges": "Entries that bookies list although the metadata places them elsewhere, or after the end of a "
+    "closed ledger. This is no proof that they are not needed.",
     "changes": "A ledger that is healed has all copies again, or was deleted.",
 }
 
@@ -100,7 +102,7 @@ _HEADINGS = {
 
 
 _LEDGER_TABLES = (
-    *("under_replicated", "unreadable", "lost_ranges", "bad_copy_ranges"),
+    *("under_replicated", "unreadable", "lost_ranges", "bad_copy_ranges", "unnamed_ranges"),
     *("misplaced", "ack_quorum_one", "oldest_open"),
 )
 """The tables whose rows are about ledgers."""
@@ -170,6 +172,9 @@ def _reasons(name: str, row: object) -> Iterator[str]:
             yield f"no bookie has a good copy of entries {row.first_entry_id:,} to {row.last_entry_id:,}"
         case BadCopyRange():
             yield f"some of its copies on {row.bookie_id} are {row.copy}"
+        case UnnamedRange():
+            where = "after its end" if row.copy == AFTER_END else "that the metadata places elsewhere"
+            yield f"{row.bookie_id} lists entries {where}"
         case MisplacedLedger():
             yield from _broken_rules(row)
         case ListedLedger():

@@ -6,7 +6,7 @@
     spark.dataSource.register(WriteSetSource)
     frame = spark.read.format("bookkeeper_write_sets").option("metadata_uri", uri).load()
 
-``bookkeeper_audit``: one row per partition, the totals of its ledgers as JSON (``AuditTotals``), to be merged.
+``bookkeeper_audit``: one row per partition, the totals of its ledgers as JSON (``PartTotals``), to be merged.
 
 A partition is a group of subtrees of the ledger tree. The driver lists the subtrees only. Each executor lists and
 fetches its own ledgers from ZooKeeper, through one session per running partition and with its part of the request
@@ -33,39 +33,36 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, asynccontextmanager
 from types import UnionType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import pyarrow as pa
-from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from bkctl.runtime.config import ZooKeeperConfig
 from bkctl.runtime.errors import ConfigurationError
-from bkctl.runtime.metadata.bookies.bookie_rows import usual_racks_path
 from bkctl.runtime.metadata.budgeted_store import BudgetedStore
 from bkctl.runtime.metadata.ledgers.ledgers import FoundLedgers, LedgerStore, open_ledger_store
 from bkctl.runtime.metadata.outage import OutageWait
 from bkctl.runtime.metadata.request_budget import share_of_budget
-from bkctl.runtime.metadata.snapshot.cluster import ClusterFile, LedgersInFile, describes_cluster, find_cluster
-from bkctl.runtime.metadata.snapshot.node_file import SnapshotFile, SnapshotSurvey
-from bkctl.runtime.metadata.snapshot.opening import LocalPath, PlainFile, open_plain, read_newest
+from bkctl.runtime.metadata.snapshot.cluster import ClusterFile, LedgersInFile
 from bkctl.runtime.metadata.store import MetadataStore
-from bkctl.runtime.metadata.uri import ROOT_DEFAULT, MetadataUri, parse_metadata_uri
+from bkctl.runtime.metadata.uri import MetadataUri, parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
+from bkctl.runtime.replication.cluster_audit.inventory import InventoryTotals
+from bkctl.runtime.replication.cluster_audit.totals import AuditTotals
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.verdict import WriteSetRow
-from bkctl.spark_reports.counting import count_ledgers, read_write_sets
+from bkctl.spark_reports.counting import Examination, count_ledgers, read_write_sets
 from bkctl.spark_reports.live import LiveLookup
-from bkctl.spark_reports.private_directory import private_directory
+from bkctl.spark_reports.newest_file import AddedPath, NewestFile, open_newest, open_snapshot, path_here
 from bkctl.spark_reports.rows import WRITE_SET_SCHEMA, write_set_batch
 from bkctl.spark_reports.secrets import Secrets
-from bkctl.storage.adapters.filesystem import OsFileSystem
 
 T = TypeVar("T")
 
@@ -96,6 +93,17 @@ class SourceSettings(msgspec.Struct, frozen=True):
     cluster: ClusterFile | None = None
     path: str | None = None
     ledgers_root: str | None = None
+
+    @property
+    def uri(self) -> MetadataUri | None:
+        """The metadata URI, if there is one."""
+        return None if self.metadata_uri is None else parse_metadata_uri(self.metadata_uri)
+
+    def open_file(self) -> AbstractContextManager[NewestFile]:
+        """Open the file at ``path``, which is given."""
+        assert self.path is not None
+        source = AddedPath(self.path)
+        return open_newest(source, self.uri, self.ledgers_root, here=path_here)
 
     def budget_shares(self, partition_count: int) -> int:
         """In how many parts the request budget goes: one for each partition that runs at the same time."""
@@ -262,7 +270,7 @@ class WriteSetReader(DataSourceReader):  # type: ignore[misc]
     async def _found_ledgers(self, partition: LedgersPartition) -> AsyncIterator[Iterable[FoundLedgers]]:
         cluster = partition.cluster
         if cluster is not None:
-            with _open_file(cluster.path) as (file, _):
+            with open_snapshot(path_here(cluster.path), shown=cluster.path) as (file, _):
                 yield LedgersInFile(file, cluster).by_piece()
             return
         async with self._open_live(partition) as ledgers:
@@ -272,22 +280,40 @@ class WriteSetReader(DataSourceReader):  # type: ignore[misc]
         return open_ledgers(self._settings, self._secrets, partition.budget_shares)
 
 
+class PartTotals(msgspec.Struct, frozen=True):
+    """What a task sends to the driver, as JSON. ``held`` None: no inventory is taken."""
+
+    judged: AuditTotals
+    held: InventoryTotals | None = None
+
+
 class AuditReader(WriteSetReader):
     """Judges the ledgers on the executors, and sums them up."""
 
     async def _batches(self, partition: LedgersPartition) -> AsyncGenerator[pa.RecordBatch, None]:
-        settings, lookup = self._settings, None
-        if partition.cluster is not None and settings.metadata_uri is not None:
-            lookup = LiveLookup(lambda: self._open_live(partition), settings.facts.registrations.live)
-        async with self._found_ledgers(partition) as groups:
+        settings = self._settings
+        async with self._opened(partition) as (groups, lookup, inventory):
             totals = await count_ledgers(
                 groups,
                 settings.facts,
                 out_directory=settings.out_directory,
                 part_number=partition.number,
                 lookup=lookup,
+                inventory=inventory,
             )
-        yield pa.RecordBatch.from_pydict({"totals": [msgspec.json.encode(totals)]}, schema=TOTALS_SCHEMA)
+        yield pa.RecordBatch.from_pydict({"totals": [msgspec.json.encode(PartTotals(*totals))]}, schema=TOTALS_SCHEMA)
+
+    @asynccontextmanager
+    async def _opened(self, partition: LedgersPartition) -> AsyncIterator[OpenedPart]:
+        settings, lookup = self._settings, None
+        if partition.cluster is not None and settings.metadata_uri is not None:
+            lookup = LiveLookup(lambda: self._open_live(partition), settings.facts.registrations.live)
+        async with self._found_ledgers(partition) as groups:
+            yield groups, lookup, None
+
+
+OpenedPart: TypeAlias = tuple[Iterable[FoundLedgers], LiveLookup | None, Examination | None]
+"""The ledgers of a partition, and what ``count_ledgers`` does with them."""
 
 
 @asynccontextmanager
@@ -304,8 +330,8 @@ async def open_store(
     settings: SourceSettings, secrets: Mapping[str, str], shares_count: int = 1
 ) -> AsyncIterator[tuple[MetadataStore, MetadataUri]]:
     """A new session with one of ``shares_count`` equal parts of the request budget."""
-    assert settings.metadata_uri is not None
-    uri, config, clock = parse_metadata_uri(settings.metadata_uri), settings.zookeeper, LoopClock()
+    uri, config, clock = settings.uri, settings.zookeeper, LoopClock()
+    assert uri is not None
 
     async def connect() -> ZooKeeperStore:
         return await ZooKeeperStore.connect(uri.servers, config, os.environ | secrets)
@@ -322,59 +348,10 @@ async def open_store(
 
 async def _survey(settings: SourceSettings) -> tuple[ClusterFile, bool]:
     """The cluster in the file at ``path``, and whether tasks can read pieces of it."""
-    assert settings.path is not None
-    uri = None if settings.metadata_uri is None else parse_metadata_uri(settings.metadata_uri)
-    with open_newest(settings) as found:
-        tree = None if uri is None else uri.tree
+    with settings.open_file() as found:
         # By the path of the file, not of its directory: tasks must not choose a newer one.
-        cluster, _ = await find_cluster(found.path, found.survey, found.root, tree, settings.zookeeper.layout)
-        return cluster, found.is_original
-
-
-def path_here(path: str) -> str:
-    """A path that is not absolute is the name of an added file."""
-    return path if os.path.isabs(path) else str(SparkFiles.get(path))
-
-
-class SurveyedFile(NamedTuple):
-    """The file that the option ``path`` names, or the newest whole snapshot of that directory, and what is in it."""
-
-    path: str
-    file: SnapshotFile
-    survey: SnapshotSurvey
-    root: str
-    is_original: bool
-    is_backup: bool
-
-
-@contextmanager
-def open_newest(settings: SourceSettings) -> Iterator[SurveyedFile]:
-    """Open the file at ``path``, after a look at all of it."""
-    assert settings.path is not None
-    uri = None if settings.metadata_uri is None else parse_metadata_uri(settings.metadata_uri)
-    asked, here = settings.path, path_here(settings.path)
-    with ExitStack() as at_end:
-
-        def read(found: LocalPath) -> SurveyedFile:
-            path = asked + found.path.removeprefix(here)
-            with ExitStack() as on_error:
-                file, plain = on_error.enter_context(_open_file(path))
-                root = settings.ledgers_root or plain.backup_root or (ROOT_DEFAULT if uri is None else uri.root)
-                survey = file.survey(describes_cluster(root, usual_racks_path(root)))
-                at_end.push(on_error.pop_all())
-            return SurveyedFile(path, file, survey, root, plain.is_original, plain.backup_root is not None)
-
-        yield read_newest(LocalPath(OsFileSystem(), here), read)[0]
-
-
-@contextmanager
-def _open_file(path: str) -> Iterator[tuple[SnapshotFile, PlainFile]]:
-    """A file on an executor or the driver, unpacked if it is compressed or a backup."""
-    fs = OsFileSystem()
-    with private_directory() as directory:
-        plain = open_plain(fs, path_here(path), directory, shown=path)
-        with SnapshotFile(fs, plain.path, shown=path) as file:
-            yield file, plain
+        cluster, _ = await found.cluster(settings.uri, settings.zookeeper.layout)
+        return cluster, found.plain.is_original
 
 
 def in_groups(parts: Sequence[T], groups_max: int) -> list[tuple[T, ...]]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from bkctl.commands.audit.earlier import EarlierReports, read_earlier
 from bkctl.commands.audit.facts import AuditQuestions, parse_losses, read_facts, with_request
 from bkctl.commands.audit.file import URI_MARK, audit_file, open_cluster_file
-from bkctl.commands.audit.inventory import inventory_request, write_bad_copies
+from bkctl.commands.audit.inventory import InventoryPlan, inventory_plan, write_bad_copies
 from bkctl.commands.audit.inventory_options import InventoryFlags
 from bkctl.commands.audit.ledger_progress import LedgerProgress
 from bkctl.commands.audit.on_spark import audit_on_spark
@@ -26,7 +26,7 @@ from bkctl.runtime.client.access import require_access
 from bkctl.runtime.optional_packages import has_package
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.cluster_audit.trend import AuditRun, run_of
-from bkctl.runtime.replication.survey.inventory import CopyInventory, InventoryRequest
+from bkctl.runtime.replication.survey.inventory import CopyInventory
 from bkctl.spark_reports.audit import audit_plainly
 from bkctl.spark_reports.audit_files import write_page
 
@@ -48,18 +48,20 @@ def execute(context: CommandContext, given: AuditInput, kinds: Sequence[str]) ->
     out, source, ledgers_root = given.out, given.source, given.ledgers_root
     require_order(context.settings)
     request = AuditQuestions(parse_losses(given.what_if), read_earlier(given.compare, out=out))
-    inventory = inventory_request(given.inventory, context.settings)
+    plan = inventory_plan(given.inventory, context.settings)
     started_s = time.monotonic()
     if given.spark is not None:
-        report = audit_on_spark(context, request, out, *given.spark, source, ledgers_root, inventory)
+        report = audit_on_spark(context, request, out, *given.spark, source, ledgers_root, plan)
     elif source is not None:
         if URI_MARK in source:
             raise InvalidArgumentError(f"{source} needs --spark: only Spark reads files of other file systems")
         with open_cluster_file(context, source, ledgers_root) as (cluster, facts):
             report = run_to_end(audit_file, context, cluster, with_request(facts, request), out)
     else:
-        report = run_to_end(_audit_plainly, context, request, out, inventory)
+        report = run_to_end(_audit_plainly, context, request, out, plan)
     write_bad_copies(report)
+    if plan is not None:
+        plan.remember(report)
     before, runs = request.earlier.before, _with_this(request.earlier, report, out)
     if out is not None and before is not None:
         write_page(out, report, before, runs)
@@ -83,20 +85,23 @@ def _warn_of_no_parquet(context: CommandContext, out: str | None) -> None:
 
 
 async def _audit_plainly(
-    context: CommandContext, request: AuditQuestions, out: str | None, wanted: InventoryRequest | None
+    context: CommandContext, request: AuditQuestions, out: str | None, plan: InventoryPlan | None
 ) -> AuditReport:
     on_outage = partial(report_outage, context.console)
     async with open_session(context, must_exist=False, on_outage=on_outage) as session:
         ledgers = await session.ledgers()
         facts = with_request(await read_facts(context, session), request)
         with context.console.progress("auditing") as progress:
-            total = await ledgers.estimate_count() if progress.is_shown else None
-            show, inventory = LedgerProgress(progress, total).show, None
-            if wanted is not None:
+            total, inventory = await ledgers.estimate_count() if progress.is_shown else None, None
+            if plan is not None:
                 ports = (await session.client()).ports
                 await require_access(ports)
-                copies = CopyInventory(ports, facts.registrations.live, wanted)
-                inventory = wanted.way, partial(copies.take, [ledgers.read_all()], show)
+                wanted = plan.for_cluster(session, facts.instance_id)
+                inventory = wanted.way, CopyInventory(ports, facts.registrations.live, wanted)
             return await audit_plainly(
-                [ledgers.read_all()], facts, out_directory=out, on_progress=show, inventory=inventory
+                [ledgers.read_all()],
+                facts,
+                out_directory=out,
+                on_progress=LedgerProgress(progress, total).show,
+                inventory=inventory,
             )

@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,20 +18,20 @@ from bkctl.commands.event_loop import run_to_end, sigterm_as_error
 from bkctl.commands.outages import report_outage
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.client.placement import pulsar_bookies_path
-from bkctl.runtime.errors import ClusterNotFoundError, ConfigurationError, ConflictError
+from bkctl.runtime.errors import ConfigurationError, ConflictError
 from bkctl.runtime.metadata.cluster.root import read_instance_id
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
-from bkctl.runtime.metadata.snapshot.cluster import ClusterFile, LedgersInFile, describes_cluster, find_cluster
-from bkctl.runtime.metadata.snapshot.node_file import SnapshotFile, SnapshotSurvey
-from bkctl.runtime.metadata.snapshot.opening import LocalPath, PlainFile, SnapshotPath, open_plain, read_newest
+from bkctl.runtime.metadata.snapshot.cluster import ClusterFile, LedgersInFile
+from bkctl.runtime.metadata.snapshot.node_file import SnapshotFile
+from bkctl.runtime.metadata.snapshot.opening import LocalPath, SnapshotPath
 from bkctl.runtime.metadata.snapshot.store import FileStore
-from bkctl.runtime.metadata.uri import ROOT_DEFAULT, MetadataUri, parse_metadata_uri
+from bkctl.runtime.metadata.uri import MetadataUri, parse_metadata_uri
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.spark_reports.audit import audit_plainly
 from bkctl.spark_reports.hadoop_files import HadoopPath, fetch_file
 from bkctl.spark_reports.live import LiveLookup
-from bkctl.spark_reports.private_directory import private_directory
+from bkctl.spark_reports.newest_file import NewestFile, open_newest
 from bkctl.storage.adapters.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
@@ -53,53 +53,33 @@ def open_cluster_file(
     """
     text = context.settings.metadata_uri
     uri = None if text is None else parse_metadata_uri(text)
-    fs = OsFileSystem()
+    name = path if session is not None else os.path.abspath(path)
+    source: SnapshotPath = LocalPath(OsFileSystem(), name) if session is None else HadoopPath(session, path)
     with ExitStack() as at_end:
-
-        def read(found: SnapshotPath) -> _Survey:
-            with ExitStack() as on_error:
-                directory = on_error.enter_context(private_directory())
-                name = os.path.abspath(str(found)) if session is None else str(found)
-                plain = open_plain(fs, name if session is None else fetch_file(session, name), directory, shown=name)
-                root = ledgers_root or plain.backup_root or (ROOT_DEFAULT if uri is None else uri.root)
-                with SnapshotFile(fs, plain.path, shown=name) as file:
-                    nodes = file.survey(describes_cluster(root, *_rack_nodes(context, root)))
-                at_end.push(on_error.pop_all())
-            return _Survey(name, plain, nodes, root)
-
-        source: SnapshotPath = LocalPath(fs, path) if session is None else HadoopPath(session, path)
+        opening = open_newest(
+            source,
+            uri,
+            ledgers_root,
+            here=str if session is None else partial(fetch_file, session),
+            racks_path=partial(pulsar_bookies_path, context.settings.client.placement),
+            warn=context.console.warn,
+        )
         try:
             # Outside of the event loop: reading a file must not delay a signal.
             with sigterm_as_error(), context.console.progress("reading"):
-                survey, skipped = read_newest(source, read, context.console.warn)
+                newest = at_end.enter_context(opening)
         except OSError as error:
             raise unreadable_file(path, error) from error
-        yield run_to_end(_describe, context, survey, skipped, uri)
-
-
-class _Survey(NamedTuple):
-    """The file that the user calls ``path``, in plain form, and the nodes that describe the cluster at ``root``."""
-
-    path: str
-    plain: PlainFile
-    nodes: SnapshotSurvey
-    root: str
-
-
-def _rack_nodes(context: CommandContext, root: str) -> list[str]:
-    return [pulsar_bookies_path(context.settings.client.placement, root)]
+        yield run_to_end(_describe, context, newest, uri)
 
 
 async def _describe(
-    context: CommandContext, survey: _Survey, skipped: int, uri: MetadataUri | None
+    context: CommandContext, newest: NewestFile, uri: MetadataUri | None
 ) -> tuple[ClusterFile, AuditFacts]:
     """With a metadata URI the bookies are those of now, otherwise those in the file."""
-    path, plain, nodes, root = survey
-    tree = None if uri is None else uri.tree
-    try:
-        cluster, store = await find_cluster(plain.path, nodes, root, tree, context.settings.zookeeper.layout)
-    except ClusterNotFoundError:
-        raise ClusterNotFoundError(root, path) from None  # by the name of the file, not of its unpacked copy
+    path, plain, nodes, root, skipped = newest
+    cluster, store = await newest.cluster(uri, context.settings.zookeeper.layout)
+    cluster = msgspec.structs.replace(cluster, path=plain.path)
     # The time of the file itself is that of a copy, perhaps, which would make old ledgers look young.
     written_ms = plain.backup_ms or nodes.newest_ms or None
     ledgers_from = f"{'snapshot' if plain.backup_root is None else 'backup'} {path}"

@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import msgspec
+
+from bkctl.commands.audit.checked_file import read_checked, write_checked
 from bkctl.commands.audit.inventory_options import InventoryFlags
 from bkctl.commands.config import Settings
 from bkctl.commands.findings_file import new_findings_file
-from bkctl.commands.parse import drawn_seed, parse_bytes_per_second, parse_share
+from bkctl.commands.parse import drawn_seed, parse_bytes_per_second, parse_duration_s, parse_share
+from bkctl.commands.session import Session
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay, findings_of
-from bkctl.runtime.replication.cluster_audit.tables import AuditReport
+from bkctl.runtime.replication.cluster_audit.tables import AuditReport, AuditSummary
 from bkctl.runtime.replication.judge.check_scope import Sample
 from bkctl.runtime.replication.policy import CopyPace
-from bkctl.runtime.replication.survey.inventory import InventoryRequest
+from bkctl.runtime.replication.survey.inventory import InventoryRequest, InventoryTurn
 
 _EACH_MIN = 8
 """Entries that ``--read`` reads of each segment on each bookie, in addition to the first and the last."""
 
 
-def inventory_request(flags: InventoryFlags, settings: Settings) -> InventoryRequest | None:
+class InventoryPlan(NamedTuple):
+    """What the options ask for. ``time_limit_s`` and ``checked_file``: both or none."""
+
+    request: InventoryRequest
+    time_limit_s: float | None = None
+    checked_file: str | None = None
+
+    def for_cluster(self, session: Session, instance_id: str | None) -> InventoryRequest:
+        """The request to bookies of this cluster; errors of ``read_checked``."""
+        if self.time_limit_s is None or self.checked_file is None:
+            return self.request
+        checked = read_checked(self.checked_file, session.root, instance_id, self.request.way)
+        return msgspec.structs.replace(self.request, turn=InventoryTurn(self.time_limit_s, checked.runs))
+
+    def remember(self, report: AuditReport) -> None:
+        """Note in the file which ledgers were examined; errors of ``read_checked``, OSError."""
+        if self.checked_file is None:
+            return
+        summary = report.summary
+        checked = read_checked(self.checked_file, _root_of(summary), summary.instance_id, self.request.way)
+        write_checked(self.checked_file, checked.with_run(summary.judged_at_ms, report.checked_ranges))
+
+
+def inventory_plan(flags: InventoryFlags, settings: Settings) -> InventoryPlan | None:
     """What to ask bookies for; None: nothing. InvalidArgumentError."""
     if not flags.is_inventory:
         return None
@@ -31,7 +60,11 @@ def inventory_request(flags: InventoryFlags, settings: Settings) -> InventoryReq
         None if text is None else parse_bytes_per_second(text) for text in (flags.rate, flags.rate_per_bookie)
     )
     pace = CopyPace(bytes_per_s=rate, bytes_per_s_per_bookie=per_bookie)
-    return InventoryRequest(way=way, sample=sample, pace=pace, config=settings.replication)
+    request = InventoryRequest(
+        way=way, sample=sample, pace=pace, config=settings.replication, is_all_bookies=flags.is_all_bookies
+    )
+    time_limit_s = None if flags.time_limit is None else parse_duration_s(flags.time_limit)
+    return InventoryPlan(request, time_limit_s, flags.checked_file)
 
 
 def write_bad_copies(report: AuditReport) -> None:
@@ -39,7 +72,10 @@ def write_bad_copies(report: AuditReport) -> None:
     summary = report.summary
     if summary.bad_copies_file is None:
         return
-    assert summary.metadata_uri is not None, "an inventory needs a cluster"
-    root = parse_metadata_uri(summary.metadata_uri).root
-    with new_findings_file(summary.bad_copies_file, root, summary.instance_id) as write:
+    with new_findings_file(summary.bad_copies_file, _root_of(summary), summary.instance_id) as write:
         write(findings_of(report.bad_copy_ranges))
+
+
+def _root_of(summary: AuditSummary) -> str:
+    assert summary.metadata_uri is not None, "an inventory needs a cluster"
+    return parse_metadata_uri(summary.metadata_uri).root

@@ -47,6 +47,30 @@ BookieRate: TypeAlias = Annotated[
 ]
 
 
+IsAllBookies: TypeAlias = Annotated[
+    bool,
+    typer.Option("--all-bookies", help="Ask every bookie for its list of every ledger", rich_help_panel=INVENTORY),
+]
+TimeLimit: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--for",
+        metavar="TIME",
+        help="Begin no ledger after this time, like 20m; the longest unchecked come first",
+        rich_help_panel=INVENTORY,
+    ),
+]
+CheckedFile: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--checked-file",
+        metavar="FILE",
+        help="With --for: remember in FILE when each ledger was checked",
+        rich_help_panel=INVENTORY,
+    ),
+]
+
+
 class InventoryFlags(NamedTuple):
     """Values of the options."""
 
@@ -57,6 +81,9 @@ class InventoryFlags(NamedTuple):
     seed: int | None
     rate: str | None
     rate_per_bookie: str | None
+    time_limit: str | None
+    checked_file: str | None
+    is_all_bookies: bool
 
     def check(self) -> None:
         """InvalidArgumentError for an option that would have no effect."""
@@ -64,12 +91,22 @@ class InventoryFlags(NamedTuple):
             ("--read", self.is_read),
             ("--copy-rate", self.rate),
             ("--copy-rate-per-bookie", self.rate_per_bookie),
+            ("--all-bookies", self.is_all_bookies),
+            ("--for", self.time_limit),
+            ("--checked-file", self.checked_file),
         ):
             if value and not self.is_inventory:
                 raise InvalidArgumentError(f"{option} needs --inventory")
         for option, value in (("--all-entries", self.is_all_entries), ("--sample", self.sample)):
             if value and not self.is_read:
                 raise InvalidArgumentError(f"{option} needs --inventory --read")
+        if (self.time_limit is None) is not (self.checked_file is None):
+            given, other = (
+                ("--for", "--checked-file FILE") if self.checked_file is None else ("--checked-file", "--for TIME")
+            )
+            raise InvalidArgumentError(f"{given} needs {other}: the file says which ledgers come first")
+        if self.is_all_entries and self.is_all_bookies:
+            raise InvalidArgumentError("--all-bookies asks for lists, --all-entries for none: leave out one of them")
         if self.is_all_entries and self.sample is not None:
             raise InvalidArgumentError("--all-entries reads every entry: leave out --sample")
         if self.seed is not None and (not self.is_read or self.is_all_entries):

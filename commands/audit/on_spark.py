@@ -11,6 +11,7 @@ import msgspec
 
 from bkctl.commands.audit.facts import AuditQuestions, read_facts, with_request
 from bkctl.commands.audit.file import URI_MARK, open_cluster_file
+from bkctl.commands.audit.inventory import InventoryPlan
 from bkctl.commands.audit.ledger_progress import LedgerProgress
 from bkctl.commands.context import CommandContext
 from bkctl.commands.event_loop import run_to_end, sigterm_as_error
@@ -21,10 +22,12 @@ from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
 from bkctl.runtime.metadata.zookeeper.embedded import find_java
 from bkctl.runtime.optional_packages import require_package
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
+from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
-from bkctl.runtime.replication.survey.inventory import InventoryJob, InventoryRequest
-from bkctl.spark_reports.audit import audit_with_spark
+from bkctl.runtime.replication.survey.inventory import InventoryJob, bookies_without_lists
+from bkctl.spark_reports.audit import audit_in_session
 from bkctl.spark_reports.deployment import choose_deployment
+from bkctl.spark_reports.output import new_report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,53 +43,58 @@ def audit_on_spark(
     cores: int | None,
     source: str | None,
     ledgers_root: str | None,
-    inventory: InventoryRequest | None = None,
+    plan: InventoryPlan | None = None,
 ) -> AuditReport:
     """The audit of the ledgers in ZooKeeper, or in the file ``source``, which the executors read."""
     require_package("pyspark", "audit --spark needs PySpark")
     require_package("pyarrow", "audit --spark needs PyArrow")
     find_java("Spark")  # without Java, Spark fails after seconds with a long error
     choose_deployment(master, cores, None, os.environ)  # wrong options are refused before anything is read
-    job = None if inventory is None else _inventory_job(context, inventory)
+    job = None if plan is None else run_to_end(_inventory_job, context, plan)
     with ExitStack() as at_end:
         known, ledgers_count = at_end.enter_context(_known_input(context, request, source, ledgers_root))
-
-        @contextmanager
-        def prepare(session: SparkSession) -> Iterator[AuditInput]:
-            if known is not None:
-                yield known
-                return
-            assert source is not None
-            with open_cluster_file(context, source, ledgers_root, session) as found:
-                yield found[0], with_request(found[1], request)
-
         deployment = choose_deployment(master, cores, ledgers_count, os.environ)
+        from bkctl.spark_reports.session import spark_session  # noqa: PLC0415  needs PySpark
+
         # Outside of the event loop: the job blocks, and Spark needs the signals.
-        with sigterm_as_error(), context.console.progress("auditing") as progress:
-            return audit_with_spark(
-                context.settings.metadata_uri,
-                prepare,
-                zookeeper=context.settings.zookeeper,
-                out_directory=out,
-                deployment=deployment,
+        with (
+            sigterm_as_error(),
+            context.console.progress("auditing") as progress,
+            new_report(out),
+            spark_session(
+                deployment,
                 on_starting=lambda: context.console.say(f"starting Spark {deployment.description}"),
                 on_waiting=lambda: context.console.say(f"waiting for executors of {deployment.master_url}"),
+            ) as session,
+        ):
+            cluster, facts = known or at_end.enter_context(
+                _hadoop_input(context, request, source, ledgers_root, session)
+            )
+            return audit_in_session(
+                session,
+                context.settings.metadata_uri,
+                facts,
+                cluster=cluster,
+                zookeeper=context.settings.zookeeper,
+                out_directory=out,
                 on_parts=LedgerProgress(progress, ledgers_count).show_parts if progress.is_shown else None,
                 outage_max_s=context.settings.replication.metadata_outage_max_s,
+                ledgers=ledgers_count,
                 inventory=job,
             )
 
 
-def _inventory_job(context: CommandContext, request: InventoryRequest) -> InventoryJob:
+async def _inventory_job(context: CommandContext, plan: InventoryPlan) -> InventoryJob:
     """What executors are asked for, if this machine may ask the bookies; AuthenticationRequiredError."""
-    run_to_end(_require_access, context)
+    async with open_session(context) as session:
+        ports = (await session.client()).ports
+        await require_access(ports)
+        request = plan.for_cluster(session, session.instance_id)
+        if request.way is not InventoryWay.ALL_ENTRIES:
+            live = (await session.registrations.snapshot()).live
+            request = msgspec.structs.replace(request, silent=await bookies_without_lists(ports, live))
     client = msgspec.structs.replace(context.settings.client, placement=PlacementConfig())  # writers alone need it
     return InventoryJob(request=request, client=client)
-
-
-async def _require_access(context: CommandContext) -> None:
-    async with open_session(context) as session:
-        await require_access((await session.client()).ports)
 
 
 @contextmanager
@@ -103,6 +111,20 @@ def _known_input(
     else:
         with open_cluster_file(context, source, ledgers_root) as (cluster, facts):
             yield (cluster, with_request(facts, request)), cluster.nodes
+
+
+@contextmanager
+def _hadoop_input(
+    context: CommandContext,
+    request: AuditQuestions,
+    source: str | None,
+    ledgers_root: str | None,
+    session: SparkSession,
+) -> Iterator[AuditInput]:
+    """A file that only Spark reads, which all executors get."""
+    assert source is not None
+    with open_cluster_file(context, source, ledgers_root, session) as (cluster, facts):
+        yield cluster, with_request(facts, request)
 
 
 async def _facts_and_size(context: CommandContext, request: AuditQuestions) -> tuple[AuditFacts, int]:

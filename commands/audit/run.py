@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -10,19 +10,30 @@ from bkctl.commands.audit.earlier import Compare
 from bkctl.commands.audit.findings import FAIL_ON_DEFAULT, FailOn, parse_fail_on, require_inventory
 from bkctl.commands.audit.inventory_options import (
     BookieRate,
+    CheckedFile,
     InventoryFlags,
+    IsAllBookies,
     IsAllEntries,
     IsInventory,
     IsRead,
     ReadRate,
     SampleSeed,
     SampleShare,
+    TimeLimit,
 )
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 
 RUN = "run"
+
+LedgersRoot: TypeAlias = Annotated[
+    str | None, typer.Option("--ledgers-root", metavar="PATH", help="Ledgers root in PATH (default: /ledgers)")
+]
+WhatIf: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--what-if", metavar="ID,...", help="Show what the loss of bookies or rack:/PATH would do"),
+]
 
 
 @command(RUN, example="audit run", is_listing=True)
@@ -47,14 +58,8 @@ def audit(
         str | None,
         typer.Option("--from", metavar="PATH", help="Read a ZooKeeper snapshot, or a cluster backup"),
     ] = None,
-    ledgers_root: Annotated[
-        str | None,
-        typer.Option("--ledgers-root", metavar="PATH", help="Ledgers root in PATH (default: /ledgers)"),
-    ] = None,
-    what_if: Annotated[
-        list[str] | None,
-        typer.Option("--what-if", metavar="ID,...", help="Show what the loss of bookies or rack:/PATH would do"),
-    ] = None,
+    ledgers_root: LedgersRoot = None,
+    what_if: WhatIf = None,
     compare: Compare = None,
     is_inventory: IsInventory = False,
     is_read: IsRead = False,
@@ -63,6 +68,9 @@ def audit(
     seed: SampleSeed = None,
     rate: ReadRate = None,
     rate_per_bookie: BookieRate = None,
+    time_limit: TimeLimit = None,
+    checked_file: CheckedFile = None,
+    is_all_bookies: IsAllBookies = False,
 ) -> Outcome:
     """Count live copies, and list under-replicated ledgers.
 
@@ -70,7 +78,10 @@ def audit(
     by entries that are read. -o csv has one row, and -o name one id, for each ledger that misses copies or cannot be
     read. Exits with 10 if a finding is a warning or worse.
     """
-    flags = InventoryFlags(is_inventory, is_read, is_all_entries, sample, seed, rate, rate_per_bookie)
+    flags = InventoryFlags(
+        *(is_inventory, is_read, is_all_entries, sample, seed, rate, rate_per_bookie, time_limit, checked_file),
+        is_all_bookies=is_all_bookies,
+    )
     flags.check()
     if is_inventory and source is not None:
         raise InvalidArgumentError("--inventory asks the bookies of now: leave out --from")

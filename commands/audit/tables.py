@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
+from bkctl.commands.audit.holdings import (
+    BAD_COPY_TABLE,
+    HOLDING_TABLE,
+    bad_copy_rows,
+    counts_text,
+    holding_rows,
+    inventory_total,
+    only_bad_copies,
+    report_row,
+    requests_total,
+)
 from bkctl.commands.config import OutputForm, Settings
 from bkctl.commands.context import CommandContext
 from bkctl.commands.listing import RowOrder, parse_order
@@ -26,9 +37,8 @@ from bkctl.runtime.replication.cluster_audit.findings import (
     audit_findings,
     audit_verdict,
 )
-from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport, AuditSummary, BadCopyRange
+from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport
 from bkctl.runtime.replication.cluster_audit.trend import AuditRun
-from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.severity import word, worst
 from bkctl.storage.words import decimal, listed, size
@@ -127,31 +137,6 @@ _MISPLACED_TABLE = Table(
     Column("owner", "OWNER", priority=5),
 )
 
-_HOLDING_TABLE = Table(
-    "What bookies hold",
-    Column("bookie_id", "BOOKIE"),
-    Column("ledgers", "LEDGERS", is_right=True, priority=4),
-    Column("expected_copies", "COPIES", is_right=True),
-    Column("read_copies", "READ", is_right=True),
-    Column("listed_copies", "LISTED", is_right=True),
-    Column("unknown_copies", "UNKNOWN", is_right=True),
-    Column("missing_copies", "MISSING", is_right=True),
-    Column("corrupt_copies", "CORRUPT", is_right=True, priority=1),
-    Column("failed_copies", "FAILED", is_right=True, priority=1),
-    Column("different_copies", "DIFFERENT", is_right=True, priority=2),
-    Column("lists_unanswered", "NO LISTS", is_right=True, priority=3),
-)
-_BAD_COPY_TABLE = Table(
-    "Bad copies",
-    Column("ledger_id", "LEDGER", is_right=True),
-    Column("bookie_id", "BOOKIE"),
-    Column("copy", "COPY"),
-    Column("known_by", "KNOWN BY", priority=1),
-    Column("copies", "COPIES", is_right=True),
-    Column("entries", "ENTRIES"),
-    Column("owner", "OWNER", priority=2),
-)
-
 _LEDGER_LISTS = ("under_replicated", "unreadable", "misplaced", "ack_quorum_one", "oldest_open")
 """Tables of a report whose names are also those of counts. In structured output, ``_ledgers`` follows them."""
 
@@ -219,7 +204,7 @@ def print_report(context: CommandContext, printed: PrintedAudit) -> None:
     """Print the report in the form that was chosen: for people the verdict first, then what to do."""
     console, report, order = context.console, printed.report, require_order(context.settings)
     rows: dict[str, list[Row]] = {
-        name: [_row(row) for row in getattr(report, name)] for name in TABLES if name != "summary"
+        name: [report_row(row) for row in getattr(report, name)] for name in TABLES if name != "summary"
     }
     unreadable_state = {"replication": ReplicationState.UNREADABLE.value}
     ledgers = sorted(
@@ -227,7 +212,7 @@ def print_report(context: CommandContext, printed: PrintedAudit) -> None:
     )
     if order is not None:
         ledgers, rows["under_replicated"] = order.sorted(ledgers), order.sorted(rows["under_replicated"])
-    lines = [*ledgers, *_only_bad_copies(report, {_ledger_id(row) for row in ledgers})]
+    lines = [*ledgers, *only_bad_copies(report, {_ledger_id(row) for row in ledgers})]
     if console.form is OutputForm.NAME:
         console.rows(_FINDING_TABLE, lines, is_truncated=report.is_truncated)
         return
@@ -265,7 +250,7 @@ _SHOWN_AS: dict[str, Callable[[object], str]] = {
 
 def _body(printed: PrintedAudit) -> dict[str, object]:
     out = os.path.abspath(printed.out) if printed.out else None
-    return {**_row(printed.report.summary), "seconds": printed.seconds, "out": out}
+    return {**report_row(printed.report.summary), "seconds": printed.seconds, "out": out}
 
 
 def _finding_row(found: AuditFinding) -> dict[str, object]:
@@ -316,7 +301,7 @@ def _print_for_people(
         rows.append({**_finding_row(each), "owners_text": text})
     console.table(_FINDINGS_TABLE, rows, is_cut=False)
     console.table(_FINDING_TABLE.titled("Ledgers that miss copies or cannot be read"), ledgers, rows_max=rows_max)
-    console.table(_BAD_COPY_TABLE, _bad_copy_rows(report), rows_max=rows_max)
+    console.table(BAD_COPY_TABLE, bad_copy_rows(report), rows_max=rows_max)
     if changes is not None:
         console.table(_CHANGE_TABLE, listed_changes(changes.ledgers), rows_max=rows_max)
         console.table(_COUNT_CHANGE_TABLE, [_count_row(each) for each in changes.different_counts], is_cut=False)
@@ -324,7 +309,7 @@ def _print_for_people(
         shown = [_trend_row(each) for each in printed.runs]
         console.table(_TREND_TABLE, shown if rows_max is None else shown[-rows_max:], is_cut=False)
     if printed.has_losses:
-        losses = [row for row in map(_row, report.losses) if row["kind"] == "set"]
+        losses = [row for row in map(report_row, report.losses) if row["kind"] == "set"]
         console.table(_LOSS_TABLE, losses)
     console.table(_TOTALS_TABLE, _totals(printed), is_cut=False)
     if console.form is OutputForm.TABLE:
@@ -332,40 +317,8 @@ def _print_for_people(
 
 
 def _trend_row(run: AuditRun) -> Row:
-    row = _row(run)
+    row = report_row(run)
     return {name: value for name, value in row.items() if name not in {"owners", "bookies", "instance_id"}}
-
-
-def _bad_copy_rows(report: AuditReport) -> list[Row]:
-    """One row for the bad copies of a ledger on one bookie that are alike."""
-    found: dict[tuple[object, ...], tuple[BadCopyRange, list[EntryRange], int]] = {}
-    for row in report.bad_copy_ranges:
-        key = row.ledger_id, row.bookie_id, row.copy, row.known_by
-        first, ranges, copies = found.get(key, (row, [], 0))
-        ranges.append(EntryRange(row.first_entry_id, row.last_entry_id))
-        found[key] = first, ranges, copies + row.copies
-    return [
-        {**_row(first), "entries": format_ranges(ranges), "copies": copies} for first, ranges, copies in found.values()
-    ]
-
-
-def _only_bad_copies(report: AuditReport, others: Collection[int]) -> list[Row]:
-    """A row for each ledger with bad copies that the metadata alone does not show."""
-    found: dict[int, tuple[BadCopyRange, set[str]]] = {}
-    for row in report.bad_copy_ranges:
-        if row.ledger_id not in others:
-            found.setdefault(row.ledger_id, (row, set()))[1].add(row.bookie_id)
-    return [
-        {
-            "ledger_id": str(ledger_id),
-            "ledger_state": first.ledger_state,
-            "replication": "bad_copies",
-            "missing_bookies": sorted(bookies),
-            "created": time_text(first.created_ms),
-            "owner": first.owner,
-        }
-        for ledger_id, (first, bookies) in found.items()
-    ]
 
 
 def _count_row(change: CountChange) -> Row:
@@ -384,29 +337,17 @@ def _totals(printed: PrintedAudit) -> list[Row]:
     )
     sources = dict.fromkeys((summary.ledgers_from, summary.bookies_from))
     totals = {
-        "ledgers": f"{summary.ledgers:,}: {_counts(states)}" if summary.ledgers else "0",
+        "ledgers": f"{summary.ledgers:,}: {counts_text(states)}" if summary.ledgers else "0",
         "not closed": f"{summary.open_ledgers:,}" if summary.open_ledgers else None,
         "data": f"{sizes} ({summary.entries:,} entries of closed ledgers)" if summary.payload_bytes else None,
-        "bookies": _counts((name, number) for number, name in bookies),
-        "copies": _inventory_total(summary),
+        "bookies": counts_text((name, number) for number, name in bookies),
+        "copies": inventory_total(summary),
+        "requests": requests_total(printed.report),
         "cluster": summary.metadata_uri or summary.instance_id,
         "judged": f"{time_text(summary.judged_at_ms)}, from {' and '.join(sources)}",
         "report": os.path.abspath(printed.out) if printed.out else None,
     }
     return [{"name": name, "sentence": total} for name, total in totals.items() if total is not None]
-
-
-def _inventory_total(summary: AuditSummary) -> str | None:
-    """How the copies are known, if an inventory was taken."""
-    if summary.inventory is None:
-        return None
-    names = {"read_copies": "read", "listed_copies": "listed", "bad_copies": "bad", "unknown_copies": "unknown"}
-    counts = _counts((name, getattr(summary, field)) for field, name in names.items())
-    return f"{summary.expected_copies:,}: {counts}; {size(summary.bytes_read)} read"
-
-
-def _counts(counts: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{number:,} {name}" for name, number in counts if number) or "none"
 
 
 def _print_tables(context: CommandContext, printed: PrintedAudit, rows: dict[str, list[Row]]) -> None:
@@ -422,7 +363,7 @@ def _print_tables(context: CommandContext, printed: PrintedAudit, rows: dict[str
     console.table(_AGE_TABLE, ages)
     console.table(_LOSS_TABLE, [row for row in rows["losses"] if _has_effect(row)])
     console.table(_MISPLACED_TABLE, rows["misplaced"])
-    console.table(_HOLDING_TABLE, rows["holdings"])
+    console.table(HOLDING_TABLE, holding_rows(printed.report))
 
 
 def _has_effect(loss: Row) -> bool:
@@ -436,14 +377,3 @@ def _ledger_id(row: Row) -> int:
 
 def _severity_of_row(row: Row) -> tuple[int, int]:
     return -STATES.index(str(row["replication"])), _ledger_id(row)
-
-
-def _row(struct: Any) -> dict[str, object]:
-    """A row of structured output: ids as text, times as text without ``_ms`` in their names."""
-    row: dict[str, object] = {}
-    for name, value in msgspec.to_builtins(struct).items():
-        if name.endswith("_ms"):
-            row[name.removesuffix("_ms")] = time_text(value)
-        else:
-            row[name] = str(value) if name == "ledger_id" or name.endswith("_entry_id") else value
-    return row

@@ -49,6 +49,12 @@ class EntryList:
             return False
         return (entry_id - first) % period < size if period else entry_id - first < size
 
+    def __iter__(self) -> Iterator[int]:
+        """All ids, ascending."""
+        for first, last, size, period in self.groups:
+            for start in range(first, last + 1, period or 1):
+                yield from range(start, start + size)
+
     def first_from(self, entry_id: int) -> int | None:
         """The first id of the list that is not below ``entry_id``."""
         position = bisect.bisect_right(self._starts, entry_id) - 1

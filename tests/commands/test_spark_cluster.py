@@ -34,7 +34,7 @@ TIMES = {"seconds": 0, "judged_at": 0}
 
 SECRET = "sesame-of-the-driver-alone"
 LEDGERS = 40
-GUIDE = Path(ROOT) / "docs" / "guide" / "audit.md"
+GUIDE = Path(ROOT) / "docs" / "guide" / "notebook.md"
 
 
 @pytest.fixture(scope="module")

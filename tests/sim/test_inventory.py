@@ -8,9 +8,16 @@ import pytest
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.ledgers.ledgers import FoundLedgers
 from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.cluster_audit.checked_ledgers import CheckedLedgers
 from bkctl.runtime.replication.cluster_audit.inventory import InventoryTotals, InventoryWay
+from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.policy import CopyPace
-from bkctl.runtime.replication.survey.inventory import CopyInventory, InventoryRequest
+from bkctl.runtime.replication.survey.inventory import (
+    CopyInventory,
+    InventoryRequest,
+    InventoryTurn,
+    bookies_without_lists,
+)
 from tests.runtime.replication.samples import ledger
 from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import RepairCluster, simulate
@@ -24,7 +31,7 @@ async def inventory(
 ) -> InventoryTotals:
     live = (await cluster.ports.registrations.snapshot()).live
     request = InventoryRequest(way=way, pace=CopyPace(bytes_per_s_per_bookie=rate_per_bookie))
-    return await CopyInventory(cluster.ports, live, request).take([cluster.ports.ledgers.read_all()])
+    return await CopyInventory(cluster.ports, live, request).take(cluster.ports.ledgers.read_all())
 
 
 def count(totals: InventoryTotals, name: str) -> dict[str, int]:
@@ -44,6 +51,53 @@ def test_a_bookie_that_never_answers_is_asked_for_one_list() -> None:
         assert count(totals, "unknown_copies") == {"b2": 200}
         assert count(totals, "listed_copies") == {"b1": 200, "b3": 200}
         assert (count(totals, "missing_copies"), totals.bad) == ({}, [])
+
+    simulate(scenario)
+
+
+def test_processes_share_what_one_found_out_about_lists() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES, "idle")
+        for _ in range(20):
+            await cluster.store(CLOSED)
+        cluster.refuse("list", "b2", Status.TIMEOUT)
+        live = (await cluster.ports.registrations.snapshot()).live
+
+        silent = await bookies_without_lists(cluster.ports, live)
+
+        assert silent == {"b2"}
+        assert [len(cluster.asked(each, "list")) for each in (*BOOKIES, "idle")] == [1, 1, 1, 0]
+        request = InventoryRequest(way=InventoryWay.LISTED, silent=silent)
+        totals = await CopyInventory(cluster.ports, live, request).take(cluster.ports.ledgers.read_all())
+        assert len(cluster.asked("b2", "list")) == 1
+        assert count(totals, "unknown_copies") == {"b2": 200}
+        assert count(totals, "lists_unanswered") == {"b2": 20}
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize(
+    ("is_closed", "expected"),
+    [(True, {("b1", "elsewhere", 0), ("b1", "after_end", 10)}), (False, {("b1", "elsewhere", 0)})],
+)
+def test_copies_that_the_metadata_does_not_name(is_closed: bool, expected: set[tuple[str, str, int]]) -> None:
+    """Bookie b1 has entry 0, which b2 and b3 should have, and one more after the end, which is none if it is open."""
+    sizes = {"last_entry_id": 9, "length": 100} if is_closed else {"state": LedgerState.OPEN}
+    striped: LedgerMetadata = ledger({0: ["b2", "b3", "b1"]}, 2, 2, **sizes)
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledger_id = await cluster.store(striped, entries=11)
+        held = cluster.copies["b1"][ledger_id]
+        body = held[1]
+        cluster.copies["b1"][ledger_id] = {0: body, **held, 10: body}
+
+        totals = await inventory(cluster)
+
+        assert {(each.bookie_id, each.copy, each.first_entry_id) for each in totals.unnamed} == expected
+        assert count(totals, "unnamed_copies") == {"b1": len(expected)}
+        assert totals.counts["after_end_ledgers"] == int(is_closed)
+        assert totals.bad == []
 
     simulate(scenario)
 
@@ -79,7 +133,7 @@ def test_copies_that_moved_meanwhile_are_not_missing() -> None:
 
         live = (await cluster.ports.registrations.snapshot()).live
         listing = CopyInventory(cluster.ports, live, InventoryRequest(way=InventoryWay.LISTED))
-        totals = await listing.take([read_before()])
+        totals = await listing.take(read_before())
 
         assert (totals.bad, count(totals, "listed_copies")) == ([], {"b1": 10, "b2": 10, "b4": 10})
 
@@ -121,5 +175,35 @@ def test_the_rate_of_each_bookie_is_kept_by_reads_and_lists() -> None:
             seconds = (cluster.clock.monotonic_ns() - began_ns) / 1e9
             expected = bytes_of_each or totals.counts["bytes_read"] / 3
             assert expected / seconds == pytest.approx(5000, rel=0.15)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("way", [InventoryWay.LISTED, InventoryWay.ALL_ENTRIES])
+def test_limited_time_goes_to_the_longest_unchecked(way: InventoryWay) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledger_ids = [await cluster.store(ledger({0: BOOKIES}, 3, 2, last_entry_id=99, length=100)) for _ in range(40)]
+        live = (await cluster.ports.registrations.snapshot()).live
+        checked = CheckedLedgers(root="/ledgers", instance_id=None, way=way.value)
+        seen: list[int] = []
+        for _ in range(40):
+            turn = InventoryTurn(2.0, checked.runs)
+            config = ReplicationConfig(ledgers_in_parallel=2)
+            pace = CopyPace(bytes_per_s_per_bookie=3000)
+            request = InventoryRequest(way=way, pace=pace, config=config, turn=turn)
+            totals = await CopyInventory(cluster.ports, live, request).take(cluster.ports.ledgers.read_all())
+            assert totals.checked is not None
+            part = [each for row in totals.checked for each in range(row.ledger_id, row.last_ledger_id + 1)]
+            assert len(part) + totals.counts["left_out_ledgers"] == len(ledger_ids)
+            assert totals.counts["inventory_ledgers"] == len(part) > 0
+            checked = checked.with_run(cluster.clock.now_ms(), totals.checked)
+            left = [each for each in ledger_ids if each not in seen]
+            assert set(part) >= set(left[: len(part)]), "those come first that were never examined"
+            seen += part
+            if len(left) <= len(part):
+                break
+        assert set(seen) == set(ledger_ids)
+        assert len(checked.runs) > 2
 
     simulate(scenario)

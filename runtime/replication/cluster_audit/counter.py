@@ -99,6 +99,11 @@ class AuditCounter:
         self._totals = AuditTotals() if totals is None else totals
         self._shapes: dict[ShapeKey, _CountedShape] = {}
 
+    @property
+    def live_bookies(self) -> frozenset[str]:
+        """The registered ones."""
+        return self._known.live
+
     def add(self, verdict: LedgerVerdict) -> None:
         """Count one ledger."""
         first = verdict.rows[0].write_set

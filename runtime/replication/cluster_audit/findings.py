@@ -15,12 +15,12 @@ from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.replication.cluster_audit.counter import AGES
+from bkctl.runtime.replication.cluster_audit.inventory_tables import AFTER_END, BAD_COPIES, ELSEWHERE, UnnamedRange
+from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead
 from bkctl.runtime.replication.cluster_audit.tables import (
-    BAD_COPIES,
     NO_OWNER,
     AuditReport,
     BookieReplication,
-    LedgerHead,
     ListedLedger,
     UnderReplicatedLedger,
 )
@@ -48,6 +48,8 @@ from bkctl.runtime.replication.judge.advice import (
 )
 from bkctl.runtime.replication.judge.copy_advice import (
     bad_copies,
+    copies_after_end,
+    copies_elsewhere,
     no_good_copy,
     unknown_copies,
     unknown_ends,
@@ -212,6 +214,22 @@ def _held(report: AuditReport) -> Iterator[AuditFinding]:
         yield AuditFinding(unknown_copies(unknown, summary.expected_copies or 0))
     if summary.unknown_ends:
         yield AuditFinding(unknown_ends(summary.unknown_ends), summary.unknown_ends)
+    yield from _unnamed(report)
+
+
+def _unnamed(report: AuditReport) -> Iterator[AuditFinding]:
+    """Copies that the metadata does not name."""
+
+    def found(copy: str) -> tuple[dict[int, UnnamedRange], list[str]]:
+        rows = [row for row in report.unnamed_ranges if row.copy == copy]
+        return {row.ledger_id: row for row in rows}, sorted({row.bookie_id for row in rows})
+
+    if ledgers := report.summary.after_end_ledgers:
+        rows, bookie_ids = found(AFTER_END)
+        yield _finding(copies_after_end(ledgers, list(rows), bookie_ids), ledgers, rows.values())
+    if ledgers := report.summary.elsewhere_ledgers:
+        rows, bookie_ids = found(ELSEWHERE)
+        yield _finding(copies_elsewhere(ledgers, bookie_ids), ledgers, rows.values())
 
 
 def _without_live_copy(report: AuditReport, rows: Sequence[UnderReplicatedLedger], total: int) -> NoLiveCopy:

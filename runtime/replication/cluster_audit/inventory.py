@@ -15,16 +15,20 @@ from typing import Any
 import msgspec
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
-from bkctl.runtime.replication.cluster_audit.tables import (
+from bkctl.runtime.replication.cluster_audit.checked_ledgers import ranges_of
+from bkctl.runtime.replication.cluster_audit.inventory_tables import (
+    AFTER_END,
     BAD_COPIES,
-    FINDINGS_MAX,
-    AuditReport,
+    ELSEWHERE,
     BadCopyRange,
     BookieInventory,
-    LedgerHead,
+    CheckedRange,
     LostRange,
+    UnnamedRange,
 )
-from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead
+from bkctl.runtime.replication.cluster_audit.tables import FINDINGS_MAX, AuditReport
+from bkctl.runtime.replication.judge.copies import CopyState, ListedCopies
 from bkctl.runtime.replication.judge.findings import CopyFinding
 from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
@@ -50,18 +54,18 @@ class InventoryWay(enum.Enum):
 LISTED, READ = "listed", "read"
 """How a bad copy was found: ``BadCopyRange.known_by``."""
 
-MissingByBookie = Mapping[str, tuple[EntryRange, ...] | None]
-"""The copies that a bookie should hold and does not list; None: it gave no list."""
+ListsByBookie = Mapping[str, ListedCopies | None]
+"""What bookies list of a ledger; None: it gave no list."""
 
 
 class LedgerEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """What was found out about one ledger, up to ``last_entry_id``, its proven end.
 
-    ``missing``: None if no bookie was asked for a list. ``check``: of the entries ``read``; None: none was read.
+    ``listed``: None if no bookie was asked for a list. ``check``: of the entries ``read``; None: none was read.
     """
 
     last_entry_id: int
-    missing: MissingByBookie | None = None
+    listed: ListsByBookie | None = None
     check: LedgerCheck | None = None
     read: tuple[EntryRange, ...] = ()
     problem: str | None = None
@@ -76,13 +80,14 @@ class LedgerHoldings(msgspec.Struct, frozen=True, kw_only=True):
     bookies: tuple[BookieInventory, ...] = ()
     bad: tuple[BadCopyRange, ...] = ()
     lost: tuple[LostRange, ...] = ()
+    unnamed: tuple[UnnamedRange, ...] = ()
     bytes_read: int = 0
     problem: str | None = None
 
     @property
     def is_clean(self) -> bool:
         """Whether nothing was found that a change of the metadata meanwhile could explain."""
-        return not self.bad and not self.lost and self.problem is None
+        return not self.bad and not self.lost and not self.unnamed and self.problem is None
 
 
 class _Stripes:
@@ -128,12 +133,15 @@ class _Stripes:
 
 def holdings_of(head: LedgerHead, metadata: LedgerMetadata, found: LedgerEvidence) -> LedgerHoldings:
     """Compare what was found out about a ledger with what its metadata places on each bookie."""
-    bookies, bad = [], []
-    for bookie_id in sorted({each for segment in metadata.segments for each in segment.ensemble}):
+    bookies, bad, unnamed = [], [], []
+    for bookie_id in sorted({*metadata.bookies(), *(found.listed or ())}):
         stripes = _Stripes(metadata, bookie_id, found.last_entry_id)
-        if not stripes.count:
+        more = list(_unnamed_on(bookie_id, head, found))
+        unnamed += more
+        if not stripes.count and not more:
             continue
         row, ranges = _holdings_on(bookie_id, head, stripes, found)
+        row.unnamed_copies = sum(each.copies for each in more)
         bookies.append(row)
         bad += ranges
     lost = merge_ranges((*_listed_nowhere(metadata, found), *(() if found.check is None else found.check.lost)))
@@ -141,9 +149,20 @@ def holdings_of(head: LedgerHead, metadata: LedgerMetadata, found: LedgerEvidenc
         bookies=tuple(bookies),
         bad=tuple(bad),
         lost=tuple(LostRange(*_fields_of(head), each.first_entry_id, each.last_entry_id, each.count) for each in lost),
+        unnamed=tuple(unnamed),
         bytes_read=0 if found.check is None else found.check.bytes_read,
         problem=found.problem,
     )
+
+
+def _unnamed_on(bookie_id: str, head: LedgerHead, found: LedgerEvidence) -> Iterator[UnnamedRange]:
+    listed = (found.listed or {}).get(bookie_id)
+    if listed is None:
+        return
+    for copy, ranges in ((ELSEWHERE, listed.elsewhere), (AFTER_END, listed.after_end)):
+        for each in ranges:
+            fields = _fields_of(head)
+            yield UnnamedRange(*fields, bookie_id, copy, each.first_entry_id, each.last_entry_id, each.count)
 
 
 def _fields_of(head: LedgerHead) -> tuple[int, str, str | None, int | None]:
@@ -154,7 +173,7 @@ def _holdings_on(
     bookie_id: str, head: LedgerHead, stripes: _Stripes, found: LedgerEvidence
 ) -> tuple[BookieInventory, list[BadCopyRange]]:
     """The row of one bookie, and its bad copies."""
-    row = BookieInventory(bookie_id, ledgers=1, expected_copies=stripes.count)
+    row = BookieInventory(bookie_id, ledgers=int(stripes.count > 0), expected_copies=stripes.count)
     bad: list[BadCopyRange] = []
     read = known = found.read
     good = sum(map(stripes.count_in, read))
@@ -184,13 +203,13 @@ def _holdings_on(
             note(defect.state, ranges, defect.copies, READ)
     row.read_copies = good
     rest = stripes.count - sum(map(stripes.count_in, known))
-    if found.missing is not None and bookie_id in found.missing:
+    if found.listed is not None and bookie_id in found.listed:
         row.lists_asked = 1
-        absent = found.missing[bookie_id]
-        if absent is None:
+        listed = found.listed[bookie_id]
+        if listed is None:
             row.lists_unanswered = 1
         else:
-            _, absent = in_and_out_of(absent, known)
+            _, absent = in_and_out_of(listed.missing, known)
             if copies := sum(map(stripes.count_in, absent)):
                 note(CopyState.MISSING, absent, copies, LISTED)
             row.listed_copies = rest - copies
@@ -201,12 +220,12 @@ def _holdings_on(
 
 def _listed_nowhere(metadata: LedgerMetadata, found: LedgerEvidence) -> Iterator[EntryRange]:
     """Entries that were not read, and that no bookie of their write set lists, although all gave a list."""
-    missing = found.missing or {}
+    missing = {bookie_id: listed.missing for bookie_id, listed in (found.listed or {}).items() if listed is not None}
     for number, segment in enumerate(metadata.segments):
         entries = segment_entries(metadata, number, found.last_entry_id)
         members = dict.fromkeys(segment.ensemble)
         ends: list[tuple[int, int]] = []
-        for each in itertools.chain.from_iterable(missing.get(bookie_id) or () for bookie_id in members):
+        for each in itertools.chain.from_iterable(missing.get(bookie_id, ()) for bookie_id in members):
             for inside in in_and_out_of((each,), (entries,))[0]:
                 ends += [(inside.first_entry_id, 1), (inside.last_entry_id + 1, -1)]
         copies = min(metadata.write_quorum_size, len(members))
@@ -229,12 +248,15 @@ def _covered(ends: Iterable[tuple[int, int]], depth_min: int) -> Iterator[EntryR
 class InventoryTotals(msgspec.Struct):
     """The sums over any number of ledgers, which can be merged. Lists may be longer than the limit until ``shorten``.
 
+    ``checked``: the ledgers that were examined; None: the inventory had no limit of time.
     ``counts``: by the fields of ``AuditSummary`` with these names.
     """
 
     bookies: dict[str, BookieInventory] = {}
     bad: list[BadCopyRange] = []
     lost: list[LostRange] = []
+    unnamed: list[UnnamedRange] = []
+    checked: list[CheckedRange] | None = None
     counts: dict[str, int] = {}
 
     def add(self, holdings: LedgerHoldings) -> None:
@@ -242,33 +264,48 @@ class InventoryTotals(msgspec.Struct):
         self._add_bookies(holdings.bookies)
         self.bad.extend(holdings.bad)
         self.lost.extend(holdings.lost)
+        self.unnamed.extend(holdings.unnamed)
         for name, number in (
             ("inventory_ledgers", 1),
             ("bad_copy_ledgers", bool(holdings.bad)),
             ("lost_entry_ledgers", bool(holdings.lost)),
             ("lost_entries", sum(each.entries for each in holdings.lost)),
+            ("elsewhere_ledgers", any(each.copy == ELSEWHERE for each in holdings.unnamed)),
+            ("after_end_ledgers", any(each.copy == AFTER_END for each in holdings.unnamed)),
             ("unknown_ends", holdings.problem is not None),
             ("bytes_read", holdings.bytes_read),
         ):
             self._count(name, number)
-        if len(self.bad) + len(self.lost) > 4 * FINDINGS_MAX:
+        if len(self.bad) + len(self.lost) + len(self.unnamed) > 4 * FINDINGS_MAX:
             self.shorten()
+
+    def add_requests(self, bookie_id: str, requests: int, waited_us: int) -> None:
+        """Add what a bookie was asked, and the sum of the times that its answers took, in microseconds."""
+        self._add_bookies([BookieInventory(bookie_id, requests=requests, waited_us=waited_us)])
+
+    def note_checked(self, ledger_ids: Iterable[int], left_out: int) -> None:
+        """Note which ledgers were examined, and how many were not, because the time was over."""
+        self.checked = ranges_of(ledger_ids)
+        self._count("left_out_ledgers", left_out)
 
     def merge(self, other: InventoryTotals) -> None:
         """Add the totals of other ledgers."""
         self._add_bookies(other.bookies.values())
         self.bad.extend(other.bad)
         self.lost.extend(other.lost)
+        self.unnamed.extend(other.unnamed)
+        if other.checked is not None:
+            self.checked = [*(self.checked or ()), *other.checked]
         for name, number in other.counts.items():
             self._count(name, number)
         self.shorten()
 
     def shorten(self) -> None:
         """Cut the lists to their limit: the ranges of the ledgers with the lowest ids stay."""
-        self.bad.sort(key=_place)
-        self.lost.sort(key=_place)
-        del self.bad[FINDINGS_MAX:]
-        del self.lost[FINDINGS_MAX:]
+        lists: tuple[list[Any], ...] = (self.bad, self.lost, self.unnamed)
+        for each in lists:
+            each.sort(key=_place)
+            del each[FINDINGS_MAX:]
 
     def _add_bookies(self, rows: Iterable[BookieInventory]) -> None:
         for row in rows:
@@ -281,8 +318,8 @@ class InventoryTotals(msgspec.Struct):
         self.counts[name] = self.counts.get(name, 0) + number
 
 
-def _place(row: BadCopyRange | LostRange) -> tuple[Any, ...]:
-    bookie_id = row.bookie_id if isinstance(row, BadCopyRange) else ""
+def _place(row: BadCopyRange | LostRange | UnnamedRange) -> tuple[Any, ...]:
+    bookie_id = "" if isinstance(row, LostRange) else row.bookie_id
     return row.ledger_id, bookie_id, row.first_entry_id
 
 
@@ -298,6 +335,7 @@ def with_inventory(
 
     counts: dict[str, Any] = {name: total((name,)) for name in _SUMMED}
     counts |= {name: totals.counts.get(name, 0) for name in _COUNTED} | {"bad_copies": total(BAD_COPIES)}
+    counts |= {"left_out_ledgers": None if totals.checked is None else totals.counts.get("left_out_ledgers", 0)}
     counts |= {"inventory": way.value, "bad_copies_file": bad_copies_file if totals.bad else None}
     return msgspec.structs.replace(
         report,
@@ -305,12 +343,15 @@ def with_inventory(
         holdings=tuple(rows),
         bad_copy_ranges=tuple(totals.bad),
         lost_ranges=tuple(totals.lost),
+        unnamed_ranges=tuple(totals.unnamed),
+        checked_ranges=tuple(sorted(totals.checked or (), key=lambda each: each.ledger_id)),
     )
 
 
-_SUMMED = ("expected_copies", "read_copies", "listed_copies", "unknown_copies")
+_SUMMED = ("expected_copies", "read_copies", "listed_copies", "unknown_copies", "unnamed_copies", "requests")
 _COUNTED = (
     "inventory_ledgers", "bad_copy_ledgers", "lost_entry_ledgers", "lost_entries", "unknown_ends", "bytes_read",
+    "elsewhere_ledgers", "after_end_ledgers",
 )  # fmt: skip
 
 

@@ -12,6 +12,15 @@ from typing import get_args, get_type_hints
 
 import msgspec
 
+from bkctl.runtime.replication.cluster_audit.inventory_tables import (
+    BadCopyRange,
+    BookieInventory,
+    CheckedRange,
+    LostRange,
+    UnnamedRange,
+)
+from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead, Sums
+
 FINDINGS_MAX = 100_000
 """Maximum rows of each list of ledgers with missing copies or unreadable metadata."""
 EXAMPLES_MAX = 1000
@@ -22,19 +31,6 @@ OTHER_OWNERS = "(others)"
 """The row with the sums of the owners that have none of their own."""
 NO_OWNER = "(unknown)"
 """The row of ledgers whose custom metadata names no owner."""
-
-
-class Sums(msgspec.Struct):
-    """Counters that can be added to those of other ledgers."""
-
-    def add(self, other: Sums) -> None:
-        """Add every counter of ``other``, which is of the same type; of two times, the older remains."""
-        for name in self.__struct_fields__:
-            value, more = getattr(self, name), getattr(other, name)
-            if name.endswith("_ms"):
-                setattr(self, name, min((time for time in (value, more) if time is not None), default=None))
-            elif isinstance(value, int):
-                setattr(self, name, value + more)
 
 
 class BookieReplication(Sums):
@@ -151,15 +147,6 @@ class LossEffect(Sums):
     lost_ledgers: int = 0
 
 
-class LedgerHead(msgspec.Struct, frozen=True):
-    """What all lists of ledgers with readable metadata say about one."""
-
-    ledger_id: int
-    ledger_state: str
-    owner: str | None
-    created_ms: int | None
-
-
 class UnderReplicatedLedger(LedgerHead, frozen=True):
     """A ledger with a write set that has fewer than Qw live copies; ``replication``: state of the worst write set.
 
@@ -204,56 +191,6 @@ class MisplacedLedger(LedgerHead, frozen=True):
     isolation_groups: tuple[str, ...] = ()
     secondary_groups: tuple[str, ...] = ()
     outside_bookies: tuple[str, ...] = ()
-
-
-class BookieInventory(Sums):
-    """What one bookie holds of the ledgers that the metadata places on it, if an inventory was taken.
-
-    Each expected copy counts in exactly one of the seven fields after ``expected_copies``. ``read_copies`` were read
-    and are good; ``listed_copies`` are in the bookie's list and were not read; ``unknown_copies`` are neither.
-    ``lists_asked``: of how many ledgers its list was needed; ``lists_unanswered``: of how many it gave none, because it
-    did not answer, and is not asked again after that.
-    """
-
-    bookie_id: str
-    ledgers: int = 0
-    expected_copies: int = 0
-    read_copies: int = 0
-    listed_copies: int = 0
-    unknown_copies: int = 0
-    missing_copies: int = 0
-    corrupt_copies: int = 0
-    failed_copies: int = 0
-    different_copies: int = 0
-    lists_asked: int = 0
-    lists_unanswered: int = 0
-
-
-BAD_COPIES = ("missing_copies", "corrupt_copies", "failed_copies", "different_copies")
-"""Fields of ``BookieInventory`` that count bad copies."""
-
-
-class BadCopyRange(LedgerHead, frozen=True):
-    """Bad copies of a ledger on one bookie: those of the entries of this range that it should store.
-
-    ``copy``: "missing", "corrupt", "failed" (the bookie answered with an error) or "different". ``known_by``: "read" or
-    "listed". ``copies`` is smaller than what it should store only if there were too many ranges.
-    """
-
-    bookie_id: str
-    copy: str
-    known_by: str
-    first_entry_id: int
-    last_entry_id: int
-    copies: int
-
-
-class LostRange(LedgerHead, frozen=True):
-    """Entries of which all bookies of the write set answered, and none has a good copy."""
-
-    first_entry_id: int
-    last_entry_id: int
-    entries: int
 
 
 class ListedLedger(LedgerHead, frozen=True):
@@ -362,6 +299,9 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     """How the copies are known: "listed", "sampled" or "all_entries". None: no inventory was taken, and the counts that
     follow are None too."""
     inventory_ledgers: int | None = None
+    """Ledgers that were examined."""
+    left_out_ledgers: int | None = None
+    """Those that were not, because the time of the inventory was over; None: it had no limit."""
     expected_copies: int | None = None
     """Copies of entries that the metadata places on bookies, up to the proven end of each ledger."""
     read_copies: int | None = None
@@ -376,6 +316,14 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     unknown_ends: int | None = None
     """Ledgers that are not closed and whose last add confirmed is unknown: their last segment was left out."""
     bytes_read: int | None = None
+    unnamed_copies: int | None = None
+    """Copies that bookies list and the metadata does not name; None in a report of an older bkctl, like the next."""
+    elsewhere_ledgers: int | None = None
+    """Ledgers of which a bookie lists entries that the metadata places on other bookies."""
+    after_end_ledgers: int | None = None
+    """Closed ledgers of which a bookie lists entries after the last one."""
+    requests: int | None = None
+    """To bookies: lists, and reads of one or some entries."""
     bad_copies_file: str | None = None
     """The path that the file of bad copies had when it was written; None: there is none."""
 
@@ -416,11 +364,17 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     oldest_open: tuple[ListedLedger, ...] = ()
     """At most ``EXAMPLES_MAX`` ledgers that are not closed, the oldest ones."""
     holdings: tuple[BookieInventory, ...] = ()
-    """Empty without an inventory, like the next two."""
+    """Empty without an inventory, like the next three."""
     bad_copy_ranges: tuple[BadCopyRange, ...] = ()
     """At most ``FINDINGS_MAX``, those of the ledgers with the lowest ids."""
     lost_ranges: tuple[LostRange, ...] = ()
     """At most ``FINDINGS_MAX``, those of the ledgers with the lowest ids."""
+
+    unnamed_ranges: tuple[UnnamedRange, ...] = ()
+    """At most ``FINDINGS_MAX``, those of the ledgers with the lowest ids."""
+
+    checked_ranges: tuple[CheckedRange, ...] = ()
+    """All that an inventory with limited time has examined; empty of one without a limit."""
 
     @property
     def is_truncated(self) -> bool:

@@ -32,6 +32,7 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ports import BodyOrStatus, Clock
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.request_times import RequestTimes
 from bkctl.runtime.replication.copy.window import Windows
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.storage.ids import INVALID_ENTRY_ID
@@ -93,10 +94,13 @@ class CopyReader:
         is_registered: Callable[[str], bool],
         *,
         items_max: int | None = None,
+        times: RequestTimes | None = None,
     ) -> None:
-        """``items_max``: limit of ``windows.items``; None: that of single entries."""
+        """``items_max``: limit of ``windows.items``; None: that of single entries. ``times``: also gets the reads of
+        others; None: of this reader alone."""
         self._bookies = ports.bookies
         self._clock = ports.clock
+        self._times = times or RequestTimes(ports.clock)
         self.windows = Windows(config.bytes_in_flight_max, items_max or config.entries_in_flight_max)
         self._config = config
         self._is_registered = is_registered
@@ -163,7 +167,8 @@ class CopyReader:
             rest = entry_ids[len(answers) :] if answers else entry_ids
             size_bytes = min(len(rest) * entry_bytes, max(BATCH_BYTES, entry_bytes))
             async with window.lease(size_bytes + len(rest) * REQUEST_COST_BYTES) as lease:
-                found = await self._bookies.read_many(bookie_id, ledger_id, rest, bytes_max=BATCH_BYTES)
+                asked = self._bookies.read_many(bookie_id, ledger_id, rest, bytes_max=BATCH_BYTES)
+                found = await self._times.of(bookie_id, asked)
                 overload = next((each for each in found if type(each) is not bytes and each in _UNANSWERED), None)
                 lease.note_outcome(is_overloaded=overload is not None)
             answers = answers + found if answers else found
@@ -217,7 +222,8 @@ class CopyReader:
             attempt += 1
             shrinks_seen = window.shrinks
             try:
-                reply = await self._bookies.read(bookie_id, credentials.ledger_id, entry_id)
+                asked = self._bookies.read(bookie_id, credentials.ledger_id, entry_id)
+                reply = await self._times.of(bookie_id, asked)
             except SILENCE as error:
                 is_last = attempt >= attempts or bookie_id in self._silent_until_ns
                 if is_last or not await self._answers_again(bookie_id, credentials.ledger_id, entry_id):
@@ -276,7 +282,7 @@ class CopyReader:
         for attempt in range(1, self._config.attempts_max):
             await self._clock.sleep(pause_s(attempt, self._config, self._clock))
             try:
-                await self._bookies.read(bookie_id, ledger_id, entry_id)
+                await self._times.of(bookie_id, self._bookies.read(bookie_id, ledger_id, entry_id))
             except BookieUnavailableError:
                 if self._clock.monotonic_ns() - began_ns >= UNAVAILABLE_MAX_NS:
                     return False

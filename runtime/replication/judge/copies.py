@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from bkctl.runtime.protocol.entry_body import DecodedEntry
+from bkctl.runtime.replication.judge.fragments import EntryRange
 
 
 class CopyState(enum.Enum):
@@ -28,6 +29,19 @@ class CopyState(enum.Enum):
     """The bookie answered with an error: the copy is damaged on disk or possibly lost, or the read was rejected."""
     DIFFERENT = "different"
     """The digest is correct, but payload or length differ from the other copies."""
+
+
+class ListedCopies(msgspec.Struct, frozen=True):
+    """The entries of a ledger that a bookie lists, compared with those that it should store, up to the end of the
+    ledger: its last entry, or the last add confirmed.
+
+    ``elsewhere``: entries up to there that the metadata places on other bookies. ``after_end``: entries after the last
+    one of a closed ledger. Lists with too many ranges end early.
+    """
+
+    missing: tuple[EntryRange, ...] = ()
+    elsewhere: tuple[EntryRange, ...] = ()
+    after_end: tuple[EntryRange, ...] = ()
 
 
 class Copy(msgspec.Struct, frozen=True):

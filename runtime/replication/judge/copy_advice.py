@@ -64,3 +64,20 @@ def unknown_ends(ledgers: int) -> Advice:
     """Ledgers that are not closed, and of which too few bookies answered to say which entries they have."""
     sentence = f"the last segment of {counted(ledgers, 'open ledger')} was left out: too few bookies say where it ends"
     return Advice(Severity.INFORMATION, "unknown_ends", sentence)
+
+
+def copies_elsewhere(ledgers: int, bookie_ids: Sequence[str]) -> Advice:
+    """Copies on bookies that should not have them. No command: a bookie deletes what a repair moved away itself."""
+    bookies = these_bookies(bookie_ids, "lists", "list")
+    sentence = (
+        f"{bookies} entries of {counted(ledgers, 'ledger')} that the metadata places elsewhere, as after a repair"
+    )
+    return Advice(Severity.INFORMATION, "copies_elsewhere", sentence)
+
+
+def copies_after_end(ledgers: int, ledger_ids: Sequence[int], bookie_ids: Sequence[str]) -> Advice:
+    """Bookies that disagree with the metadata about the last entry: a writer left it, or the ledger ends too early."""
+    bookies = these_bookies(bookie_ids, "lists", "list")
+    sentence = f"{bookies} entries after the end of {counted(ledgers, 'closed ledger')}, as when a writer was stopped"
+    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else None
+    return Advice(Severity.INFORMATION, "copies_after_end", sentence, command)

@@ -185,6 +185,15 @@ def stored_count(metadata: LedgerMetadata, bookie_id: str, last_add_confirmed: i
     )
 
 
+def is_stored(metadata: LedgerMetadata, bookie_id: str, entry_id: int) -> bool:
+    """Whether the bookie is in the write set of an entry, which may be after the end."""
+    segment = metadata.segment_of(entry_id)
+    if bookie_id not in segment.ensemble:
+        return False
+    index = segment.ensemble.index(bookie_id)
+    return is_in_write_set(entry_id, index, metadata.ensemble_size, metadata.write_quorum_size)
+
+
 def first_stored(entries: EntryRange, index: int, ensemble_size: int, write_quorum_size: int) -> int:
     """First entry in the range that the bookie at ``index`` stores, or -1; checks at most E entries."""
     stop = min(entries.last_entry_id + 1, entries.first_entry_id + ensemble_size)

@@ -25,6 +25,7 @@ from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGaps
 from bkctl.runtime.replication.copy.rate import SharedPacer
 from bkctl.runtime.replication.copy.reader import BATCH_ENTRIES, CopyReader, batch_entries_max, entry_bytes_estimate
+from bkctl.runtime.replication.copy.request_times import RequestTimes
 from bkctl.runtime.replication.copy.tasks import for_each_bounded, for_each_leased
 from bkctl.runtime.replication.copy.window import Lease
 from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
@@ -93,16 +94,17 @@ class LedgerChecker:
         live_bookies: Container[str],
         config: ReplicationConfig,
         pacer: SharedPacer | None = None,
+        times: RequestTimes | None = None,
     ) -> None:
         """``live_bookies``: registered ones, writable or read-only. Others count as unreachable without a request.
 
-        ``pacer`` limits the bytes that are read; None: no limit.
+        ``pacer`` limits the bytes that are read; None: no limit. ``times`` gets the time of each read.
         """
         self._ports = ports
         self._config = config
         self._pacer = pacer or SharedPacer(ports.clock)
         batches_max = max(1, config.entries_in_flight_max // BATCH_ENTRIES)
-        self._copies = CopyReader(ports, config, live_bookies.__contains__, items_max=batches_max)
+        self._copies = CopyReader(ports, config, live_bookies.__contains__, items_max=batches_max, times=times)
 
     async def check_all(
         self,

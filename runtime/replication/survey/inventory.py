@@ -9,32 +9,35 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 
 import msgspec
 
 from bkctl.runtime.client.ports import ClientPorts, credentials_of
 from bkctl.runtime.config import ClientConfig
-from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.owner import owner_of
 from bkctl.runtime.metadata.ledgers.ledgers import FoundLedgers
 from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.replication.cluster_audit.checked_ledgers import CheckedRun, LongestUnchecked
 from bkctl.runtime.replication.cluster_audit.inventory import (
     InventoryTotals,
     InventoryWay,
     LedgerEvidence,
     LedgerHoldings,
-    MissingByBookie,
+    ListsByBookie,
     holdings_of,
 )
-from bkctl.runtime.replication.cluster_audit.tables import LedgerHead
+from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.entry_lists import EntryLists
 from bkctl.runtime.replication.copy.rate import SharedPacer
+from bkctl.runtime.replication.copy.request_times import RequestTimes
 from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
+from bkctl.runtime.replication.judge.copies import ListedCopies
 from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, segment_entries
 from bkctl.runtime.replication.judge.verdict import COUNT_MAX
 from bkctl.runtime.replication.policy import CopyPace
@@ -43,14 +46,35 @@ from bkctl.runtime.replication.survey.checker import LedgerChecker, examine_sett
 _SAMPLED_MAX = 200_000
 """Entries of one ledger whose ids are kept: metadata may claim any number."""
 
+_TIMED_IN_PARALLEL = 16
+"""Ledgers that are examined at once if time is limited: those that were begun in time are finished after it."""
+
+_PROBED_LEDGERS_MAX = 1000
+"""Ledgers whose metadata is read to find one on each bookie."""
+
+
+class InventoryTurn(msgspec.Struct, frozen=True):
+    """A limit of time: no ledger is begun after ``time_s`` seconds. ``runs``: what earlier inventories have examined,
+    which comes last."""
+
+    time_s: float
+    runs: tuple[CheckedRun, ...] = ()
+
 
 class InventoryRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What an inventory asks bookies for, and how fast. ``sample``: of the entries that are read in this way."""
+    """What an inventory asks bookies for, and how fast. ``sample``: of the entries that are read in this way.
+
+    ``silent``: bookies that are known to give no lists. ``is_all_bookies``: every registered bookie is asked for its
+    list of every ledger, also where the metadata names others. ``turn`` None: there is time for all ledgers.
+    """
 
     way: InventoryWay
     sample: Sample | None = None
     pace: CopyPace = CopyPace()
     config: ReplicationConfig = ReplicationConfig()
+    silent: frozenset[str] = frozenset()
+    is_all_bookies: bool = False
+    turn: InventoryTurn | None = None
 
     def share(self, shares_count: int) -> InventoryRequest:
         """The request of one of so many processes that ask bookies at the same time."""
@@ -74,36 +98,67 @@ class CopyInventory:
         self._ports = ports
         self._live = live_bookies
         self._config = request.config
+        self._turn = request.turn
         pacer = SharedPacer(ports.clock)
         pacer.change(request.pace.bytes_per_s, request.pace.bytes_per_s_per_bookie)
-        self._checker = LedgerChecker(ports, live_bookies, request.config, pacer)
-        self._lists = EntryLists(ports.bookies, ports.clock, pacer)
+        self._times = RequestTimes(ports.clock)
+        self._checker = LedgerChecker(ports, live_bookies, request.config, pacer, self._times)
+        self._lists = EntryLists(ports.bookies, ports.clock, pacer, request.silent, self._times)
         self._scope = CheckScope(sample=request.sample)
         self._is_listed = request.way is not InventoryWay.ALL_ENTRIES
+        self._is_all_bookies = request.is_all_bookies
         self._is_read = request.way is not InventoryWay.LISTED
 
-    async def take(
-        self, groups: Iterable[FoundLedgers], on_progress: Callable[[int], None] = lambda _: None
-    ) -> InventoryTotals:
-        """The sums of all ledgers whose metadata can be read; ``on_progress`` gets the number of ledgers examined.
-
-        Raises only errors of the metadata store.
-        """
+    async def take(self, ledgers: FoundLedgers) -> InventoryTotals:
+        """The sums of all ledgers whose metadata can be read. Raises only errors of the metadata store, and those of
+        ``ledgers``."""
         totals = InventoryTotals()
-        ledgers_done = 0
+        if self._turn is None:
 
-        async def examine_one(found: tuple[int, Versioned[LedgerMetadata]]) -> None:
-            nonlocal ledgers_done
-            holdings = await self._examine_settled(*found)
-            if holdings is not None:
-                totals.add(holdings)
-            ledgers_done += 1
-            on_progress(ledgers_done)
+            async def examine(found: tuple[int, Versioned[LedgerMetadata]]) -> None:
+                await self._add(totals, *found)
 
-        async with aclosing(_readable(groups)) as ledgers:
-            await for_each_bounded(ledgers, examine_one, self._config.ledgers_in_parallel)
+            async with aclosing(_readable(ledgers)) as readable:
+                await for_each_bounded(readable, examine, self._config.ledgers_in_parallel)
+        else:
+            await self._take_in_time(self._turn, ledgers, totals)
         totals.shorten()
+        for bookie_id, requests in self._times.requests.items():
+            totals.add_requests(bookie_id, requests, self._times.waited_ns[bookie_id] // 1000)
         return totals
+
+    async def _take_in_time(self, turn: InventoryTurn, ledgers: FoundLedgers, totals: InventoryTotals) -> None:
+        """Examine those first that were examined never, or longest ago. Their metadata is read again then: the order is
+        known when all ids are, and the metadata of all ledgers would not fit in memory."""
+        end_ns = self._ports.clock.monotonic_ns() + int(turn.time_s * 1e9)
+        waiting, ledgers_total = LongestUnchecked(turn.runs), 0
+        async with aclosing(_readable(ledgers)) as readable:
+            async for ledger_id, _ in readable:
+                waiting.add(ledger_id)
+                ledgers_total += 1
+        begun: list[int] = []
+
+        async def in_time() -> AsyncGenerator[int, None]:
+            for ledger_id in waiting:
+                if self._ports.clock.monotonic_ns() >= end_ns:
+                    return
+                begun.append(ledger_id)
+                yield ledger_id
+
+        async def examine(ledger_id: int) -> None:
+            # What was deleted meanwhile, or cannot be read now, needs no second look.
+            with suppress(LedgerNotFoundError, MetadataFormatError):
+                await self._add(totals, ledger_id, await self._ports.ledgers.read(ledger_id))
+
+        async with aclosing(in_time()) as ledger_ids:
+            in_parallel = min(_TIMED_IN_PARALLEL, self._config.ledgers_in_parallel)
+            await for_each_bounded(ledger_ids, examine, in_parallel)
+        totals.note_checked(begun, ledgers_total - len(begun))
+
+    async def _add(self, totals: InventoryTotals, ledger_id: int, known: Versioned[LedgerMetadata]) -> None:
+        holdings = await self._examine_settled(ledger_id, known)
+        if holdings is not None:
+            totals.add(holdings)
 
     async def _examine_settled(self, ledger_id: int, known: Versioned[LedgerMetadata]) -> LedgerHoldings | None:
         """What the bookies hold of one ledger; None: it was deleted meanwhile, or its metadata cannot be read now."""
@@ -129,10 +184,10 @@ class CopyInventory:
             credentials = credentials_of(ledger_id, metadata)
             last_entry_id, error = await self._checker.end_of(metadata, credentials, self._scope)
             problem = None if error is None else str(error)
-        missing = await self._missing(ledger_id, metadata, last_entry_id) if self._is_listed else None
+        listed = await self._listed(ledger_id, metadata, last_entry_id) if self._is_listed else None
         return LedgerEvidence(
             last_entry_id=last_entry_id,
-            missing=missing,
+            listed=listed,
             check=check,
             read=self._read_entries(ledger_id, metadata, last_entry_id),
             problem=problem,
@@ -152,32 +207,52 @@ class CopyInventory:
                 found.add(entry_id)
         return found.ranges()
 
-    async def _missing(self, ledger_id: int, metadata: LedgerMetadata, last_entry_id: int) -> MissingByBookie:
-        """What each registered bookie should hold and does not list."""
-        bookie_ids = sorted(self._live.intersection(metadata.bookies()))
-        missing = await self._listed(bookie_ids, ledger_id, metadata, last_entry_id)
-        late = [each for each in bookie_ids if not metadata.is_closed and _is_in_last(missing[each], metadata)]
+    async def _listed(self, ledger_id: int, metadata: LedgerMetadata, last_entry_id: int) -> ListsByBookie:
+        """What each registered bookie lists that is to be asked."""
+        bookie_ids = sorted(self._live if self._is_all_bookies else self._live.intersection(metadata.bookies()))
+        listed = await self._lists_of(bookie_ids, ledger_id, metadata, last_entry_id)
+        late = [each for each in bookie_ids if not metadata.is_closed and _misses_last(listed[each], metadata)]
         if late:
             # A live writer may still deliver them, because Qa of Qw confirm an entry.
             await self._ports.clock.sleep(self._config.late_copy_wait_s)
-            missing |= await self._listed(late, ledger_id, metadata, last_entry_id)
-        return missing
+            listed |= await self._lists_of(late, ledger_id, metadata, last_entry_id)
+        return listed
 
-    async def _listed(
+    async def _lists_of(
         self, bookie_ids: list[str], ledger_id: int, metadata: LedgerMetadata, last_entry_id: int
-    ) -> dict[str, tuple[EntryRange, ...] | None]:
-        lists = (self._lists.missing(each, ledger_id, metadata, last_entry_id) for each in bookie_ids)
+    ) -> dict[str, ListedCopies | None]:
+        lists = (self._lists.compared(each, ledger_id, metadata, last_entry_id) for each in bookie_ids)
         return dict(zip(bookie_ids, await asyncio.gather(*lists), strict=True))
 
 
-def _is_in_last(missing: tuple[EntryRange, ...] | None, metadata: LedgerMetadata) -> bool:
-    """Whether some of these entries are in the last segment."""
-    return any(each.last_entry_id >= metadata.last_segment.first_entry_id for each in missing or ())
+def _misses_last(listed: ListedCopies | None, metadata: LedgerMetadata) -> bool:
+    """Whether some of the missing entries are in the last segment."""
+    first_entry_id = metadata.last_segment.first_entry_id
+    return listed is not None and any(each.last_entry_id >= first_entry_id for each in listed.missing)
 
 
-async def _readable(groups: Iterable[FoundLedgers]) -> AsyncGenerator[tuple[int, Versioned[LedgerMetadata]], None]:
-    for group in groups:
-        async with aclosing(group):
-            async for ledger_id, found in group:
-                if isinstance(found, Versioned):
-                    yield ledger_id, found
+async def _readable(ledgers: FoundLedgers) -> AsyncGenerator[tuple[int, Versioned[LedgerMetadata]], None]:
+    async with aclosing(ledgers):
+        async for ledger_id, found in ledgers:
+            if isinstance(found, Versioned):
+                yield ledger_id, found
+
+
+async def bookies_without_lists(ports: ClientPorts, live_bookies: frozenset[str]) -> frozenset[str]:
+    """Those bookies that do not answer a request for a list. Each is asked once, about a ledger that is placed on it.
+
+    Only a ledger that the bookie has shows it (wire section 5.9). Bookies without one of the first ledgers are not
+    asked. Processes that take an inventory together share the answer, so that not each of them waits for it.
+    """
+    asked: dict[str, tuple[int, LedgerMetadata]] = {}
+    lists = EntryLists(ports.bookies, ports.clock)
+    seen = 0
+    async with aclosing(_readable(ports.ledgers.read_all())) as ledgers:
+        async for ledger_id, found in ledgers:
+            for bookie_id in live_bookies.intersection(found.value.bookies()):
+                asked.setdefault(bookie_id, (ledger_id, found.value))
+            seen += 1
+            if len(asked) == len(live_bookies) or seen == _PROBED_LEDGERS_MAX:
+                break
+    await asyncio.gather(*(lists.compared(bookie_id, *about) for bookie_id, about in asked.items()))
+    return lists.silent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 import pytest
 
@@ -15,8 +16,10 @@ from bkctl.runtime.replication.cluster_audit.inventory import (
     findings_of,
     holdings_of,
 )
-from bkctl.runtime.replication.cluster_audit.tables import BAD_COPIES, FINDINGS_MAX, BadCopyRange, LedgerHead
-from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.cluster_audit.inventory_tables import BAD_COPIES, BadCopyRange
+from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead
+from bkctl.runtime.replication.cluster_audit.tables import FINDINGS_MAX
+from bkctl.runtime.replication.judge.copies import CopyState, ListedCopies
 from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet
 from bkctl.runtime.replication.judge.ledger_check import CopyDefect, LedgerCheck
 from tests.runtime.replication.samples import ledger
@@ -30,6 +33,10 @@ def ranges(entry_ids: list[int]) -> tuple[EntryRange, ...]:
     for entry_id in entry_ids:
         found.add(entry_id)
     return found.ranges()
+
+
+def listed_of(missing: Mapping[str, tuple[EntryRange, ...] | None]) -> dict[str, ListedCopies | None]:
+    return {bookie_id: None if each is None else ListedCopies(each) for bookie_id, each in missing.items()}
 
 
 def members(metadata: LedgerMetadata, entry_id: int) -> list[str]:
@@ -61,7 +68,7 @@ def test_lists_are_compared_entry_by_entry(seed: int) -> None:
         for each in BOOKIES
     }
 
-    found = holdings_of(HEAD, metadata, LedgerEvidence(last_entry_id=last_entry_id, missing=missing))
+    found = holdings_of(HEAD, metadata, LedgerEvidence(last_entry_id=last_entry_id, listed=listed_of(missing)))
 
     for row in found.bookies:
         own = {copy for copy in expected if copy[1] == row.bookie_id}
@@ -90,7 +97,7 @@ def test_a_striped_bookie_that_lost_all_has_one_range() -> None:
     metadata = ledger({0: BOOKIES[:3]}, 2, 2, last_entry_id=99)
     missing = {BOOKIES[0]: ranges([entry_id for entry_id in range(100) if BOOKIES[0] in members(metadata, entry_id)])}
 
-    (found,) = holdings_of(HEAD, metadata, LedgerEvidence(last_entry_id=99, missing=missing)).bad
+    (found,) = holdings_of(HEAD, metadata, LedgerEvidence(last_entry_id=99, listed=listed_of(missing))).bad
 
     assert (found.first_entry_id, found.last_entry_id, found.copies) == (0, 99, 67)
     (line,) = findings_of([found])
@@ -105,7 +112,10 @@ def test_what_was_read_counts_more_than_what_was_listed() -> None:
     )
     check = LedgerCheck(ledger_id=7, last_entry_id=9, defects=defects, bytes_read=100)
     evidence = LedgerEvidence(
-        last_entry_id=9, missing={BOOKIES[0]: ranges([0, 8]), BOOKIES[1]: None}, check=check, read=ranges([0, 4, 9])
+        last_entry_id=9,
+        listed=listed_of({BOOKIES[0]: ranges([0, 8]), BOOKIES[1]: None}),
+        check=check,
+        read=ranges([0, 4, 9]),
     )
 
     first, second = holdings_of(HEAD, metadata, evidence).bookies
@@ -121,8 +131,10 @@ def test_what_was_read_counts_more_than_what_was_listed() -> None:
 def test_of_an_open_ledger_only_entries_up_to_the_proven_end_are_expected() -> None:
     metadata = ledger({0: BOOKIES[:2]}, 2, 2, state=LedgerState.OPEN)
 
-    found = holdings_of(HEAD, metadata, LedgerEvidence(last_entry_id=4, missing={BOOKIES[0]: (), BOOKIES[1]: ()}))
-    nothing = holdings_of(HEAD, metadata, LedgerEvidence(last_entry_id=-1, missing={}, problem="no answer"))
+    found = holdings_of(
+        HEAD, metadata, LedgerEvidence(last_entry_id=4, listed=listed_of({BOOKIES[0]: (), BOOKIES[1]: ()}))
+    )
+    nothing = holdings_of(HEAD, metadata, LedgerEvidence(last_entry_id=-1, listed={}, problem="no answer"))
 
     assert [row.expected_copies for row in found.bookies] == [5, 5]
     assert (nothing.bookies, nothing.is_clean) == ((), False)

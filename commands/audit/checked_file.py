@@ -1,0 +1,56 @@
+"""The file of ``bkctl audit --checked-file``: when the ledgers of a cluster were examined by inventories."""
+
+from __future__ import annotations
+
+import os
+
+from bkctl.commands.errors import InvalidArgumentError, unreadable_file
+from bkctl.runtime.errors import ConflictError
+from bkctl.runtime.new_file import write_whole
+from bkctl.runtime.replication.cluster_audit.checked_ledgers import (
+    CheckedLedgers,
+    CheckedLedgersFormatError,
+    decode_checked,
+    encode_checked,
+)
+from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay
+from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
+
+_OPTIONS = {
+    InventoryWay.LISTED: "--inventory alone",
+    InventoryWay.SAMPLED: "--inventory --read",
+    InventoryWay.ALL_ENTRIES: "--inventory --read --all-entries",
+}
+
+
+def read_checked(path: str, root: str, instance_id: str | None, way: InventoryWay) -> CheckedLedgers:
+    """What is in the file; nothing if it does not exist yet. InvalidArgumentError if it is damaged, or no such file;
+    ConflictError if it is of another cluster, or of inventories that prove more or less."""
+    if not os.path.lexists(path):
+        directory = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(directory):
+            raise InvalidArgumentError(f"--checked-file {path}: there is no directory {directory}")
+        return CheckedLedgers(root=root, instance_id=instance_id, way=way.value)
+    try:
+        found = decode_checked(read_given_file(path, DATA_BYTES_MAX))
+    except OSError as error:
+        raise unreadable_file(path, error) from error
+    except CheckedLedgersFormatError as error:
+        raise InvalidArgumentError(f"--checked-file {path}: {error}; delete it to begin with all ledgers") from error
+    if (found.root, found.instance_id) != (root, instance_id):
+        raise ConflictError(
+            f"--checked-file {path} is of another cluster ({found.root}, instance {found.instance_id}): use a file for "
+            "each cluster"
+        )
+    if found.way != way.value:
+        ways = {each.value: options for each, options in _OPTIONS.items()}
+        raise ConflictError(
+            f"--checked-file {path} is of inventories with {ways.get(found.way, found.way)}, not with {_OPTIONS[way]}: "
+            "use another file"
+        )
+    return found
+
+
+def write_checked(path: str, checked: CheckedLedgers) -> None:
+    """Replace the file, all or nothing; OSError."""
+    write_whole(path, encode_checked(checked))
