@@ -32,7 +32,9 @@ from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.runtime.replication.turn.task import LedgerTask
 
 _INTERRUPTED = frozenset({FailureReason.LOCK_LOST, FailureReason.CONFLICT})
-_FOR_OTHERS = frozenset({FailureReason.NOT_ENOUGH_BOOKIES, FailureReason.PLACEMENT, FailureReason.OPEN})
+_FOR_OTHERS = frozenset(
+    {FailureReason.NOT_ENOUGH_BOOKIES, FailureReason.TARGETS_FAILED, FailureReason.PLACEMENT, FailureReason.OPEN}
+)
 """Failures of a worker that copies only to its own bookie which another worker may not have."""
 _UNWILLING = frozenset({FailureReason.READ_ONLY, FailureReason.REFUSED})
 _NEED_EVENT = frozenset({FailureReason.LOST, FailureReason.DIFFERENT, FailureReason.STRIPE})

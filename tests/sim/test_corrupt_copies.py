@@ -215,7 +215,7 @@ def test_a_former_member_with_a_corrupt_copy_gets_none_over_it() -> None:
         report = await recover(cluster, ledger_id)
 
         assert adds(cluster) == []
-        assert left(report) == [("b1", FailureReason.NOT_ENOUGH_BOOKIES, 1)]
+        assert left(report) == [("b1", FailureReason.TARGETS_FAILED, 1)]
         assert "b5: has a corrupt copy of entry 8" in report.left[0].detail
         await cluster.start("b4")
         assert (await recover(cluster, ledger_id)).is_complete
@@ -278,7 +278,8 @@ def test_whatever_is_damaged_no_copy_on_a_java_bookie_is_written_over(seed: int)
 
         assert adds(cluster) == []
         assert written_over == []
-        known = {FailureReason.LOST, FailureReason.UNREADABLE, FailureReason.STRIPE, FailureReason.NOT_ENOUGH_BOOKIES}
+        refused = {FailureReason.NOT_ENOUGH_BOOKIES, FailureReason.TARGETS_FAILED}
+        known = {FailureReason.LOST, FailureReason.UNREADABLE, FailureReason.STRIPE} | refused
         assert {each.reason for each in report.left} <= known
         for bookie_id in names:
             for ledger_id, copies in damaged[bookie_id].items():

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Final
 
 import msgspec
 
 from bkctl.runtime.placement.rules import BrokenRule, PlacementRule
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
-
-FAILED_TARGETS: Final = "every other writable bookie failed: "
-"""The beginning of a detail: targets exist, what follows says why each of them did not take the copies."""
 
 
 class FailureReason(enum.Enum):
@@ -22,6 +18,7 @@ class FailureReason(enum.Enum):
     LOST = "no good copy is left"
     UNREADABLE = "surviving copies cannot be read"
     NOT_ENOUGH_BOOKIES = "no bookie to copy to"
+    TARGETS_FAILED = "every other writable bookie failed"
     TARGET_GONE = "the bookie that got the copies has left the cluster"
     PLACEMENT = "no bookie that keeps the placement rules"
     NOT_CLOSED = "the ledger could not be closed"
@@ -46,7 +43,8 @@ class LedgerFailure(msgspec.Struct, frozen=True):
     """A part of a ledger that stays as it is: the affected entries, if any, and a sentence with the reason.
 
     ``bookie_id`` and ``copies``: bad copies on this bookie that were not repaired; ``detail`` is about the first.
-    ``absent``: bookies that are not registered, and may have what is missing.
+    ``absent``: bookies that are not registered, and may have what is missing. ``is_refused``: only because each bookie
+    that could help refuses this client: its login, certificate or role.
     """
 
     ledger_id: int
@@ -57,6 +55,7 @@ class LedgerFailure(msgspec.Struct, frozen=True):
     bookie_id: str = ""
     copies: int = 0
     absent: tuple[str, ...] = ()
+    is_refused: bool = False
 
     @property
     def ledger_and_entries(self) -> str:
@@ -67,11 +66,6 @@ class LedgerFailure(msgspec.Struct, frozen=True):
     def bare_detail(self) -> str:
         """The detail without the ledger prefix of ledger errors."""
         return self.detail.removeprefix(f"ledger {self.ledger_id}: ")
-
-    @property
-    def had_targets(self) -> bool:
-        """Whether bookies for the copies exist, and each of them failed."""
-        return self.bare_detail.startswith(FAILED_TARGETS)
 
     def __str__(self) -> str:
         return f"{self.ledger_and_entries}: {self.reason.value}: {self.bare_detail}"

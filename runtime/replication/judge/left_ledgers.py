@@ -42,6 +42,7 @@ _BY_REASON = {
     FailureReason.UNREADABLE: Left.UNREADABLE,
     FailureReason.NOT_CLOSED: Left.NOT_CLOSED,
     FailureReason.NOT_ENOUGH_BOOKIES: Left.NO_TARGET,
+    FailureReason.TARGETS_FAILED: Left.NO_TARGET,
     FailureReason.PLACEMENT: Left.PLACEMENT,
     FailureReason.METADATA_UNREADABLE: Left.METADATA,
     FailureReason.METADATA_NEWER: Left.NEWER,
@@ -114,9 +115,9 @@ def left_groups(
 def _group(left: Left, failures: Sequence[LedgerFailure], leaving: Collection[str]) -> LeftGroup:
     ledger_ids = tuple(sorted(failure.ledger_id for failure in failures))
     remedy = _REMEDIES.get(left, "")
-    failed = next((each.bare_detail for each in failures if each.had_targets), None)
-    if left is Left.NO_TARGET and failed is not None:
-        remedy = failed  # such as an expired certificate: another bookie would refuse it as well
+    failed = next((each for each in failures if each.reason is FailureReason.TARGETS_FAILED), None)
+    if failed is not None:  # such as an expired certificate: another bookie would refuse it as well
+        remedy = f"{failed.reason.value}: {failed.bare_detail}"
     command = _COMMANDS.get(left)
     holders: collections.Counter[frozenset[str]] = collections.Counter()
     for failure in failures:

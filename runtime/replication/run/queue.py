@@ -83,7 +83,7 @@ class LedgerQueue:
         first = self._without_target.get(ledger_id)
         if first is not None:
             return result.after(first)
-        if any(failure.had_targets for failure in result.failures):
+        if any(failure.reason is FailureReason.TARGETS_FAILED for failure in result.failures):
             self._without_target[ledger_id] = result
             heapq.heappush(self._later, (now_ns + self._return_ns, ledger_id, task))
             return None

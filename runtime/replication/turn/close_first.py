@@ -77,5 +77,5 @@ async def _why_fence_in_vain(turn: TurnState, metadata: LedgerMetadata) -> str |
     found = await turn.tools.targets.try_to_choose(need_of(turn, metadata, fragment, fragment.bookie_indexes[0], {}))
     if not isinstance(found, NoChoice):
         return None
-    reason = why_no_target(turn, found)
+    _, reason = why_no_target(turn, found)
     return f"a fence would only stop its writer, because no bookie could take its copies: {reason}"

@@ -18,7 +18,7 @@ from bkctl.runtime.placement.choice import NoChoice
 from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.replication.copy.stripe_task import StripeTask
 from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, stripe_count
-from bkctl.runtime.replication.judge.ledger_result import FAILED_TARGETS, FailureReason
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.judge.targets import CopyNeed, stripe_bytes
 from bkctl.runtime.replication.turn.state import LockLostError, Move, StripePosition, TurnState
 
@@ -126,8 +126,9 @@ async def _copy(
         need = need_of(turn, metadata, fragment, index, taken)
         found = await turn.tools.targets.choose(need, preferred=None if begun is None else begun.target)
         if isinstance(found, NoChoice):
-            reason = FailureReason.PLACEMENT if found.best is not None else FailureReason.NOT_ENOUGH_BOOKIES
-            turn.fail(metadata, position, reason, (fragment.entries,), why_no_target(turn, found))
+            reason, detail = why_no_target(turn, found)
+            is_refused = reason is FailureReason.TARGETS_FAILED and turn.unusable.keys() <= turn.refusing
+            turn.fail(metadata, position, reason, (fragment.entries,), detail, is_refused=is_refused)
             return None
         target = found.bookies[0]
         credentials = credentials_of(turn.task.ledger_id, metadata)
@@ -150,9 +151,12 @@ async def _copy(
         if outcome.target_failure is None:
             reason = FailureReason.UNREADABLE if outcome.unreadable else FailureReason.LOST
             entries = (*outcome.lost, *outcome.unreadable)
-            turn.fail(metadata, position, reason, entries, outcome.reason, _absent(turn, metadata, fragment, entries))
+            absent = _absent(turn, metadata, fragment, entries)
+            turn.fail(metadata, position, reason, entries, outcome.reason, absent, is_refused=outcome.is_refused)
             return None
         turn.unusable[target] = outcome.target_failure
+        if outcome.is_refused:
+            turn.refusing.add(target)
 
 
 def _absent(
@@ -186,14 +190,15 @@ def need_of(
     )
 
 
-def why_no_target(turn: TurnState, found: NoChoice) -> str:
-    """Why no bookie can take the copies, in words."""
-    if found.best is not None and (turn.task.is_data_first or turn.task.must_improve):
-        return found.sentence  # the order of a worker: it has no option
+def why_no_target(turn: TurnState, found: NoChoice) -> tuple[FailureReason, str]:
+    """Why no bookie can take the copies, and in words."""
     if found.best is not None:
-        return f"{found.sentence} (--placement best-effort accepts that)"
+        has_option = not (turn.task.is_data_first or turn.task.must_improve)  # unlike the order of a worker
+        return FailureReason.PLACEMENT, found.sentence + (
+            " (--placement best-effort accepts that)" if has_option else ""
+        )
     if turn.unusable:
-        return FAILED_TARGETS + "; ".join(turn.unusable.values())
+        return FailureReason.TARGETS_FAILED, "; ".join(turn.unusable.values())
     if found.is_by_rules or turn.tools.targets.is_restricted:
-        return found.sentence
-    return "every writable bookie is already in the ensemble"
+        return FailureReason.NOT_ENOUGH_BOOKIES, found.sentence
+    return FailureReason.NOT_ENOUGH_BOOKIES, "every writable bookie is already in the ensemble"

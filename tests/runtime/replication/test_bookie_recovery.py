@@ -557,7 +557,7 @@ async def test_a_target_that_serves_something_else_is_never_named(fleet: Fleet) 
 
     (failure,) = (await fleet.recover("b1")).failures
 
-    assert failure.reason is FailureReason.NOT_ENOUGH_BOOKIES
+    assert failure.reason is FailureReason.TARGETS_FAILED
     assert "has a different entry" in failure.detail
     assert segments((await fleet.read(ledger_id)).value) == {0: ("b1", "b2")}
 
@@ -569,7 +569,7 @@ async def test_no_target_left_is_reported(fleet: Fleet) -> None:
 
     (failure,) = (await fleet.recover("b1")).failures
 
-    assert (failure.ledger_id, failure.reason) == (ledger_id, FailureReason.NOT_ENOUGH_BOOKIES)
+    assert (failure.ledger_id, failure.reason) == (ledger_id, FailureReason.TARGETS_FAILED)
     assert "b3" in failure.detail
     assert segments((await fleet.read(ledger_id)).value) == {0: ("b1", "b2")}
 

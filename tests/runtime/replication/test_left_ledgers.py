@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bkctl.runtime.replication.judge.ledger_result import FAILED_TARGETS, FailureReason, LedgerFailure
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.left_ledgers import Left, left_groups, what_next
 
 AGAIN = "bkctl again"
@@ -59,9 +59,8 @@ def test_the_same_command_is_advised_only_where_it_can_help(failures: list[Ledge
 
 def test_bookies_that_failed_as_targets_are_named_with_their_reason() -> None:
     cause = "bookie b3: it rejects the certificate of this client: expired"
-    detail = f"{FAILED_TARGETS}{cause}"
-    (group,) = left_groups([LedgerFailure(1, FailureReason.NOT_ENOUGH_BOOKIES, (), detail)], ["b1"])
-    assert group.sentence == f"1 has no bookie to copy to ({detail})"
+    (group,) = left_groups([LedgerFailure(1, FailureReason.TARGETS_FAILED, (), cause)], ["b1"])
+    assert group.sentence == f"1 has no bookie to copy to (every other writable bookie failed: {cause})"
     assert what_next([group], AGAIN) == f"; then continue with: {AGAIN}"
     (group,) = left_groups([failure(1, FailureReason.NOT_ENOUGH_BOOKIES)], ["b1"])
     assert group.sentence == "1 has no bookie to copy to (start another bookie)"
