@@ -62,6 +62,7 @@ _OUTCOMES = {
     Outcome.FAILED: ExitCode.FAILED,
     Outcome.PARTIAL: ExitCode.PARTIAL,
     Outcome.FINDINGS: ExitCode.FINDINGS,
+    Outcome.UNAUTHORIZED: ExitCode.AUTH,
     Outcome.CRITICAL: ExitCode.CRITICAL,
     Outcome.METADATA_UNAVAILABLE: ExitCode.METADATA_UNAVAILABLE,
 }

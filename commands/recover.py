@@ -136,4 +136,6 @@ def _target_advice(bookie_ids: list[str], bookie_id: str) -> str:
 
 def outcome_of(report: RecoveryReport) -> Outcome:
     """Complete, or some ledgers left: an interrupted run ends with an error instead."""
+    if report.failures and all(failure.is_refused for failure in report.failures):
+        return Outcome.UNAUTHORIZED
     return Outcome.OK if report.is_complete else Outcome.PARTIAL

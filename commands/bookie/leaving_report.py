@@ -9,7 +9,7 @@ from bkctl.commands.errors import Outcome
 from bkctl.commands.recovery_rendering import shortened
 from bkctl.commands.work_end import Verdict, left_sentence, moved_sentence, print_recoveries
 from bkctl.runtime.replication.judge.advice import these_bookies
-from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, left_groups, what_next
 from bkctl.runtime.replication.run.decommission import DecommissionReport
 from bkctl.storage.severity import Severity
@@ -27,15 +27,19 @@ def print_leaving(context: CommandContext, report: DecommissionReport, again: st
 
 
 def left_on(report: DecommissionReport) -> list[LeftGroup]:
-    """The ledgers that still reference the bookies. One whose writer has ended meanwhile only needs another run."""
+    """The ledgers that still reference the bookies, by what helps."""
+    return left_groups(_failures_of(report), report.bookie_ids, report.remaining)
+
+
+def _failures_of(report: DecommissionReport) -> list[LedgerFailure]:
+    """Of ledgers that still reference the bookies. One whose writer has ended meanwhile only needs another run."""
     remaining, still_open = set(report.remaining), {each.ledger_id for each in report.open_ledgers}
-    failures = [
+    return [
         each
         for recovery in report.recoveries
         for each in recovery.failures
         if each.ledger_id in remaining and (each.reason is not FailureReason.OPEN or each.ledger_id in still_open)
     ]
-    return left_groups(failures, report.bookie_ids, report.remaining)
 
 
 def leaving_verdict(
@@ -134,6 +138,10 @@ def leaving_outcome(report: DecommissionReport) -> Outcome:
     """A refusal is a failure, or a partial success when ledgers were moved or a cookie was deleted."""
     if report.refusal is None:
         return Outcome.OK
+    failures = _failures_of(report)
+    is_all_known = {failure.ledger_id for failure in failures} == set(report.remaining)
+    if failures and is_all_known and all(failure.is_refused for failure in failures):
+        return Outcome.UNAUTHORIZED
     is_drained = not report.remaining and report.is_drained_only
     return Outcome.PARTIAL if report.has_progress or is_drained or report.open_ledgers else Outcome.FAILED
 

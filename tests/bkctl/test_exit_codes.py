@@ -264,6 +264,7 @@ def test_outcomes() -> None:
         Outcome.METADATA_UNAVAILABLE: 6,
         Outcome.PARTIAL: 9,
         Outcome.FINDINGS: 10,
+        Outcome.UNAUTHORIZED: 11,
         Outcome.CRITICAL: 14,
     }
     assert exit_code_of_outcome(None) == 0

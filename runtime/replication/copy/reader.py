@@ -212,7 +212,9 @@ class CopyReader:
         if bookie_id in self._asking_again and attempts > 1:
             await self._wait_for_outcome(bookie_id)
         if bookie_id in self._asking_again or self._is_silent(bookie_id):
-            return Copy(bookie_id, CopyState.UNREACHABLE, self._refusals.get(bookie_id, "it does not respond"))
+            refusal = self._refusals.get(bookie_id)
+            reason = "it does not respond" if refusal is None else refusal
+            return Copy(bookie_id, CopyState.UNREACHABLE, reason, is_refused=refusal is not None)
         return await self._ask(bookie_id, credentials, entry_id, attempts)
 
     async def _ask(self, bookie_id: str, credentials: LedgerCredentials, entry_id: int, attempts: int) -> Copy:
@@ -232,7 +234,7 @@ class CopyReader:
             except AuthenticationRequiredError as error:  # it has not looked at the request
                 self._note_silence(bookie_id)
                 self._refusals[bookie_id] = reason_of(error)
-                return Copy(bookie_id, CopyState.UNREACHABLE, reason_of(error))
+                return Copy(bookie_id, CopyState.UNREACHABLE, reason_of(error), is_refused=True)
             except BookieError as error:
                 self._silent_until_ns.pop(bookie_id, None)
                 if not isinstance(error, TooManyRequestsError):

@@ -47,6 +47,8 @@ class SourceReader:
         self._failed = EntryRangeSet()
         self._unprobed: EntryRange | None = None
         self.reason = ""
+        self.is_refused = False
+        """Whether the sources that did not answer do not accept this client."""
         self._defects: dict[tuple[str, CopyState], EntryRangeSet] = {}
         self.run = BarrenRun(tools.config.barren_entries_max)
         """When it ends a walk, ``after_gap`` is where to go on."""
@@ -227,6 +229,7 @@ class SourceReader:
         states = {copy.state for copy in found.values()}
         if CopyState.UNREACHABLE in states:
             self.reason = reason
+            self.is_refused = all(each.is_refused for each in found.values() if each.state is CopyState.UNREACHABLE)
             self._give_up_from(entry_id)
         (self._failed if CopyState.FAILED in states else self.lost).add(entry_id)
         self.reason = self.reason or reason

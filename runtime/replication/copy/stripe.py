@@ -24,7 +24,7 @@ from bkctl.runtime.replication.copy.sources import BATCH_ENTRIES, GivenUpError, 
 from bkctl.runtime.replication.copy.stripe_task import BATCHES_IN_FLIGHT, CopyTools, StripeOutcome, StripeTask
 from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.copy.writer import worst_of
-from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, batches, first_stored, last_stored, stripe
 
 _SAMPLED_SHARE = 0.01
@@ -67,6 +67,7 @@ class _StripeCopy:
         self._reader = SourceReader(tools, task, activity)
         self._bytes_copied = 0
         self._target_failure: str | None = None
+        self._is_target_refusing = False
         self._is_target_read_first = False
         self._unverified: deque[_BatchProgress] = deque()
         """Batches up to the last one that was started, from the first one that is not verified."""
@@ -92,6 +93,7 @@ class _StripeCopy:
             lost=reader.lost.ranges(),
             unreadable=reader.unreadable(),
             reason=reader.reason,
+            is_refused=reader.is_refused if self._target_failure is None else self._is_target_refusing,
             defects=reader.defects(),
         )
 
@@ -158,11 +160,17 @@ class _StripeCopy:
             status = worst_of(failures)
             if status in {Status.TIMEOUT, Status.UNAVAILABLE}:
                 self._ports.suspects.add(task.target)
-            self._give_up_target(str(self._ports.bookies.error_of(status, task.target)))
+            is_refused = status is Status.AUTHENTICATION_REQUIRED
+            self._give_up_target(str(self._ports.bookies.error_of(status, task.target)), is_refused=is_refused)
 
-    def _give_up_target(self, reason: str) -> NoReturn:
-        self._target_failure = self._target_failure or reason
+    def _give_up_target(self, reason: str, *, is_refused: bool = False) -> NoReturn:
+        if self._target_failure is None:
+            self._target_failure, self._is_target_refusing = reason, is_refused
         raise GivenUpError
+
+    def _give_up_unread(self, entry_id: int, copy: Copy) -> NoReturn:
+        reason = f"bookie {copy.bookie_id}: cannot read its copy of entry {entry_id}: {copy.reason}"
+        self._give_up_target(reason, is_refused=copy.is_refused)
 
     # -- verification of the copies, before the metadata references them ------------------------------------------
 
@@ -198,9 +206,7 @@ class _StripeCopy:
                 rest, await self._tools.copies.read_many(task.target, task.credentials, rest), strict=True
             ):
                 if copy.state is CopyState.UNREACHABLE:  # it may have a bad record
-                    self._give_up_target(
-                        f"bookie {task.target}: cannot read its copy of entry {entry_id}: {copy.reason}"
-                    )
+                    self._give_up_unread(entry_id, copy)
                 if copy.state is not CopyState.PRESENT:
                     found.bad[entry_id] = copy
         records = {entry_id: copy for entry_id, copy in found.bad.items() if copy.has_bad_record}
@@ -239,7 +245,7 @@ class _StripeCopy:
         task = self._task
         copy = await self._tools.copies.read(task.target, task.credentials, entry_id)
         if copy.entry is None:
-            self._give_up_target(f"bookie {task.target}: cannot read its copy of entry {entry_id}: {copy.reason}")
+            self._give_up_unread(entry_id, copy)
         if not self._is_equal(entry_id, copy.body, body):
             self._give_up_target(f"bookie {task.target}: has a different entry {entry_id}")
 

@@ -61,7 +61,8 @@ class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
     ``target_failure``: why the target cannot be used; try another. ``lost``: entries for which all sources answered and
     none has a good copy. ``unreadable``: entries without a good copy for which a source failed or did not answer. If a
     source does not answer, the copy is abandoned, and the last range extends to the end of the segment. ``reason``:
-    the first of these entries, and the answers for it.
+    the first of these entries, and the answers for it. ``is_refused``: because the target, or each source that did not
+    answer, does not accept this client.
 
     With ``StripeTask.bad``, ``entries`` and ``bytes_copied`` are copies that were written and are good now. ``left``:
     copies that stay bad, by reason. ``must_move``: entries with a bad record that must not be written over, as the
@@ -74,6 +75,7 @@ class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
     lost: tuple[EntryRange, ...] = ()
     unreadable: tuple[EntryRange, ...] = ()
     reason: str = ""
+    is_refused: bool = False
     defects: tuple[SourceDefect, ...] = ()
     left: tuple[LedgerFailure, ...] = ()
     must_move: tuple[EntryRange, ...] = ()

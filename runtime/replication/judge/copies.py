@@ -47,7 +47,8 @@ class ListedCopies(msgspec.Struct, frozen=True):
 class Copy(msgspec.Struct, frozen=True):
     """One bookie's copy of one entry. ``body`` and ``entry`` are set if it is present, otherwise ``reason``.
 
-    ``is_damaged``: the state is FAILED because the bookie cannot read the copy from its disk.
+    ``is_damaged``: the state is FAILED because the bookie cannot read the copy from its disk. ``is_refused``: it is
+    UNREACHABLE because the bookie does not accept this client.
     """
 
     bookie_id: str
@@ -56,6 +57,7 @@ class Copy(msgspec.Struct, frozen=True):
     body: bytes = b""
     entry: DecodedEntry | None = None
     is_damaged: bool = False
+    is_refused: bool = False
 
     @property
     def content(self) -> tuple[int, bytes] | None:

@@ -43,7 +43,8 @@ class LedgerFailure(msgspec.Struct, frozen=True):
     """A part of a ledger that stays as it is: the affected entries, if any, and a sentence with the reason.
 
     ``bookie_id`` and ``copies``: bad copies on this bookie that were not repaired; ``detail`` is about the first.
-    ``absent``: bookies that are not registered, and may have what is missing.
+    ``absent``: bookies that are not registered, and may have what is missing. ``is_refused``: only because each bookie
+    that could help refuses this client: its login, certificate or role.
     """
 
     ledger_id: int
@@ -54,6 +55,7 @@ class LedgerFailure(msgspec.Struct, frozen=True):
     bookie_id: str = ""
     copies: int = 0
     absent: tuple[str, ...] = ()
+    is_refused: bool = False
 
     @property
     def ledger_and_entries(self) -> str:

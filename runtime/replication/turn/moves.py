@@ -127,7 +127,8 @@ async def _copy(
         found = await turn.tools.targets.choose(need, preferred=None if begun is None else begun.target)
         if isinstance(found, NoChoice):
             reason, detail = why_no_target(turn, found)
-            turn.fail(metadata, position, reason, (fragment.entries,), detail)
+            is_refused = reason is FailureReason.TARGETS_FAILED and turn.unusable.keys() <= turn.refusing
+            turn.fail(metadata, position, reason, (fragment.entries,), detail, is_refused=is_refused)
             return None
         target = found.bookies[0]
         credentials = credentials_of(turn.task.ledger_id, metadata)
@@ -150,9 +151,12 @@ async def _copy(
         if outcome.target_failure is None:
             reason = FailureReason.UNREADABLE if outcome.unreadable else FailureReason.LOST
             entries = (*outcome.lost, *outcome.unreadable)
-            turn.fail(metadata, position, reason, entries, outcome.reason, _absent(turn, metadata, fragment, entries))
+            absent = _absent(turn, metadata, fragment, entries)
+            turn.fail(metadata, position, reason, entries, outcome.reason, absent, is_refused=outcome.is_refused)
             return None
         turn.unusable[target] = outcome.target_failure
+        if outcome.is_refused:
+            turn.refusing.add(target)
 
 
 def _absent(

@@ -108,6 +108,8 @@ class TurnState:
     moves: dict[StripePosition, Move] = dataclasses.field(default_factory=dict)
     unusable: dict[str, str] = dataclasses.field(default_factory=dict)
     """Targets that rejected or lost copies of this ledger, with the reason; not tried again (bk#4668)."""
+    refusing: set[str] = dataclasses.field(default_factory=set)
+    """Those of them that did not accept this client."""
     failures: dict[StripePosition, FoundFailure] = dataclasses.field(default_factory=dict)
     defects: list[SourceDefect] = dataclasses.field(default_factory=list)
     bad_left: list[LedgerFailure] = dataclasses.field(default_factory=list)
@@ -122,9 +124,11 @@ class TurnState:
         entries: tuple[EntryRange, ...],
         detail: str,
         absent: tuple[str, ...] = (),
+        *,
+        is_refused: bool = False,
     ) -> None:
-        """Record why a position stays as it is; ``absent`` as in ``LedgerFailure``."""
-        failure = LedgerFailure(self.task.ledger_id, reason, entries, detail, absent=absent)
+        """Record why a position stays as it is; ``absent`` and ``is_refused`` as in ``LedgerFailure``."""
+        failure = LedgerFailure(self.task.ledger_id, reason, entries, detail, absent=absent, is_refused=is_refused)
         self.failures[position] = FoundFailure(self.fragment_at(metadata, position), failure)
 
     async def read(self) -> Versioned[LedgerMetadata]:

@@ -172,6 +172,7 @@ async def _work_on(turn: TurnState) -> LedgerResult:
                 # Bookie addresses come from the metadata store, so good bookies may have failed meanwhile.
                 turn.failures.clear()
                 turn.unusable.clear()
+                turn.refusing.clear()
                 if (result := await turn.tools.outage.outlast(lambda: _finished_without_lock(turn))) is not None:
                     return result
             turn.require_lock()
