@@ -55,7 +55,7 @@ TimeLimit: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--for",
-        metavar="TIME",
+        metavar="DURATION",
         help="Begin no ledger after this time, like 20m; the longest unchecked come first",
         rich_help_panel=INVENTORY,
     ),
@@ -102,7 +102,7 @@ class InventoryFlags(NamedTuple):
                 raise InvalidArgumentError(f"{option} needs --inventory --read")
         if (self.time_limit is None) is not (self.checked_file is None):
             given, other = (
-                ("--for", "--checked-file FILE") if self.checked_file is None else ("--checked-file", "--for TIME")
+                ("--for", "--checked-file FILE") if self.checked_file is None else ("--checked-file", "--for DURATION")
             )
             raise InvalidArgumentError(f"{given} needs {other}: the file says which ledgers come first")
         if self.is_all_entries and self.is_all_bookies:

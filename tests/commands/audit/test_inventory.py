@@ -321,7 +321,7 @@ async def test_a_file_of_another_cluster_or_way_is_refused(cluster: Cluster, tmp
         (("--all-bookies",), "--all-bookies needs --inventory"),
         ((*READ_ALL, "--all-bookies"), "leave out one of them"),
         (("--inventory", "--for", "1m"), "--for needs --checked-file FILE"),
-        (("--inventory", "--checked-file", "checked.json"), "--checked-file needs --for TIME"),
+        (("--inventory", "--checked-file", "checked.json"), "--checked-file needs --for DURATION"),
         (("--inventory", "--for", "1x", "--checked-file", "checked.json"), "is not a duration"),
         (("--read",), "--read needs --inventory"),
         (("--inventory", "--all-entries"), "--all-entries needs --inventory --read"),
