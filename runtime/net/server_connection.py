@@ -14,9 +14,9 @@ import msgspec
 from bkctl.runtime.errors import ProtocolError
 from bkctl.runtime.net.answer_queue import AnswerQueue
 from bkctl.runtime.net.exhaustion import report_exhaustion
+from bkctl.runtime.net.like_reads import LikeReads, take_like
 from bkctl.runtime.net.limited_log import LimitedLog
 from bkctl.runtime.net.memory_budget import LongFrame, MemoryBudget
-from bkctl.runtime.net.memory_reads import MemoryReads, take_like
 from bkctl.runtime.net.read_lanes import ConnectionReads, ReadLanes
 from bkctl.runtime.net.request_measures import RequestMeasures
 from bkctl.runtime.net.standstill import Standing, StandstillWatch
@@ -35,6 +35,7 @@ from bkctl.runtime.protocol.messages import (
     LongPollRead,
     QueuedRead,
     ReadCall,
+    ReadRun,
     RefusedCall,
     RequestCall,
     WriteLacCall,
@@ -105,7 +106,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._handler: RequestHandler | None = None
         self._transport: asyncio.Transport | None = None
         self._queue = AnswerQueue(shared.budget, shared.limits.unanswered_bytes_max)
-        self._memory_reads = MemoryReads(self._queue, self._codec, shared.measures)
+        self._like_reads = LikeReads(self._queue, self._codec, shared.measures)
         self._requests_bytes = 0
         self._reads = ConnectionReads(shared.read_lanes, self._begin_read)
         self._long_frame = LongFrame(shared.budget, self.resume_if_possible)
@@ -225,6 +226,11 @@ class ServerConnection(asyncio.BufferedProtocol):
     def answer(self, call: BookieCall, answer: BookieAnswer) -> None:
         """Answer a call. A read is rejected if too many answers are unsent."""
         self._shared.note_activity(self)
+        if isinstance(call, ReadRun):
+            self._reads.note_answer(self._like_reads.answer_run(call, answer))
+            if not call.left:
+                self._reads.end(call)
+            return
         frame = self._codec.encode(call, answer)
         if isinstance(call, AddRun):
             size_bytes = call.size_bytes
@@ -359,9 +365,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         calls = take_like(first, self._calls)
         if not self._queue.is_blocked:
             assert self._handler is not None, "only admitted connections are read from"
-            calls = self._memory_reads.answer(self._handler, calls)
-        for call in calls:
-            self._take_read(call)
+            calls = self._like_reads.answer_from_memory(self._handler, calls)
+        for call in self._reads.submit_like(calls):
+            self._refuse_read(call)
 
     def _take_read(self, call: QueuedRead) -> None:
         if isinstance(call, LongPollRead) and not self._queue.is_blocked:
@@ -372,10 +378,13 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._measures.note_answer(call, answer)
                 return
         if not self._reads.submit(call):
-            self._send_answer(call, Status.TOO_MANY_REQUESTS)
-            self._measures.note_answer(call, Status.TOO_MANY_REQUESTS)
+            self._refuse_read(call)
 
-    def _begin_read(self, call: QueuedRead) -> None:
+    def _refuse_read(self, call: QueuedRead) -> None:
+        self._send_answer(call, Status.TOO_MANY_REQUESTS)
+        self._measures.note_answer(call, Status.TOO_MANY_REQUESTS)
+
+    def _begin_read(self, call: QueuedRead | ReadRun) -> None:
         self._measures.begin_read(call)
         if not self._handle(call):
             self._reads.end(call)

@@ -39,7 +39,7 @@ from bkctl.runtime.protocol.messages import (
     AuthAnswer,
     AuthCall,
     BookieAnswer,
-    BookieCall,
+    ReceivedCall,
     BookieInfoAnswer,
     BookieInfoCall,
     Call,
@@ -298,7 +298,7 @@ def _demand(message: Request, field: str) -> None:
         raise ProtocolError(f"a v3 request misses its {field}")
 
 
-_DECODERS: Final[dict[int, Callable[[Request, BKPacketHeader], BookieCall | HandshakeCall | RefusedCall]]] = {
+_DECODERS: Final[dict[int, Callable[[Request, BKPacketHeader], ReceivedCall | HandshakeCall | RefusedCall]]] = {
     ADD_ENTRY: _decode_add,
     READ_ENTRY: _decode_read,
     READ_LAC: _decode_read_lac,

@@ -271,6 +271,20 @@ class LedgerDirectoryEngine:
         self.measures.read_cache_hits += body is not None
         return body
 
+    def find_many_cached(self, ledger_id: LedgerId, entry_ids: Sequence[EntryId]) -> list[bytes | None]:
+        """Like ``find_cached`` for each, at a fraction of the cost."""
+        found: list[bytes | None] = [None] * len(entry_ids)
+        for memtable in (self._frozen(ledger_id), self._active):
+            bodies = [] if memtable is None else memtable.find_many(ledger_id, entry_ids)
+            if bodies:
+                found = [body or former for body, former in zip(bodies, found, strict=True)]
+        in_memtables = len(found) - found.count(None)
+        if in_memtables < len(found):
+            self._read_cache.fill_in(ledger_id, entry_ids, found)
+        self.measures.write_cache_hits += in_memtables
+        self.measures.read_cache_hits += len(found) - found.count(None) - in_memtables
+        return found
+
     def last_cached(self, ledger_id: LedgerId) -> tuple[EntryId, bytes] | None:
         """Highest entry of a ledger in the write caches. The disk may hold a higher one (H8)."""
         last = self._active.find_last(ledger_id)
@@ -297,16 +311,26 @@ class LedgerDirectoryEngine:
         """
         return entry_id == 0 or (ledger_id, entry_id - 1) in self._read_cache
 
-    def remember_read(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes, read_generation: int) -> None:
-        """Cache a body that ``read`` returned, unless a newer one may be stored now (H18).
+    def remember_read(
+        self, ledger_id: LedgerId, first_id: EntryId, bodies: Sequence[bytes], read_generation: int
+    ) -> None:
+        """Cache the bodies of consecutive entries that were read, except where a newer one may be stored now (H18).
 
         ``read_generation`` is the value from when the read was requested. An entry added since then is still in a write
         cache, or a checkpoint has ended.
         """
-        if read_generation == self._read_generation and ledger_id not in self._hidden_ledgers:
-            frozen = self._frozen(ledger_id)
-            is_newer_cached = self._active.find(ledger_id, entry_id) or (frozen and frozen.find(ledger_id, entry_id))
-            if not is_newer_cached:
+        if read_generation != self._read_generation or ledger_id in self._hidden_ledgers:
+            return
+        entry_ids = range(first_id, first_id + len(bodies))
+        newer = {
+            entry_id
+            for memtable in (self._active, self._frozen(ledger_id))
+            if memtable is not None
+            for entry_id, body in zip(entry_ids, memtable.find_many(ledger_id, entry_ids), strict=False)
+            if body is not None
+        }
+        for entry_id, body in zip(entry_ids, bodies, strict=True):
+            if entry_id not in newer:
                 self._read_cache.put(ledger_id, entry_id, body)
 
     # Loop side: checkpoints

@@ -100,6 +100,11 @@ class Memtable:
         entries = self._ledgers.get(ledger_id)
         return None if entries is None else entries.get(entry_id)
 
+    def find_many(self, ledger_id: LedgerId, entry_ids: Iterable[EntryId]) -> list[bytes | None]:
+        """Bodies of entries, None for those that are not in this table; empty if no entry of the ledger is."""
+        entries = self._ledgers.get(ledger_id)
+        return [] if entries is None else list(map(entries.get, entry_ids))
+
     def find_last(self, ledger_id: LedgerId) -> tuple[EntryId, bytes] | None:
         """Highest entry id of a ledger in this table, with its body."""
         entries = self._ledgers.get(ledger_id)

@@ -6,6 +6,7 @@ Unlike in Java (H18), a body is the copy that the index row referenced at the re
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 from bkctl.storage.ids import EntryId, LedgerId
@@ -51,6 +52,14 @@ class ReadCache:
         while self.used_bytes > self.limit_bytes:
             # Needs an OrderedDict: finding the first key of a dict is slow after many deletions at its start.
             self.drop(*next(iter(self._bodies)))
+
+    def fill_in(self, ledger_id: LedgerId, entry_ids: Sequence[EntryId], bodies: list[bytes | None]) -> None:
+        """Replace each None in ``bodies``, which are those of ``entry_ids``, if its entry is cached."""
+        if ledger_id not in self._entry_ids:
+            return
+        for place, entry_id in enumerate(entry_ids):
+            if bodies[place] is None:
+                bodies[place] = self.find(ledger_id, entry_id)
 
     def drop(self, ledger_id: LedgerId, entry_id: EntryId) -> None:
         """Forget an entry."""
