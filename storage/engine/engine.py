@@ -321,17 +321,13 @@ class LedgerDirectoryEngine:
         """
         if read_generation != self._read_generation or ledger_id in self._hidden_ledgers:
             return
-        entry_ids = range(first_id, first_id + len(bodies))
-        newer = {
-            entry_id
-            for memtable in (self._active, self._frozen(ledger_id))
-            if memtable is not None
-            for entry_id, body in zip(entry_ids, memtable.find_many(ledger_id, entry_ids), strict=False)
-            if body is not None
-        }
-        for entry_id, body in zip(entry_ids, bodies, strict=True):
-            if entry_id not in newer:
-                self._read_cache.put(ledger_id, entry_id, body)
+        entry_ids: Sequence[EntryId] = range(first_id, first_id + len(bodies))
+        for memtable in (self._active, self._frozen(ledger_id)):
+            newer = [] if memtable is None else memtable.find_many(ledger_id, entry_ids)
+            if newer.count(None) < len(newer):
+                entry_ids = list(itertools.compress(entry_ids, (body is None for body in newer)))
+                bodies = list(itertools.compress(bodies, (body is None for body in newer)))
+        self._read_cache.put_many(ledger_id, entry_ids, bodies)
 
     # Loop side: checkpoints
 
