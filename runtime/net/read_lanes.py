@@ -240,9 +240,9 @@ class ConnectionReads:
         """Begin a read now or when its turn comes. False if too many are waiting: reject it."""
         return self._queue_of(call).submit([call]) == 1
 
-    def submit_like(self, calls: Sequence[ReadCall]) -> list[ReadCall]:
-        """Begin like reads, in order, those of one priority together; returns those to reject."""
-        rejected: list[ReadCall] = []
+    def submit_all(self, calls: Sequence[QueuedRead]) -> list[QueuedRead]:
+        """Like ``submit``, in order; returns those to reject."""
+        rejected: list[QueuedRead] = []
         for queue, same in itertools.groupby(calls, self._queue_of):
             reads = list(same)
             rejected += reads[queue.submit(reads) :]
@@ -281,6 +281,12 @@ class ConnectionReads:
         """Record the size of an answer, as the estimate for the next one."""
         for queue in self._queues:
             queue.answer_bytes = size_bytes
+
+    def note_part(self, run: ReadRun, size_bytes: int) -> None:
+        """Some reads of a run were answered, with at most ``size_bytes`` each; it ends with the last one."""
+        self.note_answer(size_bytes)
+        if not run.left:
+            self.end(run)
 
     def hold(self) -> None:
         """Start no more reads: the peer is not reading its answers."""

@@ -162,6 +162,18 @@ class Memtable:
             yield MemtableSlice(ledger_ids, slice_entry_ids, bodies, slice_bytes)
 
 
+def find_newest(
+    memtables: Iterable[Memtable | None], ledger_id: LedgerId, entry_ids: Sequence[EntryId]
+) -> list[bytes | None]:
+    """Bodies of entries from the first table that has them: the newest table comes first."""
+    found: list[bytes | None] = [None] * len(entry_ids)
+    for memtable in memtables:
+        bodies = [] if memtable is None else memtable.find_many(ledger_id, entry_ids)
+        if bodies:
+            found = [body or older for body, older in zip(found, bodies, strict=True)]
+    return found
+
+
 def sorted_ids(ids: Iterable[int], run_count: int = SORT_RUN_COUNT) -> Iterable[int]:
     """Ids in ascending order. Sorts ``run_count`` at a time, so that no single call blocks the interpreter for long."""
     unsorted = list(ids)

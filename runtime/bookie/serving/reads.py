@@ -10,13 +10,14 @@ import asyncio
 import bisect
 import logging
 import operator
-from collections.abc import Callable
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeAlias, cast
 
 from bkctl.runtime.net.exhaustion import is_exhaustion, report_exhaustion
 from bkctl.runtime.net.limited_log import LimitedLog
 from bkctl.runtime.ports import Workers
 from bkctl.runtime.protocol.entry_list import EntryList, EntryListBuilder
+from bkctl.runtime.protocol.messages import LongPollAnswer, LongPollRead, ReadAnswer, ReadCall, ReadRun, ReadRunAnswer
 from bkctl.runtime.protocol.status import Status
 from bkctl.storage.engine.engine import LedgerDirectoryEngine
 from bkctl.storage.engine.measures import ReadWatch
@@ -338,6 +339,38 @@ def join_last(
     is_statement = status is Status.NO_SUCH_ENTRY or (status is Status.OK and job.entry_id == INVALID_ENTRY_ID)
     is_lacking = is_lacking or may_lack_entries(job.engine, job.ledger_id)
     return (Status.UNKNOWN_LEDGER_STATE, None) if is_statement and is_lacking else (status, body)
+
+
+def cached_bodies(
+    engine: LedgerDirectoryEngine, ledger_id: int, entry_ids: Sequence[int], *, wants_lac: bool
+) -> tuple[list[bytes | None], EntryId | None]:
+    """What ``RequestHandler.find_in_memory`` returns."""
+    needs_lac = wants_lac and not may_lack_entries(engine, ledger_id)
+    lac = engine.last_add_confirmed(ledger_id) if needs_lac else None
+    if ledger_id < 0 or ledger_id not in engine.rows or (needs_lac and lac is None):
+        return [None] * len(entry_ids), None
+    return engine.find_many_cached(ledger_id, entry_ids), lac
+
+
+def cached_poll_answer(engine: LedgerDirectoryEngine, call: LongPollRead) -> LongPollAnswer | None:
+    """What ``RequestHandler.poll_memory`` returns."""
+    ledger_id, entry_id = call.ledger_id, call.previous_lac + 1
+    if not call.is_piggyback or entry_id < 0 or ledger_id not in engine.rows or may_lack_entries(engine, ledger_id):
+        return None
+    lac = engine.last_add_confirmed(ledger_id)
+    if lac is None or lac < entry_id or (body := engine.find_cached(ledger_id, entry_id)) is None:
+        return None
+    return LongPollAnswer(call.txn_id, Status.OK, body, lac, entry_id, call.lac_changed_ms)
+
+
+def read_answer(
+    call: ReadCall | ReadRun, status: Status, bodies: Sequence[bytes | None], lac: EntryId | None
+) -> ReadAnswer | ReadRunAnswer:
+    """The answer to a read, or to the first reads of a run: up to the first of ``bodies`` that is None."""
+    if isinstance(call, ReadCall):
+        return ReadAnswer(call.txn_id, status, bodies[0], lac)
+    found = bodies[: bodies.index(None)] if None in bodies else bodies
+    return ReadRunAnswer(status, cast("list[bytes]", found), lac)
 
 
 def may_lack_entries(engine: LedgerDirectoryEngine, ledger_id: int) -> bool:
