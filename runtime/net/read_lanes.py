@@ -62,7 +62,7 @@ _WAITING_COST_BYTES = 512
 _READ_COST_BYTES_MIN = 64 * 1024
 """Minimum memory counted for a read or run in progress; more if the connection's last answer was larger."""
 
-Begin: TypeAlias = Callable[[QueuedRead | ReadRun], None]
+BeginRead: TypeAlias = Callable[[QueuedRead | ReadRun], None]
 """Passes reads to the handler."""
 
 
@@ -221,7 +221,7 @@ class ConnectionReads:
     ``begin`` passes a read or a run to the handler.
     """
 
-    def __init__(self, lanes: ReadLanes, begin: Begin) -> None:
+    def __init__(self, lanes: ReadLanes, begin: BeginRead) -> None:
         self._ordinary = _ReadQueue(lanes.ordinary, begin)
         self._urgent = _ReadQueue(lanes.urgent, begin)
         self._fencing = _ReadQueue(lanes.fencing, begin)
@@ -311,7 +311,7 @@ class ConnectionReads:
 class _ReadQueue:
     """The reads of one connection in one lane."""
 
-    def __init__(self, lane: ReadLane, begin: Begin) -> None:
+    def __init__(self, lane: ReadLane, begin: BeginRead) -> None:
         self._lane = lane
         self._begin = begin
         self._waiting: deque[QueuedRead] = deque()
