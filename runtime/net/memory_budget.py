@@ -18,7 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bkctl.runtime.protocol.messages import AddRun, BookieCall, WriteLacCall
+
 DoneWaiting = Callable[[], None]
+
+REQUEST_COST_BYTES = 256
+"""Approximate memory of a request in addition to its body."""
 
 
 class MemoryBudget:
@@ -127,3 +132,12 @@ class LongFrame:
     def _admit(self) -> None:
         self.is_waiting = False
         self._on_admitted()
+
+
+def request_cost_bytes(call: BookieCall) -> int:
+    """Approximate memory of a request until it is answered."""
+    if isinstance(call, AddRun):
+        return call.size_bytes + len(call.bodies) * REQUEST_COST_BYTES
+    if isinstance(call, WriteLacCall):
+        return len(call.body) + REQUEST_COST_BYTES
+    return REQUEST_COST_BYTES

@@ -6,6 +6,9 @@ delay no other read, and lists, which may look at millions of rows, delay no rea
 connections take turns: a client with thousands of reads delays another client's read by one round, not by its whole
 backlog.
 
+Consecutive reads of a ledger begin together, as a run: one lookup in the index and one read of the entry log answer
+them, so a run takes fewer places than its reads would alone.
+
 A waiting read uses memory only for its request. Memory for its answer is counted once it starts. A long poll gives up
 its turn while it waits for the LAC, so it delays no other read; only their number is limited.
 """
@@ -13,10 +16,20 @@ its turn while it waits for the LAC, so it delays no other read; only their numb
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-from bkctl.runtime.protocol.messages import BatchReadRequest, ListEntriesCall, LongPollRead, QueuedRead, ReadCall
+from bkctl.runtime.net.like_reads import take_run
+from bkctl.runtime.protocol.messages import (
+    BatchReadRequest,
+    ListEntriesCall,
+    LongPollRead,
+    QueuedRead,
+    ReadCall,
+    ReadRun,
+)
 
 UNDER_WAY_MAX = 32
 """Concurrent reads without a fence. Few, because the next read waits until these are answered."""
@@ -34,11 +47,23 @@ WAITING_POLLS_MAX = 32_768
 """Maximum long polls of all connections that wait for a LAC: about 1 KiB each. A connection may have at most as many as
 are still free. Further ones are answered immediately, as if their time was over."""
 
+_RUN_READS_MAX = 128
+"""Reads in a run, and about how many begin in one round: the loop must also look at other connections."""
+
+_RUN_READS_PER_PLACE = 16
+"""So many reads of a run count as one read in progress."""
+
+_RUN_BYTES = 256 * 1024
+"""About how many bytes the answers to a run have."""
+
 _WAITING_COST_BYTES = 512
 """Approximate memory of a waiting read."""
 
 _READ_COST_BYTES_MIN = 64 * 1024
-"""Minimum memory counted for a read in progress; more if the connection's last answer was larger."""
+"""Minimum memory counted for a read or run in progress; more if the connection's last answer was larger."""
+
+BeginRead: TypeAlias = Callable[[QueuedRead | ReadRun], None]
+"""Passes reads to the handler."""
 
 
 class ReadLane:
@@ -68,9 +93,10 @@ class ReadLane:
         """Reads that wait for their turn."""
         return self._waiting_count
 
-    def may_wait(self, own_count: int) -> bool:
-        """Whether a connection with ``own_count`` waiting reads may queue another one."""
-        return own_count < min(WAITING_READS_MAX, self._waiting_count_max - self._waiting_count)
+    def free_waiting(self, own_count: int) -> int:
+        """How many reads a connection with ``own_count`` waiting ones may queue: as many as it leaves to others."""
+        left_to_others = self._waiting_count_max - self._waiting_count - own_count
+        return max(0, min(WAITING_READS_MAX - own_count, (left_to_others + 1) // 2))
 
     def may_begin(self, cost_bytes: int) -> bool:
         """Whether a read may begin now; always if none is in progress."""
@@ -84,14 +110,14 @@ class ReadLane:
         """Whether any connection is waiting for its turn."""
         return bool(self._turns)
 
-    def add_request(self, cost_bytes: int) -> None:
-        """Count a read that begins."""
-        self._under_way_count += 1
+    def add_request(self, cost_bytes: int, places: int) -> None:
+        """Count a read, or a run, that begins."""
+        self._under_way_count += places
         self._under_way_bytes += cost_bytes
 
-    def end_request(self, cost_bytes: int) -> None:
-        """Release an answered read."""
-        self._under_way_count -= 1
+    def end_request(self, cost_bytes: int, places: int) -> None:
+        """Release an answered one."""
+        self._under_way_count -= places
         self._under_way_bytes -= cost_bytes
         self._schedule_round()
 
@@ -115,14 +141,15 @@ class ReadLane:
 
     def _run_round(self) -> None:
         self._is_round_scheduled = False
-        for _ in range(self._under_way_count_max):  # reads that are answered immediately must not block the loop
+        room = _RUN_READS_MAX  # reads that are answered immediately must not block the loop
+        while room > 0:
             if not self._turns:
                 return
             queue = next(iter(self._turns))
             if not self.may_begin(queue.next_cost_bytes):
                 return  # the next round is scheduled when a read in progress ends
             del self._turns[queue]
-            queue.begin_next()
+            room -= queue.begin_next()
         self._schedule_round()
 
 
@@ -134,33 +161,34 @@ class RequestsUnderWay:
 
     def __init__(self, lane: ReadLane) -> None:
         self._lane = lane
-        self._cost_of: dict[int, int] = {}
-        self._costs_of_repeated: dict[int, list[int]] = {}
+        self._cost_of: dict[int, tuple[int, int]] = {}
+        """Bytes and places of each, by transaction id."""
+        self._costs_of_repeated: dict[int, list[tuple[int, int]]] = {}
 
     @property
     def has_any(self) -> bool:
         """Whether a read is in progress."""
         return bool(self._cost_of)
 
-    def begin(self, txn_id: int, cost_bytes: int) -> None:
-        """Count a read that begins."""
+    def begin(self, txn_id: int, cost_bytes: int, places: int = 1) -> None:
+        """Count a read, or a run with the id of its first one, that begins."""
         if txn_id in self._cost_of:  # a peer may use an id twice
-            self._costs_of_repeated.setdefault(txn_id, []).append(cost_bytes)
+            self._costs_of_repeated.setdefault(txn_id, []).append((cost_bytes, places))
         else:
-            self._cost_of[txn_id] = cost_bytes
-        self._lane.add_request(cost_bytes)
+            self._cost_of[txn_id] = cost_bytes, places
+        self._lane.add_request(cost_bytes, places)
 
     def end(self, txn_id: int) -> None:
         """Release one answered read with this id; ignored if there is none."""
-        cost_bytes = self._cost_of.pop(txn_id, None)
-        if cost_bytes is None:
+        cost = self._cost_of.pop(txn_id, None)
+        if cost is None:
             return
         if txn_id in self._costs_of_repeated:
             costs = self._costs_of_repeated[txn_id]
             self._cost_of[txn_id] = costs.pop()
             if not costs:
                 del self._costs_of_repeated[txn_id]
-        self._lane.end_request(cost_bytes)
+        self._lane.end_request(*cost)
 
 
 class ReadLanes:
@@ -190,10 +218,10 @@ class ReadLanes:
 class ConnectionReads:
     """The waiting reads of one connection in all lanes, and its reads in progress.
 
-    ``begin`` passes a read to the handler.
+    ``begin`` passes a read or a run to the handler.
     """
 
-    def __init__(self, lanes: ReadLanes, begin: Callable[[QueuedRead], None]) -> None:
+    def __init__(self, lanes: ReadLanes, begin: BeginRead) -> None:
         self._ordinary = _ReadQueue(lanes.ordinary, begin)
         self._urgent = _ReadQueue(lanes.urgent, begin)
         self._fencing = _ReadQueue(lanes.fencing, begin)
@@ -210,10 +238,18 @@ class ConnectionReads:
 
     def submit(self, call: QueuedRead) -> bool:
         """Begin a read now or when its turn comes. False if too many are waiting: reject it."""
-        return self._queue_of(call).submit(call)
+        return self._queue_of(call).submit([call]) == 1
 
-    def end(self, call: QueuedRead) -> None:
-        """Release an answered read."""
+    def submit_all(self, calls: Sequence[QueuedRead]) -> list[QueuedRead]:
+        """Like ``submit``, in order; returns those to reject."""
+        rejected: list[QueuedRead] = []
+        for queue, same in itertools.groupby(calls, self._queue_of):
+            reads = list(same)
+            rejected += reads[queue.submit(reads) :]
+        return rejected
+
+    def end(self, call: QueuedRead | ReadRun) -> None:
+        """Release an answered read, or a run of which all are answered."""
         self._queue_of(call).under_way.end(call.txn_id)
 
     def suspend(self, call: LongPollRead, drop: Callable[[], None]) -> bool:
@@ -230,7 +266,9 @@ class ConnectionReads:
         del self._polls[id(call)]
         self._lanes.waiting_poll_count -= 1
 
-    def _queue_of(self, call: QueuedRead) -> _ReadQueue:
+    def _queue_of(self, call: QueuedRead | ReadRun) -> _ReadQueue:
+        if isinstance(call, ReadRun):
+            return self._urgent if call.is_high_priority else self._ordinary
         if isinstance(call, ListEntriesCall):
             return self._lists
         if isinstance(call, ReadCall | BatchReadRequest) and call.fence_with is not None:
@@ -242,7 +280,13 @@ class ConnectionReads:
     def note_answer(self, size_bytes: int) -> None:
         """Record the size of an answer, as the estimate for the next one."""
         for queue in self._queues:
-            queue.next_cost_bytes = max(_READ_COST_BYTES_MIN, size_bytes)
+            queue.answer_bytes = size_bytes
+
+    def note_part(self, run: ReadRun, size_bytes: int) -> None:
+        """Some reads of a run were answered, with at most ``size_bytes`` each; it ends with the last one."""
+        self.note_answer(size_bytes)
+        if not run.left:
+            self.end(run)
 
     def hold(self) -> None:
         """Start no more reads: the peer is not reading its answers."""
@@ -267,38 +311,45 @@ class ConnectionReads:
 class _ReadQueue:
     """The reads of one connection in one lane."""
 
-    def __init__(self, lane: ReadLane, begin: Callable[[QueuedRead], None]) -> None:
+    def __init__(self, lane: ReadLane, begin: BeginRead) -> None:
         self._lane = lane
         self._begin = begin
         self._waiting: deque[QueuedRead] = deque()
         self._is_held = False
         self.under_way = RequestsUnderWay(lane)
-        self.next_cost_bytes = _READ_COST_BYTES_MIN
+        self.answer_bytes = _READ_COST_BYTES_MIN
+        """Size of the connection's last answer."""
 
     @property
     def has_any(self) -> bool:
         return bool(self._waiting) or self.under_way.has_any
 
-    def submit(self, call: QueuedRead) -> bool:
-        lane = self._lane
-        if not self._waiting and not self._is_held and not lane.has_turns and lane.may_begin(self.next_cost_bytes):
-            self._start(call)
-            return True
-        if not lane.may_wait(len(self._waiting)):
-            return False
-        self._waiting.append(call)
-        lane.count_waiting(1)
-        if not self._is_held:
-            lane.queue_up(self)
-        return True
+    @property
+    def next_cost_bytes(self) -> int:
+        """Memory for the next read, or for a whole run of small ones."""
+        return max(_READ_COST_BYTES_MIN, self.answer_bytes)
 
-    def begin_next(self) -> None:
-        """Begin the oldest read, and queue up again for the next one."""
-        call = self._waiting.popleft()
-        self._lane.count_waiting(-1)
-        self._start(call)
+    def submit(self, calls: Sequence[QueuedRead]) -> int:
+        """Begin them in order now or when their turn comes; returns how many of them, the others must be rejected."""
+        lane, new = self._lane, deque(calls)
+        while new and not self._waiting and not self._is_held and not lane.has_turns:
+            if not lane.may_begin(self.next_cost_bytes):
+                break
+            self._start_next(new)
+        count = min(len(new), lane.free_waiting(len(self._waiting)))
+        self._waiting.extend(itertools.islice(new, count))
+        lane.count_waiting(count)
+        if self._waiting and not self._is_held:
+            lane.queue_up(self)
+        return len(calls) - len(new) + count
+
+    def begin_next(self) -> int:
+        """Begin the oldest read or run, and queue up again for the next one; returns how many reads began."""
+        count = self._start_next(self._waiting)
+        self._lane.count_waiting(-count)
         if self._waiting and not self._is_held:
             self._lane.queue_up(self)
+        return count
 
     def hold(self) -> None:
         self._is_held = True
@@ -314,6 +365,16 @@ class _ReadQueue:
         self._lane.count_waiting(-len(self._waiting))
         self._waiting.clear()
 
-    def _start(self, call: QueuedRead) -> None:
-        self.under_way.begin(call.txn_id, self.next_cost_bytes)
-        self._begin(call)
+    def _start_next(self, calls: deque[QueuedRead]) -> int:
+        """Begin the first of ``calls``, with those that form a run with it; returns how many."""
+        call = calls.popleft()
+        count_max = min(_RUN_READS_MAX, _RUN_BYTES // max(1, self.answer_bytes))
+        if not isinstance(call, ReadCall) or len(run := take_run(call, calls, count_max)) < 2:
+            self.under_way.begin(call.txn_id, self.next_cost_bytes)
+            self._begin(call)
+            return 1
+        places = -(-len(run) // _RUN_READS_PER_PLACE)
+        self.under_way.begin(call.txn_id, max(_READ_COST_BYTES_MIN, len(run) * self.answer_bytes), places)
+        count = len(run)  # the handler may answer it now
+        self._begin(ReadRun(call.txn_id, call.ledger_id, call.is_high_priority, run, received_ns=call.received_ns))
+        return count

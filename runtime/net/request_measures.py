@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from bkctl.runtime.protocol.messages import (
@@ -18,6 +19,7 @@ from bkctl.runtime.protocol.messages import (
     ReadAnswer,
     ReadCall,
     ReadLacCall,
+    ReadRun,
     WriteLacCall,
 )
 from bkctl.runtime.protocol.status import Status
@@ -88,11 +90,16 @@ class RequestMeasures(Measures):
         if run.is_recovery_add:
             self.recovery_adds.add(elapsed_ns, count, is_success=status is Status.OK)
 
-    def begin_read(self, call: QueuedRead) -> None:
-        """Count the time that a read waited for its turn, which begins now."""
+    def begin_read(self, call: QueuedRead | ReadRun) -> None:
+        """Count the time that a read, or each of a run, waited for its turn, which begins now."""
         if call.begun_ns:  # a poll that waited for a LAC begins twice
             return
         call.begun_ns = self.now_ns()
+        if isinstance(call, ReadRun):
+            for each in call.left:
+                each.begun_ns = call.begun_ns
+            self.read_waits.succeeded.add(call.begun_ns - call.received_ns, len(call.left))
+            return
         self.read_waits.succeeded.add(call.begun_ns - call.received_ns)
 
     def note_answer(self, call: BookieCall, answer: BookieAnswer) -> None:
@@ -113,11 +120,11 @@ class RequestMeasures(Measures):
         if not is_ok:
             self.failures[operation, status] += 1
 
-    def note_bodies(self, first: ReadCall, bodies: list[bytes], size_bytes: int) -> None:
-        """Count reads from one socket read that are answered with bodies from memory."""
-        noted = self.now_ns() - first.received_ns, len(bodies)
-        self.begun_reads.succeeded.note(noted)
-        self.reads.succeeded.note(noted)
+    def note_bodies(self, first: ReadCall, bodies: Sequence[bytes], size_bytes: int) -> None:
+        """Count reads from one socket read that are answered with bodies: from memory, or whose turn began together."""
+        now_ns, count = self.now_ns(), len(bodies)
+        self.begun_reads.succeeded.note((now_ns - (first.begun_ns or first.received_ns), count))
+        self.reads.succeeded.note((now_ns - first.received_ns, count))
         _add_sizes(self.read_bytes.succeeded, bodies, size_bytes)
 
     def _note_body(self, call: ReadCall, answer: ReadAnswer) -> bool:
@@ -131,7 +138,7 @@ class RequestMeasures(Measures):
         return True
 
 
-def _add_sizes(timing: Timing, bodies: list[bytes], size_bytes: int) -> None:
+def _add_sizes(timing: Timing, bodies: Sequence[bytes], size_bytes: int) -> None:
     count, first_bytes = len(bodies), len(bodies[0])
     if first_bytes * count == size_bytes:  # looking at each of them costs a hundredth of an add
         timing.note((first_bytes, count))

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import msgspec
@@ -14,9 +14,9 @@ import msgspec
 from bkctl.runtime.errors import ProtocolError
 from bkctl.runtime.net.answer_queue import AnswerQueue
 from bkctl.runtime.net.exhaustion import report_exhaustion
+from bkctl.runtime.net.like_reads import LikeReads, take_like
 from bkctl.runtime.net.limited_log import LimitedLog
-from bkctl.runtime.net.memory_budget import LongFrame, MemoryBudget
-from bkctl.runtime.net.memory_reads import MemoryReads, take_like
+from bkctl.runtime.net.memory_budget import REQUEST_COST_BYTES, LongFrame, MemoryBudget, request_cost_bytes
 from bkctl.runtime.net.read_lanes import ConnectionReads, ReadLanes
 from bkctl.runtime.net.request_measures import RequestMeasures
 from bkctl.runtime.net.standstill import Standing, StandstillWatch
@@ -35,16 +35,13 @@ from bkctl.runtime.protocol.messages import (
     LongPollRead,
     QueuedRead,
     ReadCall,
+    ReadRun,
     RefusedCall,
     RequestCall,
-    WriteLacCall,
 )
 from bkctl.runtime.protocol.status import Status
 
 logger = logging.getLogger(__name__)
-
-_REQUEST_COST_BYTES = 256
-"""Approximate memory of a request in addition to its body."""
 
 _ADDS_PER_REQUEST = 8
 
@@ -105,7 +102,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._handler: RequestHandler | None = None
         self._transport: asyncio.Transport | None = None
         self._queue = AnswerQueue(shared.budget, shared.limits.unanswered_bytes_max)
-        self._memory_reads = MemoryReads(self._queue, self._codec, shared.measures)
+        self._like_reads = LikeReads(self._queue, self._codec, shared.measures)
         self._requests_bytes = 0
         self._reads = ConnectionReads(shared.read_lanes, self._begin_read)
         self._long_frame = LongFrame(shared.budget, self.resume_if_possible)
@@ -225,10 +222,13 @@ class ServerConnection(asyncio.BufferedProtocol):
     def answer(self, call: BookieCall, answer: BookieAnswer) -> None:
         """Answer a call. A read is rejected if too many answers are unsent."""
         self._shared.note_activity(self)
+        if isinstance(call, ReadRun):
+            self._reads.note_part(call, self._like_reads.answer_run(call, answer))
+            return
         frame = self._codec.encode(call, answer)
         if isinstance(call, AddRun):
             size_bytes = call.size_bytes
-            cost_bytes = size_bytes + len(call.bodies) * _REQUEST_COST_BYTES
+            cost_bytes = size_bytes + len(call.bodies) * REQUEST_COST_BYTES
             self._measures.note_adds(call, cast("Status", answer), size_bytes)
         elif isinstance(call, QueuedRead):
             self._reads.end(call)
@@ -242,7 +242,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._measures.note_answer(call, answer)
             return
         else:
-            cost_bytes = _cost_bytes(call)
+            cost_bytes = request_cost_bytes(call)
             self._measures.note_answer(call, answer)
         self._end_request(cost_bytes)
         self._queue.send(frame)
@@ -326,13 +326,13 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._shared.log.report(f"connection from {self.peer} closed", call.reason)
             self.abort()
         else:
-            cost_bytes = _cost_bytes(call)
+            cost_bytes = request_cost_bytes(call)
             if isinstance(call, AddRun):
                 call, cost_bytes = self._cut_to_room(call, cost_bytes)
                 self._measures.adds_in_progress += len(call.bodies)
             self._begin_request(cost_bytes)
             if not self._handle(call):
-                self._end_request(_cost_bytes(call))  # of a run, its remaining adds
+                self._end_request(request_cost_bytes(call))  # of a run, its remaining adds
                 if isinstance(call, AddRun):
                     self._measures.adds_in_progress -= len(call.bodies)
 
@@ -349,19 +349,18 @@ class ServerConnection(asyncio.BufferedProtocol):
         room_bytes = min(own_bytes, (self._budget.free_request_bytes - self._requests_bytes) // 2)
         if cost_bytes <= room_bytes:
             return run, cost_bytes
-        costs = itertools.accumulate(len(body) + _REQUEST_COST_BYTES for body in run.bodies)
+        costs = itertools.accumulate(len(body) + REQUEST_COST_BYTES for body in run.bodies)
         first = run.cut(1 + sum(up_to_bytes <= room_bytes for up_to_bytes in costs))
         if run.bodies:
             self._calls.appendleft(run)
-        return first, _cost_bytes(first)
+        return first, request_cost_bytes(first)
 
     def _take_plain_reads(self, first: ReadCall) -> None:
         calls = take_like(first, self._calls)
         if not self._queue.is_blocked:
             assert self._handler is not None, "only admitted connections are read from"
-            calls = self._memory_reads.answer(self._handler, calls)
-        for call in calls:
-            self._take_read(call)
+            calls = self._like_reads.answer_from_memory(self._handler, calls)
+        self._submit(calls)
 
     def _take_read(self, call: QueuedRead) -> None:
         if isinstance(call, LongPollRead) and not self._queue.is_blocked:
@@ -371,11 +370,14 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._send_answer(call, answer)
                 self._measures.note_answer(call, answer)
                 return
-        if not self._reads.submit(call):
+        self._submit([call])
+
+    def _submit(self, calls: Sequence[QueuedRead]) -> None:
+        for call in self._reads.submit_all(calls):
             self._send_answer(call, Status.TOO_MANY_REQUESTS)
             self._measures.note_answer(call, Status.TOO_MANY_REQUESTS)
 
-    def _begin_read(self, call: QueuedRead) -> None:
+    def _begin_read(self, call: QueuedRead | ReadRun) -> None:
         self._measures.begin_read(call)
         if not self._handle(call):
             self._reads.end(call)
@@ -439,12 +441,3 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._take_requests()
         if not self._is_reading_paused and not transport.is_closing():
             transport.resume_reading()
-
-
-def _cost_bytes(call: BookieCall) -> int:
-    """Approximate memory of a request until it is answered."""
-    if isinstance(call, AddRun):
-        return call.size_bytes + len(call.bodies) * _REQUEST_COST_BYTES
-    if isinstance(call, WriteLacCall):
-        return len(call.body) + _REQUEST_COST_BYTES
-    return _REQUEST_COST_BYTES

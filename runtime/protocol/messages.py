@@ -86,6 +86,36 @@ class ReadCall(BookieRequest, gc=False):
         return self.txn_id >= 0
 
 
+class ReadRun(BookieRequest, gc=False):
+    """Reads of consecutive entries of one ledger, without a fence, from one socket read and of one priority.
+
+    As for adds, one object goes through the lane and the handler. It is answered from its start on, in one part or
+    several; ``cut`` removes what is answered. ``txn_id`` is that of the first read, and stays.
+    """
+
+    txn_id: int
+    ledger_id: int
+    is_high_priority: bool
+    left: list[ReadCall]
+    """The reads that are not answered yet."""
+
+    @property
+    def entry_id(self) -> int:
+        """The first entry that is not answered yet."""
+        return self.left[0].entry_id
+
+    @property
+    def wants_lac(self) -> bool:
+        """As for a single read."""
+        return self.txn_id >= 0
+
+    def cut(self, count: int) -> list[ReadCall]:
+        """Remove the first ``count`` reads; returns them."""
+        first = self.left[:count]
+        del self.left[:count]
+        return first
+
+
 class LongPollRead(BookieRequest, gc=False):
     """Wait until the LAC is above ``previous_lac``, at most ``wait_ms``; then read ``entry_id``.
 
@@ -198,7 +228,10 @@ QueuedRead: TypeAlias = ReadCall | LongPollRead | BatchReadRequest | ReadLacCall
 HandshakeCall: TypeAlias = AuthCall | StartTlsCall
 """Requests about the connection itself."""
 
-BookieCall: TypeAlias = AddRun | QueuedRead | WriteLacCall | ForceLedgerCall | BookieInfoCall
+ReceivedCall: TypeAlias = AddRun | QueuedRead | WriteLacCall | ForceLedgerCall | BookieInfoCall
+"""Requests for the bookie's handler, as they are decoded."""
+
+BookieCall: TypeAlias = ReceivedCall | ReadRun
 """Requests for the bookie's handler."""
 
 SingleCall: TypeAlias = QueuedRead | WriteLacCall | ForceLedgerCall | BookieInfoCall | HandshakeCall | UnknownCall
@@ -207,7 +240,7 @@ SingleCall: TypeAlias = QueuedRead | WriteLacCall | ForceLedgerCall | BookieInfo
 RequestCall: TypeAlias = AddRun | SingleCall
 """All requests that can be answered."""
 
-Call: TypeAlias = BookieCall | HandshakeCall | RefusedCall | Junk
+Call: TypeAlias = ReceivedCall | HandshakeCall | RefusedCall | Junk
 """All results of decoding a peer's bytes."""
 
 
@@ -237,6 +270,14 @@ class ReadAnswer(msgspec.Struct, frozen=True, gc=False):
         (wire section 5.2). The digest shows whether the body is good.
         """
         return Status.OK if self.body and self.status in _ERRORS_OF_LAST_ENTRY else self.status
+
+
+class ReadRunAnswer(msgspec.Struct, frozen=True, gc=False):
+    """Answer to the next reads of a run: bodies if the status is OK, else the status of one read."""
+
+    status: Status
+    bodies: list[bytes]
+    lac: int | None
 
 
 class LongPollAnswer(ReadAnswer, frozen=True, gc=False):
@@ -300,6 +341,13 @@ Answer: TypeAlias = AddAnswer | ReadAnswer | ReadLacAnswer | BookieInfoAnswer | 
 """Answers as a client decodes them."""
 
 BookieAnswer: TypeAlias = (
-    ReadAnswer | EntriesAnswer | ReadLacAnswer | BookieInfoAnswer | ListEntriesAnswer | AuthAnswer | Status
+    ReadAnswer
+    | ReadRunAnswer
+    | EntriesAnswer
+    | ReadLacAnswer
+    | BookieInfoAnswer
+    | ListEntriesAnswer
+    | AuthAnswer
+    | Status
 )
 """Answers of a bookie: only a status if there is nothing else to report, as in every rejection."""

@@ -39,7 +39,6 @@ from bkctl.runtime.protocol.messages import (
     AuthAnswer,
     AuthCall,
     BookieAnswer,
-    BookieCall,
     BookieInfoAnswer,
     BookieInfoCall,
     Call,
@@ -54,6 +53,7 @@ from bkctl.runtime.protocol.messages import (
     ReadCall,
     ReadLacAnswer,
     ReadLacCall,
+    ReceivedCall,
     RefusedCall,
     RequestCall,
     SingleCall,
@@ -298,7 +298,7 @@ def _demand(message: Request, field: str) -> None:
         raise ProtocolError(f"a v3 request misses its {field}")
 
 
-_DECODERS: Final[dict[int, Callable[[Request, BKPacketHeader], BookieCall | HandshakeCall | RefusedCall]]] = {
+_DECODERS: Final[dict[int, Callable[[Request, BKPacketHeader], ReceivedCall | HandshakeCall | RefusedCall]]] = {
     ADD_ENTRY: _decode_add,
     READ_ENTRY: _decode_read,
     READ_LAC: _decode_read_lac,

@@ -21,7 +21,7 @@ from bkctl.storage.config import EngineConfig
 from bkctl.storage.engine.checkpoint import CheckpointDone, CheckpointWriter, DirectoryCheckpoint, go_on
 from bkctl.storage.engine.directory_files import DirectoryFiles
 from bkctl.storage.engine.measures import EngineMeasures
-from bkctl.storage.engine.memtable import Memtable, body_bytes_max, too_large
+from bkctl.storage.engine.memtable import Memtable, body_bytes_max, find_newest, too_large
 from bkctl.storage.engine.read_cache import ReadCache
 from bkctl.storage.engine.relocation import EntryRelocation
 from bkctl.storage.engine.stored_entries import StoredEntries
@@ -237,8 +237,7 @@ class LedgerDirectoryEngine:
         last_add_confirmed: EntryId = _LAST_ADD_CONFIRMED.unpack_from(body)[0]
         if len(body) > self.body_bytes_max or not self._active.put(ledger_id, entry_id, body):
             self._refuse(ledger_id, entry_id, body)
-        if last_add_confirmed > self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID - 1):
-            self._last_add_confirmed[ledger_id] = last_add_confirmed
+        self._raise_last_add_confirmed(ledger_id, last_add_confirmed)
         if self._read_cache.used_bytes:
             self._read_cache.drop(ledger_id, entry_id)  # An older copy must not outlive this one (H18).
 
@@ -260,16 +259,17 @@ class LedgerDirectoryEngine:
             self._last_add_confirmed[ledger_id] = last_add_confirmed
 
     def find_cached(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
-        """Body of an entry that is in a cache; None says nothing about the disk."""
-        body = self._active.find(ledger_id, entry_id)
-        if body is None and (frozen := self._frozen(ledger_id)) is not None:
-            body = frozen.find(ledger_id, entry_id)
-        if body is not None:
-            self.measures.write_cache_hits += 1
-            return body
-        body = self._read_cache.find(ledger_id, entry_id)
-        self.measures.read_cache_hits += body is not None
-        return body
+        """Body of an entry in a cache; None says nothing about the disk."""
+        return self.find_many_cached(ledger_id, (entry_id,))[0]
+
+    def find_many_cached(self, ledger_id: LedgerId, entry_ids: Sequence[EntryId]) -> list[bytes | None]:
+        """Like ``find_cached`` for each, at a fraction of the cost."""
+        found = find_newest((self._active, self._frozen(ledger_id)), ledger_id, entry_ids)
+        if missing_count := found.count(None):
+            self._read_cache.fill_in(ledger_id, entry_ids, found)
+            self.measures.read_cache_hits += missing_count - found.count(None)
+        self.measures.write_cache_hits += len(found) - missing_count
+        return found
 
     def last_cached(self, ledger_id: LedgerId) -> tuple[EntryId, bytes] | None:
         """Highest entry of a ledger in the write caches. The disk may hold a higher one (H8)."""
@@ -297,17 +297,17 @@ class LedgerDirectoryEngine:
         """
         return entry_id == 0 or (ledger_id, entry_id - 1) in self._read_cache
 
-    def remember_read(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes, read_generation: int) -> None:
-        """Cache a body that ``read`` returned, unless a newer one may be stored now (H18).
+    def remember_read(self, ledger_id: LedgerId, first: EntryId, bodies: Sequence[bytes], read_generation: int) -> None:
+        """Cache the bodies of consecutive entries that were read, unless a newer one may be stored now (H18).
 
         ``read_generation`` is the value from when the read was requested. An entry added since then is still in a write
         cache, or a checkpoint has ended.
         """
         if read_generation == self._read_generation and ledger_id not in self._hidden_ledgers:
-            frozen = self._frozen(ledger_id)
-            is_newer_cached = self._active.find(ledger_id, entry_id) or (frozen and frozen.find(ledger_id, entry_id))
-            if not is_newer_cached:
-                self._read_cache.put(ledger_id, entry_id, body)
+            entry_ids = range(first, first + len(bodies))
+            newer = find_newest((self._active, self._frozen(ledger_id)), ledger_id, entry_ids)
+            kept = {each: body for each, body, other in zip(entry_ids, bodies, newer, strict=True) if other is None}
+            self._read_cache.put_many(ledger_id, list(kept), list(kept.values()))
 
     # Loop side: checkpoints
 

@@ -100,6 +100,11 @@ class Memtable:
         entries = self._ledgers.get(ledger_id)
         return None if entries is None else entries.get(entry_id)
 
+    def find_many(self, ledger_id: LedgerId, entry_ids: Iterable[EntryId]) -> list[bytes | None]:
+        """Bodies of entries, None for those that are not in this table; empty if no entry of the ledger is."""
+        entries = self._ledgers.get(ledger_id)
+        return [] if entries is None else list(map(entries.get, entry_ids))
+
     def find_last(self, ledger_id: LedgerId) -> tuple[EntryId, bytes] | None:
         """Highest entry id of a ledger in this table, with its body."""
         entries = self._ledgers.get(ledger_id)
@@ -155,6 +160,18 @@ class Memtable:
                     ledger_ids, slice_entry_ids, bodies, slice_bytes = [], [], [], 0
         if bodies:
             yield MemtableSlice(ledger_ids, slice_entry_ids, bodies, slice_bytes)
+
+
+def find_newest(
+    memtables: Iterable[Memtable | None], ledger_id: LedgerId, entry_ids: Sequence[EntryId]
+) -> list[bytes | None]:
+    """Bodies of entries from the first table that has them: the newest table comes first."""
+    found: list[bytes | None] = [None] * len(entry_ids)
+    for memtable in memtables:
+        bodies = [] if memtable is None else memtable.find_many(ledger_id, entry_ids)
+        if bodies:
+            found = [body or older for body, older in zip(found, bodies, strict=True)]
+    return found
 
 
 def sorted_ids(ids: Iterable[int], run_count: int = SORT_RUN_COUNT) -> Iterable[int]:

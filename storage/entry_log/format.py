@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
 
+from bkctl.storage.framing import LENGTH_BYTES
 from bkctl.storage.ids import LedgerId
 
 HEADER_BYTES = 1024
@@ -107,6 +108,25 @@ def decode_frame_start(start: bytes) -> FrameStart | None:
     if len(start) < FRAME_START_BYTES:
         return None
     return FrameStart(*_FRAME_START.unpack_from(start))
+
+
+def matching_bodies(
+    data: bytes, starts: Iterable[int], ledger_id: int, first_entry_id: int, body_bytes: range
+) -> list[bytes]:
+    """Bodies of consecutive entries whose frames are whole in ``data`` and start at ``starts``, up to the first that is
+    another one or has a size outside of ``body_bytes``."""
+    bodies: list[bytes] = []
+    unpack, end = _FRAME_START.unpack_from, len(data)
+    for entry_id, start in enumerate(starts, first_entry_id):
+        if start + FRAME_START_BYTES > end:
+            break
+        size_bytes, found_ledger_id, found_entry_id = unpack(data, start)
+        body_start = start + LENGTH_BYTES
+        stop = body_start + size_bytes
+        if found_entry_id != entry_id or found_ledger_id != ledger_id or size_bytes not in body_bytes or stop > end:
+            break
+        bodies.append(data[body_start:stop])
+    return bodies
 
 
 def encode_ledgers_map(ledger_bytes: Mapping[LedgerId, int]) -> bytes:

@@ -29,6 +29,7 @@ from bkctl.storage.entry_log.format import (
     decode_map_batch,
     decode_map_batch_size,
     is_stray,
+    matching_bodies,
 )
 from bkctl.storage.errors import EntryDamagedError, EntryLogError, EntryLogMissingError
 from bkctl.storage.filenames import entry_log_file_name, parse_entry_log_file_name
@@ -152,23 +153,19 @@ class EntryLogReader:
         bytes_max = max(bytes_max, _FIRST_READ_BYTES)
         start = self._frame_offset(locations[0])
         near = list(itertools.takewhile(_is_near(locations[0], bytes_max), locations))
+        last_bytes = max(_FIRST_READ_BYTES, near[-1].offset - near[-2].offset) if len(near) > 1 else _FIRST_READ_BYTES
         file = self._opened(locations[0], ledger_id, entry_id).file
         try:
-            data = file.pread(min(bytes_max, near[-1].offset - start + _FIRST_READ_BYTES), start)
+            data = file.pread(min(bytes_max, near[-1].offset - start + last_bytes), start)
             first_bytes = self._frame_bytes(data, locations[0], ledger_id, entry_id)
             if len(data) < first_bytes:
                 data += file.pread(first_bytes - len(data), start + len(data))
         except OSError as error:
             raise self._error(locations[0], ledger_id, entry_id, str(error)) from error
-        bodies = [self._body(data[:first_bytes], first_bytes, locations[0], ledger_id, entry_id)]
-        with contextlib.suppress(EntryLogError):  # read ahead: not requested yet
-            for next_id, location in enumerate(near[1:], entry_id + 1):
-                frame_start = self._frame_offset(location) - start
-                head = data[frame_start : frame_start + FRAME_START_BYTES]
-                frame_bytes = self._frame_bytes(head, location, ledger_id, next_id)
-                frame = data[frame_start : frame_start + frame_bytes]
-                bodies.append(self._body(frame, frame_bytes, location, ledger_id, next_id))
-        return bodies
+        first = self._body(data[:first_bytes], first_bytes, locations[0], ledger_id, entry_id)
+        starts = [location.offset - LENGTH_BYTES - start for location in near[1:]]
+        body_bytes = range(ENTRY_HEADER_BYTES_MIN, self._config.entry_bytes_max + 1)
+        return [first, *matching_bodies(data, starts, ledger_id, entry_id + 1, body_bytes)]
 
     def scan(self, log_id: EntryLogId) -> EntryLogScan:
         """Entries of a log in file order; iterating raises EntryLogError if the log is missing or cannot be read.
@@ -271,9 +268,11 @@ class EntryLogReader:
 
 def _is_near(first: EntryLocation, bytes_max: int) -> Callable[[EntryLocation], bool]:
     """Tests whether an entry may be within a read of ``bytes_max`` bytes that begins at ``first``."""
+    first_log_id, first_offset = first
 
     def is_near(location: EntryLocation) -> bool:
-        return location.log_id == first.log_id and 0 <= location.offset - first.offset < bytes_max
+        log_id, offset = location
+        return log_id == first_log_id and 0 <= offset - first_offset < bytes_max
 
     return is_near
 

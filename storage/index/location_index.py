@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import itertools
+import operator
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
@@ -22,6 +23,8 @@ LOCATION_BYTES: Final = 8
 
 _KEY = struct.Struct(">qq")
 _LOCATION = struct.Struct(">q")
+_LOG_AND_OFFSET = struct.Struct(">II")
+_OFFSET = operator.attrgetter("offset")
 _ENTRY_ID_LAST = 2**63 - 1
 KEY_END: Final = b"\x80"
 """Greater than the key of every entry; rows from here on belong to no ledger (storage section 5.2)."""
@@ -60,18 +63,30 @@ class LocationIndex:
 
         Empty if the entry itself is certainly not stored.
         """
-        locations: list[EntryLocation] = []
-        stop = _KEY.pack(ledger_id, min(entry_id + count_max, _ENTRY_ID_LAST))
+        keys: list[bytes] = []
+        values: list[bytes] = []
         try:
-            for key, value in self._rows.scan(_KEY.pack(ledger_id, entry_id), stop):
-                next_id = entry_id + len(locations)
-                if _KEY.unpack(key)[1] != next_id:
-                    break
-                locations.append(self._decoded(ledger_id, next_id, value))
+            for key, value in self._rows.scan(
+                _KEY.pack(ledger_id, entry_id), _KEY.pack(ledger_id, min(entry_id + count_max, _ENTRY_ID_LAST))
+            ):
+                keys.append(key)
+                values.append(value)
         except IndexDamagedError:
-            if not locations:  # else the damage is after the requested entry
+            if not keys:  # else the damage is after the requested entry
                 raise
-        return locations
+        entry_ids = range(entry_id, entry_id + len(keys))
+        if b"".join(keys) != encode_keys([ledger_id] * len(keys), entry_ids):
+            wanted = (_KEY.pack(ledger_id, next_id) for next_id in entry_ids)
+            del values[sum(1 for _ in itertools.takewhile(bool, map(bytes.__eq__, keys, wanted))) :]
+        if set(map(len, values)) <= {LOCATION_BYTES}:
+            locations = list(map(EntryLocation._make, _LOG_AND_OFFSET.iter_unpack(b"".join(values))))
+            if all(map(_OFFSET, locations)):
+                return locations
+        locations = []
+        with contextlib.suppress(IndexDamagedError):
+            for next_id, value in zip(entry_ids, values, strict=False):
+                locations.append(self._decoded(ledger_id, next_id, value))
+        return locations or [self._decoded(ledger_id, entry_id, value) for value in values[:1]]
 
     def list_entries(self, ledger_id: LedgerId, first_entry_id: EntryId = 0) -> Iterator[EntryId]:
         """Entry ids of a ledger from ``first_entry_id`` on, ascending; a snapshot of one moment."""

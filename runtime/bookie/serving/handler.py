@@ -11,7 +11,9 @@ READ_LAC returns the real error (H16); a wrong key is always UNAUTHORIZED.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import operator
 import struct
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
@@ -25,12 +27,15 @@ from bkctl.runtime.bookie.serving.reads import (
     URGENT_READS_LANE,
     ReadBatcher,
     ReadOutcome,
+    cached_bodies,
+    cached_poll_answer,
     find_entries,
     join_last,
     known_lac,
     may_lack_entries,
     new_read,
     no_such_ledger,
+    read_answer,
 )
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.net.exhaustion import report_exhaustion
@@ -38,6 +43,7 @@ from bkctl.runtime.ports import BookieInfo, RequestSource, Responder, Workers
 from bkctl.runtime.protocol.messages import (
     AddRun,
     BatchReadRequest,
+    BookieAnswer,
     BookieCall,
     BookieInfoAnswer,
     BookieInfoCall,
@@ -51,6 +57,7 @@ from bkctl.runtime.protocol.messages import (
     ReadCall,
     ReadLacAnswer,
     ReadLacCall,
+    ReadRun,
     WriteLacCall,
 )
 from bkctl.runtime.protocol.status import Status
@@ -105,7 +112,7 @@ class BookieRequestHandler:
         """Handle a call of a ledger whose row is in memory, or unknown."""
         if isinstance(call, AddRun):
             self._add(connection, call)
-        elif isinstance(call, ReadCall):
+        elif isinstance(call, ReadCall | ReadRun):
             self._read(connection, call)
         elif isinstance(call, LongPollRead):
             self._answer_later(connection, call, self._poll(connection, call))
@@ -164,23 +171,11 @@ class BookieRequestHandler:
         self, ledger_id: int, entry_ids: Sequence[int], *, wants_lac: bool
     ) -> tuple[list[bytes | None], EntryId | None]:
         """Bodies, and the LAC if it is wanted (``RequestHandler``); no body if the LAC must be read from the disk."""
-        engine = self._storage.engine_of(ledger_id)
-        needs_lac = wants_lac and not may_lack_entries(engine, ledger_id)
-        lac = engine.last_add_confirmed(ledger_id) if needs_lac else None
-        if ledger_id < 0 or ledger_id not in engine.rows or (needs_lac and lac is None):
-            return [None] * len(entry_ids), None
-        return [engine.find_cached(ledger_id, entry_id) for entry_id in entry_ids], lac
+        return cached_bodies(self._storage.engine_of(ledger_id), ledger_id, entry_ids, wants_lac=wants_lac)
 
     def poll_memory(self, call: LongPollRead) -> LongPollAnswer | None:
         """The answer to a poll that need not wait, and whose entry is in memory."""
-        ledger_id, entry_id = call.ledger_id, call.previous_lac + 1
-        engine = self._storage.engine_of(ledger_id)
-        if not call.is_piggyback or entry_id < 0 or ledger_id not in engine.rows or may_lack_entries(engine, ledger_id):
-            return None
-        lac = engine.last_add_confirmed(ledger_id)
-        if lac is None or lac < entry_id or (body := engine.find_cached(ledger_id, entry_id)) is None:
-            return None
-        return LongPollAnswer(call.txn_id, Status.OK, body, lac, entry_id, call.lac_changed_ms)
+        return cached_poll_answer(self._storage.engine_of(call.ledger_id), call)
 
     def _add(self, connection: Responder, run: AddRun) -> None:
         """Store entries (wire 5.1)."""
@@ -189,13 +184,16 @@ class BookieRequestHandler:
         else:
             connection.answer(run, Status.READ_ONLY)
 
-    def _read(self, connection: Responder, call: ReadCall) -> None:
-        """Read an entry, or the last one for -1 (wire 5.2); with a key, fence the ledger first (wire 5.3)."""
+    def _read(self, connection: RequestSource, call: ReadCall | ReadRun) -> None:
+        """Read an entry, or the last one for -1 (wire 5.2); with a key, fence the ledger first (wire 5.3).
+
+        Of a run, the first entry that is left, and those after it that are in memory as well, or not.
+        """
         ledger_id, entry_id = call.ledger_id, call.entry_id
         if not 0 <= ledger_id <= LEDGER_ID_MAX or entry_id < INVALID_ENTRY_ID:
             connection.answer(call, Status.BAD_REQUEST)
             return
-        if call.fence_with is not None:
+        if isinstance(call, ReadCall) and call.fence_with is not None:
             self._answer_later(connection, call, self._fencing_read(connection, call, call.fence_with))
             return
         engine = self._storage.engine_of(ledger_id)
@@ -205,10 +203,13 @@ class BookieRequestHandler:
         may_lack = may_lack_entries(engine, ledger_id)
         needs_lac = call.wants_lac and not may_lack
         max_lac = engine.last_add_confirmed(ledger_id) if needs_lac else None
-        cached = engine.last_cached(ledger_id) if entry_id == INVALID_ENTRY_ID else None
-        body = engine.find_cached(ledger_id, entry_id) if entry_id != INVALID_ENTRY_ID else None
-        if body is not None and (max_lac is not None or not needs_lac):
-            connection.answer(call, ReadAnswer(call.txn_id, Status.OK, body, max_lac))
+        is_last, lacks_lac = entry_id == INVALID_ENTRY_ID, needs_lac and max_lac is None
+        cached = engine.last_cached(ledger_id) if is_last else None
+        entry_ids = range(entry_id, entry_id + (len(call.left) if isinstance(call, ReadRun) else 1))
+        bodies = [None] if is_last else engine.find_many_cached(ledger_id, entry_ids)
+        body = bodies[0]
+        if body is not None and not lacks_lac:
+            self._answer_read(connection, call, read_answer(call, Status.OK, bodies, max_lac))
             return
 
         def finish(outcome: ReadOutcome) -> None:
@@ -220,12 +221,21 @@ class BookieRequestHandler:
                 except StorageError as error:  # the row was dropped since the request came
                     logger.error("ledger %d: cannot read its row: %s", ledger_id, error)
             lac = lac if status is Status.OK and needs_lac else None
-            connection.answer(call, ReadAnswer(call.txn_id, status, found, lac))
+            further = outcome.read_ahead[: job.entry_count - 1] if status is Status.OK else ()
+            self._answer_read(connection, call, read_answer(call, status, [found, *further], lac))
 
-        is_last = entry_id == INVALID_ENTRY_ID
-        needs_last_entry = is_last or (max_lac is None and needs_lac)
-        job = new_read(engine, ledger_id, entry_id, needs_last_entry=needs_last_entry)
+        count = sum(1 for _ in itertools.takewhile(operator.not_, bodies))
+        job = new_read(engine, ledger_id, entry_id, needs_last_entry=is_last or lacks_lac, entry_count=max(1, count))
         (self._urgent_reads if call.is_high_priority else self._reads).submit(job, finish)
+
+    def _answer_read(self, connection: RequestSource, call: ReadCall | ReadRun, answer: BookieAnswer) -> None:
+        """Answer a read, or the first ones of a run, and go on."""
+        connection.answer(call, answer)
+        if isinstance(call, ReadRun) and call.left:
+            try:
+                self.handle(connection, call)
+            except Exception as error:
+                self._fail(connection, call, error)
 
     async def _poll(self, connection: RequestSource, call: LongPollRead) -> None:
         """Wait for the LAC, or answer a poll that has waited (wire 5.4)."""

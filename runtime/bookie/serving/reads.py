@@ -10,13 +10,14 @@ import asyncio
 import bisect
 import logging
 import operator
-from collections.abc import Callable
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeAlias, cast
 
 from bkctl.runtime.net.exhaustion import is_exhaustion, report_exhaustion
 from bkctl.runtime.net.limited_log import LimitedLog
 from bkctl.runtime.ports import Workers
 from bkctl.runtime.protocol.entry_list import EntryList, EntryListBuilder
+from bkctl.runtime.protocol.messages import LongPollAnswer, LongPollRead, ReadAnswer, ReadCall, ReadRun, ReadRunAnswer
 from bkctl.runtime.protocol.status import Status
 from bkctl.storage.engine.engine import LedgerDirectoryEngine
 from bkctl.storage.engine.measures import ReadWatch
@@ -38,6 +39,9 @@ _JOBS_PER_TURN_MAX = 64
 """Reads per turn of the lane. Limits how many bodies are in memory before they are answered, however many reads a tick
 brings. A peer that does not read its responses gets no more."""
 
+_RUN_BYTES_MAX = 256 * 1024
+"""Bytes of consecutive entries that one read returns. Limits the memory of a turn, as the number of its reads does."""
+
 _TURN_ENTRY_COUNT_MAX = 10_000
 """Rows that one turn of the lane looks at; other lists wait for it."""
 
@@ -55,13 +59,13 @@ class ReadOutcome(NamedTuple):
     is_end_known: bool = False
     """Whether ``last_entry`` was requested and read. If so, None means that no entry is stored."""
     read_ahead: tuple[bytes, ...] = ()
-    """Bodies of the entries after this one, of a ledger that is read sequentially."""
+    """Bodies of the entries after this one: the further ones requested, and those of a ledger read sequentially."""
     errors: tuple[tuple[str, str], ...] = ()
     """What could not be read, and why."""
 
 
 class EntryRead(NamedTuple):
-    """One read from an engine. Entry id -1 asks for the last entry only."""
+    """One read from an engine, or one of several consecutive entries. Entry id -1 asks for the last entry only."""
 
     engine: LedgerDirectoryEngine
     ledger_id: int
@@ -71,12 +75,16 @@ class EntryRead(NamedTuple):
     """``engine.read_generation`` at the time of the request. Results from before a checkpoint are not cached."""
     is_sequential: bool
     """Whether to read ahead."""
+    entry_count: int
+    """Entries requested. The outcome is that of the first one; the others may be missing from it."""
 
 
-def new_read(engine: LedgerDirectoryEngine, ledger_id: int, entry_id: int, *, needs_last_entry: bool) -> EntryRead:
+def new_read(
+    engine: LedgerDirectoryEngine, ledger_id: int, entry_id: int, *, needs_last_entry: bool, entry_count: int = 1
+) -> EntryRead:
     """A read with the current state of the engine."""
     is_sequential = engine.is_sequential_read(ledger_id, entry_id)
-    return EntryRead(engine, ledger_id, entry_id, needs_last_entry, engine.read_generation, is_sequential)
+    return EntryRead(engine, ledger_id, entry_id, needs_last_entry, engine.read_generation, is_sequential, entry_count)
 
 
 ReadDone: TypeAlias = Callable[[ReadOutcome], None]
@@ -141,9 +149,9 @@ class ReadBatcher:
             for what, sentence in outcome.errors:
                 # Limited per file: a missing log may affect a million entries. Messages begin with the path.
                 self._log.report(what, sentence, sentence.partition(": ")[0])
-            bodies = () if outcome.body is None else (outcome.body, *outcome.read_ahead)
-            for entry_id, body in enumerate(bodies, job.entry_id):
-                job.engine.remember_read(job.ledger_id, entry_id, body, job.read_generation)
+            if outcome.body is not None:
+                bodies = (outcome.body, *outcome.read_ahead)
+                job.engine.remember_read(job.ledger_id, job.entry_id, bodies, job.read_generation)
             _note(job, outcome)
             done(outcome)
         except Exception as error:
@@ -165,12 +173,14 @@ def _note(job: EntryRead, outcome: ReadOutcome) -> None:
     if job.entry_id == INVALID_ENTRY_ID:
         return
     elapsed_ns, is_success = watch.index_ns + watch.log_ns, outcome.status is not Status.IO_ERROR
-    measures.disk_reads.add(elapsed_ns, is_success=is_success)
-    measures.lookups.add(watch.index_ns, is_success=is_success)
+    count = min(job.entry_count, 1 + len(outcome.read_ahead))  # each of them took its share
+    measures.disk_reads.add(elapsed_ns // count, count, is_success=is_success)
+    measures.lookups.add(watch.index_ns // count, count, is_success=is_success)
     measures.log_reads_ns += watch.log_ns
-    if outcome.read_ahead:
-        measures.read_ahead_entries.succeeded.add(len(outcome.read_ahead))
-        measures.read_ahead_bytes.succeeded.add(sum(map(len, outcome.read_ahead)))
+    ahead = outcome.read_ahead[count - 1 :]
+    if ahead:
+        measures.read_ahead_entries.succeeded.add(len(ahead))
+        measures.read_ahead_bytes.succeeded.add(sum(map(len, ahead)))
         measures.read_ahead_ns += elapsed_ns
 
 
@@ -220,17 +230,21 @@ class _Turn:
         is_sequential = job.is_sequential or self._former == (ledger_id, entry_id - 1)
         self._former = (ledger_id, entry_id)
         body = self._ahead.pop(self._former, None)
-        if body is None and is_sequential and self._ahead_bytes_left > 0 and engine.read_ahead_count_max:
-            bodies = engine.stored.read_run(
-                ledger_id, entry_id, 1 + engine.read_ahead_count_max, self._ahead_bytes_left, watch
-            )
-            for ahead_id, ahead in enumerate(bodies[1:], entry_id + 1):
-                self._ahead[ledger_id, ahead_id] = ahead
-                self._ahead_bytes_left -= len(ahead)
-            return bodies
-        if body is None:
+        if body is not None:
+            return [body]
+        count, bytes_max = job.entry_count, _RUN_BYTES_MAX
+        if is_sequential and self._ahead_bytes_left > 0 and engine.read_ahead_count_max >= count:
+            count, bytes_max = 1 + engine.read_ahead_count_max, max(self._ahead_bytes_left, bytes_max * (count > 1))
+        if count == 1:
             body = engine.stored.read(ledger_id, entry_id, watch)
-        return [] if body is None else [body]
+            return [] if body is None else [body]
+        bodies = engine.stored.read_run(ledger_id, entry_id, count, bytes_max, watch)
+        if count > job.entry_count:
+            self._ahead_bytes_left -= sum(map(len, bodies[1:]))
+            self._ahead.update(
+                ((ledger_id, entry_id + place), bodies[place]) for place in range(job.entry_count, len(bodies))
+            )
+        return bodies
 
 
 async def list_entries(
@@ -325,6 +339,38 @@ def join_last(
     is_statement = status is Status.NO_SUCH_ENTRY or (status is Status.OK and job.entry_id == INVALID_ENTRY_ID)
     is_lacking = is_lacking or may_lack_entries(job.engine, job.ledger_id)
     return (Status.UNKNOWN_LEDGER_STATE, None) if is_statement and is_lacking else (status, body)
+
+
+def cached_bodies(
+    engine: LedgerDirectoryEngine, ledger_id: int, entry_ids: Sequence[int], *, wants_lac: bool
+) -> tuple[list[bytes | None], EntryId | None]:
+    """What ``RequestHandler.find_in_memory`` returns."""
+    needs_lac = wants_lac and not may_lack_entries(engine, ledger_id)
+    lac = engine.last_add_confirmed(ledger_id) if needs_lac else None
+    if ledger_id < 0 or ledger_id not in engine.rows or (needs_lac and lac is None):
+        return [None] * len(entry_ids), None
+    return engine.find_many_cached(ledger_id, entry_ids), lac
+
+
+def cached_poll_answer(engine: LedgerDirectoryEngine, call: LongPollRead) -> LongPollAnswer | None:
+    """What ``RequestHandler.poll_memory`` returns."""
+    ledger_id, entry_id = call.ledger_id, call.previous_lac + 1
+    if not call.is_piggyback or entry_id < 0 or ledger_id not in engine.rows or may_lack_entries(engine, ledger_id):
+        return None
+    lac = engine.last_add_confirmed(ledger_id)
+    if lac is None or lac < entry_id or (body := engine.find_cached(ledger_id, entry_id)) is None:
+        return None
+    return LongPollAnswer(call.txn_id, Status.OK, body, lac, entry_id, call.lac_changed_ms)
+
+
+def read_answer(
+    call: ReadCall | ReadRun, status: Status, bodies: Sequence[bytes | None], lac: EntryId | None
+) -> ReadAnswer | ReadRunAnswer:
+    """The answer to a read, or to the first reads of a run: up to the first of ``bodies`` that is None."""
+    if isinstance(call, ReadCall):
+        return ReadAnswer(call.txn_id, status, bodies[0], lac)
+    found = bodies[: bodies.index(None)] if None in bodies else bodies
+    return ReadRunAnswer(status, cast("list[bytes]", found), lac)
 
 
 def may_lack_entries(engine: LedgerDirectoryEngine, ledger_id: int) -> bool:

@@ -26,6 +26,7 @@ from bkctl.runtime.protocol.messages import (
     ReadCall,
     ReadLacAnswer,
     ReadLacCall,
+    ReadRun,
     WriteLacCall,
 )
 from bkctl.runtime.protocol.status import Status
@@ -111,6 +112,9 @@ class MemoryBookie:
             body = self.entries.get((call.ledger_id, call.entry_id))
             status = Status.NO_SUCH_ENTRY if body is None else self.read_status
             self._answer(connection, call, ReadAnswer(call.txn_id, status, body, None))
+        elif isinstance(call, ReadRun):
+            for read in call.left:  # each read is answered by itself
+                self.handle(connection, read)
         elif isinstance(call, BatchReadRequest):
             self.read_flags.append((call.fence_with, call.is_high_priority))
             ids = range(call.first_entry_id, call.first_entry_id + call.count_max)

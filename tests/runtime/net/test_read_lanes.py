@@ -7,7 +7,15 @@ import asyncio
 from bkctl.runtime.net.read_lanes import ConnectionReads, ReadLane, ReadLanes, RequestsUnderWay
 from bkctl.runtime.net.server_connection import ListenerLimits
 from bkctl.runtime.protocol import v3
-from bkctl.runtime.protocol.messages import AddAnswer, ListEntriesCall, QueuedRead, ReadAnswer, ReadCall, ReadLacCall
+from bkctl.runtime.protocol.messages import (
+    AddAnswer,
+    ListEntriesCall,
+    QueuedRead,
+    ReadAnswer,
+    ReadCall,
+    ReadLacCall,
+    ReadRun,
+)
 from bkctl.runtime.protocol.status import Status
 from tests.runtime.net.memory_bookie import memory_bookie
 from tests.runtime.net.test_listener import add_frame, peer_of
@@ -24,8 +32,9 @@ class Lanes:
         self.begun: list[str] = []
 
     def connection(self, name: str) -> ConnectionReads:
-        def begin(call: QueuedRead) -> None:
-            self.begun.append(f"{name}{call.txn_id}")
+        def begin(call: QueuedRead | ReadRun) -> None:
+            reads = call.left if isinstance(call, ReadRun) else [call]
+            self.begun.append(name + "+".join(str(each.txn_id) for each in reads))
 
         return ConnectionReads(self._lanes, begin)
 

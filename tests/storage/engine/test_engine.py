@@ -176,7 +176,7 @@ def test_an_entry_larger_than_a_log_is_stored(tmp_path: Path) -> None:
 def test_a_read_is_remembered(engine: LedgerDirectoryEngine) -> None:
     add(engine, 5, 1)
     checkpoint_now(engine)
-    engine.remember_read(5, 1, entry(5, 1), engine.read_generation)
+    engine.remember_read(5, 1, [entry(5, 1)], engine.read_generation)
     assert engine.find_cached(5, 1) == entry(5, 1)
 
 
@@ -184,7 +184,7 @@ def test_an_add_drops_the_remembered_copy(engine: LedgerDirectoryEngine) -> None
     """H18: after the checkpoint the older copy would come up again."""
     add(engine, 5, 1, payload=b"old")
     checkpoint_now(engine)
-    engine.remember_read(5, 1, entry(5, 1, b"old"), engine.read_generation)
+    engine.remember_read(5, 1, [entry(5, 1, b"old")], engine.read_generation)
     add(engine, 5, 1, payload=b"new")
     checkpoint_now(engine)
     assert engine.find_cached(5, 1) in {None, entry(5, 1, b"new")}
@@ -202,7 +202,7 @@ def test_a_slow_read_does_not_bring_an_older_copy_back(engine: LedgerDirectoryEn
     if moment == "flushed":
         checkpoint_now(engine)
     job = engine.begin_checkpoint() if moment == "frozen" else None
-    engine.remember_read(5, 1, found, generation)
+    engine.remember_read(5, 1, [found], generation)
     if job is not None:
         done = engine.write_checkpoint(job)
         engine.end_checkpoint(job, done)
@@ -216,7 +216,7 @@ def test_reading_on_is_told_by_what_was_read_lately(engine: LedgerDirectoryEngin
     checkpoint_now(engine)
     assert engine.is_sequential_read(5, 0)
     assert not engine.is_sequential_read(5, 4)
-    engine.remember_read(5, 3, entry(5, 3), engine.read_generation)
+    engine.remember_read(5, 3, [entry(5, 3)], engine.read_generation)
     assert engine.is_sequential_read(5, 4)
     assert not engine.is_sequential_read(5, 5)
 
@@ -318,7 +318,7 @@ def test_list_entries(engine: LedgerDirectoryEngine) -> None:
 def test_delete_hides_a_ledger_at_once(engine: LedgerDirectoryEngine) -> None:
     add(engine, 5, 1)
     checkpoint_now(engine)
-    engine.remember_read(5, 1, entry(5, 1), engine.read_generation)
+    engine.remember_read(5, 1, [entry(5, 1)], engine.read_generation)
     add(engine, 5, 2)
     engine.begin_checkpoint()
     add(engine, 5, 3)

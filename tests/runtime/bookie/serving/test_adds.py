@@ -272,7 +272,7 @@ async def test_an_add_of_a_run_drops_the_copy_that_was_read_before(adder: Adder)
     for entry_id in (0, 1):
         body = adder.engine.stored.read(5, entry_id)
         assert body is not None
-        adder.engine.remember_read(5, entry_id, body, adder.engine.read_generation)
+        adder.engine.remember_read(5, entry_id, [body], adder.engine.read_generation)
     adder.path.add(adder, add_run(5, 0, 1, payload=b"new"))
     adder.checkpoint()
     assert [adder.engine.find_cached(5, entry_id) for entry_id in (0, 1)] == [None, None]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -114,14 +114,14 @@ async def test_a_request_that_fails_behind_its_row_leaves_the_others_their_answe
     opened: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await opened.fill()
-    bookie, find_cached = opened.bookie, opened.bookie.engine.find_cached
+    bookie, find_cached = opened.bookie, opened.bookie.engine.find_many_cached
 
-    def fail_for_entry_7(ledger_id: int, entry_id: int) -> bytes | None:
-        if entry_id == 7:
+    def fail_for_entry_7(ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | None]:
+        if 7 in entry_ids:
             raise ValueError("a defect")
-        return find_cached(ledger_id, entry_id)
+        return find_cached(ledger_id, entry_ids)
 
-    monkeypatch.setattr(bookie.engine, "find_cached", fail_for_entry_7)
+    monkeypatch.setattr(bookie.engine, "find_many_cached", fail_for_entry_7)
     asked = [bookie.ask(ReadCall(1, 0, entry_id, None, False)) for entry_id in (7, 0)]
     statuses = await asyncio.wait_for(asyncio.gather(*(each.status() for each in asked)), 60)
     assert statuses == [Status.IO_ERROR, Status.OK]
