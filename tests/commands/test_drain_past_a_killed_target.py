@@ -35,7 +35,8 @@ def cluster(metadata_uri: str, tmp_path: Path) -> Iterator[Cluster]:
 
 async def ensembles(metadata_uri: str) -> list[tuple[str, ...]]:
     async with await LedgerClient.connect(metadata_uri) as client:
-        return [stored.value.last_segment.ensemble async for _, stored in client.ports.ledgers.read_all()]
+        ledger_ids = [ledger_id async for ledger_id, _ in client.ports.ledgers.read_all()]
+        return [(await client.ports.ledgers.read(each)).value.last_segment.ensemble for each in ledger_ids]
 
 
 def moved_to(cluster: Cluster, bookie_id: str) -> int:
