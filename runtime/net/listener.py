@@ -14,7 +14,7 @@ from bkctl.runtime.net.request_measures import RequestMeasures
 from bkctl.runtime.net.secured_connection import SecuredConnection
 from bkctl.runtime.net.server_connection import SWEEPS_PER_STALL, ListenerLimits, ServerConnection, Shared
 from bkctl.runtime.ports import Listen, ListeningPort, RequestHandler
-from bkctl.runtime.protocol.framing import read_buffer
+from bkctl.runtime.protocol.framing import LONG_READ_BYTES, read_buffer
 from bkctl.storage.measures import NowNs, no_clock
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class BookieListener:
             budget=budget,
             read_lanes=ReadLanes(budget.read_lane_bytes_max),
             measures=self.measures,
-            read_buffer=read_buffer(),
+            read_buffer=read_buffer(LONG_READ_BYTES),
             log=self._log,
             admit=self._admit,
             note_activity=self._connections.note_activity,

@@ -11,13 +11,15 @@ The budget has separate shares, so that no peer can block the others:
 * answers that peers have not read (three eighths): a peer's reads are rejected if its answers would use more than the
   free rest of the share.
 
-In addition each connection may use one socket read, ``READ_BYTES``.
+In addition each connection may use one socket read, ``READ_BYTES``. Reads may be longer, ``LONG_READ_BYTES``, while few
+bytes beyond ``READ_BYTES`` are kept for later (a thirty-second of the budget); these count as requests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from bkctl.runtime.protocol.framing import LONG_READ_BYTES, READ_BYTES, FrameSplitter
 from bkctl.runtime.protocol.messages import AddRun, BookieCall, WriteLacCall
 
 DoneWaiting = Callable[[], None]
@@ -40,6 +42,7 @@ class MemoryBudget:
         self._on_requests_full = on_requests_full
         self._on_requests_low = on_requests_low
         self._requests_bytes = 0
+        self._kept_bytes = 0
         self._frames_bytes = 0
         self._answers_bytes = 0
         self._waiting: dict[object, tuple[int, DoneWaiting]] = {}
@@ -69,6 +72,22 @@ class MemoryBudget:
         if self.is_full and self._requests_bytes <= self._requests_bytes_max // 2:
             self.is_full = False
             self._on_requests_low()
+
+    @property
+    def read_bytes(self) -> int:
+        """Size of the next socket read. What a long one leaves behind is ``keep``'s, and there is room for it."""
+        has_room = self._kept_bytes + LONG_READ_BYTES <= self._requests_bytes_max // 8
+        return LONG_READ_BYTES if has_room else READ_BYTES
+
+    def keep(self, size_bytes: int) -> None:
+        """Count bytes beyond ``READ_BYTES`` of which a connection has not made requests yet."""
+        self._kept_bytes += size_bytes
+        self.add_request(size_bytes)
+
+    def release(self, size_bytes: int) -> None:
+        """Release bytes that were counted by ``keep``."""
+        self._kept_bytes -= size_bytes
+        self.end_request(size_bytes)
 
     def admit_frame(self, owner: object, size_bytes: int, done_waiting: DoneWaiting) -> bool:
         """Whether a long frame may be received now. If not, ``done_waiting`` is called once it may, in order of asking.
@@ -109,7 +128,10 @@ class MemoryBudget:
 
 
 class LongFrame:
-    """The long frame of a connection, if any. ``is_waiting``: no room yet; ``on_admitted`` is called once there is."""
+    """The long frame of a connection, if any, and what else it keeps beyond one socket read of ``READ_BYTES``.
+
+    ``is_waiting``: no room yet for the frame; ``on_admitted`` is called once there is.
+    """
 
     def __init__(self, budget: MemoryBudget, on_admitted: Callable[[], None]) -> None:
         self._budget = budget
@@ -117,6 +139,35 @@ class LongFrame:
         self.size_bytes = 0
         """Size of the whole frame; 0 if there is none."""
         self.is_waiting = False
+        self._kept_bytes = 0
+
+    def set_aside(self, splitter: FrameSplitter) -> None:
+        """Keep the rest of a socket read, counted until ``release``."""
+        splitter.set_aside()
+        self._keep(splitter)
+
+    def admit(self, splitter: FrameSplitter) -> bool:
+        """False if the unfinished frame must wait, because it is longer than a socket read and there is no room for all
+        of it."""
+        frame_bytes = splitter.promised_bytes
+        if frame_bytes > READ_BYTES and not self.size_bytes:
+            self.begin(frame_bytes)
+            if self.is_waiting:
+                self._keep(splitter)
+        return not self.is_waiting
+
+    def _keep(self, splitter: FrameSplitter) -> None:
+        begun_bytes = splitter.unfinished_bytes if self.is_waiting or not self.size_bytes else 0
+        kept_bytes = splitter.waiting_bytes + begun_bytes - READ_BYTES
+        if kept_bytes > 0:
+            self._kept_bytes += kept_bytes
+            self._budget.keep(kept_bytes)
+
+    def release(self) -> None:
+        """What was kept is taken up again, or the connection is lost; safe to repeat."""
+        if self._kept_bytes:
+            kept_bytes, self._kept_bytes = self._kept_bytes, 0
+            self._budget.release(kept_bytes)
 
     def begin(self, size_bytes: int) -> None:
         """A frame of this size begins."""

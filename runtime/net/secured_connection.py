@@ -24,6 +24,7 @@ from bkctl.runtime.net.server_connection import ServerConnection, Shared
 from bkctl.runtime.net.standstill import Standing
 from bkctl.runtime.net.tls_upgrade import pass_on
 from bkctl.runtime.protocol.codec import handshake_answer
+from bkctl.runtime.protocol.framing import READ_BYTES
 from bkctl.runtime.protocol.messages import AuthAnswer, AuthCall, HandshakeCall, RefusedCall, StartTlsCall
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.security.alerting_context import route_alert
@@ -81,6 +82,12 @@ class SecuredConnection(ServerConnection):
         self._stop_deadline()
         self._stop_early_wait()
         super().connection_lost(exc)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Buffer for the next bytes: a short one for clients that are not admitted yet, and for TLS handshakes."""
+        if self._is_admitted and self._step not in _SHAKING:
+            return super().get_buffer(sizehint)
+        return self._splitter.free_space(READ_BYTES)
 
     def buffer_updated(self, nbytes: int) -> None:
         """Serve the complete requests."""

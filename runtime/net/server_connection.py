@@ -22,7 +22,7 @@ from bkctl.runtime.net.request_measures import RequestMeasures
 from bkctl.runtime.net.standstill import Standing, StandstillWatch
 from bkctl.runtime.ports import RequestHandler
 from bkctl.runtime.protocol.codec import BookieCodec, handshake_answer
-from bkctl.runtime.protocol.framing import FRAME_BYTES_MAX, READ_BYTES, FrameSplitter
+from bkctl.runtime.protocol.framing import FRAME_BYTES_MAX, FrameSplitter
 from bkctl.runtime.protocol.messages import (
     AddRun,
     BatchReadRequest,
@@ -137,13 +137,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._calls.clear()
         self._splitter.drop()
         self._long_frame.end()
+        self._long_frame.release()
         if exc is not None:
             logger.debug("connection from %s lost: %s", self.peer, exc)
         self._shared.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the splitter knows how much it needs
         """Buffer for the next bytes."""
-        return self._splitter.free_space()
+        return self._splitter.free_space(self._budget.read_bytes)
 
     def buffer_updated(self, nbytes: int) -> None:
         """Serve the complete requests."""
@@ -151,7 +152,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._received_ns = self._measures.now_ns()
         self._shared.note_activity(self)
         if self._budget.is_full:  # this connection was accepted after all others were paused
-            self._splitter.set_aside()
+            self._long_frame.set_aside(self._splitter)
             self.pause_reading()
         else:
             self._take_requests()
@@ -273,6 +274,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._budget.end_request(cost_bytes)
 
     def _take_requests(self) -> None:
+        self._long_frame.release()
         self._dispatch_calls()
         # Not what is left of the turn: that would cut runs of adds into small ones.
         count_max = self._limits.turn_requests_max
@@ -280,12 +282,13 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._decode(payloads)
             self._dispatch_calls()
         if self._is_reading_paused:
-            self._splitter.set_aside()
+            self._long_frame.set_aside(self._splitter)
         elif self._turn_room > 0:
-            self._admit_long_frame()
+            if not self._long_frame.admit(self._splitter):
+                self.pause_reading()
         else:  # the next turn goes on, after it has looked at the other connections
             self._turn_room = self._limits.turn_requests_max
-            self._splitter.set_aside()
+            self._long_frame.set_aside(self._splitter)
             self.pause_reading()
             self.resume_if_possible()
 
@@ -403,14 +406,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Answer a call that was not counted as a request."""
         self._queue.send(self._codec.encode(call, answer))
         self._queue.flush_early()
-
-    def _admit_long_frame(self) -> None:
-        """Receive a frame longer than one socket read only if the budget has room for all of it."""
-        frame_bytes = self._splitter.promised_bytes
-        if frame_bytes > READ_BYTES and not self._long_frame.size_bytes:
-            self._long_frame.begin(frame_bytes)
-            if self._long_frame.is_waiting:
-                self.pause_reading()
 
     def _standing(self) -> Standing | None:
         if self._queue.is_blocked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 
 from bkctl.runtime.errors import ProtocolError
@@ -10,12 +11,18 @@ FRAME_BYTES_MAX = 5 * 1024 * 1024
 """Default limit of a frame, including its length word (nettyMaxFrameSizeBytes)."""
 
 READ_BYTES = 64 * 1024
-"""Maximum bytes of one socket read."""
+"""Maximum bytes of one socket read that may always be made."""
+
+LONG_READ_BYTES = 256 * 1024
+"""Maximum bytes of one while memory allows it: each read, and each run of adds, costs as much as a dozen adds."""
 
 LENGTH = struct.Struct(">I")
 
 _LONG_BYTES = 8 * 1024
 """From this size on, one more copy of a frame costs more than a view of it."""
+
+_LIKE_COUNT_MIN = 8
+"""From so many frames of equal length on, splitting them together costs less."""
 
 _NOTHING = memoryview(b"")
 
@@ -41,7 +48,7 @@ class FrameSplitter:
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX, buffer: memoryview | None = None) -> None:
         self._frame_bytes_max = frame_bytes_max
         self._buffer = read_buffer() if buffer is None else buffer
-        self._received = _NOTHING
+        self._received: bytes | memoryview = _NOTHING
         self._start = 0
         self._head = _NOTHING
         self._is_reading_into_head = False
@@ -57,12 +64,17 @@ class FrameSplitter:
             return 0
         return LENGTH.size + int(LENGTH.unpack_from(self._head)[0])
 
-    def free_space(self) -> memoryview:
-        """Buffer for the next bytes, never empty. Valid until ``advance``."""
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes kept from which ``payloads`` has taken nothing yet."""
+        return len(self._received) - self._start
+
+    def free_space(self, bytes_max: int = LONG_READ_BYTES) -> memoryview:
+        """Buffer for the next bytes, never empty, at most ``bytes_max`` long. Valid until ``advance``."""
         have = self.unfinished_bytes
-        self._is_reading_into_head = self.promised_bytes - have >= len(self._buffer)
+        self._is_reading_into_head = self.promised_bytes - have >= min(bytes_max, len(self._buffer))
         if not self._is_reading_into_head:
-            return self._buffer
+            return self._buffer[:bytes_max]
         if have == len(self._head):
             self._resize_head(min(2 * have, self.promised_bytes))
         return self._head[have:]
@@ -73,7 +85,7 @@ class FrameSplitter:
             self.unfinished_bytes += received_bytes
             return
         fresh = self._buffer[:received_bytes]
-        self._received = memoryview(bytes(self._received) + bytes(fresh)) if self._received else fresh
+        self._received = bytes(self._received) + bytes(fresh) if self._received else fresh
 
     @property
     def has_waiting(self) -> bool:
@@ -92,34 +104,46 @@ class FrameSplitter:
             if payload is None:
                 return payloads
             payloads.append(payload)
-        received: bytes | memoryview = self._received[self._start :]
-        start, end = 0, len(received)
+        received, start, end = self._received, self._start, len(self._received)
         unpack, word_bytes, payload_bytes_max = LENGTH.unpack_from, LENGTH.size, self._frame_bytes_max - LENGTH.size
-        if word_bytes <= end and unpack(received)[0] < _LONG_BYTES:
-            received = bytes(received)  # its slices cost less than those of a view
+        may_be_like = True
         while start + word_bytes <= end:
             if len(payloads) == count_max:
-                self._start += start
+                self._start = start
                 return payloads
             (payload_bytes,) = unpack(received, start)
             if not 0 < payload_bytes <= payload_bytes_max:
                 if not payloads:
                     raise _length_error(payload_bytes)
-                self._start += start
+                self._start = start
                 return payloads
             stop = start + word_bytes + payload_bytes
             if stop > end:
                 break
+            if may_be_like:
+                count = (end - start) // (stop - start)
+                count = count if count_max is None else min(count, count_max - len(payloads))
+                like = _split_like(received, start, stop - start, count)
+                may_be_like = bool(like)
+                if may_be_like:
+                    payloads += like
+                    start += len(like) * (stop - start)
+                    continue
+                if payload_bytes < _LONG_BYTES and not isinstance(received, bytes):
+                    # Slices of bytes cost less than those of a view.
+                    received, start, end = bytes(received[start:]), 0, end - start
+                    stop = word_bytes + payload_bytes
+                    self._received = received
             payloads.append(bytes(received[start + word_bytes : stop]))
             start = stop
-        self._start += start
+        self._start = start
         self._move_to_head(end)
         self._received, self._start = _NOTHING, 0
         return payloads
 
     def set_aside(self) -> None:
         """Copy the remaining bytes, because the buffer will be used for another read."""
-        self._received = memoryview(bytes(self._received[self._start :]))
+        self._received = bytes(self._received[self._start :])
         self._start = 0
 
     @property
@@ -178,6 +202,23 @@ class FrameSplitter:
     def _resize_head(self, size_bytes: int) -> None:
         old, self._head = self._head, memoryview(bytearray(size_bytes))
         self._head[: len(old)] = old
+
+
+def _split_like(received: bytes | memoryview, start: int, frame_bytes: int, count: int) -> list[bytes]:
+    """The payloads of ``count`` complete frames that all have the length of the first one; none if they do not.
+
+    All loops run in the interpreter's C code.
+    """
+    if count < _LIKE_COUNT_MIN:
+        return []
+    stop = start + count * frame_bytes
+    view = memoryview(received)[start:stop]
+    word = bytes(view[: LENGTH.size])
+    # The last byte first: lengths that differ do so there in most cases.
+    if any(view[place::frame_bytes] != word[place : place + 1] * count for place in reversed(range(LENGTH.size))):
+        return []
+    payload_bytes = frame_bytes - LENGTH.size
+    return list(itertools.chain.from_iterable(struct.iter_unpack(f"{LENGTH.size}x{payload_bytes}s", view)))
 
 
 def _length_error(payload_bytes: int) -> ProtocolError:

@@ -6,8 +6,10 @@ repeat. Transaction ids of v3 are never negative, so the codec of an answer foll
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Sequence
+from itertools import chain, repeat
 from typing import Final, cast
 
 from google.protobuf.message import DecodeError
@@ -50,6 +52,9 @@ _ADD_HEAD_BYTES: Final = _HEADER.size + _KEY_BYTES
 _IDS: Final = struct.Struct(">qq")
 _ENTRY_ID: Final = struct.Struct(">q")
 _ENTRY_ID_AT: Final = _ADD_HEAD_BYTES + 8
+_ADD_BYTES_MIN: Final = _ENTRY_ID_AT + _ENTRY_ID.size
+_START_OF: Final = operator.itemgetter(slice(_ENTRY_ID_AT))
+_BODY_OF: Final = operator.itemgetter(slice(_ADD_HEAD_BYTES, None))
 _READ_REQUEST: Final = struct.Struct(">Iqq")
 _BATCH_READ_REQUEST: Final = struct.Struct(">Iqqqiq")
 _ANSWER: Final = struct.Struct(">IIIqq")
@@ -110,15 +115,32 @@ def decode_packets(payloads: Sequence[bytes], frame_bytes_max: int) -> list[Call
 def _extend(run: AddRun, payloads: Sequence[bytes], first: int) -> int:
     """Append the adds from index ``first`` on whose packets begin as that of the run's first one did, up to the entry
     id; returns how many there are."""
-    head = payloads[first - 1][:_ENTRY_ID_AT]
-    unpack, entry_ids, bodies = _ENTRY_ID.unpack_from, run.entry_ids, run.bodies
-    for payload in payloads[first:]:
-        if not payload.startswith(head) or len(payload) < _ENTRY_ID_AT + _ENTRY_ID.size:
-            break
-        entry_ids.append(unpack(payload, _ENTRY_ID_AT)[0])
-        bodies.append(payload[_ADD_HEAD_BYTES:])
-    count = len(bodies) - 1
+    head, rest = _START_OF(payloads[first - 1]), payloads[first:]
+    count = _count_starting(head, rest)
+    if count:
+        rest = rest[:count]
+        run.entry_ids += chain.from_iterable(map(_ENTRY_ID.unpack_from, rest, repeat(_ENTRY_ID_AT)))
+        run.bodies += map(_BODY_OF, rest)
     run.txn_ids *= 1 + count
+    return count
+
+
+def _count_starting(head: bytes, payloads: Sequence[bytes]) -> int:
+    """How many payloads, from the first one on, begin with ``head`` and have an entry id."""
+    # If the first and the last one do, probably all do, which loops in the interpreter's C code check faster.
+    if (
+        payloads
+        and payloads[0].startswith(head)
+        and payloads[-1].startswith(head)
+        and list(map(_START_OF, payloads)).count(head) == len(payloads)
+        and min(map(len, payloads)) >= _ADD_BYTES_MIN
+    ):
+        return len(payloads)
+    count = 0
+    for payload in payloads:
+        if not payload.startswith(head) or len(payload) < _ADD_BYTES_MIN:
+            break
+        count += 1
     return count
 
 
@@ -236,8 +258,8 @@ def _answer_header(txn_id: int, opcode: int) -> int:
 
 def _encode_adds(run: AddRun, status: Status) -> bytes:
     header, code, ledger_id = _answer_header(run.txn_ids[0], _ADD), _CODES[status], run.ledger_id
-    pack = _ANSWER.pack
-    return b"".join([pack(_ANSWER_BYTES, header, code, ledger_id, entry_id) for entry_id in run.entry_ids])
+    each = map(_ANSWER.pack, repeat(_ANSWER_BYTES), repeat(header), repeat(code), repeat(ledger_id), run.entry_ids)
+    return b"".join(each)
 
 
 def _encode_read(call: ReadCall | BatchReadRequest, answer: BookieAnswer) -> bytes:

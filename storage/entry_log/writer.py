@@ -30,13 +30,16 @@ from bkctl.storage.filenames import (
     parse_claimed_entry_log_id,
     parse_entry_log_file_name,
 )
-from bkctl.storage.framing import LENGTH_BYTES, framed_bytes
+from bkctl.storage.framing import LENGTH_BYTES, framed, framed_bytes
 from bkctl.storage.ids import EntryLocation, EntryLogId, LedgerId, PackedLocation, pack_location, unpack_location
 from bkctl.storage.ports import Buffer, File, FileSystem
 
 _BATCH_COUNT_MAX = 1024
 _BATCH_BYTES_MAX = 1024 * 1024
 """Limits of one copy and write: the copy holds the interpreter lock, the write does not."""
+
+_UNCOPIED_BYTES_MIN = 16 * 1024
+"""Average size of entries from which on copying them together costs more than writing them one by one."""
 
 
 class _OpenLog:
@@ -202,7 +205,10 @@ class EntryLogWriter:
             room_bytes = min(_BATCH_BYTES_MAX, self._config.size_bytes_max - log.position)
             # At least one, because an entry may be larger than a batch, or even than a whole log.
             stop = max(first + 1, bisect.bisect_right(bounds, bounds[first] + room_bytes, lo=first) - 1)
-            log.file.pwrite(framed_bytes(bodies[first:stop]), log.position)
+            if bounds[stop] - bounds[first] < (stop - first) * _UNCOPIED_BYTES_MIN:
+                log.file.pwrite(framed_bytes(bodies[first:stop]), log.position)
+            else:
+                log.file.pwritev(framed(bodies[first:stop]), log.position)
             first_location = pack_location(EntryLocation(log.log_id, log.position + LENGTH_BYTES))
             locations += map((first_location - bounds[first]).__add__, bounds[first:stop])
             start = first

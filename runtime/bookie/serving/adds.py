@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _HEAD = struct.Struct(">qqq")
 """How an entry begins: ledger id, entry id, LAC."""
+_LAC = struct.Struct(">16xq")
 
 
 class AddMeasures(Measures):
@@ -193,4 +194,4 @@ def _is_valid(run: AddRun) -> bool:
 
 
 def _last_add_confirmed(bodies: list[bytes]) -> int:
-    return max(int(head[2]) for head in map(_HEAD.unpack_from, bodies))
+    return int(max(map(_LAC.unpack_from, bodies))[0])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+
 from bkctl.runtime.net.memory_budget import LongFrame, MemoryBudget
+from bkctl.runtime.protocol.framing import LONG_READ_BYTES, READ_BYTES, FrameSplitter, read_buffer
 
 
 class Counted:
@@ -79,3 +82,41 @@ def test_a_turn_begins_ends_and_passes_on() -> None:
     third.end()
     first.begin(100)
     assert not first.is_waiting
+
+
+def test_reads_are_long_while_little_is_kept_for_later() -> None:
+    budget = MemoryBudget(256 << 20, lambda: None, lambda: None)
+    frames = [LongFrame(budget, lambda: None) for _ in range(50)]
+    splitters = [FrameSplitter(buffer=read_buffer(LONG_READ_BYTES)) for _ in frames]
+    kept_bytes: list[int] = []
+    for frame, splitter in zip(frames, splitters, strict=True):
+        space = splitter.free_space(budget.read_bytes)
+        splitter.advance(len(space))
+        frame.set_aside(splitter)
+        kept_bytes.append(len(space) - READ_BYTES)
+        assert budget.used_bytes == sum(kept_bytes) <= 8 << 20
+    assert kept_bytes[0] == LONG_READ_BYTES - READ_BYTES
+    assert kept_bytes[-1] == 0, "one socket read of the usual size is always allowed"
+    for frame in frames:
+        frame.release()
+        frame.release()
+    assert (budget.used_bytes, budget.read_bytes) == (0, LONG_READ_BYTES)
+
+
+def test_the_start_of_a_long_frame_that_waits_is_counted() -> None:
+    budget = MemoryBudget(16 << 20, lambda: None, lambda: None)
+    others, waiting = LongFrame(budget, lambda: None), LongFrame(budget, lambda: None)
+    others.begin(2 << 20)  # the whole share of long frames
+    splitter = FrameSplitter(buffer=read_buffer(LONG_READ_BYTES))
+    start = struct.pack(">I", 1 << 20) + bytes(100_000)
+    splitter.free_space()[: len(start)] = start
+    splitter.advance(len(start))
+    assert splitter.payloads() == []
+    assert not waiting.admit(splitter)
+    assert budget.used_bytes == (2 << 20) + len(start) - READ_BYTES
+    others.end()
+    waiting.release()
+    assert budget.used_bytes == 4 + (1 << 20), "it counts as a whole now"
+    assert waiting.admit(splitter)
+    waiting.end()
+    assert budget.used_bytes == 0

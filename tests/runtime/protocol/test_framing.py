@@ -149,3 +149,45 @@ def test_what_is_unfinished_is_told() -> None:
         assert (splitter.unfinished_bytes, splitter.promised_bytes, splitter.gathered_count) == (taken, promised, 0)
     assert feed(splitter, frame[1003:] + frame) == [bytes(1000)] * 2
     assert (splitter.unfinished_bytes, splitter.promised_bytes, splitter.gathered_count) == (0, 0, 1)
+
+
+@given(
+    runs=st.lists(st.tuples(st.integers(1, 300) | st.integers(8_000, 9_000), st.integers(1, 40)), max_size=4),
+    count_max=st.none() | st.integers(1, 30),
+    reads=st.lists(st.integers(1, 9) | st.integers(3_000, 60_000), min_size=1, max_size=9),
+)
+def test_frames_of_equal_length_are_split_like_all_others(
+    runs: list[tuple[int, int]], count_max: int | None, reads: list[int]
+) -> None:
+    sizes = [size for size, count in runs for _ in range(count)]
+    wanted = [number.to_bytes(2)[:size].ljust(size, b"-") for number, size in enumerate(sizes)]
+    buffer = read_buffer()
+    splitter = FrameSplitter(20_004, buffer)
+    stream = b"".join(map(encode_frame, wanted))
+    seen: list[bytes] = []
+    for read_bytes in itertools.cycle([*reads, 50_000]):
+        if not stream:
+            break
+        space = splitter.free_space()
+        taken = min(read_bytes, len(space), len(stream))
+        space[:taken] = stream[:taken]
+        splitter.advance(taken)
+        stream = stream[taken:]
+        while payloads := splitter.payloads(count_max):
+            assert count_max is None or len(payloads) <= count_max
+            seen += payloads
+            splitter.set_aside()
+            buffer[:] = bytes(len(buffer))
+    assert seen == wanted
+    assert all(type(payload) is bytes for payload in seen)
+
+
+@pytest.mark.parametrize("length", [0, 20_001, 2**31])
+def test_a_bad_length_after_frames_of_equal_length_is_refused_after_them(length: int) -> None:
+    splitter = FrameSplitter(20_004, read_buffer())
+    stream = encode_frame(b"12345") * 20 + struct.pack(">I", length)
+    splitter.free_space()[: len(stream)] = stream
+    splitter.advance(len(stream))
+    assert splitter.payloads() == [b"12345"] * 20
+    with pytest.raises(ProtocolError):
+        splitter.payloads()

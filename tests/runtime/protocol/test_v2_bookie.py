@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -114,3 +115,39 @@ def test_any_bytes_are_calls_of_which_only_the_last_may_be_junk(packets: list[by
             assert len(BookieCodec(FRAME_BYTES_MAX).encode(call.call, call.status)) >= 28
         elif isinstance(call, AddRun | ReadCall | BatchReadRequest):
             assert len(BookieCodec(FRAME_BYTES_MAX).encode(call, Status.IO_ERROR)) >= 28
+
+
+@given(
+    count=st.integers(1, 40),
+    size=st.integers(0, 200),
+    changes=st.lists(st.tuples(st.integers(0, 39), st.integers(0, 60), st.binary(max_size=2)), max_size=2),
+)
+def test_many_packets_become_the_calls_that_each_of_them_becomes(
+    count: int, size: int, changes: list[tuple[int, int, bytes]]
+) -> None:
+    """Consecutive adds, of which a few differ somewhere: in the header, the key, the ids, or their length."""
+    packets = [add_packet(7, entry_id, rest=bytes(size)) for entry_id in range(count)]
+    for index, place, changed in changes:
+        packet = packets[index % count]
+        packets[index % count] = packet[:place] + changed + packet[place + 1 :]
+    together = _flat(decode_packets(packets, FRAME_BYTES_MAX))
+    apart: list[object] = []
+    for packet in packets:
+        calls = decode_packets([packet], FRAME_BYTES_MAX)
+        apart += _flat(calls)
+        if isinstance(calls[-1], Junk):
+            break
+    assert together == apart
+
+
+def _flat(calls: Sequence[object]) -> list[object]:
+    """The calls, with each add by itself."""
+    flat: list[object] = []
+    for call in calls:
+        if isinstance(call, AddRun):
+            kind = (call.ledger_id, call.master_key, call.is_recovery_add, call.is_high_priority)
+            columns = zip(call.txn_ids, call.entry_ids, call.bodies, strict=True)
+            flat += [(*kind, *column) for column in columns]
+        else:
+            flat.append(call)
+    return flat

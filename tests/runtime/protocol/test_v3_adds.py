@@ -13,6 +13,7 @@ from bkctl.runtime.protocol.bookkeeper_wire_pb2 import Request
 from bkctl.runtime.protocol.codec import BookieCodec
 from bkctl.runtime.protocol.framing import FRAME_BYTES_MAX, encode_frame
 from bkctl.runtime.protocol.messages import AddRun, Call, Junk
+from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.protocol.v2_bookie import decode_packets, is_binary, names_operation
 from bkctl.runtime.protocol.v3 import encode_read_request
 from bkctl.runtime.protocol.v3_adds import AddForm, consecutive_varints, encode_add_request, parse_adds, varint
@@ -114,6 +115,51 @@ def test_any_adds_are_read_as_protobuf_reads_them(stream: list[bytes], is_repeat
     others = [call for call in calls if not isinstance(call, AddRun)]
     expected_others = [call for call in expected if not isinstance(call, AddRun)]
     assert list(map(type, others)) == list(map(type, expected_others))
+
+
+@given(
+    first_txn_id=st.sampled_from([0, 1, 100, 120, 16_370, 2**40, 2**63 - 30, 2**64 - 30]),
+    step=st.integers(1, 3),
+    first_entry_id=st.sampled_from([0, 100, 120, 16_370, 2**40, 2**63 - 30]),
+    size=st.sampled_from([24, 100, 200]),
+    changes=st.lists(st.tuples(st.integers(0, 24), st.integers(0, 80), st.binary(max_size=2)), max_size=2),
+    is_recovery=st.booleans(),
+)
+@example(0, 1, 0, 100, [], False)
+def test_consecutive_adds_are_read_as_protobuf_reads_them(
+    first_txn_id: int,
+    step: int,
+    first_entry_id: int,
+    size: int,
+    changes: list[tuple[int, int, bytes]],
+    is_recovery: bool,
+) -> None:
+    """Many at once, of which a few differ somewhere: in the header, the ids, the body, or their length."""
+    write = recovery_payload if is_recovery else add_payload
+    stream = [
+        write(
+            (first_txn_id + step * number) % 2**64,
+            7,
+            (first_entry_id + number) % 2**63,
+            KEYS[0],
+            struct.pack(">qqq", 7, (first_entry_id + number) % 2**63, -1) + bytes(size - 24),
+        )
+        for number in range(25)
+    ]
+    for index, place, changed in changes:
+        stream[index] = stream[index][:place] + changed + stream[index][place + 1 :]
+    calls, expected = BookieCodec(FRAME_BYTES_MAX).decode(stream), by_protobuf(stream)
+    assert adds_of(calls) == adds_of(expected)
+    others = [call for call in calls if not isinstance(call, AddRun)]
+    expected_others = [call for call in expected if not isinstance(call, AddRun)]
+    assert list(map(type, others)) == list(map(type, expected_others))
+    for call in calls:
+        if isinstance(call, AddRun) and min(call.entry_ids) >= 0:
+            singly = [
+                v3_bookie._encode_add(call.ledger_id, *each, Status.OK)
+                for each in zip(call.txn_ids, call.entry_ids, strict=True)
+            ]
+            assert BookieCodec(FRAME_BYTES_MAX).encode(call, Status.OK) == b"".join(singly)
 
 
 def test_recovery_adds_become_one_run_and_others_keep_their_place() -> None:
