@@ -1,11 +1,12 @@
 """Reads good copies of the entries of one stripe: batches from one source each, and single reads where that fails.
 
 Only single reads decide that a copy is bad or an entry lost, because they ask every source and wait for those that do
-not answer.
+not answer. Bookies outside of the ensemble are asked last: earlier members may still have the entries.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -21,6 +22,7 @@ from bkctl.runtime.replication.copy.window import Lease
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, stripe_count
 from bkctl.runtime.replication.judge.ledger_result import SourceDefect
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 BATCH_ENTRIES = 256
 """A batch to copy ends at this or at ``BATCH_BYTES``: more entries than where several copies are compared."""
@@ -54,6 +56,9 @@ class SourceReader:
         """When it ends a walk, ``after_gap`` is where to go on."""
         self._earlier_copies: dict[str, Copy] = {}
         self._gaps = CopyGaps(tools.ports.bookies, tools.copies, task.credentials)
+        self._holders: list[str] | None = None
+        """Bookies outside of the ensemble that may have entries of the ledger; None while no entry needed them."""
+        self._finding_holders = asyncio.Lock()
 
     @property
     def is_hopeless(self) -> bool:
@@ -102,7 +107,7 @@ class SourceReader:
         stored = [each for each in round_ids if is_in_write_set(each, index, ensemble_size, write_quorum_size)]
         sources = list(dict.fromkeys(source for each in stored for source in self._sources(each)))
         earlier_copies = {bookie_id: copy for bookie_id, copy in self._earlier_copies.items() if bookie_id in sources}
-        gap = await self._gaps.at(rest, sources, earlier_copies, self.run)
+        gap = await self._gaps.at(rest, [*sources, *(self._holders or ())], earlier_copies, self.run)
         if gap.entries.count:
             self._record_gap(gap)
         return EntryRange(gap.entries.last_entry_id + 1, rest.last_entry_id)
@@ -114,7 +119,7 @@ class SourceReader:
             self._give_up_from(entries.first_entry_id)
         count = stripe_count(entries, index, *sizes)
         for copy in gap.copies.values():
-            if copy.state is CopyState.UNREACHABLE:
+            if copy.state is CopyState.UNREACHABLE or copy.bookie_id in self._task.outside:
                 continue
             self._defects.setdefault((copy.bookie_id, copy.state), EntryRangeSet()).add_range(entries, count)
         (self._failed if CopyState.FAILED in states else self.lost).add_range(entries, count)
@@ -142,7 +147,7 @@ class SourceReader:
         good.update(found.good)
         if found.unanswered:
             self._ports.suspects.add(source)
-        await self._read_single(found.bad, good)
+        await self._read_single(dict.fromkeys(found.bad) if source in self._task.outside else found.bad, good)
         return found.unanswered
 
     def _by_source(self, entry_ids: Sequence[int]) -> dict[str, Sequence[int]]:
@@ -160,7 +165,8 @@ class SourceReader:
         return {**groups}
 
     def _first_source(self, entry_id: int) -> str:
-        return next((each for each in self._sources(entry_id) if self._copies.is_responsive(each)), "")
+        sources = [*self._sources(entry_id), *(self._holders or ())]
+        return next((each for each in sources if self._copies.is_responsive(each)), "")
 
     # -- single reads ---------------------------------------------------------------------------------------------
 
@@ -180,7 +186,8 @@ class SourceReader:
         await for_each_leased(each_of(bad.items()), read, self._copies.windows.items, lambda: self.entry_bytes)
 
     async def _read_good_copy(self, entry_id: int, bad: Copy | None) -> Copy | None:
-        """A verified copy from any live member of the write set; None if there is none, which is recorded."""
+        """A verified copy from any live member of the write set, else from another bookie; None if there is none, which
+        is recorded."""
         found = {} if bad is None else {bad.bookie_id: bad}
         sources = [bookie_id for bookie_id in self._sources(entry_id) if bookie_id not in found]
         for bookie_id in sources:
@@ -200,8 +207,21 @@ class SourceReader:
         for copy in found.values():
             if copy.state is CopyState.PRESENT:
                 return copy
+        for bookie_id in await self._find_holders():
+            copy = await self._ask(bookie_id, entry_id)
+            if copy.state is CopyState.PRESENT:
+                return copy
         self._record_failure(entry_id, found)
         return None
+
+    async def _find_holders(self) -> list[str]:
+        """The bookies outside of the ensemble that do not deny the whole ledger."""
+        async with self._finding_holders:
+            if self._holders is None:
+                last = await run_all([self._ask(each, INVALID_ENTRY_ID) for each in self._task.outside])
+                unusable = {CopyState.MISSING, CopyState.UNREACHABLE}
+                self._holders = [copy.bookie_id for copy in last if copy.state not in unusable]
+            return self._holders
 
     async def _ask(self, bookie_id: str, entry_id: int, *, attempts_max: int | None = None) -> Copy:
         with self._activity.waiting(f"source {bookie_id}"):

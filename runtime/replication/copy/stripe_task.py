@@ -30,6 +30,8 @@ class StripeTask(msgspec.Struct, frozen=True):
 
     ``bad``: ``target`` is the present member at ``index``, and only these entries, of which it had bad copies, are
     written to it again. ``unreachable`` and ``copied_until`` do not count then.
+
+    ``outside``: live bookies that are not in the ensemble. They are asked only for entries that no member can give.
     """
 
     credentials: LedgerCredentials
@@ -40,6 +42,7 @@ class StripeTask(msgspec.Struct, frozen=True):
     unreachable: frozenset[str]
     copied_until: int = -1
     bad: tuple[EntryRange, ...] = ()
+    outside: tuple[str, ...] = ()
 
     @property
     def entries(self) -> int:

@@ -1,15 +1,17 @@
 """Proves that a ledger cannot be moved away from lost bookies, or closed, because they alone may have entries of it.
 
 The operator names the bookies that are lost; none of them may be registered. The proof asks every other bookie that
-should have the entries. For closed segments only "no such entry" and "no such ledger" count: a bookie that is not
-registered, does not answer, or answers with an error or a damaged copy proves nothing. The proof fences only when
-asked to, and never writes. ``search_entries``, for deleting an unclosed ledger, checks all bookies for any entry.
+should have the entries, and for closed segments every registered bookie, because earlier members may still have them.
+There only "no such entry" and "no such ledger" count: a bookie that is not registered, does not answer, or answers
+with an error or a damaged copy proves nothing. The proof fences only when asked to, and never writes.
+``search_entries``, for deleting an unclosed ledger, checks all bookies for any entry.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -17,9 +19,10 @@ from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, credentia
 from bkctl.runtime.client.recovery import blocking_members
 from bkctl.runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
-from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.ledger.write_set import is_in_write_set, write_set
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.pipeline import each_of
+from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.reader import CopyReader, entry_bytes_estimate
 from bkctl.runtime.replication.copy.tasks import for_each_leased
@@ -33,7 +36,11 @@ _CLOSABLE = "it can be closed, so it can be moved"
 
 
 class _SearchEndError(Exception):
-    """An entry is lost, so the fragment cannot be moved (True); or it is enough without a proof (False)."""
+    """The result is known: None if it is proven, otherwise why not."""
+
+    def __init__(self, reason: str | None) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 def why_not_given_up(metadata: LedgerMetadata, lost: Collection[str], live: Collection[str]) -> str | None:
@@ -88,7 +95,8 @@ class LossProof:
         """None if each fragment that references one of the ``dead`` bookies is proven lost; otherwise why not.
 
         A fragment of one of them is lost if, for one of its entries, all members of the write set that are not dead
-        report "no such entry". For an open last segment see ``why_end_not_lost``. LedgerNotFoundError,
+        report "no such entry", and no registered bookie outside of the ensemble has, or may have, an entry of which no
+        member has a good copy. For an open last segment see ``why_end_not_lost``. LedgerNotFoundError,
         MetadataFormatError, MetadataUnavailableError.
         """
         stored = await self._ports.ledgers.read(ledger_id)
@@ -98,51 +106,133 @@ class LossProof:
                 if fragment.is_open:
                     reason = await why_end_not_lost(self._ports, self._registration, ledger_id, stored.value, dead)
                 else:
-                    reason = await self._why_closed_not_lost(ledger_id, stored.value, fragment, dead, live)
+                    reader = CopyReader(self._ports, self._config, live.__contains__)
+                    segment = _ClosedSegment(self._ports, self._config, reader, ledger_id, stored.value, fragment, dead)
+                    outside = sorted(live.difference(fragment.ensemble))
+                    reason = await segment.why_not_lost() or await segment.why_outside(outside, bookie_id)
                 if reason is not None:
                     return reason
         if (await self._ports.ledgers.read(ledger_id)).version != stored.version:
             return "its metadata was changed during the check"
         return None
 
-    async def _why_closed_not_lost(
+
+class _ClosedSegment:
+    """The entries that dead bookies should have of a segment that takes no more of them."""
+
+    def __init__(
         self,
+        ports: ClientPorts,
+        config: ReplicationConfig,
+        reader: CopyReader,
         ledger_id: int,
         metadata: LedgerMetadata,
         fragment: Fragment,
         dead: Collection[str],
-        live: frozenset[str],
-    ) -> str | None:
-        reader = CopyReader(self._ports, self._config, live.__contains__)
-        credentials = credentials_of(ledger_id, metadata)
-        sizes = (metadata.ensemble_size, metadata.write_quorum_size)
+    ) -> None:
+        self._ports = ports
+        self._config = config
+        self._reader = reader
+        self._credentials = credentials_of(ledger_id, metadata)
+        self._fragment = fragment
+        self._dead = dead
+        self._sizes = (metadata.ensemble_size, metadata.write_quorum_size)
+        self._entry_bytes = entry_bytes_estimate(metadata)
+
+    async def why_not_lost(self) -> str | None:
+        """None if, for one of the entries, all members that are not dead report "no such entry"; otherwise why not."""
         first_unproven: dict[int, str] = {}
         unproven_count = 0
 
         async def check(entry_id: int, lease: Lease) -> None:
             nonlocal unproven_count
-            members = dict.fromkeys(fragment.ensemble[index] for index in write_set(entry_id, *sizes))
-            copies = await reader.read_all([member for member in members if member not in dead], credentials, entry_id)
+            copies = await self._read_members(entry_id)
             lease.resize(sum(len(copy.body) for copy in copies))
             good = next((copy for copy in copies if copy.state is CopyState.PRESENT), None)
             unproven = good or next((copy for copy in copies if copy.state is not CopyState.MISSING), None)
             if unproven is None:
-                raise _SearchEndError(True)
+                raise _SearchEndError(None)
             if entry_id < min(first_unproven, default=entry_id + 1):
                 first_unproven.clear()
-                first_unproven[entry_id] = _sentence(entry_id, unproven)
+                first_unproven[entry_id] = f"bookie {unproven.bookie_id} {_may_have(unproven, entry_id)}"
             unproven_count += good is None
             if unproven_count >= self._config.barren_entries_max:
-                raise _SearchEndError(False)
+                raise _SearchEndError(next(iter(first_unproven.values())))
 
         try:
-            entry_bytes = entry_bytes_estimate(metadata) * metadata.write_quorum_size
-            entry_ids = each_of(_stored_entries(fragment, sizes))
-            await for_each_leased(entry_ids, check, reader.windows.items, lambda: entry_bytes)
+            await self._for_each(_stored_entries(self._fragment, self._sizes), check)
         except _SearchEndError as end:
-            if end.args[0]:
-                return None
+            return end.reason
         return next(iter(first_unproven.values()), "its segment has no entry on this bookie, so it can be moved")
+
+    async def why_outside(self, bookie_ids: Sequence[str], dead: str) -> str | None:
+        """None if no bookie outside of the ensemble has an entry of which no member has a good copy; otherwise why not.
+
+        A recovery of the ``dead`` bookie copies such entries.
+        """
+        reasons = await asyncio.gather(*(self._why_may_be_on(each, dead) for each in bookie_ids))
+        return next((each for each in reasons if each is not None), None)
+
+    async def _why_may_be_on(self, bookie_id: str, dead: str) -> str | None:
+        """Reads the entries that the bookie lists; if it gives no list, all, up to the limit of the configuration."""
+        last = await self._reader.read(bookie_id, self._credentials, INVALID_ENTRY_ID)
+        if last.state is CopyState.MISSING:
+            return None
+        name = f"bookie {bookie_id}, outside of the ensemble,"
+        if last.state is CopyState.UNREACHABLE:
+            return f"{name} may have entries: {last.reason}"
+        listed = None if last.state is CopyState.FAILED else await self._list(bookie_id)
+        denied = 0
+
+        async def check(entry_id: int, lease: Lease) -> None:
+            nonlocal denied
+            members = await self._read_members(entry_id)
+            lease.resize(sum(len(copy.body) for copy in members))
+            if any(copy.state is CopyState.PRESENT for copy in members):
+                return
+            copy = await self._reader.read(bookie_id, self._credentials, entry_id)
+            if copy.state is not CopyState.MISSING:
+                copies = f"; bkctl recover failed-bookie {dead} --ledger {self._credentials.ledger_id} copies it"
+                is_good = copy.state is CopyState.PRESENT
+                raise _SearchEndError(f"{name} {_may_have(copy, entry_id)}{copies if is_good else ''}")
+            denied += 1
+            if denied >= self._config.barren_entries_max:
+                raise _SearchEndError(f"{name} may have others than the {denied:,} entries that it was asked for")
+
+        try:
+            await self._for_each(self._entries_of(listed), check)
+        except _SearchEndError as end:
+            return end.reason
+        return None
+
+    async def _read_members(self, entry_id: int) -> list[Copy]:
+        members = dict.fromkeys(self._fragment.ensemble[index] for index in write_set(entry_id, *self._sizes))
+        asked = [member for member in members if member not in self._dead]
+        return await self._reader.read_all(asked, self._credentials, entry_id)
+
+    async def _list(self, bookie_id: str) -> EntryList | None:
+        try:
+            return await self._ports.bookies.list_entries(bookie_id, self._credentials.ledger_id)
+        except BookieError:
+            return None
+
+    def _entries_of(self, listed: EntryList | None) -> Iterator[int]:
+        """Those that the dead bookies should have, of a list; all without one."""
+        if listed is None:
+            yield from _stored_entries(self._fragment, self._sizes)
+            return
+        entries = self._fragment.entries
+        entry_id = listed.first_from(entries.first_entry_id)
+        while entry_id is not None and entry_id <= entries.last_entry_id:
+            if any(is_in_write_set(entry_id, index, *self._sizes) for index in self._fragment.bookie_indexes):
+                yield entry_id
+            entry_id = listed.first_from(entry_id + 1)
+
+    async def _for_each(
+        self, entry_ids: Iterator[int], check: Callable[[int, Lease], Coroutine[Any, Any, None]]
+    ) -> None:
+        entry_bytes = self._entry_bytes * self._sizes[1]
+        await for_each_leased(each_of(entry_ids), check, self._reader.windows.items, lambda: entry_bytes)
 
 
 async def last_entry_on(
@@ -166,10 +256,10 @@ def _stored_entries(fragment: Fragment, sizes: tuple[int, int]) -> Iterator[int]
         yield from stripe(fragment.entries, index, *sizes)
 
 
-def _sentence(entry_id: int, copy: Copy) -> str:
+def _may_have(copy: Copy, entry_id: int) -> str:
     if copy.state is CopyState.PRESENT:
-        return f"bookie {copy.bookie_id} has a good copy of entry {entry_id}"
-    return f"bookie {copy.bookie_id} may have entry {entry_id}: {copy.reason}"
+        return f"has a good copy of entry {entry_id}"
+    return f"may have entry {entry_id}: {copy.reason}"
 
 
 def listed_reasons(reasons: Sequence[tuple[int, str]]) -> str:

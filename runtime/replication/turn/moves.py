@@ -133,7 +133,17 @@ async def _copy(
         target = found.bookies[0]
         credentials = credentials_of(turn.task.ledger_id, metadata)
         copied_until = begun.last_entry_id if begun is not None and begun.target == target else -1
-        stripe_task = StripeTask(credentials, metadata, fragment, index, target, turn.task.unreachable, copied_until)
+        live = (await turn.tools.live_bookies.refresh()).live
+        stripe_task = StripeTask(
+            credentials,
+            metadata,
+            fragment,
+            index,
+            target,
+            turn.task.unreachable,
+            copied_until,
+            outside=tuple(sorted(live.difference(fragment.ensemble, turn.task.unreachable))),
+        )
         try:
             since = await turn.tools.live_bookies.member_since(target)
             if since is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -179,6 +180,48 @@ async def test_t13_a_ledger_of_one_copy_is_reported_whole(fleet: Fleet) -> None:
 
     assert [(failure.ledger_id, failure.entries) for failure in report.failures] == [(ledger_id, (EntryRange(0, 99),))]
     assert fleet.adds() == 0
+
+
+def keep_outside(fleet: Fleet, bookie_id: str, ledger_id: int, entry_ids: Iterable[int]) -> None:
+    """An earlier member that still has entries, as after a drain that was undone."""
+    for entry_id in entry_ids:
+        fleet.fakes.put(fleet.bookies[bookie_id], ledger_id, entry_id, lac=entry_id - 1)
+
+
+@pytest.mark.parametrize("loss", ["down", "empty", "one entry"])
+async def test_entries_that_only_a_bookie_outside_of_the_ensemble_has_are_copied_from_it(
+    fleet: Fleet, loss: str
+) -> None:
+    await fleet.start("b2", "b3", "b4")
+    sample = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=199, length=length_of(200))
+    ledger_id = await fleet.store(sample, holes=[] if loss == "one entry" else ["b2"])
+    keep_outside(fleet, "b4", ledger_id, [150] if loss == "one entry" else range(200))
+    if loss == "one entry":
+        del fleet.bookies["b2"].ledgers[ledger_id].entries[150]
+    elif loss == "down":
+        await fleet.fakes.withdraw("b2")
+
+    report = await fleet.recover("b1")
+
+    assert report.ledgers_repaired == 1
+    assert {each.bookie_id for each in report.defects} <= {"b2"}
+    target = (await fleet.read(ledger_id)).value.last_segment.ensemble[0]
+    assert target in {"b3", "b4"}
+    assert sorted(bodies(fleet, target, ledger_id)) == [*range(200)]
+
+
+async def test_a_stripe_of_which_a_bookie_outside_of_the_ensemble_has_only_a_part_stays(fleet: Fleet) -> None:
+    await fleet.start("b2", "b3", "b4")
+    sample = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=999, length=length_of(1000))
+    ledger_id = await fleet.store(sample, holes=["b2"])
+    keep_outside(fleet, "b4", ledger_id, range(300, 400))
+
+    report = await fleet.recover("b1")
+
+    (failure,) = report.failures
+    assert (failure.reason, failure.entries) == (FailureReason.LOST, (EntryRange(0, 299), EntryRange(400, 999)))
+    assert {each.bookie_id for each in report.defects} == {"b2"}
+    assert segments((await fleet.read(ledger_id)).value) == {0: ("b1", "b2")}
 
 
 async def test_t14_a_ledger_deleted_before_its_turn_is_no_error(fleet: Fleet) -> None:

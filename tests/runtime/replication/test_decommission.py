@@ -246,6 +246,55 @@ async def test_a_proven_loss_that_is_accepted_keeps_no_cookie_and_changes_no_led
     assert (again.is_complete, again.accepted) == (True, (ids[1],))
 
 
+def keep_outside(fleet: Fleet, ledger_id: int, bookie_id: str, *entry_ids: int) -> None:
+    """An earlier member that still has entries, as after a drain that was undone."""
+    for entry_id in entry_ids:
+        fleet.fakes.put(fleet.bookies[bookie_id], ledger_id, entry_id, lac=entry_id - 1)
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("all", "bookie b4, .* has a good copy of entry 0; bkctl recover failed-bookie b1 --ledger {} copies it"),
+        ("the last", "bookie b4, outside of the ensemble, has a good copy of entry 4; bkctl recover "),
+        ("damaged", "bookie b4, outside of the ensemble, may have entry 3: "),
+        ("silent", "bookie b4, outside of the ensemble, may have entries: "),
+        ("failing", "bookie b4, outside of the ensemble, may have entry 0: it answered: "),
+    ],
+)
+async def test_a_loss_is_not_proven_while_a_bookie_outside_of_the_ensemble_may_have_the_entries(
+    fleet: Fleet, stepped: SteppedFleet, what: str, reason: str
+) -> None:
+    fleet = stepped if what == "silent" else fleet
+    await fleet.start("b2", "b3", "b4")
+    await fleet.add_cookie("b1")
+    lost = await fleet.store(two_copies(), holes=["b2"])
+    kept = {"all": range(5), "the last": [4], "damaged": [3]}
+    keep_outside(fleet, lost, "b4", *kept.get(what, []))
+    if what == "damaged":
+        fleet.bookies["b4"].damage(lost, 3)
+    elif what == "silent":
+        fleet.bookies["b4"].hang("read")
+    elif what == "failing":
+        fleet.bookies["b4"].refuse("read", Status.IO_ERROR)
+
+    planning = fleet.decommission().plan(["b1"], accepted_losses=[lost])
+    with pytest.raises(RefusedError, match=f"nothing was changed: .*ledger {lost}: {reason.format(lost)}"):
+        await (stepped.finish(planning) if what == "silent" else planning)
+
+
+async def test_a_bookie_outside_of_the_ensemble_that_has_only_entries_that_are_not_lost_proves_nothing_against_a_loss(
+    fleet: Fleet,
+) -> None:
+    await fleet.start("b2", "b3", "b4")
+    sample = ledger({0: ["b2", "b4"], 5: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=length_of(10))
+    lost = await fleet.store(sample)
+    del fleet.bookies["b2"].ledgers[lost].entries[7]
+    keep_outside(fleet, lost, "b4", 6)
+
+    assert (await accept(fleet, "b1", lost)).accepted == (lost,)
+
+
 async def test_a_ledger_of_one_copy_is_proven_lost(fleet: Fleet) -> None:
     await fleet.start("b2", "b3")
     ledger_id = await fleet.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=4, length=length_of(5)))
