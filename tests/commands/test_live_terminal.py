@@ -183,6 +183,18 @@ def test_a_lost_zookeeper_is_shown_below_the_bar(dev_cluster: DevCluster) -> Non
         assert not FRAME.search(text), text
 
 
+def test_a_shorter_look_leaves_nothing_of_the_longer_one(dev_cluster: DevCluster) -> None:
+    with Terminal(80, 40, BKCTL_METADATA_URI=dev_cluster.metadata_uri) as terminal:
+        terminal.bkctl("status", "--watch", "--interval", "300ms")
+        terminal.wait_for("answers in")
+        kill_and_wait(dev_cluster.zookeeper_pid)
+        seen = terminal.wait_for("does not answer")
+        below = [line.rstrip() for line in seen.partition("does not answer")[2].splitlines()]
+        assert below[:3] == ["", "", "Findings"], "the line above the findings is blank"
+        terminal.press("C-c")
+        terminal.wait_for_prompt()
+
+
 @pytest.mark.parametrize("columns", [40, 80, 160])
 def test_each_look_of_a_watch_replaces_the_one_before(damaged: tuple[Cluster, str], columns: int) -> None:
     cluster, dead = damaged
