@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is no
 
 LEDGERS = 60
 FRAME = re.compile(r"elapsed \d|━")
-COMMAND = re.compile(r"(COMMAND )? *bkctl ")
+COMMAND = re.compile(r"([A-Z]+ )? *bkctl ")
 """A line with a command is not wrapped, so that it can be pasted."""
 
 
@@ -83,6 +83,9 @@ def test_a_bar_survives_resizes_and_leaves_nothing_after_ctrl_c(damaged: tuple[C
         assert not FRAME.search(text), text
         assert "error: interrupted" in text
         assert terminal.is_cursor_shown
+        resume = re.search(r"to continue:\s(bkctl recover .*)", text)
+        assert resume is not None, text
+        assert re.fullmatch(rf"bkctl recover {dead} --yes --resume /\S+\.sqlite", resume[1].rstrip()), text
 
 
 @pytest.mark.parametrize("columns", [40, 160])
@@ -119,7 +122,7 @@ def test_log_lines_and_warnings_go_above_the_bar(damaged: tuple[Cluster, str], c
         terminal.press("C-c")
         text = terminal.wait_for_prompt()
         assert not FRAME.search(text), text
-        for warning in ("warning: stopped before", "warning: to continue: bkctl recover", "error: interrupted"):
+        for warning in ("warning: stopped before", "warning: to continue:", "error: interrupted"):
             assert f"\n{warning}" in text, "each message has a line of its own"
         for line in re.findall(r".* DEBUG .*", text.replace("^C", "")):  # the echo of the key
             assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} DEBUG ", line), line
