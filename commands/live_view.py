@@ -114,7 +114,7 @@ class LiveView:
                 start = "\r"
                 if self._is_screen:
                     start = _HOME if self._drawn is not None else _ENTER_SCREEN + _HOME
-                text = "\n".join(line if _width_of(line) % size.columns == 0 else line + _ERASE_REST for line in lines)
+                text = "\n".join(line if _fills_its_rows(line, size) else line + _ERASE_REST for line in lines)
                 self._put(f"{start}{_HIDE_CURSOR}{text}{_ERASE_BELOW}\r" + (f"\x1b[{up}A" if up else ""))
                 self._drawn = lines, size
 
@@ -167,6 +167,12 @@ def _width_of(line: str) -> int:
     from rich.cells import cell_len  # most invocations draw nothing
 
     return cell_len(_ESCAPE.sub("", line))
+
+
+def _fills_its_rows(line: str, size: os.terminal_size) -> bool:
+    """Whether the cursor stays on the last character, which erasing the rest would take."""
+    width = _width_of(line)
+    return width > 0 and width % size.columns == 0
 
 
 def _rows(line: str, size: os.terminal_size) -> int:

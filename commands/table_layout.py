@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -17,8 +17,17 @@ _PROSE_WIDTH_MIN = 24
 _WRAPPED_WIDTH_MIN = 20
 """Text is not wrapped where there is less room for it."""
 
-_BREAK_AFTER = re.compile(r"(?<=[ ,])")
-_COMMAND_AT_END = re.compile(r"(?<=with: )bkctl .+")
+_BREAK = re.compile(r"[ ,]")
+_VALUE = r"(?:'[^']*'|[^\s']+)"
+_OPTION = rf" --?[a-z][\w-]*(?:[= ]{_VALUE})?"
+_ARGUMENT = rf"(?:{_OPTION}| '[^']*'| [^\s']*[A-Z\d/:={{}}][^\s']*)"
+_UNBROKEN = re.compile(
+    r"(?<=: )bkctl .+?(?=; |$)"
+    rf"|\bbkctl(?:{_OPTION})*(?: [a-z][a-z-]*(?![\w:/.=])){{0,3}}{_ARGUMENT}*"
+    r"|(?<![^\s(])/\S+|'/[^']+'"
+)
+"""Commands and paths. After a colon a command goes on to the next part of the sentence; elsewhere it has up to three
+words, then options and what is no plain word."""
 
 
 class Layout(NamedTuple):
@@ -104,7 +113,7 @@ def _prose_widths(layout: Layout, rows: Sequence[Row], width: int, *, has_header
 
 
 def _longest_word(text: str) -> int:
-    return max(len(word.rstrip()) for word in _BREAK_AFTER.split(text))
+    return max((len(part.rstrip()) for part in _parts(text)), default=0)
 
 
 def _is_blank(column: Column, rows: Sequence[Row]) -> bool:
@@ -149,16 +158,22 @@ def labeled(fields: Sequence[tuple[str, str]], width: int | None, unbroken: Coll
 def wrapped(text: str, width: int | None) -> list[str]:
     """The text in lines of at most ``width`` characters, broken at spaces and after commas alone.
 
-    A command that the text ends with, after "with:", is not broken, however long it is: a shell would run its lines.
+    Commands and paths are not broken, however long they are: a shell would run the lines of a pasted command, and the
+    terminal breaks it without a new line.
     """
     if width is None or width < _WRAPPED_WIDTH_MIN or len(text) <= width:
         return [text]
     lines, line = [], ""
-    command = _COMMAND_AT_END.search(text)
-    end = len(text) if command is None else command.start()
-    for part in filter(None, [*_BREAK_AFTER.split(text[:end]), text[end:]]):
+    for part in _parts(text):
         if line and len(line) + len(part.rstrip()) > width:
             lines.append(line.rstrip())
             line = ""
         line += part
     return [*lines, line.rstrip()]
+
+
+def _parts(text: str) -> list[str]:
+    """The text in parts that are never broken."""
+    inside = {place for found in _UNBROKEN.finditer(text) for place in range(found.start() + 1, found.end())}
+    ends = [found.end() for found in _BREAK.finditer(text) if found.end() not in inside]
+    return [text[begin:end] for begin, end in pairwise([0, *ends, len(text)]) if begin < end]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is no
 
 LEDGERS = 60
 FRAME = re.compile(r"elapsed \d|━")
-COMMAND = re.compile(r"(COMMAND )? *bkctl ")
+COMMAND = re.compile(r"([A-Z]+ )? *bkctl ")
 """A line with a command is not wrapped, so that it can be pasted."""
 
 
@@ -83,6 +83,9 @@ def test_a_bar_survives_resizes_and_leaves_nothing_after_ctrl_c(damaged: tuple[C
         assert not FRAME.search(text), text
         assert "error: interrupted" in text
         assert terminal.is_cursor_shown
+        resume = re.search(r"to continue:\s(bkctl recover .*)", text)
+        assert resume is not None, text
+        assert re.fullmatch(rf"bkctl recover {dead} --yes --resume /\S+\.sqlite", resume[1].rstrip()), text
 
 
 @pytest.mark.parametrize("columns", [40, 160])
@@ -119,7 +122,7 @@ def test_log_lines_and_warnings_go_above_the_bar(damaged: tuple[Cluster, str], c
         terminal.press("C-c")
         text = terminal.wait_for_prompt()
         assert not FRAME.search(text), text
-        for warning in ("warning: stopped before", "warning: to continue: bkctl recover", "error: interrupted"):
+        for warning in ("warning: stopped before", "warning: to continue:", "error: interrupted"):
             assert f"\n{warning}" in text, "each message has a line of its own"
         for line in re.findall(r".* DEBUG .*", text.replace("^C", "")):  # the echo of the key
             assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} DEBUG ", line), line
@@ -181,6 +184,18 @@ def test_a_lost_zookeeper_is_shown_below_the_bar(dev_cluster: DevCluster) -> Non
         text = terminal.wait_for_prompt()
         assert "waiting for ZooKeeper" not in text
         assert not FRAME.search(text), text
+
+
+def test_a_shorter_look_leaves_nothing_of_the_longer_one(dev_cluster: DevCluster) -> None:
+    with Terminal(80, 40, BKCTL_METADATA_URI=dev_cluster.metadata_uri) as terminal:
+        terminal.bkctl("status", "--watch", "--interval", "300ms")
+        terminal.wait_for("answers in")
+        kill_and_wait(dev_cluster.zookeeper_pid)
+        seen = terminal.wait_for("does not answer")
+        below = [line.rstrip() for line in seen.partition("does not answer")[2].splitlines()]
+        assert below[:3] == ["", "", "Findings"], "the line above the findings is blank"
+        terminal.press("C-c")
+        terminal.wait_for_prompt()
 
 
 @pytest.mark.parametrize("columns", [40, 80, 160])

@@ -156,10 +156,31 @@ def test_a_command_stays_on_one_line_so_that_it_can_be_pasted() -> None:
         "bkctl bookie undrain b1:3181 makes it",
         "writable: nothing else",
     ]
+    assert wrapped(f"to continue: {command}", 40) == ["to continue:", command]
     shown = screen(40)
     rows = [{"id": "1", "finding": "all is " + "not " * 12 + "well", "command": command}]
     shown.console.rows(Table("Things", Column("id", "ID"), Column("finding", "FINDING"), Column("command", "DO")), rows)
     assert f"DO       {command}" in shown.out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(
+    "unbroken",
+    [
+        "bkctl recover failed-bookie b1:3181 --resume '/a b/job.sqlite' --yes",
+        "bkctl --context prod bookie drain b1:3181",
+        "bkctl autorecovery maintenance end b1:3181 --accept-risk",
+        "bkctl ledger close 5 6 7",
+        "/var/lib/a,b/job.sqlite",
+        "'/var/lib/a b/job.sqlite'",
+    ],
+)
+def test_messages_break_no_command_and_no_path(unbroken: str) -> None:
+    for before in range(1, 40):
+        text = f"{'x' * before} and y, then ({unbroken}) or {unbroken} moves them to others, one by one"
+        for width in (40, 80):
+            lines = wrapped(text, width)
+            assert " ".join(lines).count(unbroken) == 2 == sum(line.count(unbroken) for line in lines), lines
+            assert all(len(line) <= width or unbroken in line for line in lines), lines
 
 
 def screen(width: int, output: OutputForm = OutputForm.TABLE, **settings: object) -> Screen:
