@@ -8,9 +8,9 @@ Arrow is imported until it is needed: they take half a second.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
@@ -23,6 +23,7 @@ from bkctl.runtime.replication.cluster_audit.inventory import InventoryTotals, I
 from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.cluster_audit.totals import AuditTotals
+from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.spark_reports.counting import count_ledgers
 from bkctl.spark_reports.deployment import SparkDeployment, is_growing
 from bkctl.spark_reports.errors import SparkReportError
@@ -34,15 +35,20 @@ from bkctl.spark_reports.output import BAD_COPIES_FILE, finish_write_sets, new_r
 from bkctl.spark_reports.secrets import Secrets, take_bookie_secrets, take_secrets
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
     from bkctl.runtime.replication.survey.inventory import InventoryJob
+    from bkctl.spark_reports.write_set_source import LedgersPartition, SourceSettings
 
 
 _GROWING_PARTS = 64
 """Parts of a job on a cluster that gives more executors while tasks wait. All may run at once."""
 _LEDGERS_PER_PART = 100_000
 """A part takes seconds: so much is read again when an executor is lost, and progress is shown after each."""
+_LEDGERS_PER_PART_MIN = 5000
+"""Fewer take less time than the start of one more Python process."""
+_PARTS_AT_ONCE = 16
+"""So many totals the driver can hold at once."""
 
 
 async def audit_plainly(
@@ -68,8 +74,8 @@ async def audit_plainly(
         return _finish(totals, facts, out_directory, held)
 
 
-Prepare: TypeAlias = "Callable[[SparkSession], AbstractContextManager[tuple[ClusterFile | None, AuditFacts]]]"
-"""Finds what is to be audited, with a session that can fetch files: a cluster in a file, or None: that in ZooKeeper."""
+Prepare: TypeAlias = "Callable[[SparkContext], AbstractContextManager[tuple[ClusterFile | None, AuditFacts]]]"
+"""Finds what is to be audited, with a Spark that can fetch files: a cluster in a file, or None: that in ZooKeeper."""
 
 
 def audit_with_spark(
@@ -94,18 +100,18 @@ def audit_with_spark(
     ConfigurationError when SPARK_HOME is wrong; RefusedError when ``out_directory`` is not empty; SparkReportError when
     Spark does not start or a task fails. What Spark itself reported is then logged, for debugging.
     """
-    from bkctl.spark_reports.session import spark_session  # noqa: PLC0415
+    from bkctl.spark_reports.session import spark_context  # noqa: PLC0415
 
     with (
         new_report(out_directory),
-        spark_session(deployment, on_starting=on_starting, on_waiting=on_waiting) as session,
-        prepare(session) as (cluster, facts),
+        spark_context(deployment, on_starting=on_starting, on_waiting=on_waiting) as spark,
+        prepare(spark) as (cluster, facts),
     ):
-        return audit_in_session(
-            session,
+        return audit_in_context(
+            spark,
             metadata_uri,
             facts,
-            None if is_growing(session.sparkContext.getConf()) else session.sparkContext.defaultParallelism,
+            None if is_growing(spark.getConf()) else spark.defaultParallelism,
             cluster=cluster,
             zookeeper=zookeeper,
             out_directory=out_directory,
@@ -116,20 +122,20 @@ def audit_with_spark(
         )
 
 
-def _on_executors(session: SparkSession, cluster: ClusterFile | None) -> ClusterFile | None:
+def _on_executors(spark: SparkContext, cluster: ClusterFile | None) -> ClusterFile | None:
     """The file under the name that executors on other machines have it, if there are any."""
     from pyspark import SparkFiles  # noqa: PLC0415
 
-    if cluster is None or session.sparkContext.master.startswith("local"):
+    if cluster is None or spark.master.startswith("local"):
         return cluster
     name = os.path.basename(cluster.path)
     if SparkFiles.get(name) != cluster.path:  # otherwise it was fetched from elsewhere, and all have it
-        fetch_file(session, cluster.path)
+        fetch_file(spark, cluster.path)
     return msgspec.structs.replace(cluster, path=name)
 
 
-def audit_in_session(
-    session: SparkSession,
+def audit_in_context(
+    spark: SparkContext,
     metadata_uri: str | None,
     facts: AuditFacts,
     running_partitions: int | None,
@@ -142,7 +148,7 @@ def audit_in_session(
     ledgers: int | None = None,
     inventory: InventoryJob | None = None,
 ) -> AuditReport:
-    """Audit in a session that exists already, of any master.
+    """Audit with a Spark that runs already, of any master.
 
     SparkReportError; MetadataOutageError, MetadataAuthError or MetadataFormatError if a task failed with it.
     ``running_partitions``: how many tasks run at once, which divides the request budget; None: any number.
@@ -150,82 +156,106 @@ def audit_in_session(
     Reads the ledgers of ``cluster`` if it is given; its findings are looked up in ZooKeeper if there is a metadata URI.
     ``inventory``: executors take it afterwards.
     """
-    from bkctl.spark_reports.write_set_source import AUDIT_NAME, AuditSource, with_secrets  # noqa: PLC0415
+    from bkctl.spark_reports.write_set_source import AuditReader, SourceSettings  # noqa: PLC0415
 
     config, secrets = take_secrets(zookeeper or ZooKeeperConfig(), os.environ)
-    session.dataSource.register(with_secrets(AuditSource, secrets))
-    options = {
-        "metadata_uri": metadata_uri or "",
-        "cluster_file": msgspec.json.encode(_on_executors(session, cluster)).decode(),
-        "zookeeper": msgspec.json.encode(config).decode(),
-        "facts": msgspec.json.encode(facts).decode(),
-        "out_directory": os.path.abspath(out_directory) if out_directory else "",
-    }
-    parts = max(4 * running_partitions if running_partitions else _GROWING_PARTS, (ledgers or 0) // _LEDGERS_PER_PART)
-    options["partitions_max"], options["running_partitions"] = str(parts), str(running_partitions or parts)
-    if outage_max_s is not None:
-        options["outage_max_s"] = str(outage_max_s)
+    parts = _parts_max(running_partitions, ledgers, has_inventory=inventory is not None)
+    settings = SourceSettings(
+        metadata_uri=metadata_uri,
+        zookeeper=config,
+        running_partitions=running_partitions or parts,
+        partitions_max=parts,
+        facts=facts,
+        out_directory=os.path.abspath(out_directory) if out_directory else None,
+        outage_max_s=ReplicationConfig().metadata_outage_max_s if outage_max_s is None else outage_max_s,
+        cluster=_on_executors(spark, cluster),
+    )
     # Java does not say which disk is full.
     purpose = "" if out_directory is None else f" (the report was for {out_directory})"
     totals, held = AuditTotals(), None
     parts_read = 0
-    for part in _parts(session, AUDIT_NAME, options, on_parts, purpose):
+    for part in _parts(spark, AuditReader(settings, secrets), on_parts, purpose):
         totals.merge(msgspec.json.decode(part, type=AuditTotals))
         parts_read += 1
     if inventory is not None:
-        held = inventory.request.way, _take_inventory(session, inventory, secrets, options, on_parts, purpose)
+        held = inventory.request.way, _take_inventory(spark, inventory, secrets, settings, on_parts, purpose)
     if out_directory is not None:
         finish_write_sets(out_directory, parts_read)
     return _finish(totals, facts, out_directory, held)
 
 
+def _parts_max(running_partitions: int | None, ledgers: int | None, *, has_inventory: bool) -> int:
+    """In at most how many parts the ledgers are read. Of an inventory, a few ledgers may have a lot of entries."""
+    parts = 4 * running_partitions if running_partitions else _GROWING_PARTS
+    if ledgers is None or has_inventory:
+        return parts
+    return max(min(parts, 1 + ledgers // _LEDGERS_PER_PART_MIN), ledgers // _LEDGERS_PER_PART)
+
+
 def _take_inventory(
-    session: SparkSession,
+    spark: SparkContext,
     job: InventoryJob,
     secrets: Secrets,
-    options: dict[str, str],
+    settings: SourceSettings,
     on_parts: PartsProgress | None,
     purpose: str,
 ) -> InventoryTotals:
     """Let the executors take an inventory of the ledgers in ZooKeeper."""
-    from bkctl.spark_reports.inventory_source import INVENTORY_NAME, InventorySource  # noqa: PLC0415
-    from bkctl.spark_reports.write_set_source import with_secrets  # noqa: PLC0415
+    from bkctl.spark_reports.inventory_source import InventoryReader  # noqa: PLC0415
 
     security, more = take_bookie_secrets(job.client.security, os.environ)
-    client = msgspec.structs.replace(job.client, security=security)
-    session.dataSource.register(with_secrets(InventorySource, Secrets(secrets | more)))
-    text = msgspec.json.encode(msgspec.structs.replace(job, client=client)).decode()
+    job = msgspec.structs.replace(job, client=msgspec.structs.replace(job.client, security=security))
     totals = InventoryTotals()
-    for part in _parts(session, INVENTORY_NAME, options | {"inventory": text}, on_parts, purpose):
+    for part in _parts(spark, InventoryReader(settings, Secrets(secrets | more), job), on_parts, purpose):
         totals.merge(msgspec.json.decode(part, type=InventoryTotals))
     return totals
 
 
-def _parts(
-    session: SparkSession, source: str, options: dict[str, str], on_parts: PartsProgress | None, purpose: str
-) -> Iterator[bytes]:
-    """The totals of each partition of a source. ``purpose``: what the job was for, in errors."""
+class TotalsReader(Protocol):
+    """What executors do, each for some partitions. It is pickled."""
+
+    name: str
+
+    def partitions(self) -> Sequence[LedgersPartition]:
+        """Planned by the driver."""
+
+    def totals(self, partition: LedgersPartition) -> bytes:
+        """The sums of the ledgers of one, as JSON."""
+
+
+def _parts(spark: SparkContext, reader: TotalsReader, on_parts: PartsProgress | None, purpose: str) -> Iterator[bytes]:
+    """The totals of each partition. ``purpose``: what the job was for, in errors.
+
+    No data frame, which needs a session, and two Python processes to plan it.
+    """
     from py4j.protocol import Py4JError  # noqa: PLC0415
     from pyspark import StorageLevel  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
-    parts_merged = 0
+    partitions, parts_merged = reader.partitions(), 0
     try:
+        found = spark.parallelize(partitions, len(partitions)).map(reader.totals).setName(reader.name)
+        if len(partitions) <= _PARTS_AT_ONCE:
+            with watched_job(spark, on_parts):
+                yield from found.collect()
+            return
         # Kept, so that the totals of one partition after the other come to the driver, which never holds all of them.
-        frame = session.read.format(source).options(**options).load().persist(StorageLevel.MEMORY_AND_DISK)
+        found.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            with watched_job(session.sparkContext, on_parts):
-                parts_read = frame.count()
-            for row in frame.toLocalIterator():
-                yield row["totals"]
+            with watched_job(spark, on_parts):
+                found.count()
+            for part in found.toLocalIterator():
+                yield part
                 parts_merged += 1
         finally:
-            frame.unpersist()
+            found.unpersist()
     except (PySparkException, Py4JError) as error:
         # Py4JError: the JVM failed outside of Python, as on a full disk.
         raise failure_of(str(error), purpose) from error
-    if parts_merged != parts_read:
-        raise SparkReportError(f"the Spark job returned {parts_merged} of {parts_read} parts: run the command again")
+    if parts_merged != len(partitions):
+        raise SparkReportError(
+            f"the Spark job returned {parts_merged} of {len(partitions)} parts: run the command again"
+        )
 
 
 def _finish(

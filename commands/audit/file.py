@@ -35,7 +35,7 @@ from bkctl.spark_reports.private_directory import private_directory
 from bkctl.storage.adapters.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 URI_MARK = "://"
 """In the name of a file that Spark reads, such as hdfs://namenode/snapshot.1."""
@@ -43,12 +43,12 @@ URI_MARK = "://"
 
 @contextmanager
 def open_cluster_file(
-    context: CommandContext, path: str, ledgers_root: str | None, session: SparkSession | None = None
+    context: CommandContext, path: str, ledgers_root: str | None, spark: SparkContext | None = None
 ) -> Iterator[tuple[ClusterFile, AuditFacts]]:
     """The cluster in a snapshot, the newest whole snapshot of a directory, or a backup. Unpacked copies end with the
     block.
 
-    Its root is ``ledgers_root``, else that of the backup, of the metadata URI, or /ledgers. ``session``: for a path
+    Its root is ``ledgers_root``, else that of the backup, of the metadata URI, or /ledgers. ``spark``: for a path
     that Hadoop reads; all executors get the file.
     """
     text = context.settings.metadata_uri
@@ -59,15 +59,15 @@ def open_cluster_file(
         def read(found: SnapshotPath) -> _Survey:
             with ExitStack() as on_error:
                 directory = on_error.enter_context(private_directory())
-                name = os.path.abspath(str(found)) if session is None else str(found)
-                plain = open_plain(fs, name if session is None else fetch_file(session, name), directory, shown=name)
+                name = os.path.abspath(str(found)) if spark is None else str(found)
+                plain = open_plain(fs, name if spark is None else fetch_file(spark, name), directory, shown=name)
                 root = ledgers_root or plain.backup_root or (ROOT_DEFAULT if uri is None else uri.root)
                 with SnapshotFile(fs, plain.path, shown=name) as file:
                     nodes = file.survey(describes_cluster(root, *_rack_nodes(context, root)))
                 at_end.push(on_error.pop_all())
             return _Survey(name, plain, nodes, root)
 
-        source: SnapshotPath = LocalPath(fs, path) if session is None else HadoopPath(session, path)
+        source: SnapshotPath = LocalPath(fs, path) if spark is None else HadoopPath(spark, path)
         try:
             # Outside of the event loop: reading a file must not delay a signal.
             with sigterm_as_error(), context.console.progress("reading"):

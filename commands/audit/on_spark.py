@@ -27,7 +27,7 @@ from bkctl.spark_reports.audit import audit_with_spark
 from bkctl.spark_reports.deployment import choose_deployment
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
     AuditInput = tuple[ClusterFile | None, AuditFacts]
 
@@ -52,12 +52,12 @@ def audit_on_spark(
         known, ledgers_count = at_end.enter_context(_known_input(context, request, source, ledgers_root))
 
         @contextmanager
-        def prepare(session: SparkSession) -> Iterator[AuditInput]:
+        def prepare(spark: SparkContext) -> Iterator[AuditInput]:
             if known is not None:
                 yield known
                 return
             assert source is not None
-            with open_cluster_file(context, source, ledgers_root, session) as found:
+            with open_cluster_file(context, source, ledgers_root, spark) as found:
                 yield found[0], with_request(found[1], request)
 
         deployment = choose_deployment(master, cores, ledgers_count, os.environ)
