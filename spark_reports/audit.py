@@ -45,7 +45,7 @@ _GROWING_PARTS = 64
 """Parts of a job on a cluster that gives more executors while tasks wait. All may run at once."""
 _LEDGERS_PER_PART = 100_000
 """A part takes seconds: so much is read again when an executor is lost, and progress is shown after each."""
-_LEDGERS_PER_PART_MIN = 5000
+_LEDGERS_PER_PART_MIN = 1000
 """Fewer take less time than the start of one more Python process."""
 _PARTS_AT_ONCE = 16
 """So many totals the driver can hold at once."""
