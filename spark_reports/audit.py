@@ -22,6 +22,7 @@ from bkctl.runtime.replication.cluster_audit.inventory import InventoryTotals, I
 from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.cluster_audit.totals import AuditTotals
+from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.spark_reports.counting import Examination, count_ledgers
 from bkctl.spark_reports.deployment import is_growing
 from bkctl.spark_reports.errors import SparkReportError
@@ -33,15 +34,20 @@ from bkctl.spark_reports.output import BAD_COPIES_FILE, finish_write_sets, new_r
 from bkctl.spark_reports.secrets import Secrets, take_bookie_secrets, take_secrets
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
     from bkctl.runtime.replication.survey.inventory import InventoryJob
+    from bkctl.spark_reports.write_set_source import AuditReader, SourceSettings
 
 
 _GROWING_PARTS = 64
 """Parts of a job on a cluster that gives more executors while tasks wait. All may run at once."""
 _LEDGERS_PER_PART = 100_000
 """A part takes seconds: so much is read again when an executor is lost, and progress is shown after each."""
+_LEDGERS_PER_PART_MIN = 1000
+"""Fewer take less time than the start of one more Python process."""
+_PARTS_AT_ONCE = 16
+"""So many totals the driver can hold at once."""
 
 
 async def audit_plainly(
@@ -69,20 +75,20 @@ async def audit_plainly(
         return _finish(totals, facts, out_directory, way, held)
 
 
-def _on_executors(session: SparkSession, cluster: ClusterFile | None) -> ClusterFile | None:
+def _on_executors(spark: SparkContext, cluster: ClusterFile | None) -> ClusterFile | None:
     """The file under the name that executors on other machines have it, if there are any."""
     from pyspark import SparkFiles  # noqa: PLC0415
 
-    if cluster is None or session.sparkContext.master.startswith("local"):
+    if cluster is None or spark.master.startswith("local"):
         return cluster
     name = os.path.basename(cluster.path)
     if SparkFiles.get(name) != cluster.path:  # otherwise it was fetched from elsewhere, and all have it
-        fetch_file(session, cluster.path)
+        fetch_file(spark, cluster.path)
     return msgspec.structs.replace(cluster, path=name)
 
 
-def audit_in_session(
-    session: SparkSession,
+def audit_in_context(
+    spark: SparkContext,
     metadata_uri: str | None,
     facts: AuditFacts,
     running_partitions: int | None = None,
@@ -95,41 +101,38 @@ def audit_in_session(
     ledgers: int | None = None,
     inventory: InventoryJob | None = None,
 ) -> AuditReport:
-    """Audit in a session of any master; the executors read their own ledgers. Blocks for the whole job.
+    """Audit with a Spark of any master; the executors read their own ledgers. Blocks for the whole job.
 
     SparkReportError if a task fails: what Spark itself reported is then logged, for debugging; MetadataOutageError,
     MetadataAuthError or MetadataFormatError if a task failed with it.
-    ``running_partitions``: how many tasks run at once, which divides the request budget; None: as the session says.
+    ``running_partitions``: how many tasks run at once, which divides the request budget; None: as Spark says.
     ``out_directory``: one that ``new_report`` has prepared. ``on_parts``: gets the progress of the job.
     ``outage_max_s``: how long the executors wait for ZooKeeper in the middle; None: as long as the default setting.
     ``ledgers``: about how many there are; the more, the more parts.
     Reads the ledgers of ``cluster`` if it is given; its findings are looked up in ZooKeeper if there is a metadata URI.
     ``inventory``: what executors ask bookies about each ledger.
     """
-    from bkctl.spark_reports.write_set_source import PartTotals  # noqa: PLC0415
+    from bkctl.spark_reports.write_set_source import PartTotals, SourceSettings  # noqa: PLC0415
 
     config, secrets = take_secrets(zookeeper or ZooKeeperConfig(), os.environ)
-    source, options = _registered(session, secrets, inventory)
-    options |= {
-        "metadata_uri": metadata_uri or "",
-        "cluster_file": msgspec.json.encode(_on_executors(session, cluster)).decode(),
-        "zookeeper": msgspec.json.encode(config).decode(),
-        "facts": msgspec.json.encode(facts).decode(),
-        "out_directory": os.path.abspath(out_directory) if out_directory else "",
-    }
-    if running_partitions is None and not is_growing(session.sparkContext.getConf()):
-        running_partitions = session.sparkContext.defaultParallelism
-    parts = max(4 * running_partitions if running_partitions else _GROWING_PARTS, (ledgers or 0) // _LEDGERS_PER_PART)
-    if inventory is not None and inventory.request.turn is not None:
-        parts = running_partitions or _GROWING_PARTS  # those of a second round would have no time left
-    options["partitions_max"], options["running_partitions"] = str(parts), str(running_partitions or parts)
-    if outage_max_s is not None:
-        options["outage_max_s"] = str(outage_max_s)
+    if running_partitions is None and not is_growing(spark.getConf()):
+        running_partitions = spark.defaultParallelism
+    parts = _parts_max(running_partitions, ledgers, inventory)
+    settings = SourceSettings(
+        metadata_uri=metadata_uri,
+        zookeeper=config,
+        running_partitions=running_partitions or parts,
+        partitions_max=parts,
+        facts=facts,
+        out_directory=os.path.abspath(out_directory) if out_directory else None,
+        outage_max_s=ReplicationConfig().metadata_outage_max_s if outage_max_s is None else outage_max_s,
+        cluster=_on_executors(spark, cluster),
+    )
     # Java does not say which disk is full.
     purpose = "" if out_directory is None else f" (the report was for {out_directory})"
     totals, held = AuditTotals(), None if inventory is None else InventoryTotals()
     parts_read = 0
-    for part in _parts(session, source, options, on_parts, purpose):
+    for part in _parts(spark, _reader(settings, secrets, inventory), on_parts, purpose):
         found = msgspec.json.decode(part, type=PartTotals)
         totals.merge(found.judged)
         if held is not None and found.held is not None:
@@ -140,47 +143,64 @@ def audit_in_session(
     return _finish(totals, facts, out_directory, None if inventory is None else inventory.request.way, held)
 
 
-def _registered(session: SparkSession, secrets: Secrets, job: InventoryJob | None) -> tuple[str, dict[str, str]]:
-    """The name of the source that reads the ledgers, and its options for an inventory."""
-    from bkctl.spark_reports.write_set_source import AUDIT_NAME, AuditSource, with_secrets  # noqa: PLC0415
+def _parts_max(running_partitions: int | None, ledgers: int | None, inventory: InventoryJob | None) -> int:
+    """In at most how many parts the ledgers are read."""
+    if inventory is not None and inventory.request.turn is not None:
+        return running_partitions or _GROWING_PARTS  # those of a second round would have no time left
+    parts = 4 * running_partitions if running_partitions else _GROWING_PARTS
+    if ledgers is None:
+        return parts
+    if inventory is None:  # otherwise a few ledgers may have a lot of entries
+        parts = min(parts, 1 + ledgers // _LEDGERS_PER_PART_MIN)
+    return max(parts, ledgers // _LEDGERS_PER_PART)
 
+
+def _reader(settings: SourceSettings, secrets: Secrets, job: InventoryJob | None) -> AuditReader:
+    """What the executors do."""
     if job is None:
-        session.dataSource.register(with_secrets(AuditSource, secrets))
-        return AUDIT_NAME, {}
-    from bkctl.spark_reports.inventory_source import INVENTORY_NAME, InventorySource  # noqa: PLC0415
+        from bkctl.spark_reports.write_set_source import AuditReader  # noqa: PLC0415
+
+        return AuditReader(settings, secrets)
+    from bkctl.spark_reports.inventory_source import InventoryReader  # noqa: PLC0415
 
     security, more = take_bookie_secrets(job.client.security, os.environ)
     client = msgspec.structs.replace(job.client, security=security)
-    session.dataSource.register(with_secrets(InventorySource, Secrets(secrets | more)))
-    text = msgspec.json.encode(msgspec.structs.replace(job, client=client)).decode()
-    return INVENTORY_NAME, {"inventory": text}
+    return InventoryReader(settings, Secrets(secrets | more), msgspec.structs.replace(job, client=client))
 
 
-def _parts(
-    session: SparkSession, source: str, options: dict[str, str], on_parts: PartsProgress | None, purpose: str
-) -> Iterator[bytes]:
-    """The totals of each partition of a source. ``purpose``: what the job was for, in errors."""
+def _parts(spark: SparkContext, reader: AuditReader, on_parts: PartsProgress | None, purpose: str) -> Iterator[bytes]:
+    """The totals of each partition. ``purpose``: what the job was for, in errors.
+
+    No data frame, which needs a session, and two Python processes to plan it.
+    """
     from py4j.protocol import Py4JError  # noqa: PLC0415
     from pyspark import StorageLevel  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
-    parts_merged = 0
+    partitions, parts_merged = reader.partitions(), 0
     try:
+        found = spark.parallelize(partitions, len(partitions)).map(reader.totals).setName(reader.name)
+        if len(partitions) <= _PARTS_AT_ONCE:
+            with watched_job(spark, on_parts):
+                yield from found.collect()
+            return
         # Kept, so that the totals of one partition after the other come to the driver, which never holds all of them.
-        frame = session.read.format(source).options(**options).load().persist(StorageLevel.MEMORY_AND_DISK)
+        found.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            with watched_job(session.sparkContext, on_parts):
-                parts_read = frame.count()
-            for row in frame.toLocalIterator():
-                yield row["totals"]
+            with watched_job(spark, on_parts):
+                found.count()
+            for part in found.toLocalIterator():
+                yield part
                 parts_merged += 1
         finally:
-            frame.unpersist()
+            found.unpersist()
     except (PySparkException, Py4JError) as error:
         # Py4JError: the JVM failed outside of Python, as on a full disk.
         raise failure_of(str(error), purpose) from error
-    if parts_merged != parts_read:
-        raise SparkReportError(f"the Spark job returned {parts_merged} of {parts_read} parts: run the command again")
+    if parts_merged != len(partitions):
+        raise SparkReportError(
+            f"the Spark job returned {parts_merged} of {len(partitions)} parts: run the command again"
+        )
 
 
 def _finish(

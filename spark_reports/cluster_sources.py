@@ -31,7 +31,6 @@ from bkctl.runtime.metadata.snapshot.node_file import SnapshotFile
 from bkctl.spark_reports.rows import schema_of
 from bkctl.spark_reports.write_set_source import (
     ROWS_PER_BATCH,
-    AuditSource,
     LedgersPartition,
     WriteSetReader,
     WriteSetSource,
@@ -61,7 +60,7 @@ MARK_SCHEMA = schema_of(MarkRow)
 
 def register_sources(session: SparkSession) -> None:
     """Register all sources in a session."""
-    for source in (WriteSetSource, AuditSource, BookieSource, MarkSource):
+    for source in (WriteSetSource, BookieSource, MarkSource):
         session.dataSource.register(source)
 
 

@@ -117,21 +117,5 @@ def start_settings(deployment: SparkDeployment, directory: str, log_configuratio
         "spark.driver.host": LOOPBACK,
         "spark.driver.extraJavaOptions": " ".join(java_options),
         "spark.local.dir": directory,
-        "spark.sql.warehouse.dir": os.path.join(directory, "warehouse"),
         "spark.ui.enabled": "false",
-    }
-
-
-def query_settings(deployment: SparkDeployment, running_partitions: int) -> dict[str, str]:
-    """Settings of queries, for all that the user has not set."""
-    is_large = "true" if deployment.is_large else "false"
-    return {
-        # Compiling the code of a query takes longer than a short job runs.
-        "spark.sql.codegen.wholeStage": is_large,
-        "spark.sql.codegen.factoryMode": "FALLBACK" if deployment.is_large else "NO_CODEGEN",
-        "spark.sql.adaptive.enabled": is_large,
-        # A report has few rows after its aggregations: the default of 200 is all start-up cost.
-        "spark.sql.shuffle.partitions": str(2 * running_partitions),
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
     }

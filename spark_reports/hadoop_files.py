@@ -12,15 +12,15 @@ from bkctl.spark_reports.errors import SparkReportError
 from bkctl.spark_reports.failures import reason_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 
-def fetch_file(session: SparkSession, uri: str) -> str:
+def fetch_file(spark: SparkContext, uri: str) -> str:
     """Copy a file to all executors and here; return its path here. SparkReportError."""
     from pyspark import SparkFiles  # noqa: PLC0415
 
     with _errors_about(uri):
-        session.sparkContext.addFile(uri)
+        spark.addFile(uri)
     path: str = SparkFiles.get(os.path.basename(uri))
     return path
 
@@ -31,13 +31,12 @@ class HadoopPath:
     Looked at where it is: a snapshot that is still written would differ when the executors get it.
     """
 
-    def __init__(self, session: SparkSession, uri: str) -> None:
-        self._session = session
+    def __init__(self, spark: SparkContext, uri: str) -> None:
+        self._spark = spark
         self._uri = uri
-        context = session.sparkContext
         with _errors_about(uri):
-            self._path = context._jvm.org.apache.hadoop.fs.Path(uri)  # noqa: SLF001
-            self._file_system = self._path.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
+            self._path = spark._jvm.org.apache.hadoop.fs.Path(uri)  # noqa: SLF001
+            self._file_system = self._path.getFileSystem(spark._jsc.hadoopConfiguration())  # noqa: SLF001
             self._status = self._file_system.getFileStatus(self._path)
 
     def names(self) -> list[str] | None:
@@ -49,7 +48,7 @@ class HadoopPath:
 
     def child(self, name: str) -> HadoopPath:
         """A file in the directory."""
-        return HadoopPath(self._session, f"{self._uri.rstrip('/')}/{name}")
+        return HadoopPath(self._spark, f"{self._uri.rstrip('/')}/{name}")
 
     def ends(self) -> tuple[bytes, bytes]:
         """The first and the last bytes of the file."""

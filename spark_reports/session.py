@@ -1,4 +1,7 @@
-"""A Spark session for one report: on this machine alone, without a web page or noise, or on a cluster."""
+"""Spark for one report: on this machine alone, without a web page or noise, or on a cluster.
+
+A report needs no SQL, so there is a context and no session: a session takes longer to start than all of the rest.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from pyspark.sql import SparkSession
+from pyspark import SparkConf, SparkContext
 
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.new_file import write_whole
-from bkctl.spark_reports.deployment import LOOPBACK, SparkDeployment, is_growing, query_settings, start_settings
+from bkctl.spark_reports.deployment import LOOPBACK, SparkDeployment, is_growing, start_settings
 from bkctl.spark_reports.errors import SparkReportError
 from bkctl.spark_reports.executor_code import code_archive
 from bkctl.spark_reports.private_directory import private_directory
@@ -42,14 +45,14 @@ appender.file.layout.pattern = %d{{yy/MM/dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
 
 
 @contextmanager
-def spark_session(
+def spark_context(
     deployment: SparkDeployment,
     *,
     log_path: str | None = None,
     on_starting: Callable[[], None] = lambda: None,
     on_waiting: Callable[[], None] = lambda: None,
-) -> Iterator[SparkSession]:
-    """A session for one report, stopped at the end. It starts a JVM, which takes some seconds.
+) -> Iterator[SparkContext]:
+    """Spark for one report, stopped at the end. It starts a JVM, which takes some seconds.
 
     ``log_path``: where Spark and its JVM write what they have to say; None: nowhere that stays, but when the report
     fails it is logged for debugging. ``on_starting`` is called just before Spark starts, ``on_waiting`` when a cluster
@@ -59,12 +62,12 @@ def spark_session(
     if deployment.is_submitted:
         on_starting()
         with _temporary_directory() as directory:
-            session = SparkSession.builder.getOrCreate()  # its settings and its log are those of spark-submit
+            context = SparkContext.getOrCreate()  # its settings and its log are those of spark-submit
             try:
-                prepare_session(session, deployment, directory)
-                yield session
+                context.addPyFile(code_archive(directory))
+                yield context
             finally:
-                session.stop()
+                context.stop()
         return
     _check_spark_home()
     _check_user()
@@ -75,37 +78,23 @@ def spark_session(
         log_path = os.path.abspath(log_path or os.path.join(directory, "spark.log"))
         configuration_path = os.path.join(directory, "log4j2.properties")
         write_whole(configuration_path, _LOG_CONFIGURATION.format(log_path=log_path).encode())
-        builder = SparkSession.builder.master(deployment.master_url).appName(_APP_NAME)
-        for name, value in start_settings(deployment, directory, configuration_path).items():
-            builder = builder.config(name, value)
+        settings = start_settings(deployment, directory, configuration_path)
+        chosen = SparkConf().setMaster(deployment.master_url).setAppName(_APP_NAME).setAll(list(settings.items()))
         with _logged_on_failure(log_path):
             with _jvm_messages_in(log_path), _signals_noted() as noted:
                 try:
-                    session = builder.getOrCreate()
+                    context = SparkContext(conf=chosen)
                 except Exception as error:  # the JVM fails in many ways, all foreign
                     raise SparkReportError(f"Spark did not start: {_last_log_lines(log_path) or error}") from error
             try:
                 for number in noted[:1]:
                     signal.raise_signal(number)
                 if not deployment.is_local:
-                    wait_for_executors(session, deployment.master_url, on_waiting)
-                prepare_session(session, deployment, directory)
-                yield session
+                    wait_for_executors(context, deployment.master_url, on_waiting)
+                    context.addPyFile(code_archive(directory))
+                yield context
             finally:
-                session.stop()
-
-
-def prepare_session(session: SparkSession, deployment: SparkDeployment, directory: str) -> None:
-    """Settings of queries that the user has not chosen; the code of bkctl for executors on other machines.
-
-    ``directory`` gets the code, and must stay as long as the session.
-    """
-    chosen = session.sparkContext.getConf()
-    for name, value in query_settings(deployment, session.sparkContext.defaultParallelism).items():
-        if not chosen.contains(name):
-            session.conf.set(name, value)
-    if not deployment.is_local:
-        session.sparkContext.addPyFile(code_archive(directory))
+                context.stop()
 
 
 def _set_variables(deployment: SparkDeployment) -> None:
@@ -131,12 +120,11 @@ def _check_master(deployment: SparkDeployment) -> None:
         raise SparkReportError(f"no Spark master answers at {deployment.master}: check the address and the port")
 
 
-def wait_for_executors(session: SparkSession, master: str, on_waiting: Callable[[], None]) -> None:
+def wait_for_executors(context: SparkContext, master: str, on_waiting: Callable[[], None]) -> None:
     """Wait for the executors that a cluster gives at once. SparkReportError when there is none after some minutes.
 
     The number of their cores decides how the request budget is divided, so it must not grow a moment later.
     """
-    context = session.sparkContext
     if is_growing(context.getConf()):
         return
     begin_s, cores, since_s, is_said = time.monotonic(), 0, time.monotonic(), False

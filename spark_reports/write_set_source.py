@@ -6,8 +6,6 @@
     spark.dataSource.register(WriteSetSource)
     frame = spark.read.format("bookkeeper_write_sets").option("metadata_uri", uri).load()
 
-``bookkeeper_audit``: one row per partition, the totals of its ledgers as JSON (``PartTotals``), to be merged.
-
 A partition is a group of subtrees of the ledger tree. The driver lists the subtrees only. Each executor lists and
 fetches its own ledgers from ZooKeeper, through one session per running partition and with its part of the request
 budget. Of a snapshot file of ZooKeeper, a partition is a group of pieces; all executors read the same file. Readers are
@@ -21,11 +19,11 @@ of them run at once, default 1; ``partitions_max``, default four times that.
 ``path``: instead of ZooKeeper, read a file of those that ``bkctl audit --from`` takes, which every executor has there
 or, if it is no absolute path, under this name by ``SparkContext.addFile``. One task reads a compressed file or a
 backup; others are divided. ``ledgers_root``: the root in it, default that of the backup, of the metadata URI, or
-/ledgers. ``cluster_file``: a ``ClusterFile`` as JSON, instead of ``path``, if the file was surveyed already; the audit
-then looks findings up again if there is a ``metadata_uri``, too.
+/ledgers.
 
-For the audit also ``facts``, an ``AuditFacts`` as JSON, and ``out_directory``: a directory for Parquet files of all
-write sets; empty for none.
+``facts``, an ``AuditFacts`` as JSON: what is known about bookies.
+
+``AuditReader`` is for ``bkctl audit`` itself: executors send totals, which are no rows.
 """
 
 from __future__ import annotations
@@ -34,7 +32,6 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, asynccontextmanager
-from types import UnionType
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -67,7 +64,6 @@ from bkctl.spark_reports.secrets import Secrets
 T = TypeVar("T")
 
 SOURCE_NAME = "bookkeeper_write_sets"
-AUDIT_NAME = "bookkeeper_audit"
 
 ROWS_PER_BATCH = 8192
 
@@ -77,19 +73,20 @@ _CONNECT_MAX_S = 60.0
 
 _NO_FACTS = '{"registrations": {"writable": [], "read_only": []}, "now_ms": 0}'
 
-TOTALS_SCHEMA = pa.schema([("totals", pa.binary())])
-
 
 class SourceSettings(msgspec.Struct, frozen=True):
-    """Options of the source, parsed. Ledgers are in ``cluster``, in the file at ``path``, or in ZooKeeper."""
+    """Options of the source, parsed. Ledgers are in ``cluster``, in the file at ``path``, or in ZooKeeper.
+
+    ``out_directory``: where an audit writes Parquet files of all write sets; None: nowhere.
+    """
 
     metadata_uri: str | None
     zookeeper: ZooKeeperConfig
     running_partitions: int
     partitions_max: int
     facts: AuditFacts
-    out_directory: str | None
     outage_max_s: float
+    out_directory: str | None = None
     cluster: ClusterFile | None = None
     path: str | None = None
     ledgers_root: str | None = None
@@ -113,10 +110,9 @@ class SourceSettings(msgspec.Struct, frozen=True):
 def parse_settings(options: Mapping[str, str]) -> SourceSettings:
     """Options as Spark hands them over; ConfigurationError."""
     uri, path = options.get("metadata_uri") or None, options.get("path") or None
-    cluster = _decoded(options, "cluster_file", "null", ClusterFile | None)
     if uri is not None:
         parse_metadata_uri(uri)
-    elif path is None and cluster is None:
+    elif path is None:
         raise ConfigurationError(f"the data source {SOURCE_NAME} needs the option metadata_uri or path")
     running = _positive(options, "running_partitions", 1)
     return SourceSettings(
@@ -125,15 +121,13 @@ def parse_settings(options: Mapping[str, str]) -> SourceSettings:
         running_partitions=running,
         partitions_max=_positive(options, "partitions_max", 4 * running),
         facts=_decoded(options, "facts", _NO_FACTS, AuditFacts),
-        out_directory=options.get("out_directory") or None,
         outage_max_s=_decoded(options, "outage_max_s", _OUTAGE_MAX_S, float),
-        cluster=cluster,
         path=path,
         ledgers_root=options.get("ledgers_root") or None,
     )
 
 
-def _decoded(options: Mapping[str, str], name: str, default: str, kind: type[T] | UnionType) -> Any:
+def _decoded(options: Mapping[str, str], name: str, default: str, kind: type[T]) -> Any:
     try:
         return msgspec.json.decode(options.get(name, default), type=kind)
     except msgspec.DecodeError as error:
@@ -185,16 +179,6 @@ class WriteSetSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: object) -> WriteSetReader:  # noqa: ARG002  the source has one schema
         """Reader for the executors."""
         return WriteSetReader(self._settings, self._secrets)
-
-
-class AuditSource(WriteSetSource):
-    """``bookkeeper_audit``, see the module docstring."""
-
-    _name, _schema = AUDIT_NAME, TOTALS_SCHEMA
-
-    def reader(self, schema: object) -> AuditReader:  # noqa: ARG002  the source has one schema
-        """Reader for the executors."""
-        return AuditReader(self._settings, self._secrets)
 
 
 def with_secrets(source: type[WriteSetSource], secrets: Secrets) -> type[WriteSetSource]:
@@ -290,7 +274,13 @@ class PartTotals(msgspec.Struct, frozen=True):
 class AuditReader(WriteSetReader):
     """Judges the ledgers on the executors, and sums them up."""
 
-    async def _batches(self, partition: LedgersPartition) -> AsyncGenerator[pa.RecordBatch, None]:
+    name = "bookkeeper_audit"
+
+    def totals(self, partition: LedgersPartition) -> bytes:
+        """``PartTotals`` of the partition as JSON, to be merged."""
+        return msgspec.json.encode(asyncio.run(self._count(partition)))
+
+    async def _count(self, partition: LedgersPartition) -> PartTotals:
         settings = self._settings
         async with self._opened(partition) as (groups, lookup, inventory):
             totals = await count_ledgers(
@@ -301,7 +291,7 @@ class AuditReader(WriteSetReader):
                 lookup=lookup,
                 inventory=inventory,
             )
-        yield pa.RecordBatch.from_pydict({"totals": [msgspec.json.encode(PartTotals(*totals))]}, schema=TOTALS_SCHEMA)
+        return PartTotals(*totals)
 
     @asynccontextmanager
     async def _opened(self, partition: LedgersPartition) -> AsyncIterator[OpenedPart]:

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback, from pyspark's own jars: a master and two workers of one core each.
+"""A standalone Spark cluster on loopback, from pyspark's own jars: a master and workers of one core each.
 
 Its executors run a Python that has the libraries bkctl depends on and not bkctl itself, as on a user's cluster.
 """
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import urllib.request
 import venv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,10 @@ def spark_home() -> str:
 class SparkCluster:
     """Processes that run; ``variables`` are what a driver needs in its environment."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str], hosts: Sequence[str]) -> None:
         self.directory = directory
-        master_port, self._page_port, *self._worker_page_ports = (free_port() for _ in range(4))
+        self._hosts = hosts
+        master_port, self._page_port, *self._worker_page_ports = (free_port() for _ in range(2 + len(hosts)))
         self.url = f"spark://{LOOPBACK}:{master_port}"
         self._master_port = master_port
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -70,13 +71,13 @@ class SparkCluster:
         }
 
     def start(self) -> None:
-        """Until both workers have registered."""
+        """Until all workers have registered."""
         page = ["--webui-port", str(self._page_port)]
         self._spawn("master", _MASTER, "--host", LOOPBACK, "--port", str(self._master_port), *page)
-        for number, port in enumerate(self._worker_page_ports):
+        for number, (host, port) in enumerate(zip(self._hosts, self._worker_page_ports, strict=True)):
             where = [
                 "--host",
-                LOOPBACK,
+                host,
                 "--webui-port",
                 str(port),
                 "--work-dir",
@@ -140,9 +141,11 @@ class SparkCluster:
 
 
 @contextlib.contextmanager
-def spark_cluster(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[SparkCluster]:
-    """A cluster with these settings in its ``spark-defaults.conf``, ended with the block."""
-    cluster = SparkCluster(directory, settings or {})
+def spark_cluster(
+    directory: Path, settings: Mapping[str, str] | None = None, hosts: Sequence[str] = (LOOPBACK, LOOPBACK)
+) -> Iterator[SparkCluster]:
+    """A cluster with these settings in its ``spark-defaults.conf``, ended with the block; a worker on each address."""
+    cluster = SparkCluster(directory, settings or {}, hosts)
     with OrphanKiller() as orphans:
         try:
             cluster.start()

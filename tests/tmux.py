@@ -70,7 +70,6 @@ class Terminal:
         """What can be seen, and what has scrolled out of sight."""
         return self._tmux("capture-pane", "-p", "-J", "-S", "-")
 
-    @property
     def is_cursor_shown(self) -> bool:
         """Whether there is a cursor."""
         return self._tmux("display-message", "-p", "#{cursor_flag}").strip() == "1"

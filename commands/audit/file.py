@@ -35,7 +35,7 @@ from bkctl.spark_reports.newest_file import NewestFile, open_newest
 from bkctl.storage.adapters.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 URI_MARK = "://"
 """In the name of a file that Spark reads, such as hdfs://namenode/snapshot.1."""
@@ -43,24 +43,24 @@ URI_MARK = "://"
 
 @contextmanager
 def open_cluster_file(
-    context: CommandContext, path: str, ledgers_root: str | None, session: SparkSession | None = None
+    context: CommandContext, path: str, ledgers_root: str | None, spark: SparkContext | None = None
 ) -> Iterator[tuple[ClusterFile, AuditFacts]]:
     """The cluster in a snapshot, the newest whole snapshot of a directory, or a backup. Unpacked copies end with the
     block.
 
-    Its root is ``ledgers_root``, else that of the backup, of the metadata URI, or /ledgers. ``session``: for a path
+    Its root is ``ledgers_root``, else that of the backup, of the metadata URI, or /ledgers. ``spark``: for a path
     that Hadoop reads; all executors get the file.
     """
     text = context.settings.metadata_uri
     uri = None if text is None else parse_metadata_uri(text)
-    name = path if session is not None else os.path.abspath(path)
-    source: SnapshotPath = LocalPath(OsFileSystem(), name) if session is None else HadoopPath(session, path)
+    name = path if spark is not None else os.path.abspath(path)
+    source: SnapshotPath = LocalPath(OsFileSystem(), name) if spark is None else HadoopPath(spark, path)
     with ExitStack() as at_end:
         opening = open_newest(
             source,
             uri,
             ledgers_root,
-            here=str if session is None else partial(fetch_file, session),
+            here=str if spark is None else partial(fetch_file, spark),
             racks_path=partial(pulsar_bookies_path, context.settings.client.placement),
             warn=context.console.warn,
         )

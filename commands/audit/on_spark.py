@@ -25,12 +25,12 @@ from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.survey.inventory import InventoryJob, bookies_without_lists
-from bkctl.spark_reports.audit import audit_in_session
+from bkctl.spark_reports.audit import audit_in_context
 from bkctl.spark_reports.deployment import choose_deployment
 from bkctl.spark_reports.output import new_report
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
     AuditInput = tuple[ClusterFile | None, AuditFacts]
 
@@ -54,24 +54,22 @@ def audit_on_spark(
     with ExitStack() as at_end:
         known, ledgers_count = at_end.enter_context(_known_input(context, request, source, ledgers_root))
         deployment = choose_deployment(master, cores, ledgers_count, os.environ)
-        from bkctl.spark_reports.session import spark_session  # noqa: PLC0415  needs PySpark
+        from bkctl.spark_reports.session import spark_context  # noqa: PLC0415  needs PySpark
 
         # Outside of the event loop: the job blocks, and Spark needs the signals.
         with (
             sigterm_as_error(),
             context.console.progress("auditing") as progress,
             new_report(out),
-            spark_session(
+            spark_context(
                 deployment,
                 on_starting=lambda: context.console.say(f"starting Spark {deployment.description}"),
                 on_waiting=lambda: context.console.say(f"waiting for executors of {deployment.master_url}"),
-            ) as session,
+            ) as spark,
         ):
-            cluster, facts = known or at_end.enter_context(
-                _hadoop_input(context, request, source, ledgers_root, session)
-            )
-            return audit_in_session(
-                session,
+            cluster, facts = known or at_end.enter_context(_hadoop_input(context, request, source, ledgers_root, spark))
+            return audit_in_context(
+                spark,
                 context.settings.metadata_uri,
                 facts,
                 cluster=cluster,
@@ -119,11 +117,11 @@ def _hadoop_input(
     request: AuditQuestions,
     source: str | None,
     ledgers_root: str | None,
-    session: SparkSession,
+    spark: SparkContext,
 ) -> Iterator[AuditInput]:
     """A file that only Spark reads, which all executors get."""
     assert source is not None
-    with open_cluster_file(context, source, ledgers_root, session) as (cluster, facts):
+    with open_cluster_file(context, source, ledgers_root, spark) as (cluster, facts):
         yield cluster, with_request(facts, request)
 
 

@@ -72,7 +72,7 @@ def test_a_bar_survives_resizes_and_leaves_nothing_after_ctrl_c(damaged: tuple[C
     cluster, dead = damaged
     with Terminal(columns, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
         recover(terminal, dead)
-        assert not terminal.is_cursor_shown
+        assert not terminal.is_cursor_shown()
         for width in (columns // 2 + 10, 132, columns, 47):
             before = times(terminal.screen())
             terminal.resize(width)
@@ -82,7 +82,7 @@ def test_a_bar_survives_resizes_and_leaves_nothing_after_ctrl_c(damaged: tuple[C
         text = terminal.wait_for_prompt()
         assert not FRAME.search(text), text
         assert "error: interrupted" in text
-        assert terminal.is_cursor_shown
+        assert terminal.is_cursor_shown()
         resume = re.search(r"to continue:\s(bkctl recover .*)", text)
         assert resume is not None, text
         assert re.fullmatch(rf"bkctl recover {dead} --yes --resume /\S+\.sqlite", resume[1].rstrip()), text
@@ -98,11 +98,11 @@ def test_a_suspended_command_leaves_the_shell_a_clean_terminal(damaged: tuple[Cl
             terminal.wait_for("Stopped")
             text = terminal.wait_for_prompt()
             assert not FRAME.search(text), text
-            assert terminal.is_cursor_shown
+            assert terminal.is_cursor_shown()
             terminal.enter("fg")
             terminal.wait(FRAME.search)
             require_one_frame(terminal.text())
-            assert not terminal.is_cursor_shown
+            assert not terminal.is_cursor_shown()
         terminal.press("C-z")
         terminal.wait_for_prompt()
         terminal.enter("bg")
@@ -220,4 +220,4 @@ def test_each_look_of_a_watch_replaces_the_one_before(damaged: tuple[Cluster, st
         assert f"{dead}" in text, "the last look stays, whole"
         assert text.rstrip().splitlines()[-2].endswith("error: interrupted")
         assert text.rstrip().endswith(PROMPT.strip())
-        assert terminal.is_cursor_shown
+        assert terminal.is_cursor_shown()

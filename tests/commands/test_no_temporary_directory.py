@@ -13,7 +13,7 @@ import pytest
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.net.local_socket import listen_unix
 from bkctl.spark_reports.deployment import SparkDeployment
-from bkctl.spark_reports.session import spark_session
+from bkctl.spark_reports.session import spark_context
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def test_the_socket_of_a_long_path(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_temporary_directory")
 def test_spark() -> None:
-    with pytest.raises(ConfigurationError, match="set TMPDIR to a writable one"), spark_session(SparkDeployment()):
+    with pytest.raises(ConfigurationError, match="set TMPDIR to a writable one"), spark_context(SparkDeployment()):
         pass
 
 
@@ -46,6 +46,6 @@ def test_spark_and_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(os, "getuid", lambda: unknown)
     with (
         pytest.raises(ConfigurationError, match=f"user id {unknown} has none in /etc/passwd"),
-        spark_session(SparkDeployment()),
+        spark_context(SparkDeployment()),
     ):
         pass

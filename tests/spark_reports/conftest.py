@@ -19,7 +19,7 @@ from bkctl.runtime.placement.rules import PlacementRules
 from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, Loss
 from bkctl.spark_reports.deployment import SparkDeployment
-from bkctl.spark_reports.session import spark_session
+from bkctl.spark_reports.session import spark_context
 from tests.runtime.replication.samples import demand_of, random_ledger
 
 BOOKIES = [f"bookie-{number}:3181" for number in range(7)]
@@ -38,14 +38,23 @@ FACTS = AuditFacts(
     what_if=(Loss("two", frozenset(BOOKIES[1:3])), Loss("mixed", frozenset(BOOKIES[4:5]), frozenset({"/r0"}))),
 )
 
+QUERY_SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+}
+"""Compiling the code of a query takes longer than a short job runs."""
+
 UNREADABLE_IDS = (77, 20_000)
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     log_path = str(tmp_path_factory.mktemp("spark") / "spark.log")
-    with spark_session(SparkDeployment(cores=2), log_path=log_path) as session:
-        yield session
+    with spark_context(SparkDeployment(cores=2), log_path=log_path) as context:
+        yield SparkSession(context, options=QUERY_SETTINGS)
 
 
 @pytest.fixture

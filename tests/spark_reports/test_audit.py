@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from pathlib import Path
 
@@ -11,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.errors import ClusterNotFoundError, RefusedError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
-from bkctl.spark_reports.audit import audit_in_session, audit_plainly
+from bkctl.spark_reports.audit import audit_in_context, audit_plainly
 from bkctl.spark_reports.errors import SparkReportError
 from bkctl.spark_reports.output import DATASETS
 from tests.runtime.replication.cluster_audit.brute_force import report_by_brute_force
@@ -44,7 +45,7 @@ async def test_spark_and_the_plain_pass_agree(
     plain = await audit_plainly([ledgers.read_all()], FACTS, out_directory=str(tmp_path / "plain"))
     (tmp_path / "spark").mkdir()
     by_spark = await asyncio.to_thread(
-        audit_in_session, spark, metadata_uri, FACTS, 2, out_directory=str(tmp_path / "spark")
+        audit_in_context, spark.sparkContext, metadata_uri, FACTS, 2, out_directory=str(tmp_path / "spark")
     )
 
     assert by_spark == plain == report_by_brute_force(await everything(ledgers), FACTS)
@@ -75,7 +76,7 @@ async def test_random_and_odd_ledgers_are_judged_alike(
     facts = AuditFacts(registrations=Registrations(tuple(BOOKIES[:2]), tuple(BOOKIES[1:3])), now_ms=0)
 
     plain = await audit_plainly([ledgers.read_all()], facts)
-    by_spark = await asyncio.to_thread(audit_in_session, spark, metadata_uri, facts, 2)
+    by_spark = await asyncio.to_thread(audit_in_context, spark.sparkContext, metadata_uri, facts, 2)
 
     assert by_spark == plain
     assert plain.summary.ledgers == 62 + 201
@@ -87,7 +88,7 @@ async def test_with_every_bookie_gone_all_that_stores_entries_is_unavailable(
 ) -> None:
     no_bookies = AuditFacts(registrations=Registrations(writable=(), read_only=()), now_ms=0)
     plain = await audit_plainly([ledgers.read_all()], no_bookies)
-    by_spark = await asyncio.to_thread(audit_in_session, spark, metadata_uri, no_bookies, 2)
+    by_spark = await asyncio.to_thread(audit_in_context, spark.sparkContext, metadata_uri, no_bookies, 2)
 
     assert by_spark == plain
     assert plain.summary.replicated == plain.summary.under_replicated == plain.summary.at_risk == 0
@@ -98,7 +99,7 @@ async def test_a_directory_that_spark_cannot_write_is_told_in_one_sentence(
     spark: SparkSession, ledgers: LedgerStore, metadata_uri: str
 ) -> None:
     with pytest.raises(SparkReportError) as caught:
-        await asyncio.to_thread(audit_in_session, spark, metadata_uri, FACTS, 2, out_directory="/proc")
+        await asyncio.to_thread(audit_in_context, spark.sparkContext, metadata_uri, FACTS, 2, out_directory="/proc")
     assert str(caught.value).startswith("the Spark job failed: ")
     assert "/proc/write_sets" in str(caught.value)
     assert str(caught.value).endswith(" (the report was for /proc)")
@@ -114,8 +115,28 @@ async def test_a_report_never_overwrites_another_one(ledgers: LedgerStore, tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
-def test_a_failed_job_says_why_in_one_sentence(spark: SparkSession, metadata_uri: str) -> None:
-    with pytest.raises(SparkReportError) as caught:
-        audit_in_session(spark, metadata_uri, FACTS, 1)
-    assert "there is no BookKeeper cluster at" in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_a_cluster_that_is_not_there_fails_before_the_job(spark: SparkSession, metadata_uri: str) -> None:
+    with pytest.raises(ClusterNotFoundError, match="there is no BookKeeper cluster at"):
+        audit_in_context(spark.sparkContext, metadata_uri, FACTS, 1)
+
+
+async def test_a_small_cluster_is_one_task(
+    spark: SparkSession, ledgers: LedgerStore, metadata_uri: str, tmp_path: Path
+) -> None:
+    """Each task writes one file."""
+    reports = []
+    for name, ledgers_count, is_divided in (("small", 62, False), ("unknown", None, True)):
+        (tmp_path / name).mkdir()
+        reports.append(
+            await asyncio.to_thread(
+                audit_in_context,
+                spark.sparkContext,
+                metadata_uri,
+                FACTS,
+                2,
+                out_directory=str(tmp_path / name),
+                ledgers=ledgers_count,
+            )
+        )
+        assert (len(os.listdir(tmp_path / name / "write_sets")) > 1) is is_divided
+    assert reports[0] == reports[1]

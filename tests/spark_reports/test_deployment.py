@@ -11,7 +11,6 @@ from bkctl.spark_reports.deployment import (
     SparkDeployment,
     choose_deployment,
     is_growing,
-    query_settings,
     start_settings,
 )
 
@@ -61,5 +60,3 @@ def test_a_large_job_gets_compilers_and_a_parallel_collector(ledgers: int | None
     deployment = SparkDeployment(ledgers=ledgers)
     java = start_settings(deployment, "/tmp/x", "/tmp/x/log")["spark.driver.extraJavaOptions"]
     assert ("UseParallelGC" in java, "TieredStopAtLevel" in java) == (is_large, not is_large)
-    query = query_settings(deployment, 2)
-    assert query["spark.sql.adaptive.enabled"] == query["spark.sql.codegen.wholeStage"] == str(is_large).lower()

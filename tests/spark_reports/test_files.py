@@ -28,7 +28,7 @@ from bkctl.runtime.placement.rules import PlacementRules
 from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
-from bkctl.spark_reports.audit import audit_in_session, audit_plainly
+from bkctl.spark_reports.audit import audit_in_context, audit_plainly
 from bkctl.spark_reports.cluster_sources import register_sources
 from bkctl.spark_reports.errors import SparkReportError
 from bkctl.spark_reports.hadoop_files import HadoopPath, fetch_file
@@ -80,7 +80,7 @@ async def test_a_file_has_the_report_of_the_live_cluster(
     live = await audit_plainly([ledgers.read_all()], FACTS)
     assert live.summary.ledgers == 62
     assert await audit_file(cluster) == live
-    assert await asyncio.to_thread(audit_in_session, spark, None, FACTS, 2, cluster=cluster) == live
+    assert await asyncio.to_thread(audit_in_context, spark.sparkContext, None, FACTS, 2, cluster=cluster) == live
 
 
 async def test_the_pieces_of_a_file_go_to_several_tasks(spark: SparkSession, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ async def test_the_pieces_of_a_file_go_to_several_tasks(spark: SparkSession, tmp
         plain = await audit_plainly(LedgersInFile(file, cluster).by_piece(), facts)
     assert plain.summary.ledgers == 15_000
     assert plain.summary.under_replicated > 1_000
-    assert await asyncio.to_thread(audit_in_session, spark, None, facts, 2, cluster=cluster) == plain
+    assert await asyncio.to_thread(audit_in_context, spark.sparkContext, None, facts, 2, cluster=cluster) == plain
 
 
 async def test_findings_are_looked_up_where_the_cluster_is_now(
@@ -119,7 +119,7 @@ async def test_findings_are_looked_up_where_the_cluster_is_now(
     )
 
     now = await audit_plainly([ledgers.read_all()], FACTS)
-    looked_up = await asyncio.to_thread(audit_in_session, spark, metadata_uri, FACTS, 2, cluster=cluster)
+    looked_up = await asyncio.to_thread(audit_in_context, spark.sparkContext, metadata_uri, FACTS, 2, cluster=cluster)
 
     counts = looked_up.summary
     assert counts.looked_up >= len(before.under_replicated) + len(before.unreadable)
@@ -155,7 +155,7 @@ async def test_findings_that_miss_no_copy_are_looked_up_too(
     lookup = LiveLookup(lambda: nullcontext(ledgers), FACTS.registrations.live)
     with SnapshotFile(FS, cluster.path) as file:
         plain = await audit_plainly(LedgersInFile(file, cluster).by_piece(), FACTS, lookup=lookup)
-    by_spark = await asyncio.to_thread(audit_in_session, spark, metadata_uri, FACTS, 2, cluster=cluster)
+    by_spark = await asyncio.to_thread(audit_in_context, spark.sparkContext, metadata_uri, FACTS, 2, cluster=cluster)
 
     assert now.summary.misplaced == (before.summary.misplaced or 0) - 1
     assert now.summary.unwritable == before.summary.unwritable - 1
@@ -181,7 +181,7 @@ async def test_of_too_many_findings_that_miss_no_copy_some_are_not_looked_up(
     facts = AuditFacts(registrations=registrations, now_ms=FACTS.now_ms, survey=survey_of_racks)
     assert len(cluster.pieces) == 2
 
-    report = await asyncio.to_thread(audit_in_session, spark, metadata_uri, facts, 2, cluster=cluster)
+    report = await asyncio.to_thread(audit_in_context, spark.sparkContext, metadata_uri, facts, 2, cluster=cluster)
     assert (report.summary.looked_up, report.summary.deleted_since) == (10_000, 10_000)
     assert report.summary.not_looked_up == report.summary.ledgers == 20_000
     with SnapshotFile(FS, path) as file:
@@ -200,7 +200,7 @@ async def test_a_notebook_reads_the_rows_of_a_file(
     assert len(expected) > 62
     assert sorted(map(str, by_path.collect())) == expected
 
-    assert fetch_file(spark, f"file://{cluster.path}") != cluster.path
+    assert fetch_file(spark.sparkContext, f"file://{cluster.path}") != cluster.path
     by_name = reader.load(Path(cluster.path).name)
     assert sorted(map(str, by_name.collect())) == expected
 
@@ -211,7 +211,7 @@ async def test_a_file_that_was_cut_since_fails_the_job(spark: SparkSession, clus
     with pytest.raises(
         MetadataFormatError, match=r"the Spark job failed: snapshot .* is damaged at byte \d+: it is truncated"
     ):
-        await asyncio.to_thread(audit_in_session, spark, None, FACTS, 2, cluster=cluster)
+        await asyncio.to_thread(audit_in_context, spark.sparkContext, None, FACTS, 2, cluster=cluster)
     with pytest.raises(MetadataFormatError, match="it is truncated"):
         await audit_file(cluster)
 
@@ -220,7 +220,7 @@ def test_a_file_that_hadoop_does_not_have(spark: SparkSession) -> None:
     with pytest.raises(
         SparkReportError, match=r"Spark cannot read file:///nowhere/snapshot\.1: File .* does not exist"
     ):
-        HadoopPath(spark, "file:///nowhere/snapshot.1")
+        HadoopPath(spark.sparkContext, "file:///nowhere/snapshot.1")
 
 
 def test_the_newest_whole_snapshot_of_a_directory_that_hadoop_has(spark: SparkSession, tmp_path: Path) -> None:
@@ -229,12 +229,12 @@ def test_the_newest_whole_snapshot_of_a_directory_that_hadoop_has(spark: SparkSe
     skipped: list[str] = []
 
     def fetch(path: HadoopPath) -> tuple[str, str]:
-        fetched = fetch_file(spark, str(path))
+        fetched = fetch_file(spark.sparkContext, str(path))
         nodes_of(fetched)
         return fetched, str(path)
 
     with pytest.raises(FileNotFoundError, match="there is no complete snapshot file in it"):
-        read_newest(HadoopPath(spark, f"file://{tmp_path}"), fetch, pytest.fail)
+        read_newest(HadoopPath(spark.sparkContext, f"file://{tmp_path}"), fetch, pytest.fail)
     whole = Path(write_sample(tmp_path, SampleCluster(ledgers=5))).read_bytes()
     older.write_bytes(whole)
     newer.write_bytes(whole[:-20])
@@ -244,7 +244,7 @@ def test_the_newest_whole_snapshot_of_a_directory_that_hadoop_has(spark: SparkSe
     (older.parent / "snapshot.f2").write_bytes(damaged)
     (tmp_path / "snapshot.1").unlink()
 
-    (path, uri), number = read_newest(HadoopPath(spark, f"file://{tmp_path}"), fetch, skipped.append)
+    (path, uri), number = read_newest(HadoopPath(spark.sparkContext, f"file://{tmp_path}"), fetch, skipped.append)
     newer.write_bytes(whole[:-10])  # it is still written
     assert spark.range(1).count() == 1, "the executor got the one file that is read"
     assert (uri, number) == (f"file://{older}", 3)

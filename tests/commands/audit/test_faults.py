@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
 import msgspec
@@ -80,9 +82,14 @@ class Running(NamedTuple):
 
 
 @contextlib.contextmanager
-def auditing(audited: AuditedServer, *arguments: str, outage_max_s: float = 600, **variables: str) -> Iterator[Running]:
+def auditing(
+    audited: AuditedServer,
+    *arguments: str,
+    outage_max_s: float = 600,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Running]:
     """An audit that has read some ledgers and has not read others."""
-    environment = {"BKCTL_CONFIG": audited.config(outage_max_s)} | variables
+    environment = {"BKCTL_CONFIG": audited.config(outage_max_s), **variables}
     with open(os.memfd_create("stdout"), "w+b") as stdout, open(os.memfd_create("stderr"), "w+b") as stderr:
         process = start_bkctl(
             *("audit", "-o", "json", "--metadata-uri", audited.uri, "--zk-rate", RATE, *arguments),
@@ -162,9 +169,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
         yield running
 
 
+def executors_of(cluster: SparkCluster) -> list[int]:
+    return [pid for worker in cluster.worker_pids for pid in processes_of(worker, b"CoarseGrainedExecutorBackend")]
+
+
 def kill_executor(cluster: SparkCluster) -> None:
-    executors = [pid for worker in cluster.worker_pids for pid in processes_of(worker, b"CoarseGrainedExecutorBackend")]
-    os.kill(executors[0], signal.SIGKILL)
+    os.kill(executors_of(cluster)[0], signal.SIGKILL)
 
 
 def kill_python(cluster: SparkCluster) -> None:
@@ -182,10 +192,74 @@ def test_a_lost_executor_of_a_cluster_only_costs_time(
     expected = run_bkctl("audit", "-o", "json", "--metadata-uri", audited.uri)
     out = tmp_path / "report"
     where = ("--spark", "--master", cluster.url, "--out", str(out))
-    with auditing(audited, *where, outage_max_s=600, **cluster.variables) as running:
+    with auditing(audited, *where, variables=cluster.variables) as running:
         strike(cluster)
         exit_code, report, messages = running.end()
     assert exit_code == 10, messages + cluster.logs
+    different = TIMES | {"out": None}
+    assert report | different == expected.json() | different
+    assert all(each.name.endswith(".parquet") for each in (out / "write_sets").iterdir())
+
+
+@pytest.fixture(scope="module")
+def three_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    hosts = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
+    with spark_cluster(tmp_path_factory.mktemp("three-workers"), hosts=hosts) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def reads_by_time(audited: AuditedServer) -> Iterator[list[tuple[float, int]]]:
+    """What the server has received of others, ten times a second, while the block runs."""
+    found: list[tuple[float, int]] = []
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(0.1):
+            found.append((time.monotonic(), audited.reads() - len(found)))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield found
+    finally:
+        is_over.set()
+        watcher.join()
+
+
+@pytest.mark.battery
+def test_three_workers_together_keep_the_budget(audited: AuditedServer, three_workers: SparkCluster) -> None:
+    with reads_by_time(audited) as found:
+        done = run_bkctl(
+            *("audit", "-o", "json", "--metadata-uri", audited.uri, "--zk-rate", RATE),
+            *("--spark", "--master", three_workers.url),
+            timeout_s=COMMAND_TIMEOUT_S,
+            **three_workers.variables,
+        )
+    assert done.exit_code == 10, done.stderr + three_workers.logs
+    assert three_workers.state()["completedapps"][0]["cores"] == 3
+    end = found[-1][1]
+    begin_s, begin = next(each for each in reversed(found) if each[1] < end - CLUSTER.ledgers)
+    end_s = next(seconds for seconds, reads in found if reads >= end - CLUSTER.ledgers // 10)
+    # A slow machine only takes longer. Three executors that do not share would read three times as fast.
+    assert end - CLUSTER.ledgers // 10 - begin <= 1.1 * int(RATE) * (end_s - begin_s)
+
+
+@pytest.mark.battery
+def test_of_three_workers_one_is_killed_and_one_is_slow(
+    audited: AuditedServer, three_workers: SparkCluster, tmp_path: Path
+) -> None:
+    expected = run_bkctl("audit", "-o", "json", "--metadata-uri", audited.uri)
+    out = tmp_path / "report"
+    where = ("--spark", "--master", three_workers.url, "--out", str(out))
+    with auditing(audited, *where, variables=three_workers.variables) as running:
+        _, slow, _ = executors_of(three_workers)
+        os.kill(three_workers.worker_pids[0], signal.SIGKILL)
+        os.kill(slow, signal.SIGSTOP)
+        time.sleep(6)
+        os.kill(slow, signal.SIGCONT)
+        exit_code, report, messages = running.end()
+    assert exit_code == 10, messages + three_workers.logs
     different = TIMES | {"out": None}
     assert report | different == expected.json() | different
     assert all(each.name.endswith(".parquet") for each in (out / "write_sets").iterdir())
