@@ -25,7 +25,6 @@ AUTORECOVERY_STATUS = "bkctl autorecovery status"
 AUTORECOVERY_START = "bkctl autorecovery start"
 MAINTENANCE_LIST = "bkctl autorecovery maintenance list"
 _IDS_KEPT_MAX = 10
-_ACCEPT_MANY = "bkctl decommission ID --accept-loss ID --from-file FILE"
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -40,8 +39,8 @@ class Advice(msgspec.Struct, frozen=True):
 class NoLiveCopy(msgspec.Struct, frozen=True, kw_only=True):
     """Ledgers with entries of which no live bookie has a copy: how many, and the first of them.
 
-    ``to_start``: of each element one bookie brings ledgers back, the most useful first. ``is_exact``: whether there are
-    no others. ``is_part``: whether one of them has, or may have, a live copy of other entries.
+    ``to_start``: of each element one bookie brings ledgers back, the most useful first. ``is_exact``: there are no
+    others. ``is_part``: one of them has, or may have, a live copy of other entries.
     """
 
     ledgers: int = 0
@@ -79,12 +78,9 @@ class NoLiveCopyTally:
 
     def result(self, *, is_exact: bool = True) -> NoLiveCopy:
         """What was found."""
+        ids, to_start = tuple(self._first_ids), bookies_to_start(self._holders)
         return NoLiveCopy(
-            ledgers=self._ledgers,
-            first_ids=tuple(self._first_ids),
-            to_start=bookies_to_start(self._holders),
-            is_exact=is_exact,
-            is_part=self._is_part,
+            ledgers=self._ledgers, first_ids=ids, to_start=to_start, is_exact=is_exact, is_part=self._is_part
         )
 
 
@@ -180,7 +176,8 @@ def advise_down(down: DownBookies, now_ms: int) -> Iterator[Advice]:
     if left:
         yield _recover_left(down, left)
     if moved:
-        sentence = f"{these_bookies(moved, 'is', 'are')} not registered; a command moves the ledgers of {listed(moved)}"
+        sentence = f"{these_bookies(moved, 'is', 'are')} not registered"
+        sentence += f"; a command is moving the ledgers of {listed(moved)}"
         yield Advice(Severity.WARNING, "bookies_down", sentence, "bkctl audit")
     if away:
         yield in_maintenance(away, now_ms)
@@ -211,7 +208,7 @@ def _recover_left(down: DownBookies, left: list[str]) -> Advice:
     )
     if not down.has_source and down.no_live_copy.first_ids:
         sentence += "; a recovery finds no live copy in the ensembles: if disks are lost, the last step of each ledger "
-        sentence += f"accepts the loss, and for many ledgers {_ACCEPT_MANY}"
+        sentence += "accepts the loss, and for many ledgers bkctl decommission ID --accept-loss ID --from-file FILE"
         return Advice(severity, "bookies_down", sentence, f"bkctl ledger explain {down.no_live_copy.first_ids[0]}")
     if not down.can_move:
         sentence += f"; no other writable bookie can take the copies: start {left[0]}, or add a bookie"
