@@ -119,6 +119,9 @@ def test_ledgers_without_a_live_copy_and_what_to_start() -> None:
         assert found == NoLiveCopy(ledgers=2, first_ids=tuple(lost), to_start=((DOWN,),))
         findings = {each.part: each for each in status_findings(await read(cluster))}
         assert findings["no_live_copy"].sentence == f"2 ledgers have no live copy; start {DOWN}"
+        await cluster.store(ledger({0: ["b1:3181", gone, DOWN]}, 2, 2, last_entry_id=5, length=10))
+        findings = {each.part: each for each in status_findings(await read(cluster))}
+        assert findings["no_live_copy"].sentence == f"3 ledgers have entries without a live copy; start {DOWN}"
 
     simulate(scenario)
 

@@ -237,7 +237,8 @@ def _without_live_copy(report: AuditReport, rows: Sequence[UnderReplicatedLedger
     may_return = {loss.name for loss in report.losses if loss.kind == "bookie"}
     holders = Counter(frozenset(may_return.intersection(row.no_copy_bookies)) for row in rows)
     ids = tuple(row.ledger_id for row in rows[:1])
-    return NoLiveCopy(ledgers=total, first_ids=ids, to_start=bookies_to_start(holders))
+    is_part = any(len(row.no_copy_bookies) < max(row.ensemble_size, len(row.missing_bookies)) for row in rows)
+    return NoLiveCopy(ledgers=total, first_ids=ids, to_start=bookies_to_start(holders), is_part=is_part)
 
 
 def _missing_copies(

@@ -39,14 +39,15 @@ class Advice(msgspec.Struct, frozen=True):
 class NoLiveCopy(msgspec.Struct, frozen=True, kw_only=True):
     """Ledgers with entries of which no live bookie has a copy: how many, and the first of them.
 
-    ``to_start``: of each element one bookie brings ledgers back, the most useful first. ``is_exact``: whether there are
-    no others.
+    ``to_start``: of each element one bookie brings ledgers back, the most useful first. ``is_exact``: there are no
+    others. ``is_part``: one of them has, or may have, a live copy of other entries.
     """
 
     ledgers: int = 0
     first_ids: tuple[int, ...] = ()
     to_start: tuple[tuple[str, ...], ...] = ()
     is_exact: bool = True
+    is_part: bool = False
 
 
 class NoLiveCopyTally:
@@ -58,8 +59,9 @@ class NoLiveCopyTally:
         self._ledgers = 0
         self._first_ids: list[int] = []
         self._holders: collections.Counter[frozenset[str]] = collections.Counter()
+        self._is_part = False
 
-    def add(self, ledger_id: int, rows: Iterable[ReplicationRow]) -> None:
+    def add(self, ledger_id: int, rows: Collection[ReplicationRow]) -> None:
         """Note the judged write sets of one ledger; it counts if a start brings copies of one of them back."""
         holders = {
             frozenset(each for each in row.missing_bookies if each in self._startable)
@@ -69,17 +71,16 @@ class NoLiveCopyTally:
         if not any(holders):
             return
         self._ledgers += 1
+        self._is_part = self._is_part or any(row.live_copies for row in rows)
         self._holders.update(filter(None, holders))
         if len(self._first_ids) < _IDS_KEPT_MAX:
             self._first_ids.append(ledger_id)
 
     def result(self, *, is_exact: bool = True) -> NoLiveCopy:
         """What was found."""
+        ids, to_start = tuple(self._first_ids), bookies_to_start(self._holders)
         return NoLiveCopy(
-            ledgers=self._ledgers,
-            first_ids=tuple(self._first_ids),
-            to_start=bookies_to_start(self._holders),
-            is_exact=is_exact,
+            ledgers=self._ledgers, first_ids=ids, to_start=to_start, is_exact=is_exact, is_part=self._is_part
         )
 
 
@@ -92,6 +93,7 @@ def noted_without_copy(losses: NotedLosses, startable: frozenset[str]) -> NoLive
         first_ids=tuple(int(key) for key, each in found.items() if each and key.isdecimal()),
         to_start=bookies_to_start(holders),
         is_exact=losses.count == len(losses.first),
+        is_part=True,
     )
 
 
@@ -174,9 +176,8 @@ def advise_down(down: DownBookies, now_ms: int) -> Iterator[Advice]:
     if left:
         yield _recover_left(down, left)
     if moved:
-        sentence = (
-            f"{these_bookies(moved, 'is', 'are')} not registered; a command is moving the ledgers of {listed(moved)}"
-        )
+        sentence = f"{these_bookies(moved, 'is', 'are')} not registered"
+        sentence += f"; a command is moving the ledgers of {listed(moved)}"
         yield Advice(Severity.WARNING, "bookies_down", sentence, "bkctl audit")
     if away:
         yield in_maintenance(away, now_ms)
@@ -185,7 +186,8 @@ def advise_down(down: DownBookies, now_ms: int) -> Iterator[Advice]:
 def start_first(found: NoLiveCopy) -> Advice:
     """Ledgers have no live copy: a recovery leaves them, so the bookies that have one must be started before."""
     at_least = "" if found.is_exact else "at least "
-    sentence = f"{at_least}{counted(found.ledgers, 'ledger has', 'ledgers have')} no live copy"
+    what = "entries without a live copy" if found.is_part else "no live copy"
+    sentence = f"{at_least}{counted(found.ledgers, 'ledger has', 'ledgers have')} {what}"
     if not found.to_start:
         command = f"bkctl ledger explain {found.first_ids[0]}" if found.first_ids else None
         return Advice(Severity.CRITICAL, "no_live_copy", sentence, command)
@@ -205,7 +207,8 @@ def _recover_left(down: DownBookies, left: list[str]) -> Advice:
         has_live_copies=not down.no_live_copy.ledgers,
     )
     if not down.has_source and down.no_live_copy.first_ids:
-        sentence += "; a recovery finds no live copy: if disks are lost, the last step of each ledger accepts the loss"
+        sentence += "; a recovery finds no live copy in the ensembles: if disks are lost, the last step of each ledger "
+        sentence += "accepts the loss, and for many ledgers bkctl decommission ID --accept-loss ID --from-file FILE"
         return Advice(severity, "bookies_down", sentence, f"bkctl ledger explain {down.no_live_copy.first_ids[0]}")
     if not down.can_move:
         sentence += f"; no other writable bookie can take the copies: start {left[0]}, or add a bookie"

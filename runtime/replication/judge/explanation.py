@@ -221,7 +221,8 @@ def _next_steps(
     yield from _outside(facts)
     yield from _autorecovery(facts)
     awaited = {each.bookie_id for each in away}
-    may_be_outside = any(each.found or each.problem is not None for each in facts.outside)
+    may_be_outside = any(each.problem is not None for each in facts.outside)
+    may_be_outside = may_be_outside or all(_is_outside(facts, each) for each in _without_copy(facts))
     if missing_answers and not set(missing_answers) <= facts.registrations.live:
         if awaited.isdisjoint(metadata.last_segment.ensemble):
             yield last_resort(ledger_id, metadata, facts.registrations.live)
@@ -259,7 +260,7 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
         for segment in facts.segments:
             if bookie_id not in segment.ensemble or segment.is_open:
                 continue
-            if bookie_id in _members(facts, segment):
+            if bookie_id in _members(facts, segment) and not _is_outside(facts, segment):
                 without_copy.append(segment)
                 continue
             found = verdicts.get((first_of[segment.ensemble].entries.first_entry_id, bookie_id), [])
@@ -280,6 +281,12 @@ def _without_copy(facts: LedgerFacts) -> list[SegmentFacts]:
     return [each for each in facts.segments if each.without_copy]
 
 
+def _is_outside(facts: LedgerFacts, segment: SegmentFacts) -> bool:
+    """Whether bookies outside of the ensemble have the first and the last entry that no member is known to have."""
+    found = {entry_id for each in facts.outside for entry_id in each.found}
+    return found.issuperset(segment.without_copy[:1] + segment.without_copy[-1:])
+
+
 def _members(facts: LedgerFacts, segment: SegmentFacts) -> set[str]:
     """The bookies that should have the entries of which no live copy is known."""
     sizes = facts.metadata.ensemble_size, facts.metadata.write_quorum_size
@@ -297,8 +304,9 @@ def _outside(facts: LedgerFacts) -> Iterator[str]:
     for each in finders:
         yield (
             f"bookie {each.bookie_id}, outside of the ensemble, has {len(each.found)} of the {len(each.asked)} entries "
-            f"that it was asked for (from {each.found[0]} to {each.found[-1]}): bkctl ledger read {facts.ledger_id} "
-            f"--from-bookie {each.bookie_id} reads them; nothing writes them back to the ensemble"
+            f"that it was asked for (from {each.found[0]} to {each.found[-1]}): a recovery of a lost bookie copies "
+            "them if no entry of its stripe is missing everywhere; bkctl ledger read "
+            f"{facts.ledger_id} --from-bookie {each.bookie_id} reads them, to be saved before the ledger is deleted"
         )
     if answered and not finders:
         yield f"none of the {len(answered)} live bookies outside of the ensemble that answered has any of them"

@@ -16,7 +16,7 @@ from bkctl.storage.severity import Severity
 class Left(enum.Enum):
     """Why ledgers are left, the worst first: what is said of one ledger, and of several."""
 
-    NO_LIVE_COPY = ("has no live copy", "have no live copy")
+    NO_LIVE_COPY = ("has entries without a live copy", "have entries without a live copy")
     LOST = ("has entries that no bookie has", "have entries that no bookie has")
     UNREADABLE = ("has no readable copy", "have no readable copy")
     NOT_CLOSED = ("cannot be closed", "cannot be closed")

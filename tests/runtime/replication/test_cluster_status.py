@@ -227,7 +227,8 @@ def test_a_recovery_that_finds_no_live_copy_is_not_advised() -> None:
     assert (first.part, first.command) == ("no_live_copy", "bkctl bookie show b4:3181")
     assert (second.part, second.command) == ("bookies_down", "bkctl ledger explain 3")
     assert second.sentence.endswith(
-        "a recovery finds no live copy: if disks are lost, the last step of each ledger accepts the loss"
+        "a recovery finds no live copy in the ensembles: if disks are lost, the last step of each ledger accepts the "
+        "loss, and for many ledgers bkctl decommission ID --accept-loss ID --from-file FILE"
     )
 
 
@@ -236,7 +237,8 @@ def test_noted_losses_name_the_bookie_to_start_or_are_the_last_step() -> None:
     recovery = RecoveryStatus(losses=NotedLosses(1, (("7", note),)))
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), recovery=recovery)
     first = status_findings(status)[0]
-    assert (first.part, first.sentence) == ("no_live_copy", "1 ledger has no live copy; start b4:3181")
+    assert first.part == "no_live_copy"
+    assert first.sentence == "1 ledger has entries without a live copy; start b4:3181"
     assert "lost_entries" not in {each.part for each in status_findings(status)}
     back = msgspec.structs.replace(status, bookies=(GOOD, bookie("b4")))
     (finding,) = [each for each in status_findings(back) if each.severity is Severity.CRITICAL]

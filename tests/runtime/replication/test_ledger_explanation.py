@@ -379,17 +379,22 @@ def test_a_bookie_outside_of_the_ensemble_that_has_the_lost_entries_is_named() -
             "b5": ((0, 3), (3,)),
         }
         found = await explained(cluster, ledger_id)
-        assert "would copy" not in steps(found), "a stripe of which entries have no source stays where it is"
         for lost in ("b1", "b2"):
             command = f"bkctl recover failed-bookie {lost} --ledger {ledger_id}"
-            sentence = "would leave 1 segment (from entry 0): no live copy is known of some of the entries"
-            assert f"{command} {sentence}" in found.next_steps
+            assert f"{command} would copy its entries of 1 segment (from entry 0) to b4 or b5" in steps(found)
+        assert "if their disks are lost" not in steps(found), "a recovery comes before a loss is accepted"
         assert "start b1 and b2 if their disks still exist: entries without a live copy may be there" in steps(found)
         assert (
-            f"bookie b4, outside of the ensemble, has 2 of the 2 entries that it was asked for (from 0 to 3): bkctl "
-            f"ledger read {ledger_id} --from-bookie b4 reads them; nothing writes them back to the ensemble"
+            "bookie b4, outside of the ensemble, has 2 of the 2 entries that it was asked for (from 0 to 3): a "
+            "recovery of a lost bookie copies them if no entry of its stripe is missing everywhere; bkctl ledger read "
+            f"{ledger_id} --from-bookie b4 reads them, to be saved before the ledger is deleted"
         ) in found.next_steps
         assert "bookie b5, outside of the ensemble, has 1 of the 2 entries" in steps(found)
+        await cluster.stop("b4")
+        found = await explained(cluster, ledger_id)
+        command = f"bkctl recover failed-bookie b1 --ledger {ledger_id}"
+        assert f"{command} would leave 1 segment (from entry 0): no live copy is known of some" in steps(found)
+        assert "if their disks are lost" in steps(found), "what b5 has can be saved"
 
     simulate(scenario)
 

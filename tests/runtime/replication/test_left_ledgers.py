@@ -31,14 +31,14 @@ def test_each_ledger_counts_once_with_its_worst_reason() -> None:
         (Left.OPEN, (3,)),
         (Left.AGAIN, (5, 6)),
     ]
-    assert groups[0].sentence == "2 have no live copy (start b4)"
+    assert groups[0].sentence == "2 have entries without a live copy (start b4)"
     assert groups[0].command == "bkctl bookie show b4"
     assert groups[1].sentence == "1 waits for its writer"
 
 
 def test_a_bookie_that_is_given_up_is_started_only_if_no_other_has_the_entries() -> None:
     (group,) = left_groups([failure(1, FailureReason.LOST, "b1")], ["b1"])
-    assert group.sentence == "1 has no live copy (start b1 if its disks exist)"
+    assert group.sentence == "1 has entries without a live copy (start b1 if its disks exist)"
 
 
 @pytest.mark.parametrize(

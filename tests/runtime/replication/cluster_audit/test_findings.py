@@ -101,7 +101,12 @@ def test_losses_are_said_also_if_the_list_ends_before_them() -> None:
 def test_only_the_bookies_of_write_sets_without_a_live_copy_are_to_be_started() -> None:
     """The first segment misses d, and has a live copy; the second has none."""
     audited = report(ledger({0: (A, D), 5: (E, "bf:3181")}, 2, 1, last_entry_id=9, length=100), cookies="abcdef")
-    assert verdict(audited) == "critical: 1 ledger has no live copy; start be:3181 or bf:3181"
+    assert verdict(audited) == "critical: 1 ledger has entries without a live copy; start be:3181 or bf:3181"
+
+
+def test_a_ledger_that_has_other_entries_on_a_live_bookie_is_not_without_a_copy() -> None:
+    audited = report(ledger({0: (A, D, E)}, 2, 2, last_entry_id=29, length=100), closed(D, E))
+    assert verdict(audited) == "critical: 2 ledgers have entries without a live copy; start bd:3181 or be:3181"
 
 
 def test_a_bookie_that_was_removed_cannot_be_started() -> None:
