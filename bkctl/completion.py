@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from bkctl.commands.audit.findings import FINDING_KINDS, INVENTORY_KINDS, SEVERITY_KINDS
 from bkctl.commands.config import GlobalFlags
 from bkctl.commands.help_page import HelpGroup
 from bkctl.manual import page_names
@@ -56,6 +57,9 @@ def _completions(root: Any, invocation: Any, words: Sequence[str]) -> list[str]:
         found = iter([*root.commands, *page_names()])
     else:
         found = _arguments(root, invocation, command, name, cluster)
+    if (getattr(expected, "metavar", None) or "").endswith(",..."):
+        before = start[: start.rfind(",") + 1]
+        found = (before + each for each in found)
     return sorted({each for each in found if each.startswith(start)})
 
 
@@ -98,6 +102,8 @@ def _values(root: Any, invocation: Any, parameter: Any, name: str, cluster: Sequ
         yield from (str(getattr(each, "value", each)) for each in choices)
     elif parameter is not None and (parameter.name == "cluster" or name == "config use-context"):
         yield from _contexts(cluster)
+    elif parameter is not None and parameter.name == "fail_on":
+        yield from (*SEVERITY_KINDS, *FINDING_KINDS, *INVENTORY_KINDS)
     elif metavar == "ID":
         yield from _bookie_ids(root, invocation, cluster)
     elif (name, metavar) == ("config explain", "KEY"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -11,6 +13,10 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 import uvloop
 
 from bkctl.commands.errors import StoppedBySignalError
+
+logger = logging.getLogger(__name__)
+
+_STDIN = 0
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,6 +48,23 @@ class ServerStop:
             self.event.set()
             if self._starting is not None:
                 self._starting.cancel()
+
+
+def handle_hangup(reload: Callable[[], None], stop: Callable[[], None]) -> None:
+    """From now on SIGHUP calls ``reload``; if the terminal of this server was closed, ``stop``.
+
+    A server in the foreground whose terminal is gone can no longer be reached by its operator.
+    """
+    is_on_terminal = os.isatty(_STDIN)
+
+    def handle() -> None:
+        if is_on_terminal and not os.isatty(_STDIN):
+            logger.info("the terminal was closed: stopping")
+            stop()
+        else:
+            reload()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, handle)
 
 
 @contextmanager

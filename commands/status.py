@@ -292,9 +292,11 @@ def _marks_text(status: ClusterFacts) -> str:
         at_least = "" if unread.is_exact else "at least "
         without = f"{at_least}{counted(unread.ledgers, 'ledger')} without a live copy"
         why_unknown = f"{without}; with fewer copies: {why_unknown}"
-    if marks.at_most == 0:
+    if not marks.at_least and not marks.at_most:
         if why_unknown is not None:
             return why_unknown
+        if marks.at_most is None:
+            return "unknown (the marks were not read in time; bkctl autorecovery pending --count)"
         return "no ledger is marked as under-replicated (bkctl audit counts copies)"
     age = "" if marks.oldest_ms is None else f", oldest mark {_age(status, marks.oldest_ms)}"
     if why_unknown is not None:

@@ -336,6 +336,7 @@ class TerminalSession:
         environment = bkctl_environment(TERM="xterm-256color", BKCTL_OUTPUT="") | variables
         self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
         os.close(slave)
+        self._is_closed = False
         self.screen = ""
 
     def __enter__(self) -> Self:
@@ -344,7 +345,7 @@ class TerminalSession:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
-        os.close(self._master)
+        self.hang_up()
 
     def wait_for(self, text: str) -> None:
         """Return once the text is on the screen."""
@@ -354,6 +355,12 @@ class TerminalSession:
     def type(self, keys: str) -> None:
         """Press keys: "\\x03" is Ctrl-C, "\\x04" the end of input."""
         os.write(self._master, keys.encode())
+
+    def hang_up(self) -> None:
+        """Close the terminal, as an operator closes its window."""
+        if not self._is_closed:
+            os.close(self._master)
+            self._is_closed = True
 
     def exit_code(self) -> int:
         """Exit code, once the command has ended."""

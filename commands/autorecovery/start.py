@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
-import signal
 from typing import Annotated
 
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, DaemonFlags, LogFormat, LogSettings, shown_config
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
-from bkctl.commands.event_loop import stoppable_server
+from bkctl.commands.event_loop import handle_hangup, stoppable_server
 from bkctl.commands.server_log import ServerLog
 from bkctl.commands.session import require_metadata_uri
 from bkctl.commands.shared_options import setting_option
@@ -61,7 +61,7 @@ async def start(
             context.console.log_messages(logger)
         is_debug = context.settings.is_debug
         with contextlib.closing(ServerLog(settings.log, is_debug=is_debug, server="daemon")) as log:
-            _reload_at_sighup(context, flags, log)
+            handle_hangup(functools.partial(_reload, context, flags, log), stop.request)
             try:
                 process_id = ProcessId(await asyncio.to_thread(canonical_host_name), os.getpid())
                 await run_autorecovery(settings.config, process_id, stop.event, stop.note_serving, Systemd(os.environ))
@@ -70,14 +70,10 @@ async def start(
                 raise
 
 
-def _reload_at_sighup(context: CommandContext, flags: DaemonFlags, log: ServerLog) -> None:
-    """SIGHUP opens the log file again and applies a new log level."""
-
-    def reload() -> None:
-        log.reopen()
-        try:
-            log.reload(context.load_daemon_settings(flags).log)
-        except BkctlError as error:
-            logger.error("settings were not reloaded: %s", error)
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+def _reload(context: CommandContext, flags: DaemonFlags, log: ServerLog) -> None:
+    """Open the log file again and apply a new log level."""
+    log.reopen()
+    try:
+        log.reload(context.load_daemon_settings(flags).log)
+    except BkctlError as error:
+        logger.error("settings were not reloaded: %s", error)

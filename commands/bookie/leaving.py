@@ -218,9 +218,10 @@ class _Run:
                 return f"bookie {bookie_id} is drained, but {failure}: stop it and run the command again"
 
         def say_waiting(left: Sequence[str]) -> None:
-            stopped = "waiting" if self.request.stop_words else "stop it now; waiting"
+            how = "" if self.request.stop_words else f" stop it now, on its host: bkctl bookie stop {' '.join(left)};"
             console.say(
-                f"bookie {', '.join(left)} is drained: {stopped} up to {wait_s:g} s until it has left the cluster"
+                f"bookie {', '.join(left)} is drained:{how} waiting up to {wait_s:g} s until it has left the cluster "
+                "(Ctrl-C ends that; with --wait 0s there is no waiting)"
             )
 
         if not await self.operation.watch.wait_until_none(lambda found: found.serving, live, wait_s, say_waiting):
@@ -343,10 +344,15 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: Le
 
 
 def _cookie_sentence(found: DecommissionPlan, cookies: tuple[str, ...]) -> str:
-    afterwards = "can only start as a new one, with empty directories"
+    one, several = (
+        ("cookie of bookie", "the bookie", "a new one", "it"),
+        ("cookies of bookies", "they", "new ones", "them"),
+    )
+    which, who, new, referenced = one if len(cookies) == 1 else several
+    afterwards = f"can only start as {new}, with empty directories"
     if found.accepted:
-        afterwards = "cannot start while an accepted ledger references it; later it " + afterwards
+        afterwards = f"cannot start while an accepted ledger references {referenced}, and later {afterwards}"
     return (
-        f"will delete the cookie of bookie {', '.join(cookies)} if no other ledger references it; afterwards the "
-        f"bookie {afterwards}"
+        f"will delete the {which} {', '.join(cookies)} if no other ledger references {referenced}; afterwards {who} "
+        f"{afterwards}"
     )

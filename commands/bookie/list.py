@@ -13,16 +13,16 @@ from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import open_session
-from bkctl.storage.words import listed, size
+from bkctl.storage.words import size
 
 _TABLE = Table(
     "BookieList",
     *STATE_COLUMNS,
     Column("address", "ADDRESS", priority=2),
+    Column("problem", "PROBLEM"),
     Column("free_bytes", "FREE", size, is_right=True, is_wide=True),
     Column("version", "VERSION", is_wide=True),
     Column("endpoints", "ENDPOINTS", is_wide=True),
-    Column("problem", "PROBLEM", is_wide=True),
     name="id",
 )
 _PROBE_TIMEOUT_S = 3.0
@@ -49,9 +49,3 @@ async def list_bookies(
         bookies = session.bookies(timeout_max_s=_PROBE_TIMEOUT_S) if is_asking else None
         rows = await asyncio.gather(*(bookie_row(registration, bookies, each, states[each]) for each in wanted))
     context.console.rows(_TABLE, rows)
-    refused: dict[object, list[object]] = {}
-    for row in rows:
-        if row["reachable"] and row["problem"]:
-            refused.setdefault(row["problem"], []).append(row["id"])
-    for problem, ids in refused.items():  # the table has no room for it
-        context.console.warn(f"{'bookie' if len(ids) == 1 else 'bookies'} {listed(ids)}: {problem}")

@@ -194,11 +194,15 @@ def _summary(bookie_id: str, mode: Mode) -> str:
     )
 
 
+def reasons_text(state: StateAnswer) -> str:
+    """Why it has its mode, in the words of the bookie."""
+    return ", ".join(each.text for each in state.reasons or ()) or "the bookie does not say why"
+
+
 def _explain(context: CommandContext, state: StateAnswer, mode: Mode) -> None:
     """Warn if the bookie is not, or not yet, what was asked for."""
     if state.mode != mode.value:
-        reasons = ", ".join(each.text for each in state.reasons or ()) or "the bookie does not say why"
-        context.console.warn(f"bookie {state.bookie_id} is still {state.mode}: {reasons}")
+        context.console.warn(f"bookie {state.bookie_id} is still {state.mode}: {reasons_text(state)}")
     elif state.registered is False:
         context.console.warn(
             f"bookie {state.bookie_id} is {mode}, but not registered as such yet: ZooKeeper does not answer it"

@@ -7,7 +7,7 @@ from typing import Any
 
 from bkctl.commands.bookie.admin_access import admin_of
 from bkctl.commands.bookie.admin_state import read_state
-from bkctl.commands.bookie.mode import Mode, is_mode_set, set_operator_mode
+from bkctl.commands.bookie.mode import Mode, is_mode_set, reasons_text, set_operator_mode
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import WaitTimeoutError
 from bkctl.commands.session import Session
@@ -66,7 +66,12 @@ class BookieSwitch:
     async def make_writable(self, bookie_ids: Sequence[str], wait_s: float) -> None:
         """Return once all bookies are writable; errors as ``_set``, WaitTimeoutError."""
         for bookie_id in bookie_ids:
-            await self._set(bookie_id, Mode.WRITABLE, None)
+            state = await self._set(bookie_id, Mode.WRITABLE, None)
+            if state.mode != Mode.WRITABLE.value:
+                self._context.console.warn(
+                    f"bookie {bookie_id} is still {state.mode}: {reasons_text(state)}; waiting up to {wait_s:g} s "
+                    "until that is over"
+                )
         left = await self._watch.wait_until_none(lambda found: found.not_writable, bookie_ids, wait_s)
         if left:
             name = ", ".join(left)
@@ -88,13 +93,13 @@ class BookieSwitch:
                 )
             return is_mode_set(state, Mode.READ_ONLY, None)
 
-    async def _set(self, bookie_id: str, mode: Mode, reason: str | None) -> None:
+    async def _set(self, bookie_id: str, mode: Mode, reason: str | None) -> StateAnswer:
         async with admin_of(self._context, self._session, bookie_id, self._credentials) as client:
             state = await self._state(client)
             if is_mode_set(state, mode, None):
-                return
+                return state
             try:
-                await set_operator_mode(client, state, mode, reason)
+                after = await set_operator_mode(client, state, mode, reason)
             except (BookieError, AdminAccessError):
                 raise
             except BkctlError as error:
@@ -103,6 +108,7 @@ class BookieSwitch:
                 self._context.console.warn(
                     f"bookie {bookie_id} becomes writable if it restarts: {PERSIST_SETTING} is not true"
                 )
+            return after
 
     async def _state(self, client: AdminClient) -> StateAnswer:
         """The state; RefusedError for a bookie of another cluster with the same id on this machine."""

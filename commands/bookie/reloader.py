@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
-import signal
 import time
 from collections.abc import Callable
 
@@ -20,21 +17,15 @@ from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 
-_STDIN = 0
-
 
 class Reloader:
-    """Effect of SIGHUP: the log file is opened again, and changed settings are applied.
-
-    A bookie in the foreground whose terminal was closed stops instead: its operator can no longer reach it.
-    """
+    """Effect of SIGHUP: the log file is opened again, and changed settings are applied."""
 
     def __init__(
         self,
         settings: BookieSettings,
         load: Callable[[], BookieSettings],
         log: ServerLog,
-        stop: Callable[[], None],
         manager: ServiceManager,
     ) -> None:
         """``settings``: those of the start. ``manager`` is notified when a reload begins and ends."""
@@ -42,14 +33,8 @@ class Reloader:
         self._manager = manager
         self._load = load
         self._log = log
-        self._stop = stop
-        self._is_on_terminal = os.isatty(_STDIN)
         self._apply_settings: Callable[[BookieConfig | None], None] | None = None
         self._is_due = False
-
-    def follow_signal(self) -> None:
-        """From now on SIGHUP reloads, and no longer ends the process."""
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.reload)
 
     def note_serving(self, apply_settings: Callable[[BookieConfig | None], None]) -> None:
         """The bookie can apply settings from now on. ``apply_settings`` gets None if they cannot be read."""
@@ -60,10 +45,6 @@ class Reloader:
 
     def reload(self) -> None:
         """Open the log file again and read the settings again. If either cannot be read, nothing changes."""
-        if self._is_on_terminal and not os.isatty(_STDIN):
-            logger.info("the terminal was closed: stopping the bookie")
-            self._stop()
-            return
         self._log.reopen()
         if self._apply_settings is None:
             self._is_due = True

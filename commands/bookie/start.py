@@ -25,7 +25,7 @@ from bkctl.commands.context import (
     shown_config,
 )
 from bkctl.commands.effect import Effect
-from bkctl.commands.event_loop import ServerStop, stoppable_server
+from bkctl.commands.event_loop import ServerStop, handle_hangup, stoppable_server
 from bkctl.commands.safety.confirmation import require_pinned_instance
 from bkctl.commands.server_log import ServerLog
 from bkctl.commands.session import open_session, require_metadata_uri
@@ -90,8 +90,8 @@ async def start(
                 _warn(context, settings)
                 manager = Systemd(os.environ)
                 load = functools.partial(context.load_bookie_settings, flags)
-                reloader = Reloader(settings, load, log, stop.request, manager)
-                reloader.follow_signal()
+                reloader = Reloader(settings, load, log, manager)
+                handle_hangup(reloader.reload, stop.request)
                 try:
                     await require_meant_cluster(context)
                     await _run(context, settings, stop, reloader, manager)

@@ -15,7 +15,9 @@ from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger, read_sto
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.storage.words import counted
 
-LedgerIds = Annotated[list[str] | None, typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x... or UUID")]
+LedgerIds = Annotated[
+    list[str] | None, typer.Argument(metavar="[LEDGER]...", help="Ledger ids: decimal, 0x... or UUID")
+]
 IdsFromFile = Annotated[
     str | None,
     typer.Option("--from-file", metavar="FILE", help="Ledger ids, one per line; those of no ledger are ignored"),

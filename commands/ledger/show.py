@@ -24,7 +24,7 @@ _Verdict: TypeAlias = dict[str, list[str]]
 @command("show", example="ledger show 17")
 async def show(
     context: CommandContext,
-    ledger: Annotated[list[str], typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x... or UUID")],
+    ledger: Annotated[list[str], typer.Argument(metavar="LEDGER...", help="Ledger ids: decimal, 0x... or UUID")],
     raw: Annotated[bool, typer.Option("--raw", help="Print only the raw bytes of the metadata")] = False,
 ) -> Outcome:
     """Show the metadata of ledgers: state, quorums, segments with their bookies, custom metadata."""

@@ -62,6 +62,8 @@ def _print_plan(context: CommandContext, plan: Plan, table: Table, totals: Row |
         for each in plan.findings:
             console.verdict(each.severity, each.finding)
         console.table(table, plan.items, is_cut=False)
+        if not plan.root and console.form is OutputForm.TABLE:
+            return  # for files of this machine: there is no cluster to name
         console.sentences("")
     if console.form is OutputForm.TABLE:
         body = {key: body[key] for key in _IDENTITY}

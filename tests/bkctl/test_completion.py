@@ -33,6 +33,8 @@ INSTALLED = [name for name in SHELLS if shutil.which(name)]
         (["bookie", "list", "--metadata"], {"--metadata-uri"}),
         (["bookie", "list", "-o", "js"], {"json", "jsonl"}),
         (["bookie", "list", "--output=js"], {"--output=json", "--output=jsonl"}),
+        (["audit", "--fail-on", "c"], {"critical"}),
+        (["audit", "run", "--fail-on", "lost,cr"], {"lost,critical"}),
         (["config", "explain", "time"], {"timeout"}),
         (["help", "lost-i"], {"lost-index"}),
         (["help", "aud"], {"audit", "audit-queries", "audit-report"}),

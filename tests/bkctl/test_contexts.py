@@ -66,6 +66,10 @@ def test_without_a_file_the_list_is_empty_and_says_how_to_add_one(run_main: RunM
 def test_use_context_changes_one_line_and_commands_use_it(run_main: RunMain, file: Path) -> None:
     planned = run_main("config", "use-context", "eu west", "--dry-run")
     assert (planned.exit_code, file.read_text()) == (0, FILE)
+    table = run_main("config", "use-context", "eu west", "--dry-run", "-o", "table").stdout
+    assert table.startswith("will make context eu west the current one in ")
+    assert "instance_id" not in table
+    assert "plan_hash" not in table
     done = run_main("config", "use-context", "eu west", "-o", "json", "-y")
     assert done.exit_code == 0
     body = json.loads(done.stdout)

@@ -53,6 +53,13 @@ def test_a_page_shows_every_option_that_the_command_accepts(run_main: RunMain, n
             assert re.search(rf"^  (-\w, )?{each.opts[0]}\b", place, re.MULTILINE), each.opts
 
 
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_a_usage_line_shows_which_arguments_can_be_repeated(run_main: RunMain, name: str) -> None:
+    usage = " ".join(run_main(*name.split(), "--help", COLUMNS=WIDTH).stdout.partition("\n\n")[0].split())
+    repeatable = [each for each in COMMANDS[name].params if each.param_type_name == "argument" and each.nargs == -1]
+    assert usage.count("...") == len(repeatable), usage
+
+
 def test_the_page_of_a_group_with_a_default_command_shows_its_options(run_main: RunMain) -> None:
     assert "\n  --spark " in run_main("audit", "--help").stdout
     assert "\n  --open-ledgers " in run_main("recover", "--help").stdout

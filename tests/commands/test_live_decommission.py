@@ -20,8 +20,18 @@ from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
-from tests.processes import BkctlResult, Cluster, TerminalSession, is_alive, run_bkctl, start_bkctl
-from tests.until import until
+from tests.processes import (
+    LOOPBACK,
+    BkctlResult,
+    Cluster,
+    TerminalSession,
+    free_port,
+    is_alive,
+    kill_and_wait,
+    run_bkctl,
+    start_bkctl,
+)
+from tests.until import until, wait_until
 
 pytestmark = pytest.mark.cluster
 SIZES = ("-E", "2", "-W", "2", "-A", "2")
@@ -226,6 +236,9 @@ def test_an_open_ledger_and_a_failed_stop_command_end_it_with_what_is_left(clust
     assert cluster.run("cookie", "show", victim).exit_code == 0
     unstopped = cluster.run("decommission", victim, "--yes", "--wait", "1s", "-o", "json")
     assert (unstopped.exit_code, "still registered" in unstopped.json()["refusal"]) == (9, True), unstopped
+    stop = f"stop it now, on its host: bkctl bookie stop {victim}; waiting up to 1 s"
+    assert stop in unstopped.stderr
+    assert "with --wait 0s there is no waiting" in unstopped.stderr
     os.kill(cluster.bookie(victim).pid, signal.SIGTERM)
 
     async def mark() -> None:
@@ -359,3 +372,24 @@ def test_without_an_admin_interface_it_names_the_setting_and_waits(cluster: Clus
     assert f"waiting up to 1 s until bookie {victim} is registered as read-only" in result.stderr
     assert "nothing was copied" in result.stderr
     assert (undone.exit_code, state_of(cluster, victim)) == (0, "writable")
+
+
+def test_undrain_says_at_once_why_a_bookie_stays_read_only(cluster: Cluster, tmp_path: Path) -> None:
+    port = free_port()
+    bookie_id, log = f"{LOOPBACK}:{port}", tmp_path / "full.log"
+    command = (
+        *("bookie", "start", "--metadata-uri", cluster.metadata_uri, "--port", str(port), "--bookie-id", bookie_id),
+        *("--advertised-address", LOOPBACK, "--journal-dir", str(tmp_path / "j"), "--ledger-dir", str(tmp_path / "l")),
+        *("--set", "allowLoopback=true", "--set", "diskUsageThreshold=0.001", "--set", "diskUsageWarnThreshold=0.001"),
+    )
+    with log.open("wb") as output:
+        process = start_bkctl(*command, stderr=output)
+    try:
+        wait_until(lambda: "listening on port" in log.read_text(), process=process, tell=log.read_text)
+        wait_until(lambda: state_of(cluster, bookie_id) == "read-only", process=process, tell=log.read_text)
+        waited = cluster.run("bookie", "undrain", bookie_id, "--wait", "1s")
+        assert waited.exit_code == 8, waited
+        assert f"bookie {bookie_id} is still read-only: a disk is full; waiting up to 1 s" in waited.stderr
+    finally:
+        kill_and_wait(process.pid)
+        process.wait()

@@ -137,7 +137,7 @@ def test_the_plan_of_a_decommission_says_when_the_bookie_can_start(
     *before, cookie = _change_plan(access, found, LeavingRequest(bookie_ids=("b1",), wait_s=1)).summary
     assert before[1:] == ([] if left is None else [left])
     afterwards = afterwards or (
-        "the bookie cannot start while an accepted ledger references it; later it can only start as a new one, "
+        "the bookie cannot start while an accepted ledger references it, and later can only start as a new one, "
         "with empty directories"
     )
     assert cookie.endswith(f"; afterwards {afterwards}")

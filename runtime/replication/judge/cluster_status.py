@@ -360,7 +360,7 @@ def _disk_findings(bookies: tuple[BookieFacts, ...] | None) -> Iterator[Advice]:
     ):
         full = [bookie_id for bookie_id, fraction in used.items() if limit <= fraction < end]
         if full:
-            sentence = f"disks of {these_bookies(full, 'is', 'are')} at least {percent(limit)} full"
+            sentence = f"disks of {these_bookies(full, 'are', 'are')} at least {percent(limit)} full"
             yield Advice(severity, "disks", sentence, "bkctl help full-disk")
 
 
@@ -404,7 +404,7 @@ def _delay_finding(status: ClusterFacts, delay_s: int) -> Advice:
 
 def _mark_findings(status: ClusterFacts) -> Iterator[Advice]:
     marks, locks = status.marks, status.locks
-    if marks is not None and (marks.at_least or not marks.is_exact):
+    if marks is not None and (marks.at_least or marks.at_most):
         is_old = marks.oldest_ms is not None and status.now_ms - marks.oldest_ms > MARK_AGE_WARNING_MS
         oldest = "" if marks.oldest_ms is None else f"; the oldest mark is {age(status.now_ms, marks.oldest_ms)} old"
         sentence = f"{marks.ledgers} marked as under-replicated{oldest}"

@@ -309,7 +309,8 @@ def _outside(facts: LedgerFacts) -> Iterator[str]:
             f"{facts.ledger_id} --from-bookie {each.bookie_id} reads them, to be saved before the ledger is deleted"
         )
     if answered and not finders:
-        yield f"none of the {len(answered)} live bookies outside of the ensemble that answered has any of them"
+        which = "the one live bookie" if len(answered) == 1 else f"each of the {len(answered)} live bookies"
+        yield f"{which} outside of the ensemble that answered has none of them"
     if not asked:
         yield "there is no live bookie outside of the ensemble that could have them"
     for each in [each for each in facts.outside if each.problem is not None][:SHOWN_MAX]:
@@ -336,7 +337,7 @@ def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
         if not state.lock.session_id:
             yield f"no session owns the lock {state.lock.path}, so it never expires: run bkctl metadata doctor"
     if not state.is_enabled and (is_incomplete or state.mark is not None):
-        yield "autorecovery is disabled: Java's workers repair nothing until bkctl autorecovery enable"
+        yield "autorecovery is disabled: no worker repairs it until bkctl autorecovery enable"
     elif state.mark is not None and not is_incomplete:
         yield (
             "it is marked as under-replicated, but no missing copy was found: a replication worker, or bkctl "

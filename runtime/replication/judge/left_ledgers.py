@@ -125,7 +125,9 @@ def _group(left: Left, failures: Sequence[LedgerFailure], leaving: Collection[st
         holders[frozenset(failure.absent).difference(leaving) or frozenset(failure.absent)] += 1
     if to_start := bookies_to_start(holders):
         remedy = start_words(to_start)
-        remedy += " if its disks exist" if set().union(*to_start) <= set(leaving) else ""
+        bookies = set().union(*to_start)
+        if bookies <= set(leaving):
+            remedy += f" if {'its' if len(bookies) == 1 else 'their'} disks exist"
         command = f"bkctl bookie show {to_start[0][0]}"
     first = min(failures, key=lambda failure: failure.ledger_id)
     return LeftGroup(

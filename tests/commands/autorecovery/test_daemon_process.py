@@ -21,7 +21,7 @@ from bkctl.runtime.metadata.store import children_of
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
-from tests.processes import BkctlProcess, run_bkctl, start_bkctl
+from tests.processes import BkctlProcess, TerminalSession, run_bkctl, start_bkctl
 from tests.until import until
 
 pytestmark = pytest.mark.cluster
@@ -97,6 +97,37 @@ async def test_it_is_elected_and_gives_the_office_back(
         assert daemon.end(number) == 0, daemon.log
         assert await votes(store, root) == []
         assert await notes_of(store, root) == []
+
+
+async def test_it_gives_the_office_back_when_its_terminal_is_closed(cluster_uri: str) -> None:
+    uri = parse_metadata_uri(cluster_uri)
+    async with await ZooKeeperStore.connect(uri.servers) as store:
+
+        async def is_auditor() -> bool:
+            return any(note.is_auditor for note in await notes_of(store, uri.root))
+
+        with TerminalSession("autorecovery", "start", BKCTL_METADATA_URI=cluster_uri) as session:
+            await until(is_auditor, process=session.process)
+            session.hang_up()
+            assert session.process.wait(WAIT_S) == 0
+        assert await votes(store, uri.root) == []
+
+
+async def test_sighup_opens_a_rotated_log_again(cluster_uri: str, start: Callable[..., Daemon], tmp_path: Path) -> None:
+    log = tmp_path / "rotated.log"
+    daemon = start(cluster_uri, "--log-file", str(log))
+    await until(log.exists, process=daemon.process, tell=lambda: daemon.log)
+    async with await ZooKeeperStore.connect(daemon.uri.servers) as store:
+
+        async def has_voted() -> bool:
+            return bool(await votes(store, daemon.uri.root))
+
+        await until(has_voted, process=daemon.process, tell=lambda: daemon.log)
+        log.rename(tmp_path / "rotated.log.1")
+        daemon.process.send_signal(signal.SIGHUP)
+        await until(lambda: log.exists() and "log file reopened" in log.read_text(), process=daemon.process)
+        assert len(await votes(store, daemon.uri.root)) == 1
+        assert daemon.end() == 0
 
 
 async def test_it_waits_for_the_cluster(metadata_uri: str, start: Callable[..., Daemon]) -> None:

@@ -78,8 +78,9 @@ def test_what_was_not_asked_is_unknown(cluster: Cluster) -> None:
     assert rows(cluster, "info", dead, exit_code=7)[dead] == row
     table = cluster.run("bookie", "list", "-o", "table").stdout
     head, _, *lines = table.splitlines()
-    assert head.split() == ["ID", "STATE", "REGISTERED", "REACHABLE", "ADDRESS"]
+    assert head.split() == ["ID", "STATE", "REGISTERED", "REACHABLE", "ADDRESS", "PROBLEM"]
     assert sorted(line.split()[1:4] for line in lines) == [["down", "no", "unknown"], *[["writable", "yes", "yes"]] * 2]
+    assert next(line for line in lines if dead in line).endswith(" not registered")
 
 
 def test_wide_shows_free_space_version_and_endpoints(cluster: Cluster) -> None:
@@ -90,5 +91,5 @@ def test_wide_shows_free_space_version_and_endpoints(cluster: Cluster) -> None:
     assert row["endpoints"] == [f"bookie-rpc://{LOOPBACK}:{bookie.port}"]
     table = cluster.run("bookie", "list", "-o", "wide").stdout
     head, _, *lines = table.splitlines()
-    assert head.split()[5:] == ["FREE", "VERSION", "ENDPOINTS", "PROBLEM"]
+    assert head.split()[5:] == ["PROBLEM", "FREE", "VERSION", "ENDPOINTS"]
     assert all(f"bookie-rpc://{LOOPBACK}:" in line and version in line and "iB" in line for line in lines)

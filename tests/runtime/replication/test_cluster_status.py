@@ -82,7 +82,7 @@ FAULTS: list[tuple[str, Severity, dict[str, Any]]] = [
     ("disks", Severity.WARNING, {"bookies": (GOOD, bookie("b2", free_bytes=10))}),
     ("disks", Severity.CRITICAL, {"bookies": (GOOD, bookie("b2", free_bytes=5))}),
     ("marks", Severity.WARNING, {"marks": MarkCount(1, 1, NOW_MS - 1000)}),
-    ("marks", Severity.WARNING, {"marks": MarkCount(0, None)}),
+    ("marks", Severity.WARNING, {"marks": MarkCount(0, 5)}),
     ("no_repair", Severity.WARNING, {"marks": OLD_MARKS}),
     ("old_lock", Severity.INFORMATION, {"locks": RepairLocks(1, {"host": 1}, NOW_MS - 7 * HOUR_MS)}),
     ("no_auditor", Severity.WARNING, {"auditor": NO_AUDITOR}),
@@ -318,6 +318,10 @@ def test_faults_are_found_together_and_the_most_urgent_comes_first() -> None:
             expected = [each for each in expected if each[0] != "no_repair"]
         assert known.issuperset(expected), (chosen, found)
         assert worst(severities) == (severities[0] if severities else None)
+
+
+def test_marks_that_were_not_read_are_no_warning() -> None:
+    assert status_findings(msgspec.structs.replace(HEALTHY, marks=MarkCount(0, None))) == []
 
 
 def test_one_mark_is_not_several() -> None:

@@ -39,6 +39,8 @@ def test_each_ledger_counts_once_with_its_worst_reason() -> None:
 def test_a_bookie_that_is_given_up_is_started_only_if_no_other_has_the_entries() -> None:
     (group,) = left_groups([failure(1, FailureReason.LOST, "b1")], ["b1"])
     assert group.sentence == "1 has entries without a live copy (start b1 if its disks exist)"
+    (group,) = left_groups([failure(1, FailureReason.LOST, "b1", "b2")], ["b1", "b2"])
+    assert group.sentence == "1 has entries without a live copy (start b1 or b2 if their disks exist)"
 
 
 @pytest.mark.parametrize(
