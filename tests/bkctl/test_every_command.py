@@ -134,7 +134,6 @@ def words_for(name: str) -> list[str]:
     """The command with everything that it requires; a file that does not exist where it wants a file."""
     by_metavar = {
         "ID": BOOKIE,
-        "ID...": BOOKIE,
         "LEDGER": "0",
         "SECONDS": "5",
         "MODE": "read-only",
@@ -144,8 +143,9 @@ def words_for(name: str) -> list[str]:
     words = name.split()
     for parameter in COMMANDS[name].params:
         is_option = parameter.param_type_name == "option"
-        if parameter.required or (not is_option and parameter.metavar == "LEDGER"):
-            words += [*parameter.opts[:is_option], by_metavar.get(parameter.metavar, "1")]
+        metavar = (parameter.metavar or "").strip("[].")
+        if parameter.required or (not is_option and metavar == "LEDGER"):
+            words += [*parameter.opts[:is_option], by_metavar.get(metavar, "1")]
     directories = ["--journal-dir", "/nowhere/j", "--ledger-dir", "/nowhere/l"]
     more = {
         "autorecovery maintenance start": [BOOKIE],

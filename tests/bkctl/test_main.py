@@ -129,7 +129,7 @@ def test_version(run_main: RunMain) -> None:
     [
         (["audt"], "error: No such command 'audt'. Did you mean 'audit'? (see bkctl --help)"),
         (["ledger", "shw"], "error: No such command 'shw'. Did you mean 'show'? (see bkctl ledger --help)"),
-        (["ledger", "show"], "error: Missing argument 'LEDGER' (see bkctl ledger show --help)"),
+        (["ledger", "show"], "error: Missing argument 'LEDGER...' (see bkctl ledger show --help)"),
         (
             ["ledger", "list", "--nope"],
             "error: No such option: --nope (Possible options: --no-progress) (see bkctl ledger list --help)",

@@ -82,11 +82,10 @@ def test_a_bar_survives_resizes_and_leaves_nothing_after_ctrl_c(damaged: tuple[C
         text = terminal.wait_for_prompt()
         assert not FRAME.search(text), text
         assert "error: interrupted" in text
-        assert terminal.is_cursor_shown()
         resume = re.search(r"to continue:\s(bkctl recover .*)", text)
         assert resume is not None, text
         assert re.fullmatch(rf"bkctl recover {dead} --yes --resume /\S+\.sqlite", resume[1].rstrip()), text
-        assert terminal.is_cursor_shown
+        assert terminal.is_cursor_shown()
 
 
 @pytest.mark.parametrize("columns", [40, 160])
