@@ -152,7 +152,10 @@ class ClientHandshake(asyncio.BufferedProtocol):
         if self.has_begun_login:
             return f"it refuses the login{login_settings(self._security.config)}"
         if self._security.contexts is None:
-            return "it accepts no SASL login: set bookie_client.tls if it requires TLS, or remove bookie_client.sasl"
+            return (
+                "it accepts no SASL login without TLS: set bookie_client.tls, or remove bookie_client.sasl if it requires "
+                "no login"
+            )
         return "it accepts no SASL login: remove bookie_client.sasl"
 
     async def _next(self, expected: type[AnswerT]) -> AnswerT:

@@ -232,7 +232,9 @@ class StopCheck:
             needed = 1 if row.segment_last_entry_id is not None else answers_min
             others = ", ".join(sorted(members - self._ids))
             if not after:
-                elsewhere = f"their other copies are on bookies that do not run or do not answer ({others})"
+                refused = members & self._cluster.refusals.keys()
+                how = "do not run, do not answer or refuse this client" if refused else "do not run or do not answer"
+                elsewhere = f"their other copies are on bookies that {how} ({others})"
                 worst = StopReason.UNREADABLE, elsewhere if others else "all their copies are on these bookies"
                 break
             if len(after) < needed <= len(now):
