@@ -153,8 +153,8 @@ class ClientHandshake(asyncio.BufferedProtocol):
             return f"it refuses the login{login_settings(self._security.config)}"
         if self._security.contexts is None:
             return (
-                "it accepts no SASL login without TLS: set bookie_client.tls, or remove bookie_client.sasl if it requires "
-                "no login"
+                "it accepts no SASL login without TLS: set bookie_client.tls, or remove bookie_client.sasl if it "
+                "requires no login"
             )
         return "it accepts no SASL login: remove bookie_client.sasl"
 
