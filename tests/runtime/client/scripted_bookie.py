@@ -29,6 +29,7 @@ from bkctl.runtime.protocol.messages import (
     ReadCall,
     ReadLacAnswer,
     ReadLacCall,
+    ReadRun,
 )
 from bkctl.runtime.protocol.status import Status
 
@@ -206,6 +207,9 @@ class ScriptedBookie:
                 self._add(connection, call.cut(1))
         elif isinstance(call, ReadCall):
             self._read(connection, call)
+        elif isinstance(call, ReadRun):
+            for read in call.left:  # each read is answered by itself
+                self._read(connection, read)
         elif isinstance(call, ReadLacCall):
             self._read_lac(connection, call)
         elif isinstance(call, ForceLedgerCall):
