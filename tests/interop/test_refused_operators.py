@@ -86,7 +86,7 @@ async def test_commands_without_a_login(cluster: JavaCluster, tmp_path: Path) ->
 
 
 async def test_one_bookie_that_refuses(cluster: JavaCluster, tmp_path: Path) -> None:
-    """What only it has is unknown, and left; the job goes on with the others."""
+    """What only it has is unknown, and left, for want of permission; the job goes on with the others."""
     dead, other = cluster.start_bookies(2)
     (secured,) = cluster.start_bookies(1, **SASL)
     ledger_id = await write_ledger(cluster, tmp_path, 2)
@@ -96,7 +96,7 @@ async def test_one_bookie_that_refuses(cluster: JavaCluster, tmp_path: Path) -> 
     cluster.start_bookies(1)
     cluster.kill(dead)
     recovered = cluster.run("recover", "failed-bookie", dead, "--yes")
-    assert (recovered.exit_code, NEITHER in recovered.stdout) == (9, True), recovered.stderr
+    assert (recovered.exit_code, NEITHER in recovered.stdout) == (11, True), recovered.stderr
     report = json.loads(recovered.stdout)
     assert (report["ledgers_failed"], report["bad_copies_found"]) == (1, 0)
     drained = cluster.run("bookie", "drain", secured, "--yes")
