@@ -220,8 +220,8 @@ def plan_findings(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY) -> list[P
     found = [PlanFinding(Severity.WARNING, each) for each in warnings]
     if lost:
         sentence = (
-            f"will not move {counted(len(lost), 'ledger')} completely unless a bookie comes back: "
-            f"some entries have no live copy (ledger {shortened(lost)})"
+            f"will not move {counted(len(lost), 'ledger')} completely unless a bookie comes back, or one outside "
+            f"of the ensembles has the entries: some have no live copy (ledger {shortened(lost)})"
         )
         found.insert(0, PlanFinding(Severity.CRITICAL, sentence))
     return found
