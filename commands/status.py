@@ -110,10 +110,16 @@ async def _read_status(context: CommandContext) -> ClusterFacts:
 
 async def _with_reasons(context: CommandContext, session: Session, facts: ClusterFacts) -> ClusterFacts:
     """The same; bookies that are read-only say why, as far as their admin interfaces answer."""
+    asked = [each for each in facts.bookies or () if each.is_writable is False][:_READ_ONLY_ASKED_MAX]
+    if not asked:
+        return facts
+    try:
+        credentials = read_credentials(context, None)
+    except BkctlError:
+        return facts
 
     async def ask(bookie: BookieFacts) -> BookieFacts:
         try:
-            credentials = read_credentials(context, None)
             async with asyncio.timeout(_TIMEOUT_S), admin_of(context, session, bookie.bookie_id, credentials) as client:
                 state = await read_state(client)
         except (BkctlError, TimeoutError):
@@ -122,10 +128,7 @@ async def _with_reasons(context: CommandContext, session: Session, facts: Cluste
         order = "" if state.operator is None else state.operator.reason
         return msgspec.structs.replace(bookie, read_only_reasons=reasons, order=order)
 
-    asked = [each for each in facts.bookies or () if each.is_writable is False][:_READ_ONLY_ASKED_MAX]
     found = {each.bookie_id: each for each in await asyncio.gather(*map(ask, asked))}
-    if not found:
-        return facts
     return msgspec.structs.replace(
         facts, bookies=tuple(found.get(each.bookie_id, each) for each in facts.bookies or ())
     )

@@ -3,7 +3,7 @@
 In virtual time, executors take what each request costs from their share of the budget, by the rules of the command
 (``InventoryRequest.share``, ``SharedPacer``, ``Windows``). Bookies answer after a fixed time, and never slow down. A
 slice of the ledgers is examined, and the result is scaled to all of them. What the processors of the executors need is
-no part of it, but the CPU time of comparing an entry with a list is measured beside it.
+no part of it, but the CPU time of comparing an entry with a list is measured separately.
 """
 
 from __future__ import annotations

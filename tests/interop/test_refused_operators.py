@@ -86,7 +86,7 @@ async def test_commands_without_a_login(cluster: JavaCluster, tmp_path: Path) ->
 
 
 async def test_one_bookie_that_refuses(cluster: JavaCluster, tmp_path: Path) -> None:
-    """What only it has is unknown, and left, for want of permission; the job goes on with the others."""
+    """What only it has is unknown, and left without permission to read it; the job goes on with the others."""
     dead, other = cluster.start_bookies(2)
     (secured,) = cluster.start_bookies(1, **SASL)
     ledger_id = await write_ledger(cluster, tmp_path, 2)
