@@ -34,7 +34,7 @@ _SUITE: Final = re.compile(
     r"_(?P<hash>SHA[0-9]*)"
 )
 _SUITE_OF_TLS_1_3: Final = re.compile(r"TLS_(AES_[0-9]+_\w+|CHACHA20_POLY1305)_SHA[0-9]+")
-_STORE_KEY: Final = re.compile(r"\b(?:client|tls)(?:Trust|Key)Store(?=\)?$)")
+_STORE_KEY: Final = re.compile(r"\b(?:(?:client|tls)(?:Trust|Key)Store|httpServer(?:Trust|Key)StorePath)(?=\)?$)")
 
 _CLIENT: Final = ("bookie_client",)
 _BOOKIE: Final = ("bookie",)

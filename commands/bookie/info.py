@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
-from bkctl.commands.bookie.state import STATE_COLUMNS, bookie_row, state_of
+from bkctl.commands.bookie.state import STATE_COLUMNS, bookie_row, require_accepted, state_of
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import open_session
-from bkctl.runtime.client.access import require_access
 from bkctl.runtime.errors import BookieNotFoundError, BookieUnavailableError
 from bkctl.storage.words import percent, size
 
@@ -37,8 +36,9 @@ async def show_info(
 ) -> Outcome:
     """Show total and free disk space of bookies.
 
-    STATE comes from the registrations. REACHABLE shows whether a registered bookie answers. Exits with 9 if some
-    bookies did not answer, with 7 if none did, and with 11 if none accepts this client.
+    STATE comes from the registrations. REACHABLE shows whether a registered bookie answers, or "refused" if it does
+    not accept this client. Exits with 9 if some bookies did not answer or refuse, with 7 if none answered, and with 11
+    if no bookie that answers accepts this client.
     """
     async with open_session(context, must_exist=False) as session:
         client, registration = await session.client(), session.registrations
@@ -54,7 +54,6 @@ async def show_info(
         context.console.rows(_TABLE, rows)
         silent = [row for row in rows if row["problem"] is not None]
         if rows and len(silent) == len(rows):
-            if any(row["reachable"] for row in silent):
-                await require_access(client.ports)
+            require_accepted(rows)
             raise BookieUnavailableError(str(silent[0]["id"]), str(silent[0]["problem"]))
     return Outcome.PARTIAL if silent else Outcome.OK

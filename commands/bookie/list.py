@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bkctl.commands.bookie.state import STATE_COLUMNS, BookieState, bookie_row, state_of
+from bkctl.commands.bookie.state import STATE_COLUMNS, BookieState, bookie_row, require_accepted, state_of
 from bkctl.commands.command import command
 from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
@@ -37,7 +37,8 @@ async def list_bookies(
     """List all bookies, also those that are down.
 
     STATE comes from the registrations. REACHABLE shows whether a registered bookie answers within a few seconds; it is
-    "unknown" for bookies that are not asked. -o name asks none.
+    "unknown" for bookies that are not asked, and "refused" for those that do not accept this client. -o name asks none.
+    Exits with 11 if no bookie that answers accepts this client.
     """
     is_asking = context.console.form is not OutputForm.NAME
     async with open_session(context, must_exist=False) as session:
@@ -49,3 +50,4 @@ async def list_bookies(
         bookies = session.bookies(timeout_max_s=_PROBE_TIMEOUT_S) if is_asking else None
         rows = await asyncio.gather(*(bookie_row(registration, bookies, each, states[each]) for each in wanted))
     context.console.rows(_TABLE, rows)
+    require_accepted(rows)

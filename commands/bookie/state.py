@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple
 
 import typer
@@ -11,6 +12,7 @@ from bkctl.commands.context import BookieFlags, CommandContext, id_by_settings, 
 from bkctl.commands.parse import parse_bookie_id
 from bkctl.commands.rendering import Column, plain
 from bkctl.runtime.errors import (
+    AuthenticationRequiredError,
     BookieError,
     BookieNotFoundError,
     BookieTimeoutError,
@@ -64,14 +66,16 @@ STATE_COLUMNS = (
     Column("id", "ID"),
     Column("state", "STATE"),
     Column("registered", "REGISTERED", priority=1),
-    Column("reachable", "REACHABLE", _yes_no_unknown),
+    Column("answer", "REACHABLE", _yes_no_unknown),
 )
 """The first columns of every listing of bookies."""
 
 
 _UNKNOWN_FIELDS = (
-    *("reachable", "address", "total_bytes", "free_bytes", "used_fraction", "version", "endpoints", "problem"),
+    *("reachable", "answer", "address", "total_bytes", "free_bytes", "used_fraction", "version", "endpoints"),
+    "problem",
 )
+_REFUSED = "refused"
 
 
 def state_of(bookie_id: str, registrations: Registrations) -> BookieState:
@@ -86,7 +90,8 @@ async def bookie_row(
 ) -> dict[str, object]:
     """All that is known about a bookie. It is asked for its disk space if ``bookies`` is given.
 
-    ``reachable`` is None when the bookie was not asked: it is not registered, or its registration has no address.
+    ``reachable`` and ``answer`` are None when the bookie was not asked: it is not registered, or its registration has
+    no address. ``answer`` is "refused" for one that answers, but does not accept this client.
     """
     row: dict[str, object] = {"id": bookie_id, "state": state, "registered": state is not BookieState.DOWN}
     row |= dict.fromkeys(_UNKNOWN_FIELDS)
@@ -111,16 +116,26 @@ async def _answer(bookies: Bookies, bookie_id: str) -> dict[str, object]:
     try:
         answer = await bookies.info(bookie_id)
     except (BookieTimeoutError, BookieUnavailableError) as error:
-        return {"reachable": False, "problem": _reason(error)}
+        return {"reachable": False, "answer": "no", "problem": _reason(error)}
+    except AuthenticationRequiredError as error:
+        return {"reachable": True, "answer": _REFUSED, "problem": _reason(error)}
     except BookieError as error:
-        return {"reachable": True, "problem": _reason(error)}
+        return {"reachable": True, "answer": "yes", "problem": _reason(error)}
     used = 1 - answer.free_bytes / answer.total_bytes if answer.total_bytes else None
     return {
         "reachable": True,
+        "answer": "yes",
         "total_bytes": answer.total_bytes,
         "free_bytes": answer.free_bytes,
         "used_fraction": None if used is None else round(used, 4),
     }
+
+
+def require_accepted(rows: Sequence[Mapping[str, object]]) -> None:
+    """AuthenticationRequiredError if all bookies of these rows that answer refuse this client."""
+    refused = [row for row in rows if row["answer"] == _REFUSED]
+    if refused and not any(row["answer"] == "yes" for row in rows):
+        raise AuthenticationRequiredError(str(refused[0]["id"]), str(refused[0]["problem"]))
 
 
 def _reason(error: Exception) -> str:

@@ -82,9 +82,10 @@ def _file_rows(
 
 
 def _setting_rows(context: CommandContext, now: datetime.datetime) -> Iterator[dict[str, Any]]:
-    for checked in _configured(context):
-        for found in findings_of_settings(checked, os.environ, now):
-            yield _row(found.path, found.finding)
+    """Once for files that several tables name."""
+    findings = (each for checked in _configured(context) for each in findings_of_settings(checked, os.environ, now))
+    for found in dict.fromkeys(findings):
+        yield _row(found.path, found.finding)
 
 
 async def _bookie_rows(context: CommandContext, address: str, now: datetime.datetime) -> list[dict[str, Any]]:

@@ -82,7 +82,7 @@ async def _access(host: str, port: int, config: ClientConfig, timeout_s: float) 
     try:
         await pool.info(f"{host}:{port}")
     except (AuthenticationError, BookieError) as error:
-        return CertificateFinding(Severity.CRITICAL, "access", str(error))
+        return CertificateFinding(Severity.CRITICAL, "access", str(error).removeprefix(f"bookie {host}:{port}: "))
     finally:
         await pool.close()
     how = "" if config.security.tls is not None else " without TLS"

@@ -82,6 +82,8 @@ class TlsHandshake(asyncio.Protocol):
             context = await self._tls.next_context()
             secured = await self._start_tls(transport, context)
         except (OSError, BkctlError) as error:  # ssl.SSLError is an OSError
+            # The frame that awaited the handshake keeps the error: a cycle with hundreds of KiB of buffers.
+            error.__traceback__ = None
             reason = error.reason if isinstance(error, ssl.SSLError) else without_path(error)
             self._room.report(self._origin, f"TLS handshake failed: {reason or type(error).__name__}")
             transport.abort()

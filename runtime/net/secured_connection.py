@@ -205,6 +205,8 @@ class SecuredConnection(ServerConnection):
             if secured is None or secured.is_closing():
                 raise ConnectionResetError("the client closed the connection in a handshake")
         except OSError as error:
+            # The frame that awaited the handshake keeps the error: a cycle with hundreds of KiB of buffers.
+            error.__traceback__ = None
             self._end_handshake(_failure(error), str(error))
             self.connection_lost(None)  # the transport calls it only after a handshake
             return

@@ -22,6 +22,8 @@ from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.security_config import StoreType
 
 _JAVA_ENDINGS: Final = {"file": "", "type": "Type", "password": "PasswordPath"}
+_ADMIN_ENDING: Final = "Path"
+"""Of Java's keys for stores of the admin port, such as httpServerKeyStorePath. They have no key for the type."""
 _JKS_MAGIC: Final = (bytes.fromhex("feedfeed"), bytes.fromhex("cececece"))
 _PEM_MARK: Final = b"-----BEGIN "
 _PEM_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
@@ -49,7 +51,16 @@ class GivenFile(NamedTuple):
 
     def name_of(self, part: str) -> str:
         """The setting of its file, type or password, as its source names it."""
-        return f"{self.setting}_{part}" if self.java_key is None else self.java_key + _JAVA_ENDINGS[part]
+        if self.java_key is None:
+            return f"{self.setting}_{part}"
+        if self.has_type:
+            return self.java_key + _JAVA_ENDINGS[part]
+        return self.java_key if part == "file" else self.java_key.removesuffix(_ADMIN_ENDING) + "Password"
+
+    @property
+    def has_type(self) -> bool:
+        """Whether its source has a setting for its type."""
+        return self.java_key is None or not self.java_key.endswith(_ADMIN_ENDING)
 
 
 def key_pair(key_file: GivenFile, certificate_file: GivenFile | None) -> KeyPair:
@@ -151,16 +162,20 @@ def _check_format(file: GivenFile) -> None:
     """Refuse files of another format by its name."""
     if file.content.startswith(_JKS_MAGIC):
         target = file.path.removesuffix(".jks") + ".p12"
+        type_fix = f" and {file.name_of('type')} to PKCS12" if file.has_type else ""
         raise ConfigurationError(
             f"{file.path} is a JKS file, which only Java reads. Convert it: keytool -importkeystore -srckeystore "
-            f"{file.path} -destkeystore {target} -deststoretype PKCS12; then set "
-            f"{file.name_of('file')} to {target} and {file.name_of('type')} to PKCS12"
+            f"{file.path} -destkeystore {target} -deststoretype PKCS12; then set {file.name_of('file')} to {target}"
+            f"{type_fix}"
         )
     if not file.content:
         raise ConfigurationError(f"{file.path} is empty")
     is_pem = _PEM_MARK in file.content
     if is_pem and file.type is StoreType.PKCS12:
-        raise ConfigurationError(f"{file.path} is a PEM file: set {file.name_of('type')} to PEM")
+        fix = f"set {file.name_of('type')} to PEM"
+        if not file.has_type:
+            fix = f"{file.name_of('file')} needs a PKCS12 file, which openssl pkcs12 -export makes of PEM files"
+        raise ConfigurationError(f"{file.path} is a PEM file: {fix}")
     if not is_pem and file.type is StoreType.PEM and file.content[0] == 0x30:  # ASN.1, which no PEM file begins with
         fix = f"set {file.name_of('type')} to PKCS12"
         kind = "certificate_file must be PEM" if file.setting == "certificate" else fix

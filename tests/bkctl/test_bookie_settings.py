@@ -367,6 +367,8 @@ def test_stores_of_the_admin_port_that_java_keys_name_are_pkcs12(tmp_path: Path)
         key_password="file:/secret",
         ca_file="/ca.p12",
         ca_type=StoreType.PKCS12,
+        ca_java_key="httpServerTrustStorePath",
+        key_java_key="httpServerKeyStorePath",
     )
 
 

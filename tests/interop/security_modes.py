@@ -50,8 +50,8 @@ class Sides(NamedTuple):
     variables: dict[str, str]
     """Environment of bkctl: commands, daemons and bookies."""
     attempts: int
-    """Of Java's client to connect. With Kerberos it asks now and then for a ticket for the name of its own host. With
-    TLS and a login a Java bookie needs both first frames in one read (wire section 12.3)."""
+    """Of Java's client to connect. With TLS and a login it sends START_TLS and AUTH from two threads: a Java bookie
+    that reads them apart logs "NotSslRecordException: not an SSL/TLS record" and resets the connection."""
 
 
 def sides_of(
@@ -96,7 +96,7 @@ def sides_of(
         flags.append(f"-Djava.security.krb5.conf={realm.configuration}")
         variables |= realm.variables
         tables += _login_tables(directory, 'mechanism = "GSSAPI"')
-    attempts = 4 if mode in {Mode.KERBEROS, Mode.TLS_AND_LOGIN} else 1
+    attempts = 4 if mode is Mode.TLS_AND_LOGIN else 1
     (directory / "bkctl.toml").write_text("\n".join(tables) + "\n")
     variables["BKCTL_CONFIG"] = str(directory / "bkctl.toml")
     return Sides(java_bookie, java_client, tuple(flags), (*flags, *client_flags), variables, attempts)

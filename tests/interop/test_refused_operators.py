@@ -58,6 +58,8 @@ async def test_commands_without_a_login(cluster: JavaCluster, tmp_path: Path) ->
     refused: tuple[tuple[str, ...], ...] = (
         ("bookie", "sanity", first),
         ("bookie", "info"),
+        ("bookie", "info", first),
+        ("bookie", "list"),
         ("bookie", "drain", first, "--yes"),
         ("decommission", first, "--yes"),
         ("recover", "ledger", closed, "--yes"),
@@ -71,7 +73,6 @@ async def test_commands_without_a_login(cluster: JavaCluster, tmp_path: Path) ->
     assert shown(cluster, still_open) == before
     assert cluster.registered("writable") == sorted(bookies), "none was made read-only"
     shows_it: tuple[tuple[tuple[str, ...], int], ...] = (
-        (("bookie", "list"), 0),
         (("bookie", "restart-check", first), 10),
         (("ledger", "explain", closed), 10),
         (("status",), 14),
@@ -90,6 +91,11 @@ async def test_one_bookie_that_refuses(cluster: JavaCluster, tmp_path: Path) -> 
     dead, other = cluster.start_bookies(2)
     (secured,) = cluster.start_bookies(1, **SASL)
     ledger_id = await write_ledger(cluster, tmp_path, 2)
+    listed = cluster.run("bookie", "list")
+    answers = {row["id"]: row["answer"] for row in json.loads(listed.stdout)["items"]}
+    assert (listed.exit_code, answers) == (0, {dead: "yes", other: "yes", secured: "refused"}), listed.stderr
+    table = cluster.run("bookie", "list", "-o", "table").stdout
+    assert f"{secured} writable yes refused" in " ".join(table.split())
     verified = json.loads(cluster.run("ledger", "verify", str(ledger_id)).stdout)
     counts = {name: verified[f"copies_{name}"] for name in ("good", "unreachable", "missing", "corrupt", "failed")}
     assert counts == {"good": 8, "unreachable": 4, "missing": 0, "corrupt": 0, "failed": 0}

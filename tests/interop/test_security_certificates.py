@@ -1,4 +1,4 @@
-"""Certificates that are replaced, or that expire, while bkctl drains a Java bookie."""
+"""Certificates that are replaced, or that expire, while bkctl drains or recovers a bookie: Java's, and its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.interop.copy_watch import WrittenLedgers
 from tests.interop.java import NEWEST, JavaClient
-from tests.interop.secured_clusters import SecuredCluster, secured_cluster
+from tests.interop.secured_clusters import OURS, SecuredCluster, secured_cluster
 from tests.interop.security_files import TestAuthority
 from tests.interop.security_modes import OPERATOR_ROLE, Mode, sides_of
 from tests.interop.traffic_relay import TrafficRelay
@@ -26,6 +26,7 @@ LEDGERS, ENTRIES = 40, 20
 SLOW = "8KiB"
 """Per second: the drain takes half a minute, so that it is under way when the files change."""
 UNITS = f"0:{OPERATOR_ROLE}"
+_VALID_S = 5.0
 
 
 class Drain:
@@ -75,6 +76,14 @@ class Drain:
         for relay in self.relays:
             relay.cut()
 
+    def let_expire(self, authority: TestAuthority) -> None:
+        """New connections use a certificate that is valid for a few more seconds; later ones need it when it is not."""
+        authority.issue("client", units=UNITS, valid_s=_VALID_S)
+        expires = time.monotonic() + _VALID_S
+        self.cut_connections()
+        wait_until(lambda: time.monotonic() > expires + 1.0)
+        self.cut_connections()
+
     def lose(self) -> None:
         """The bookie is killed, and its session ends."""
         self._cluster.kill(self.leaving)
@@ -99,14 +108,18 @@ def authority(tmp_path: Path) -> TestAuthority:
     return TestAuthority(tmp_path / "files" / "tls")
 
 
-@pytest.fixture
+@pytest.fixture(params=[NEWEST, OURS])
 def drain(
-    authority: TestAuthority, new_metadata_uri: Callable[[], str], znodes: KazooClient, tmp_path: Path
+    request: pytest.FixtureRequest,
+    authority: TestAuthority,
+    new_metadata_uri: Callable[[], str],
+    znodes: KazooClient,
+    tmp_path: Path,
 ) -> Iterator[Drain]:
-    """Four Java bookies with roles, and ledgers on them."""
+    """Four bookies with roles, and ledgers of Java's client on them."""
     sides = sides_of(Mode.ROLE, tmp_path / "files", authority=authority)
     with contextlib.ExitStack() as ends:
-        opened = secured_cluster(NEWEST, sides, tmp_path / "cluster", new_metadata_uri, count=4)
+        opened = secured_cluster(request.param, sides, tmp_path / "cluster", new_metadata_uri, count=4)
         cluster = ends.enter_context(opened)
         log = str(tmp_path / "client.log")
         client = JavaClient(cluster.metadata_uri, log, jvm_flags=sides.client_flags, **sides.java_client)
@@ -131,11 +144,8 @@ def test_certificates_are_replaced_in_the_middle_of_a_drain(drain: Drain, author
 
 def test_a_certificate_expires_in_the_middle_of_a_drain(drain: Drain, authority: TestAuthority) -> None:
     """New connections are refused; with a new certificate the same command, or the next one, ends the work."""
-    authority.issue("client", units=UNITS, valid_s=15.0)
-    expires = time.monotonic() + 15.0
     with drain.started() as end:
-        wait_until(lambda: time.monotonic() > expires + 1.0)
-        drain.cut_connections()
+        drain.let_expire(authority)
         exit_code, errors = end()
     assert exit_code == 11, errors
     assert "bookie_client.tls.certificate_file" in errors, errors
@@ -152,11 +162,8 @@ def test_a_certificate_expires_in_the_middle_of_a_recovery(
     """The job ends with the sentence; it is resumed with a new certificate."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     drain.lose()
-    authority.issue("client", units=UNITS, valid_s=15.0)
-    expires = time.monotonic() + 15.0
     with drain.started("recover", drain.leaving) as end:
-        wait_until(lambda: time.monotonic() > expires + 1.0)
-        drain.cut_connections()
+        drain.let_expire(authority)
         exit_code, errors = end()
     assert exit_code == 11, errors
     assert "bookie_client.tls.certificate_file" in errors, errors

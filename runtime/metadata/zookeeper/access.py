@@ -1,6 +1,6 @@
 """Protection of a ZooKeeper session: TLS, user and password. Source: metadata section 2.1.
 
-Secrets are read when a session is opened (``security/secrets.py``).
+SASL logins and certificates follow their files (``security/followed_files.py``); a digest is read once per session.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 from bkctl.runtime.config import ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.security.client_login import KerberosLogin, read_client_login
+from bkctl.runtime.security.followed_files import FollowedFiles
 from bkctl.runtime.security.secrets import read_secret
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,10 @@ def session_credentials(config: ZooKeeperConfig, environment: Mapping[str, str],
 
 
 def _sasl_options(config: ZooKeeperSaslConfig, environment: Mapping[str, str], note: NoteLogin) -> dict[str, Any]:
-    login = read_client_login(config, "zookeeper.sasl", environment)
+    followed = FollowedFiles(
+        lambda: read_client_login(config, "zookeeper.sasl", environment), [config.password, config.jaas_file]
+    )
+    login = followed.current()
     if isinstance(login, KerberosLogin):
         from bkctl.runtime.metadata.zookeeper import kerberos_login  # noqa: PLC0415  an optional package
 
@@ -55,8 +59,8 @@ def _sasl_options(config: ZooKeeperSaslConfig, environment: Mapping[str, str], n
     return {
         "mechanism": "DIGEST-MD5",
         "service": config.service,
-        "username": login.username,
-        "password": login.password,
+        # Called for "username" and "password" in every login: the files may have changed.
+        "callback": lambda name: getattr(followed.current(), name),
         # The client library cannot wrap messages, so only authentication may be negotiated.
         "qops": (b"auth",),
     }

@@ -262,7 +262,7 @@ class StopCheck:
             found = choose_replacements(view, self._rules, need, ensemble, leaving, self._source)
             self._successors[key] = found
         if isinstance(found, NoChoice) and found.best is None:
-            self._note(StopReason.NO_SUCCESSOR, f"{found.sentence}{self._full_note()}", ledger_id)
+            self._note(StopReason.NO_SUCCESSOR, f"{found.sentence}{self._excluded_note()}", ledger_id)
             return
         choice = found.best if isinstance(found, NoChoice) else found
         if choice is not None and choice.broken:
@@ -283,7 +283,7 @@ class StopCheck:
             outside = len(self._after.writable.difference(fragment.ensemble))
             if outside < len(fragment.bookie_indexes):
                 size = f"E={metadata.ensemble_size}, Qw={metadata.write_quorum_size}"
-                detail = f"{size}: every other writable bookie is in the ensemble already{self._full_note()}"
+                detail = f"{size}: every other writable bookie is in the ensemble already{self._excluded_note()}"
                 self._note(StopReason.NO_TARGET, detail, ledger_id)
                 return
 
@@ -303,7 +303,7 @@ class StopCheck:
                     self._note(
                         StopReason.NEW_LEDGERS,
                         f"{name} (used by {count:,} of {counted(self._scanned, 'ledger')}) needs {size} "
-                        f"writable bookies, {left} would be left{self._full_note()}",
+                        f"writable bookies, {left} would be left{self._excluded_note()}",
                     )
             elif isinstance(now, Choice) and not now.broken:
                 choice = found.best if isinstance(found, NoChoice) else found
@@ -375,8 +375,17 @@ class StopCheck:
         space = self._cluster.space.get(bookie_id)
         return space is not None and space.free_bytes < self._reserve() * space.total_bytes
 
-    def _full_note(self) -> str:
-        return f" (without space for more: {', '.join(sorted(self._full))})" if self._full else ""
+    def _excluded_note(self) -> str:
+        """Registered writable bookies that do not count as such, and why."""
+        silent = self._cluster.silent.intersection(self._cluster.registrations.writable)
+        refusing = silent & self._cluster.refusals.keys()
+        reasons = {
+            "without space for more": self._full,
+            "refusing this client": refusing,
+            "without an answer": silent - refusing,
+        }
+        notes = [f"{reason}: {', '.join(sorted(found))}" for reason, found in reasons.items() if found]
+        return f" ({'; '.join(notes)})" if notes else ""
 
 
 def _bookies_are(bookie_ids: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from bkctl.runtime.security.certificates import Authority, new_authority
 from tests.certificate_files import CertificateFiles, write_certificate
 from tests.commands.bookie.admin_bookie import TOKEN, AdminBookie, running_bookie
 from tests.commands.bookie.registered_server import LoopbackServer, register_admin_port
-from tests.processes import LOOPBACK, BkctlResult, run_bkctl
+from tests.processes import LOOPBACK, BkctlResult, free_port, run_bkctl
 
 pytestmark = pytest.mark.cluster
 
@@ -189,3 +189,35 @@ def test_a_false_registration_gets_the_token_only_with_the_certificate_of_the_bo
         assert server.connections
     assert bool(server.received) is not bool(reason)
     assert TOKEN.encode() not in server.received  # a command looks before it changes something
+
+
+@pytest.mark.parametrize(
+    ("content", "fix"),
+    [
+        (bytes.fromhex("feedfeed") + bytes(8), "; then set httpServerKeyStorePath to {store}.p12"),
+        (b"-----BEGIN PRIVATE KEY-----\n", "{store} is a PEM file: httpServerKeyStorePath needs a PKCS12 file"),
+        (b"\x30\x82", "it needs a password (set httpServerKeyStorePassword), or it is not PKCS12"),
+        (b"", "{store} is empty"),
+        (None, "cannot read {store} (httpServerKeyStorePath): No such file or directory"),
+    ],
+    ids=["jks", "pem", "no password", "empty", "missing"],
+)
+def test_a_store_that_cannot_be_used_is_named_by_the_key_of_the_file(
+    new_metadata_uri: Callable[[], str], tmp_path: Path, content: bytes | None, fix: str
+) -> None:
+    store, conf, uri = tmp_path / "store", tmp_path / "bookie.conf", new_metadata_uri()
+    if content is not None:
+        store.write_bytes(content)
+    conf.write_text(
+        f"metadataServiceUri={uri}\nbookiePort={free_port()}\nallowLoopback=true\nadvertisedAddress={LOOPBACK}\n"
+        f"journalDirectories={tmp_path}/j\nledgerDirectories={tmp_path}/l\n"
+        f"httpServerEnabled=true\nhttpServerPort={free_port()}\nhttpServerTlsEnable=true\nhttpServerKeyStorePath={store}\n"
+    )
+    assert run_bkctl("cluster", "init", BKCTL_METADATA_URI=uri).exit_code == 0
+    for command in ("bookie", "autorecovery"):
+        refused = run_bkctl(command, "start", "--conf", str(conf))
+        assert refused.exit_code == 1, refused.stderr
+        sentence = refused.stderr.splitlines()[-1]
+        assert fix.format(store=store) in sentence
+        assert "_file" not in sentence
+        assert "_type" not in sentence

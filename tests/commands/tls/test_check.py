@@ -102,6 +102,18 @@ def test_the_files_of_the_settings_fit_each_other(tmp_path: Path, authority: Aut
     assert "does not belong to" in finding
 
 
+def test_files_that_serve_both_sides_are_listed_once(tmp_path: Path, authority: Authority) -> None:
+    files = write_certificate(authority, tmp_path / "b1", hosts=("b1",), role="ops", days=90)
+    config = settings(tmp_path / "c.toml", files)
+    tls = config.read_text().partition("[bookie_client.tls]")[2]
+    directories = f'journal_directories = ["{tmp_path}/j"]\nledger_directories = ["{tmp_path}/l"]\n'
+    bookie = f'[bookie]\nbookie_id = "b1:3181"\nadvertised_address = "b1"\n{directories}[bookie.tls]{tls}'
+    config.write_text(config.read_text() + bookie)
+    checks = [(each["subject"], each["check"]) for each in rows_of(check("--config", str(config)))]
+    own = [(files.certificate, name) for name in ("dates", "chain", "role", "names")]
+    assert sorted(checks) == sorted([(files.ca, "dates"), *own])
+
+
 def test_nothing_to_check_is_said(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(NO_CLUSTER)
     result = check("--config", str(tmp_path / "c.toml"))

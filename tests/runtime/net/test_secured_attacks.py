@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ssl
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -40,7 +42,10 @@ _FLIGHTS_BYTES = 2000
 """More than a client sends in a handshake."""
 
 
-def resident_bytes() -> int:
+async def resident_bytes(server: Server) -> int:
+    """Memory that the attacks so far have cost for good: connections are closed, and garbage is collected."""
+    await until(lambda: server.listener is not None and server.listener.connection_count == 1, "all are closed")
+    gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
@@ -79,6 +84,23 @@ async def cut_handshake(server: Server, context: ssl.SSLContext, cut: int) -> No
             await peer.shake_hands(bytes_max=cut - len(hello))
 
 
+def bomb_context(server: Server) -> ssl.SSLContext:
+    bomb_chain(server.authority, 400)
+    context = server.client_context()
+    context.load_cert_chain(server.authority.file("bomb.pem"), server.authority.file("bomb.key"))
+    return context
+
+
+async def refused_handshake(server: Server, context: ssl.SSLContext) -> None:
+    async with peer_of(server) as peer:
+        peer.send(encode_start_tls_request())
+        assert (await peer.answer()).status == OK
+        peer.writer.write(peer.hello(context))
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            await peer.shake_hands()
+        assert await peer.is_closed()
+
+
 async def test_ten_thousand_handshakes_that_are_cut_at_every_byte(server: Server) -> None:
     context = server.client_context("writer")
     security = tls_only(server, is_client_certificate_required=True)
@@ -86,32 +108,38 @@ async def test_ten_thousand_handshakes_that_are_cut_at_every_byte(server: Server
         before = 0
         for number in range(10_000):
             if number == _WARM_UP_COUNT:
-                before = resident_bytes()
+                before = await resident_bytes(server)
             await cut_handshake(server, context, number % _FLIGHTS_BYTES)
-        assert server.listener is not None
-        await until(lambda: server.listener is not None and server.listener.connection_count == 1, "all are closed")
-        assert resident_bytes() - before < _GROWTH_BYTES_MAX
+        assert await resident_bytes(server) - before < _GROWTH_BYTES_MAX
         assert server.security.measures.failed_handshakes[ProtectionFailure.LIMIT] == 0
 
 
 async def test_a_chain_of_certificates_without_end_is_refused(server: Server) -> None:
-    bomb_chain(server.authority, 400)
-    context = server.client_context()
-    context.load_cert_chain(server.authority.file("bomb.pem"), server.authority.file("bomb.key"))
+    context = bomb_context(server)
     async with served(server, tls_only(server, is_client_certificate_required=True)), another_client(server, "writer"):
         before = 0
         for number in range(200):
             if number == 20:
-                before = resident_bytes()
-            async with peer_of(server) as peer:
-                peer.send(encode_start_tls_request())
-                assert (await peer.answer()).status == OK
-                peer.writer.write(peer.hello(context))
-                with contextlib.suppress(ConnectionError, ssl.SSLError):
-                    await peer.shake_hands()
-                assert await peer.is_closed()
-        assert resident_bytes() - before < _GROWTH_BYTES_MAX
+                before = await resident_bytes(server)
+            await refused_handshake(server, context)
+        assert await resident_bytes(server) - before < _GROWTH_BYTES_MAX
         assert server.security.measures.failed_handshakes.total() == 200
+
+
+async def test_a_refused_handshake_holds_nothing_though_no_collection_runs(server: Server) -> None:
+    context = bomb_context(server)
+    async with served(server, tls_only(server, is_client_certificate_required=True)):
+        await refused_handshake(server, context)
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for _ in range(20):
+                await refused_handshake(server, context)
+            await until(lambda: server.listener is not None and server.listener.connection_count == 0, "all are closed")
+            assert tracemalloc.get_traced_memory()[0] < 2 * 1024 * 1024
+        finally:
+            tracemalloc.stop()
+            gc.enable()
 
 
 async def test_tokens_of_16_mib_and_logins_without_end(server: Server) -> None:
@@ -124,14 +152,14 @@ async def test_tokens_of_16_mib_and_logins_without_end(server: Server) -> None:
         before = 0
         for number in range(150):
             if number == 15:
-                before = resident_bytes()
+                before = await resident_bytes(server)
             for sent in (frame, limit, encode_auth_request("other", b"") * 1000):
                 async with peer_of(server) as peer:
                     peer.send(sent)
                     with contextlib.suppress(ConnectionError):
                         while True:
                             await peer.answer()
-        assert resident_bytes() - before < _GROWTH_BYTES_MAX
+        assert await resident_bytes(server) - before < _GROWTH_BYTES_MAX
         other.send(read())
         assert (await other.answer()).status == ENOLEDGER
 

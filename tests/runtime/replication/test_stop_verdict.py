@@ -197,6 +197,16 @@ def test_a_bookie_that_refuses_this_client_is_neither_dead_nor_to_be_decommissio
     )
 
 
+def test_a_removal_names_the_bookies_that_cannot_take_copies_because_they_refuse_or_are_silent() -> None:
+    now = cluster(["b1", "b2", "b3", "b4"], silent=["b3", "b4"], refused={"b3": "it refuses the login of operator"})
+    verdict = judge(now, ["b1"], CLOSED, is_removal=True)
+    note = " (refusing this client: b3; without an answer: b4)"
+    assert [each.detail for each in verdict.reasons if each.detail.endswith(note)] == [
+        f"E=2, Qw=2 (used by 1 of 1 ledger) needs 2 writable bookies, 1 would be left{note}",
+        f"E=2, Qw=2: every other writable bookie is in the ensemble already{note}",
+    ]
+
+
 def test_a_bookie_with_a_full_disk_does_not_take_over() -> None:
     full = {"b2": ROOMY, "b3": BookieSpace(total_bytes=1000, free_bytes=5)}
     verdict = judge(cluster(["b1", "b2", "b3"], space=full), ["b1"], CLOSED)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import gc
 import ssl
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -127,6 +129,29 @@ async def test_new_files_are_used_without_a_restart(
             Path(new).replace(old)
         async with asking(server.view.http_port, files) as client:
             assert (await client.get(IS_READY)).status == 200
+
+
+async def test_a_refused_handshake_holds_nothing_though_no_collection_runs(
+    bookie_config: BookieConfig, files: CertificateFiles
+) -> None:
+    async def refused_handshake(port: int | None) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    async with running_bookie(with_https(bookie_config, files)) as server:
+        await refused_handshake(server.view.http_port)
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for _ in range(20):
+                await refused_handshake(server.view.http_port)
+            assert tracemalloc.get_traced_memory()[0] < 2 * 1024 * 1024
+        finally:
+            tracemalloc.stop()
+            gc.enable()
 
 
 async def test_clear_text_and_silent_clients_stop_no_other(

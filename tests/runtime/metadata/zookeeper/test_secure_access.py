@@ -204,6 +204,42 @@ async def test_a_sasl_session_outlives_its_connection(tmp_path: Path) -> None:
             await store.set("/e", b"still mine", 0)
 
 
+@pytest.mark.parametrize("has_jaas_file", [False, True])
+async def test_a_password_that_changes_while_a_job_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, has_jaas_file: bool
+) -> None:
+    """The next connection uses the new one; an empty file is not used yet."""
+    module = "org.apache.zookeeper.server.auth.DigestLoginModule required"
+    directory, own = tmp_path / "server", tmp_path / "secret"
+    directory.mkdir()
+    login = sasl(tmp_path)
+
+    def change(password: str) -> None:
+        (directory / "jaas.conf").write_text(f'Server {{ {module} user_bkctl="{password}"; }};\n')
+        own.write_text(
+            f'Client {{ {module} username="bkctl" password="{password}"; }};\n' if has_jaas_file else f"{password}\n"
+        )
+
+    if has_jaas_file:
+        login = ZooKeeperSaslConfig(jaas_file=str(own))
+    change(PASSWORD)
+    config = ZooKeeperConfig(sasl=login, has_secure_acl=True, session_timeout_ms=30_000, operation_timeout_s=30.0)
+    with secured_server(directory, SASL_PROVIDER, {"java.security.auth.login.config": "./jaas.conf"}) as server:
+        async with await ZooKeeperStore.connect(server.address, config) as store:
+            await store.create("/e", b"mine", is_ephemeral=True)
+            session_id = store.session_id
+            server.kill()
+            own.write_text("")
+            server.start()
+            assert (await store.get("/e")).data == b"mine"
+            assert "Keeping the previous certificates and passwords" in caplog.text
+            server.kill()
+            change("another-9c1b")
+            server.start()
+            assert (await store.get("/e")).data == b"mine"
+            assert store.session_id == session_id
+
+
 @pytest.mark.parametrize("failures_max", [1, 2])
 async def test_a_server_that_dies_during_a_login(
     sasl_server: ZooKeeperServer, tmp_path: Path, failures_max: int
