@@ -60,7 +60,7 @@ async def read_facts(context: CommandContext, session: Session, *, is_live: bool
         if context.settings.client.placement.has_rack_source:
             raise
         context.console.warn(f"racks are unknown: {error}")
-    recovery = await read_recovery_status(session.store, session.root, session.foreign)
+    recovery = await read_recovery_status(session.store, session.root, session.foreign, session.ledgers)
     off = await session.switches.switched_off()
     return AuditFacts(
         registrations=registrations,
