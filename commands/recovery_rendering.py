@@ -221,7 +221,8 @@ def plan_findings(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY) -> list[P
     if lost:
         sentence = (
             f"will not move {counted(len(lost), 'ledger')} completely unless a bookie comes back, or one outside "
-            f"of the ensembles has the entries: some have no live copy (ledger {shortened(lost)})"
+            "of the ensembles has the entries, which only the run asks: some have no live copy "
+            f"(ledger {shortened(lost)})"
         )
         found.insert(0, PlanFinding(Severity.CRITICAL, sentence))
     return found

@@ -56,7 +56,8 @@ def plan(*ledgers: LedgerPlan) -> RecoveryPlan:
 def test_a_plan_promises_nothing_for_ledgers_without_a_live_copy() -> None:
     will = "will recover 1 of 5 ledgers from b1: 1 fragment, 10 entries, about 500 B, to copy to 2 bookies"
     end = (
-        "completely unless a bookie comes back, or one outside of the ensembles has the entries: some have no live copy"
+        "completely unless a bookie comes back, or one outside of the ensembles has the entries, which only the run "
+        "asks: some have no live copy"
     )
     assert plan_summary(plan(movable(1))) == [will]
     one, several = plan(lost(2), movable(1)), plan(lost(2), lost(3), lost(4))
