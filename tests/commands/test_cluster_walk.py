@@ -98,7 +98,7 @@ def test_look_and_write_and_verify(cluster: Cluster) -> None:
 @pytest.mark.battery
 def test_audit_counts_live_copies_the_same_with_and_without_spark(cluster: Cluster, tmp_path: Path) -> None:
     succeed(cluster, "ledger", "write-test", "--ledgers", "3", "--entries", "6", "-E", "3", "-W", "2")
-    clean = succeed(cluster, "audit").json()
+    clean = succeed(cluster, "audit", "--fail-on", "critical").json()
     assert (clean["ledgers"], clean["replicated"], clean["under_replicated"], clean["out"]) == (3, 3, 0, None)
     victim = cluster.bookies[2].id
     cluster.stop_bookie(victim)
