@@ -135,7 +135,9 @@ def _target_advice(bookie_ids: list[str], bookie_id: str) -> str:
 
 
 def outcome_of(report: RecoveryReport) -> Outcome:
-    """Complete, or some ledgers left: an interrupted run ends with an error instead."""
+    """Complete, or some or all ledgers left: an interrupted run ends with an error instead."""
     if report.failures and all(failure.is_refused for failure in report.failures):
         return Outcome.UNAUTHORIZED
-    return Outcome.OK if report.is_complete else Outcome.PARTIAL
+    if report.is_complete:
+        return Outcome.OK
+    return Outcome.PARTIAL if report.has_progress else Outcome.FAILED

@@ -139,7 +139,9 @@ def work_of_repair(found: InPlacePlan) -> Iterator[JobWork]:
 
 
 def _outcome(report: InPlaceReport) -> Outcome:
-    return Outcome.OK if report.is_complete else Outcome.PARTIAL
+    if report.is_complete:
+        return Outcome.OK
+    return Outcome.PARTIAL if report.copies_written or report.copies_moved else Outcome.FAILED
 
 
 def _found_before(session: Session, path: str, ledger_ids: Sequence[int]) -> dict[int, list[EntryRange]]:

@@ -17,6 +17,9 @@ from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, decimal, duration, enumerated, listed, size
 
+_ASSUMED_BYTES_PER_S = 100 * 2**20
+"""Of a recovery without a limit, for an estimate: entries of some KiB, bookies on SSDs."""
+
 PLAN_TABLE = Table(
     "Changes",
     Column("action", "ACTION"),
@@ -221,7 +224,8 @@ def plan_findings(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY) -> list[P
     if lost:
         sentence = (
             f"will not move {counted(len(lost), 'ledger')} completely unless a bookie comes back, or one outside "
-            f"of the ensembles has the entries: some have no live copy (ledger {shortened(lost)})"
+            "of the ensembles has the entries, which only the run asks: some have no live copy "
+            f"(ledger {shortened(lost)})"
         )
         found.insert(0, PlanFinding(Severity.CRITICAL, sentence))
     return found
@@ -246,14 +250,20 @@ def _movable_sentences(plan: RecoveryPlan, movable: PlanTotals, pace: CopyPace) 
 
 
 def time_to_copy(bytes_to_copy: int, pace: CopyPace, targets: int) -> tuple[str, ...]:
-    """How long copies take at least, as far as their limits say, in a sentence."""
+    """How long copies take at least, as far as their limits say, in a sentence; without a limit, at an assumed rate."""
     limits: list[tuple[float, str]] = []
     if pace.bytes_per_s:
         limits.append((bytes_to_copy / pace.bytes_per_s, f"{size(pace.bytes_per_s)}/s"))
     if pace.bytes_per_s_per_bookie and targets:
         rate = pace.bytes_per_s_per_bookie
         limits.append((bytes_to_copy / rate / targets, f"{size(rate)}/s for each bookie"))
-    return time_at_limit(*max(limits)) if limits else ()
+    if limits:
+        return time_at_limit(*max(limits))
+    time_s = bytes_to_copy / _ASSUMED_BYTES_PER_S
+    if time_s < 1:
+        return ()
+    assumed = f"about {duration(time_s)} at {size(_ASSUMED_BYTES_PER_S)}/s"
+    return (f"would take {assumed}; how fast it is shows only when it runs (no --copy-rate)",)
 
 
 def _open_ledger_sentences(

@@ -8,13 +8,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from bkctl.commands.bookie.admin_access import admin_of, read_credentials
-from bkctl.commands.bookie.admin_state import read_state
+from bkctl.commands.bookie.read_only_reasons import with_reasons
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.rendering import Column, Lines, Table, time_text
-from bkctl.commands.session import Session, open_session, require_metadata_uri
+from bkctl.commands.session import open_session, require_metadata_uri
 from bkctl.commands.watch import IntervalOption, WatchOption, keep_looking, parse_watch
 from bkctl.runtime.errors import MetadataUnavailableError
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
@@ -28,14 +27,12 @@ from bkctl.runtime.replication.judge.cluster_status import (
     status_findings,
 )
 from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey
-from bkctl.storage.errors import BkctlError
 from bkctl.storage.severity import Severity, word, worst
 from bkctl.storage.words import counted, duration, percent, size
 
 _TIMEOUT_S = 1.5
 """Longest wait for a session with ZooKeeper, and for the answer of a bookie."""
 _CLOSE_TIMEOUT_S = 0.5
-_READ_ONLY_ASKED_MAX = 100
 
 _FINDINGS = Table(
     "Findings",
@@ -99,39 +96,17 @@ async def _read_status(context: CommandContext) -> ClusterFacts:
         bookies = session.bookies(timeout_max_s=timeout_s)
         limits = StatusLimits(bookie_s=timeout_s)
         survey = StatusSurvey(session.store, session.root, session.ledgers, bookies, clock, limits)
-        return await _with_reasons(context, session, await survey.read())
+        facts = await survey.read()
+        if facts.bookies is None:
+            return facts
+        known = await with_reasons(context, session, facts.bookies, _TIMEOUT_S)
+        return msgspec.structs.replace(facts, bookies=known)
     except MetadataUnavailableError as error:
         return ClusterFacts(now_ms=clock.now_ms(), unknown={"zookeeper": str(error)})
     finally:
         with suppress(TimeoutError):  # the session has no nodes, so its end need not be awaited
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await at_end.aclose()
-
-
-async def _with_reasons(context: CommandContext, session: Session, facts: ClusterFacts) -> ClusterFacts:
-    """The same; bookies that are read-only say why, as far as their admin interfaces answer."""
-    asked = [each for each in facts.bookies or () if each.is_writable is False][:_READ_ONLY_ASKED_MAX]
-    if not asked:
-        return facts
-    try:
-        credentials = read_credentials(context, None)
-    except BkctlError:
-        return facts
-
-    async def ask(bookie: BookieFacts) -> BookieFacts:
-        try:
-            async with asyncio.timeout(_TIMEOUT_S), admin_of(context, session, bookie.bookie_id, credentials) as client:
-                state = await read_state(client)
-        except (BkctlError, TimeoutError):
-            return bookie
-        reasons = {each.reason: each.text for each in state.reasons or ()}
-        order = "" if state.operator is None else state.operator.reason
-        return msgspec.structs.replace(bookie, read_only_reasons=reasons, order=order)
-
-    found = {each.bookie_id: each for each in await asyncio.gather(*map(ask, asked))}
-    return msgspec.structs.replace(
-        facts, bookies=tuple(found.get(each.bookie_id, each) for each in facts.bookies or ())
-    )
 
 
 def _print(context: CommandContext, watched: _WatchedStatus) -> Outcome:

@@ -23,7 +23,7 @@ from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
 from bkctl.runtime.metadata.bookies.service_info import encode_service_info, rpc_service_info
 from bkctl.runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerLayout, LedgerTree, encode_layout
 from bkctl.runtime.metadata.paths import Paths
-from bkctl.runtime.metadata.replication.format import UnderReplicationMark, encode_mark
+from bkctl.runtime.metadata.replication.format import UnderReplicationMark, encode_mark, encode_vote
 from bkctl.runtime.metadata.replication.format import encode_layout as encode_replication_layout
 from tests.runtime.replication.samples import demand_of
 
@@ -76,6 +76,7 @@ class SampleCluster(msgspec.Struct, frozen=True, kw_only=True):
     ack_quorum_size: int = 2
     first_ledger_id: int = 0
     marks: int = 10
+    has_auditor: bool = False
     open_share: float = 0.01
     second_segment_share: float = 0.1
     session_timeout_ms: int = 30_000
@@ -290,6 +291,10 @@ def _mark_nodes(cluster: SampleCluster, paths: Paths) -> Iterator[SnapshotNode]:
     yield SnapshotNode(paths.under_replication_layout, encode_replication_layout())
     yield SnapshotNode(paths.replication_locks)
     yield SnapshotNode(paths.under_replicated_ledgers, children_count=1)
+    if cluster.has_auditor:
+        yield SnapshotNode(paths.auditor_election, children_count=1)
+        vote = encode_vote(cluster.bookie_ids[0])
+        yield SnapshotNode(f"{paths.auditor_election}/V_0000000000", vote, owner=_session_of(0))
     made = set()
     for ledger_id in range(cluster.first_ledger_id, cluster.first_ledger_id + min(cluster.marks, cluster.ledgers)):
         directory = paths.mark_directory(ledger_id)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from bkctl.commands.audit.earlier import EarlierReports
+from bkctl.commands.bookie.read_only_reasons import with_reasons
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.session import Session
@@ -52,6 +53,7 @@ async def read_facts(context: CommandContext, session: Session, *, is_live: bool
     if is_live:
         pool = session.bookies(timeout_max_s=_ANSWER_TIMEOUT_S)
         asked = await ask_bookies(pool, registrations, with_cookie, _ANSWER_TIMEOUT_S)
+        asked = await with_reasons(context, session, asked, _ANSWER_TIMEOUT_S)
     problems = {each.bookie_id: (each.problem, each.is_refusing) for each in asked if each.problem is not None}
     survey = None
     try:
@@ -60,7 +62,7 @@ async def read_facts(context: CommandContext, session: Session, *, is_live: bool
         if context.settings.client.placement.has_rack_source:
             raise
         context.console.warn(f"racks are unknown: {error}")
-    recovery = await read_recovery_status(session.store, session.root, session.foreign)
+    recovery = await read_recovery_status(session.store, session.root, session.foreign, session.ledgers)
     off = await session.switches.switched_off()
     return AuditFacts(
         registrations=registrations,
@@ -77,6 +79,8 @@ async def read_facts(context: CommandContext, session: Session, *, is_live: bool
         is_auditor_elected=recovery.auditor is not None,
         no_answer={bookie_id: problem for bookie_id, (problem, is_refusing) in problems.items() if not is_refusing},
         refusals={bookie_id: problem for bookie_id, (problem, is_refusing) in problems.items() if is_refusing},
+        disks={each.bookie_id: (each.total_bytes, each.free_bytes) for each in asked if each.total_bytes is not None},
+        out_of_space={each.bookie_id: each.out_of_space for each in asked if each.out_of_space is not None},
         survey=survey,
     )
 

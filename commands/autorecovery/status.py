@@ -50,7 +50,7 @@ async def show_status(context: CommandContext) -> None:
         registrations, off, recovery, pending, locked, body = await asyncio.gather(
             session.registrations.snapshot(),
             session.switches.switched_off(),
-            read_recovery_status(session.store, session.root, session.foreign),
+            read_recovery_status(session.store, session.root, session.foreign, session.ledgers),
             _count_pending(session),
             list_locked_ids(session.store, session.root, session.foreign),
             _settings(context, session),

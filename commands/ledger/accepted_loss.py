@@ -81,7 +81,7 @@ async def loss_sentences(
         end = f"entry {known} is the highest" if known >= 0 else "no entry is known"
         names = enumerated(closing.lost_members(metadata))
         sentences.append(
-            f"ledger {each.ledger_id}: what only {names} may have is given up; {end} that the other members report"
+            f"ledger {each.ledger_id}: what only {names} may have is given up; {end} that the other bookies report"
         )
     return first_lines(sentences)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Annotated
@@ -13,6 +12,7 @@ from bkctl.commands.command import command
 from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.parse import near_miss
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import open_session
 from bkctl.runtime.metadata.doctor.catalogue import RULES, MetadataFinding, Rule
@@ -33,6 +33,7 @@ _TABLE = Table(
 )
 _RULE_TABLE = Table("Findings of one rule", Column("path", "ZNODE"), Column("problem", "PROBLEM"))
 _LINE_MAX = 110
+_SIMILARITY_MIN = 0.6
 _WORST_FIRST = sorted(Severity, reverse=True)
 _STREAMED = {OutputForm.JSONL, OutputForm.CSV, OutputForm.NAME}
 
@@ -78,8 +79,9 @@ async def examine(
 def _filter(severity_min: Severity, rule_ids: list[str] | None) -> Callable[[Rule], bool]:
     for rule_id in rule_ids or ():
         if rule_id not in RULES:
-            near = difflib.get_close_matches(rule_id, RULES, n=3) or list(RULES)
-            raise InvalidArgumentError(f"unknown rule '{rule_id}': use {', '.join(near)}")
+            meant = near_miss(rule_id, RULES, similarity_min=_SIMILARITY_MIN)
+            hint = "" if meant is None else f"did you mean {meant}? "
+            raise InvalidArgumentError(f"unknown rule '{rule_id}': {hint}bkctl help metadata-doctor lists all")
     return lambda rule: rule.severity >= severity_min and (not rule_ids or rule.id in rule_ids)
 
 

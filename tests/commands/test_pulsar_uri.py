@@ -71,7 +71,8 @@ async def test_every_place_that_takes_a_uri_takes_pulsars(pulsar: PulsarCluster,
     bookies = run_bkctl("bookie", "list", "--context", "prod", "--config", str(settings), "-o", "name")
     assert (bookies.exit_code, bookies.stdout) == (0, f"{pulsar.bookie_id}\n"), bookies
     audited = run_bkctl("audit", "-u", pulsar.uri)
-    assert (audited.exit_code, audited.json()["ledgers"]) == (0, 1), audited
+    assert (audited.exit_code, audited.json()["ledgers"]) == (10, 1), audited
+    assert [each["part"] for each in audited.json()["findings"] if each["severity"] == "warning"] == ["no_auditor"]
     doctor = run_bkctl("metadata", "doctor", "--severity", "warning", "-u", pulsar.uri)
     assert (doctor.exit_code, [each["rule"] for each in doctor.json()["findings"]]) == (10, ["no-auditor"]), doctor
     info = run_bkctl("cluster", "info", "-u", pulsar.uri).json()
@@ -83,7 +84,7 @@ def test_the_audit_by_spark_takes_it_too(pulsar: PulsarCluster) -> None:
     written = run_bkctl("ledger", "write-test", "--entries", "1", "-E", "1", "-W", "1", "-A", "1", "-u", pulsar.uri)
     assert written.exit_code == 0, written
     audited = run_bkctl("audit", "--spark", "--cores", "1", "-u", pulsar.uri)
-    assert (audited.exit_code, audited.json()["ledgers"]) == (0, 1), audited
+    assert (audited.exit_code, audited.json()["ledgers"]) == (10, 1), audited
 
 
 def test_oxia_is_refused_by_name() -> None:

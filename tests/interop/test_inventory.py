@@ -74,7 +74,7 @@ def test_a_lost_log_of_a_java_bookie_is_found_and_its_copies_are_restored(
     cluster.restart(victim)
     cluster.start_bookies(1, ledgerStorageClass=STORAGES[storage])  # stripes can move to it
     copies = len(first.ids + second.ids) * ENTRY_COUNT * 2
-    assert cluster.run("audit").exit_code == 0, "the metadata shows nothing"
+    assert cluster.run("audit", "--fail-on", "critical").exit_code == 0, "the metadata shows nothing"
 
     listed = cluster.run("audit", "--inventory").json()
 
@@ -97,7 +97,7 @@ def test_a_lost_log_of_a_java_bookie_is_found_and_its_copies_are_restored(
     repaired = cluster.run("recover", "ledger", "--from-file", str(out / "bad_copies.jsonl"), "--yes", "-o", "json")
 
     assert repaired.exit_code == 0, repaired.stdout + repaired.stderr
-    clean = cluster.run("audit", *READ_ALL)
+    clean = cluster.run("audit", *READ_ALL, "--fail-on", "critical")
     assert (clean.exit_code, clean.json()["read_copies"], clean.json()["bad_copies"]) == (0, copies, 0)
     first.require_all_copies()
     second.require_all_copies()

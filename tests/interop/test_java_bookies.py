@@ -116,5 +116,5 @@ async def test_verify_and_audit_work_on_java_bookies(java_bookies_uri: str, java
     ledger_id = await java_writes(java_client_of_java, payloads(100), "CRC32C")
     verified = run_bkctl("ledger", "verify", str(ledger_id), "-o", "json", "--metadata-uri", java_bookies_uri)
     assert verified.exit_code == 0, verified.stdout + verified.stderr
-    audited = run_bkctl("audit", "-o", "json", "--metadata-uri", java_bookies_uri)
+    audited = run_bkctl("audit", "--fail-on", "critical", "-o", "json", "--metadata-uri", java_bookies_uri)
     assert audited.exit_code == 0, audited.stdout + audited.stderr

@@ -183,7 +183,7 @@ def _read_and_write(row: Row, cluster: SecuredCluster, ledger_ids: list[int]) ->
     with row.cell("verify"):
         row.succeed("ledger", "verify", *map(str, ledger_ids))
     with row.cell("audit --spark"):
-        row.succeed("audit", "--spark", "--cores", "1")
+        row.succeed("audit", "--spark", "--cores", "1", "--fail-on", "critical")
 
 
 def _autorecover(cluster: SecuredCluster, ledgers: Ledgers, directory: Path) -> None:

@@ -123,6 +123,25 @@ def test_t41_entries_that_no_bookie_has_are_reported_as_lost() -> None:
     simulate(scenario)
 
 
+def test_entries_that_only_a_bookie_outside_of_the_ensemble_has_are_written_again() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES, "b4")
+        ledger_id = await cluster.store(ledger({0: BOOKIES}, 3, 2, last_entry_id=4, length=50))
+        before = dict(cluster.copies["b1"][ledger_id])
+        cluster.copies["b4"][ledger_id] = {each: before[each] for each in (1, 3)}
+        for bookie_id in BOOKIES:
+            del cluster.copies[bookie_id][ledger_id][1]
+            del cluster.copies[bookie_id][ledger_id][2]
+
+        report = await recover(cluster, ledger_id)
+
+        assert adds(cluster) == [(bookie_id, 1) for bookie_id in BOOKIES]
+        assert left(report) == [(bookie_id, FailureReason.LOST, 1) for bookie_id in BOOKIES]
+        assert all(cluster.copies[bookie_id][ledger_id][1] == before[1] for bookie_id in BOOKIES)
+
+    simulate(scenario)
+
+
 def test_corrupt_and_failed_copies_are_written_again_and_read_back() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start(*BOOKIES)

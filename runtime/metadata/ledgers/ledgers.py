@@ -24,6 +24,7 @@ from bkctl.runtime.errors import (
     MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
+    RefusedError,
 )
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
@@ -136,6 +137,13 @@ class LedgerStore:
         return f"{self.root}/{self._tree.ledger_path(ledger_id)}"
 
     # -- one ledger ---------------------------------------------------------------------------------------------
+
+    async def find_existing(self, ledger_id: int) -> int | None:
+        """The id, if it is one of a ledger that exists. One operation, without its metadata."""
+        try:
+            return None if await self._store.exists(self.path(ledger_id)) is None else ledger_id
+        except RefusedError:
+            return None  # an id that no ledger can have
 
     async def create(
         self,

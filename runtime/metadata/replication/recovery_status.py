@@ -1,21 +1,24 @@
 """What autorecovery does now, as its notes and the election show it. Reads a bounded number of nodes.
 
-There are as many daemons, deadlines, maintenance notes and notes of collection as bookies at most. Losses and failures
-are counted by one operation each, however many there are, and only the first losses are read.
+There are as many daemons, deadlines, maintenance notes and notes of collection as bookies at most. Failures are
+counted by one operation. Of losses, at most 1000 ledgers are looked up, because deleted ones count no longer, and only
+the first notes are read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
-import itertools
 import operator
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import TypeVar
 
 import msgspec
 
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.election import Candidate, read_auditor
 from bkctl.runtime.metadata.replication.maintenance import Maintenance, list_maintenance
@@ -33,8 +36,11 @@ from bkctl.runtime.metadata.store import MetadataStore, Versioned
 NoteT = TypeVar("NoteT", bound=msgspec.Struct)
 
 LOSSES_READ_MAX = 10
+_LOSSES_LOOKED_UP_MAX = 1000
+"""Others count as the auditor noted them: it removes the notes of deleted ledgers after its next pass."""
 _LOSSES_LISTED_MAX = 10_000
 """If there are more, their names are not read either."""
+_LOOKED_UP_IN_FLIGHT_MAX = 64
 
 
 class AuditorKind(enum.Enum):
@@ -97,8 +103,13 @@ def kind_of_auditor(auditor: Candidate | None, daemons: tuple[DaemonNote, ...]) 
     return AuditorKind.PULSAR if auditor.is_pulsar else AuditorKind.JAVA
 
 
-async def read_recovery_status(store: MetadataStore, root: str, foreign: ForeignNames) -> RecoveryStatus:
-    """Read it. One operation for each daemon, deadline, maintenance and bookie of ours, and a few more."""
+async def read_recovery_status(
+    store: MetadataStore, root: str, foreign: ForeignNames, open_ledgers: Callable[[], Awaitable[LedgerStore]]
+) -> RecoveryStatus:
+    """Read it. One operation for each daemon, deadline, maintenance, bookie and loss of ours, and a few more.
+
+    ``open_ledgers`` is called if there are losses.
+    """
     notes = RecoveryNotes(store, root)
     unreadable: list[str] = []
     (auditor, daemons, deadlines, maintenance, losses, failures), collection = await asyncio.gather(
@@ -107,7 +118,7 @@ async def read_recovery_status(store: MetadataStore, root: str, foreign: Foreign
             _read_all(notes.daemons, unreadable),
             _read_all(notes.deadlines, unreadable),
             list_maintenance(notes),
-            _read_losses(notes, unreadable),
+            _read_losses(notes, open_ledgers, unreadable),
             notes.failures.count(),
         ),
         _read_all(notes.collection, unreadable),
@@ -144,19 +155,24 @@ async def _read_all(directory: NoteDirectory[NoteT], unreadable: list[str]) -> l
     return found
 
 
-async def _read_losses(notes: RecoveryNotes, unreadable: list[str]) -> NotedLosses:
+async def _read_losses(
+    notes: RecoveryNotes, open_ledgers: Callable[[], Awaitable[LedgerStore]], unreadable: list[str]
+) -> NotedLosses:
     count = await notes.losses.count()
     if not count or count > _LOSSES_LISTED_MAX:
         return NotedLosses(count)
-    keys = sorted(await notes.losses.keys(), key=lambda each: (len(each), each))
+    ledgers, noted = await open_ledgers(), sorted(await notes.losses.ledger_ids())
+    looked_up = pipelined(each_of(noted[:_LOSSES_LOOKED_UP_MAX]), ledgers.find_existing, _LOOKED_UP_IN_FLIGHT_MAX)
+    async with aclosing(looked_up) as found:
+        existing = [ledger_id async for ledger_id in found if ledger_id is not None]
     first: list[tuple[str, LostLedgerNote]] = []
-    for key in itertools.islice(keys, LOSSES_READ_MAX):
-        found = await notes.losses.find_or_problem(key)
-        if isinstance(found, Versioned):
-            first.append((key, found.value))
-        elif found is not None:
-            unreadable.append(str(found))
-    return NotedLosses(len(keys), tuple(first))
+    for key in map(str, existing[:LOSSES_READ_MAX]):
+        note = await notes.losses.find_or_problem(key)
+        if isinstance(note, Versioned):
+            first.append((key, note.value))
+        elif note is not None:
+            unreadable.append(str(note))
+    return NotedLosses(len(existing) + len(noted[_LOSSES_LOOKED_UP_MAX:]), tuple(first))
 
 
 async def _find_returned(

@@ -40,10 +40,12 @@ class ClusterFile(msgspec.Struct, frozen=True):
 
 
 def describes_cluster(root: str, *others: str) -> Callable[[bytes], bool]:
-    """True for the paths of the few nodes that describe a cluster and its bookies, and for ``others``."""
+    """True for the paths of the few nodes that describe a cluster, its bookies, and whether autorecovery is enabled and
+    has an auditor, and for ``others``."""
     paths = Paths(root)
-    whole = frozenset(path.encode() for path in (root, paths.layout, paths.instance_id, *others))
-    beginnings = tuple(path.encode() for path in (paths.available, paths.cookies))
+    autorecovery = (paths.replication_disabled, paths.pulsar_auditor)
+    whole = frozenset(path.encode() for path in (root, paths.layout, paths.instance_id, *autorecovery, *others))
+    beginnings = tuple(path.encode() for path in (paths.available, paths.cookies, paths.auditor_election))
     return lambda path: path.startswith(beginnings) or path in whole
 
 

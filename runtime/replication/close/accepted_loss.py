@@ -2,6 +2,7 @@
 
     examine  the lost bookies are unregistered, all other members answer, and others can take the place of the lost
     fence    every other member; without the answer of each of them nothing more is done
+    ask      every other registered bookie, because earlier members may have entries; each must answer
     copy     each entry of the last segment that any of them has, to its full write set without the lost bookies
     close    one compare-and-set: the last segment names no lost bookie, and the new members must not have left
 
@@ -41,6 +42,7 @@ from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.store import CheckNode, Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.gaps import next_listed
+from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.rate import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader, batch_entries_max, reason_of
 from bkctl.runtime.replication.copy.stripe_task import CopyTools
@@ -105,10 +107,11 @@ class LossClose:
             return reason
         try:
             known = await self._ask_others(ledger_id, metadata, is_fencing=False)
+            kept = await self._ask_outside(ledger_id, metadata)
             await self._replaced(ledger_id, metadata, metadata.last_segment.ensemble, self._lost, {})
         except (BookieError, LedgerError) as error:
             return bare_reason(ledger_id, error)
-        return max(known)
+        return max(*known, *(each.entry.entry_id for each in kept.values() if each.entry is not None))
 
     async def close(
         self, ledger_id: int, stored: Versioned[LedgerMetadata], before_close: Callable[[], Awaitable[None]]
@@ -163,13 +166,14 @@ class LossClose:
             raise LedgerRecoveryError(ledger_id, reason)
         ensemble = snapshot.last_segment.ensemble
         confirmed, told = await self._ask_others(ledger_id, snapshot, is_fencing=True)
+        kept = await self._ask_outside(ledger_id, snapshot)
         leaving, failed = self._lost, dict[str, str]()
         while True:
             ensemble = await self._replaced(ledger_id, snapshot, ensemble, leaving, failed)
             live = (await self._ports.registrations.snapshot()).live
             copies = CopyReader(self._ports, self._config, live.__contains__)
             tools = CopyTools(self._ports, copies, self._config, SharedPacer(self._ports.clock))
-            found = _SegmentCopy(tools, ledger_id, snapshot, ensemble, self._lost, confirmed, told)
+            found = _SegmentCopy(tools, ledger_id, snapshot, ensemble, self._lost, [*kept], max(confirmed, told))
             try:
                 await found.run()
             except _MemberFailedError as error:
@@ -189,6 +193,21 @@ class LossClose:
         answers = await asyncio.gather(*(self._ask(each, credentials, is_fencing=is_fencing) for each in others))
         confirmed, told = zip((before, before), *answers, strict=True)
         return max(confirmed), max(told)
+
+    async def _ask_outside(self, ledger_id: int, metadata: LedgerMetadata) -> dict[str, Copy]:
+        """The last entries on registered bookies outside of the last ensemble that have some of the ledger.
+
+        They need no fence: the metadata of a ledger in recovery takes no other ensemble of its writer.
+        LedgerRecoveryError unless each of them answers.
+        """
+        live = (await self._ports.registrations.snapshot()).live
+        reader = CopyReader(self._ports, self._config, live.__contains__)
+        bookie_ids = live.difference(metadata.last_segment.ensemble, self._lost)
+        kept = OutsideBookies.of(self._ports, reader, credentials_of(ledger_id, metadata), bookie_ids)
+        if (reason := await kept.why_silent()) is not None:
+            raise LedgerRecoveryError(ledger_id, reason)
+        last = await kept.last_copies()
+        return {each: last[each] for each in kept.known_holders}
 
     async def _ask(self, bookie_id: str, credentials: LedgerCredentials, *, is_fencing: bool) -> tuple[int, int]:
         bookies, ledger_id = self._ports.bookies, credentials.ledger_id
@@ -279,7 +298,7 @@ class LossClose:
 
 
 class _SegmentCopy:
-    """Reads the last segment from all members that are not lost, and completes the copies on the new ensemble.
+    """Reads the last segment from all bookies that may have it, and completes the copies on the new ensemble.
 
     The copies are the bytes of the writer. So a copy of an earlier attempt on a new member is as good as any other.
     It has what was found so far: ``length``, up to the last good entry, and the number of good ``entries``.
@@ -292,17 +311,20 @@ class _SegmentCopy:
         metadata: LedgerMetadata,
         ensemble: tuple[str, ...],
         lost: frozenset[str],
-        confirmed: int,
-        highest_told: int,
+        kept: Sequence[str],
+        known: int,
     ) -> None:
-        """``confirmed``: the last add confirmed, at least the entry before the segment."""
+        """``kept``: other bookies that have entries of the ledger. ``known``: the highest entry that the members have
+        or know as confirmed, at least the one before the segment."""
         self._tools = tools
         self._metadata = metadata
         self._old = metadata.last_segment.ensemble
         self.ensemble = ensemble
         self._lost = lost
+        self._kept = kept
+        self._sources = {*self._old, *kept}
         self._credentials = credentials_of(ledger_id, metadata)
-        self.known = max(confirmed, highest_told)
+        self.known = known
         """The highest entry that was seen, or that is confirmed."""
         self._last_good = metadata.last_segment.first_entry_id - 1
         self.length: int | None = None
@@ -312,7 +334,7 @@ class _SegmentCopy:
         self.corrupt_left: dict[str, list[int]] = {}
 
     async def run(self) -> None:
-        """Copy all entries; LedgerRecoveryError if a former member gives no answer for an entry."""
+        """Copy all entries; LedgerRecoveryError if a bookie that may have an entry gives no answer for it."""
         entry_id = self._metadata.last_segment.first_entry_id
         batch_size, largest_bytes, barren = _FIRST_BATCH, 0, 0
         while (limit := min(self.known + READ_AHEAD_ENTRIES, ENTRY_ID_MAX)) >= entry_id:
@@ -342,7 +364,7 @@ class _SegmentCopy:
     async def _after_gap(self, entry_id: int, barren: int) -> int:
         """Where to go on after ``barren`` entries without a good copy: an entry may claim any end, like 2**62."""
         ledger_id = self._credentials.ledger_id
-        members = {*self._old, *self.ensemble} - self._lost
+        members = {*self._sources, *self.ensemble} - self._lost
         listed = await next_listed(self._tools.ports.bookies, ledger_id, members, entry_id)
         if listed is None and barren >= self._tools.config.barren_entries_max:
             raise LedgerRecoveryError(ledger_id, f"no bookie has a good copy of the {barren} entries before {entry_id}")
@@ -355,13 +377,13 @@ class _SegmentCopy:
     def _members(self, entry_id: int) -> list[str]:
         """The bookies that may have the entry, and those that are to have it."""
         members = self._write_set(entry_id, self._old) + self._write_set(entry_id, self.ensemble)
-        return [each for each in dict.fromkeys(members) if each not in self._lost]
+        return [each for each in dict.fromkeys([*members, *self._kept]) if each not in self._lost]
 
     def _judged(self, entry_id: int, copies: Mapping[str, Copy]) -> list[Copy]:
         """The copies of an entry as they count; a bookie that gave no answer proves nothing."""
         for copy in copies.values():
             if copy.state is CopyState.UNREACHABLE or (copy.state is CopyState.FAILED and not copy.is_damaged):
-                if copy.bookie_id not in self._old:
+                if copy.bookie_id not in self._sources:
                     raise _MemberFailedError(copy.bookie_id, copy.reason)
                 reason = f"bookie {copy.bookie_id}: entry {entry_id} may exist on it: {copy.reason}"
                 raise LedgerRecoveryError(self._credentials.ledger_id, reason)

@@ -46,7 +46,8 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     autorecovery is enabled, and an auditor is elected or a ledger is marked; None: unknown. ``off_since_ms`` and
     ``off_note``: since when it is disabled (None: it is enabled), and who did it; ``is_auditor_elected`` None: unknown.
     ``no_answer``: registered bookies that did not answer, with the reason; ``refusals``: those that answered with an
-    error. Both are empty if none was asked.
+    error. ``disks``: total and free bytes of the others; ``out_of_space``: why bookies without space are read-only. All
+    of these are empty if none was asked.
     """
 
     registrations: Registrations
@@ -63,6 +64,8 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     is_auditor_elected: bool | None = None
     no_answer: Mapping[str, str] = {}
     refusals: Mapping[str, str] = {}
+    disks: Mapping[str, tuple[int, int | None]] = {}
+    out_of_space: Mapping[str, str] = {}
     survey: BookieSurvey | None = None
     what_if: tuple[Loss, ...] = ()
     ledgers_from: str = ZOOKEEPER

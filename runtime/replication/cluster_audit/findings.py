@@ -55,6 +55,7 @@ from bkctl.runtime.replication.judge.copy_advice import (
     unknown_ends,
     without_lists,
 )
+from bkctl.runtime.replication.judge.disk_advice import disk_findings, used_fraction
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.severity import OK, Severity
 from bkctl.storage.words import SHOWN_MAX, counted, enumerated
@@ -114,7 +115,8 @@ def audit_verdict(report: AuditReport, findings: Sequence[AuditFinding]) -> Audi
 
 def audit_findings(report: AuditReport) -> list[AuditFinding]:
     """All findings, worst first; among equals in the order in which one should act."""
-    found = [*_missing(report), *_held(report), *_bookies(report), *_awaited(report), *_others(report)]
+    found = [*_missing(report), *_held(report), *_source(report), *_bookies(report), *_awaited(report)]
+    found += _others(report)
     return sorted(found, key=lambda each: each.advice.severity, reverse=True)
 
 
@@ -282,18 +284,24 @@ def _open_for_long(first: ListedLedger | None, total: int, now_ms: int) -> Advic
     return open_for_long(total, first.ledger_id, age(now_ms, first.created_ms), can_close=can_close)
 
 
+def _source(report: AuditReport) -> Iterator[AuditFinding]:
+    if report.summary.skipped_snapshots:
+        yield AuditFinding(older_snapshot(report.summary.skipped_snapshots, report.summary.ledgers_from))
+
+
 def _bookies(report: AuditReport) -> Iterator[AuditFinding]:
-    """Registered bookies that do not answer; and why nothing repairs the ledgers that miss copies."""
+    """Registered bookies that do not answer or have no space; and why nothing repairs ledgers that miss copies."""
     summary = report.summary
     silent = [each.bookie_id for each in report.bookies if each.no_answer is not None]
     refusals = {each.bookie_id: each.refusal for each in report.bookies if each.refusal is not None}
     for advice in not_answering(silent, refusals, summary.bookies_named_unregistered):
         yield AuditFinding(advice)
-    if summary.under_replicated + summary.at_risk + summary.unavailable:
-        note = SwitchNote(summary.autorecovery_off_by, summary.autorecovery_off_reason, summary.autorecovery_off_until)
-        off_since_ms, is_elected = summary.autorecovery_off_ms, summary.is_auditor_elected
-        for advice in not_repairing(off_since_ms, note, is_elected, summary.judged_at_ms):
-            yield AuditFinding(advice)
+    used = {each.bookie_id: used_fraction(each.disk_total_bytes, each.disk_free_bytes) for each in report.bookies}
+    full = {each.bookie_id: each.out_of_space for each in report.bookies if each.out_of_space is not None}
+    note = SwitchNote(summary.autorecovery_off_by, summary.autorecovery_off_reason, summary.autorecovery_off_until)
+    off_since_ms, is_elected = summary.autorecovery_off_ms, summary.is_auditor_elected
+    for advice in (*disk_findings(used, full), *not_repairing(off_since_ms, note, is_elected, summary.judged_at_ms)):
+        yield AuditFinding(advice)
 
 
 def _awaited(report: AuditReport) -> Iterator[AuditFinding]:
@@ -314,8 +322,6 @@ def _others(report: AuditReport) -> Iterator[AuditFinding]:
     if old := sum(row.open_ledgers + row.in_recovery_ledgers for row in old_ages):
         first = next((row for row in report.oldest_open if row.created_ms is not None), None)
         yield AuditFinding(_open_for_long(first, old, summary.judged_at_ms), old)
-    if summary.skipped_snapshots:
-        yield AuditFinding(older_snapshot(summary.skipped_snapshots, summary.ledgers_from))
     if summary.unclosable:
         found: list[ListedLedger | UnderReplicatedLedger] = [*report.oldest_open, *report.under_replicated]
         rows = {row.ledger_id: row for row in found if row.is_closable is False}

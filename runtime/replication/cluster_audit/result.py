@@ -43,6 +43,9 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
             deadline_ms=deadlines.get(each),
             no_answer=facts.no_answer.get(each),
             refusal=facts.refusals.get(each),
+            disk_total_bytes=facts.disks.get(each, (None, None))[0],
+            disk_free_bytes=facts.disks.get(each, (None, None))[1],
+            out_of_space=facts.out_of_space.get(each),
         )
         for each in ids
     )

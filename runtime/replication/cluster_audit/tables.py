@@ -42,7 +42,8 @@ class BookieReplication(Sums):
     bookie: they become unreadable if it fails. ``maintenance_end_ms``: how long it is expected to be away, as
     ``maintenance_user`` has said; None: it is not in maintenance. ``deadline_ms``: when the auditor will mark its
     ledgers; None: no auditor of bkctl waits for it. ``no_answer``: why a registered one did not answer;
-    ``refusal``: the error that it answered. Both are None also if it was not asked.
+    ``refusal``: the error that it answered. Both are None also if it was not asked. ``disk_total_bytes`` and
+    ``disk_free_bytes`` None: unknown; ``out_of_space``: why it is read-only, if it has no space left.
     """
 
     bookie_id: str
@@ -60,6 +61,9 @@ class BookieReplication(Sums):
     deadline_ms: int | None = None
     no_answer: str | None = None
     refusal: str | None = None
+    disk_total_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    out_of_space: str | None = None
 
 
 class RackReplication(Sums):

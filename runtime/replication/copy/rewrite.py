@@ -1,7 +1,8 @@
 """Writes bad copies of one stripe again, in place: a stripe copy whose target is the present member.
 
-A batch reads the copies of the target again and, for those that are still bad, the copies of the whole write set. It
-writes the bytes of a good copy, and reads them back. So a repeated repair writes only what is still bad.
+A batch reads the copies of the target again and, for those that are still bad, the copies of the whole write set; if
+no member has a good one, other live bookies are asked. It writes the bytes of a good copy, and reads them back. So a
+repeated repair writes only what is still bad.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from itertools import chain
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.copy.activity import LedgerActivity
+from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max, entry_bytes_estimate
 from bkctl.runtime.replication.copy.stripe_task import BATCHES_IN_FLIGHT, CopyTools, StripeOutcome, StripeTask
 from bkctl.runtime.replication.copy.tasks import for_each_bounded
@@ -41,6 +43,7 @@ class StripeRewrite:
         self._unusable = unusable
         self._entry_bytes = max(1, entry_bytes_estimate(task.metadata))
         """Expected size of the next entry: a moving average."""
+        self._outside = OutsideBookies(tools.ports.bookies, task.credentials.ledger_id, task.outside, self._ask)
         self._copies = 0
         self._bytes_written = 0
         self._must_move = EntryRangeSet()
@@ -97,12 +100,20 @@ class StripeRewrite:
         is_bkctl = has_bad_record and await self._tools.software.is_bkctl(self._target)
         in_order = [copies[each] for each in self._members(entry_id) if each in copies]
         verdict = judge_entry(in_order, self._target, is_bkctl=is_bkctl)
+        is_without_copy = verdict.left is not None and verdict.left[0] in {FailureReason.LOST, FailureReason.UNREADABLE}
+        if is_without_copy and (kept := await self._outside.find(entry_id)) is not None:
+            verdict = judge_entry([*in_order, kept], self._target, is_bkctl=is_bkctl)
         if verdict.left is not None:
             reason, detail = verdict.left
             self._note_left(reason, entry_id, detail)
         if verdict.must_move:
             self._must_move.add(entry_id)
         return verdict.source
+
+    async def _ask(self, bookie_id: str, entry_id: int) -> Copy:
+        await self._tools.pacer.take_read(bookie_id, self._entry_bytes)
+        with self._activity.waiting(f"source {bookie_id}"):
+            return await self._tools.copies.read(bookie_id, self._task.credentials, entry_id)
 
     def _members(self, entry_id: int) -> list[str]:
         metadata = self._task.metadata

@@ -6,7 +6,6 @@ not answer. Bookies outside of the ensemble are asked last: earlier members may 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -15,6 +14,7 @@ from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.copy.activity import COPY_RATE, LedgerActivity
 from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGap, CopyGaps
+from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.reader import entry_bytes_estimate, pause_s
 from bkctl.runtime.replication.copy.stripe_task import CopyTools, StripeTask
 from bkctl.runtime.replication.copy.tasks import for_each_leased, run_all
@@ -22,7 +22,6 @@ from bkctl.runtime.replication.copy.window import Lease
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, stripe_count
 from bkctl.runtime.replication.judge.ledger_result import SourceDefect
-from bkctl.storage.ids import INVALID_ENTRY_ID
 
 BATCH_ENTRIES = 256
 """A batch to copy ends at this or at ``BATCH_BYTES``: more entries than where several copies are compared."""
@@ -56,9 +55,7 @@ class SourceReader:
         """When it ends a walk, ``after_gap`` is where to go on."""
         self._earlier_copies: dict[str, Copy] = {}
         self._gaps = CopyGaps(tools.ports.bookies, tools.copies, task.credentials)
-        self._holders: list[str] | None = None
-        """Bookies outside of the ensemble that may have entries of the ledger; None while no entry needed them."""
-        self._finding_holders = asyncio.Lock()
+        self._outside = OutsideBookies(tools.ports.bookies, task.credentials.ledger_id, task.outside, self._ask)
 
     @property
     def is_hopeless(self) -> bool:
@@ -107,7 +104,7 @@ class SourceReader:
         stored = [each for each in round_ids if is_in_write_set(each, index, ensemble_size, write_quorum_size)]
         sources = list(dict.fromkeys(source for each in stored for source in self._sources(each)))
         earlier_copies = {bookie_id: copy for bookie_id, copy in self._earlier_copies.items() if bookie_id in sources}
-        gap = await self._gaps.at(rest, [*sources, *(self._holders or ())], earlier_copies, self.run)
+        gap = await self._gaps.at(rest, [*sources, *self._outside.known_holders], earlier_copies, self.run)
         if gap.entries.count:
             self._record_gap(gap)
         return EntryRange(gap.entries.last_entry_id + 1, rest.last_entry_id)
@@ -165,7 +162,7 @@ class SourceReader:
         return {**groups}
 
     def _first_source(self, entry_id: int) -> str:
-        sources = [*self._sources(entry_id), *(self._holders or ())]
+        sources = [*self._sources(entry_id), *self._outside.known_holders]
         return next((each for each in sources if self._copies.is_responsive(each)), "")
 
     # -- single reads ---------------------------------------------------------------------------------------------
@@ -207,21 +204,10 @@ class SourceReader:
         for copy in found.values():
             if copy.state is CopyState.PRESENT:
                 return copy
-        for bookie_id in await self._find_holders():
-            copy = await self._ask(bookie_id, entry_id)
-            if copy.state is CopyState.PRESENT:
-                return copy
+        if (kept := await self._outside.find(entry_id)) is not None:
+            return kept
         self._record_failure(entry_id, found)
         return None
-
-    async def _find_holders(self) -> list[str]:
-        """The bookies outside of the ensemble that do not deny the whole ledger."""
-        async with self._finding_holders:
-            if self._holders is None:
-                last = await run_all([self._ask(each, INVALID_ENTRY_ID) for each in self._task.outside])
-                unusable = {CopyState.MISSING, CopyState.UNREACHABLE}
-                self._holders = [copy.bookie_id for copy in last if copy.state not in unusable]
-            return self._holders
 
     async def _ask(self, bookie_id: str, entry_id: int, *, attempts_max: int | None = None) -> Copy:
         with self._activity.waiting(f"source {bookie_id}"):

@@ -6,7 +6,6 @@ Only while bookies are down, it has what a short scan of the ledgers' metadata f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -32,12 +31,10 @@ from bkctl.runtime.replication.judge.advice import (
     worst_first,
 )
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
+from bkctl.runtime.replication.judge.disk_advice import disk_findings, used_fraction, why_out_of_space
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import duration, percent
+from bkctl.storage.words import duration
 
-DISK_WARNING_FRACTION = 0.90
-DISK_CRITICAL_FRACTION = 0.95
-"""Java's defaults of diskUsageWarnThreshold and diskUsageThreshold; at the second a bookie becomes read-only."""
 LATENCY_WARNING_MS = 250.0
 DELAY_WARNING_S = 3600
 """A longer delay leaves the ledgers of a dead bookie without their copies for more than an hour."""
@@ -49,8 +46,6 @@ FULL_CHECK_AGE_MS = 15 * 86_400_000
 
 LEAVES_CLUSTER: Final = "leaves the cluster"
 """What a drain notes at a bookie as the reason for read-only mode, before the operator's name in parentheses."""
-_OUT_OF_SPACE = frozenset({"disk_full", "no_room", "journal_full"})
-"""Of the reasons that a bookie gives."""
 
 
 class BookieFacts(msgspec.Struct, frozen=True):
@@ -78,9 +73,12 @@ class BookieFacts(msgspec.Struct, frozen=True):
     @property
     def used_fraction(self) -> float | None:
         """Used part of its disks; None if unknown."""
-        if not self.total_bytes or self.free_bytes is None:
-            return None
-        return 1 - self.free_bytes / self.total_bytes
+        return used_fraction(self.total_bytes, self.free_bytes)
+
+    @property
+    def out_of_space(self) -> str | None:
+        """Why it is read-only, if it has no space left."""
+        return why_out_of_space(self.read_only_reasons)
 
 
 class MarkCount(msgspec.Struct, frozen=True):
@@ -335,13 +333,9 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:
 
 
 def _read_only_findings(bookies: Sequence[BookieFacts]) -> Iterator[Advice]:
-    full = [each for each in bookies if not _OUT_OF_SPACE.isdisjoint(each.read_only_reasons)]
+    full = [each for each in bookies if each.out_of_space is not None]
     leaving = [each for each in bookies if each not in full and each.order.startswith(f"{LEAVES_CLUSTER} (")]
     others = [each.bookie_id for each in bookies if each not in full and each not in leaving]
-    if full:
-        why = next(text for word, text in full[0].read_only_reasons.items() if word in _OUT_OF_SPACE)
-        sentence = f"{these_bookies([each.bookie_id for each in full], 'is', 'are')} read-only: {why}"
-        yield Advice(Severity.WARNING, "bookies_out_of_space", sentence, "bkctl help full-disk")
     if leaving:
         first = leaving[0].bookie_id
         sentence = f"{these_bookies([each.bookie_id for each in leaving], 'leaves', 'leave')} the cluster, read-only"
@@ -353,15 +347,9 @@ def _read_only_findings(bookies: Sequence[BookieFacts]) -> Iterator[Advice]:
 
 
 def _disk_findings(bookies: tuple[BookieFacts, ...] | None) -> Iterator[Advice]:
-    used = {each.bookie_id: each.used_fraction for each in bookies or () if each.used_fraction is not None}
-    for severity, limit, end in (
-        (Severity.CRITICAL, DISK_CRITICAL_FRACTION, math.inf),
-        (Severity.WARNING, DISK_WARNING_FRACTION, DISK_CRITICAL_FRACTION),
-    ):
-        full = [bookie_id for bookie_id, fraction in used.items() if limit <= fraction < end]
-        if full:
-            sentence = f"disks of {these_bookies(full, 'are', 'are')} at least {percent(limit)} full"
-            yield Advice(severity, "disks", sentence, "bkctl help full-disk")
+    bookies = bookies or ()
+    full = {each.bookie_id: each.out_of_space for each in bookies if each.out_of_space is not None}
+    yield from disk_findings({each.bookie_id: each.used_fraction for each in bookies}, full)
 
 
 def _collection_findings(status: ClusterFacts) -> Iterator[Advice]:

@@ -49,7 +49,8 @@ class LedgerCheck(CopyCounts, frozen=True, kw_only=True):
     """Result for one ledger.
 
     ``lost``: entries for which all bookies of the write set answered and none has a good copy; this is data loss.
-    ``unreadable``: entries without a good copy for which at least one bookie did not answer or failed. ``problem``: a
+    ``unreadable``: entries without a good copy for which at least one bookie did not answer or failed. Entries of which
+    a live bookie outside of the ensemble has a good copy are in neither: a repair copies them. ``problem``: a
     sentence about the whole ledger, if its metadata cannot be read or its end is unknown. ``is_deleted``: the ledger
     was deleted during the check; this is not a finding.
     """

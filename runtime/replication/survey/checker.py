@@ -1,16 +1,20 @@
 """`ledger verify`: reads every entry from every bookie of its write set, and checks digests and equality.
 
-This fences nothing and writes nothing. A ledger that is not closed is checked up to the last add confirmed of a
-no-recovery open, and beyond only if the scope names entries there: one that no bookie has is then not counted, because
-it may never have been written. Source: replication section 3. Unlike Java's checker, this verifies digests and
-distinguishes missing from unreachable copies.
+This fences nothing and writes nothing. Entries without a good copy there are looked for on all live bookies. A ledger
+that is not closed is checked up to the last add confirmed of a no-recovery open, and beyond only if the scope names
+entries there: one that no bookie has is then not counted, because it may never have been written. Source: replication
+section 3. Unlike Java's checker, this verifies digests and distinguishes missing from unreachable copies.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections import Counter
 from collections.abc import AsyncIterable, Awaitable, Callable, Container, Mapping, Sequence
 from typing import Protocol, TypeVar
+
+import msgspec
 
 from bkctl.runtime.client.last_entry import read_last_add_confirmed
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
@@ -23,6 +27,7 @@ from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGaps
+from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.rate import SharedPacer
 from bkctl.runtime.replication.copy.reader import BATCH_ENTRIES, CopyReader, batch_entries_max, entry_bytes_estimate
 from bkctl.runtime.replication.copy.request_times import RequestTimes
@@ -35,6 +40,8 @@ from bkctl.runtime.replication.judge.fragments import (
     EntryRangeSet,
     batches,
     format_ranges,
+    in_and_out_of,
+    merge_ranges,
     segment_entries,
     stripe_count,
 )
@@ -101,6 +108,7 @@ class LedgerChecker:
         ``pacer`` limits the bytes that are read; None: no limit. ``times`` gets the time of each read.
         """
         self._ports = ports
+        self._live_bookies = live_bookies
         self._config = config
         self._pacer = pacer or SharedPacer(ports.clock)
         batches_max = max(1, config.entries_in_flight_max // BATCH_ENTRIES)
@@ -155,7 +163,30 @@ class LedgerChecker:
             entries = EntryRange(last_entry_id + 1, INVALID_ENTRY_ID if last_scoped is None else last_scoped)
             await self._check_segment(metadata, last_index, entries, credentials, tally, scope, is_confirmed=False)
         problem = _problem_of(metadata, scope, failure, tally)
-        return tally.result(ledger_id, metadata.state.name.lower(), max(last_entry_id, tally.last_entry_id), problem)
+        last_entry_id = max(last_entry_id, tally.last_entry_id)
+        check = tally.result(ledger_id, metadata.state.name.lower(), last_entry_id, problem)
+        return await self._without_kept(check, metadata, credentials)
+
+    async def _without_kept(
+        self, check: LedgerCheck, metadata: LedgerMetadata, credentials: LedgerCredentials
+    ) -> LedgerCheck:
+        """The check; entries that a live bookie outside of the ensemble has are neither lost nor unreadable."""
+        missing = merge_ranges((*check.lost, *check.unreadable))
+        if not missing:
+            return check
+        last_entry_id = missing[-1].last_entry_id
+        ensembles = [
+            frozenset(segment.ensemble)
+            for index, segment in enumerate(metadata.segments)
+            if in_and_out_of(missing, (segment_entries(metadata, index, last_entry_id),))[0]
+        ]
+        members = functools.reduce(operator.and_, ensembles)
+        live = (await self._ports.registrations.snapshot()).live
+        asked = [each for each in live.difference(members) if each in self._live_bookies]
+        kept = OutsideBookies.of(self._ports, self._copies, credentials, asked)
+        found = await kept.found(missing, self._config.barren_entries_max)
+        lost, unreadable = in_and_out_of(check.lost, found)[1], in_and_out_of(check.unreadable, found)[1]
+        return msgspec.structs.replace(check, lost=lost, unreadable=unreadable)
 
     async def end_of(
         self, metadata: LedgerMetadata, credentials: LedgerCredentials, scope: CheckScope

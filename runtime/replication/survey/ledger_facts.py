@@ -23,9 +23,10 @@ from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import find_auditor_daemon, read_daemons
 from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
-from bkctl.runtime.ports import LacReply
+from bkctl.runtime.ports import Bookies, LacReply
 from bkctl.runtime.protocol.entry_body import EntryCodec
 from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.reader import CopyReader, reason_of
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import (
@@ -87,7 +88,7 @@ class LedgerFactsReader:
         silent_members = {each: answer.problem for each, answer in answers.items() if answer.is_silent}
         reachable = registrations.live - silent_members.keys()
         reader = CopyReader(self._ports, self._config, reachable.__contains__)
-        reads = _CopyReads(reader, credentials, metadata)
+        reads = _CopyReads(self._ports.bookies, reader, credentials, metadata)
         segments = await reads.segments(end_of(metadata, answers), answering)
         return LedgerFacts(
             ledger_id=ledger_id,
@@ -149,7 +150,10 @@ class LedgerFactsReader:
 class _CopyReads:
     """Reads single entries of one ledger from single bookies, once each."""
 
-    def __init__(self, reader: CopyReader, credentials: LedgerCredentials, metadata: LedgerMetadata) -> None:
+    def __init__(
+        self, bookies: Bookies, reader: CopyReader, credentials: LedgerCredentials, metadata: LedgerMetadata
+    ) -> None:
+        self._bookies = bookies
         self._reader = reader
         self._credentials = credentials
         self._metadata = metadata
@@ -210,23 +214,28 @@ class _CopyReads:
         ``silent``: bookies that did not answer a moment ago, with the reason; they are not asked.
         """
         searched = [each for each in segments if each.without_copy][:_SEGMENTS_SEARCHED_MAX]
+        wanted = {each: asked for each in live if (asked := _samples(searched, each))}
+        kept = OutsideBookies(self._bookies, self._credentials.ledger_id, list(wanted), self._read)
+        last = await kept.last_copies()
 
         async def ask(bookie_id: str) -> OutsideCopies:
-            samples = [each.without_copy for each in searched if bookie_id not in each.ensemble]
-            asked = tuple(sorted({entry_id for sample in samples for entry_id in (sample[0], sample[-1])}))
-            found, problem = [], None
-            for entry_id in asked:
+            found, copy = [], last[bookie_id]
+            for entry_id in wanted[bookie_id] if bookie_id in kept.known_holders else ():
                 copy = await self._read(bookie_id, entry_id)
                 if copy.state is CopyState.UNREACHABLE:  # waiting for the same silence again would tell nothing new
-                    problem = silent.get(bookie_id, copy.reason)
                     break
                 if copy.state is CopyState.PRESENT:
                     found.append(entry_id)
-            return OutsideCopies(bookie_id=bookie_id, asked=asked, found=tuple(found), problem=problem)
+            problem = silent.get(bookie_id, copy.reason) if copy.state is CopyState.UNREACHABLE else None
+            return OutsideCopies(bookie_id=bookie_id, asked=wanted[bookie_id], found=tuple(found), problem=problem)
 
-        if not searched:
-            return ()
-        return tuple([each async for each in pipelined(each_of(live), ask, _READS_IN_FLIGHT_MAX) if each.asked])
+        return tuple([each async for each in pipelined(each_of(wanted), ask, _READS_IN_FLIGHT_MAX)])
+
+
+def _samples(segments: Sequence[SegmentFacts], bookie_id: str) -> tuple[int, ...]:
+    """The first and the last entry without a copy of each segment in whose ensemble the bookie is not."""
+    samples = [each.without_copy for each in segments if bookie_id not in each.ensemble]
+    return tuple(sorted({entry_id for sample in samples for entry_id in (sample[0], sample[-1])}))
 
 
 def _decoded(reply: LacReply, codec: EntryCodec) -> MemberAnswer:

@@ -1,9 +1,9 @@
 """Proves that a ledger cannot be moved away from lost bookies, or closed, because they alone may have entries of it.
 
 The operator names the bookies that are lost; none of them may be registered. The proof asks every other bookie that
-should have the entries, and for closed segments every registered bookie, because earlier members may still have them.
-There only "no such entry" and "no such ledger" count: a bookie that is not registered, does not answer, or answers
-with an error or a damaged copy proves nothing. The proof fences only when asked to, and never writes.
+should have the entries, and every other registered bookie, because earlier members may still have them. Only "no such
+entry" and "no such ledger" count: a bookie that is not registered, does not answer, or answers with an error or a
+damaged copy proves nothing. The proof fences only when asked to, and never writes.
 ``search_entries``, for deleting an unclosed ledger, checks all bookies for any entry.
 """
 
@@ -24,6 +24,7 @@ from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.outside import OutsideBookies, listed_in, outside
 from bkctl.runtime.replication.copy.reader import CopyReader, entry_bytes_estimate
 from bkctl.runtime.replication.copy.tasks import for_each_leased
 from bkctl.runtime.replication.copy.window import Lease
@@ -67,9 +68,11 @@ async def why_end_not_lost(
     """None if it is proven that the end of an unclosed ledger can be known only from the ``lost`` bookies.
 
     That is so if none of them is registered, all other members of the last segment answer, and their answers are not
-    sufficient to close the ledger. Otherwise a sentence why not. ``is_fencing``: they fence the ledger first.
+    sufficient to close the ledger, and no other registered bookie has, or may have, a later entry. Otherwise a sentence
+    why not. ``is_fencing``: the members fence the ledger first.
     """
-    reason = why_not_given_up(metadata, lost, (await registration.snapshot()).live)
+    live = (await registration.snapshot()).live
+    reason = why_not_given_up(metadata, lost, live)
     if reason is not None:
         return reason
     credentials = credentials_of(ledger_id, metadata)
@@ -80,6 +83,25 @@ async def why_end_not_lost(
         return problem
     if not blocking_members(metadata, others):
         return _CLOSABLE
+    known = [metadata.last_segment.first_entry_id - 1, *(each for each in answers if isinstance(each, int))]
+    reader = CopyReader(ports, ReplicationConfig(), live.__contains__)
+    kept = OutsideBookies.of(ports, reader, credentials, live.difference(ensemble, lost))
+    accepted = "".join(f" --accept-loss {each}" for each in sorted(set(lost).intersection(ensemble)))
+    return await _why_later_outside(kept, max(known), f"bkctl ledger close {ledger_id}{accepted}")
+
+
+async def _why_later_outside(kept: OutsideBookies, known: int, command: str) -> str | None:
+    """Why an entry after ``known``, the last one of all members, may be on another bookie; the command copies it."""
+    if (reason := await kept.why_silent()) is not None:
+        return reason
+    for bookie_id in await kept.holders():
+        copy, listed = (await kept.last_copies())[bookie_id], await kept.list_of(bookie_id)
+        if listed is None and copy.entry is None:
+            return f"{outside(bookie_id)} may have entries: {copy.reason}"
+        told = [copy.entry.entry_id] if copy.entry is not None else []
+        last = max(told if listed is None else [*told, listed.last_entry_id])
+        if last > known:
+            return f"{outside(bookie_id)} has entry {last}, and no member has it; {command} copies it"
     return None
 
 
@@ -107,9 +129,11 @@ class LossProof:
                     reason = await why_end_not_lost(self._ports, self._registration, ledger_id, stored.value, dead)
                 else:
                     reader = CopyReader(self._ports, self._config, live.__contains__)
-                    segment = _ClosedSegment(self._ports, self._config, reader, ledger_id, stored.value, fragment, dead)
-                    outside = sorted(live.difference(fragment.ensemble))
-                    reason = await segment.why_not_lost() or await segment.why_outside(outside, bookie_id)
+                    segment = _ClosedSegment(self._config, reader, ledger_id, stored.value, fragment, dead)
+                    kept = OutsideBookies.of(
+                        self._ports, reader, segment.credentials, live.difference(fragment.ensemble)
+                    )
+                    reason = await segment.why_not_lost() or await segment.why_outside(kept, bookie_id)
                 if reason is not None:
                     return reason
         if (await self._ports.ledgers.read(ledger_id)).version != stored.version:
@@ -122,7 +146,6 @@ class _ClosedSegment:
 
     def __init__(
         self,
-        ports: ClientPorts,
         config: ReplicationConfig,
         reader: CopyReader,
         ledger_id: int,
@@ -130,10 +153,9 @@ class _ClosedSegment:
         fragment: Fragment,
         dead: Collection[str],
     ) -> None:
-        self._ports = ports
         self._config = config
         self._reader = reader
-        self._credentials = credentials_of(ledger_id, metadata)
+        self.credentials = credentials_of(ledger_id, metadata)
         self._fragment = fragment
         self._dead = dead
         self._sizes = (metadata.ensemble_size, metadata.write_quorum_size)
@@ -165,24 +187,20 @@ class _ClosedSegment:
             return end.reason
         return next(iter(first_unproven.values()), "its segment has no entry on this bookie, so it can be moved")
 
-    async def why_outside(self, bookie_ids: Sequence[str], dead: str) -> str | None:
+    async def why_outside(self, kept: OutsideBookies, dead: str) -> str | None:
         """None if no bookie outside of the ensemble has an entry of which no member has a good copy; otherwise why not.
 
         A recovery of the ``dead`` bookie copies such entries.
         """
-        reasons = await asyncio.gather(*(self._why_may_be_on(each, dead) for each in bookie_ids))
+        if (reason := await kept.why_silent()) is not None:
+            return reason
+        holders = await kept.holders()
+        reasons = await asyncio.gather(*(self._why_may_be_on(kept, each, dead) for each in holders))
         return next((each for each in reasons if each is not None), None)
 
-    async def _why_may_be_on(self, bookie_id: str, dead: str) -> str | None:
+    async def _why_may_be_on(self, kept: OutsideBookies, bookie_id: str, dead: str) -> str | None:
         """Reads the entries that the bookie lists; if it gives no list, all, up to the limit of the configuration."""
-        last = await self._reader.read(bookie_id, self._credentials, INVALID_ENTRY_ID)
-        if last.state is CopyState.MISSING:
-            return None
-        name = f"bookie {bookie_id}, outside of the ensemble,"
-        if last.state is CopyState.UNREACHABLE:
-            return f"{name} may have entries: {last.reason}"
-        listed = None if last.state is CopyState.FAILED else await self._list(bookie_id)
-        denied = 0
+        listed, denied = await kept.list_of(bookie_id), 0
 
         async def check(entry_id: int, lease: Lease) -> None:
             nonlocal denied
@@ -190,14 +208,16 @@ class _ClosedSegment:
             lease.resize(sum(len(copy.body) for copy in members))
             if any(copy.state is CopyState.PRESENT for copy in members):
                 return
-            copy = await self._reader.read(bookie_id, self._credentials, entry_id)
+            copy = await self._reader.read(bookie_id, self.credentials, entry_id)
             if copy.state is not CopyState.MISSING:
-                copies = f"; bkctl recover failed-bookie {dead} --ledger {self._credentials.ledger_id} copies it"
+                copies = f"; bkctl recover failed-bookie {dead} --ledger {self.credentials.ledger_id} copies it"
                 is_good = copy.state is CopyState.PRESENT
-                raise _SearchEndError(f"{name} {_may_have(copy, entry_id)}{copies if is_good else ''}")
+                raise _SearchEndError(f"{outside(bookie_id)} {_may_have(copy, entry_id)}{copies if is_good else ''}")
             denied += 1
             if denied >= self._config.barren_entries_max:
-                raise _SearchEndError(f"{name} may have others than the {denied:,} entries that it was asked for")
+                raise _SearchEndError(
+                    f"{outside(bookie_id)} may have others than the {denied:,} entries that it was asked for"
+                )
 
         try:
             await self._for_each(self._entries_of(listed), check)
@@ -208,25 +228,16 @@ class _ClosedSegment:
     async def _read_members(self, entry_id: int) -> list[Copy]:
         members = dict.fromkeys(self._fragment.ensemble[index] for index in write_set(entry_id, *self._sizes))
         asked = [member for member in members if member not in self._dead]
-        return await self._reader.read_all(asked, self._credentials, entry_id)
-
-    async def _list(self, bookie_id: str) -> EntryList | None:
-        try:
-            return await self._ports.bookies.list_entries(bookie_id, self._credentials.ledger_id)
-        except BookieError:
-            return None
+        return await self._reader.read_all(asked, self.credentials, entry_id)
 
     def _entries_of(self, listed: EntryList | None) -> Iterator[int]:
         """Those that the dead bookies should have, of a list; all without one."""
         if listed is None:
             yield from _stored_entries(self._fragment, self._sizes)
             return
-        entries = self._fragment.entries
-        entry_id = listed.first_from(entries.first_entry_id)
-        while entry_id is not None and entry_id <= entries.last_entry_id:
+        for entry_id in listed_in(listed, self._fragment.entries):
             if any(is_in_write_set(entry_id, index, *self._sizes) for index in self._fragment.bookie_indexes):
                 yield entry_id
-            entry_id = listed.first_from(entry_id + 1)
 
     async def _for_each(
         self, entry_ids: Iterator[int], check: Callable[[int, Lease], Coroutine[Any, Any, None]]

@@ -265,7 +265,7 @@ class StatusSurvey:
         return RepairLocks(count, dict(holders.most_common()), oldest_ms)
 
     async def _read_recovery_status(self) -> RecoveryStatus:
-        return await read_recovery_status(self._store, self._root, self._foreign)
+        return await read_recovery_status(self._store, self._root, self._foreign, self._open_ledgers)
 
     async def _read_autorecovery(self) -> AutorecoveryStatus:
         switches = ReplicationSwitches(self._store, self._root)

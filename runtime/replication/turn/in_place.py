@@ -16,13 +16,17 @@ async def rewrite(turn: TurnState, metadata: LedgerMetadata) -> None:
     credentials = credentials_of(turn.task.ledger_id, metadata)
     turn.bad_left.clear()
     turn.bad_stripes.clear()
+    live = (await turn.tools.live_bookies.refresh()).live
     for bookie_id, entries in turn.task.bad.items():
         for fragment in fragments_naming(metadata, (bookie_id,)):
             inside, _ = in_and_out_of(entries, (fragment.entries,))
             if fragment.is_open or not inside:
                 continue
             for index in fragment.bookie_indexes:
-                stripe_task = StripeTask(credentials, metadata, fragment, index, bookie_id, frozenset(), bad=inside)
+                outside = tuple(sorted(live.difference(fragment.ensemble)))
+                stripe_task = StripeTask(
+                    credentials, metadata, fragment, index, bookie_id, frozenset(), bad=inside, outside=outside
+                )
                 outcome = await turn.tools.replicator.copy(
                     stripe_task, turn.activity, turn.require_lock, turn.tools.silent_members
                 )

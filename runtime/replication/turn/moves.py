@@ -16,6 +16,7 @@ from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.store import NodeWrite, Versioned
 from bkctl.runtime.placement.choice import NoChoice
 from bkctl.runtime.placement.isolation import isolation_demand
+from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.stripe_task import StripeTask
 from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, stripe_count
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
@@ -126,6 +127,8 @@ async def _copy(
         need = need_of(turn, metadata, fragment, index, taken)
         found = await turn.tools.targets.choose(need, preferred=None if begun is None else begun.target)
         if isinstance(found, NoChoice):
+            if not turn.unusable and await _fail_without_copy(turn, metadata, fragment, index):
+                return None  # a target would not help
             reason, detail = why_no_target(turn, found)
             is_refused = reason is FailureReason.TARGETS_FAILED and turn.unusable.keys() <= turn.refusing
             turn.fail(metadata, position, reason, (fragment.entries,), detail, is_refused=is_refused)
@@ -133,7 +136,6 @@ async def _copy(
         target = found.bookies[0]
         credentials = credentials_of(turn.task.ledger_id, metadata)
         copied_until = begun.last_entry_id if begun is not None and begun.target == target else -1
-        live = (await turn.tools.live_bookies.refresh()).live
         stripe_task = StripeTask(
             credentials,
             metadata,
@@ -142,7 +144,7 @@ async def _copy(
             target,
             turn.task.unreachable,
             copied_until,
-            outside=tuple(sorted(live.difference(fragment.ensemble, turn.task.unreachable))),
+            outside=await _outside(turn, fragment),
         )
         try:
             since = await turn.tools.live_bookies.member_since(target)
@@ -167,6 +169,33 @@ async def _copy(
         turn.unusable[target] = outcome.target_failure
         if outcome.is_refused:
             turn.refusing.add(target)
+
+
+async def _outside(turn: TurnState, fragment: Fragment) -> tuple[str, ...]:
+    live = (await turn.tools.live_bookies.refresh()).live
+    return tuple(sorted(live.difference(fragment.ensemble, turn.task.unreachable)))
+
+
+async def _fail_without_copy(turn: TurnState, metadata: LedgerMetadata, fragment: Fragment, index: int) -> bool:
+    """Whether an entry of the stripe has no live copy, which is recorded: none of its bookies is registered, and no
+    other live one has it."""
+    sizes, ensemble = (metadata.ensemble_size, metadata.write_quorum_size), fragment.ensemble
+    first_entry_id, last_entry_id = fragment.entries.first_entry_id, fragment.entries.last_entry_id
+    for entry_id in range(first_entry_id, min(first_entry_id + sizes[0] - 1, last_entry_id) + 1):
+        members = [ensemble[each] for each in write_set(entry_id, *sizes)]
+        if ensemble[index] in members and not any(each in turn.tools.live_bookies for each in members):
+            break
+    else:
+        return False
+    credentials, copies = credentials_of(turn.task.ledger_id, metadata), turn.tools.replicator.copies
+    kept = OutsideBookies.of(turn.tools.ports, copies, credentials, await _outside(turn, fragment))
+    if await kept.find(entry_id) is not None:
+        return False
+    absent = tuple(sorted(set(members)))
+    detail = f"entry {entry_id}: " + ", ".join(f"{each}: not registered" for each in absent)
+    position = StripePosition(first_entry_id, index)
+    turn.fail(metadata, position, FailureReason.UNREADABLE, (fragment.entries,), detail, absent)
+    return True
 
 
 def _absent(

@@ -25,6 +25,7 @@ from bkctl.runtime.metadata.cluster.root import init_cluster
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
 from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.election import AuditorElection
 from bkctl.runtime.metadata.uri import MetadataUri, parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
@@ -53,6 +54,7 @@ async def fill(store: ZooKeeperStore, uri: MetadataUri, of_bookie: bytes) -> Non
     for bookie_id in BOOKIES[:4]:
         await store.create(paths.writable_bookie(bookie_id), of_bookie, is_ephemeral=True)
     await store.create(paths.read_only_bookie(BOOKIES[4]), of_bookie, is_ephemeral=True)
+    await AuditorElection(store, uri.root, BOOKIES[0], lambda _: None).campaign()
 
 
 @asynccontextmanager
@@ -74,6 +76,8 @@ def report_of(*arguments: str) -> dict[str, Any]:
     done = run_bkctl("audit", *arguments, "-o", "json")
     assert done.exit_code == 10, done
     report: dict[str, Any] = done.json()
+    for row in report["bookies"]:
+        del row["disk_free_bytes"]  # of this machine: it changes meanwhile
     return {key: value for key, value in report.items() if key not in OF_THE_RUN}
 
 
@@ -104,13 +108,17 @@ async def test_a_snapshot_gives_the_report_of_the_live_cluster(tmp_path: Path, o
     assert live["ledgers"] == 61
     assert [row["ledger_id"] for row in live["unreadable_ledgers"]] == [str(GARBAGE_ID)]
     assert live["under_replicated"] > 5
+    assert live["auditor"] == BOOKIES[0]
     assert (live["bookies_writable"], live["bookies_read_only"], live["bookies_named_unregistered"]) == (4, 1, 2)
     assert without_lookups(with_uri) == live
     assert without_lookups(from_backup) == live
     assert by_spark == with_uri
-    assert offline == live
-    assert directory == live
-    assert unpacked == live
+    assert all(row["disk_total_bytes"] for row in live["bookies"] if row["mode"] != "unregistered")
+    rows = [row | {"disk_total_bytes": None} for row in live["bookies"]]
+    not_asked = live | {"bookies": rows}
+    assert offline == not_asked
+    assert directory == not_asked
+    assert unpacked == not_asked
     assert refused.exit_code == 13
     assert "is a backup, which has no registrations of bookies: use --metadata-uri" in refused.stderr
 
@@ -135,7 +143,7 @@ def directory(tmp_path: Path) -> Path:
     directory = tmp_path / "version-2"
     directory.mkdir()
     with (directory / "snapshot.1").open("wb") as output:
-        write_snapshot(output, cluster_nodes(SampleCluster(ledgers=10, lost_bookies=0)))
+        write_snapshot(output, cluster_nodes(SampleCluster(ledgers=10, lost_bookies=0, has_auditor=True)))
     (directory / "snapshot.2").write_bytes((directory / "snapshot.1").read_bytes()[:-1])
     return directory
 

@@ -10,9 +10,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from kazoo.client import KazooClient
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.paths import VOTE_PREFIX, Paths
+from bkctl.runtime.metadata.replication.format import encode_vote
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.commands.test_cluster_walk import succeed
@@ -49,7 +52,21 @@ def holdings(report: dict[str, Any], name: str) -> dict[str, int]:
 def without_times(report: dict[str, Any]) -> dict[str, Any]:
     """Without what differs between two runs. How many requests there are depends on what is asked at the same time."""
     rows = [{**row, "requests": 0, "waited_us": 0} for row in report["holdings"]]
-    return report | OF_THE_RUN | {"holdings": rows, "requests": 0}
+    bookies = [{**row, "disk_free_bytes": 0} for row in report["bookies"]]
+    return report | OF_THE_RUN | {"holdings": rows, "bookies": bookies, "requests": 0}
+
+
+@pytest.fixture
+def cluster(cluster: Cluster) -> Cluster:
+    """With the vote of an auditor, so that this is not the finding."""
+    uri = parse_metadata_uri(cluster.metadata_uri)
+    client = KazooClient(uri.servers)
+    client.start()
+    vote = f"{Paths(uri.root).auditor_election}/{VOTE_PREFIX}0000000000"
+    client.create(vote, encode_vote(cluster.bookies[0].id), makepath=True)
+    client.stop()
+    client.close()
+    return cluster
 
 
 @pytest.fixture

@@ -74,7 +74,10 @@ async def _plant(store: ZooKeeperStore, root: str) -> None:
     over = MaintenanceNote(start_ms=now_ms - 2 * HOUR_MS, end_ms=now_ms - HOUR_MS, user="ann")
     await notes.maintenance.put(A, over)
     await notes.maintenance.put(C, msgspec.structs.replace(over, end_ms=now_ms + 2 * HOUR_MS))
-    await notes.losses.put("5", LostLedgerNote(found_ms=now_ms, missing_bookies=(B,), reason="no copy is left"))
+    for key in ("4", "5"):  # no ledger 4: it was deleted, and the auditor has not seen that yet
+        await notes.losses.put(key, LostLedgerNote(found_ms=now_ms, missing_bookies=(B,), reason="no copy is left"))
+    metadata = to_closed(new_ledger((B,), 1, 1, DigestType.CRC32C, b"secret"), 9, 100)
+    await store.create(f"{root}/00/0000/L0005", encode_ledger_metadata(metadata), make_parents=True)
     failed = FailedLedgerNote(
         worker="host-a", attempts=1, first_ms=1, last_ms=1, retry_ms=2, reason="NOT_ENOUGH_BOOKIES", detail="none"
     )
@@ -142,8 +145,6 @@ async def test_status_shows_what_the_daemons_noted(metadata_uri: str) -> None:
         assert "9 (space on bookies)" in table.stdout
         assert "Tasks of the auditor" in table.stdout
 
-        metadata = to_closed(new_ledger((B,), 1, 1, DigestType.CRC32C, b"secret"), 9, 100)
-        await store.create(f"{uri.root}/00/0000/L0000", encode_ledger_metadata(metadata), make_parents=True)
         body = await asyncio.to_thread(_complete_overview, metadata_uri)
         parts = {each["part"] for each in body["findings"]}
         assert parts >= {"lost_entries", "maintenance_overdue", "auditor_task", "no_progress", "deadlines"}

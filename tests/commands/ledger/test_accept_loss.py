@@ -133,7 +133,7 @@ async def test_the_whole_way_with_two_of_three_bookies_lost(planted: Planted) ->
 
     planned = await planted.close(ledger_id, *lost, consent=["--dry-run"])
     assert planned.exit_code == 0, planned
-    assert "entry 9 is the highest that the other members report" in str(planned.json()["summary"])
+    assert "entry 9 is the highest that the other bookies report" in str(planned.json()["summary"])
     for consent in (["--yes"], [], ["--confirm", "1234567"]):
         assert (await planted.close(ledger_id, *lost, consent=consent)).exit_code in {2, 3}
     left_out = await planted.close(ledger_id, lost[0])
@@ -295,6 +295,12 @@ async def test_the_same_proof_allows_to_delete_the_ledger_or_to_leave_it_behind(
     assert (await planted.run(*delete)).exit_code == 3
     assert (await planted.run(*delete, "--accept-loss", lost[0])).exit_code == 3
     await planted.put(deleted, survivor, [3])
+    accepted = [word for each in lost for word in ("--accept-loss", each)]
+    await planted.put(deleted, planted.ids[3], [4])  # as an earlier member may have it
+    refused = await planted.run(*delete, *accepted)
+    said = f"bookie {planted.ids[3]}, outside of the ensemble, has entry 4, and no member has it; bkctl ledger close "
+    assert (refused.exit_code, said in refused.stderr) == (3, True), refused
+    await planted.put(deleted, survivor, [4])
     done = await planted.run(*delete, "--accept-loss", lost[0], "--accept-loss", lost[1])
     assert (done.exit_code, done.json()["deleted"]) == (0, 1), done
     assert Path(done.json()["trash"]).exists()
@@ -303,7 +309,6 @@ async def test_the_same_proof_allows_to_delete_the_ledger_or_to_leave_it_behind(
     ids.write_text(f"{kept}\n")
     alone = await planted.run("decommission", lost[0], "--accept-loss", lost[0], "--from-file", str(ids), "--yes")
     assert (alone.exit_code, f"bookie {lost[1]} is not registered, and not named" in alone.stderr) == (3, True), alone
-    accepted = [word for each in lost for word in ("--accept-loss", each)]
     both = await planted.run("decommission", *lost, *accepted, "--from-file", str(ids), "--yes")
     assert (both.exit_code, both.json()["accepted_losses"]) == (0, [str(kept)]), both
 

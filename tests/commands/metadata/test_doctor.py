@@ -160,7 +160,11 @@ def test_filters(planted: Planted) -> None:
     assert cut["findings_count"] == {"critical": 1, "warning": 1, "information": 1}
     wrong = planted.run(*DOCTOR, "--rule", "stray-at-rot")
     assert wrong.exit_code == USAGE
-    assert "stray-at-root" in wrong.stderr
+    said = "unknown rule 'stray-at-rot': did you mean stray-at-root? bkctl help metadata-doctor lists all"
+    assert said in wrong.stderr
+    nonsense = planted.run(*DOCTOR, "--rule", "nonsense")
+    assert nonsense.exit_code == USAGE
+    assert "unknown rule 'nonsense': bkctl help metadata-doctor lists all" in nonsense.stderr
 
 
 def test_forms(planted: Planted) -> None:

@@ -24,6 +24,7 @@ from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
 from bkctl.runtime.replication.plan.job_file import JobFile, JobWork, UnfinishedJob
 from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
@@ -632,6 +633,25 @@ async def test_one_target_for_two_dead_members_replaces_one_and_reports_the_othe
     await fleet.start("b5")
     assert (await fleet.recover("b2")).is_complete
     assert segments((await fleet.read(ledger_id)).value) == {0: ("b4", "b5", "b3")}
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+async def test_without_a_live_copy_the_reason_is_not_the_missing_target(fleet: Fleet, *, is_kept: bool) -> None:
+    await fleet.start("b3")
+    await fleet.start("b4", mode=BookieMode.READ_ONLY)
+    ledger_id = await fleet.store(ledger({0: ["b1", "b2", "b3"]}, 2, 2, last_entry_id=5, length=length_of(6)))
+    if is_kept:
+        fleet.fakes.put(fleet.bookies["b4"], ledger_id, 0, lac=-1)
+
+    failures = (await fleet.recover("b1")).failures
+
+    [first] = failures
+    if is_kept:
+        assert first.reason is FailureReason.NOT_ENOUGH_BOOKIES
+        return
+    assert (first.reason, first.absent) == (FailureReason.UNREADABLE, ("b1", "b2"))
+    assert first.bare_detail == "entry 0: b1: not registered, b2: not registered"
+    assert situation_of(first) is Left.NO_LIVE_COPY
 
 
 async def test_a_read_only_bookie_is_a_source_and_never_a_target(fleet: Fleet) -> None:

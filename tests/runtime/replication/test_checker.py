@@ -97,6 +97,21 @@ async def test_t41_an_entry_that_nobody_has_is_data_loss(fleet: Fleet) -> None:
     assert counts(check) == (3, 0, 3, 0, 0, 0)
 
 
+async def test_entries_that_a_bookie_outside_of_the_ensemble_has_are_not_lost(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2", "b3", "b4")
+    sample = ledger({0: ["b1", "b2"], 4: ["b1", "dead"]}, 2, 2, last_entry_id=7, length=length_of(8))
+    ledger_id = await fleet.store(sample, holes=["b1", "b2"])
+    for bookie_id, entry_id in (("b3", 1), ("b3", 2), ("b4", 2), ("b2", 5)):
+        fleet.fakes.put(fleet.bookies[bookie_id], ledger_id, entry_id, lac=entry_id - 1)
+    fleet.bookies["b3"].damage(ledger_id, 1)
+
+    check = await fleet.check(ledger_id)
+
+    assert check.lost == (EntryRange(0, 1), EntryRange(3, 3))
+    assert check.unreadable == (EntryRange(4, 4), EntryRange(6, 7))
+    assert counts(check) == (16, 0, 12, 0, 4, 0)
+
+
 async def test_silence_is_not_loss(fleet: Fleet) -> None:
     await fleet.start("b1")
     ledger_id = await fleet.store(ledger({0: ["b1", "dead"]}, 2, 2, last_entry_id=1, length=length_of(2)), holes=["b1"])

@@ -9,6 +9,7 @@ import pytest
 
 from bkctl.commands.ledger.accepted_loss import loss_row
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
 from bkctl.runtime.protocol.status import Status
@@ -173,6 +174,34 @@ def test_a_member_that_cannot_read_its_last_entry_is_fenced_and_lists_what_it_ha
         metadata = await cluster.metadata(ledger_id)
         assert (metadata.last_entry_id, metadata.length) == (4, 40), "the bookie has entry 4"
         assert ("b1", ledger_id) in cluster.fenced
+
+    simulate(scenario)
+
+
+def test_entries_that_only_a_bookie_outside_of_the_ensemble_has_are_copied() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await stuck(cluster)
+        await cluster.fill(ledger_id, [5, 6], without=["b1"])
+        kept = cluster.entries["b2", ledger_id]
+        await cluster.register("b7", mode=BookieMode.READ_ONLY)  # so it is no new member, which is read anyway
+        cluster.entries["b7", ledger_id] = {each: kept[each] for each in (2, 5, 6)}
+        del cluster.entries["b1", ledger_id][2]
+        result = await give_up(cluster, ledger_id, "b2", "b3")
+        assert result.loss is not None
+        assert (result.loss.entries, result.loss.holes) == (7, ())
+        await require_closed(cluster, ledger_id, 6, {"b1", "b4", "b5", "b6"})
+
+    simulate(scenario)
+
+
+def test_a_bookie_outside_of_the_ensemble_that_does_not_answer_stops_it_before_any_fence() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await stuck(cluster)
+        cluster.failing["b5"] = Status.TIMEOUT
+        result = await give_up(cluster, ledger_id, "b2", "b3")
+        assert "bookie b5, outside of the ensemble, may have entries: " in reason_of(result)
+        assert (await cluster.metadata(ledger_id)).state is LedgerState.OPEN
+        assert not cluster.fenced
 
     simulate(scenario)
 

@@ -157,15 +157,30 @@ def test_registered_bookies_that_do_not_answer_are_as_bad_as_in_the_status() -> 
     assert audit_findings(both)[1].advice.sentence == "bookie bb:3181 is registered, but answered: no login"
 
 
-def test_why_nothing_repairs_is_said_if_copies_are_missing() -> None:
+def test_full_disks_are_as_bad_as_in_the_status() -> None:
+    disks = {A: (100, 4), B: (100, 9), C: (100, 50)}
+    full = report(closed(A, B), disks=disks, out_of_space={A: "a disk is full"})
+    assert verdict(full) == "critical: disks of bookie ba:3181 are at least 95.0 % full"
+    assert [
+        (each.advice.severity.value, each.advice.sentence, each.advice.command) for each in audit_findings(full)
+    ] == [
+        ("critical", "disks of bookie ba:3181 are at least 95.0 % full", "bkctl help full-disk"),
+        ("warning", "bookie ba:3181 is read-only: a disk is full", "bkctl help full-disk"),
+        ("warning", "disks of bookie bb:3181 are at least 90.0 % full", "bkctl help full-disk"),
+    ]
+
+
+def test_why_nothing_would_repair_is_said_with_and_without_missing_copies() -> None:
     off: dict[str, Any] = {
         "off_since_ms": NOW_MS - 60_000,
         "off_note": SwitchNote("ops", "upgrade", "2023-11-14T22:00:00Z"),
         "is_auditor_elected": False,
         "is_repaired": False,
     }
-    assert not found(report(closed(A, B), **off))
+    complete = [each.advice for each in audit_findings(report(closed(A, B), **off))]
+    assert verdict(report(closed(A, B), **off)).startswith("warning: autorecovery has been disabled by ops for 60 s")
     _, *why = [each.advice for each in audit_findings(report(closed(A, B, D), **off))]
+    assert complete == why, "as in the status"
     assert [(each.severity.value, each.part, each.command) for each in why] == [
         ("warning", "autorecovery_disabled", "bkctl autorecovery enable"),
         ("warning", "no_auditor", "bkctl autorecovery start"),

@@ -1,0 +1,43 @@
+"""Why bookies are read-only, as their admin interfaces say: for the status and the audit of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from bkctl.commands.bookie.admin_access import admin_of, read_credentials
+from bkctl.commands.bookie.admin_state import read_state
+from bkctl.commands.context import CommandContext
+from bkctl.commands.session import Session
+from bkctl.runtime.replication.judge.cluster_status import BookieFacts
+from bkctl.storage.errors import BkctlError
+
+_ASKED_MAX = 100
+
+
+async def with_reasons(
+    context: CommandContext, session: Session, bookies: Sequence[BookieFacts], timeout_s: float
+) -> tuple[BookieFacts, ...]:
+    """The same; bookies that are read-only say why, as far as their admin interfaces answer."""
+    asked = [each for each in bookies if each.is_writable is False][:_ASKED_MAX]
+    if not asked:
+        return tuple(bookies)
+    try:
+        credentials = read_credentials(context, None)
+    except BkctlError:
+        return tuple(bookies)
+
+    async def ask(bookie: BookieFacts) -> BookieFacts:
+        try:
+            async with asyncio.timeout(timeout_s), admin_of(context, session, bookie.bookie_id, credentials) as client:
+                state = await read_state(client)
+        except (BkctlError, TimeoutError):
+            return bookie
+        reasons = {each.reason: each.text for each in state.reasons or ()}
+        order = "" if state.operator is None else state.operator.reason
+        return msgspec.structs.replace(bookie, read_only_reasons=reasons, order=order)
+
+    found = {each.bookie_id: each for each in await asyncio.gather(*map(ask, asked))}
+    return tuple(found.get(each.bookie_id, each) for each in bookies)
