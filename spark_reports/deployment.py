@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -96,8 +96,11 @@ def is_growing(settings: SparkSettings) -> bool:
     return settings.get("spark.dynamicAllocation.enabled", "false") == "true"
 
 
-def start_settings(deployment: SparkDeployment, directory: str, log_configuration_path: str) -> dict[str, str]:
-    """Settings that a new session starts with. ``directory``: for temporary files.
+def start_settings(
+    deployment: SparkDeployment, directory: str, log_configuration_path: str, more_java_options: Sequence[str] = ()
+) -> dict[str, str]:
+    """Settings that a new session starts with. ``directory``: for temporary files. ``more_java_options``: of the JVM on
+    this machine.
 
     On a cluster there are few of them: it has its own ``spark-defaults.conf``, which these would override.
     """
@@ -108,6 +111,7 @@ def start_settings(deployment: SparkDeployment, directory: str, log_configuratio
         f"-Dlog4j2.configurationFile=file:{log_configuration_path}",
         f"-Djava.io.tmpdir={directory}",
         f"-Duser.home={directory}",
+        *more_java_options,
     ]
     # One compiler and one collector thread start soonest; they are the slowest ones for a job of minutes.
     java_options.append("-XX:+UseParallelGC" if deployment.is_large else "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
