@@ -69,11 +69,9 @@ class SparkDeployment(msgspec.Struct, frozen=True):
         return [each for each in self.master.removeprefix(_STANDALONE).split(",") if each]
 
 
-def choose_deployment(
-    master: str | None, cores: int | None, ledgers: int | None, environment: Mapping[str, str]
-) -> SparkDeployment:
+def choose_deployment(master: str | None, cores: int | None, environment: Mapping[str, str]) -> SparkDeployment:
     """Check the options against each other; ConfigurationError says which one has no effect."""
-    deployment = SparkDeployment(master, cores, ledgers, is_submitted=_GATEWAY_VARIABLE in environment)
+    deployment = SparkDeployment(master, cores, is_submitted=_GATEWAY_VARIABLE in environment)
     if master is not None and master.startswith(_CONNECT):
         raise ConfigurationError(
             f"{master} is a Spark Connect server, which takes no data source of bkctl: name a master"
