@@ -102,7 +102,8 @@ def start_settings(
 
     On a cluster there are few of them: it has its own ``spark-defaults.conf``, which these would override.
     """
-    settings = {"spark.ui.showConsoleProgress": "false"}
+    # A second copy of a slow task would ask bookies and ZooKeeper with a share of the budget that it does not have.
+    settings = {"spark.ui.showConsoleProgress": "false", "spark.speculation": "false"}
     if not deployment.is_local:
         return settings | ({"spark.cores.max": str(deployment.cores)} if deployment.cores is not None else {})
     java_options = [

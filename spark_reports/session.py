@@ -100,6 +100,8 @@ def spark_context(
                     signal.raise_signal(number)
                 if not deployment.is_local:
                     wait_for_executors(context, deployment.master_url, on_waiting)
+                    if deployment.standalone_addresses:
+                        _take_no_more_executors(context)
                     context.addPyFile(code_archive(directory))
                 yield context
             finally:
@@ -166,6 +168,16 @@ def wait_for_executors(context: SparkContext, master: str, on_waiting: Callable[
             on_waiting()
             is_said = True
         time.sleep(_EXECUTORS_POLL_S)
+
+
+def _take_no_more_executors(context: SparkContext) -> None:
+    """A standalone master would also give those of workers that come later: more than the budgets are divided among."""
+    if is_growing(context.getConf()):
+        return
+    spark = context._jsc.sc()  # noqa: SLF001
+    jvm = context._jvm  # noqa: SLF001
+    no_preferences = jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap())
+    spark.requestTotalExecutors(spark.getExecutorMemoryStatus().size() - 1, 0, no_preferences)  # one is the driver
 
 
 @contextmanager

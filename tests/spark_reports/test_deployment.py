@@ -14,7 +14,7 @@ from bkctl.spark_reports.deployment import (
     start_settings,
 )
 
-OF_EVERY_CLUSTER = {"spark.ui.showConsoleProgress": "false"}
+OF_EVERY_CLUSTER = {"spark.ui.showConsoleProgress": "false", "spark.speculation": "false"}
 SUBMITTED = {"PYSPARK_GATEWAY_PORT": "1234"}
 
 
