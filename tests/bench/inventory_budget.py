@@ -70,8 +70,8 @@ async def _examine_slice(arguments: argparse.Namespace, way: InventoryWay) -> Re
             nonlocal requests
             for ensemble in rest:
                 for _ in range(1 if is_listed else _BATCHES_OF_LEDGER):
+                    await pacer.take_reads(dict.fromkeys(ensemble, request_bytes))
                     async with windows.items.lease(0 if is_listed else _COPIES * request_bytes):
-                        await pacer.take_reads(dict.fromkeys(ensemble, request_bytes))
                         await clock.sleep(arguments.answer_ms / 1000)
                     asked.update(dict.fromkeys(ensemble, request_bytes))
                     requests += _COPIES * (1 if is_listed else BATCH_ENTRIES)
