@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -69,11 +69,9 @@ class SparkDeployment(msgspec.Struct, frozen=True):
         return [each for each in self.master.removeprefix(_STANDALONE).split(",") if each]
 
 
-def choose_deployment(
-    master: str | None, cores: int | None, ledgers: int | None, environment: Mapping[str, str]
-) -> SparkDeployment:
+def choose_deployment(master: str | None, cores: int | None, environment: Mapping[str, str]) -> SparkDeployment:
     """Check the options against each other; ConfigurationError says which one has no effect."""
-    deployment = SparkDeployment(master, cores, ledgers, is_submitted=_GATEWAY_VARIABLE in environment)
+    deployment = SparkDeployment(master, cores, is_submitted=_GATEWAY_VARIABLE in environment)
     if master is not None and master.startswith(_CONNECT):
         raise ConfigurationError(
             f"{master} is a Spark Connect server, which takes no data source of bkctl: name a master"
@@ -96,18 +94,23 @@ def is_growing(settings: SparkSettings) -> bool:
     return settings.get("spark.dynamicAllocation.enabled", "false") == "true"
 
 
-def start_settings(deployment: SparkDeployment, directory: str, log_configuration_path: str) -> dict[str, str]:
-    """Settings that a new session starts with. ``directory``: for temporary files.
+def start_settings(
+    deployment: SparkDeployment, directory: str, log_configuration_path: str, more_java_options: Sequence[str] = ()
+) -> dict[str, str]:
+    """Settings that a new session starts with. ``directory``: for temporary files. ``more_java_options``: of the JVM on
+    this machine.
 
     On a cluster there are few of them: it has its own ``spark-defaults.conf``, which these would override.
     """
-    settings = {"spark.ui.showConsoleProgress": "false"}
+    # A second copy of a slow task would ask bookies and ZooKeeper with a share of the budget that it does not have.
+    settings = {"spark.ui.showConsoleProgress": "false", "spark.speculation": "false"}
     if not deployment.is_local:
         return settings | ({"spark.cores.max": str(deployment.cores)} if deployment.cores is not None else {})
     java_options = [
         f"-Dlog4j2.configurationFile=file:{log_configuration_path}",
         f"-Djava.io.tmpdir={directory}",
         f"-Duser.home={directory}",
+        *more_java_options,
     ]
     # One compiler and one collector thread start soonest; they are the slowest ones for a job of minutes.
     java_options.append("-XX:+UseParallelGC" if deployment.is_large else "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -16,10 +16,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+import pyspark
+from py4j.clientserver import ClientServer
 from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 
 from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.metadata.zookeeper.embedded import find_java, java_version
 from bkctl.runtime.new_file import write_whole
+from bkctl.spark_reports.class_archive import class_archive_options
 from bkctl.spark_reports.deployment import LOOPBACK, SparkDeployment, is_growing, start_settings
 from bkctl.spark_reports.errors import SparkReportError
 from bkctl.spark_reports.executor_code import code_archive
@@ -78,12 +83,16 @@ def spark_context(
         log_path = os.path.abspath(log_path or os.path.join(directory, "spark.log"))
         configuration_path = os.path.join(directory, "log4j2.properties")
         write_whole(configuration_path, _LOG_CONFIGURATION.format(log_path=log_path).encode())
-        settings = start_settings(deployment, directory, configuration_path)
+        java = find_java("Spark")
+        spark_home = os.environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__)
+        archive = class_archive_options(java, java_version(java), spark_home, os.environ)
+        settings = start_settings(deployment, directory, configuration_path, archive)
         chosen = SparkConf().setMaster(deployment.master_url).setAppName(_APP_NAME).setAll(list(settings.items()))
         with _logged_on_failure(log_path):
-            with _jvm_messages_in(log_path), _signals_noted() as noted:
+            with _signals_noted() as noted:
                 try:
-                    context = SparkContext(conf=chosen)
+                    gateway = SparkContext._gateway or _start_jvm(chosen, log_path)  # noqa: SLF001  one per process
+                    context = SparkContext(conf=chosen, gateway=gateway)
                 except Exception as error:  # the JVM fails in many ways, all foreign
                     raise SparkReportError(f"Spark did not start: {_last_log_lines(log_path) or error}") from error
             try:
@@ -91,10 +100,25 @@ def spark_context(
                     signal.raise_signal(number)
                 if not deployment.is_local:
                     wait_for_executors(context, deployment.master_url, on_waiting)
+                    if deployment.standalone_addresses:
+                        _take_no_more_executors(context)
                     context.addPyFile(code_archive(directory))
                 yield context
             finally:
                 context.stop()
+
+
+def _start_jvm(settings: SparkConf, log_path: str) -> ClientServer:
+    """The JVM, whose standard output and error end in the log.
+
+    Before its logging is configured it prints warnings there that no setting turns off, and those are no result. It may
+    live for some seconds longer than this process, whose output must not stay open so long.
+    """
+    log = open_to_append(log_path)
+    try:
+        return launch_gateway(settings, {"stdout": log, "stderr": log})
+    finally:
+        os.close(log)
 
 
 def _set_variables(deployment: SparkDeployment) -> None:
@@ -144,6 +168,16 @@ def wait_for_executors(context: SparkContext, master: str, on_waiting: Callable[
             on_waiting()
             is_said = True
         time.sleep(_EXECUTORS_POLL_S)
+
+
+def _take_no_more_executors(context: SparkContext) -> None:
+    """A standalone master would also give those of workers that come later: more than the budgets are divided among."""
+    if is_growing(context.getConf()):
+        return
+    spark = context._jsc.sc()  # noqa: SLF001
+    jvm = context._jvm  # noqa: SLF001
+    no_preferences = jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap())
+    spark.requestTotalExecutors(spark.getExecutorMemoryStatus().size() - 1, 0, no_preferences)  # one is the driver
 
 
 @contextmanager
@@ -221,21 +255,3 @@ def _last_log_lines(log_path: str) -> str:
     """The last line; of a Java stack trace, the last one that names an exception."""
     lines = [line.strip() for line in _read(log_path).splitlines() if line.strip()]
     return next((line for line in reversed(lines) if not line.startswith(("at ", "... "))), "")
-
-
-@contextmanager
-def _jvm_messages_in(log_path: str) -> Iterator[None]:
-    """Let the JVM that is born meanwhile inherit a standard error that ends in the log.
-
-    Before its logging is configured it prints warnings there that no setting turns off, and those are no result.
-    """
-    sys.stderr.flush()
-    kept = os.dup(2)
-    log = open_to_append(log_path)
-    try:
-        os.dup2(log, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(log)

@@ -122,10 +122,10 @@ def _is_fit_for_tests(directory: str) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Commands under test leave their audit trail and their backups here, not in the developer's own state
-    directory."""
+    """Commands under test leave their audit trail, backups and caches here, not in the developer's own directories."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
 
 

@@ -45,7 +45,7 @@ class SparkCluster:
     def __init__(self, directory: Path, settings: Mapping[str, str], hosts: Sequence[str]) -> None:
         self.directory = directory
         self._hosts = hosts
-        master_port, self._page_port, *self._worker_page_ports = (free_port() for _ in range(2 + len(hosts)))
+        master_port, self._page_port = free_port(), free_port()
         self.url = f"spark://{LOOPBACK}:{master_port}"
         self._master_port = master_port
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -74,20 +74,24 @@ class SparkCluster:
         """Until all workers have registered."""
         page = ["--webui-port", str(self._page_port)]
         self._spawn("master", _MASTER, "--host", LOOPBACK, "--port", str(self._master_port), *page)
-        for number, (host, port) in enumerate(zip(self._hosts, self._worker_page_ports, strict=True)):
-            where = [
-                "--host",
-                host,
-                "--webui-port",
-                str(port),
-                "--work-dir",
-                str(self.directory / f"work-{number}"),
-            ]
-            self._spawn(f"worker-{number}", _WORKER, *where, "--cores", "1", "--memory", "512m", self.url)
+        for host in self._hosts:
+            self._spawn_worker(host)
+        self._wait_for_workers()
 
+    def add_worker(self, host: str) -> None:
+        """Start one more, which stays."""
+        self._spawn_worker(host)
+        self._wait_for_workers()
+
+    def _spawn_worker(self, host: str) -> None:
+        number = len(self._processes) - 1
+        where = ["--host", host, "--webui-port", str(free_port()), "--work-dir", str(self.directory / f"work-{number}")]
+        self._spawn(f"worker-{number}", _WORKER, *where, "--cores", "1", "--memory", "512m", self.url)
+
+    def _wait_for_workers(self) -> None:
         def have_registered() -> bool:
             assert all(process.poll() is None for process in self._processes), self.logs
-            return self._workers_alive() == len(self._worker_page_ports)
+            return self._workers_alive() == len(self.worker_pids)
 
         wait_until(have_registered, "the workers register", tell=lambda: self.logs)
 

@@ -10,15 +10,16 @@ from typing import NamedTuple
 
 from bkctl.commands.audit.earlier import EarlierReports, read_earlier
 from bkctl.commands.audit.facts import AuditQuestions, parse_losses, read_facts, with_request
-from bkctl.commands.audit.file import URI_MARK, audit_file, open_cluster_file
+from bkctl.commands.audit.file import audit_file, open_cluster_file
 from bkctl.commands.audit.inventory import InventoryPlan, inventory_plan, write_bad_copies
 from bkctl.commands.audit.inventory_options import InventoryFlags
 from bkctl.commands.audit.ledger_progress import LedgerProgress
 from bkctl.commands.audit.on_spark import audit_on_spark
 from bkctl.commands.audit.outcome import outcome
+from bkctl.commands.audit.place import choose_place
 from bkctl.commands.audit.tables import PrintedAudit, print_report, require_order
 from bkctl.commands.context import CommandContext
-from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.errors import Outcome
 from bkctl.commands.event_loop import run_to_end
 from bkctl.commands.outages import report_outage
 from bkctl.commands.session import open_session
@@ -45,17 +46,16 @@ class AuditInput(NamedTuple):
 
 def execute(context: CommandContext, given: AuditInput, kinds: Sequence[str]) -> Outcome:
     """Audit, write the files, print; the outcome by the kinds of ``--fail-on``."""
-    out, source, ledgers_root = given.out, given.source, given.ledgers_root
+    out = given.out
     require_order(context.settings)
     request = AuditQuestions(parse_losses(given.what_if), read_earlier(given.compare, out=out))
     plan = inventory_plan(given.inventory, context.settings)
+    place = choose_place(context, given.source, given.ledgers_root, given.spark)
     started_s = time.monotonic()
-    if given.spark is not None:
-        report = audit_on_spark(context, request, out, *given.spark, source, ledgers_root, plan)
-    elif source is not None:
-        if URI_MARK in source:
-            raise InvalidArgumentError(f"{source} needs --spark: only Spark reads files of other file systems")
-        with open_cluster_file(context, source, ledgers_root) as (cluster, facts):
+    if place.deployment is not None:
+        report = audit_on_spark(context, place, place.deployment, request, out, plan)
+    elif place.file is not None:
+        with open_cluster_file(context, place.file, place.ledgers_root) as (cluster, facts):
             report = run_to_end(audit_file, context, cluster, with_request(facts, request), out)
     else:
         report = run_to_end(_audit_plainly, context, request, out, plan)

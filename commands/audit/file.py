@@ -37,9 +37,6 @@ from bkctl.storage.adapters.filesystem import OsFileSystem
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-URI_MARK = "://"
-"""In the name of a file that Spark reads, such as hdfs://namenode/snapshot.1."""
-
 
 @contextmanager
 def open_cluster_file(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
@@ -10,23 +9,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bkctl.commands.audit.facts import AuditQuestions, read_facts, with_request
-from bkctl.commands.audit.file import URI_MARK, open_cluster_file
+from bkctl.commands.audit.file import open_cluster_file
 from bkctl.commands.audit.inventory import InventoryPlan
 from bkctl.commands.audit.ledger_progress import LedgerProgress
+from bkctl.commands.audit.place import AuditPlace
 from bkctl.commands.context import CommandContext
 from bkctl.commands.event_loop import run_to_end, sigterm_as_error
-from bkctl.commands.session import open_session, require_metadata_uri
+from bkctl.commands.session import open_session
 from bkctl.runtime.client.access import require_access
 from bkctl.runtime.config import PlacementConfig
 from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
-from bkctl.runtime.metadata.zookeeper.embedded import find_java
-from bkctl.runtime.optional_packages import require_package
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.survey.inventory import InventoryJob, bookies_without_lists
 from bkctl.spark_reports.audit import audit_in_context
-from bkctl.spark_reports.deployment import choose_deployment
+from bkctl.spark_reports.deployment import SparkDeployment
 from bkctl.spark_reports.output import new_report
 
 if TYPE_CHECKING:
@@ -37,23 +35,17 @@ if TYPE_CHECKING:
 
 def audit_on_spark(
     context: CommandContext,
+    place: AuditPlace,
+    deployment: SparkDeployment,
     request: AuditQuestions,
     out: str | None,
-    master: str | None,
-    cores: int | None,
-    source: str | None,
-    ledgers_root: str | None,
-    plan: InventoryPlan | None = None,
+    plan: InventoryPlan | None,
 ) -> AuditReport:
-    """The audit of the ledgers in ZooKeeper, or in the file ``source``, which the executors read."""
-    require_package("pyspark", "audit --spark needs PySpark")
-    require_package("pyarrow", "audit --spark needs PyArrow")
-    find_java("Spark")  # without Java, Spark fails after seconds with a long error
-    choose_deployment(master, cores, None, os.environ)  # wrong options are refused before anything is read
+    """The audit of the ledgers in ZooKeeper, or in a file, which the executors read."""
     job = None if plan is None else run_to_end(_inventory_job, context, plan)
     with ExitStack() as at_end:
-        known, ledgers_count = at_end.enter_context(_known_input(context, request, source, ledgers_root))
-        deployment = choose_deployment(master, cores, ledgers_count, os.environ)
+        known, ledgers_count = at_end.enter_context(_known_input(context, place, request))
+        deployment = msgspec.structs.replace(deployment, ledgers=ledgers_count)
         from bkctl.spark_reports.session import spark_context  # noqa: PLC0415  needs PySpark
 
         # Outside of the event loop: the job blocks, and Spark needs the signals.
@@ -67,7 +59,7 @@ def audit_on_spark(
                 on_waiting=lambda: context.console.say(f"waiting for executors of {deployment.master_url}"),
             ) as spark,
         ):
-            cluster, facts = known or at_end.enter_context(_hadoop_input(context, request, source, ledgers_root, spark))
+            cluster, facts = known or at_end.enter_context(_hadoop_input(context, place, request, spark))
             return audit_in_context(
                 spark,
                 context.settings.metadata_uri,
@@ -97,31 +89,26 @@ async def _inventory_job(context: CommandContext, plan: InventoryPlan) -> Invent
 
 @contextmanager
 def _known_input(
-    context: CommandContext, request: AuditQuestions, source: str | None, ledgers_root: str | None
+    context: CommandContext, place: AuditPlace, request: AuditQuestions
 ) -> Iterator[tuple[AuditInput | None, int | None]]:
     """What can be found out before Spark starts, and about how many ledgers there are."""
-    if source is None:
-        require_metadata_uri(context)
+    if place.file is None:
         facts, ledgers_count = run_to_end(_facts_and_size, context, request)
         yield (None, facts), ledgers_count
-    elif URI_MARK in source:
+    elif place.is_hadoop_file:
         yield None, None
     else:
-        with open_cluster_file(context, source, ledgers_root) as (cluster, facts):
+        with open_cluster_file(context, place.file, place.ledgers_root) as (cluster, facts):
             yield (cluster, with_request(facts, request)), cluster.nodes
 
 
 @contextmanager
 def _hadoop_input(
-    context: CommandContext,
-    request: AuditQuestions,
-    source: str | None,
-    ledgers_root: str | None,
-    spark: SparkContext,
+    context: CommandContext, place: AuditPlace, request: AuditQuestions, spark: SparkContext
 ) -> Iterator[AuditInput]:
     """A file that only Spark reads, which all executors get."""
-    assert source is not None
-    with open_cluster_file(context, source, ledgers_root, spark) as (cluster, facts):
+    assert place.file is not None
+    with open_cluster_file(context, place.file, place.ledgers_root, spark) as (cluster, facts):
         yield cluster, with_request(facts, request)
 
 

@@ -30,8 +30,6 @@ from bkctl.runtime.replication.survey.inventory import InventoryRequest
 from tests.sim.loop import VirtualClock, run_simulated
 
 _COPIES = 3
-_BATCHES_OF_LEDGER = 8
-"""So many batches of entries of each ledger of the slice are read."""
 _MEBIBYTE = 1 << 20
 
 
@@ -69,9 +67,9 @@ async def _examine_slice(arguments: argparse.Namespace, way: InventoryWay) -> Re
         async def examine_ledgers() -> None:
             nonlocal requests
             for ensemble in rest:
-                for _ in range(1 if is_listed else _BATCHES_OF_LEDGER):
+                for _ in range(1 if is_listed else arguments.batches):
+                    await pacer.take_reads(dict.fromkeys(ensemble, request_bytes))
                     async with windows.items.lease(0 if is_listed else _COPIES * request_bytes):
-                        await pacer.take_reads(dict.fromkeys(ensemble, request_bytes))
                         await clock.sleep(arguments.answer_ms / 1000)
                     asked.update(dict.fromkeys(ensemble, request_bytes))
                     requests += _COPIES * (1 if is_listed else BATCH_ENTRIES)
@@ -105,6 +103,7 @@ def main() -> None:
     parser.add_argument("--mebibytes", type=int, default=10_000, help="per second, in all: --copy-rate")
     parser.add_argument("--answer-ms", type=float, default=5.0, help="until a bookie answers")
     parser.add_argument("--ledgers", type=int, default=40_000, help="in the slice that is simulated")
+    parser.add_argument("--batches", type=int, default=8, help="of entries of each of these ledgers that are read")
     arguments = parser.parse_args()
     copies = arguments.bookies * arguments.entries
     ledgers = copies // (_COPIES * arguments.ledger_entries)

@@ -179,6 +179,22 @@ def test_the_rate_of_each_bookie_is_kept_by_reads_and_lists() -> None:
     simulate(scenario)
 
 
+def test_reads_that_wait_for_a_busy_bookie_keep_none_from_others() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES, "other")
+        for _ in range(30):
+            await cluster.store(CLOSED)
+        await cluster.store(ledger({0: ["other"]}, 1, 1, last_entry_id=9, length=100))
+
+        totals = await inventory(cluster, InventoryWay.ALL_ENTRIES, 100)
+
+        assert count(totals, "read_copies") == dict.fromkeys(BOOKIES, 300) | {"other": 10}
+        before = [each.bookie_id for each in cluster.requests].index("other")
+        assert before < 100, "of 900 requests to bookies that have no bytes left"
+
+    simulate(scenario)
+
+
 @pytest.mark.parametrize("way", [InventoryWay.LISTED, InventoryWay.ALL_ENTRIES])
 def test_limited_time_goes_to_the_longest_unchecked(way: InventoryWay) -> None:
     async def scenario(cluster: RepairCluster) -> None:

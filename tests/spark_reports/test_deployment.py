@@ -14,6 +14,7 @@ from bkctl.spark_reports.deployment import (
     start_settings,
 )
 
+OF_EVERY_CLUSTER = {"spark.ui.showConsoleProgress": "false", "spark.speculation": "false"}
 SUBMITTED = {"PYSPARK_GATEWAY_PORT": "1234"}
 
 
@@ -31,21 +32,21 @@ def test_options_without_effect_are_refused(
     master: str | None, cores: int | None, environment: dict[str, str], text: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=text):
-        choose_deployment(master, cores, None, environment)
+        choose_deployment(master, cores, environment)
 
 
 def test_places() -> None:
-    here = choose_deployment(None, 3, None, {})
+    here = choose_deployment(None, 3, {})
     assert (here.is_local, here.master_url, here.description) == (True, "local[3]", "on this machine")
-    assert choose_deployment("local[*]", None, None, {}).is_local
-    cluster = choose_deployment("spark://a:1,b:2", 4, None, {})
+    assert choose_deployment("local[*]", None, {}).is_local
+    cluster = choose_deployment("spark://a:1,b:2", 4, {})
     assert (cluster.is_local, cluster.standalone_addresses) == (False, ["a:1", "b:2"])
-    assert not choose_deployment("k8s://https://a:6443", None, None, {}).standalone_addresses
-    assert not choose_deployment(None, None, None, SUBMITTED).is_local
+    assert not choose_deployment("k8s://https://a:6443", None, {}).standalone_addresses
+    assert not choose_deployment(None, None, SUBMITTED).is_local
 
 
 def test_a_cluster_keeps_its_own_settings() -> None:
-    assert start_settings(SparkDeployment("yarn"), "/tmp/x", "/tmp/x/log") == {"spark.ui.showConsoleProgress": "false"}
+    assert start_settings(SparkDeployment("yarn"), "/tmp/x", "/tmp/x/log") == OF_EVERY_CLUSTER
     limited = start_settings(SparkDeployment("spark://a:1", cores=4), "/tmp/x", "/tmp/x/log")
     assert limited["spark.cores.max"] == "4"
 

@@ -88,13 +88,13 @@ def find_java(needed_by: str = "the embedded ZooKeeper") -> str:
     java = shutil.which("java", path=os.path.join(java_home, "bin")) if java_home else shutil.which("java")
     if java is None:
         raise ConfigurationError(advice + (f" (no java in {java_home}/bin)" if java_home else ""))
-    version = _java_version(java)
+    version = java_version(java)
     if version < JAVA_VERSION_MIN:
         raise ConfigurationError(f"{advice} ({java} is version {version})")
     return java
 
 
-def _java_version(java: str) -> int:
+def java_version(java: str) -> int:
     """Major version, from the release file of the runtime or by running it (which takes 50 ms)."""
     release_path = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(java))), "release")
     try:

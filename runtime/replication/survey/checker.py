@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 import operator
 from collections import Counter
-from collections.abc import AsyncIterable, Awaitable, Callable, Container, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -23,7 +23,6 @@ from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
-from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGaps
@@ -90,6 +89,13 @@ async def examine_settled(
     except LedgerNotFoundError:
         return None
     return finding
+
+
+class _PaidBatch(NamedTuple):
+    """Bookies to ask, by entry, and the bytes that were taken from the rate of each bookie."""
+
+    wanted: dict[int, list[str]]
+    taken: Counter[str]
 
 
 class LedgerChecker:
@@ -230,15 +236,14 @@ class LedgerChecker:
         run, earlier_copies = BarrenRun(self._config.barren_entries_max), dict[str, Copy]()
         gaps = CopyGaps(self._ports.bookies, self._copies, credentials)
 
-        async def check_batch(entry_ids: tuple[int, ...], lease: Lease) -> None:
-            wanted = {entry_id: members(entry_id) for entry_id in entry_ids}
-            found = await self._read_batch(wanted, credentials, tally, lease, is_open=is_open)
+        async def check_batch(batch: _PaidBatch, lease: Lease) -> None:
+            found = await self._read_batch(batch, credentials, lease, is_open=is_open)
             copies = [copy for row in found.values() for copy in row.values()]
             if copies:
-                run.note(len(entry_ids), has_good_copy=any(copy.entry is not None for copy in copies))
+                run.note(len(batch.wanted), has_good_copy=any(copy.entry is not None for copy in copies))
             earlier_copies.update((copy.bookie_id, copy) for copy in copies if copy.entry is None)
             add = tally.add if is_confirmed else tally.add_if_found
-            for entry_id, each_wanted in wanted.items():
+            for entry_id, each_wanted in batch.wanted.items():
                 if each_wanted:
                     add(entry_id, compared_copies([found[entry_id][each] for each in each_wanted]))
 
@@ -248,8 +253,9 @@ class LedgerChecker:
         rest = entries
         while rest.count:
             found = batches(scope.entry_ids(credentials.ledger_id, metadata, rest), count_max)
+            wanted = ({each: members(each) for each in ids} for ids in run.until_probe(found, rest.last_entry_id))
             await for_each_leased(
-                each_of(run.until_probe(found, rest.last_entry_id)),
+                self._paid(wanted, tally),
                 check_batch,
                 self._copies.windows.items,
                 lambda: tally.entry_bytes * metadata.write_quorum_size * count_max(),
@@ -263,24 +269,26 @@ class LedgerChecker:
                     tally.add_gap_if_found(scope.within(gap.entries), gap.copies)
                 rest = EntryRange(gap.entries.last_entry_id + 1, rest.last_entry_id)
 
+    async def _paid(
+        self, batches_wanted: Iterable[dict[int, list[str]]], tally: _CheckCounts
+    ) -> AsyncGenerator[_PaidBatch, None]:
+        """Batches whose turn has come by the rates. One that waits for a busy bookie holds no room of the others."""
+        for wanted in batches_wanted:
+            taken = Counter[str]()
+            for bookie_ids in wanted.values():
+                taken.update(dict.fromkeys(bookie_ids, tally.entry_bytes))
+            await self._pacer.take_reads(taken)
+            yield _PaidBatch(wanted, taken)
+
     async def _read_batch(
-        self,
-        wanted: dict[int, list[str]],
-        credentials: LedgerCredentials,
-        tally: _CheckCounts,
-        lease: Lease,
-        *,
-        is_open: bool,
+        self, batch: _PaidBatch, credentials: LedgerCredentials, lease: Lease, *, is_open: bool
     ) -> dict[int, dict[str, Copy]]:
         """The copies of some entries, by entry and bookie."""
-        taken, read = Counter[str](), Counter[str]()
-        for bookie_ids in wanted.values():
-            taken.update(dict.fromkeys(bookie_ids, tally.entry_bytes))
-        await self._pacer.take_reads(taken)
-        found = await self._copies.read_each(wanted, credentials)
+        read = Counter[str]()
+        found = await self._copies.read_each(batch.wanted, credentials)
         for copies in found.values():
             read.update({bookie_id: len(copy.body) for bookie_id, copy in copies.items()})
-        self._pacer.correct_reads(taken, read)
+        self._pacer.correct_reads(batch.taken, read)
         lease.resize(read.total())
         if is_open:
             await self._ask_late_ones(found, credentials)

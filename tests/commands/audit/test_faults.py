@@ -201,6 +201,18 @@ def test_a_lost_executor_of_a_cluster_only_costs_time(
     assert all(each.name.endswith(".parquet") for each in (out / "write_sets").iterdir())
 
 
+@pytest.mark.battery
+def test_a_worker_that_comes_later_gets_no_share_of_the_budget(audited: AuditedServer, tmp_path: Path) -> None:
+    with (
+        spark_cluster(tmp_path / "growing", hosts=("127.0.0.2",)) as growing,
+        auditing(audited, "--spark", "--master", growing.url, "--zk-rate", "30", variables=growing.variables),
+    ):
+        growing.add_worker("127.0.0.3")
+        audited.wait_for_reads(CLUSTER.ledgers // 100)
+        (application,) = growing.state()["activeapps"]
+        assert (application["cores"], growing.state()["cores"]) == (1, 2)
+
+
 @pytest.fixture(scope="module")
 def three_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     hosts = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
