@@ -306,14 +306,17 @@ def spawn_bkctl(*arguments: str, timeout_s: float = COMMAND_TIMEOUT_S, **variabl
     return BkctlResult(finished.returncode, finished.stdout, finished.stderr)
 
 
-def run_bkctl_on_terminal(*arguments: str, **variables: str) -> tuple[int, str]:
-    """Run a bkctl command whose stdout and stderr are one terminal; its exit code, and all it wrote there."""
+def run_bkctl_on_terminal(*arguments: str, is_stderr_there: bool = True, **variables: str) -> tuple[int, str]:
+    """Run a bkctl command whose stdout and stderr are one terminal; its exit code, and all it wrote there.
+
+    ``COLUMNS`` is the width, 160 unless it is among the variables. What is written to stderr is dropped if that is
+    elsewhere.
+    """
     master, slave = pty.openpty()
-    environment = bkctl_environment(TERM="xterm-256color", BKCTL_OUTPUT="") | variables
-    process = subprocess.Popen(
-        bkctl_command(*arguments), stdin=subprocess.DEVNULL, stdout=slave, stderr=slave, env=environment
-    )
-    os.close(slave)
+    with open(slave, "wb", buffering=0) as terminal:
+        on_terminal = {"TERM": "xterm-256color", "BKCTL_OUTPUT": ""} | variables
+        stderr = terminal if is_stderr_there else None
+        process = start_bkctl(*arguments, stdout=terminal, stderr=stderr, variables=on_terminal)
     output = bytearray()
     with contextlib.suppress(OSError):  # how Linux tells that nobody holds the other end any more
         while part := os.read(master, 65536):

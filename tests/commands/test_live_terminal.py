@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,7 +10,7 @@ from functools import partial
 import pytest
 
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from tests.processes import Cluster, DevCluster, bkctl_command, kill_and_wait
+from tests.processes import Cluster, DevCluster, kill_and_wait, run_bkctl_on_terminal
 from tests.tmux import PROMPT, Terminal
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
@@ -129,31 +128,34 @@ def test_log_lines_and_warnings_go_above_the_bar(damaged: tuple[Cluster, str], c
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-def test_no_word_of_a_result_is_broken(damaged: tuple[Cluster, str], columns: int) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        "status",
+        "audit",
+        "bookie list",
+        "bookie info",
+        "cluster info",
+        "autorecovery status",
+        "autorecovery pending",
+        "ledger list --limit 5",
+        "ledger explain 0",
+        "ledger verify 0 1 2",
+        "cookie list",
+        "metadata doctor",
+        "recover {dead} --dry-run",
+        "decommission {dead} --dry-run",
+    ],
+)
+def test_no_word_of_a_result_is_broken(damaged: tuple[Cluster, str], words: str, columns: int) -> None:
     cluster, dead = damaged
-    with Terminal(columns, 50, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
-        commands = (
-            ("status",),
-            ("audit",),
-            ("bookie", "list"),
-            ("bookie", "info"),
-            ("cluster", "info"),
-            ("autorecovery", "status"),
-            ("autorecovery", "pending"),
-            ("ledger", "list", "--limit", "5"),
-            ("ledger", "explain", "0"),
-            ("ledger", "verify", "0", "1", "2"),
-            ("cookie", "list"),
-            ("metadata", "doctor"),
-            ("recover", dead, "--dry-run"),
-            ("decommission", dead, "--dry-run"),
-        )
-        for number, command in enumerate(commands):
-            terminal.enter(f"{shlex.join(bkctl_command(*command))} 2>/dev/null; echo over {number}")
-            terminal.wait_for(f"\nover {number}\n")
-            for line in terminal.text().rpartition(f"\nover {number}\n")[0].splitlines():
-                is_whole = max(map(len, line.split()), default=0) > columns - 2 or COMMAND.match(line)
-                assert len(line.rstrip()) <= columns or is_whole, f"{' '.join(command)}: {line}"
+    variables = {"BKCTL_METADATA_URI": cluster.metadata_uri, "COLUMNS": str(columns)}
+    _, text = run_bkctl_on_terminal(*words.format(dead=dead).split(), is_stderr_there=False, **variables)
+    lines = text.splitlines()
+    assert lines
+    for line in lines:
+        is_whole = max(map(len, line.split()), default=0) > columns - 2 or COMMAND.match(line)
+        assert len(line.rstrip()) <= columns or is_whole, line
 
 
 @pytest.mark.parametrize("columns", [40, 80, 160])

@@ -24,6 +24,7 @@ from bkctl.runtime.protocol.bookkeeper_wire_pb2 import EOK, VERSION_THREE, WRITE
 from bkctl.runtime.protocol.framing import encode_frame
 from bkctl.runtime.protocol.status import Status
 from tests.processes import HALTED_SESSION_MS, BkctlResult, Cluster, bkctl_command, bkctl_environment
+from tests.until import until
 
 
 class Planted:
@@ -267,9 +268,12 @@ async def test_it_is_repeated_after_kill_9_and_two_at_once_agree(planted: Plante
     killed = await asyncio.create_subprocess_exec(
         *bkctl_command(*words), env=bkctl_environment(BKCTL_METADATA_URI=planted.cluster.metadata_uri)
     )
-    async with asyncio.timeout(60):  # until the first copies are on another bookie
-        while len(await planted.copies(ledger_id, 0)) < 2:
-            assert killed.returncode is None
+
+    async def has_first_copies_elsewhere() -> bool:
+        assert killed.returncode is None
+        return len(await planted.copies(ledger_id, 0)) >= 2
+
+    await until(has_first_copies_elsewhere)
     killed.kill()
     await killed.wait()
     assert (await planted.read(ledger_id)).state is LedgerState.IN_RECOVERY
