@@ -306,16 +306,26 @@ def spawn_bkctl(*arguments: str, timeout_s: float = COMMAND_TIMEOUT_S, **variabl
     return BkctlResult(finished.returncode, finished.stdout, finished.stderr)
 
 
-def run_bkctl_on_terminal(*arguments: str, is_stderr_there: bool = True, **variables: str) -> tuple[int, str]:
+def run_bkctl_on_terminal(*arguments: str, **variables: str) -> tuple[int, str]:
     """Run a bkctl command whose stdout and stderr are one terminal; its exit code, and all it wrote there.
 
-    ``COLUMNS`` is the width, 160 unless it is among the variables. What is written to stderr is dropped if that is
-    elsewhere.
+    ``COLUMNS`` is the width, 160 unless it is among the variables.
     """
+    return _run_on_terminal(arguments, variables, is_stderr_there=True)
+
+
+def stdout_on_terminal(*arguments: str, **variables: str) -> str:
+    """The same with stderr elsewhere; what it wrote to the terminal."""
+    return _run_on_terminal(arguments, variables, is_stderr_there=False)[1]
+
+
+def _run_on_terminal(
+    arguments: Sequence[str], variables: Mapping[str, str], *, is_stderr_there: bool
+) -> tuple[int, str]:
     master, slave = pty.openpty()
     with open(slave, "wb", buffering=0) as terminal:
-        on_terminal = {"TERM": "xterm-256color", "BKCTL_OUTPUT": ""} | variables
         stderr = terminal if is_stderr_there else None
+        on_terminal = {"TERM": "xterm-256color", "BKCTL_OUTPUT": ""} | dict(variables)
         process = start_bkctl(*arguments, stdout=terminal, stderr=stderr, variables=on_terminal)
     output = bytearray()
     with contextlib.suppress(OSError):  # how Linux tells that nobody holds the other end any more

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from tests.processes import Cluster, kill_and_wait, run_bkctl_on_terminal
+from tests.processes import Cluster, kill_and_wait, stdout_on_terminal
 from tests.tmux import PROMPT, Terminal
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
@@ -167,8 +167,7 @@ def test_log_lines_and_warnings_go_above_the_bar(damaged: tuple[Cluster, str], c
 def test_no_word_of_a_result_is_broken(damaged: tuple[Cluster, str], words: str, columns: int) -> None:
     cluster, dead = damaged
     variables = {"BKCTL_METADATA_URI": cluster.metadata_uri, "COLUMNS": str(columns)}
-    _, text = run_bkctl_on_terminal(*words.format(dead=dead).split(), is_stderr_there=False, **variables)
-    lines = text.splitlines()
+    lines = stdout_on_terminal(*words.format(dead=dead).split(), **variables).splitlines()
     assert lines
     for line in lines:
         is_whole = max(map(len, line.split()), default=0) > columns - 2 or COMMAND.match(line)
