@@ -53,6 +53,7 @@ fuzz: setup ## every property test ROUNDS times, with new random examples each t
 
 interop: setup ## tests with Apache BookKeeper (Java); needs a JDK and Maven
 	@scripts/build_interop.sh
+	$(VENV_PYTHON) -m tests.interop.class_archives
 	$(PYTEST_PARALLEL) -m "interop and not battery" tests/interop $(PYTEST_ARGS)
 
 pulsar: setup ## a real Pulsar broker on bkctl's bookies, and on a mixed cluster; gets 230 MB from Maven Central
@@ -61,6 +62,7 @@ pulsar: setup ## a real Pulsar broker on bkctl's bookies, and on a mixed cluster
 
 interop-full: pulsar ## every Java client on our bookies; every mode of security on Java's bookies and ours, with the page of the results
 	@scripts/build_interop.sh
+	$(VENV_PYTHON) -m tests.interop.class_archives
 	@rm -f $(MATRIX_REPORT); status=0; \
 	$(PYTEST) -n $(WORKERS) --dist load tests/interop/test_client_matrix.py $(PYTEST_ARGS) || status=$$?; \
 	$(PYTEST) -n $(WORKERS) --dist load --junitxml=$(MATRIX_REPORT) tests/interop/test_security_*.py $(PYTEST_ARGS) || status=$$?; \

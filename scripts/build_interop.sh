@@ -19,8 +19,9 @@ quiet_maven() {
     mvn --batch-mode --quiet "$@" | sed $'s/\x1b\[[0-9;]*m//g' # no option of Maven disables these colour codes
 }
 quiet_maven -Dbookkeeper.version="$newest" clean compile
+jar --create --file target/interop.jar -C target/classes . # archives of classes take jars alone
 # The file of the newest release comes last: it shows that the build is complete.
 for release in "${releases[@]}"; do
     quiet_maven -Dbookkeeper.version="$release" dependency:build-classpath -Dmdep.outputFile=target/classpath.part
-    echo "$PWD/target/classes:$(cat target/classpath.part)" >"target/classpath-${release%.*}.txt"
+    echo "$PWD/target/interop.jar:$(cat target/classpath.part)" >"target/classpath-${release%.*}.txt"
 done

@@ -307,13 +307,26 @@ def spawn_bkctl(*arguments: str, timeout_s: float = COMMAND_TIMEOUT_S, **variabl
 
 
 def run_bkctl_on_terminal(*arguments: str, **variables: str) -> tuple[int, str]:
-    """Run a bkctl command whose stdout and stderr are one terminal; its exit code, and all it wrote there."""
+    """Run a bkctl command whose stdout and stderr are one terminal; its exit code, and all it wrote there.
+
+    ``COLUMNS`` is the width, 160 unless it is among the variables.
+    """
+    return _run_on_terminal(arguments, variables, is_stderr_there=True)
+
+
+def stdout_on_terminal(*arguments: str, **variables: str) -> str:
+    """The same with stderr elsewhere; what it wrote to the terminal."""
+    return _run_on_terminal(arguments, variables, is_stderr_there=False)[1]
+
+
+def _run_on_terminal(
+    arguments: Sequence[str], variables: Mapping[str, str], *, is_stderr_there: bool
+) -> tuple[int, str]:
     master, slave = pty.openpty()
-    environment = bkctl_environment(TERM="xterm-256color", BKCTL_OUTPUT="") | variables
-    process = subprocess.Popen(
-        bkctl_command(*arguments), stdin=subprocess.DEVNULL, stdout=slave, stderr=slave, env=environment
-    )
-    os.close(slave)
+    with open(slave, "wb", buffering=0) as terminal:
+        stderr = terminal if is_stderr_there else None
+        on_terminal = {"TERM": "xterm-256color", "BKCTL_OUTPUT": ""} | dict(variables)
+        process = start_bkctl(*arguments, stdout=terminal, stderr=stderr, variables=on_terminal)
     output = bytearray()
     with contextlib.suppress(OSError):  # how Linux tells that nobody holds the other end any more
         while part := os.read(master, 65536):

@@ -30,7 +30,8 @@ WAITING_MODULES = ("tests/runtime/bookie/disks/test_start_on_full_disk.py",)
 """These take minutes and hardly any CPU time. They start next, each on one worker, while the others use the cores."""
 
 ONE_WORKER_DIRECTORIES = ("tests/spark_reports/",)
-"""The tests of such a directory share a fixture that costs ten seconds of CPU time in each worker: a Spark session."""
+"""The tests of such a directory share a fixture that costs ten seconds of CPU time in each worker: a Spark session.
+They take longest of all on one worker, so they start next."""
 
 _PROCESS_FIXTURES = frozenset({"zookeeper", "start_cluster", "start_dev_cluster"})
 
@@ -47,7 +48,7 @@ def ring_of(item: pytest.Item) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long modules first, then those that wait, then modules that start processes, then the rest."""
+    """Long modules first, then those that wait, those of one worker, modules that start processes, and the rest."""
     first = LONG_MODULES + WAITING_MODULES
     ranks: dict[str, int] = {}
     for item in items:
@@ -56,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if module in first:
             ranks[module] = first.index(module)
         else:
-            rank = len(first) + (ring == "unit")
+            rank = len(first) + (0 if module.startswith(ONE_WORKER_DIRECTORIES) else 2 if ring == "unit" else 1)
             ranks[module] = min(rank, ranks.get(module, rank))
     items.sort(key=lambda item: ranks[_module_of(item.nodeid)])
 

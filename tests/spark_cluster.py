@@ -54,6 +54,7 @@ class SparkCluster:
         defaults = {
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": _JVM_OPTIONS,
+            "spark.driver.extraJavaOptions": _JVM_OPTIONS,
             "spark.driver.host": LOOPBACK,
             "spark.driver.bindAddress": LOOPBACK,
         } | dict(settings)

@@ -21,11 +21,15 @@ from bkctl.storage.entry_log.compaction_scan import CHILD_MODULE
 from tests.test_repository import FLOORS, ROOT, read, tracked_files
 
 OLD_NAMES = frozenset(FLOORS) - {"bkctl"}
+MAY_IMPORT_OLD_NAME = re.compile(rf"(?:\bimport|\bfrom|,)\s+(?:{'|'.join(sorted(OLD_NAMES))})\b")
 
 
 def imported_names(path: str) -> set[str]:
-    """First part of every module that a file imports."""
-    nodes = list(ast.walk(ast.parse(read(path))))
+    """First part of every module that a file imports; nothing if none of them can be an old name."""
+    text = read(path)
+    if not MAY_IMPORT_OLD_NAME.search(text):  # most files: to parse all of them takes seconds
+        return set()
+    nodes = list(ast.walk(ast.parse(text)))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
     return {name.partition(".")[0] for name in names}

@@ -17,7 +17,7 @@ from tests.processes import run_bkctl
 from tests.snapshot_files import SampleCluster, cluster_nodes, ledgers_of, write_for_server, write_snapshot
 
 CLUSTER = SampleCluster(
-    ledgers=20_000, first_ledger_id=2_147_480_000, tree=LedgerTree.HIERARCHICAL, bookies=7, read_only_bookies=2
+    ledgers=12_000, first_ledger_id=2_147_480_000, tree=LedgerTree.HIERARCHICAL, bookies=7, read_only_bookies=2
 )
 """On both sides of the id at which the hierarchical layout changes to the long form."""
 
@@ -28,7 +28,7 @@ async def test_a_server_serves_the_cluster_of_a_file(tmp_path: Path) -> None:
     async with await EmbeddedZooKeeper.start(str(tmp_path)) as server:
         uri = f"zk://{server.connect_string}/ledgers"
         counted = run_bkctl("ledger", "list", "--count", "-o", "json", "--metadata-uri", uri)
-        assert (counted.exit_code, counted.json()["count"]) == (0, 20_000), counted
+        assert (counted.exit_code, counted.json()["count"]) == (0, 12_000), counted
         async with await ZooKeeperStore.connect(server.connect_string) as store:
             registrations = await RegistrationClient(store, "/ledgers").snapshot()
             ledgers = await open_ledger_store(store, "/ledgers")
@@ -44,10 +44,10 @@ async def test_a_server_serves_the_cluster_of_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tree", LedgerTree)
 def test_every_tree_can_be_written(tree: LedgerTree) -> None:
-    cluster = SampleCluster(ledgers=25_000, tree=tree, first_ledger_id=5_000)
+    cluster = SampleCluster(ledgers=7_000, tree=tree, first_ledger_id=5_000)
     nodes = list(cluster_nodes(cluster))
     ledger_ids = [ledger_id for ledger_id, _ in ledgers_of(cluster)]
-    assert sorted(ledger_ids) == [*range(5_000, 30_000)]
+    assert sorted(ledger_ids) == [*range(5_000, 12_000)]
     assert ledger_ids != sorted(ledger_ids)
     known = {""}
     for node in nodes:

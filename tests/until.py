@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 Answer = TypeVar("Answer")
@@ -15,6 +15,9 @@ DEADLINE_S = 300.0
 
 _FIRST_PAUSE_S = 0.001
 _LAST_PAUSE_S = 0.01
+_LAST_PAUSE_AFTER_LONG_LOOKS_S = 0.1
+_PAUSE_PER_LOOK = 3.0
+"""A look that starts a process or a session takes CPU time from what it waits for: the pause after it is longer."""
 
 
 class EndingProcess(Protocol):
@@ -37,14 +40,15 @@ def wait_until(
     Raises AssertionError when the deadline has passed, or the process has ended before. The error has ``what``, by
     default the source of the condition, and what ``tell`` returns, for example a log.
     """
-    for pause_s in _pauses(deadline_s):
+    pauses = _Pauses(deadline_s)
+    while pauses.has_time():
         if answer := is_so():
             return answer
         if process is not None and (exit_code := process.poll()) is not None:
             answer = is_so()  # what it did last may be what is waited for
             assert answer, f"the process ended with {exit_code} before: {_named(is_so, what)}\n{tell()}"
             return answer
-        time.sleep(pause_s)
+        time.sleep(pauses.next_s())
     raise AssertionError(f"not in {deadline_s:.0f} s: {_named(is_so, what)}\n{tell()}")
 
 
@@ -57,14 +61,15 @@ async def until(
     deadline_s: float = DEADLINE_S,
 ) -> None:
     """The same on an event loop; the condition may be a coroutine function, which must end by itself."""
-    for pause_s in _pauses(deadline_s):
+    pauses = _Pauses(deadline_s)
+    while pauses.has_time():
         if await _answer(is_so):
             return
         if process is not None and (exit_code := process.poll()) is not None:
             holds = await _answer(is_so)
             assert holds, f"the process ended with {exit_code} before: {_named(is_so, what)}\n{tell()}"
             return
-        await asyncio.sleep(pause_s)
+        await asyncio.sleep(pauses.next_s())
     raise AssertionError(f"not in {deadline_s:.0f} s: {_named(is_so, what)}\n{tell()}")
 
 
@@ -73,12 +78,25 @@ async def _answer(is_so: Callable[[], Awaitable[object] | object]) -> object:
     return await answer if inspect.isawaitable(answer) else answer
 
 
-def _pauses(deadline_s: float) -> Iterator[float]:
-    """Short ones first; they end with the deadline."""
-    pause_s, ends = _FIRST_PAUSE_S, time.monotonic() + deadline_s
-    while time.monotonic() < ends:
-        yield pause_s
-        pause_s = min(1.5 * pause_s, _LAST_PAUSE_S)
+class _Pauses:
+    """Short ones first; longer ones after looks that take long."""
+
+    def __init__(self, deadline_s: float) -> None:
+        self._began = time.monotonic()
+        self._ends = self._began + deadline_s
+        self._pause_s = _FIRST_PAUSE_S
+
+    def has_time(self) -> bool:
+        """Whether the deadline has not passed; a look begins."""
+        self._began = time.monotonic()
+        return self._began < self._ends
+
+    def next_s(self) -> float:
+        """The pause after the look."""
+        pause_s = self._pause_s
+        self._pause_s = min(1.5 * pause_s, _LAST_PAUSE_S)
+        look_s = time.monotonic() - self._began
+        return max(pause_s, min(_PAUSE_PER_LOOK * look_s, _LAST_PAUSE_AFTER_LONG_LOOKS_S))
 
 
 def _named(is_so: Callable[[], object], what: str) -> str:

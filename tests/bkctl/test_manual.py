@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,13 @@ NAMED = re.compile(r"bkctl help ([a-z][a-z/-]*)")
 REPOSITORY_PATH = re.compile(r"\b(?:docs|runbooks|guide|reference)/[\w./-]*\.md\b|\b[\w-]+\.md\b")
 
 
-def messages() -> Iterator[tuple[str, str]]:
+@functools.cache
+def messages() -> list[tuple[str, str]]:
     """Module and text of every string in the code that is no docstring, and of every help page."""
+    return [*_texts_of_modules(), *((f"bkctl {name} --help", command.help) for name, command in COMMANDS.items())]
+
+
+def _texts_of_modules() -> Iterator[tuple[str, str]]:
     for path in our_modules():
         if path.startswith("scripts/"):
             continue
@@ -26,8 +32,6 @@ def messages() -> Iterator[tuple[str, str]]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
                 yield path, node.value
-    for name, command in COMMANDS.items():
-        yield f"bkctl {name} --help", command.help
 
 
 def page_names(listing: str) -> list[str]:

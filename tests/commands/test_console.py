@@ -79,14 +79,14 @@ def test_the_same_text_on_a_terminal_and_on_a_pipe() -> None:
 
 
 def test_a_pipe_has_no_color_and_all_columns_and_rows() -> None:
-    columns = [Column(f"c{number}", f"C{number}", priority=1) for number in range(30)]
+    columns = [Column(f"c{number}", f"C{number}", priority=1) for number in range(12)]
     table = Table("Things", Column("severity", "SEVERITY"), *columns, name="severity")
     row: Row = {"severity": "critical"} | {column.key: "x" * 20 for column in columns}
     screen = Screen(Settings(), environment={"COLUMNS": "80", "TERM": "xterm-256color"})
     screen.console.rows(table, [row] * 1100)
     screen.console.table(table, [row] * 1100)
     lines = screen.out.getvalue().splitlines()
-    assert len([line for line in lines if line.split() == ["critical", *["x" * 20] * 30]]) == 2200
+    assert len([line for line in lines if line.split() == ["critical", *["x" * 20] * 12]]) == 2200
     assert "\x1b" not in screen.out.getvalue()
     assert screen.err.getvalue() == ""
 

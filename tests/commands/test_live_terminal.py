@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from tests.processes import Cluster, DevCluster, bkctl_command, kill_and_wait
+from tests.processes import Cluster, kill_and_wait, stdout_on_terminal
 from tests.tmux import PROMPT, Terminal
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
@@ -39,9 +40,24 @@ def damaged(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def dev_cluster(start_dev_cluster: Callable[[int], DevCluster]) -> DevCluster:
-    """With a ZooKeeper of its own."""
-    return start_dev_cluster(4)
+def own_zookeeper(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
+    """For a test that kills it."""
+    server = asyncio.run(EmbeddedZooKeeper.start(str(tmp_path / "zookeeper")))
+    yield server
+    asyncio.run(server.stop())
+
+
+@pytest.fixture
+def start_on_own(own_zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[Callable[[int], Cluster]]:
+    """Starts a cluster of so many bookies on that ZooKeeper."""
+    cluster = Cluster(str(tmp_path / "cluster"), f"zk+hierarchical://{own_zookeeper.connect_string}/ledgers")
+
+    def start(bookie_count: int) -> Cluster:
+        cluster.up(bookie_count)
+        return cluster
+
+    yield start
+    cluster.stop()
 
 
 def recover(terminal: Terminal, dead: str, *options: str) -> None:
@@ -129,31 +145,33 @@ def test_log_lines_and_warnings_go_above_the_bar(damaged: tuple[Cluster, str], c
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-def test_no_word_of_a_result_is_broken(damaged: tuple[Cluster, str], columns: int) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        "status",
+        "audit",
+        "bookie list",
+        "bookie info",
+        "cluster info",
+        "autorecovery status",
+        "autorecovery pending",
+        "ledger list --limit 5",
+        "ledger explain 0",
+        "ledger verify 0 1 2",
+        "cookie list",
+        "metadata doctor",
+        "recover {dead} --dry-run",
+        "decommission {dead} --dry-run",
+    ],
+)
+def test_no_word_of_a_result_is_broken(damaged: tuple[Cluster, str], words: str, columns: int) -> None:
     cluster, dead = damaged
-    with Terminal(columns, 50, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
-        commands = (
-            ("status",),
-            ("audit",),
-            ("bookie", "list"),
-            ("bookie", "info"),
-            ("cluster", "info"),
-            ("autorecovery", "status"),
-            ("autorecovery", "pending"),
-            ("ledger", "list", "--limit", "5"),
-            ("ledger", "explain", "0"),
-            ("ledger", "verify", "0", "1", "2"),
-            ("cookie", "list"),
-            ("metadata", "doctor"),
-            ("recover", dead, "--dry-run"),
-            ("decommission", dead, "--dry-run"),
-        )
-        for number, command in enumerate(commands):
-            terminal.enter(f"{shlex.join(bkctl_command(*command))} 2>/dev/null; echo over {number}")
-            terminal.wait_for(f"\nover {number}\n")
-            for line in terminal.text().rpartition(f"\nover {number}\n")[0].splitlines():
-                is_whole = max(map(len, line.split()), default=0) > columns - 2 or COMMAND.match(line)
-                assert len(line.rstrip()) <= columns or is_whole, f"{' '.join(command)}: {line}"
+    variables = {"BKCTL_METADATA_URI": cluster.metadata_uri, "COLUMNS": str(columns)}
+    lines = stdout_on_terminal(*words.format(dead=dead).split(), **variables).splitlines()
+    assert lines
+    for line in lines:
+        is_whole = max(map(len, line.split()), default=0) > columns - 2 or COMMAND.match(line)
+        assert len(line.rstrip()) <= columns or is_whole, line
 
 
 @pytest.mark.parametrize("columns", [40, 80, 160])
@@ -169,14 +187,17 @@ def test_an_audit_ends_with_its_result_alone(damaged: tuple[Cluster, str], colum
         assert not FRAME.search(text), text
 
 
-def test_a_lost_zookeeper_is_shown_below_the_bar(dev_cluster: DevCluster) -> None:
-    written = dev_cluster.run("ledger", "write-test", "--ledgers", "40", "--entries", "20", "--entry-size", "4096")
+def test_a_lost_zookeeper_is_shown_below_the_bar(
+    start_on_own: Callable[[int], Cluster], own_zookeeper: EmbeddedZooKeeper
+) -> None:
+    cluster = start_on_own(4)
+    written = cluster.run("ledger", "write-test", "--ledgers", "40", "--entries", "20", "--entry-size", "4096")
     assert written.exit_code == 0, written.stderr
-    dead = dev_cluster.bookies[0]
+    dead = cluster.bookies[0]
     kill_and_wait(dead.pid)
-    with Terminal(80, BKCTL_METADATA_URI=dev_cluster.metadata_uri) as terminal:
+    with Terminal(80, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
         recover(terminal, dead.id)
-        kill_and_wait(dev_cluster.zookeeper_pid)
+        kill_and_wait(own_zookeeper.pid)
         seen = terminal.wait_for("waiting for ZooKeeper")
         assert seen.count("recovering") == 1, seen
         assert "connection refused" in seen
@@ -186,11 +207,13 @@ def test_a_lost_zookeeper_is_shown_below_the_bar(dev_cluster: DevCluster) -> Non
         assert not FRAME.search(text), text
 
 
-def test_a_shorter_look_leaves_nothing_of_the_longer_one(dev_cluster: DevCluster) -> None:
-    with Terminal(80, 40, BKCTL_METADATA_URI=dev_cluster.metadata_uri) as terminal:
+def test_a_shorter_look_leaves_nothing_of_the_longer_one(
+    start_on_own: Callable[[int], Cluster], own_zookeeper: EmbeddedZooKeeper
+) -> None:
+    with Terminal(80, 40, BKCTL_METADATA_URI=start_on_own(4).metadata_uri) as terminal:
         terminal.bkctl("status", "--watch", "--interval", "300ms")
         terminal.wait_for("answers in")
-        kill_and_wait(dev_cluster.zookeeper_pid)
+        kill_and_wait(own_zookeeper.pid)
         seen = terminal.wait_for("does not answer")
         below = [line.rstrip() for line in seen.partition("does not answer")[2].splitlines()]
         assert below[:3] == ["", "", "Findings"], "the line above the findings is blank"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bkctl.commands.rendering import (
@@ -62,6 +62,7 @@ class Squares(Sequence[dict[str, int]]):
         return {"square": range(30_000)[index] ** 2} if isinstance(index, int) else list(self)[index]
 
 
+@settings(max_examples=40)  # deep ones, which take their time
 @given(
     st.dictionaries(
         st.text(), st.recursive(st.none() | st.integers(0, 9) | st.text(), st.lists), min_size=1, max_size=4

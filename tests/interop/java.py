@@ -44,17 +44,34 @@ class JavaError(Exception):
 
 def is_built(*releases: str) -> bool:
     """Whether there are the jars of these releases, by default those of ``make interop``, and its Java program."""
-    return all(os.path.exists(_class_path_file(release)) for release in releases or RELEASES)
+    return all(os.path.exists(class_path_file(release)) for release in releases or RELEASES)
 
 
-def _class_path_file(release: str) -> str:
+def class_path_file(release: str) -> str:
+    """The file with the class path of a release."""
     return os.path.join(HERE, "target", f"classpath-{release}.txt")
 
 
+def class_archive(release: str) -> str:
+    """Classes of a release as ``tests/interop/class_archives.py`` has stored them."""
+    return os.path.join(HERE, "target", f"classes-{release}.jsa")
+
+
+def _archive_flags(release: str, jvm_flags: Sequence[str]) -> Sequence[str]:
+    """None for benches, which choose a compiler: they start a JVM as users do."""
+    path = class_archive(release)
+    is_chosen = any("TieredStopAtLevel" in each or "ArchiveClassesAtExit" in each for each in jvm_flags)
+    if is_chosen or not os.path.exists(path):
+        return ()
+    # Its warnings would be on stdout.
+    return "-Xshare:auto", f"-XX:SharedArchiveFile={path}", "-Xlog:disable"
+
+
 def _command(main_class: str, *arguments: str, jvm_flags: Sequence[str] = (), release: str = NEWEST) -> list[str]:
-    with open(_class_path_file(release), encoding="utf-8") as file:
+    with open(class_path_file(release), encoding="utf-8") as file:
         class_path = file.read().strip()
-    return [find_java(), *_JVM_FLAGS, *jvm_flags, "-cp", class_path, main_class, *arguments]
+    flags = (*_JVM_FLAGS, *_archive_flags(release, jvm_flags), *jvm_flags)
+    return [find_java(), *flags, "-cp", class_path, main_class, *arguments]
 
 
 class JavaProgram:

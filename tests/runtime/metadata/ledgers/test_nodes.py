@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bkctl.runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerTree
@@ -73,6 +73,7 @@ def test_every_node_above_a_ledger_stands_for_it(tree: LedgerTree, ledger_id: in
     assert ledgers_in(tree, node, [names[-1]], pytest.fail) == [ledger_id]
 
 
+@settings(max_examples=30)  # each has thousands of children on every level
 @given(st.sampled_from([LEGACY, HIERARCHICAL, LONG]), st.integers(0, LEDGER_ID_MAX))
 def test_children_ascend_and_stay_inside(tree: LedgerTree, ledger_id: int) -> None:
     ledger_id %= 10**10 if tree is LEGACY else 2**63
