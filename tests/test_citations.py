@@ -78,9 +78,7 @@ def test_every_cited_decision_is_made_once() -> None:
         for number in filter(None, numbers)
     }
     # The page that says how a decision is added names the next one.
-    assert {(path, number) for path, number in cited if number not in made} == {
-        ("docs/decisions.md", len(made) + 1)
-    }
+    assert {(path, number) for path, number in cited if number not in made} == {("docs/decisions.md", len(made) + 1)}
 
 
 def test_links_of_the_pages_lead_to_files() -> None:
