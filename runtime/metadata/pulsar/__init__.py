@@ -3,8 +3,8 @@
 All paths are below the ZooKeeper chroot of the brokers. ``pulsar_nodes.proto`` has the fields of the messages, binary
 protobuf. The ledger id -1 is no ledger.
 
-Owners. All ledgers of Pulsar since 2019 have ``application`` = ``pulsar`` in their custom metadata. Exactly one of these
-keys names the owner:
+Owners. All ledgers of Pulsar since 2019 have ``application`` = ``pulsar`` in their custom metadata. Exactly one of
+these keys names the owner:
 
 - data: ``pulsar/managed-ledger`` = ``<tenant>/<namespace>/persistent/<encoded topic>``
 - cursor: the same, and ``pulsar/cursor`` = ``<name>``
