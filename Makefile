@@ -30,7 +30,7 @@ check: setup ## check format, lint, types and layers
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/mypy scripts/demo.py scripts/terminal_picture.py
-	.venv/bin/mypy -m scripts.settings_page -m scripts.doctor_page -m scripts.commands_page -m scripts.metrics_page -m scripts.security_matrix_page -m scripts.site_pages
+	.venv/bin/mypy -m scripts.settings_page -m scripts.doctor_page -m scripts.commands_page -m scripts.metrics_page -m scripts.audit_report_page -m scripts.security_matrix_page -m scripts.site_pages
 	.venv/bin/lint-imports --no-cache
 	.venv/bin/mkdocs build --strict
 
@@ -123,6 +123,11 @@ commands-page: setup
 doctor-page: setup
 	$(VENV_PYTHON) -m scripts.doctor_page > docs/reference/metadata-doctor.md.new
 	mv docs/reference/metadata-doctor.md.new docs/reference/metadata-doctor.md
+
+.PHONY: audit-page
+audit-page: setup
+	$(VENV_PYTHON) -m scripts.audit_report_page > docs/reference/audit-report.md.new
+	mv docs/reference/audit-report.md.new docs/reference/audit-report.md
 
 .PHONY: metrics-page
 metrics-page: setup

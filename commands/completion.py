@@ -69,6 +69,16 @@ def completion(
 ) -> None:
     """Print a script that completes command lines in a shell.
 
-    It completes commands, options, bookie ids, contexts and settings. To load it: bkctl help shell-completion.
+    It completes commands, options, bookie ids, contexts and settings. Load it from the start file of the shell:
+
+    ~/.bashrc (bash 4.4 or newer): source <(bkctl completion bash)
+
+    ~/.zshrc, after compinit: source <(bkctl completion zsh)
+
+    ~/.config/fish/config.fish: bkctl completion fish | source
+
+    Bookie ids come from the cluster that the line names (-u, --context, --conf), or that the environment and the
+    configuration file do. If ZooKeeper does not answer within a second, none are offered. Where bkctl knows nothing,
+    the shell offers files.
     """
     context.console.raw(_SCRIPTS[shell].encode())

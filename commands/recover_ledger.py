@@ -94,10 +94,12 @@ async def recover_ledger(
 ) -> Outcome:
     """Write missing, corrupt and failed copies of ledgers again, on the bookies that the metadata names.
 
-    Verifies the ledgers first. Takes each copy from a bookie with a good one, holds the ledger's replication lock, and
-    reads every copy back. Where a Java bookie has a corrupt or unreadable copy, the stripe moves to another one.
-    Changes no open last segment. Leaves copies that differ, that no bookie has, or whose bookie does not answer. Safe
-    to interrupt and to run again; --resume does not verify again what is left.
+    Verifies the ledgers first. Takes each copy from a bookie with a good one, holds the ledger's replication lock,
+    and reads every copy back. Where a Java bookie has a corrupt or unreadable copy, the stripe (its entries of the
+    segment) moves to another one, because Java keeps both records and may return the old one. It stays if an entry
+    of it has no good copy, or no bookie can take it. Changes no open last segment. Leaves copies that differ, that
+    no bookie has, or whose bookie does not answer. Safe to interrupt and to run again; --resume does not verify
+    again what is left.
     """
     ledger_ids = all_ledger_ids(ledgers)
     if flags.resume is not None and findings is not None:

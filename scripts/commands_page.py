@@ -18,7 +18,7 @@ This page is generated from the code by `make commands-page`.
 `bkctl COMMAND --help`, or `bkctl help COMMAND`, shows the same for one command, with the shared options written out.
 Options can be given before or after the command's name, except those that a command has for itself.
 
-The effect of a command decides how it asks before a change ([safety model](cluster-commands.md#the-safety-model)):
+The effect of a command decides how it asks before a change ([safety model](safety-model.md#the-safety-model)):
 
 | effect | confirmation |
 |---|---|

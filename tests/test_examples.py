@@ -12,7 +12,7 @@ from tests.test_repository import ROOT
 EXAMPLES = Path(ROOT) / "docs" / "examples"
 
 
-@pytest.mark.parametrize("name", sorted(each.name for each in EXAMPLES.glob("*.yml")))
+@pytest.mark.parametrize("name", sorted(str(each.relative_to(EXAMPLES)) for each in EXAMPLES.rglob("*.yml")))
 def test_yaml_files_can_be_parsed(name: str) -> None:
     documents = list(yaml.safe_load_all((EXAMPLES / name).read_text()))
     assert documents

@@ -1,4 +1,4 @@
-"""The page about Kubernetes: its manifests are valid, refer to each other, and their commands and probes work."""
+"""The manifests of the page about Kubernetes are valid, refer to each other, and their commands and probes work."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.processes import COMMAND_TIMEOUT_S, LOOPBACK, Cluster, free_port, run
 from tests.test_repository import read
 from tests.until import wait_until
 
-PAGE = "docs/guide/kubernetes.md"
+DIRECTORY = "docs/examples/kubernetes"
+FILES = ("bookies", "autorecovery", "remove-bookie", "prometheus")
 COMMANDS: dict[str, Any] = dict(leaves(build_app()))
 
 
 def manifests() -> list[dict[str, Any]]:
-    """All of the page, in its order."""
-    blocks = re.findall(r"^```yaml\n(.*?)^```", read(PAGE), re.MULTILINE | re.DOTALL)
-    documents = [document for block in blocks for document in yaml.safe_load_all(block)]
+    """All objects of the files."""
+    documents = [document for name in FILES for document in yaml.safe_load_all(read(f"{DIRECTORY}/{name}.yml"))]
     return [document for document in documents if "kind" in document]
 
 
@@ -67,8 +67,10 @@ def problems(document: dict[str, Any]) -> list[str]:
     return [f"{error.json_path}: {error.message}" for error in found]
 
 
-def test_the_page_has_a_whole_cluster() -> None:
+def test_the_files_have_a_whole_cluster_and_the_page_links_them() -> None:
     assert set(WORKLOADS) <= MANIFESTS.keys()
+    page = read("docs/guide/kubernetes.md")
+    assert sorted(re.findall(r"\]\(\.\./examples/kubernetes/([\w-]+)\.yml\)", page)) == sorted(FILES)
 
 
 @pytest.mark.parametrize("name", IDS)
@@ -125,7 +127,7 @@ def test_names_in_the_manifests_exist() -> None:
         assert MANIFESTS[name]["spec"]["selector"]["matchLabels"] == found
     assert MANIFESTS["Service bookie"]["spec"]["selector"] == labels["StatefulSet bookie"]
     assert MANIFESTS["PodDisruptionBudget bookie"]["spec"]["selector"]["matchLabels"] == labels["StatefulSet bookie"]
-    for kept in re.findall(r"regex: (\w+);(\w+)", read(PAGE)):
+    for kept in re.findall(r"regex: (\w+);(\w+)", read(f"{DIRECTORY}/prometheus.yml")):
         assert ({"app": kept[0]} in labels.values(), kept[1]) == (True, "admin")
 
 

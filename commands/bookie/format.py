@@ -95,9 +95,11 @@ async def format_bookie(
 ) -> None:
     """Delete all data of a stopped bookie, also of a Java bookie.
 
-    Refused while a bookie runs on them or is registered with this ID. Refused too while ledgers reference the bookie,
-    or if this cannot be checked: use bkctl decommission first. The cookie is kept in the trash. If interrupted, no
-    bookie starts there; run the same command again. Type the ID, or use --confirm.
+    Everything below current is deleted. Refused while a bookie runs on them or is registered with this ID, if a
+    directory is missing or another bookie's, or if the VERSION files list other directories. Refused too while
+    ledgers reference the bookie, or if this cannot be checked, because metadata cannot be read or a directory with
+    data has no VERSION file of this cluster: use bkctl decommission first, or --accept-loss. The cookie is kept in
+    the trash. If interrupted, no bookie starts there; run the same command again. Type the ID, or use --confirm.
     """
     config = load_config(context, flags)
     config = msgspec.structs.replace(config, metadata_uri=config.metadata_uri or require_metadata_uri(context))

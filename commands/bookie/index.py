@@ -29,7 +29,7 @@ from bkctl.storage.words import counted, size
 _POLL_S: Final = 0.5
 _START_S: Final = 2
 _ENTRIES_PER_S: Final = 300_000
-"""For the plan: measured on two busy cores, logs in memory (docs/internals/bookie.md)."""
+"""For the plan: measured on two busy cores, logs in memory."""
 
 _PLAN_TABLE = Table("Changes", Column("action", "ACTION"), Column("path", "PATH"))
 _DIRECTORY_TABLE = Table(

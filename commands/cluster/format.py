@@ -20,8 +20,15 @@ from bkctl.runtime.metadata.backup import cluster_format
 async def format_cluster(context: CommandContext) -> None:
     """Delete all ledgers, cookies and marks of a cluster of stopped bookies; assign a new instance id.
 
-    All metadata is backed up first, and the layout is kept. Entries on the bookies' disks become unreachable. The
-    bookies do not start until their disks are formatted too. Type the instance id, or use --confirm.
+    All metadata is backed up first, and the layout is kept, as are switches, other nodes of underreplication, and
+    nodes below the root that are not BookKeeper's. Entries on the bookies' disks become unreachable. The bookies do
+    not start until their disks are formatted too.
+
+    Refused while a process is connected (a bookie, an auditor, a worker with a lock, Pulsar's auditor), or if a
+    newer release wrote a ledger. If a node has changed since the plan, nothing is changed. Safe to interrupt and to
+    run again; "to undo" (earlier_backup) then names the backup of the first run, because that of the last has only
+    what was left. To undo: bkctl cluster nuke, then bkctl cluster restore. Type the instance id (without one, the
+    ledgers root), or use --confirm.
     """
     async with open_session(context, must_exist=False) as session:
         store, root = session.store, session.root

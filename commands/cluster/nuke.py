@@ -18,8 +18,9 @@ from bkctl.runtime.metadata.backup import cluster_format
 async def nuke(context: CommandContext) -> None:
     """Delete all metadata of a cluster whose bookies are all stopped, including its root.
 
-    All metadata is backed up first. Refused if there are nodes below the root that are not BookKeeper's. Does nothing
-    if there is no cluster. Type the instance id, or use --confirm.
+    All metadata is backed up first. Refused in the same cases as bkctl cluster format, and if there are nodes below
+    the root that are not BookKeeper's. Does nothing if there is no cluster. To undo: bkctl cluster restore. Type
+    the instance id (without one, the ledgers root), or use --confirm.
     """
     async with open_session(context, must_exist=False) as session:
         store, root = session.store, session.root

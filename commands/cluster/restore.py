@@ -50,9 +50,11 @@ async def restore(
 ) -> Outcome:
     """Restore a backup: create the cluster at an absent root, or add what is missing in the same cluster.
 
-    All bookies must be stopped. The whole file is checked before anything is written. Existing ledgers are never
-    overwritten: if they differ from the backup, the cluster's version is kept and reported. Safe to interrupt and to
-    run again. Type the instance id of the backup, or use --confirm.
+    All bookies must be stopped. The whole file is checked before anything is written; invalid ledgers (damaged
+    metadata, the ID 2^63-1) end the command, unless --skip-invalid leaves them out. Other invalid nodes are never
+    restored; the plan lists them. Existing ledgers are never overwritten: if they differ from the backup, the
+    cluster's version is kept and reported. Safe to interrupt and to run again, with the same file. Type the
+    instance id of the backup, or use --confirm.
     """
     with ArchiveReader(OsFileSystem(), file) as reader:
         with context.console.progress("checking the backup") as progress:

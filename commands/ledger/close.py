@@ -84,8 +84,9 @@ async def close(
     """Close ledgers that are open or in recovery.
 
     Fences each ledger, which stops its writer, and closes it at its last entry. No acknowledged entry is lost. If
-    bookies that could have the last entries do not answer, it is not closed. If their disks are lost, --accept-loss
-    ends it with what all others have: type the ID, or use --confirm. Safe to repeat.
+    bookies that could have the last entries do not answer, it is not closed. A Java bookie with a bad copy of one
+    of the last entries is replaced from there on. If the disks of bookies are lost, --accept-loss ends it with what
+    all others have: type the ID, or use --confirm. Safe to repeat.
     """
     grace_s = parse_duration_s(grace, is_zero_allowed=True)
     if not ledger and from_file is None:

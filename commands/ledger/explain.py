@@ -79,10 +79,11 @@ async def explain(
 ) -> Outcome:
     """Explain why ledgers lack copies, or cannot be closed or recovered.
 
-    Shows bookies and what they answer, whether each has the first and last entry that it should have, marks and locks,
-    which bookies could take missing copies and which rule refuses the others, and what would happen next. If no live
-    bookie of an ensemble has an entry, asks all others for it, a few at a time.
-    Changes and fences nothing. Exits with 10 if there is a problem. bkctl ledger verify reads every entry.
+    Shows bookies and what they answer, whether each has the first and last entry that it should have, marks and
+    locks, which bookies could take missing copies and which rule refuses the others, and what would happen next. If
+    no live bookie of an ensemble has an entry, asks all others for it, a few at a time, of up to 16 segments; a
+    recovery leaves such entries where they are. Changes and fences nothing. Exits with 10 if there is a problem.
+    bkctl ledger verify reads every entry.
     """
     ledger_ids = all_ledger_ids(ledgers)
     ignored = frozenset(map(parse_bookie_id, without or ()))

@@ -52,10 +52,14 @@ async def check(
 ) -> Outcome:
     """Check a stopped bookie's files: VERSION files, marks, journals, entry logs, index seals, .idx files of Java.
 
-    Journals and entry logs are read to their ends. Each finding is listed with its file, its offset if known, and the
-    fix. One that is critical makes the exit code 10; information is what a crash leaves, or what has no effect.
-    Nothing is changed, except by LevelDB when it opens a database. bkctl ledger verify checks the contents of entries,
-    which needs the ledger's password.
+    Journals and entry logs are read to their ends. Each finding is listed with its file, its offset if known, and
+    the fix. One that is critical stops the next start or means that data may be missing, and makes the exit code
+    10; information is what a crash leaves, or what has no effect. --deep also reads the 20 bytes in the log where
+    each entry begins, which alone finds an entry whose ID was changed in place; it lists up to 1,000 per ledger
+    directory.
+
+    Nothing is changed, except by LevelDB when it opens a database. bkctl ledger verify checks the contents of
+    entries, which needs the ledger's password.
     """
     with (
         open_own_storage(context, flags, is_locked=True) as own,

@@ -6,7 +6,8 @@ missing. So before each deletion a bookie compares the store with what it rememb
 - its own note in the store, whose number grows with each round (``CollectionNote``)
 - the highest transaction id (zxid) that it has seen
 - the ids of ledgers here that are missing from the metadata: if the cluster's counter has not given such an id yet, it
-  is older than the ledger. Clients may choose ids, so this counts only while all listed ledgers have given ids
+  is older than the ledger. Clients may choose ids, so this does not count in a round whose listing has a ledger above
+  the counter, for ids up to the highest one ever listed so, and for ledgers that the bookie had at a confirmation
 
 A zxid alone is not enough: each election of a leader increases its upper half, also the one after all servers were set
 back. If the store is older than what is remembered, no ledger is deleted until an operator confirms it, or the newer

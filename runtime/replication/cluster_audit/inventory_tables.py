@@ -8,30 +8,35 @@ from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead, Sums
 
 
 class BookieInventory(Sums):
-    """What one bookie holds of the ledgers that the metadata places on it, if an inventory was taken.
-
-    Each expected copy counts in exactly one of the seven fields after ``expected_copies``. ``read_copies`` were read
-    and are good; ``listed_copies`` are in the bookie's list and were not read; ``unknown_copies`` are neither.
-    ``lists_asked``: of how many ledgers its list was needed; ``lists_unanswered``: of how many it gave none, because it
-    did not answer, and is not asked again after that. ``unnamed_copies``: what it lists and the metadata does not name.
-    ``requests``: lists, and reads of one or some entries; ``waited_us``: the sum of their times in microseconds.
-    """
+    """What one bookie holds of the ledgers that the metadata places on it, or that it was asked about."""
 
     bookie_id: str
     ledgers: int = 0
+    """Of which it should have entries."""
     expected_copies: int = 0
+    """Those that it should have; the sum of the next seven."""
     read_copies: int = 0
+    """Read and good."""
     listed_copies: int = 0
+    """In its list, and not read."""
     unknown_copies: int = 0
+    """Neither."""
     missing_copies: int = 0
     corrupt_copies: int = 0
     failed_copies: int = 0
+    """It answered with an error."""
     different_copies: int = 0
+    """From other copies."""
     lists_asked: int = 0
+    """Of how many ledgers its list was needed."""
     lists_unanswered: int = 0
+    """Of how many it gave none; after one request without an answer it is not asked again."""
     unnamed_copies: int = 0
+    """Those that it lists and the metadata does not name."""
     requests: int = 0
+    """Lists, and reads of one or up to 64 entries."""
     waited_us: int = 0
+    """Sum of the times of the answers in microseconds; requests run at the same time."""
 
 
 BAD_COPIES = ("missing_copies", "corrupt_copies", "failed_copies", "different_copies")
@@ -39,18 +44,18 @@ BAD_COPIES = ("missing_copies", "corrupt_copies", "failed_copies", "different_co
 
 
 class BadCopyRange(LedgerHead, frozen=True):
-    """Bad copies of a ledger on one bookie: those of the entries of this range that it should store.
-
-    ``copy``: "missing", "corrupt", "failed" (the bookie answered with an error) or "different". ``known_by``: "read" or
-    "listed". ``copies`` is smaller than what it should store only if there were too many ranges.
-    """
+    """Bad copies of a ledger on one bookie."""
 
     bookie_id: str
     copy: str
+    """``missing``, ``corrupt``, ``failed`` (the bookie answered with an error) or ``different``."""
     known_by: str
+    """``read`` or ``listed``."""
     first_entry_id: int
     last_entry_id: int
+    """The bad copies are those of the entries of this range that the bookie should store."""
     copies: int
+    """How many."""
 
 
 class LostRange(LedgerHead, frozen=True):
@@ -59,6 +64,7 @@ class LostRange(LedgerHead, frozen=True):
     first_entry_id: int
     last_entry_id: int
     entries: int
+    """How many."""
 
 
 ELSEWHERE, AFTER_END = "elsewhere", "after_end"
@@ -66,17 +72,15 @@ ELSEWHERE, AFTER_END = "elsewhere", "after_end"
 
 
 class UnnamedRange(LedgerHead, frozen=True):
-    """Copies that a bookie lists and the metadata does not name. They may be what a repair or a writer left.
-
-    ``copy``: "elsewhere" (the metadata places these entries on other bookies) or "after_end" (after the last entry of a
-    closed ledger).
-    """
+    """Copies that a bookie lists and the metadata does not name. This is no proof that they are not needed."""
 
     bookie_id: str
     copy: str
+    """``elsewhere`` (the metadata places them on others) or ``after_end`` (after the last entry of a closed ledger)."""
     first_entry_id: int
     last_entry_id: int
     copies: int
+    """How many."""
 
 
 class CheckedRange(msgspec.Struct, frozen=True):

@@ -23,5 +23,8 @@ class LedgerHead(msgspec.Struct, frozen=True):
 
     ledger_id: int
     ledger_state: str
+    """``open``, ``in_recovery`` or ``closed``."""
     owner: str | None
+    """In words; None if unknown."""
     created_ms: int | None
+    """None if unknown."""

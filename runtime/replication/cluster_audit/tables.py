@@ -3,7 +3,7 @@
 There are no ages, but times of creation, and the time of the audit in ``AuditSummary.judged_at_ms``. Bytes are payload
 bytes of closed ledgers, because the metadata of other ledgers has no length. In rows of bookies and racks they are of
 the copies there; in all others ``payload_bytes`` counts one copy, and ``copy_bytes`` all copies.
-docs/reference/audit-report.md describes every column.
+``make audit-page`` writes docs/reference/audit-report.md from the docstrings of tables and columns.
 """
 
 from __future__ import annotations
@@ -34,80 +34,89 @@ NO_OWNER = "(unknown)"
 
 
 class BookieReplication(Sums):
-    """Data and load of one bookie according to the metadata.
-
-    ``mode``: "writable", "read_only", or "unregistered" (referenced by ledgers). ``rack`` None: unknown.
-    ``open_ledgers``: those not closed that have it in their last ensemble. ``entry_copies`` counts complete segments
-    only, ``payload_bytes`` closed ledgers only. ``last_copy_ledgers`` have entries whose only live copy is on this
-    bookie: they become unreadable if it fails. ``maintenance_end_ms``: how long it is expected to be away, as
-    ``maintenance_user`` has said; None: it is not in maintenance. ``deadline_ms``: when the auditor will mark its
-    ledgers; None: no auditor of bkctl waits for it. ``no_answer``: why a registered one did not answer;
-    ``refusal``: the error that it answered. Both are None also if it was not asked. ``disk_total_bytes`` and
-    ``disk_free_bytes`` None: unknown; ``out_of_space``: why it is read-only, if it has no space left.
-    """
+    """Data and load of one bookie that is registered or in a write set."""
 
     bookie_id: str
     mode: str = "unregistered"
+    """``writable``, ``read_only`` or ``unregistered``."""
     rack: str | None = None
+    """None if unknown."""
     ledgers: int = 0
+    """Those with a write set on it."""
     open_ledgers: int = 0
+    """Open ones, with the bookie in the last ensemble."""
     write_sets: int = 0
+    """Those that it is in."""
     under_replicated_write_sets: int = 0
+    """Those with fewer than Qw live copies."""
     last_copy_ledgers: int = 0
+    """Those with a write set whose only live copy is on it."""
     entry_copies: int = 0
+    """Entries that it stores, of complete segments."""
     payload_bytes: int = 0
+    """Of closed ledgers."""
     maintenance_end_ms: int | None = None
+    """Until when it is in maintenance; None if it is not."""
     maintenance_user: str | None = None
+    """Who said so."""
     deadline_ms: int | None = None
+    """When the auditor will mark its ledgers; None if no auditor of bkctl waits for it."""
     no_answer: str | None = None
+    """Why a registered bookie did not answer; None if it answered, or was not asked."""
     refusal: str | None = None
+    """The error that it answered, or None."""
     disk_total_bytes: int | None = None
+    """Of its disks; null if it did not say, or was not asked."""
     disk_free_bytes: int | None = None
+    """Likewise."""
     out_of_space: str | None = None
+    """Why it is read-only, if it has no space left; null if that is not so, or not known."""
 
 
 class RackReplication(Sums):
-    """Data and load of the bookies of one rack; ``rack`` None: those whose rack is unknown.
-
-    ``ledgers``: those with a copy in the rack, each counted once.
-    """
+    """Data and load of the bookies of one rack."""
 
     rack: str | None
+    """None: bookies with an unknown rack."""
     bookies_writable: int = 0
     bookies_read_only: int = 0
     bookies_unregistered: int = 0
+    """In write sets."""
     ledgers: int = 0
+    """Those with a copy in the rack, each counted once."""
     open_ledgers: int = 0
+    """As in ``bookies``."""
     entry_copies: int = 0
+    """As in ``bookies``."""
     payload_bytes: int = 0
+    """As in ``bookies``."""
 
 
 class GroupReplication(Sums):
-    """Pulsar's isolation group of bookies, and the ledgers that demand it as one of their primary groups.
-
-    ``bookies_unregistered``: those that only Pulsar's node names, too. ``outside_ledgers``: those of ``ledgers`` with a
-    copy on a bookie that their groups do not admit. ``payload_bytes``: of the copies on the bookies of the group.
-    """
+    """Bookies and ledgers of one of Pulsar's isolation groups."""
 
     group: str
     bookies_writable: int = 0
     bookies_read_only: int = 0
     bookies_unregistered: int = 0
+    """Also those that only Pulsar's node names."""
     ledgers: int = 0
+    """Those that have it as a primary group."""
     outside_ledgers: int = 0
+    """Those of them with a bookie outside of their groups."""
     payload_bytes: int = 0
+    """On the bookies of the group, of all ledgers."""
 
 
 class OwnerReplication(Sums):
-    """Ledgers of one owner: a Pulsar namespace, or an application. The states count ledgers by their worst write set.
-
-    ``open_ledgers``: open or in recovery. ``oldest_open_ms``: when the oldest of these was created; None: unknown.
-    """
+    """Ledgers of one owner that can be read, those with the most bytes first. ``(others)``: after the first 10,000."""
 
     owner: str
+    """A Pulsar namespace, ``application NAME``, ``(cursor)`` and the like without one, ``(unknown)``, ``(others)``."""
     ledgers: int = 0
     open_ledgers: int = 0
     oldest_open_ms: int | None = None
+    """Creation of the oldest; None if there is none, or unknown."""
     entries: int = 0
     payload_bytes: int = 0
     copy_bytes: int = 0
@@ -116,62 +125,71 @@ class OwnerReplication(Sums):
     unavailable: int = 0
     unclosable: int = 0
     misplaced: int = 0
+    """0 if it is unknown."""
     ack_quorum_one: int = 0
 
 
 class OpenLedgerAges(Sums):
-    """Ledgers that are not closed, by one range of ages; "unknown": without a time of creation."""
+    """Ledgers that are not closed, by their age."""
 
     age: str
+    """``under 1 hour``, ``1 hour to 1 day``, ``1 to 7 days``, ``7 to 30 days``, ``over 30 days``, ``unknown``."""
     open_ledgers: int = 0
     in_recovery_ledgers: int = 0
     unclosable_ledgers: int = 0
+    """Of all that are not closed."""
 
 
 class LossEffect(Sums):
-    """What would happen if bookies were lost permanently, in addition to those that are gone.
+    """What would happen if bookies were lost permanently as well.
 
-    ``kind``: "bookie", "rack" or "set"; ``name``: a bookie id, the path of a rack, or the text of ``--what-if``. Each
-    number counts the ledgers that are not already in this state.
-
-    - ``unreadable_ledgers``: some entries would have no live copy, but each has one on a bookie that is down.
-    - ``lost_ledgers``: some entries would have no copy on any bookie of the cluster, live or down.
-    - ``unwritable_ledgers``: open ledgers with a write set of fewer than Qa writable bookies: no add is acknowledged
-      until the writer has replaced bookies.
-    - ``unreplaceable_ledgers``: open ledgers with a lost bookie whose writer would find too few writable bookies
-      outside the ensemble to replace all that do not accept writes: its next ensemble change fails.
+    A row for each bookie that is registered or has a cookie, each rack, each ``--what-if``. Ledgers that are in the
+    state already do not count.
     """
 
     kind: str
+    """``bookie``, ``rack`` or ``set``."""
     name: str
+    """A bookie, the path of a rack, or the text of ``--what-if``."""
     bookies: int = 0
+    """Of the cluster, that would be lost."""
     unwritable_ledgers: int = 0
+    """Open ones, with fewer than Qa writable bookies in a write set until their writers have replaced bookies."""
     unreplaceable_ledgers: int = 0
+    """Open ones, whose next ensemble change would fail, placement rules aside."""
     unreadable_ledgers: int = 0
+    """Without a live copy of some write set until a bookie that is down comes back."""
     lost_ledgers: int = 0
+    """Those with a write set without a copy on any bookie of the cluster, live or down."""
 
 
 class UnderReplicatedLedger(LedgerHead, frozen=True):
-    """A ledger with a write set that has fewer than Qw live copies; ``replication``: state of the worst write set.
-
-    ``entry_count`` and ``payload_bytes``: of the affected write sets, one copy, as far as known (open segments count
-    as 0). ``is_closable`` None: it is closed. ``is_lost``: some entries have no copy on any bookie of the cluster.
-    ``no_copy_bookies``: those of the missing bookies that are in a write set without a live copy. ``ensemble_size``: E;
-    0 in a report of an older bkctl.
-    """
+    """A ledger with a write set that has fewer than Qw live copies."""
 
     replication: str
+    """State of the worst write set."""
     expected_copies: int
+    """Qw."""
     live_copies_min: int
+    """Of the write set with the fewest."""
     ack_quorum_size: int
+    """Qa."""
     write_sets: int
+    """Those with missing copies."""
     entry_count: int
+    """Of these; open segments count as 0."""
     payload_bytes: int
+    """Of these."""
     is_closable: bool | None
+    """None if it is closed."""
     is_lost: bool
+    """Some entries have no copy on any bookie of the cluster."""
     missing_bookies: tuple[str, ...]
+    """Those that are not registered."""
     no_copy_bookies: tuple[str, ...] = ()
+    """Those in a write set without a live copy: one of them must be started."""
     ensemble_size: int = 0
+    """E."""
 
 
 class UnreadableLedger(msgspec.Struct, frozen=True):
@@ -182,33 +200,38 @@ class UnreadableLedger(msgspec.Struct, frozen=True):
 
 
 class MisplacedLedger(LedgerHead, frozen=True):
-    """A ledger with a write set in fewer racks, or regions, than the rules require, or outside of its groups.
-
-    ``write_sets``: how many; ``racks_min``: racks of the narrowest one that breaks a rule about racks; None: none does.
-    ``isolation_groups``, ``secondary_groups``: what it demands of Pulsar's groups; ``outside_bookies``: those of its
-    bookies that these do not admit.
-    """
+    """A ledger with a write set in fewer racks, or regions, than the rules require, or outside of its groups."""
 
     write_sets: int
+    """Those that break a rule."""
     racks_min: int | None
+    """The fewest known racks of one; None if none breaks a rule about racks."""
     payload_bytes: int
+    """Of these."""
     isolation_groups: tuple[str, ...] = ()
+    """Those that it demands; empty: none, or bookies in no group."""
     secondary_groups: tuple[str, ...] = ()
     outside_bookies: tuple[str, ...] = ()
+    """Its bookies that the groups do not admit."""
 
 
 class ListedLedger(LedgerHead, frozen=True):
-    """A ledger in a list of examples. ``payload_bytes`` is 0 if it is not closed."""
+    """A ledger in a list of examples."""
 
     ensemble_size: int
+    """E."""
     write_quorum_size: int
+    """Qw."""
     ack_quorum_size: int
+    """Qa."""
     payload_bytes: int
+    """0 if it is not closed."""
     is_closable: bool | None
+    """None if it is closed."""
 
 
 class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of ledgers and of bookies. Bytes and entries are those of closed ledgers, one copy.
+    """One row: counts of ledgers and of bookies. Bytes and entries are those of closed ledgers, one copy.
 
     The states, ``empty`` to ``unreadable``, count ledgers by their worst write set; their sum is ``ledgers``.
     ``bookies_named_unregistered``: bookies that ledgers reference but that are not registered. A bookie that is down
@@ -241,9 +264,9 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     autorecovery_off_ms: int | None = None
     """Since when autorecovery is disabled; None: it is enabled, or that is unknown."""
     autorecovery_off_by: str | None = None
+    """Who disabled it, as far as that was given, like the next two."""
     autorecovery_off_reason: str | None = None
     autorecovery_off_until: str | None = None
-    """Who disabled it, why, and until when, as far as that was given."""
     auditor: str | None = None
     """The bookie id of the auditor; None: there is none, or its vote cannot be read."""
     skipped_snapshots: int = 0
@@ -294,11 +317,15 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     rack_unknown: int | None
     """Ledgers with a write set that may break the rules: the rack of one of its bookies is unknown."""
     entries: int
+    """Of closed ledgers, like the next two."""
     payload_bytes: int
+    """One copy."""
     copy_bytes: int
+    """All copies, live or not."""
     bookies_writable: int
     bookies_read_only: int
     bookies_named_unregistered: int
+    """In write sets, but not registered."""
     inventory: str | None = None
     """How the copies are known: "listed", "sampled" or "all_entries". None: no inventory was taken, and the counts that
     follow are None too."""
@@ -309,10 +336,12 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     expected_copies: int | None = None
     """Copies of entries that the metadata places on bookies, up to the proven end of each ledger."""
     read_copies: int | None = None
+    """Read and good. The sum of this and the next three is ``expected_copies``."""
     listed_copies: int | None = None
+    """Listed and not read."""
     unknown_copies: int | None = None
     bad_copies: int | None = None
-    """Those that are missing, corrupt, failed or different."""
+    """Missing, corrupt, failed or different."""
     bad_copy_ledgers: int | None = None
     lost_entries: int | None = None
     """Entries of which all bookies of the write set answered, and none has a good copy."""
@@ -320,6 +349,7 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     unknown_ends: int | None = None
     """Ledgers that are not closed and whose last add confirmed is unknown: their last segment was left out."""
     bytes_read: int | None = None
+    """Of all entries that were read."""
     unnamed_copies: int | None = None
     """Copies that bookies list and the metadata does not name; None in a report of an older bkctl, like the next."""
     elsewhere_ledgers: int | None = None
@@ -327,7 +357,7 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     after_end_ledgers: int | None = None
     """Closed ledgers of which a bookie lists entries after the last one."""
     requests: int | None = None
-    """To bookies: lists, and reads of one or some entries."""
+    """To bookies: lists, and reads of one or up to 64 entries."""
     bad_copies_file: str | None = None
     """The path that the file of bad copies had when it was written; None: there is none."""
 
@@ -353,7 +383,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     racks: tuple[RackReplication, ...]
     """Empty if no rack is known."""
     groups: tuple[GroupReplication, ...] = ()
-    """Pulsar's isolation groups, by name."""
+    """By name; empty if none is known."""
     owners: tuple[OwnerReplication, ...]
     open_ages: tuple[OpenLedgerAges, ...]
     losses: tuple[LossEffect, ...]

@@ -51,55 +51,63 @@ _SEVERITY = {state: position for position, state in enumerate(ReplicationState)}
 class WriteSetRow(msgspec.Struct, frozen=True, gc=False):
     """One write set of one segment according to the metadata. ``replication_of`` adds which bookies are live.
 
-    Every ledger has at least one row. A closed ledger without entries, and one whose metadata cannot be read
-    (``problem``), have exactly one, with an empty ``write_set``.
-
-    ``segment_last_entry_id`` and ``entry_count`` are None in the open segment of a ledger that is not closed: any of
-    its write sets may store entries. ``payload_bytes`` is the entries' share of the ledger's payload, for one copy;
-    None while the ledger is not closed. Both are None if the values in the metadata are impossible.
-
-    The last columns are the same in all rows of a ledger. ``created_ms``: since 1970, None if neither the metadata nor
-    its node has a time. ``owner``: in words, None if the custom metadata names none. ``digest``: such as ``crc32c``.
-    ``length``: payload bytes of the whole ledger, one copy; None while it is not closed, or if it is impossible.
-    ``isolation``: Pulsar's isolation groups that it demands; None if it demands none.
+    Every ledger has at least one row. A closed ledger without entries, and one whose metadata cannot be read, have
+    exactly one, with an empty ``write_set``. The columns from ``created_ms`` on are the same in all rows of a ledger.
     """
 
     ledger_id: int
     ledger_state: str | None = None
+    """None if unreadable, like the sizes."""
     ensemble_size: int | None = None
+    """E."""
     write_quorum_size: int | None = None
+    """Qw."""
     ack_quorum_size: int | None = None
+    """Qa."""
     segment_first_entry_id: int | None = None
+    """None without a write set."""
     segment_last_entry_id: int | None = None
+    """None also in the last segment of an open ledger."""
     write_set: tuple[str, ...] = ()
+    """Its bookies; empty if there is none."""
     entry_count: int | None = None
+    """None in the last segment of an open ledger, or if the metadata is impossible."""
     payload_bytes: int | None = None
+    """Its share of the ledger's bytes; None if it is open, or the length is impossible."""
     problem: str | None = None
+    """Why the metadata cannot be read, or None."""
     created_ms: int | None = None
+    """None if neither the metadata nor its node has a time."""
     owner: str | None = None
+    """In words; None if the custom metadata names none."""
     digest: str | None = None
+    """``crc32c``, ``crc32``, ``hmac`` or ``dummy``; None if unknown."""
     length: int | None = None
+    """Bytes of the whole ledger; None if it is open, or it is impossible."""
     isolation: IsolationDemand | None = None
 
     @property
     def isolation_groups(self) -> tuple[str, ...] | None:
-        """The primary groups, sorted; empty: it demands bookies in no group; None: it demands nothing."""
+        """Primary groups that the ledger demands; empty: bookies in no group; None: it demands none."""
         return None if self.isolation is None else tuple(sorted(self.isolation.primary))
 
     @property
     def secondary_groups(self) -> tuple[str, ...] | None:
-        """The secondary groups, in the same form."""
+        """In the same form."""
         return None if self.isolation is None else tuple(sorted(self.isolation.secondary))
 
 
 class ReplicationRow(msgspec.Struct, frozen=True, gc=False):
-    """A write set and its live copies. ``expected_copies`` is Qw; both counts are 0 if there is no write set."""
+    """A write set and its live copies."""
 
     write_set: WriteSetRow
     expected_copies: int
+    """Qw; 0 without a write set."""
     live_copies: int
     missing_bookies: tuple[str, ...]
+    """Those that are not registered."""
     replication: ReplicationState
+    """State of the write set."""
 
 
 class LedgerVerdict(msgspec.Struct, frozen=True, gc=False):
