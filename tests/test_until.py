@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -40,3 +41,17 @@ async def test_the_end_of_the_process_ends_it() -> None:
             await until(lambda: False, "it serves", process=process)
         states = iter([False, True])
         wait_until(lambda: next(states), process=process)  # it did it last
+
+
+def test_long_looks_leave_most_of_the_time_to_what_is_waited_for() -> None:
+    looks = 0
+
+    def look() -> bool:
+        nonlocal looks
+        looks += 1
+        time.sleep(0.03)
+        return False
+
+    with pytest.raises(AssertionError):
+        wait_until(look, deadline_s=0.5)
+    assert looks <= 6, "each look and its pause take at least 0.12 s"
