@@ -98,7 +98,9 @@ def test_what_needs_them_says_so_and_leaves_nothing(
 
 def test_an_audit_writes_a_page_and_json_and_says_what_is_missing(bare: Run, cluster: Cluster, tmp_path: Path) -> None:
     out = tmp_path / "report"
-    done = bare("audit", "--out", str(out), "-o", "json", BKCTL_METADATA_URI=cluster.metadata_uri)
+    done = bare(
+        "audit", "--out", str(out), "-o", "json", "--fail-on", "critical", BKCTL_METADATA_URI=cluster.metadata_uri
+    )
     assert done.exit_code == 0, done.stderr
     assert "only HTML and JSON were written, because Parquet needs PyArrow: pip install 'bkctl[spark]'" in done.stderr
     assert sorted(each.name for each in out.iterdir()) == ["report.html", "report.json"]
