@@ -46,6 +46,7 @@ from bkctl.runtime.metadata.store import (
 from bkctl.runtime.metadata.zookeeper.access import RedactingFilter, session_credentials, tls_contexts
 from bkctl.runtime.metadata.zookeeper.connect_failures import ConnectFailures, WaitReports
 from bkctl.runtime.metadata.zookeeper.errors import translate
+from bkctl.runtime.metadata.zookeeper.multi_read import MultiReader
 from bkctl.runtime.metadata.zookeeper.threads import LoopHandler, server_addresses
 from bkctl.runtime.metadata.zookeeper.transactions import begin_transaction, node_stat, stats_of
 from bkctl.runtime.metadata.zookeeper.watches import StandingWatch, Watcher, one_shot
@@ -104,6 +105,8 @@ class ZooKeeperStore:
             logger=_kazoo_logger,
             **session_credentials(config, environment, self._failures.note_login),
         )
+        read = functools.partial(self._request, outcomes=self.measures.gets, is_read=True)
+        self.get_all = MultiReader(self._client, self, read).get_all
 
     @classmethod
     async def connect(

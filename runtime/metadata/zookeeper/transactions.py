@@ -17,9 +17,13 @@ def node_stat(stat: Any) -> NodeStat:
         mtime_ms=stat.mtime,
         ephemeral_owner=stat.ephemeralOwner,
         children_count=stat.numChildren,
-        # ZooKeeper reports, in 32 bits, twice the creations minus the number of children.
-        children_created_count=(stat.cversion + stat.numChildren & 0xFFFFFFFF) >> 1,
+        children_created_count=children_created(stat.cversion, stat.numChildren),
     )
+
+
+def children_created(cversion: int, children_count: int) -> int:
+    """Children ever created: a server reports, in 32 bits, twice this number minus the number of children."""
+    return (cversion + children_count & 0xFFFFFFFF) >> 1
 
 
 def begin_transaction(client: Any, writes: Sequence[NodeWrite], acl: Sequence[Any]) -> Any:
