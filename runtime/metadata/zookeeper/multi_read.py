@@ -7,23 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import struct
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Final
 
 from bkctl.runtime.errors import MetadataError
-from bkctl.runtime.metadata.store import Node, NodeReader, NodeStat, check_path, get_each
+from bkctl.runtime.metadata.store import Node, NodeReader, check_path, get_each
 from bkctl.runtime.metadata.zookeeper.errors import error_of, is_unknown_request, translate
-from bkctl.runtime.metadata.zookeeper.transactions import children_created
+from bkctl.runtime.metadata.zookeeper.transactions import END, ERROR, INT, PART, STAT, begin_request, stat_at
+from bkctl.storage.measures import Outcomes
 
 _GET_DATA: Final = 4
-_ERROR: Final = -1
-_INT: Final = struct.Struct(">i")
-_PART: Final = struct.Struct(">i?i")
-"""Before each read, and before each result: its kind, whether it is the end, an error."""
-_STAT: Final = struct.Struct(">qqqqiiiqiiq")
-_READ: Final = _PART.pack(_GET_DATA, False, -1)
-_END: Final = _PART.pack(_ERROR, True, -1)
+_START: Final = PART.pack(_GET_DATA, False, -1)
 _NO_WATCH: Final = b"\0"
 
 
@@ -38,42 +32,40 @@ class MultiRead:
     def serialize(self) -> bytes:
         """The request without its header."""
         names = [path.encode() for path in self.paths]
-        parts = [part for name in names for part in (_READ, _INT.pack(len(name)), name, _NO_WATCH)]
-        return b"".join((*parts, _END))
+        parts = [part for name in names for part in (_START, INT.pack(len(name)), name, _NO_WATCH)]
+        return b"".join((*parts, END))
 
     @staticmethod
     def deserialize(answer: bytes, offset: int) -> list[Node | Exception]:
         """A node or kazoo's error for each path."""
         found: list[Node | Exception] = []
         while True:
-            kind, is_end, _ = _PART.unpack_from(answer, offset)
-            offset += _PART.size
+            kind, is_end, _ = PART.unpack_from(answer, offset)
+            offset += PART.size
             if is_end:
                 return found
-            (number,) = _INT.unpack_from(answer, offset)
-            offset += _INT.size
-            if kind == _ERROR:
+            (number,) = INT.unpack_from(answer, offset)
+            offset += INT.size
+            if kind == ERROR:
                 found.append(error_of(number))
                 continue
             data = answer[offset : offset + max(0, number)]  # -1: no data
             offset += len(data)
-            found.append(Node(data, _node_stat(_STAT.unpack_from(answer, offset))))
-            offset += _STAT.size
-
-
-def _node_stat(fields: tuple[int, ...]) -> NodeStat:
-    _, _, ctime_ms, mtime_ms, version, cversion, _, owner, _, children_count, _ = fields
-    return NodeStat(version, ctime_ms, mtime_ms, owner, children_count, children_created(cversion, children_count))
+            found.append(Node(data, stat_at(answer, offset)))
+            offset += STAT.size
 
 
 class MultiReader:
     """Reads nodes together as long as the server can do that."""
 
-    def __init__(self, client: Any, store: NodeReader, request: Callable[..., Awaitable[Any]]) -> None:
-        """``request`` runs one kazoo call, for the node that an error names."""
+    def __init__(
+        self, client: Any, store: NodeReader, request: Callable[..., Awaitable[Any]], outcomes: Outcomes
+    ) -> None:
+        """``request`` runs one kazoo call, for the node that an error names, and counts it in ``outcomes``."""
         self._client = client
         self._store = store
         self._request = request
+        self._outcomes = outcomes
         self._is_possible = True
 
     async def get_all(self, paths: Sequence[str]) -> list[Node | MetadataError]:
@@ -81,8 +73,9 @@ class MultiReader:
         for path in paths:
             check_path(path)
         if self._is_possible:
+            submit = functools.partial(begin_request, self._client, MultiRead(paths))
             try:
-                found = await self._request(paths[0], submit=functools.partial(self._begin, paths))
+                found = await self._request(paths[0], self._outcomes, submit, is_read=True)
             except MetadataError as error:
                 if not is_unknown_request(error.__cause__):
                     raise
@@ -93,9 +86,3 @@ class MultiReader:
                     for path, each in zip(paths, found, strict=True)
                 ]
         return await get_each(self._store, paths)
-
-    def _begin(self, paths: Sequence[str]) -> Any:
-        """Send the request; returns kazoo's asynchronous result."""
-        result = self._client.handler.async_result()
-        self._client._call(MultiRead(paths), result)  # noqa: SLF001  kazoo has no public call for other requests
-        return result
