@@ -30,7 +30,7 @@ class _Read:
     def __init__(self, path: str, answer: asyncio.Future[Node]) -> None:
         self.path = path
         self.answer = answer
-        self.group: _Group | None = None
+        self.group: _ReadGroup | None = None
         """The request that it is in."""
 
     def settle(self, found: Node | Exception) -> None:
@@ -42,7 +42,7 @@ class _Read:
             self.answer.set_exception(found)
 
 
-class _Group:
+class _ReadGroup:
     """One request."""
 
     __slots__ = ("_callers", "reads", "task")
@@ -75,7 +75,7 @@ class ReadGroups:
         """The places of this turn of the loop, which are asked for together."""
         self._waiting: dict[_Read, None] = {}
         """In the order of their places."""
-        self._under_way: dict[_Group, None] = {}
+        self._under_way: dict[_ReadGroup, None] = {}
         self._node_bytes = _NODE_BYTES_ASSUMED
         """How large the next nodes may be."""
         store.on_session_lost(self._note_session_lost)
@@ -106,7 +106,7 @@ class ReadGroups:
         if read not in self._waiting:
             return 0.0
         count_max = min((cost_max - 1.0) / COST_OF_COMPANY + 1, READS_MAX, BYTES_MAX / self._node_bytes)
-        group = _Group(list(itertools.islice(self._waiting, max(1, int(count_max)))))
+        group = _ReadGroup(list(itertools.islice(self._waiting, max(1, int(count_max)))))
         for each in group.reads:
             del self._waiting[each]
         self._under_way[group] = None
@@ -132,7 +132,7 @@ class ReadGroups:
         sizes = [len(each.data) for each in found if isinstance(each, Node)]
         self._node_bytes = max(1, self._node_bytes // 2, sum(sizes) // max(1, len(sizes)))
 
-    def _note_sent(self, group: _Group, task: asyncio.Task[None]) -> None:
+    def _note_sent(self, group: _ReadGroup, task: asyncio.Task[None]) -> None:
         del self._under_way[group]
         if task.cancelled():  # the loop is ending, or no caller is left
             for read in group.reads:
