@@ -83,6 +83,8 @@ class RateLimit:
 
         A caller that is cancelled while it waits takes nothing.
         """
+        if self._per_s is None:
+            return
         async with self._turn:
             while wait_s := self.wait_s():
                 await self._wait(wait_s)

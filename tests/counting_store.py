@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+from bkctl.runtime.errors import MetadataError
 from bkctl.runtime.metadata.measures import MetadataMeasures
 from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore, Node, NodeStat, NodeWrite, Watch
 
@@ -59,6 +60,9 @@ class CountingStore:
 
     async def get(self, path: str) -> Node:
         return await self._ask("get", self._store.get(path))
+
+    async def get_all(self, paths: Sequence[str]) -> list[Node | MetadataError]:
+        return await self._ask("get_all", self._store.get_all(paths))
 
     async def exists(self, path: str, on_change: Callable[[], None] | None = None) -> NodeStat | None:
         return await self._ask("exists", self._store.exists(path, on_change))

@@ -245,7 +245,7 @@ def _summary(
         f"at {target.root}: {counted(expected.ledgers_created, 'ledger')} will be created, "
         f"{expected.ledgers_advanced} advanced, {counted(expected.conflicts_count, 'node differs', 'nodes differ')} "
         "and will not be changed",
-        *time_on_store(context, archive.nodes),
+        *time_on_store(context, writes=archive.nodes),
         f"ledgers created after {archive.header.created} that are not in the cluster now stay missing; bookies of "
         "bkctl keep their entries: they delete no ledgers until bkctl bookie gc confirm is run for each of them",
         "Java bookies delete these entries at their next garbage collection: do not start them while that matters",

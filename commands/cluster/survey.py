@@ -14,6 +14,7 @@ from bkctl.commands.safety.plan import Plan, time_at_limit
 from bkctl.commands.safety.state_directory import state_directory
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConflictError, MetadataFormatError, RefusedError
+from bkctl.runtime.metadata import read_groups, write_groups
 from bkctl.runtime.metadata.backup import cluster_format
 from bkctl.runtime.metadata.backup.archive import FORMAT_WITH_LOGS, ArchiveEnd, ArchiveHeader, ArchiveReader
 from bkctl.runtime.metadata.backup.backup import (
@@ -169,10 +170,11 @@ def _name_of(root: str) -> str:
     return urllib.parse.quote(root.removeprefix("/"), safe="")
 
 
-def time_on_store(context: CommandContext, operations: int) -> tuple[str, ...]:
-    """How long so many operations take at least, for the summary of a plan."""
+def time_on_store(context: CommandContext, *, reads: int = 0, writes: int) -> tuple[str, ...]:
+    """How long so many operations take at least, for the summary of a plan: if all share requests with others."""
     rate = context.settings.zookeeper.scan_operations_per_s_max
-    return time_at_limit(operations / rate, f"{rate:,.0f} ZooKeeper operations/s (--zk-rate)") if rate else ()
+    cost = reads * read_groups.COST_OF_COMPANY + writes * write_groups.COST_OF_COMPANY
+    return time_at_limit(cost / rate, f"{rate:,.0f} ZooKeeper operations/s (--zk-rate)") if rate else ()
 
 
 def deletion_plan(context: CommandContext, found: Examined, actions: dict[str, str], *summary: str) -> Plan:
@@ -181,7 +183,7 @@ def deletion_plan(context: CommandContext, found: Examined, actions: dict[str, s
     ``summary``: first what it does.
     """
     root, (first, *others) = found.header.root, summary
-    times = time_on_store(context, 2 * found.survey.nodes)  # each is saved, then deleted
+    times = time_on_store(context, reads=found.survey.nodes, writes=found.survey.nodes)  # each is saved, then deleted
     items = tuple(
         {
             "action": actions.get(child.name) or actions.get(child.kind.value) or "keep",

@@ -95,7 +95,13 @@ class Placement:
         """``sources`` None: placement is random."""
         self._config = config
         self._sources = sources
-        self._survey = BookieSurvey(writable=frozenset())
+        self._survey = BookieSurvey(
+            writable=frozenset(),
+            rules=rules_of(config, is_rack_aware=False),
+            are_rules_known=config.policy is PlacementPolicy.RANDOM,
+        )
+        self._last = self._survey
+        """The last one that was asked for: the same, or with fewer bookies."""
         self._read_at_ns: int | None = None
         self._rack_problems: tuple[RackProblem, ...] = ()
         self._reading = asyncio.Lock()
@@ -103,15 +109,14 @@ class Placement:
     async def survey(self, writable: Collection[str]) -> BookieSurvey:
         """What the sources know about the bookies that are writable now; ConfigurationError, MetadataError."""
         now = frozenset(writable)
-        if self._sources is None:
-            is_random = self._config.policy is PlacementPolicy.RANDOM
-            rules = rules_of(self._config, is_rack_aware=False)
-            return BookieSurvey(writable=now, rules=rules, are_rules_known=is_random)
-        async with self._reading:
-            if not now <= self._survey.writable or self._is_old(self._sources.clock):
-                self._survey = await self._read(self._sources, now)
-                self._read_at_ns = self._sources.clock.monotonic_ns()
-            return msgspec.structs.replace(self._survey, writable=now)
+        if self._sources is not None and self._is_old(self._sources.clock, now):
+            async with self._reading:
+                if self._is_old(self._sources.clock, now):
+                    self._survey = self._last = await self._read(self._sources, now)
+                    self._read_at_ns = self._sources.clock.monotonic_ns()
+        if self._last.writable != now:
+            self._last = msgspec.structs.replace(self._survey, writable=now)
+        return self._last
 
     async def broken_rules(
         self, metadata: LedgerMetadata, writable: Collection[str]
@@ -129,8 +134,11 @@ class Placement:
                 broken[segment.first_entry_id] = found
         return broken
 
-    def _is_old(self, clock: Clock) -> bool:
-        return self._read_at_ns is None or clock.monotonic_ns() - self._read_at_ns > SURVEY_AGE_S_MAX * 1e9
+    def _is_old(self, clock: Clock, writable: frozenset[str]) -> bool:
+        """Whether the survey is to be read again, for these bookies."""
+        if self._read_at_ns is None or not writable <= self._survey.writable:
+            return True
+        return clock.monotonic_ns() - self._read_at_ns > SURVEY_AGE_S_MAX * 1e9
 
     async def _read(self, sources: PlacementSources, writable: frozenset[str]) -> BookieSurvey:
         config = self._config

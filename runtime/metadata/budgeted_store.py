@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Self, TypeVar
 
-from bkctl.runtime.errors import SessionExpiredError
+from bkctl.runtime.errors import MetadataError, SessionExpiredError
 from bkctl.runtime.metadata.measures import MetadataMeasures
 from bkctl.runtime.metadata.outage import OutageWait
+from bkctl.runtime.metadata.read_groups import ReadGroups
 from bkctl.runtime.metadata.request_budget import RequestBudget
 from bkctl.runtime.metadata.store import (
     ANY_VERSION,
@@ -32,8 +33,9 @@ class BudgetedStore:
     Watches go straight to the store: they cost an operation only when something changes. ``create`` with
     ``make_parents`` counts as one operation, its parents included.
 
-    Concurrent writes are sent in common transactions, which count as what they cost the server (``WriteGroups``). So an
-    operation may be carried out before another one that began earlier, unless its caller waited for that one.
+    Concurrent writes are sent in common transactions, concurrent reads of contents in common requests, which count as
+    what they cost the server (``WriteGroups``, ``ReadGroups``). So an operation may be carried out before another one
+    that began earlier, unless its caller waited for that one.
     """
 
     def __init__(self, store: MetadataStore, budget: RequestBudget, outage: OutageWait | None = None) -> None:
@@ -42,6 +44,7 @@ class BudgetedStore:
         self._store = store
         self._outage = outage
         self._groups = WriteGroups(store, budget)
+        self._reads = ReadGroups(store, budget)
         self._budget = budget
         self._sessions_lost_count = 0
         store.on_session_lost(self._note_session_lost)
@@ -81,7 +84,13 @@ class BudgetedStore:
 
     async def get(self, path: str) -> Node:
         """Contents; NoNodeError."""
-        return await self._read(path, lambda: self._store.get(path))
+        if self._outage is None:
+            return await self._reads.get(path)
+        return await self._outage.outlast(lambda: self._reads.get(path))
+
+    async def get_all(self, paths: Sequence[str]) -> list[Node | MetadataError]:
+        """Contents of one or more nodes, or the error of each; counts as one operation."""
+        return await self._read(paths[0], lambda: self._store.get_all(paths))
 
     async def exists(self, path: str, on_change: Callable[[], None] | None = None) -> NodeStat | None:
         """Stat, or None when absent."""

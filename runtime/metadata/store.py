@@ -49,8 +49,9 @@ Nodes
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -188,6 +189,9 @@ class MetadataStore(Protocol):
     async def get(self, path: str) -> Node:
         """Contents; NoNodeError."""
 
+    async def get_all(self, paths: Sequence[str]) -> list[Node | MetadataError]:
+        """Contents of one or more nodes, or the error of each, in one request. They may be of different moments."""
+
     async def exists(self, path: str, on_change: Callable[[], None] | None = None) -> NodeStat | None:
         """Stat, or None when absent.
 
@@ -261,6 +265,16 @@ async def find_node(store: NodeReader, path: str) -> Node | None:
         return await store.get(path)
     except NoNodeError:
         return None
+
+
+async def get_each(store: NodeReader, paths: Iterable[str]) -> list[Node | MetadataError]:
+    """``MetadataStore.get_all`` with a request for each node."""
+    found: list[Node | MetadataError] = []
+    for each in await asyncio.gather(*map(store.get, paths), return_exceptions=True):
+        if not isinstance(each, Node | MetadataError):
+            raise each
+        found.append(each)
+    return found
 
 
 async def children_of(store: NodeReader, path: str) -> list[str]:

@@ -5,6 +5,7 @@ A view is a survey for the members of one ensemble.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
@@ -15,7 +16,7 @@ from bkctl.runtime.placement.rules import PlacementRules
 from bkctl.runtime.placement.view import DEFAULT_RACK, BookieSpace, ClusterView, KnownBookie, region_of
 
 
-class BookieSurvey(msgspec.Struct, frozen=True, kw_only=True):
+class BookieSurvey(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The writable bookies, and what the sources know. A rack is from the first of the ``tables`` that has one.
 
     ``hosts``: hosts of registered bookies whose ids do not contain them. ``groups``: Pulsar's isolation groups.
@@ -44,24 +45,32 @@ class BookieSurvey(msgspec.Struct, frozen=True, kw_only=True):
         names = tuple(names_of(bookie_id, self.hosts))
         return next((rack for table in self.tables if (rack := table.rack_of(names)) is not None), None)
 
+    @functools.cached_property
+    def _known(self) -> dict[str, KnownBookie]:
+        """The writable bookies. For each copy that is placed, all of them are looked at."""
+        found = {}
+        for bookie_id in self.writable:
+            space = self.space.get(bookie_id)
+            found[bookie_id] = KnownBookie(
+                rack=(self.rack_of(bookie_id) if self.tables else None) or DEFAULT_RACK,
+                total_bytes=None if space is None else space.total_bytes,
+                free_bytes=None if space is None else space.free_bytes,
+            )
+        return found
+
     def view(self, members: Collection[str] = (), bytes_assigned: Mapping[str, int] | None = None) -> ClusterView:
         """The writable bookies and the given ``members`` of an ensemble, which may be down.
 
         ``bytes_assigned``: copies on their way, which take space that the bookies still report as free.
         """
-        assigned = bytes_assigned or {}
-        bookies = {
-            bookie_id: KnownBookie(is_writable=False, rack=self.rack_of(bookie_id))
-            for bookie_id in members
-            if bookie_id not in self.writable
-        }
-        for bookie_id in self.writable:
-            space = self.space.get(bookie_id)
-            bookies[bookie_id] = KnownBookie(
-                rack=(self.rack_of(bookie_id) if self.tables else None) or DEFAULT_RACK,
-                total_bytes=None if space is None else space.total_bytes,
-                free_bytes=None if space is None else space.free_bytes - assigned.get(bookie_id, 0),
-            )
+        bookies = self._known.copy()
+        for bookie_id in members:
+            if bookie_id not in self.writable:
+                bookies[bookie_id] = KnownBookie(is_writable=False, rack=self.rack_of(bookie_id))
+        for bookie_id, size_bytes in (bytes_assigned or {}).items() if self.space else ():
+            known = self._known.get(bookie_id)
+            if known is not None and known.free_bytes is not None:
+                bookies[bookie_id] = msgspec.structs.replace(known, free_bytes=known.free_bytes - size_bytes)
         return ClusterView(bookies, self.groups)
 
 

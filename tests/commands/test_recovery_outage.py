@@ -66,8 +66,8 @@ class DegradedCluster:
         """A command whose run has repaired some ledgers, and not all."""
         variables = {"BKCTL_METADATA_URI": self.cluster.metadata_uri, "BKCTL_CONFIG": str(self.config)}
         with open(self.log, "wb") as log:
-            # The rate makes it slow: a ledger takes some ten operations.
-            arguments = (*arguments, "--yes", "--zk-rate", "8")
+            # The rate makes it slow: the change of each ledger waits for its turn.
+            arguments = (*arguments, "--yes", "--zk-rate", "4")
             process = start_bkctl(*arguments, stdout=log, stderr=log, variables=variables)
         try:
             wait_until(lambda: len(self.referencing(self.dead)) < self.planned, process=process, tell=self.said)

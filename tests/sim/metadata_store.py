@@ -224,6 +224,13 @@ class ModelConnection:
             self._back.send(message)
 
 
+def _node_or_error(server: ModelZooKeeper, path: str) -> Node | MetadataError:
+    try:
+        return server.get(path, None)
+    except MetadataError as error:
+        return error
+
+
 def _call(callback: Callable[[], None]) -> None:
     try:
         callback()
@@ -395,6 +402,15 @@ class ModelMetadataStore:
 
     async def get(self, path: str) -> Node:
         return await self._get(path, None)
+
+    async def get_all(self, paths: Sequence[str]) -> list[Node | MetadataError]:
+        for path in paths:
+            check_path(path)
+
+        def request(on: ModelConnection) -> object:
+            return [_node_or_error(on.server, path) for path in paths]
+
+        return cast("list[Node | MetadataError]", await self._request(paths[0], request, is_read=True))
 
     async def _get(self, path: str, watcher: Watcher | None) -> Node:
         return cast(

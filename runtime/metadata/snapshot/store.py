@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
-from bkctl.runtime.errors import NoNodeError, RefusedError
+from bkctl.runtime.errors import MetadataError, NoNodeError, RefusedError
 from bkctl.runtime.metadata.measures import MetadataMeasures
 from bkctl.runtime.metadata.snapshot.format import FileNode
-from bkctl.runtime.metadata.store import ANY_VERSION, Node, NodeStat, NodeWrite, Watch
+from bkctl.runtime.metadata.store import ANY_VERSION, Node, NodeStat, NodeWrite, Watch, get_each
 
 
 class FileStore:
@@ -36,6 +36,10 @@ class FileStore:
         """Contents; NoNodeError."""
         node = self._find(path)
         return Node(node.data, self._stat(node))
+
+    async def get_all(self, paths: Sequence[str]) -> list[Node | MetadataError]:
+        """Contents of nodes, or the error of each."""
+        return await get_each(self, paths)
 
     async def exists(self, path: str, on_change: Callable[[], None] | None = None) -> NodeStat | None:  # noqa: ARG002
         """Stat, or None when absent. It never changes."""

@@ -50,3 +50,14 @@ def translate(error: BaseException, path: str) -> MetadataError:
 def is_at_fault(error: Exception) -> bool:
     """Whether a result in a failed transaction caused the failure; the other operations were only rolled back."""
     return isinstance(error, tuple(_MEANINGS))
+
+
+def error_of(code: int) -> Exception:
+    """Kazoo's error for the code of a server."""
+    error: Exception = kazoo_errors.EXCEPTIONS[code]()
+    return error
+
+
+def is_unknown_request(error: BaseException | None) -> bool:
+    """Whether the server is too old for a request."""
+    return isinstance(error, kazoo_errors.UnimplementedError)

@@ -46,8 +46,9 @@ from bkctl.runtime.metadata.store import (
 from bkctl.runtime.metadata.zookeeper.access import RedactingFilter, session_credentials, tls_contexts
 from bkctl.runtime.metadata.zookeeper.connect_failures import ConnectFailures, WaitReports
 from bkctl.runtime.metadata.zookeeper.errors import translate
+from bkctl.runtime.metadata.zookeeper.multi_read import MultiReader
 from bkctl.runtime.metadata.zookeeper.threads import LoopHandler, server_addresses
-from bkctl.runtime.metadata.zookeeper.transactions import begin_transaction, node_stat, stats_of
+from bkctl.runtime.metadata.zookeeper.transactions import Transaction, begin_request, node_stat, stats_of
 from bkctl.runtime.metadata.zookeeper.watches import StandingWatch, Watcher, one_shot
 from bkctl.storage.measures import Outcomes
 
@@ -104,6 +105,7 @@ class ZooKeeperStore:
             logger=_kazoo_logger,
             **session_credentials(config, environment, self._failures.note_login),
         )
+        self.get_all = MultiReader(self._client, self, self._request, self.measures.gets).get_all
 
     @classmethod
     async def connect(
@@ -380,7 +382,7 @@ class ZooKeeperStore:
     async def write_all(self, writes: Sequence[NodeWrite]) -> list[NodeStat | None]:
         """All of these writes in one transaction, or none; the error names the node at fault."""
         check_writes(writes)
-        commit = functools.partial(begin_transaction, self._client, writes, self._acl)
+        commit = functools.partial(begin_request, self._client, Transaction(writes, self._acl))
         results = await self._request(writes[0].path, self.measures.transactions, commit, is_read=False)
         return stats_of(writes, results)
 

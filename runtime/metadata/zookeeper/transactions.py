@@ -1,12 +1,29 @@
-"""Stats and transactions for ``store``, without an import of kazoo (decision 7)."""
+"""Stats and transactions for ``store``, without an import of kazoo (decision 7).
+
+A transaction goes through kazoo as bytes: kazoo takes as long for its objects as for all the rest.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar, Final
 
 from bkctl.runtime.metadata.store import CheckNode, CreateNode, NodeStat, NodeWrite, SetNode
-from bkctl.runtime.metadata.zookeeper.errors import is_at_fault, translate
+from bkctl.runtime.metadata.zookeeper.errors import error_of, is_at_fault, translate
+
+INT: Final = struct.Struct(">i")
+PART: Final = struct.Struct(">i?i")
+"""Before each operation of a request, and before each result: its kind, whether it is the end, an error."""
+ERROR: Final = -1
+END: Final = PART.pack(ERROR, True, -1)
+STAT: Final = struct.Struct(">qqqqiiiqiiq")
+
+_CREATE: Final = 1
+_DELETE: Final = 2
+_SET: Final = 5
+_CHECK: Final = 13
 
 
 def node_stat(stat: Any) -> NodeStat:
@@ -17,33 +34,90 @@ def node_stat(stat: Any) -> NodeStat:
         mtime_ms=stat.mtime,
         ephemeral_owner=stat.ephemeralOwner,
         children_count=stat.numChildren,
-        # ZooKeeper reports, in 32 bits, twice the creations minus the number of children.
-        children_created_count=(stat.cversion + stat.numChildren & 0xFFFFFFFF) >> 1,
+        children_created_count=_children_created(stat.cversion, stat.numChildren),
     )
 
 
-def begin_transaction(client: Any, writes: Sequence[NodeWrite], acl: Sequence[Any]) -> Any:
-    """Send all writes in one transaction; returns kazoo's asynchronous result."""
-    transaction = client.transaction()
-    for write in writes:
-        if isinstance(write, CreateNode):
-            transaction.create(write.path, write.data, acl, write.is_ephemeral)
-        elif isinstance(write, SetNode):
-            transaction.set_data(write.path, write.data, write.expected_version)
-        elif isinstance(write, CheckNode):
-            transaction.check(write.path, write.expected_version)
-        else:
-            transaction.delete(write.path, write.expected_version)
-    return transaction.commit_async()
+def stat_at(answer: bytes, offset: int) -> NodeStat:
+    """The stat in an answer."""
+    _, _, ctime_ms, mtime_ms, version, cversion, _, owner, _, children, _ = STAT.unpack_from(answer, offset)
+    return NodeStat(version, ctime_ms, mtime_ms, owner, children, _children_created(cversion, children))
 
 
-def stats_of(writes: Sequence[NodeWrite], results: Sequence[Any]) -> list[NodeStat | None]:
-    """A stat for each SetNode of a transaction; if it failed, raises the error of the write at fault."""
+def _children_created(cversion: int, children_count: int) -> int:
+    """Children ever created: a server reports, in 32 bits, twice this number minus the number of children."""
+    return (cversion + children_count & 0xFFFFFFFF) >> 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Transaction:
+    """A request for several writes, in the form that kazoo's connection takes."""
+
+    writes: Sequence[NodeWrite]
+    acl: Sequence[Any]
+
+    type: ClassVar[int] = 14
+
+    def serialize(self) -> bytes:
+        """The request without its header."""
+        acl = INT.pack(len(self.acl)) + b"".join(
+            INT.pack(each.perms) + _text(each.id.scheme) + _text(each.id.id) for each in self.acl
+        )
+        parts: list[bytes] = []
+        for write in self.writes:
+            if isinstance(write, CreateNode):
+                flags = INT.pack(write.is_ephemeral)
+                parts += (_start(_CREATE, write), INT.pack(len(write.data)), write.data, acl, flags)
+            elif isinstance(write, SetNode):
+                version = INT.pack(write.expected_version)
+                parts += (_start(_SET, write), INT.pack(len(write.data)), write.data, version)
+            else:
+                kind = _CHECK if isinstance(write, CheckNode) else _DELETE
+                parts += (_start(kind, write), INT.pack(write.expected_version))
+        return b"".join((*parts, END))
+
+    @staticmethod
+    def deserialize(answer: bytes, offset: int) -> list[NodeStat | Exception | None]:
+        """A stat for each new content, None for other writes; all errors if it failed."""
+        results: list[NodeStat | Exception | None] = []
+        while True:
+            kind, is_end, _ = PART.unpack_from(answer, offset)
+            offset += PART.size
+            if is_end:
+                return results
+            if kind == ERROR:
+                results.append(error_of(*INT.unpack_from(answer, offset)))
+                offset += INT.size
+            elif kind == _SET:
+                results.append(stat_at(answer, offset))
+                offset += STAT.size
+            else:
+                results.append(None)
+            if kind == _CREATE:  # the path follows
+                offset += INT.size + INT.unpack_from(answer, offset)[0]
+
+
+def _start(kind: int, write: NodeWrite) -> bytes:
+    return PART.pack(kind, False, -1) + _text(write.path)
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return INT.pack(len(encoded)) + encoded
+
+
+def begin_request(client: Any, request: Any) -> Any:
+    """Send a request that kazoo does not know; returns its asynchronous result."""
+    result = client.handler.async_result()
+    client._call(request, result)  # noqa: SLF001  there is no public call for it
+    return result
+
+
+def stats_of(writes: Sequence[NodeWrite], results: Sequence[NodeStat | Exception | None]) -> list[NodeStat | None]:
+    """The results of a transaction; if it failed, raises the error of the write at fault."""
     failures = [(write, result) for write, result in zip(writes, results, strict=True) if isinstance(result, Exception)]
     # The operations other than the one at fault have RolledBackError or RuntimeInconsistency.
     failures.sort(key=lambda failure: not is_at_fault(failure[1]))
     for write, result in failures:
         raise translate(result, write.path)
-    return [
-        node_stat(result) if isinstance(write, SetNode) else None for write, result in zip(writes, results, strict=True)
-    ]
+    return [result for result in results if not isinstance(result, Exception)]

@@ -62,6 +62,8 @@ class SharedPacer:
                 rate.correct(taken, real_bytes.get(bookie_id, 0))
 
     def _rates(self, source: str, target: str) -> list[CopyRate]:
+        if self.total.per_s is self._bytes_per_s_per_bookie is None:
+            return []
         return [self.total, *(self._rate_of(bookie_id) for bookie_id in dict.fromkeys((source, target)))]
 
     def _rate_of(self, bookie_id: str) -> CopyRate:

@@ -25,7 +25,7 @@ from bkctl.runtime.replication.copy.stripe_task import BATCHES_IN_FLIGHT, CopyTo
 from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.copy.writer import worst_of
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
-from bkctl.runtime.replication.judge.fragments import EntryRange, batches, first_stored, last_stored, stripe
+from bkctl.runtime.replication.judge.fragments import EntryRange, batches, stripe
 
 _SAMPLED_SHARE = 0.01
 
@@ -71,23 +71,20 @@ class _StripeCopy:
         self._is_target_read_first = False
         self._unverified: deque[_BatchProgress] = deque()
         """Batches up to the last one that was started, from the first one that is not verified."""
-        metadata, entries = task.metadata, task.fragment.entries
-        sizes = (metadata.ensemble_size, metadata.write_quorum_size)
-        self._ends = {first_stored(entries, task.index, *sizes), last_stored(entries, task.index, *sizes)}
 
     async def run(self) -> StripeOutcome:
         """Copy all batches."""
-        task, reader = self._task, self._reader
+        task, reader, entries = self._task, self._reader, self._task.entries
         try:
-            self._is_target_read_first = task.entries > 0 and await self._may_have_corrupt_copies()
-            if task.entries <= self._batch_size():
+            self._is_target_read_first = entries > 0 and await self._may_have_corrupt_copies()
+            if entries <= self._batch_size():
                 await self._copy_batch(list(self._entry_ids(task.fragment.entries)))
             else:
                 await for_each_bounded(self._batches(), self._copy_batch, BATCHES_IN_FLIGHT)
         except GivenUpError:
             pass
         return StripeOutcome(
-            entries=task.entries,
+            entries=entries,
             bytes_copied=self._bytes_copied,
             target_failure=self._target_failure,
             lost=reader.lost.ranges(),
@@ -190,7 +187,8 @@ class _StripeCopy:
         if mode is VerifyMode.NONE:
             return ()
         chosen = self._ports.clock.random.sample(entry_ids, math.ceil(len(entry_ids) * _SAMPLED_SHARE))
-        return sorted({*chosen, *self._ends.intersection(entry_ids)})
+        ends = {self._task.first_entry_id, self._task.last_entry_id}
+        return sorted({*chosen, *ends.intersection(entry_ids)})
 
     async def _bad_on_target(self, entry_ids: Sequence[int]) -> list[int]:
         """Entries that the target does not have, or may not have. Gives it up if it has a record that stays bad."""

@@ -15,7 +15,7 @@ from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.rate import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader
 from bkctl.runtime.replication.copy.writer import EntryWriter
-from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, last_stored, stripe_count
+from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, first_stored, last_stored, stripe_count
 from bkctl.runtime.replication.judge.ledger_result import LedgerFailure, SourceDefect
 
 BATCHES_IN_FLIGHT = 8
@@ -49,6 +49,12 @@ class StripeTask(msgspec.Struct, frozen=True):
         """Number of entries in the stripe."""
         metadata = self.metadata
         return stripe_count(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
+
+    @property
+    def first_entry_id(self) -> int:
+        """First entry of the stripe, or -1."""
+        metadata = self.metadata
+        return first_stored(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
 
     @property
     def last_entry_id(self) -> int:

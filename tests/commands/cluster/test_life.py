@@ -26,8 +26,8 @@ from tests.until import wait_until
 pytestmark = pytest.mark.cluster
 
 LEDGERS = 150
-SLOWLY = "scan_operations_per_s_max = 100.0"
-"""So that there is a middle to kill it in: the reading before takes three seconds, and so does the change."""
+SLOWLY = "scan_operations_per_s_max = 25.0"
+"""So that there is a middle to kill it in: the reading before takes two seconds, and the change four."""
 
 
 def ledger_paths(tree: dict[str, PlantedNode]) -> set[str]:
@@ -198,7 +198,7 @@ def test_a_restore_that_is_stopped_says_how_to_continue(operator: Operator, inst
 @pytest.mark.parametrize("second", ["format", pytest.param("nuke", marks=pytest.mark.battery)])
 def test_two_at_once(operator: Operator, instance_id: str, second: str) -> None:
     operator.configure(
-        "scan_operations_per_s_max = 38.0"
+        "scan_operations_per_s_max = 20.0"
     )  # it lasts until the second has been heard, also on a busy machine
     first = operator.begin("cluster", "nuke", "--confirm", instance_id)
     wait_until(lambda: "available" not in operator.children(""))

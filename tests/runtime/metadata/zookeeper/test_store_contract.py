@@ -78,6 +78,22 @@ async def until_exists(store: MetadataStore, path: str, *, wanted: bool = True) 
 
 
 @contract
+async def test_several_nodes_are_read_with_one_request(linked: Linked) -> None:
+    store = await linked.connect()
+    await store.create("/a", b"one")
+    await store.create("/b", bytes(100_000))
+    await store.set("/a", b"two", 0)
+    found = await store.get_all(["/a", "/none", "/b", "/", "/a"])
+    alone = [await store.get(path) for path in ("/a", "/b", "/", "/a")]
+    assert [found[0], *found[2:]] == alone
+    assert isinstance(found[1], NoNodeError)
+    assert found[1].path == "/none"
+    assert await store.get_all(["/a"]) == [alone[0]]
+    with pytest.raises(MetadataError, match="not the path"):
+        await store.get_all(["/a", "b"])
+
+
+@contract
 async def test_versions_begin_at_0_and_count_the_sets(linked: Linked) -> None:
     store = await linked.connect()
     path = f"{linked.root}/a/b"
