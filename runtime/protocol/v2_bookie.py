@@ -269,8 +269,7 @@ def _encode_read(call: ReadCall | BatchReadRequest, answer: BookieAnswer) -> byt
         opcode, entry_id = _BATCH_READ, call.first_entry_id
         parts.append(_REQUEST_ID.pack(call.request_id))
         if isinstance(answer, EntriesAnswer):
-            for body in answer.bodies:
-                parts += (LENGTH.pack(len(body)), body)
+            parts += chain.from_iterable(zip(map(LENGTH.pack, map(len, answer.bodies)), answer.bodies, strict=True))
     else:
         opcode, entry_id = _READ, call.entry_id  # the requested id, even if it is -1
         if status is Status.OK and isinstance(answer, ReadAnswer) and answer.body is not None:

@@ -158,7 +158,10 @@ async def test_one_read_finds_out_that_a_bookie_is_slow_and_the_others_follow(fa
     await asyncio.gather(*(writer.append_nowait(payload(i)) for i in range(20)))
     await writer.close()
     clock = SteppedClock()
-    client = await fakes.client(ClientConfig(speculative_read_timeout_s=2.0, read_timeout_s=3600), clock)
+    config = ClientConfig(
+        speculative_read_timeout_s=2.0, read_timeout_s=3600, read_bytes_in_flight_max=8 * len(payload(0))
+    )
+    client = await fakes.client(config, clock)
     reader = await client.open(writer.ledger_id, password=PASSWORD)
     await reader.read(0, 0)
     (first,) = (bookie for bookie in bookies if bookie.count("read"))
