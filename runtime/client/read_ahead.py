@@ -76,7 +76,8 @@ class ReadAhead(Generic[T]):
     def _fill(self, last: int) -> None:
         while self._next_id <= last:
             in_flight_max = self._in_flight_max()
-            count = min(self._count_max(in_flight_max), last + 1 - self._next_id)
+            count_max = self._count_max(in_flight_max)
+            count = min(count_max - self._next_id % count_max, last + 1 - self._next_id)
             if self._reads and self._in_flight + count > in_flight_max:
                 return
             self._start(range(self._next_id, self._next_id + count), self._reads.append)
@@ -91,8 +92,10 @@ class ReadAhead(Generic[T]):
         return max(1, min(by_count, self._config.read_bytes_in_flight_max // self._largest_bytes))
 
     def _run_entries(self) -> int:
-        """Entries that should share a request."""
-        return min(_RUN_ENTRIES_MAX, RUN_BYTES // max(1, self._largest_bytes))
+        """Entries that should share a request: a power of two, so that readers of a ledger send the same requests,
+        which bookies answer from a cache."""
+        fitting = min(_RUN_ENTRIES_MAX, RUN_BYTES // max(1, self._largest_bytes))
+        return 1 << fitting.bit_length() >> 1
 
     def _count_max(self, in_flight_max: int) -> int:
         """Entries of the next request."""

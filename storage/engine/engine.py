@@ -51,7 +51,7 @@ class LedgerDirectoryEngine:
         self._active = Memtable(self._half_bytes)
         self._job: DirectoryCheckpoint | None = None
         self._is_job_running = self._was_full = False
-        self._read_cache = ReadCache(config.read_cache_bytes_max)
+        self.read_cache = ReadCache(config.read_cache_bytes_max)
         self._read_generation = 0
         self.write_cache_generation = 0
         """If this is unchanged since it was read, only ``delete_ledger`` has removed entries from the write caches, and
@@ -194,7 +194,7 @@ class LedgerDirectoryEngine:
         self._active.delete_ledger(ledger_id)
         if self._job is not None and not self._is_job_running:
             self._job.memtable.delete_ledger(ledger_id)
-        self._read_cache.drop_ledger(ledger_id)
+        self.read_cache.drop_ledger(ledger_id)
         self._ledgers.on_dropped(ledger_id)
         self._read_generation += 1
         self.delete_count += 1
@@ -238,8 +238,8 @@ class LedgerDirectoryEngine:
         if len(body) > self.body_bytes_max or not self._active.put(ledger_id, entry_id, body):
             self._refuse(ledger_id, entry_id, body)
         self._raise_last_add_confirmed(ledger_id, last_add_confirmed)
-        if self._read_cache.used_bytes:
-            self._read_cache.drop(ledger_id, entry_id)  # An older copy must not outlive this one (H18).
+        if self.read_cache.used_bytes:
+            self.read_cache.drop(ledger_id, (entry_id,))  # An older copy must not outlive this one (H18).
 
     def add_many(
         self, ledger_id: LedgerId, entry_ids: Sequence[EntryId], bodies: Sequence[bytes], last_add_confirmed: EntryId
@@ -248,9 +248,8 @@ class LedgerDirectoryEngine:
         if max(map(len, bodies)) > self.body_bytes_max or not self._active.put_many(ledger_id, entry_ids, bodies):
             return False
         self._raise_last_add_confirmed(ledger_id, last_add_confirmed)
-        if self._read_cache.used_bytes:
-            for entry_id in entry_ids:
-                self._read_cache.drop(ledger_id, entry_id)  # An older copy must not outlive this one (H18).
+        if self.read_cache.used_bytes:
+            self.read_cache.drop(ledger_id, entry_ids)  # An older copy must not outlive this one (H18).
         return True
 
     def _raise_last_add_confirmed(self, ledger_id: LedgerId, last_add_confirmed: EntryId) -> None:
@@ -266,7 +265,7 @@ class LedgerDirectoryEngine:
         """Like ``find_cached`` for each, at a fraction of the cost."""
         found = find_newest((self._active, self._frozen(ledger_id)), ledger_id, entry_ids)
         if missing_count := found.count(None):
-            self._read_cache.fill_in(ledger_id, entry_ids, found)
+            self.read_cache.fill_in(ledger_id, entry_ids, found)
             self.measures.read_cache_hits += missing_count - found.count(None)
         self.measures.write_cache_hits += len(found) - missing_count
         return found
@@ -295,7 +294,7 @@ class LedgerDirectoryEngine:
 
         Other reads, like single lookups, must not pay for entries that are never requested.
         """
-        return entry_id == 0 or (ledger_id, entry_id - 1) in self._read_cache
+        return entry_id == 0 or (ledger_id, entry_id - 1) in self.read_cache
 
     def remember_read(self, ledger_id: LedgerId, first: EntryId, bodies: Sequence[bytes], read_generation: int) -> None:
         """Cache the bodies of consecutive entries that were read, unless a newer one may be stored now (H18).
@@ -307,7 +306,7 @@ class LedgerDirectoryEngine:
             entry_ids = range(first, first + len(bodies))
             newer = find_newest((self._active, self._frozen(ledger_id)), ledger_id, entry_ids)
             kept = {each: body for each, body, other in zip(entry_ids, bodies, newer, strict=True) if other is None}
-            self._read_cache.put_many(ledger_id, list(kept), list(kept.values()))
+            self.read_cache.put_many(ledger_id, list(kept), list(kept.values()))
 
     # Loop side: checkpoints
 
@@ -329,12 +328,12 @@ class LedgerDirectoryEngine:
     @property
     def read_cache_count(self) -> int:
         """Entries in the read cache."""
-        return len(self._read_cache)
+        return len(self.read_cache)
 
     @property
     def read_cache_bytes(self) -> int:
         """Bytes in the read cache, overhead included."""
-        return self._read_cache.used_bytes
+        return self.read_cache.used_bytes
 
     @property
     def checkpoint_bytes(self) -> int:

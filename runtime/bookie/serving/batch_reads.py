@@ -8,7 +8,9 @@ from typing import cast
 
 from bkctl.runtime.ports import Workers
 from bkctl.runtime.protocol.messages import BatchReadRequest
+from bkctl.runtime.protocol.v2_bookie import encode_entries
 from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.read_cache import BatchKey, KeptBatch
 from bkctl.storage.errors import StorageError
 
 _ANSWER_BYTES = 36
@@ -44,6 +46,12 @@ class Batch:
         self.take(cast("list[bytes]", bodies))
         return bool(bodies)
 
+    def is_newest(self, engine: LedgerDirectoryEngine) -> bool:
+        """Whether no entry of it was added again, as far as memory shows."""
+        first = self._call.first_entry_id
+        newest = engine.find_many_cached(self._call.ledger_id, range(first, first + len(self.bodies)))
+        return all(body is None or body is known for body, known in zip(newest, self.bodies, strict=True))
+
     def take(self, bodies: list[bytes]) -> None:
         """Add the next ones; the first for which there is no room is the end."""
         sizes = itertools.accumulate(_LENGTH_BYTES + len(body) for body in bodies)
@@ -54,22 +62,28 @@ class Batch:
             self._count = len(self.bodies)
 
 
-def cached_batch(engine: LedgerDirectoryEngine, call: BatchReadRequest) -> list[bytes] | None:
-    """The bodies of a batch of few entries that are all in memory, otherwise None."""
-    body = None if call.first_entry_id < 0 else engine.find_cached(call.ledger_id, call.first_entry_id)
+def find_batch(engine: LedgerDirectoryEngine, call: BatchReadRequest) -> bytes | None:
+    """The encoded entries of a batch that is in memory; None for any other, and for one that needs many steps."""
+    if call.first_entry_id < 0:
+        return None
+    if (kept := engine.read_cache.find_batch(_key_of(call))) is not None:
+        engine.measures.read_cache_hits += kept.entry_count
+        return kept.block
+    body = engine.find_cached(call.ledger_id, call.first_entry_id)
     if body is None:
         return None
     batch = Batch(call, body)
     if batch.left:
         batch.take_cached(engine)
-    return None if batch.left else batch.bodies
+    return None if batch.left else _keep(engine, call, batch)
 
 
 async def read_batch(
     workers: Workers, lane: str, engine: LedgerDirectoryEngine, call: BatchReadRequest, first_body: bytes
-) -> list[bytes]:
-    """The bodies of a batch, of which the first one was found; the first entry that cannot be read ends it."""
+) -> bytes:
+    """The encoded entries of a batch, of which the first one was found; the first one that cannot be read ends it."""
     batch = Batch(call, first_body)
+    generation = engine.read_generation
     while left := batch.left:
         if batch.take_cached(engine):
             continue
@@ -83,4 +97,17 @@ async def read_batch(
             break
         added_since = engine.find_many_cached(call.ledger_id, left[: len(found)])
         batch.take([newest or body for newest, body in zip(added_since, found, strict=True)])
-    return batch.bodies
+    if batch.left or generation != engine.read_generation or not batch.is_newest(engine):
+        return encode_entries(batch.bodies)
+    return _keep(engine, call, batch)
+
+
+def _keep(engine: LedgerDirectoryEngine, call: BatchReadRequest, batch: Batch) -> bytes:
+    """Encode a batch that only a newer copy of an entry can change, and keep it for other clients."""
+    block = encode_entries(batch.bodies)
+    engine.read_cache.keep_batch(_key_of(call), KeptBatch(block, len(batch.bodies)))
+    return block
+
+
+def _key_of(call: BatchReadRequest) -> BatchKey:
+    return BatchKey(call.ledger_id, call.first_entry_id, call.count_max, call.bytes_max)

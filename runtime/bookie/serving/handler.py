@@ -19,7 +19,7 @@ from typing import Any
 
 from bkctl.runtime.bookie.disks.modes import BookieModes
 from bkctl.runtime.bookie.serving.adds import AddPath
-from bkctl.runtime.bookie.serving.batch_reads import cached_batch, read_batch
+from bkctl.runtime.bookie.serving.batch_reads import find_batch, read_batch
 from bkctl.runtime.bookie.serving.ledger_handles import FenceMeasures, LedgerHandles, is_explicit_lac_of
 from bkctl.runtime.bookie.serving.reads import (
     READS_LANE,
@@ -333,8 +333,8 @@ class BookieRequestHandler:
             self._answer_later(connection, call, self._fencing_read(connection, call, call.fence_with))
         elif call.ledger_id not in engine.rows:
             connection.answer(call, no_such_ledger(engine))
-        elif (bodies := cached_batch(engine, call)) is not None:
-            connection.answer(call, EntriesAnswer(call.txn_id, Status.OK, bodies))
+        elif (block := find_batch(engine, call)) is not None:
+            connection.answer(call, EntriesAnswer(call.txn_id, Status.OK, block))
         else:
             self._answer_later(connection, call, self._answer_batch(connection, call, engine))
 
@@ -376,8 +376,8 @@ class BookieRequestHandler:
         is_urgent = call.is_high_priority or call.fence_with is not None
         reads = self._urgent_reads if is_urgent else self._reads
         status, body = await self._find(engine, call.ledger_id, call.first_entry_id, reads)
-        bodies = [] if body is None else await read_batch(self._workers, reads.lane, engine, call, body)
-        return EntriesAnswer(call.txn_id, status, bodies)
+        block = b"" if body is None else await read_batch(self._workers, reads.lane, engine, call, body)
+        return EntriesAnswer(call.txn_id, status, block)
 
     async def _find(
         self, engine: LedgerDirectoryEngine, ledger_id: int, entry_id: int, reads: ReadBatcher
