@@ -5,9 +5,8 @@ longer change: ``write_checkpoint`` runs in one lane, ``stored`` is read in anot
 
     loop: job = begin_checkpoint()      freeze the memtable, take the changed rows
     lane: done = write_checkpoint(job)  the order of storage section 5.8
-    loop: end_checkpoint(job, done)     drop the frozen memtable; or, when the lane raised,
+    loop: end_checkpoint(job, done)     the frozen memtable only answers reads now; or, when the lane raised,
           abort_checkpoint(job)         keep it: the next begin_checkpoint returns the same job again (H2)
-    lane: job.memtable.release()        free its memory in small steps
 """
 
 from __future__ import annotations
@@ -49,6 +48,8 @@ class LedgerDirectoryEngine:
         self._half_bytes = config.memtable_bytes_max // 2
         self.body_bytes_max = body_bytes_max(config)
         self._active = Memtable(self._half_bytes)
+        self._flushed = Memtable(0)
+        """What the last checkpoint wrote. Its memory is not needed until the next one, and clients read what is new."""
         self._job: DirectoryCheckpoint | None = None
         self._is_job_running = self._was_full = False
         self.read_cache = ReadCache(config.read_cache_bytes_max)
@@ -194,6 +195,7 @@ class LedgerDirectoryEngine:
         self._active.delete_ledger(ledger_id)
         if self._job is not None and not self._is_job_running:
             self._job.memtable.delete_ledger(ledger_id)
+        self._flushed.delete_ledger(ledger_id)
         self.read_cache.drop_ledger(ledger_id)
         self._ledgers.on_dropped(ledger_id)
         self._read_generation += 1
@@ -263,7 +265,7 @@ class LedgerDirectoryEngine:
 
     def find_many_cached(self, ledger_id: LedgerId, entry_ids: Sequence[EntryId]) -> list[bytes | None]:
         """Like ``find_cached`` for each, at a fraction of the cost."""
-        found = find_newest((self._active, self._frozen(ledger_id)), ledger_id, entry_ids)
+        found = find_newest((self._active, self._frozen(ledger_id), self._flushed), ledger_id, entry_ids)
         if missing_count := found.count(None):
             self.read_cache.fill_in(ledger_id, entry_ids, found)
             self.measures.read_cache_hits += missing_count - found.count(None)
@@ -326,16 +328,6 @@ class LedgerDirectoryEngine:
         return self._files.locations.row_count
 
     @property
-    def read_cache_count(self) -> int:
-        """Entries in the read cache."""
-        return len(self.read_cache)
-
-    @property
-    def read_cache_bytes(self) -> int:
-        """Bytes in the read cache, overhead included."""
-        return self.read_cache.used_bytes
-
-    @property
     def checkpoint_bytes(self) -> int:
         """Disk space needed to flush the write caches, in addition to the disk's reserve."""
         return self.memtable_bytes + self._ledgers.opening_bytes + self._files.locations.opening_bytes
@@ -370,8 +362,8 @@ class LedgerDirectoryEngine:
         deleted, self._deleted = tuple(sorted(self._deleted)), set()
         if self._job is None:
             deletions = {**self._deletions, **dict.fromkeys(deleted, 0)}
-            self._job = DirectoryCheckpoint(self._active, self._ledgers.take_changes(), deleted, deletions)
-            self._active = Memtable(self._half_bytes)
+            tables, self._active, self._flushed = (self._active, self._flushed), Memtable(self._half_bytes), Memtable(0)
+            self._job = DirectoryCheckpoint(*tables, self._ledgers.take_changes(), deleted, deletions)
             self._was_full = False
         elif deleted:
             self._job = self._job.without(deleted)
@@ -381,7 +373,9 @@ class LedgerDirectoryEngine:
         """Drop what ``write_checkpoint`` made durable, according to its result."""
         assert job is self._job, "a checkpoint of its own"
         assert self._is_job_running, "begin_checkpoint comes first"
-        self._job = None
+        self._job, self._flushed = None, job.memtable
+        for ledger_id in self._deleted:
+            self._flushed.delete_ledger(ledger_id)
         self._is_job_running = False
         self._ledgers.note_written()
         self._deletions = done.deletions_left
@@ -402,6 +396,7 @@ class LedgerDirectoryEngine:
 
     def write_checkpoint(self, job: DirectoryCheckpoint, pause: Callable[[], None] = go_on) -> CheckpointDone:
         """Make a job durable (rules: ``CheckpointWriter.write``)."""
+        job.former.release()
         return self._checkpoints.write(job, pause)
 
     def read_flags(self) -> int:

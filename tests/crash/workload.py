@@ -177,7 +177,6 @@ class Workload:
             self._storage.write_checkpoint(checkpoint)
         finally:
             self._storage.end_checkpoint(checkpoint)
-        self._storage.release_checkpoint(checkpoint)
 
     def _fail_checkpoint(self) -> None:
         """A checkpoint whose entry log cannot sync once; what it held stays in memory and in the journal."""

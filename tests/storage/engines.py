@@ -74,7 +74,6 @@ def checkpoint(storage: LedgerStorage) -> None:
         storage.write_checkpoint(running)
     finally:
         storage.end_checkpoint(running)
-        storage.release_checkpoint(running)
 
 
 class WatchedStore(PlyvelIndexStore):

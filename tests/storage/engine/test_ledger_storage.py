@@ -208,7 +208,6 @@ def test_the_token_is_read_before_the_caches_are_swapped(tmp_path: Path) -> None
     bookie.fence(5)
     bookie.storage.write_checkpoint(running)
     bookie.storage.end_checkpoint(running)
-    bookie.storage.release_checkpoint(running)
     assert marks_of(config) == [before]
     storage = restarted(bookie, config)
     assert [body_of(storage, 5, entry_id) for entry_id in (1, 2)] == [entry(5, 1), entry(5, 2)]
@@ -337,7 +336,6 @@ def work_of_a_day(bookie: Bookie) -> None:
     bookie.fence(6)
     bookie.storage.write_checkpoint(running)
     bookie.storage.end_checkpoint(running)
-    bookie.storage.release_checkpoint(running)
 
 
 def check_the_work(storage: LedgerStorage, moment: str) -> None:
