@@ -148,7 +148,9 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
         unit="entries", low=1)] = 10_000
     pending_bytes_max: Annotated[int, Setting("Payload of one writer's adds in flight; further appends wait",
         unit="bytes", low=1)] = 32 * 1024 * 1024
-    reads_in_flight_max: Annotated[int, Setting("Entries of one range read in flight", unit="entries", low=1)] = 64
+    reads_in_flight_max: Annotated[int, Setting(
+        "Entries of one range read in flight; more if they are so small that requests for many of them are answered "
+        "together, but at most so many requests", unit="entries", low=1)] = 64
     read_bytes_in_flight_max: Annotated[int, Setting(
         "Bytes of one range that a reader holds ahead of its consumer", unit="bytes",
         low=1)] = 32 * 1024 * 1024

@@ -18,6 +18,9 @@ FIRST_READS_IN_FLIGHT = 8
 _REQUESTS_IN_FLIGHT: Final = 4
 """Requests that share the entries in flight, if a request may have several."""
 
+_RUN_ENTRIES_MAX: Final = 256
+"""Entries of one request. A bookie answers it in one turn, and more entries would hardly make each cheaper."""
+
 
 class ReadAhead(Generic[T]):
     """The reads of one range. ``entries`` runs once.
@@ -33,8 +36,12 @@ class ReadAhead(Generic[T]):
         bytes_of: Callable[[T], int],
         *,
         is_batched: bool = False,
+        expected_bytes: int = 0,
     ) -> None:
-        """``read``: returns the first of these entries, at least one. ``is_batched``: it may get several."""
+        """``read``: returns the first of these entries, at least one. ``is_batched``: it may get several.
+
+        ``expected_bytes``: of the largest entry; 0 if no size is known.
+        """
         self._read = read
         self._config = config
         self._bytes_of = bytes_of
@@ -42,7 +49,7 @@ class ReadAhead(Generic[T]):
         self._reads: deque[tuple[range, asyncio.Task[Sequence[T]]]] = deque()
         self._in_flight = 0
         self._bytes_held = 0
-        self._largest_bytes = 0
+        self._largest_bytes = expected_bytes
         self._next_id = 0
 
     async def entries(self, first: int, last: int) -> AsyncGenerator[T, None]:
@@ -69,7 +76,8 @@ class ReadAhead(Generic[T]):
     def _fill(self, last: int) -> None:
         while self._next_id <= last:
             in_flight_max = self._in_flight_max()
-            count = min(self._count_max(in_flight_max), last + 1 - self._next_id)
+            count_max = self._count_max(in_flight_max)
+            count = min(count_max - self._next_id % count_max, last + 1 - self._next_id)
             if self._reads and self._in_flight + count > in_flight_max:
                 return
             self._start(range(self._next_id, self._next_id + count), self._reads.append)
@@ -78,14 +86,22 @@ class ReadAhead(Generic[T]):
     def _in_flight_max(self) -> int:
         if self._largest_bytes == 0:
             return min(FIRST_READS_IN_FLIGHT, self._config.reads_in_flight_max)
-        by_bytes = self._config.read_bytes_in_flight_max // self._largest_bytes
-        return max(1, min(self._config.reads_in_flight_max, by_bytes))
+        by_count = self._config.reads_in_flight_max
+        if self._requests_in_flight:
+            by_count = max(by_count, min(by_count, self._requests_in_flight) * self._run_entries())
+        return max(1, min(by_count, self._config.read_bytes_in_flight_max // self._largest_bytes))
+
+    def _run_entries(self) -> int:
+        """Entries that should share a request: a power of two, so that readers of a ledger send the same requests,
+        which bookies answer from a cache."""
+        fitting = min(_RUN_ENTRIES_MAX, RUN_BYTES // max(1, self._largest_bytes))
+        return 1 << fitting.bit_length() >> 1
 
     def _count_max(self, in_flight_max: int) -> int:
         """Entries of the next request."""
         if not self._requests_in_flight:
             return 1
-        return max(1, min(in_flight_max // self._requests_in_flight, RUN_BYTES // max(1, self._largest_bytes)))
+        return max(1, min(in_flight_max // self._requests_in_flight, self._run_entries()))
 
     def _start(self, entry_ids: range, put: Callable[[tuple[range, asyncio.Task[Sequence[T]]]], None]) -> None:
         task = asyncio.get_running_loop().create_task(self._read(entry_ids))

@@ -61,6 +61,8 @@ class LedgerReader:
         self._copy = LocalCopy(metadata)
         self._entries = EntryReader(ports, credentials)
         self._entries.last_add_confirmed = last_add_confirmed
+        self._expected_bytes = 0
+        """Size of the largest payload of the last answer."""
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -190,7 +192,13 @@ class LedgerReader:
     def _pipelined(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
         metadata = self.metadata
         is_batched = metadata.ensemble_size == metadata.write_quorum_size
-        ahead = ReadAhead(self._read_run, self._ports.config, _payload_bytes, is_batched=is_batched)
+        ahead = ReadAhead(
+            self._read_run,
+            self._ports.config,
+            _payload_bytes,
+            is_batched=is_batched,
+            expected_bytes=self._expected_bytes,
+        )
         return ahead.entries(first, last)
 
     async def _read_run(self, entry_ids: range) -> list[Entry]:
@@ -208,6 +216,7 @@ class LedgerReader:
             found = await self._ask_again(ask, lambda metadata: metadata.segment_of(first).ensemble, f"entry {first}")
         except BookieError as error:
             raise LedgerReadError(self.ledger_id, f"entry {first}: {error}") from error
+        self._expected_bytes = max(len(each.payload) for each in found)
         return [Entry(each.entry_id, each.payload) for each in found]
 
     async def _ask_again(

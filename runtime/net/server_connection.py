@@ -45,6 +45,9 @@ logger = logging.getLogger(__name__)
 
 _ADDS_PER_REQUEST = 8
 
+_TURN_BATCH_BYTES = 256 * 1024
+"""Answers to batch reads in one turn of a connection. Such an answer is as long as those to hundreds of reads."""
+
 SWEEPS_PER_STALL = 4
 """Progress checks of a peer per ``stall_s_max``."""
 
@@ -108,6 +111,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._long_frame = LongFrame(shared.budget, self.resume_if_possible)
         self._received_ns = 0
         self._turn_room = shared.limits.turn_requests_max
+        self._turn_batch_bytes = 0
         self._is_reading_paused = False
         self._is_resume_scheduled = False
         self._standstill = StandstillWatch()
@@ -241,6 +245,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._queue.send(frame)
             self._queue.flush_early()
             self._measures.note_answer(call, answer)
+            if isinstance(call, BatchReadRequest):
+                self._turn_batch_bytes += len(frame)
+                if self._turn_batch_bytes >= _TURN_BATCH_BYTES:  # even if all batches are in memory, others are next
+                    self.pause_reading()
+                    self.resume_if_possible()
             return
         else:
             cost_bytes = request_cost_bytes(call)
@@ -274,6 +283,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._budget.end_request(cost_bytes)
 
     def _take_requests(self) -> None:
+        self._turn_batch_bytes = 0
         self._long_frame.release()
         self._dispatch_calls()
         # Not what is left of the turn: that would cut runs of adds into small ones.

@@ -314,11 +314,14 @@ class ListEntriesAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 class EntriesAnswer(msgspec.Struct, frozen=True, gc=False):
-    """Outcome of a batch read: the bodies from the first entry on, up to one that is missing or has no room."""
+    """Outcome of a batch read: the bodies from the first entry on, up to one that is missing or has no room.
+
+    ``block``: they, as ``v2_bookie.encode_entries`` encodes them; many clients may get the same.
+    """
 
     txn_id: int
     status: Status
-    bodies: list[bytes]
+    block: bytes
 
 
 class AuthAnswer(msgspec.Struct, frozen=True, gc=False):

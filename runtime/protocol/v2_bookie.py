@@ -251,6 +251,11 @@ def encode_binary_bodies(calls: Sequence[ReadCall], bodies: Sequence[bytes]) -> 
     return b"".join(parts)
 
 
+def encode_entries(bodies: Sequence[bytes]) -> bytes:
+    """The entries of the answer to a batch read."""
+    return b"".join(chain.from_iterable(zip(map(LENGTH.pack, map(len, bodies)), bodies, strict=True)))
+
+
 def _answer_header(txn_id: int, opcode: int) -> int:
     version = -1 - txn_id
     return version << 24 | opcode << 16 if version else opcode
@@ -269,8 +274,7 @@ def _encode_read(call: ReadCall | BatchReadRequest, answer: BookieAnswer) -> byt
         opcode, entry_id = _BATCH_READ, call.first_entry_id
         parts.append(_REQUEST_ID.pack(call.request_id))
         if isinstance(answer, EntriesAnswer):
-            for body in answer.bodies:
-                parts += (LENGTH.pack(len(body)), body)
+            parts.append(answer.block)
     else:
         opcode, entry_id = _READ, call.entry_id  # the requested id, even if it is -1
         if status is Status.OK and isinstance(answer, ReadAnswer) and answer.body is not None:

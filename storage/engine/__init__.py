@@ -6,6 +6,7 @@ entries, so entries that are added later belong to a new ledger. Only the event 
 gets data that no longer changes. Order of the steps: storage section 5.8. When a step fails, the mark does not move,
 and the next checkpoint writes the same again and nothing newer; a failed write to the index is final for the process.
 After each 8,192 entries or 4 MiB a checkpoint rests as long as it worked, unless something waits for it.
+What a checkpoint wrote still answers reads from memory until the next one begins.
 
 A deleted ledger disappears from caches and readers immediately. The next checkpoint replaces its row by one with
 ``exists: false``, deletes its locations (131,072 at most) before it writes anything, then the row. Deletions are not

@@ -24,6 +24,8 @@ class DirectoryCheckpoint(msgspec.Struct, frozen=True):
     """What one checkpoint of a directory makes durable."""
 
     memtable: Memtable
+    former: Memtable
+    """What the checkpoint before wrote; no longer needed."""
     row_changes: LedgerRowChanges
     deleted_ledgers: tuple[LedgerId, ...]
     """Deleted since the last checkpoint. Their entries in ``memtable`` were added after the deletion (H6);
@@ -38,7 +40,7 @@ class DirectoryCheckpoint(msgspec.Struct, frozen=True):
         ledgers = tuple(sorted({*self.deleted_ledgers, *deleted}))
         gone = set(deleted)
         rows = {ledger_id: row for ledger_id, row in self.row_changes.items() if ledger_id not in gone}
-        return DirectoryCheckpoint(self.memtable, rows, ledgers, deletions)
+        return DirectoryCheckpoint(self.memtable, self.former, rows, ledgers, deletions)
 
 
 class CheckpointDone(msgspec.Struct, frozen=True):

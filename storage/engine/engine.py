@@ -5,9 +5,8 @@ longer change: ``write_checkpoint`` runs in one lane, ``stored`` is read in anot
 
     loop: job = begin_checkpoint()      freeze the memtable, take the changed rows
     lane: done = write_checkpoint(job)  the order of storage section 5.8
-    loop: end_checkpoint(job, done)     drop the frozen memtable; or, when the lane raised,
+    loop: end_checkpoint(job, done)     the frozen memtable only answers reads now; or, when the lane raised,
           abort_checkpoint(job)         keep it: the next begin_checkpoint returns the same job again (H2)
-    lane: job.memtable.release()        free its memory in small steps
 """
 
 from __future__ import annotations
@@ -49,9 +48,11 @@ class LedgerDirectoryEngine:
         self._half_bytes = config.memtable_bytes_max // 2
         self.body_bytes_max = body_bytes_max(config)
         self._active = Memtable(self._half_bytes)
+        self._flushed = Memtable(0)
+        """What the last checkpoint wrote. Its memory is not needed until the next one, and clients read what is new."""
         self._job: DirectoryCheckpoint | None = None
         self._is_job_running = self._was_full = False
-        self._read_cache = ReadCache(config.read_cache_bytes_max)
+        self.read_cache = ReadCache(config.read_cache_bytes_max)
         self._read_generation = 0
         self.write_cache_generation = 0
         """If this is unchanged since it was read, only ``delete_ledger`` has removed entries from the write caches, and
@@ -194,7 +195,8 @@ class LedgerDirectoryEngine:
         self._active.delete_ledger(ledger_id)
         if self._job is not None and not self._is_job_running:
             self._job.memtable.delete_ledger(ledger_id)
-        self._read_cache.drop_ledger(ledger_id)
+        self._flushed.delete_ledger(ledger_id)
+        self.read_cache.drop_ledger(ledger_id)
         self._ledgers.on_dropped(ledger_id)
         self._read_generation += 1
         self.delete_count += 1
@@ -238,8 +240,8 @@ class LedgerDirectoryEngine:
         if len(body) > self.body_bytes_max or not self._active.put(ledger_id, entry_id, body):
             self._refuse(ledger_id, entry_id, body)
         self._raise_last_add_confirmed(ledger_id, last_add_confirmed)
-        if self._read_cache.used_bytes:
-            self._read_cache.drop(ledger_id, entry_id)  # An older copy must not outlive this one (H18).
+        if self.read_cache.used_bytes:
+            self.read_cache.drop(ledger_id, (entry_id,))  # An older copy must not outlive this one (H18).
 
     def add_many(
         self, ledger_id: LedgerId, entry_ids: Sequence[EntryId], bodies: Sequence[bytes], last_add_confirmed: EntryId
@@ -248,9 +250,8 @@ class LedgerDirectoryEngine:
         if max(map(len, bodies)) > self.body_bytes_max or not self._active.put_many(ledger_id, entry_ids, bodies):
             return False
         self._raise_last_add_confirmed(ledger_id, last_add_confirmed)
-        if self._read_cache.used_bytes:
-            for entry_id in entry_ids:
-                self._read_cache.drop(ledger_id, entry_id)  # An older copy must not outlive this one (H18).
+        if self.read_cache.used_bytes:
+            self.read_cache.drop(ledger_id, entry_ids)  # An older copy must not outlive this one (H18).
         return True
 
     def _raise_last_add_confirmed(self, ledger_id: LedgerId, last_add_confirmed: EntryId) -> None:
@@ -264,9 +265,9 @@ class LedgerDirectoryEngine:
 
     def find_many_cached(self, ledger_id: LedgerId, entry_ids: Sequence[EntryId]) -> list[bytes | None]:
         """Like ``find_cached`` for each, at a fraction of the cost."""
-        found = find_newest((self._active, self._frozen(ledger_id)), ledger_id, entry_ids)
+        found = find_newest((self._active, self._frozen(ledger_id), self._flushed), ledger_id, entry_ids)
         if missing_count := found.count(None):
-            self._read_cache.fill_in(ledger_id, entry_ids, found)
+            self.read_cache.fill_in(ledger_id, entry_ids, found)
             self.measures.read_cache_hits += missing_count - found.count(None)
         self.measures.write_cache_hits += len(found) - missing_count
         return found
@@ -295,7 +296,7 @@ class LedgerDirectoryEngine:
 
         Other reads, like single lookups, must not pay for entries that are never requested.
         """
-        return entry_id == 0 or (ledger_id, entry_id - 1) in self._read_cache
+        return entry_id == 0 or (ledger_id, entry_id - 1) in self.read_cache
 
     def remember_read(self, ledger_id: LedgerId, first: EntryId, bodies: Sequence[bytes], read_generation: int) -> None:
         """Cache the bodies of consecutive entries that were read, unless a newer one may be stored now (H18).
@@ -307,7 +308,7 @@ class LedgerDirectoryEngine:
             entry_ids = range(first, first + len(bodies))
             newer = find_newest((self._active, self._frozen(ledger_id)), ledger_id, entry_ids)
             kept = {each: body for each, body, other in zip(entry_ids, bodies, newer, strict=True) if other is None}
-            self._read_cache.put_many(ledger_id, list(kept), list(kept.values()))
+            self.read_cache.put_many(ledger_id, list(kept), list(kept.values()))
 
     # Loop side: checkpoints
 
@@ -325,16 +326,6 @@ class LedgerDirectoryEngine:
     def stored_entry_count(self) -> int:
         """About how many entries the index has (``LocationIndex.row_count``)."""
         return self._files.locations.row_count
-
-    @property
-    def read_cache_count(self) -> int:
-        """Entries in the read cache."""
-        return len(self._read_cache)
-
-    @property
-    def read_cache_bytes(self) -> int:
-        """Bytes in the read cache, overhead included."""
-        return self._read_cache.used_bytes
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -371,8 +362,8 @@ class LedgerDirectoryEngine:
         deleted, self._deleted = tuple(sorted(self._deleted)), set()
         if self._job is None:
             deletions = {**self._deletions, **dict.fromkeys(deleted, 0)}
-            self._job = DirectoryCheckpoint(self._active, self._ledgers.take_changes(), deleted, deletions)
-            self._active = Memtable(self._half_bytes)
+            tables, self._active, self._flushed = (self._active, self._flushed), Memtable(self._half_bytes), Memtable(0)
+            self._job = DirectoryCheckpoint(*tables, self._ledgers.take_changes(), deleted, deletions)
             self._was_full = False
         elif deleted:
             self._job = self._job.without(deleted)
@@ -382,7 +373,9 @@ class LedgerDirectoryEngine:
         """Drop what ``write_checkpoint`` made durable, according to its result."""
         assert job is self._job, "a checkpoint of its own"
         assert self._is_job_running, "begin_checkpoint comes first"
-        self._job = None
+        self._job, self._flushed = None, job.memtable
+        for ledger_id in self._deleted:
+            self._flushed.delete_ledger(ledger_id)
         self._is_job_running = False
         self._ledgers.note_written()
         self._deletions = done.deletions_left
@@ -403,6 +396,7 @@ class LedgerDirectoryEngine:
 
     def write_checkpoint(self, job: DirectoryCheckpoint, pause: Callable[[], None] = go_on) -> CheckpointDone:
         """Make a job durable (rules: ``CheckpointWriter.write``)."""
+        job.former.release()
         return self._checkpoints.write(job, pause)
 
     def read_flags(self) -> int:

@@ -288,11 +288,6 @@ class LedgerStorage:
             for engine, delete_count in zip(self._engines, self._deletes_due, strict=True):
                 engine.note_marks_published(delete_count)
 
-    def release_checkpoint(self, checkpoint: StorageCheckpoint) -> None:
-        """Lane side, after ``end_checkpoint``: free the memory of what was written without blocking the loop."""
-        for job, _ in zip(checkpoint.jobs, checkpoint.done, strict=False):
-            job.memtable.release()
-
     def close(self) -> None:
         """Close all files and release the locks; safe to repeat. Flushes nothing."""
         for journal in self._journals:

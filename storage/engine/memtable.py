@@ -166,12 +166,14 @@ def find_newest(
     memtables: Iterable[Memtable | None], ledger_id: LedgerId, entry_ids: Sequence[EntryId]
 ) -> list[bytes | None]:
     """Bodies of entries from the first table that has them: the newest table comes first."""
-    found: list[bytes | None] = [None] * len(entry_ids)
+    found: list[bytes | None] = []
     for memtable in memtables:
         bodies = [] if memtable is None else memtable.find_many(ledger_id, entry_ids)
         if bodies:
-            found = [body or older for body, older in zip(found, bodies, strict=True)]
-    return found
+            found = [body or older for body, older in zip(found, bodies, strict=True)] if found else bodies
+            if None not in found:
+                break
+    return found or [None] * len(entry_ids)
 
 
 def sorted_ids(ids: Iterable[int], run_count: int = SORT_RUN_COUNT) -> Iterable[int]:

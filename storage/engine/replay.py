@@ -252,7 +252,8 @@ class JournalReplay(Generic[TargetT]):
 
 
 def checkpoint_now(engine: LedgerDirectoryEngine) -> None:
-    """Run one checkpoint of a directory in this thread, for callers without lanes. Publishes no mark."""
+    """Run one checkpoint of a directory in this thread, for callers without lanes. Publishes no mark. No entry stays in
+    memory."""
     job = engine.begin_checkpoint()
     try:
         done = engine.write_checkpoint(job)
@@ -260,6 +261,7 @@ def checkpoint_now(engine: LedgerDirectoryEngine) -> None:
         engine.abort_checkpoint(job)
         raise
     engine.end_checkpoint(job, done)
+    job.memtable.release()
 
 
 class _LedgerEntries(NamedTuple):

@@ -8,7 +8,8 @@ Three bkctl bookies and three of Java (4.18), ledgers with three copies, entries
 - Cost: adds per second, 256 in flight, and the time of an add every 50 ms, without followers, with 1,000 followers of
   a ledger that is not written, and with 1,000 followers of the same ledger. The followers are one process: once with
   the priority of the writer, and once with the lowest, so that on a small machine the writer loses only what followers
-  cost the bookies, as if they ran elsewhere.
+  cost the bookies, as if they ran elsewhere. The CPU time of the bookies per add shows this cost even on a busy
+  machine; the entries that reach the followers show whether they follow.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from rich.table import Table
 
 from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.client.writer import LedgerWriter
-from tests.bench.add_cost import ROOT
+from tests.bench.add_cost import ROOT, cpu_s
 from tests.interop.java import JavaClient, is_built
 from tests.interop.java_cluster import JavaCluster
 from tests.processes import DevCluster
@@ -49,11 +50,22 @@ _LOW_PRIORITY: Final = ", at the lowest priority"
 _JVM_FLAGS: Final = ("-Xmx1g", "-XX:MaxDirectMemorySize=1g", "-XX:TieredStopAtLevel=4")
 
 
+class Target(msgspec.Struct, frozen=True):
+    """A cluster, with the processes of its bookies."""
+
+    metadata_uri: str
+    pids: list[int]
+
+
 class Cost(msgspec.Struct, frozen=True):
     """What the writer reached."""
 
     adds_per_s: float
     add_ms: float
+    bookies_us: float
+    """CPU time of all bookies per add."""
+    followed_per_s: float
+    """Entries that reached the followers, all together."""
 
 
 async def create(client: LedgerClient) -> LedgerWriter:
@@ -78,14 +90,18 @@ async def follow_one(metadata_uri: str, ledger_id: int, count: int) -> None:
 
 
 async def follow_many(metadata_uri: str, ledger_id: int) -> None:
-    """Follow to the end of the ledger; print a line when all have the first entry."""
+    """Follow to the end of the ledger; print a line when all have the first entry, then for each line of the input how
+    many entries have arrived."""
     async with await LedgerClient.connect(metadata_uri) as client:
         started = asyncio.Semaphore(0)
+        count = 0
 
         async def follow() -> None:
+            nonlocal count
             reader = await client.open(ledger_id)
             async with contextlib.aclosing(reader.follow()) as entries:
                 async for entry in entries:
+                    count += 1
                     if entry.entry_id == 0:
                         started.release()
 
@@ -93,6 +109,12 @@ async def follow_many(metadata_uri: str, ledger_id: int) -> None:
         for _ in followers:
             await started.acquire()
         print("waiting", flush=True)
+
+        def report() -> None:
+            sys.stdin.readline()
+            print(count, flush=True)
+
+        asyncio.get_running_loop().add_reader(sys.stdin, report)
         await asyncio.gather(*followers)
 
 
@@ -100,7 +122,7 @@ async def follow_many(metadata_uri: str, ledger_id: int) -> None:
 def followers_of(kind: str, metadata_uri: str, ledger_id: int) -> Iterator[subprocess.Popen[bytes]]:
     """A process that runs ``follow_one`` or ``follow_many``, once it waits."""
     command = [sys.executable, "-m", "tests.bench.tailing", kind, metadata_uri, str(ledger_id)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"waiting\n", "the followers have ended"
@@ -159,11 +181,12 @@ async def latencies(client: LedgerClient, metadata_uri: str, java: JavaClient | 
     return found, statistics.median(took_ns) / 1e6
 
 
-async def measure_latency(uris: dict[str, str], java: dict[str, JavaClient], rounds: int) -> Table:
+async def measure_latency(targets: dict[str, Target], java: dict[str, JavaClient], rounds: int) -> Table:
     found: dict[tuple[str, str], list[float]] = {}
     adds: dict[str, list[float]] = {}
     for number in range(rounds + 1):  # the first round only warms up
-        for target, uri in uris.items():
+        for target, cluster in targets.items():
+            uri = cluster.metadata_uri
             async with await LedgerClient.connect(uri) as client:
                 turns: list[tuple[str, JavaClient | None]] = [("bkctl", None)]
                 if java:
@@ -187,14 +210,27 @@ async def measure_latency(uris: dict[str, str], java: dict[str, JavaClient], rou
 # -- what followers cost ----------------------------------------------------------------------------------------------
 
 
+def count_of(process: subprocess.Popen[bytes] | None) -> int:
+    """How many entries have reached the followers."""
+    if process is None:
+        return 0
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    return int(process.stdout.readline())
+
+
 @contextlib.asynccontextmanager
-async def followed(client: LedgerClient, metadata_uri: str, kind: str) -> AsyncIterator[LedgerWriter]:
-    """The writer of a new ledger, with the followers of this kind."""
+async def followed(
+    client: LedgerClient, metadata_uri: str, kind: str
+) -> AsyncIterator[tuple[LedgerWriter, subprocess.Popen[bytes] | None]]:
+    """The writer of a new ledger, and the followers of this kind."""
     writer = await create(client)
     await writer.append(_PAYLOAD)
     await writer.append(_PAYLOAD)
     if kind == "no followers":
-        yield writer
+        yield writer, None
     else:
         paused = await create(client)
         await paused.append(_PAYLOAD)
@@ -203,17 +239,18 @@ async def followed(client: LedgerClient, metadata_uri: str, kind: str) -> AsyncI
         with followers_of("--many", metadata_uri, ledger_id) as process:
             if kind.endswith(_LOW_PRIORITY):
                 os.setpriority(os.PRIO_PROCESS, process.pid, 19)
-            yield writer
+            yield writer, process
 
 
-async def cost(client: LedgerClient, metadata_uri: str, kind: str) -> Cost:
-    async with followed(client, metadata_uri, kind) as writer:
+async def cost(client: LedgerClient, target: Target, kind: str) -> Cost:
+    async with followed(client, target.metadata_uri, kind) as (writer, process):
         took_s = []
         for _ in range(_SINGLE_ADDS):
             begin = time.perf_counter()
             await writer.append(_PAYLOAD)
             took_s.append(time.perf_counter() - begin)
             await asyncio.sleep(0.05)
+        followed_count, used_s = count_of(process), sum(map(cpu_s, target.pids))
         begin, count = time.perf_counter(), 0
         window = asyncio.Semaphore(256)
         while time.perf_counter() < begin + _RATE_S:
@@ -222,37 +259,43 @@ async def cost(client: LedgerClient, metadata_uri: str, kind: str) -> Cost:
             count += 1
         for _ in range(256):
             await window.acquire()
-        elapsed_s = time.perf_counter() - begin
-    return Cost(count / elapsed_s, statistics.median(took_s) * 1e3)
+        elapsed_s, used_s = time.perf_counter() - begin, sum(map(cpu_s, target.pids)) - used_s
+        followed_count = count_of(process) - followed_count
+    return Cost(count / elapsed_s, statistics.median(took_s) * 1e3, used_s / count * 1e6, followed_count / elapsed_s)
 
 
-async def measure_cost(uris: dict[str, str], rounds: int) -> Table:
+async def measure_cost(targets: dict[str, Target], rounds: int) -> Table:
     kinds = ("no followers", "of another ledger", "of the same ledger", f"of the same ledger{_LOW_PRIORITY}")
     found: dict[tuple[str, str], list[Cost]] = {}
     for number in range(rounds):
-        for target, uri in uris.items():
-            async with await LedgerClient.connect(uri) as client:
+        for name, target in targets.items():
+            async with await LedgerClient.connect(target.metadata_uri) as client:
                 for kind in kinds if number % 2 else reversed(kinds):
-                    found.setdefault((target, kind), []).append(await cost(client, uri, kind))
+                    found.setdefault((name, kind), []).append(await cost(client, target, kind))
     table = Table(title=f"the writer, and {FOLLOWERS:,} followers", box=box.SIMPLE_HEAD)
-    for heading in ("bookies", "followers", "adds per s", "ratio", "one add every 50 ms, ms"):
+    for heading in ("bookies", "followers", "adds/s", "ratio", "CPU us/add", "followed/s", "one add every 50 ms, ms"):
         table.add_column(heading)
-    for (target, kind), costs in found.items():
-        base = found[target, kinds[0]]
+    for (name, kind), costs in found.items():
+        base = found[name, kinds[0]]
         ratio = statistics.median(one.adds_per_s / first.adds_per_s for one, first in zip(costs, base, strict=True))
-        rate = statistics.median(one.adds_per_s for one in costs)
         table.add_row(
-            target, kind, f"{rate:,.0f}", f"{ratio:.2f}", f"{statistics.median(one.add_ms for one in costs):.2f}"
+            name,
+            kind,
+            f"{statistics.median(one.adds_per_s for one in costs):,.0f}",
+            f"{ratio:.2f}",
+            f"{statistics.median(one.bookies_us for one in costs):.1f}",
+            f"{statistics.median(one.followed_per_s for one in costs):,.0f}",
+            f"{statistics.median(one.add_ms for one in costs):.2f}",
         )
     return table
 
 
-async def measure(uris: dict[str, str], java: dict[str, JavaClient], options: argparse.Namespace) -> None:
+async def measure(targets: dict[str, Target], java: dict[str, JavaClient], options: argparse.Namespace) -> None:
     console = Console()
     if not options.only_cost:
-        console.print(await measure_latency(uris, java, options.rounds))
+        console.print(await measure_latency(targets, java, options.rounds))
     if not options.only_latency:
-        console.print(await measure_cost(uris, options.rounds))
+        console.print(await measure_cost(targets, options.rounds))
 
 
 def main() -> None:
@@ -277,18 +320,19 @@ def main() -> None:
         cluster = DevCluster(os.path.join(directory, "cluster"))
         undo.callback(cluster.stop)
         cluster.up(3)
-        uris, java = {"bkctl": cluster.metadata_uri}, {}
+        targets, java = {"bkctl": Target(cluster.metadata_uri, [bookie.pid for bookie in cluster.bookies])}, {}
         if not options.without_java and is_built():
-            uris["Java"] = cluster.metadata_uri.rpartition("/")[0] + "/java"
-            bookies = JavaCluster(os.path.join(directory, "java"), uris["Java"], jvm_flags=_JVM_FLAGS)
-            undo.enter_context(bookies).start_bookies(3)
-            for target, uri in uris.items():
-                log_path = os.path.join(directory, f"follower-{target}.log")
-                java[target] = JavaClient(uri, log_path, jvm_flags=_JVM_FLAGS)
-                undo.callback(java[target].stop)
+            java_uri = cluster.metadata_uri.rpartition("/")[0] + "/java"
+            bookies = JavaCluster(os.path.join(directory, "java"), java_uri, jvm_flags=_JVM_FLAGS)
+            ids = undo.enter_context(bookies).start_bookies(3)
+            targets["Java"] = Target(java_uri, list(map(bookies.pid_of, ids)))
+            for name, target in targets.items():
+                log_path = os.path.join(directory, f"follower-{name}.log")
+                java[name] = JavaClient(target.metadata_uri, log_path, jvm_flags=_JVM_FLAGS)
+                undo.callback(java[name].stop)
         elif not options.without_java:
             print("no Java bookies: run make interop", file=sys.stderr)
-        uvloop.run(measure(uris, java, options))
+        uvloop.run(measure(targets, java, options))
 
 
 if __name__ == "__main__":

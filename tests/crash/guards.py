@@ -209,7 +209,7 @@ def _deletes_before_adds(patch: pytest.MonkeyPatch) -> None:
     write = CheckpointWriter.write
 
     def delete_last(self: CheckpointWriter, job: Any, *pace: Any) -> CheckpointDone:
-        done = write(self, type(job)(job.memtable, job.row_changes, (), {}), *pace)
+        done = write(self, type(job)(job.memtable, job.former, job.row_changes, (), {}), *pace)
         self._locations.delete_ledgers(job.deletions, None, go_on, self._steps.delete_batch_row_count_max)
         return done
 

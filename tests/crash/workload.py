@@ -28,6 +28,7 @@ from bkctl.storage.journal.format import encode_explicit_lac_record, encode_fenc
 from bkctl.storage.step_sizes import StepSizes
 from tests.crash.compactions import compact
 from tests.crash.guards import WRITING
+from tests.storage.engines import release
 
 KEY = b"k" * 20
 NOW_MS = 1_700_000_000_000
@@ -177,7 +178,7 @@ class Workload:
             self._storage.write_checkpoint(checkpoint)
         finally:
             self._storage.end_checkpoint(checkpoint)
-        self._storage.release_checkpoint(checkpoint)
+        release(checkpoint)
 
     def _fail_checkpoint(self) -> None:
         """A checkpoint whose entry log cannot sync once; what it held stays in memory and in the journal."""

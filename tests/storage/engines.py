@@ -12,7 +12,7 @@ from pathlib import Path
 from bkctl.storage.adapters.index_store import PlyvelIndexStore, open_plyvel
 from bkctl.storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
 from bkctl.storage.engine.engine import LedgerDirectoryEngine
-from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.engine.ledger_storage import LedgerStorage, StorageCheckpoint
 from bkctl.storage.ports import FileSystem, OpenIndexStore
 from bkctl.storage.step_sizes import USUAL_STEPS, StepSizes
 from tests.storage.traced_disk import TracedDisk
@@ -74,7 +74,13 @@ def checkpoint(storage: LedgerStorage) -> None:
         storage.write_checkpoint(running)
     finally:
         storage.end_checkpoint(running)
-        storage.release_checkpoint(running)
+        release(running)
+
+
+def release(ended: StorageCheckpoint) -> None:
+    """Empty the tables that a checkpoint has written, so that reads go to the disk."""
+    for job, _ in zip(ended.jobs, ended.done, strict=False):
+        job.memtable.release()
 
 
 class WatchedStore(PlyvelIndexStore):

@@ -55,13 +55,13 @@ DIRECTORY: Final = (
         "bookie_read_cache_size",
         DIRECTORIES,
         "Bytes in the read cache.",
-        lambda engine: engine.read_cache_bytes,
+        lambda engine: engine.read_cache.used_bytes,
     ),
     gauge(
         "bookie_read_cache_count",
         DIRECTORIES,
         "Entries in the read cache.",
-        lambda engine: engine.read_cache_count,
+        lambda engine: len(engine.read_cache),
     ),
     gauge(
         "bookie_readahead_max_batch_size",

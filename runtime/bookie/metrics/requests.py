@@ -36,7 +36,7 @@ def _count(outcomes: Outcomes) -> int:
 def _buffers_used_bytes(view: BookieView) -> int:
     """What Java has in direct memory: caches, journal queues and network buffers."""
     engines = () if view.storage is None else view.storage.engines
-    caches_bytes = sum(engine.memtable_bytes + engine.read_cache_bytes for engine in engines)
+    caches_bytes = sum(engine.memtable_bytes + engine.read_cache.used_bytes for engine in engines)
     journals = () if view.path is None else view.path.journals
     network_bytes = 0 if view.listener is None else view.listener.budget.used_bytes
     return caches_bytes + sum(journal.queued_bytes for journal in journals) + network_bytes

@@ -221,8 +221,6 @@ class CheckpointService:
         for callback in self._swap_callbacks:  # ids of deleted ledgers can be used again now
             callback()
         self._report_marks()
-        # Freeing the tables takes milliseconds: too long for the loop.
-        await self._workers.run(CHECKPOINT_LANE, self._storage.release_checkpoint, checkpoint)
 
     def _write(self, checkpoint: StorageCheckpoint, between_parts: Callable[[], None]) -> None:
         """Runs in the checkpoint lane."""

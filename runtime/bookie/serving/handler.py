@@ -14,14 +14,13 @@ import asyncio
 import itertools
 import logging
 import operator
-import struct
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from bkctl.runtime.bookie.disks.modes import BookieModes
 from bkctl.runtime.bookie.serving.adds import AddPath
-from bkctl.runtime.bookie.serving.batch_reads import read_batch
-from bkctl.runtime.bookie.serving.ledger_handles import FenceMeasures, LedgerHandles
+from bkctl.runtime.bookie.serving.batch_reads import find_batch, read_batch
+from bkctl.runtime.bookie.serving.ledger_handles import FenceMeasures, LedgerHandles, is_explicit_lac_of
 from bkctl.runtime.bookie.serving.reads import (
     READS_LANE,
     URGENT_READS_LANE,
@@ -33,6 +32,7 @@ from bkctl.runtime.bookie.serving.reads import (
     join_last,
     known_lac,
     may_lack_entries,
+    must_wait,
     new_read,
     no_such_ledger,
     read_answer,
@@ -65,13 +65,10 @@ from bkctl.storage.engine.engine import LedgerDirectoryEngine
 from bkctl.storage.engine.ledger_storage import LedgerStorage
 from bkctl.storage.errors import MasterKeyMismatchError, MemtableFullError, StorageError
 from bkctl.storage.ids import INVALID_ENTRY_ID, LEDGER_ID_MAX, EntryId
-from bkctl.storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN
 from bkctl.storage.journal.format import encode_explicit_lac_record
 from bkctl.storage.measures import NowNs, no_clock
 
 logger = logging.getLogger(__name__)
-
-_LEDGER_ID = struct.Struct(">q")
 
 
 class BookieRequestHandler:
@@ -115,7 +112,9 @@ class BookieRequestHandler:
         elif isinstance(call, ReadCall | ReadRun):
             self._read(connection, call)
         elif isinstance(call, LongPollRead):
-            self._answer_later(connection, call, self._poll(connection, call))
+            engine = self._storage.engine_of(call.ledger_id)
+            if not (must_wait(engine, call) and self._handles.polls.wait(connection, call)):
+                self._answer_later(connection, call, self._poll(connection, call))
         elif isinstance(call, BatchReadRequest):
             self._batch_read(connection, call)
         elif isinstance(call, ReadLacCall):
@@ -303,8 +302,7 @@ class BookieRequestHandler:
     def _write_lac(self, connection: Responder, call: WriteLacCall) -> None:
         """Store an explicit LAC (wire 5.5); rejected while the bookie is read-only, but not if the ledger is fenced."""
         ledger_id, body = call.ledger_id, call.body
-        is_valid = len(body) >= EXPLICIT_LAC_BYTES_MIN and 0 <= ledger_id <= LEDGER_ID_MAX
-        if not is_valid or _LEDGER_ID.unpack_from(body)[0] != ledger_id:
+        if not 0 <= ledger_id <= LEDGER_ID_MAX or not is_explicit_lac_of(ledger_id, body):
             connection.answer(call, Status.BAD_REQUEST)
         elif self._modes.mode is BookieMode.READ_ONLY:
             connection.answer(call, Status.READ_ONLY)
@@ -335,6 +333,8 @@ class BookieRequestHandler:
             self._answer_later(connection, call, self._fencing_read(connection, call, call.fence_with))
         elif call.ledger_id not in engine.rows:
             connection.answer(call, no_such_ledger(engine))
+        elif (block := find_batch(engine, call)) is not None:
+            connection.answer(call, EntriesAnswer(call.txn_id, Status.OK, block))
         else:
             self._answer_later(connection, call, self._answer_batch(connection, call, engine))
 
@@ -376,8 +376,8 @@ class BookieRequestHandler:
         is_urgent = call.is_high_priority or call.fence_with is not None
         reads = self._urgent_reads if is_urgent else self._reads
         status, body = await self._find(engine, call.ledger_id, call.first_entry_id, reads)
-        bodies = [] if body is None else await read_batch(self._workers, reads.lane, engine, call, body)
-        return EntriesAnswer(call.txn_id, status, bodies)
+        block = b"" if body is None else await read_batch(self._workers, reads.lane, engine, call, body)
+        return EntriesAnswer(call.txn_id, status, block)
 
     async def _find(
         self, engine: LedgerDirectoryEngine, ledger_id: int, entry_id: int, reads: ReadBatcher

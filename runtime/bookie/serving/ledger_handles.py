@@ -16,7 +16,7 @@ from bkctl.runtime.ports import Clock
 from bkctl.storage.engine.engine import LedgerDirectoryEngine
 from bkctl.storage.engine.ledger_storage import LedgerStorage
 from bkctl.storage.errors import DeletionPendingError, LedgerCollectedError, MasterKeyMismatchError, MemtableFullError
-from bkctl.storage.index.ledger_index import LedgerRow, explicit_lac_of
+from bkctl.storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerRow, explicit_lac_of
 from bkctl.storage.journal.format import encode_fence_record, encode_ledger_key_record
 from bkctl.storage.measures import Measures, NowNs, Outcomes
 
@@ -151,6 +151,11 @@ class LedgerHandles:
         self._fences_in_flight[ledger_id] = durable
         durable.add_done_callback(lambda _: self._fences_in_flight.pop(ledger_id, None))
         return durable
+
+
+def is_explicit_lac_of(ledger_id: int, body: bytes) -> bool:
+    """Whether this is the body of a request that sets the explicit LAC of the ledger."""
+    return len(body) >= EXPLICIT_LAC_BYTES_MIN and int.from_bytes(body[:8], signed=True) == ledger_id
 
 
 def _no_room(ledger_id: int) -> MemtableFullError:

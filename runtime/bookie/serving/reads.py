@@ -363,6 +363,14 @@ def cached_poll_answer(engine: LedgerDirectoryEngine, call: LongPollRead) -> Lon
     return LongPollAnswer(call.txn_id, Status.OK, body, lac, entry_id, call.lac_changed_ms)
 
 
+def must_wait(engine: LedgerDirectoryEngine, call: LongPollRead) -> bool:
+    """Whether a poll waits for a LAC, as far as memory shows: it knows the present one."""
+    if call.entry_id < INVALID_ENTRY_ID or call.ledger_id not in engine.rows:
+        return False
+    lac = None if may_lack_entries(engine, call.ledger_id) else engine.last_add_confirmed(call.ledger_id)
+    return lac is not None and call.previous_lac >= lac
+
+
 def read_answer(
     call: ReadCall | ReadRun, status: Status, bodies: Sequence[bytes | None], lac: EntryId | None
 ) -> ReadAnswer | ReadRunAnswer:

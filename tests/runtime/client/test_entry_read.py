@@ -158,13 +158,16 @@ async def test_one_read_finds_out_that_a_bookie_is_slow_and_the_others_follow(fa
     await asyncio.gather(*(writer.append_nowait(payload(i)) for i in range(20)))
     await writer.close()
     clock = SteppedClock()
-    client = await fakes.client(ClientConfig(speculative_read_timeout_s=2.0, read_timeout_s=3600), clock)
+    config = ClientConfig(
+        speculative_read_timeout_s=2.0, read_timeout_s=3600, read_bytes_in_flight_max=8 * len(payload(0))
+    )
+    client = await fakes.client(config, clock)
     reader = await client.open(writer.ledger_id, password=PASSWORD)
     await reader.read(0, 0)
     (first,) = (bookie for bookie in bookies if bookie.count("read"))
     others = [bookie for bookie in bookies if bookie is not first]
     slow = first.hold("read")
-    reading = asyncio.create_task(reader.read(1, 8))
+    reading = asyncio.create_task(reader.read(2, 9))
     await slow.arrived(8)
     clock.advance(0.1)
     async with asyncio.timeout(60):
@@ -172,7 +175,7 @@ async def test_one_read_finds_out_that_a_bookie_is_slow_and_the_others_follow(fa
     assert sum(bookie.count("read") for bookie in others) == 2, "the entries of one request, not of all four"
     clock.advance(0.1)
     async with asyncio.timeout(60):
-        assert [entry.payload for entry in await reading] == [payload(i) for i in range(1, 9)]
+        assert [entry.payload for entry in await reading] == [payload(i) for i in range(2, 10)]
     slow.release()
     clock.advance(client.ports.config.suspect_bookie_s)
     assert not client.ports.suspects.current()

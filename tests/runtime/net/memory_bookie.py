@@ -30,6 +30,7 @@ from bkctl.runtime.protocol.messages import (
     WriteLacCall,
 )
 from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.protocol.v2_bookie import encode_entries
 
 LOOPBACK = "127.0.0.1"
 
@@ -121,7 +122,7 @@ class MemoryBookie:
             found = (self.entries.get((call.ledger_id, entry_id)) for entry_id in ids)
             bodies = [body for body in itertools.takewhile(lambda body: body is not None, found) if body is not None]
             status = self.read_status if bodies else Status.NO_SUCH_ENTRY
-            self._answer(connection, call, EntriesAnswer(call.txn_id, status, bodies))
+            self._answer(connection, call, EntriesAnswer(call.txn_id, status, encode_entries(bodies)))
         elif isinstance(call, ReadLacCall):
             packet = self.lac_packets.get(call.ledger_id)
             last = max((key for key in self.entries if key[0] == call.ledger_id), default=None)

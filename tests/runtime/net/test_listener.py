@@ -17,6 +17,7 @@ from bkctl.runtime.protocol import v3
 from bkctl.runtime.protocol.framing import encode_frame
 from bkctl.runtime.protocol.messages import AddAnswer, Answer, ReadAnswer
 from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.protocol.v2_batch_reads import BatchReadCall, decode_batch_read_answer, encode_batch_read
 from tests.runtime.net.memory_bookie import LOOPBACK, memory_bookie
 from tests.runtime.protocol.golden import rows, vectors
 
@@ -263,6 +264,25 @@ async def test_a_flood_of_tiny_requests_delays_another_client_by_one_turn(kind: 
         assert bookie.request_count <= 2 + 1 + 2 * share, "requests that came before that of the other client"
         await other.frame()
         assert [(await greedy.answer()).txn_id for _ in range(1000)] == list(range(1, 1001))
+
+
+async def test_long_batches_delay_another_client_by_a_few_of_them() -> None:
+    async with memory_bookie() as bookie, peer_of(bookie.port) as greedy, peer_of(bookie.port) as other:
+        bookie.entries.update({(1, entry_id): bytes(1000) for entry_id in range(100)})
+        other.send(add_frame(0))
+        await other.answer()
+        batches = [encode_batch_read(BatchReadCall(request_id, 1, 0, 100, 1 << 20)) for request_id in range(100)]
+        greedy.send(batches[0])
+        await greedy.frame()
+        # Sent within one turn of the loop: the bookie finds both at once.
+        greedy.send(*batches[1:])
+        other.send(vectors()["v3 force, ledger 2"])
+        while not bookie.forced:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert bookie.request_count <= 3 + 2 * 3, "batches that came before the request of the other client"
+        await other.frame()
+        answers = [decode_batch_read_answer((await greedy.frame())[4:]) for _ in batches[1:]]
+        assert [answer.request_id for answer in answers] == list(range(1, 100))
 
 
 async def test_unanswered_requests_stop_the_reading_until_they_are_answered() -> None:

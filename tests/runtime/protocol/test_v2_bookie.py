@@ -24,7 +24,7 @@ from bkctl.runtime.protocol.messages import (
 )
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.protocol.v2_batch_reads import BatchReadCall, decode_batch_read_answer, encode_batch_read
-from bkctl.runtime.protocol.v2_bookie import decode_packets, encode_packets, is_binary_call
+from bkctl.runtime.protocol.v2_bookie import decode_packets, encode_entries, encode_packets, is_binary_call
 
 KEY = bytes(range(20))
 IDS = st.integers(-(2**63), 2**63 - 1)
@@ -87,7 +87,8 @@ def test_our_client_understands_batches(first: int, request_id: int, bodies: lis
     (call,) = decode_packets([encode_batch_read(asked)[4:]], FRAME_BYTES_MAX)
     assert isinstance(call, BatchReadRequest)
     assert (call.ledger_id, call.first_entry_id, call.count_max, call.bytes_max) == (9, first, 10, 10_000)
-    answer = decode_batch_read_answer(encode_packets(call, EntriesAnswer(-3, Status.OK, bodies), FRAME_BYTES_MAX)[4:])
+    found = EntriesAnswer(-3, Status.OK, encode_entries(bodies))
+    answer = decode_batch_read_answer(encode_packets(call, found, FRAME_BYTES_MAX)[4:])
     assert (answer.request_id, answer.first_entry_id, answer.bodies) == (request_id, first, bodies)
     assert answer.fits(asked)
 

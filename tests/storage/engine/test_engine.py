@@ -82,9 +82,43 @@ def test_an_entry_is_found_in_every_stage(engine: LedgerDirectoryEngine) -> None
     assert engine.find_cached(5, 1) == entry(5, 1)
     assert engine.stored.read(5, 1) == entry(5, 1)
     engine.end_checkpoint(job, done)
-    assert engine.find_cached(5, 1) is None
+    assert engine.find_cached(5, 1) == entry(5, 1), "until the next checkpoint"
     assert engine.stored.read(5, 1) == entry(5, 1)
     assert engine.memtable_bytes == 0
+    job = engine.begin_checkpoint()
+    assert engine.find_cached(5, 1) is None
+    engine.end_checkpoint(job, engine.write_checkpoint(job))
+    assert engine.find_cached(5, 1) is None
+    assert engine.stored.read(5, 1) == entry(5, 1)
+
+
+def test_a_newer_copy_comes_before_what_a_checkpoint_wrote(engine: LedgerDirectoryEngine) -> None:
+    add(engine, 5, 1, 2)
+    job = engine.begin_checkpoint()
+    add(engine, 5, 2, 3, payload=b"during")
+    engine.end_checkpoint(job, engine.write_checkpoint(job))
+    add(engine, 5, 1, payload=b"after")
+    expected = [entry(5, 1, b"after"), entry(5, 2, b"during"), entry(5, 3, b"during"), None]
+    assert engine.find_many_cached(5, range(1, 5)) == expected
+
+
+@pytest.mark.parametrize("is_checkpoint_running", [False, True])
+def test_what_a_checkpoint_wrote_of_a_deleted_ledger_is_gone(
+    engine: LedgerDirectoryEngine, is_checkpoint_running: bool
+) -> None:
+    engine.set_master_key(6, KEY)
+    add(engine, 5, 1)
+    add(engine, 6, 1)
+    job = engine.begin_checkpoint()
+    done = engine.write_checkpoint(job)
+    if is_checkpoint_running:
+        engine.delete_ledger(5)
+        engine.end_checkpoint(job, done)
+    else:
+        engine.end_checkpoint(job, done)
+        engine.delete_ledger(5)
+    assert engine.find_cached(5, 1) is None
+    assert engine.find_cached(6, 1) == entry(6, 1)
 
 
 def test_what_was_never_added_is_absent(engine: LedgerDirectoryEngine) -> None:

@@ -30,6 +30,7 @@ from tests.storage.engines import (
     open_engine,
     open_storage,
     opening_watched,
+    release,
 )
 from tests.storage.traced_disk import TracedDisk
 
@@ -208,7 +209,7 @@ def test_the_token_is_read_before_the_caches_are_swapped(tmp_path: Path) -> None
     bookie.fence(5)
     bookie.storage.write_checkpoint(running)
     bookie.storage.end_checkpoint(running)
-    bookie.storage.release_checkpoint(running)
+    release(running)
     assert marks_of(config) == [before]
     storage = restarted(bookie, config)
     assert [body_of(storage, 5, entry_id) for entry_id in (1, 2)] == [entry(5, 1), entry(5, 2)]
@@ -337,7 +338,7 @@ def work_of_a_day(bookie: Bookie) -> None:
     bookie.fence(6)
     bookie.storage.write_checkpoint(running)
     bookie.storage.end_checkpoint(running)
-    bookie.storage.release_checkpoint(running)
+    release(running)
 
 
 def check_the_work(storage: LedgerStorage, moment: str) -> None:

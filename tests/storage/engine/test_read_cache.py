@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from bkctl.storage.engine.read_cache import OVERHEAD_BYTES, ReadCache
+from bkctl.storage.engine.read_cache import OVERHEAD_BYTES, BatchKey, KeptBatch, ReadCache
 
 ROOM_FOR_ONE = OVERHEAD_BYTES + 4
 
@@ -19,8 +19,8 @@ def test_bytes_are_counted() -> None:
     cache.put(5, 1, b"1234")
     cache.put(5, 1, b"12")
     assert cache.used_bytes == OVERHEAD_BYTES + 2
-    cache.drop(5, 1)
-    cache.drop(5, 1)
+    cache.drop(5, [1])
+    cache.drop(5, [1])
     assert cache.used_bytes == 0
 
 
@@ -50,8 +50,47 @@ def test_a_dropped_ledger_leaves_the_others() -> None:
     for ledger_id in (5, 6):
         for entry_id in range(3):
             cache.put(ledger_id, entry_id, b"x")
-    cache.drop(5, 1)
+    cache.drop(5, [1])
     cache.drop_ledger(5)
     cache.drop_ledger(5)
     assert len(cache) == 3
     assert (6, 2) in cache
+
+
+def test_batches_use_a_quarter_of_the_cache_and_end_with_a_newer_entry() -> None:
+    cache = ReadCache(4 * 3 * (8192 + OVERHEAD_BYTES))
+    keys = [BatchKey(5, 100 * place, 100, 1 << 20) for place in range(4)]
+    for key in keys[:3]:
+        cache.keep_batch(key, KeptBatch(bytes(8192), 100))
+    assert cache.find_batch(keys[0]) is not None
+    cache.keep_batch(keys[3], KeptBatch(bytes(8192), 100))
+    assert [cache.find_batch(key) is not None for key in keys] == [True, False, True, True]
+    assert cache.used_bytes == 3 * (8192 + OVERHEAD_BYTES)
+    cache.drop(6, [0])
+    cache.drop(5, [400, 401])
+    assert cache.find_batch(keys[0]) is not None
+    cache.drop(5, [399, 400])
+    assert cache.find_batch(keys[0]) is None
+    assert cache.used_bytes == 0
+
+
+def test_batches_of_a_deleted_ledger_go() -> None:
+    cache = ReadCache(1 << 20)
+    cache.put(5, 1, b"1234")
+    cache.keep_batch(BatchKey(5, 0, 10, 1 << 20), KeptBatch(bytes(8192), 10))
+    cache.keep_batch(BatchKey(6, 0, 10, 1 << 20), KeptBatch(bytes(8192), 10))
+    cache.drop_ledger(5)
+    assert cache.find_batch(BatchKey(5, 0, 10, 1 << 20)) is None
+    assert cache.find_batch(BatchKey(6, 0, 10, 1 << 20)) is not None
+    assert cache.used_bytes == 8192 + OVERHEAD_BYTES
+
+
+def test_bodies_give_way_to_batches() -> None:
+    cache = ReadCache(40_000)
+    for entry_id in range(100):
+        cache.put(5, entry_id, bytes(200))
+    cache.keep_batch(BatchKey(6, 0, 10, 1 << 20), KeptBatch(bytes(8192), 10))
+    assert cache.used_bytes <= 40_000
+    assert (5, 99) in cache
+    cache.put(5, 100, bytes(200))
+    assert cache.find_batch(BatchKey(6, 0, 10, 1 << 20)) is not None

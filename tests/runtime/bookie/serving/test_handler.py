@@ -176,7 +176,7 @@ async def test_an_index_that_cannot_be_read_lists_nothing(bookie: Bookie, monkey
     [
         ReadCall(1, 5, -1, KEY, False),
         BatchReadRequest(1, 1, 5, 0, 10, 1000, KEY, False),
-        LongPollRead(1, 5, 0, -1, 1000, True, False),
+        LongPollRead(1, 5, 0, -2, 1000, True, False),
         WriteLacCall(1, 5, KEY, explicit_lac(5, 30)),
         ForceLedgerCall(1, 5),
         ListEntriesCall(1, 5),
@@ -195,7 +195,6 @@ async def test_a_request_that_fails_by_a_defect_is_answered_and_logged(
         (bookie.engine, "last_cached"),
         (bookie.engine, "find_cached"),
         (bookie.engine.stored, "list_entries"),
-        (bookie.engine, "last_add_confirmed"),
         (GroupCommit, "barrier"),
     ):
         monkeypatch.setattr(owner, name, fail, raising=False)
