@@ -219,6 +219,9 @@ def test_an_admin_port_that_differs_from_javas_is_reported(tmp_path: Path) -> No
         "adminTokenFile is not set",
     ]
     assert differences("httpServerEnabled=true\nhttpServerHost=0.0.0.0\nadminTokenFile=/token\n") == []
+    https = "httpServerEnabled=true\nhttpServerHost=0.0.0.0\nhttpServerTlsEnable=true\n"
+    assert differences(https) == ["adminTokenFile and adminAuthorizedRoles are not set"]
+    assert differences(f"{https}adminAuthorizedRoles=admin\n") == []
 
 
 @pytest.mark.parametrize(
@@ -367,6 +370,8 @@ def test_stores_of_the_admin_port_that_java_keys_name_are_pkcs12(tmp_path: Path)
         key_password="file:/secret",
         ca_file="/ca.p12",
         ca_type=StoreType.PKCS12,
+        ca_java_key="httpServerTrustStorePath",
+        key_java_key="httpServerKeyStorePath",
     )
 
 

@@ -37,7 +37,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def operator(authority: Authority, directory: Path) -> CertificateFiles:
-    return write_certificate(authority, directory / "operator")
+    return write_certificate(authority, directory / "operator", role="admin")
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +62,7 @@ def bookie(new_metadata_uri: Callable[[], str], authority: Authority, directory:
         f"httpServerKeyStorePath={key_store}",
         f"httpServerKeyStorePassword=file:{password}",
         f"httpServerTrustStorePath={trust_store}",
+        "adminAuthorizedRoles=admin",
     ) as started:
         yield started
 
@@ -91,7 +92,7 @@ def set_mode(bookie: AdminBookie, *words: str) -> BkctlResult:
 
 
 def test_a_client_certificate_or_the_token_and_a_verified_name(
-    bookie: AdminBookie, operator: CertificateFiles, tmp_path: Path, token_file: str
+    bookie: AdminBookie, authority: Authority, operator: CertificateFiles, tmp_path: Path, token_file: str
 ) -> None:
     unverified = set_mode(bookie, "--token-file", token_file)
     assert unverified.exit_code == 11
@@ -101,6 +102,10 @@ def test_a_client_certificate_or_the_token_and_a_verified_name(
     assert (unknown.exit_code, "give the token of this bookie" in unknown.stderr) == (11, True)
     assert set_mode(bookie, "--config", only_ca, "--token-file", token_file).exit_code == 0
     assert bookie.run("set-mode", "writable").exit_code == 0
+    reader = write_certificate(authority, tmp_path / "reader", role="reader")
+    with_role = set_mode(bookie, "--config", settings(tmp_path / "reader.toml", reader, with_key=True))
+    assert with_role.exit_code == 3, with_role.stderr
+    assert "the certificate of this client has the role 'reader', and changes need one of" in with_role.stderr
     own = settings(tmp_path / "own.toml", operator, with_key=True)
     made = set_mode(bookie, "--config", own)
     assert (made.exit_code, made.json()["mode"]) == (0, "read-only"), made.stderr
