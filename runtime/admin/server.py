@@ -1,9 +1,9 @@
 """The admin interface of a server process: HTTP on a unix socket, and on TCP ports if configured.
 
 Every client of the unix socket may do everything, because only the user of the process can connect to it. On TCP a
-request that changes something needs the token, or over HTTPS a client certificate with an authorized role. Every request must name this
-machine: a web page could otherwise reach the port from the browser of a user who may, under a name of the page whose
-address changes (DNS rebinding).
+request that changes something needs the token, or over HTTPS a client certificate with an authorized role. Every
+request must name this machine: a web page could otherwise reach the port from the browser of a user who may, under a
+name of the page whose address changes (DNS rebinding).
 
 A request that is refused is logged without its query, headers and body, which may be secret.
 

@@ -95,6 +95,8 @@ class ClientHandshake(asyncio.BufferedProtocol):
         """Whether the bookie has agreed to use TLS."""
         self.has_begun_login = False
         """Whether the bookie has answered the first message of a login."""
+        self.is_verdict_pending = False
+        """Whether the last token is sent, which a bookie that refuses this client answers, and Java's others do not."""
 
     async def run(self, transport: asyncio.Transport, host: str) -> asyncio.Transport:
         """The transport for the requests, which may be a new one. AuthenticationError, OSError, ProtocolError."""
@@ -135,6 +137,7 @@ class ClientHandshake(asyncio.BufferedProtocol):
             if exchange.is_complete:
                 if token:  # the last one of GSSAPI, which a Java bookie does not answer; requests may follow at once
                     transport.write(encode_auth_request(PLUGIN, token))
+                    self.is_verdict_pending = True
                 return
             answer = await self._auth(transport, token)
 
@@ -150,7 +153,7 @@ class ClientHandshake(asyncio.BufferedProtocol):
 
     def _refused_login(self) -> str:
         if self.has_begun_login:
-            return f"it refuses the login{login_settings(self._security.config)}"
+            return refused_login(self._security.config)
         if self._security.contexts is None:
             return (
                 "it accepts no SASL login without TLS: set bookie_client.tls, or remove bookie_client.sasl if it "
@@ -201,6 +204,11 @@ class ClientHandshake(asyncio.BufferedProtocol):
         else:
             self._end = exc or ConnectionResetError("the bookie closed the connection")
         self._changed.set()
+
+
+def refused_login(config: BookieClientConfig) -> str:
+    """The sentence for a login that a bookie refuses."""
+    return f"it refuses the login{login_settings(config)}"
 
 
 def login_settings(config: BookieClientConfig) -> str:
