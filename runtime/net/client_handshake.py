@@ -28,7 +28,7 @@ from bkctl.runtime.protocol.v3_handshake import (
     encode_start_tls_request,
 )
 from bkctl.runtime.security.exchange import PLUGIN, ClientExchange
-from bkctl.runtime.security_config import BookieClientConfig
+from bkctl.runtime.security_config import BookieClientConfig, LoginMechanism
 
 if TYPE_CHECKING:
     from bkctl.runtime.security.tls_contexts import TlsContexts
@@ -213,10 +213,15 @@ def refused_login(config: BookieClientConfig) -> str:
 
 def login_settings(config: BookieClientConfig) -> str:
     """Which settings to check after a refused login, for the end of a sentence."""
-    assert config.sasl is not None
-    if config.sasl.username is None:
-        return ": check the ticket (klist), and saslJaasClientAllowedIds of the bookie"
-    return (
-        f" of {config.sasl.username}: check bookie_client.sasl.username and bookie_client.sasl.password, and "
-        "saslJaasClientAllowedIds of the bookie"
-    )
+    login = config.sasl
+    assert login is not None
+    allowed = "saslJaasClientAllowedIds of the bookie"
+    if login.jaas_file is not None:
+        return (
+            f": check the user and password, or the ticket or keytab, of section {login.jaas_section} in "
+            f"{login.jaas_file} (bookie_client.sasl.jaas_file), and {allowed}"
+        )
+    if login.mechanism is LoginMechanism.GSSAPI:
+        key = "the ticket (klist)" if login.keytab is None else f"the keytab (klist -k {login.keytab})"
+        return f": check {key}, and {allowed}"
+    return f" of {login.username}: check bookie_client.sasl.username and bookie_client.sasl.password, and {allowed}"
