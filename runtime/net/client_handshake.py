@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 AnswerT = TypeVar("AnswerT", StartTlsAnswer, AuthAnswer)
 
+NO_TLS: Final = "it does not use TLS: enable TLS on it, or remove bookie_client.tls"
+"""The answer of a bookie to START_TLS means this."""
+
 _ANSWERS_MAX: Final = 32
 """Maximum messages of a bookie before the first request: no login has as many steps."""
 
@@ -111,7 +114,7 @@ class ClientHandshake(asyncio.BufferedProtocol):
         transport.write(encode_start_tls_request())
         answer = await self._next(StartTlsAnswer)
         if answer.status is Status.BAD_REQUEST:
-            raise AuthenticationError("it does not use TLS: enable TLS on it, or remove bookie_client.tls")
+            raise AuthenticationError(NO_TLS)
         if answer.status is not Status.OK:
             raise AuthenticationError(f"it refuses TLS (bookie_client.tls): {answer.status.name}")
         if self._answers or self._splitter.has_waiting or self._splitter.unfinished_bytes:

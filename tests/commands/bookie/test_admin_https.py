@@ -112,12 +112,21 @@ def test_a_client_certificate_or_the_token_and_a_verified_name(
     assert bookie.run("set-mode", "writable").exit_code == 0
 
 
-@pytest.mark.parametrize(("is_expired", "reason"), [(True, "expired"), (False, "not signed by a CA that it trusts")])
+@pytest.mark.parametrize(
+    ("since_days", "reason"),
+    [(-2, "expired"), (2, "perhaps not valid yet, check its dates"), (None, "not signed by a CA that it trusts")],
+)
 def test_a_client_whose_certificate_is_not_accepted_is_refused_in_one_sentence(
-    bookie: AdminBookie, authority: Authority, operator: CertificateFiles, tmp_path: Path, is_expired: bool, reason: str
+    bookie: AdminBookie,
+    authority: Authority,
+    operator: CertificateFiles,
+    tmp_path: Path,
+    since_days: int | None,
+    reason: str,
 ) -> None:
-    if is_expired:
-        files = write_certificate(authority, tmp_path / "old", days=1, now=NOW - datetime.timedelta(days=2))
+    if since_days is not None:
+        begin = NOW + datetime.timedelta(days=since_days)
+        files = write_certificate(authority, tmp_path / "own", days=1, now=begin)
     else:
         files = write_certificate(new_authority("other", 10, NOW), tmp_path / "stranger")._replace(ca=operator.ca)
     refused = set_mode(bookie, "--config", settings(tmp_path / "c.toml", files, with_key=True))

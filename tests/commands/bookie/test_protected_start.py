@@ -90,12 +90,17 @@ def test_a_bookie_with_tls_and_logins_serves_clients_that_have_both(start: Start
     listed = run_bkctl("bookie", "list", "-u", start.metadata_uri, BKCTL_OUTPUT="")
     assert "it serves only clients that use TLS or log in: set bookie_client.tls" in listed.stdout
     registered = run_bkctl("bookie", "list", "-o", "json", "-u", start.metadata_uri)
-    assert registered.exit_code == 0, registered.stderr
+    assert registered.exit_code == 11, registered.stderr
     written = run_bkctl("ledger", "write-test", "-E", "1", "-W", "1", "-A", "1", "-u", start.metadata_uri)
     assert written.exit_code == 11, written.stderr
     assert run_bkctl("ledger", "list", "-o", "name", "-u", start.metadata_uri).stdout == ""
     tls = ClientTlsConfig(ca_file=str(files.file("ca.pem")))
     files.file("password-file").write_text(PASSWORD)
+    files.file("password-file").chmod(0o644)
+    client = start.directory / "client.toml"
+    client.write_text(f"[bookie_client.sasl]\nusername='bookkeeper'\npassword='file:{files.file('password-file')}'\n")
+    warned = run_bkctl("bookie", "list", "-u", start.metadata_uri, "--config", str(client))
+    assert warned.stderr.count(f"warning: {files.file('password-file')} contains bookie_client.sasl.password") == 1
     files.file("password-file").chmod(0o600)
     login = ClientLoginConfig(username="bookkeeper", password=f"file:{files.file('password-file')}")
     asyncio.run(write_and_read(start.metadata_uri, BookieClientConfig(tls=tls, sasl=login)))
