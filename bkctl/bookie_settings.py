@@ -69,7 +69,7 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
         warnings += unknown_key_notes(conf.settings())
         comparison = JavaComparison(
             missing=tuple(missing_feature_notes(conf.settings())),
-            admin=tuple(_admin_differences(config.admin)),
+            admin=tuple(_admin_differences(config)),
             ignored={reason: tuple(keys) for reason, keys in ignored_keys(conf.settings()).items()},
         )
     return BookieSettings(
@@ -180,8 +180,9 @@ def _refuse_unprotected(conf: JavaConf) -> None:
             raise ConfigurationError(f"{place}: {key}: {REFUSED[key]}; to start without it: --set {key}=")
 
 
-def _admin_differences(config: AdminConfig) -> list[str]:
+def _admin_differences(bookie: BookieConfig) -> list[str]:
     """How an admin port differs from that of a Java bookie, which is open to every machine and needs no token."""
+    config = bookie.admin
     if not config.is_http_enabled:
         return []
     notes = []
@@ -189,9 +190,10 @@ def _admin_differences(config: AdminConfig) -> list[str]:
         notes.append(
             f"httpServerHost is {config.http_host} (probes and scrapes from other machines do not reach the admin port)"
         )
-    has_client_ca = config.is_tls_enabled and (config.tls is None or config.tls.ca_file is not None)
-    if config.token_file is None and not has_client_ca:
-        notes.append("adminTokenFile is not set (the admin port refuses requests that change something)")
+    tables = (config.tls, bookie.tls) if config.is_tls_enabled else ()
+    if config.token_file is None and not any(each is not None and each.authorized_roles for each in tables):
+        also = " and adminAuthorizedRoles are" if config.is_tls_enabled else " is"
+        notes.append(f"adminTokenFile{also} not set (the admin port refuses requests that change something)")
     return notes
 
 

@@ -17,13 +17,15 @@ _ABOUT_BAD_NODES = (
     "bkctl.runtime.metadata.ledgers.listing",
     "bkctl.runtime.metadata.bookies.registration",
 )
-"""These warn about nodes in the cluster that are skipped. Every command shows their warnings."""
+"""These warn about nodes in the cluster that are skipped."""
+_SHOWN = (*_ABOUT_BAD_NODES, "bkctl.runtime.security.secrets")
+"""Every command shows these warnings: also of passwords that other users can read."""
 
 
 def configure_logging(settings: Settings, stream: TextIO, *, is_server: bool) -> Callable[[], None]:
     """Servers log. Other commands log only with ``--debug``, because they print what matters themselves.
 
-    ``stream`` is stderr. Warnings about unreadable nodes of the cluster are always shown, each once. Returns a function
+    ``stream`` is stderr. Some warnings (``_SHOWN``) are always shown, each once. Returns a function
     that restores the previous logging, because a process that calls ``main`` may have its own and may close the current
     stderr.
     """
@@ -42,7 +44,7 @@ def configure_logging(settings: Settings, stream: TextIO, *, is_server: bool) ->
             levels[logging.getLogger("bkctl.runtime.metadata.zookeeper.store.kazoo")] = logging.ERROR  # every attempt
     else:
         handler = logging.NullHandler()  # without any handler Python would print warnings
-    tellers = [] if levels else [logging.getLogger(name) for name in _ABOUT_BAD_NODES]
+    tellers = [] if levels else [logging.getLogger(name) for name in _SHOWN]
     warner = _warner(stream)
     for teller in tellers:
         teller.addHandler(warner)

@@ -35,7 +35,7 @@ from bkctl.commands.context import (
 )
 from bkctl.commands.errors import ChangeCutOffError, ReaderGoneError, StoppedBySignalError
 from bkctl.log_setup import configure_logging
-from bkctl.runtime.errors import MetadataOutageError, MetadataUnavailableError
+from bkctl.runtime.errors import MetadataLoginError, MetadataOutageError, MetadataUnavailableError
 from bkctl.settings import Sources, contexts_of, read_sources, resolve_settings, without_context
 from bkctl.storage.errors import BkctlError
 from bkctl.variables import variable_warnings
@@ -174,6 +174,7 @@ def describe(error: BaseException, settings: Settings) -> str:
     # Once a job has begun, another cluster does not help.
     is_amid_work = isinstance(error, (ChangeCutOffError, MetadataOutageError))
     is_at_start = isinstance(error, MetadataUnavailableError) and not is_amid_work
+    is_at_start = is_at_start and not isinstance(error, MetadataLoginError)  # ZooKeeper runs there
     if is_at_start and settings.metadata_uri is not None:
         return (
             f"{error}; check that ZooKeeper runs there, or name another cluster with --metadata-uri "

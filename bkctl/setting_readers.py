@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, get_args
 
 import msgspec
 
@@ -200,10 +200,19 @@ def build(givens: Givens, struct: type[T], settings: Iterable[Described], sectio
         raise ConfigurationError(f"{written}: {reason[:1].lower()}{reason[1:]}") from error
 
 
+_CONVERSIONS: Final = {
+    "JKS": "; only Java reads JKS, convert it: keytool -importkeystore -srckeystore FILE -destkeystore FILE.p12 "
+    "-deststoretype PKCS12"
+}
+"""How to get a value that can be used from one that Java can."""
+
+
 def _refusal(each: Described, value: object) -> str | None:
     """Why a setting cannot have a value of its type. Values of other types are left to msgspec."""
     if each.choices:
-        return None if value in each.choices else f"give one of {', '.join(each.choices)}"
+        if value in each.choices:
+            return None
+        return f"give one of {', '.join(each.choices)}" + _CONVERSIONS.get(str(value).upper(), "")
     if each.type in {int, float} and isinstance(value, int | float) and not isinstance(value, bool):
         return each.range.refusal(value)
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated
@@ -43,6 +44,7 @@ _ENTRIES_SHOWN_MAX = 60
 _REPEATABLE = frozenset(
     {
         FailureReason.UNREACHABLE,
+        FailureReason.REFUSES_CLIENT,
         FailureReason.LOCKED,
         FailureReason.LOCK_LOST,
         FailureReason.CONFLICT,
@@ -51,6 +53,8 @@ _REPEATABLE = frozenset(
     }
 )
 """Another run may write these copies."""
+_UNREAD = frozenset({FailureReason.UNREACHABLE, FailureReason.REFUSES_CLIENT})
+"""These copies may be good."""
 
 
 def _shortened(entries: object) -> str:
@@ -273,7 +277,8 @@ def _sentences(found: InPlacePlan, pace: CopyPace) -> list[str]:
     for reason in dict.fromkeys(left.reason for left in found.left):
         copies = sum(left.copies for left in found.left if left.reason is reason)
         where = len({left.ledger_id for left in found.left if left.reason is reason})
-        what = f"{counted(copies, 'bad copy', 'bad copies')} in " if copies else ""
+        names = ("unread copy", "unread copies") if reason in _UNREAD else ("bad copy", "bad copies")
+        what = f"{counted(copies, *names)} in " if copies else ""
         sentences.append(f"will leave {what}{counted(where, 'ledger')}: {reason.value}")
     is_open = sum(ledger.open_from is not None for ledger in found.ledgers)
     if is_open:
@@ -293,10 +298,11 @@ def _bookies(changes: Sequence[tuple[LedgerInPlace, BadCopies]]) -> str:
 
 
 def _why_nothing(found: InPlacePlan, verified: str) -> str:
-    if found.left:
+    if any(each.reason not in _UNREAD for each in found.left):
         return f"nothing to write: no bad copy of {verified} can be repaired"
     if found.ledgers:
-        return f"nothing to write: no bad copy was found in {verified}"
+        rest = ", of those that could be read" if found.left else ""
+        return f"nothing to write: no bad copy was found in {verified}{rest}"
     return "nothing to write: the findings name no ledger"
 
 
@@ -332,23 +338,33 @@ def _verdict(report: InPlaceReport, again: str) -> Verdict:
         done += f", {counted(report.stripes_moved, 'stripe')} moved to other bookies"
     if not report.left:
         return Verdict(None, f"{done}, no bad copy is left")
-    copies: dict[FailureReason, int] = {}
+    bad, unread = Counter[FailureReason](), Counter[FailureReason]()
     for each in report.left:
-        copies[each.reason] = copies.get(each.reason, 0) + max(1, each.copies)
-    silent = sorted({each.bookie_id for each in report.left if each.reason is FailureReason.UNREACHABLE})
-    reasons = [
-        f"{number:,} ({reason.value}{f': start {enumerated(silent)}' if reason is FailureReason.UNREACHABLE else ''})"
-        for reason, number in copies.items()
-    ]
-    helped = [reason for reason in copies if reason in _REPEATABLE]
+        (unread if each.reason in _UNREAD else bad)[each.reason] += max(1, each.copies)
+    left = []
+    if bad:
+        number = counted(bad.total(), "bad copy is left", "bad copies are left")
+        left.append(f"{number}: {', '.join(f'{count:,} ({reason.value})' for reason, count in bad.items())}")
+    if unread:
+        number = counted(unread.total(), "copy is unknown", "copies are unknown")
+        left.append(f"{number}, not read: {', '.join(_why_unread(report, *each) for each in unread.items())}")
+    helped = [reason for reason in (*bad, *unread) if reason in _REPEATABLE]
     if not helped:
         following = f"; see bkctl ledger explain {report.left[0].ledger_id}"
     else:
-        following = f"; {'then continue' if helped == [FailureReason.UNREACHABLE] else 'continue'} with: {again}"
-    is_lost = not copies.keys().isdisjoint({FailureReason.LOST, FailureReason.UNREADABLE})
+        following = f"; {'then continue' if _UNREAD.issuperset(helped) else 'continue'} with: {again}"
+    is_lost = not bad.keys().isdisjoint({FailureReason.LOST, FailureReason.UNREADABLE})
     severity = Severity.CRITICAL if is_lost else Severity.WARNING
-    number = counted(sum(copies.values()), "bad copy is left", "bad copies are left")
-    return Verdict(severity, f"{done}, {number}: {', '.join(reasons)}{following}")
+    return Verdict(severity, f"{done}, {', '.join(left)}{following}")
+
+
+def _why_unread(report: InPlaceReport, reason: FailureReason, copies: int) -> str:
+    """Which bookies, and what to do about them."""
+    found = [each for each in report.left if each.reason is reason]
+    bookies = enumerated(sorted({each.bookie_id for each in found}))
+    if reason is FailureReason.UNREACHABLE:
+        return f"{copies:,} ({reason.value}: start {bookies})"
+    return f"{copies:,} ({bookies}: {found[0].bare_detail})"
 
 
 def _print(context: CommandContext, report: InPlaceReport, again: str) -> None:

@@ -12,6 +12,7 @@ BkctlError
 ├── EntryDigestError            an entry body is damaged, or belongs to another entry
 ├── MetadataError
 │   ├── MetadataUnavailableError   no answer from the metadata store, or the session is lost
+│   │   ├── MetadataLoginError     the session ended in its login
 │   │   ├── SessionExpiredError    the session ended: its ephemeral nodes are deleted
 │   │   └── MetadataOutageError    a run has waited for the metadata store for its maximum time
 │   ├── NoNodeError
@@ -89,6 +90,10 @@ class MetadataError(BkctlError):
 
 class MetadataUnavailableError(MetadataError):
     """The metadata store did not answer in time, or the connection is lost."""
+
+
+class MetadataLoginError(MetadataUnavailableError):
+    """The metadata store ended the session in its login, which may be refused."""
 
 
 class SessionExpiredError(MetadataUnavailableError):

@@ -49,6 +49,11 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
     key_java_key: str | None = None
     """The same of key_file."""
 
+    @property
+    def has_files(self) -> bool:
+        """Whether any file is named; else a table has only what the files are for."""
+        return any((self.ca_file, self.certificate_file, self.key_file))
+
 
 class ClientTlsConfig(TlsFiles, frozen=True, kw_only=True):
     """TLS of the connections to bookies."""
@@ -99,9 +104,9 @@ class BookieTlsConfig(TlsFiles, frozen=True, kw_only=True):
 
 
 class AdminTlsConfig(TlsFiles, frozen=True, kw_only=True):
-    """HTTPS of an admin port with files of its own. A client with a certificate needs no token.
+    """HTTPS of an admin port: files of its own, and the roles of clients that need no token.
 
-    Java's keys name stores, which must be PKCS12 here.
+    Without files, those of ``[bookie.tls]``. Java's keys name stores, which must be PKCS12 here.
     """
 
     ca_file: Annotated[str | None, Setting(
@@ -115,7 +120,7 @@ class AdminTlsConfig(TlsFiles, frozen=True, kw_only=True):
         "or fd:NUMBER", is_secret=True, java=Java("httpServerKeyStorePassword"))] = None
     authorized_roles: Annotated[tuple[str, ...], Setting(
         "Roles (first one in the OU of a client's certificate) that may change something without the token",
-        unset="all that ca_file signs")] = ()
+        java=Java("adminAuthorizedRoles"), unset="those of [bookie.tls] if its files are used, else none")] = ()
 
 
 class BookieLoginConfig(msgspec.Struct, frozen=True, kw_only=True):

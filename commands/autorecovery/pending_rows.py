@@ -92,7 +92,7 @@ class PendingRows:
             "detail": None if failure is None else failure.detail,
             "attempts": None if failure is None else failure.attempts,
             "retry_at": None if failure is None else time_text(failure.retry_ms),
-            "problem": problem,
+            "problem": problem if problem is not None or failure is None else failure.detail,
         }
 
     async def _failure(self, ledger_id: int) -> FailedLedgerNote | None:

@@ -16,6 +16,7 @@ from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Row, Table
 from bkctl.commands.watch import IntervalOption, WatchOption, keep_looking, parse_watch
 from bkctl.runtime.admin.client import AdminClient
+from bkctl.runtime.admin.messages import AdminError, Problem
 from bkctl.storage.words import decimal
 
 _TYPE = re.compile(r"# TYPE (\S+) (\S+)")
@@ -101,6 +102,8 @@ async def _watch(
 
 async def _read(client: AdminClient, pattern: re.Pattern[str] | None) -> list[MetricSample]:
     samples = parse_samples(await client.text("/metrics"))
+    if not samples:
+        raise AdminError(Problem.INTERNAL, f"bookie {client.name}: its answer at {client.address} has no metrics")
     if pattern is None:
         return samples
     return [each for each in samples if pattern.search(f"{each.name}{{{each.labels}}}")]
@@ -114,11 +117,19 @@ def parse_samples(text: str) -> list[MetricSample]:
         if line.startswith("#"):
             if found := _TYPE.fullmatch(line):
                 types[found[1]] = found[2]
-        elif found := _SAMPLE.fullmatch(line):
+        elif (found := _SAMPLE.fullmatch(line)) and _is_number(found[3]):
             name, labels = found[1], found[2] or ""
             family = next((name.removesuffix(end) for end in _ADDED_UP if name.removesuffix(end) in types), name)
             samples.append(MetricSample(name, labels, types.get(name) or types.get(family, "untyped"), float(found[3])))
     return samples
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _pattern(grep: str | None) -> re.Pattern[str] | None:

@@ -33,7 +33,7 @@ from bkctl.runtime.replication.copy.rate import CopyRate, SharedPacer
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
 from bkctl.runtime.replication.judge.findings import CopyFinding, copy_findings
 from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
-from bkctl.runtime.replication.judge.ledger_check import CheckTotals, LedgerCheck
+from bkctl.runtime.replication.judge.ledger_check import CheckTotals, CopyDefect, LedgerCheck
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.storage.ids import ENTRY_ID_MAX
 from bkctl.storage.words import counted, decimal, percent, size
@@ -191,20 +191,23 @@ def _print(
 ) -> None:
     totals, sample = result.totals, scope.sample
     rows = [_row(check) for check in checks]
-    defects = [_defect_row(check, index) for check in checks for index in range(len(check.defects))]
+    defects = [(defect.is_unknown, _defect_row(check, defect)) for check in checks for defect in check.defects]
+    bad = [row for is_unknown, row in defects if not is_unknown]
+    unread = [row for is_unknown, row in defects if is_unknown]
     body: dict[str, object] = {"ledgers": totals.ledgers, "ledgers_clean": totals.ledgers_clean}
     body |= msgspec.to_builtins(totals)
     body["sample"] = None if sample is None else {"share": sample.share, "seed": sample.seed}
     body["seconds"] = round(seconds, 3)
     console = context.console
-    details = console.cut({"items": rows, "defects": defects}, is_truncated=result.is_truncated)
+    details = console.cut({"items": rows, "defects": bad, "unread": unread}, is_truncated=result.is_truncated)
     if console.form is OutputForm.NAME:
         console.rows(_TABLE, rows, is_truncated=result.is_truncated)
     else:
         show = {"bytes_read": size, "seconds": decimal, "sample.share": percent}
         console.record("LedgerVerification", body, show=show, details=details, lines=Lines(_TABLE, rows))
         console.table(_TABLE.titled("Ledgers"), rows)
-        console.table(_DEFECT_TABLE, defects)
+        console.table(_DEFECT_TABLE, bad)
+        console.table(_DEFECT_TABLE.titled("Unread copies, which may be good"), unread)
     if sample is not None:
         console.say(
             f"this was a sample: {totals.entries:,} of {counted(totals.entries_total, 'entry', 'entries')} were read "
@@ -251,8 +254,7 @@ def _row(check: LedgerCheck) -> dict[str, object]:
     }
 
 
-def _defect_row(check: LedgerCheck, index: int) -> dict[str, object]:
-    defect = check.defects[index]
+def _defect_row(check: LedgerCheck, defect: CopyDefect) -> dict[str, object]:
     return {
         "ledger_id": str(check.ledger_id),
         "bookie_id": defect.bookie_id,

@@ -108,7 +108,7 @@ def _configured(context: CommandContext) -> Iterator[CheckedFiles]:
     host = config.advertised_address
     if config.tls is not None:
         yield CheckedFiles(config.tls, Purpose.BOOKIE, host)
-    if config.admin.tls is not None:
+    if config.admin.tls is not None and config.admin.tls.has_files:
         yield CheckedFiles(config.admin.tls, Purpose.BOOKIE, host)
 
 

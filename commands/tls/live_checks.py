@@ -11,7 +11,7 @@ from cryptography import x509
 
 from bkctl.runtime.config import ClientConfig
 from bkctl.runtime.errors import AuthenticationError, BookieError, ProtocolError
-from bkctl.runtime.net.client_handshake import ClientSecurity
+from bkctl.runtime.net.client_handshake import NO_TLS, ClientSecurity
 from bkctl.runtime.net.frame_connection import reason_of_failure
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.net.pool import BookiePool
@@ -34,6 +34,12 @@ async def findings_of_bookie(
     try:
         shown = await look(host, port, _security(tls, is_verified=True), timeout_s)
     except AuthenticationError as error:
+        if tls is None and str(error) == NO_TLS:
+            yield CertificateFinding(
+                Severity.INFORMATION, "handshake", "it does not use TLS, and neither do the settings"
+            )
+            yield await _access(host, port, config, timeout_s)
+            return
         refusal = CertificateFinding(Severity.CRITICAL, "handshake", str(error))
     except (OSError, ProtocolError) as error:
         reason = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else reason_of_failure(error)

@@ -1,9 +1,9 @@
 """The admin interface of a server process: HTTP on a unix socket, and on TCP ports if configured.
 
 Every client of the unix socket may do everything, because only the user of the process can connect to it. On TCP a
-request that changes something needs the token, or over HTTPS a client certificate. Every request must name this
-machine: a web page could otherwise reach the port from the browser of a user who may, under a name of the page whose
-address changes (DNS rebinding).
+request that changes something needs the token, or over HTTPS a client certificate with an authorized role. Every
+request must name this machine: a web page could otherwise reach the port from the browser of a user who may, under a
+name of the page whose address changes (DNS rebinding).
 
 A request that is refused is logged without its query, headers and body, which may be secret.
 
@@ -34,7 +34,7 @@ from bkctl.runtime.admin.connections import (
     response_of,
 )
 from bkctl.runtime.admin.messages import AdminError, AdminRequest, Problem, Route, error_answer
-from bkctl.runtime.admin.tls_handshake import AdminTls, TlsHandshake, is_authorized
+from bkctl.runtime.admin.tls_handshake import AdminTls, TlsHandshake, certificate_refusal
 from bkctl.runtime.net.limited_log import LimitedLog
 from bkctl.runtime.ports import Listen, ListeningSocket, ListenLocal
 from bkctl.storage.advice import without_path
@@ -168,13 +168,18 @@ class AdminServer:
 
     async def _handle(self, request: web.Request, route: Route) -> web.StreamResponse:
         access = request.app.get(_ACCESS)
-        if route.changes and access is not None and not (access.tls and is_authorized(request.transport, access.tls)):
-            await self._require_token(request, access.read_token)
+        if route.changes and access is not None:
+            reason = "" if access.tls is None else certificate_refusal(request.transport, access.tls)
+            if reason is not None:
+                await self._require_token(request, access.read_token, reason)
         body = await self._body(request)
         asked = AdminRequest(query=dict(request.query), body=body, places=request.match_info)
         return response_of(await route.handle(asked))
 
-    async def _require_token(self, request: web.Request, read_token: ReadToken) -> None:
+    async def _require_token(self, request: web.Request, read_token: ReadToken, reason: str) -> None:
+        """AdminError unless the request has the token. ``reason``: why its certificate is not enough, if it has one."""
+        if reason and "Authorization" not in request.headers:
+            raise AdminError(Problem.REFUSED, reason)
         try:
             expected = await read_token()
         except (OSError, BkctlError) as error:
@@ -185,7 +190,9 @@ class AdminServer:
         if expected is None:
             raise AdminError(
                 Problem.REFUSED,
-                "changes over TCP need a token (adminTokenFile) or a client certificate; use the socket on its machine",
+                reason
+                or "changes over TCP need a token (adminTokenFile), or over HTTPS a client certificate with a role of "
+                "adminAuthorizedRoles; use the socket on its machine",
             )
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         token = given.strip().encode("utf-8", "surrogateescape")

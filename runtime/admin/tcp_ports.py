@@ -72,7 +72,11 @@ async def admin_tls(
     """TLS of the admin port, with its own files or those of the bookie's port; None: clear text. ConfigurationError."""
     if not (config.is_http_enabled and config.is_tls_enabled):
         return None
-    files = config.tls or of_bookie
+    files: TlsFiles | None = config.tls
+    roles = () if config.tls is None else config.tls.authorized_roles
+    if config.tls is None or not config.tls.has_files:
+        files = of_bookie
+        roles = roles or (() if of_bookie is None else of_bookie.authorized_roles)
     if files is None:
         raise ConfigurationError(
             "HTTPS of the admin interface (httpServerTlsEnable) has no files: set key_file in [bookie.tls] or "
@@ -91,7 +95,7 @@ async def admin_tls(
         return await workers.run(ADMIN_LANE, current)
 
     await next_context()
-    return AdminTls(next_context, frozenset(files.authorized_roles))
+    return AdminTls(next_context, frozenset(roles))
 
 
 async def _all_names(

@@ -21,8 +21,8 @@ _EARLY_BYTES_MAX: Final = 64 * 1024
 class AdminTls(NamedTuple):
     """TLS of one port. ``next_context`` is called for each connection, so that new files are used without a restart.
 
-    ``authorized_roles``: of client certificates that may change something without the token; empty: all that the CA
-    has signed.
+    ``authorized_roles``: of client certificates that may change something without the token; empty: none may, because
+    a CA signs certificates for many purposes.
     """
 
     next_context: Callable[[], Awaitable[ssl.SSLContext]]
@@ -120,10 +120,21 @@ class TlsHandshake(asyncio.Protocol):
         pass_on(transport, early)
 
 
-def is_authorized(transport: asyncio.BaseTransport | None, tls: AdminTls) -> bool:
-    """Whether the client has shown a certificate that may change something; the handshake has checked its CA."""
+def certificate_refusal(transport: asyncio.BaseTransport | None, tls: AdminTls) -> str | None:
+    """Why the client's certificate does not permit changes, "" if there is none; None if it does.
+
+    The handshake has checked its CA.
+    """
     found = None if transport is None else transport.get_extra_info("ssl_object")
     certificate = None if found is None else found.getpeercert(binary_form=True)
     if certificate is None:
-        return False
-    return not tls.authorized_roles or first_role(certificate) in tls.authorized_roles
+        return ""
+    role = first_role(certificate)
+    if role in tls.authorized_roles:
+        return None
+    shown = "has no role" if role is None else f"has the role {role[:64]!a}"
+    allowed = ", which is not set" if not tls.authorized_roles else ""
+    return (
+        f"the certificate of this client {shown}, and changes need one of the server's authorized_roles "
+        f"(adminAuthorizedRoles){allowed}, or its token (adminTokenFile)"
+    )

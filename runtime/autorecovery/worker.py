@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import NamedTuple
+import re
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -28,6 +29,7 @@ from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
 from bkctl.runtime.metadata.replication.recovery_notes import FailedLedgerNote, HeldLedger, RecoveryNotes, WorkerStatus
 from bkctl.runtime.metadata.replication.work import NotPicked, PickedLedger, ReplicationWork
 from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.net.limited_log import LimitedLog
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.policy import CopyPace, Policy
@@ -56,6 +58,11 @@ class _WaitingWriter(NamedTuple):
 
     segment: Segment
     due_ms: int
+
+
+_LOG_INTERVAL_S: Final = 300.0
+"""A bookie that refuses this daemon fails many ledgers: one line for each bookie and cause in this time."""
+_ENTRY_NUMBERS: Final = re.compile(r"\b(?:ledger|entry|entries) [\d, -]+")
 
 
 class Worker:
@@ -105,6 +112,7 @@ class Worker:
         self._writers: dict[int, _WaitingWriter] = {}
         self._locked_s: dict[int, float] = {}
         self._problem = ""
+        self._not_repaired = LimitedLog(logger, _LOG_INTERVAL_S, "ledgers that are not repaired")
         self._finished_ms: int | None = None
         self._ledgers_repaired = self._ledgers_failed = self._copies_breaking_placement = 0
 
@@ -138,6 +146,7 @@ class Worker:
                     self._problem = str(error)
                     await self._clock.sleep(self._about(5 * ERROR_PAUSE_S))
         finally:
+            self._not_repaired.close()
             await self._stop()
 
     async def _serve(self) -> None:
@@ -268,7 +277,8 @@ class Worker:
             note = note_of(failure, former, now_ms, self._config, self._holder)
             await self._notes.failures.put(str(ledger_id), note)
             if former is None or former.reason != note.reason:  # the detail names one of many targets
-                logger.warning("ledger %d is not repaired: %s", ledger_id, failure.detail)
+                cause = f"{failure.reason}: {_ENTRY_NUMBERS.sub('#', failure.detail)}"
+                self._not_repaired.report(f"ledger {ledger_id} is not repaired", failure.detail, cause)
             self._listing.postpone(ledger_id, note)
         elif outcome.is_for_others:
             await self._check_own_bookie()

@@ -28,12 +28,15 @@ from bkctl.runtime.protocol.v3_handshake import (
     encode_start_tls_request,
 )
 from bkctl.runtime.security.exchange import PLUGIN, ClientExchange
-from bkctl.runtime.security_config import BookieClientConfig
+from bkctl.runtime.security_config import BookieClientConfig, LoginMechanism
 
 if TYPE_CHECKING:
     from bkctl.runtime.security.tls_contexts import TlsContexts
 
 AnswerT = TypeVar("AnswerT", StartTlsAnswer, AuthAnswer)
+
+NO_TLS: Final = "it does not use TLS: enable TLS on it, or remove bookie_client.tls"
+"""The answer of a bookie to START_TLS means this."""
 
 _ANSWERS_MAX: Final = 32
 """Maximum messages of a bookie before the first request: no login has as many steps."""
@@ -95,6 +98,8 @@ class ClientHandshake(asyncio.BufferedProtocol):
         """Whether the bookie has agreed to use TLS."""
         self.has_begun_login = False
         """Whether the bookie has answered the first message of a login."""
+        self.is_verdict_pending = False
+        """Whether the last token is sent, which a bookie that refuses this client answers, and Java's others do not."""
 
     async def run(self, transport: asyncio.Transport, host: str) -> asyncio.Transport:
         """The transport for the requests, which may be a new one. AuthenticationError, OSError, ProtocolError."""
@@ -109,7 +114,7 @@ class ClientHandshake(asyncio.BufferedProtocol):
         transport.write(encode_start_tls_request())
         answer = await self._next(StartTlsAnswer)
         if answer.status is Status.BAD_REQUEST:
-            raise AuthenticationError("it does not use TLS: enable TLS on it, or remove bookie_client.tls")
+            raise AuthenticationError(NO_TLS)
         if answer.status is not Status.OK:
             raise AuthenticationError(f"it refuses TLS (bookie_client.tls): {answer.status.name}")
         if self._answers or self._splitter.has_waiting or self._splitter.unfinished_bytes:
@@ -135,6 +140,7 @@ class ClientHandshake(asyncio.BufferedProtocol):
             if exchange.is_complete:
                 if token:  # the last one of GSSAPI, which a Java bookie does not answer; requests may follow at once
                     transport.write(encode_auth_request(PLUGIN, token))
+                    self.is_verdict_pending = True
                 return
             answer = await self._auth(transport, token)
 
@@ -150,7 +156,7 @@ class ClientHandshake(asyncio.BufferedProtocol):
 
     def _refused_login(self) -> str:
         if self.has_begun_login:
-            return f"it refuses the login{login_settings(self._security.config)}"
+            return refused_login(self._security.config)
         if self._security.contexts is None:
             return (
                 "it accepts no SASL login without TLS: set bookie_client.tls, or remove bookie_client.sasl if it "
@@ -203,12 +209,22 @@ class ClientHandshake(asyncio.BufferedProtocol):
         self._changed.set()
 
 
+def refused_login(config: BookieClientConfig) -> str:
+    """The sentence for a login that a bookie refuses."""
+    return f"it refuses the login{login_settings(config)}"
+
+
 def login_settings(config: BookieClientConfig) -> str:
     """Which settings to check after a refused login, for the end of a sentence."""
-    assert config.sasl is not None
-    if config.sasl.username is None:
-        return ": check the ticket (klist), and saslJaasClientAllowedIds of the bookie"
-    return (
-        f" of {config.sasl.username}: check bookie_client.sasl.username and bookie_client.sasl.password, and "
-        "saslJaasClientAllowedIds of the bookie"
-    )
+    login = config.sasl
+    assert login is not None
+    allowed = "saslJaasClientAllowedIds of the bookie"
+    if login.jaas_file is not None:
+        return (
+            f": check the user and password, or the ticket or keytab, of section {login.jaas_section} in "
+            f"{login.jaas_file} (bookie_client.sasl.jaas_file), and {allowed}"
+        )
+    if login.mechanism is LoginMechanism.GSSAPI:
+        key = "the ticket (klist)" if login.keytab is None else f"the keytab (klist -k {login.keytab})"
+        return f": check {key}, and {allowed}"
+    return f" of {login.username}: check bookie_client.sasl.username and bookie_client.sasl.password, and {allowed}"

@@ -13,10 +13,12 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias, cast
 
 from bkctl.runtime.errors import AuthenticationError, ConfigurationError, ProtocolError
-from bkctl.runtime.net.client_handshake import ClientHandshake, ClientSecurity, login_settings
+from bkctl.runtime.net.client_handshake import ClientHandshake, ClientSecurity, login_settings, refused_login
 from bkctl.runtime.net.tls_failures import alert_sentence, closed_sentence
 from bkctl.runtime.protocol.framing import FrameSplitter
+from bkctl.runtime.protocol.messages import AuthAnswer
 from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.protocol.v3_handshake import decode_handshake_answer
 from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
@@ -99,6 +101,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._lost_reason: str | None = None
         self._lost_status = Status.UNAVAILABLE
         self._has_received = False
+        self._is_login_pending = False
         self._connecting: asyncio.Task[None] | None = None
         self._transport_closed: asyncio.Future[None] = self._loop.create_future()
 
@@ -177,10 +180,25 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._splitter.advance(nbytes)
         try:
             while payloads := self._splitter.payloads():
+                if self._is_login_pending and self._is_login_answer(payloads[0]):
+                    del payloads[0]
                 self._take(payloads)
         except ProtocolError as error:
             logger.warning("connection to bookie %s closed: %s", self.bookie_id, error)
             self._lose(str(error))
+
+    def _is_login_answer(self, payload: bytes) -> bool:
+        """Whether the first payload answers the last token of a login, which may end the connection."""
+        self._is_login_pending = False
+        try:
+            answer = decode_handshake_answer(payload)
+        except ProtocolError:
+            return False  # an answer in v2
+        if not isinstance(answer, AuthAnswer):
+            return False
+        if answer.status is not Status.OK and self._shared.security is not None:
+            self._refuse(refused_login(self._shared.security.config))
+        return True
 
     def pause_writing(self) -> None:
         """Queue frames until the bookie reads again."""
@@ -259,6 +277,7 @@ class FrameConnection(asyncio.BufferedProtocol):
                 # A Java bookie does not answer a login that it refuses (wire 12.2).
                 self._refuse(f"it does not answer the login{login_settings(security.config)}")
             raise
+        self._is_login_pending = handshake.is_verdict_pending
         secured.set_protocol(self)
         self._shared.refusals.pop(self.bookie_id, None)
         self.connection_made(secured)

@@ -35,6 +35,8 @@ _TLS_HANDSHAKE: Final = 0x16
 _EARLY_AUTH_S: Final = 1.0
 """How long a first AUTH in clear text waits for START_TLS, if TLS is required: Java's client sends both at once, from
 two threads, so either may come first."""
+_REFUSED_S: Final = 1.0
+"""How long a client that is refused may read the answer: it closes the connection itself."""
 _SHUTDOWN_S: Final = 5.0
 """How long a peer may take to confirm the end of TLS."""
 
@@ -230,7 +232,7 @@ class SecuredConnection(ServerConnection):
             self._start_deadline()
         self.resume_writing()
         if self._is_refused:
-            self.close()
+            self._refuse()
 
     # Logins.
 
@@ -286,11 +288,16 @@ class SecuredConnection(ServerConnection):
             self._early_wait = None
 
     def _refuse(self) -> None:
-        """Close the connection after its last answer, which may have to wait for TLS."""
+        """Close the connection after its last answer, which may have to wait for TLS.
+
+        Not at once: requests may follow the last token of a login, and unread ones would reset the connection before
+        the client has read the answer.
+        """
         self._is_refused = True
         self._splitter.drop()
         if self._step not in _SHAKING:
-            self.close()
+            self._stop_deadline()
+            self._deadline = self._loop.call_later(_REFUSED_S, self.close)
 
     # Deadlines, limits, counts.
 

@@ -23,10 +23,11 @@ _OTHER_REASONS: Final = {
 }
 _THIS_CERTIFICATE: Final = "the certificate of this client (bookie_client.tls.certificate_file)"
 _CERTIFICATE_ALERTS: Final = {
-    "SSLV3_ALERT_BAD_CERTIFICATE": "it rejects {}",
+    # OpenSSL's answer to a certificate that is not valid yet; it has other alerts for most other reasons.
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it rejects {}: perhaps not valid yet, check its dates and the clocks",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it rejects {}: expired",
     "SSLV3_ALERT_CERTIFICATE_REVOKED": "it rejects {}: revoked",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it rejects {}: expired, or not signed by a CA that it trusts",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it rejects {}: expired, not valid yet, or not signed by a CA that it trusts",
     "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "it rejects {}: not for clients",
     "TLSV1_ALERT_ACCESS_DENIED": "it rejects {}: access denied",
     "TLSV1_ALERT_UNKNOWN_CA": "it rejects {}: not signed by a CA that it trusts",

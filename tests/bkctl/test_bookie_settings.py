@@ -219,6 +219,9 @@ def test_an_admin_port_that_differs_from_javas_is_reported(tmp_path: Path) -> No
         "adminTokenFile is not set",
     ]
     assert differences("httpServerEnabled=true\nhttpServerHost=0.0.0.0\nadminTokenFile=/token\n") == []
+    https = "httpServerEnabled=true\nhttpServerHost=0.0.0.0\nhttpServerTlsEnable=true\n"
+    assert differences(https) == ["adminTokenFile and adminAuthorizedRoles are not set"]
+    assert differences(f"{https}adminAuthorizedRoles=admin\n") == []
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,10 @@ def test_flags_behind_the_command_beat_those_before_it() -> None:
         ("[client]\nadd_timeout = 1", "unknown name 'add_timeout'"),
         ("[client]\nadd_timeout_s = -1", r"client\.add_timeout_s = -1: must be above 0"),
         ("output = 'xml'", r"c\.toml: output = xml: give one of"),
+        (
+            "[bookie_client.tls]\nkey_type = 'JKS'",
+            r"key_type = JKS: give one of PEM, PKCS12; only Java .*: keytool ",
+        ),
         ("not toml", "c.toml"),
     ],
 )

@@ -248,9 +248,11 @@ def test_damage_on_a_disk_is_told_from_a_bookie_that_is_down(cluster: Cluster) -
         [
             (damaged.id, "corrupt", "6", "ledger 0: the digest of entry 6 does not match"),
             (damaged.id, "failed", "4", "it answered: input/output error"),
-            (dead.id, "unreachable", "0-8", "not registered"),
         ]
     )
+    assert [(row["bookie_id"], row["entries"], row["reason"]) for row in found["unread"]] == [
+        (dead.id, "0-8", "not registered")
+    ]
     for arguments, sentence in (((), "specify ledger IDs or --all"), (("--all", "3"), "omit 3 or --all")):
         refused = cluster.run("ledger", "verify", *arguments)
         assert (refused.exit_code, sentence in refused.stderr) == (2, True)

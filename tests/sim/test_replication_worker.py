@@ -506,6 +506,20 @@ def test_a_failed_ledger_is_tried_by_all_workers_together_with_pauses_that_doubl
     assert caplog.text.count("is not repaired: ") == 1, "it is logged again only for another reason"
 
 
+def test_many_ledgers_with_the_same_cause_are_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3")
+        ledger_ids = [await marked(cluster, CLOSED, "b1") for _ in range(20)]
+        async with serving(worker_on(cluster)):
+            for ledger_id in ledger_ids:
+                await until_failed(cluster, ledger_id)
+            assert caplog.text.count("is not repaired: ") == 1
+            await cluster.clock.sleep(301)
+            assert "19 more ledgers that are not repaired in 300 s: NOT_ENOUGH_BOOKIES: " in caplog.text
+
+    simulate(scenario)
+
+
 def test_a_ledger_without_a_copy_is_tried_rarely_and_when_a_bookie_returns() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start("b1", "b3", "b4")

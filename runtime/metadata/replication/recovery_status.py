@@ -72,6 +72,8 @@ class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
     returned: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Registered bookies without which ledgers were closed as if they were lost, with these ledgers."""
     failures: int = 0
+    failure_cause: str = ""
+    """Why the first one of them is not repaired."""
     stopped: tuple[tuple[str, CollectionNote], ...] = ()
     """Bookies that delete no ledgers."""
     unreadable: tuple[str, ...] = ()
@@ -135,9 +137,19 @@ async def read_recovery_status(
         losses=losses,
         returned=await _find_returned(RegistrationClient(store, root), notes.given_up),
         failures=failures,
+        failure_cause=await _first_cause(notes) if failures else "",
         stopped=tuple(sorted((each for each in collection if each[1].stopped), key=operator.itemgetter(0))),
         unreadable=tuple(unreadable),
     )
+
+
+async def _first_cause(notes: RecoveryNotes) -> str:
+    """Why the first ledger whose repair failed is not repaired; empty if that is no longer known."""
+    for key in sorted(await notes.failures.keys(), key=lambda key: (len(key), key))[:1]:
+        found = await notes.failures.find_or_problem(key)
+        if isinstance(found, Versioned):
+            return found.value.detail
+    return ""
 
 
 async def read_daemons(notes: RecoveryNotes) -> tuple[DaemonNote, ...]:

@@ -17,6 +17,7 @@ from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.security.client_login import KerberosLogin, read_client_login
 from bkctl.runtime.security.followed_files import FollowedFiles
 from bkctl.runtime.security.secrets import read_secret
+from bkctl.runtime.security_config import LoginMechanism
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,25 @@ def _sasl_options(config: ZooKeeperSaslConfig, environment: Mapping[str, str], n
         # The client library cannot wrap messages, so only authentication may be negotiated.
         "qops": (b"auth",),
     }
+
+
+def rejected_login(servers: str, config: ZooKeeperSaslConfig | None) -> str:
+    """The sentence for a login that a server rejects."""
+    check = "" if config is None else f": check {_login_settings(config)}"
+    return f"{servers} rejected the user or the password{check}"
+
+
+def unfinished_login(servers: str, config: ZooKeeperSaslConfig) -> str:
+    """The sentence for a session that ended in its login: some servers reject one without another sign."""
+    return f"{servers} did not finish the SASL login: check {_login_settings(config)}, and that SASL is on there"
+
+
+def _login_settings(config: ZooKeeperSaslConfig) -> str:
+    if config.jaas_file is not None:
+        return f"the login of section {config.jaas_section} in {config.jaas_file} (zookeeper.sasl.jaas_file)"
+    if config.mechanism is LoginMechanism.GSSAPI:
+        return "the ticket or keytab (klist, zookeeper.sasl.keytab)"
+    return "the user and the password (zookeeper.sasl.username and zookeeper.sasl.password)"
 
 
 def tls_contexts(config: ZooKeeperTlsConfig, environment: Mapping[str, str]) -> Callable[[], ssl.SSLContext]:

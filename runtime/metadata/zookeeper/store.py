@@ -27,6 +27,7 @@ from bkctl.runtime.config import ZooKeeperConfig
 from bkctl.runtime.errors import (
     MetadataAuthError,
     MetadataError,
+    MetadataLoginError,
     MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
@@ -43,7 +44,7 @@ from bkctl.runtime.metadata.store import (
     check_path,
     check_writes,
 )
-from bkctl.runtime.metadata.zookeeper.access import RedactingFilter, session_credentials, tls_contexts
+from bkctl.runtime.metadata.zookeeper import access
 from bkctl.runtime.metadata.zookeeper.connect_failures import ConnectFailures, WaitReports
 from bkctl.runtime.metadata.zookeeper.errors import translate
 from bkctl.runtime.metadata.zookeeper.multi_read import MultiReader
@@ -56,7 +57,7 @@ logger = logging.getLogger(__name__)
 logger.addHandler(logging.NullHandler())  # silent unless the program configures logging
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
 """For --debug: every attempt to connect, and more. ``_change_state`` logs the events that matter once."""
-_kazoo_logger.addFilter(RedactingFilter())
+_kazoo_logger.addFilter(access.RedactingFilter())
 
 T = TypeVar("T")
 
@@ -94,7 +95,7 @@ class ZooKeeperStore:
         self._revival: asyncio.Task[None] | None = None
         self._failures = ConnectFailures(server_addresses(servers), is_secured=config.tls is not None)
         self._wait_reports = WaitReports(self._failures, on_wait)
-        tls = None if config.tls is None else tls_contexts(config.tls, environment)
+        tls = None if config.tls is None else access.tls_contexts(config.tls, environment)
         self._handler = LoopHandler(self._loop, self._failures, tls, self._note_connect_failed)
         self._client = KazooClient(
             hosts=servers,
@@ -103,7 +104,7 @@ class ZooKeeperStore:
             # kazoo's default retry delay grows up to an hour.
             connection_retry=KazooRetry(max_tries=-1, max_delay=_RECONNECT_DELAY_S_MAX),
             logger=_kazoo_logger,
-            **session_credentials(config, environment, self._failures.note_login),
+            **access.session_credentials(config, environment, self._failures.note_login),
         )
         self.get_all = MultiReader(self._client, self, self._request, self.measures.gets).get_all
 
@@ -151,7 +152,7 @@ class ZooKeeperStore:
         except BaseException as error:
             await self.close()
             if isinstance(error, MetadataUnavailableError) and self._config.sasl is not None:
-                raise MetadataUnavailableError(f"{self._servers} did not finish the SASL login: is SASL on?") from error
+                raise MetadataLoginError(access.unfinished_login(self._servers, self._config.sasl)) from error
             raise
 
     async def __aenter__(self) -> Self:
@@ -214,7 +215,7 @@ class ZooKeeperStore:
             # A ticket may be renewed, and a KDC may be back, while an operation waits.
             self._auth_failures_count += failure is None
             if not self._has_been_answered or self._auth_failures_count >= _AUTH_FAILURES_MAX:
-                failure = failure or f"{self._servers} rejected the user or the password"
+                failure = failure or access.rejected_login(self._servers, self._config.sasl)
                 self._fatal_error = MetadataAuthError(f"no session with ZooKeeper: {failure}")
         self._fail_answers(self._fatal_error or self._failures.login_error() or kazoo_errors.SessionExpiredError())
         if keeper_state != KeeperState.EXPIRED_SESSION and self._fatal_error is None:

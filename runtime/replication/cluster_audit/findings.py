@@ -53,6 +53,7 @@ from bkctl.runtime.replication.judge.copy_advice import (
     no_good_copy,
     unknown_copies,
     unknown_ends,
+    unread_copies,
     without_lists,
 )
 from bkctl.runtime.replication.judge.disk_advice import disk_findings, used_fraction
@@ -207,12 +208,19 @@ def _held(report: AuditReport) -> Iterator[AuditFinding]:
         ledgers, file = summary.bad_copy_ledgers, summary.bad_copies_file
         advice = bad_copies(kinds, list(bad), ledgers, file, is_sample=is_sample)
         yield _finding(advice, summary.bad_copy_ledgers, bad.values())
-    without = [row for row in rows if row.lists_unanswered and row.unknown_copies and not row.read_copies]
+    causes = {each.bookie_id: each.refusal or each.no_answer for each in report.bookies}
+    unknown_rows = [row for row in rows if row.unknown_copies and not row.read_copies]
+    unread = {row.bookie_id: cause for row in unknown_rows if (cause := causes.get(row.bookie_id)) is not None}
+    without = [row for row in unknown_rows if row.lists_unanswered and row.bookie_id not in unread]
+    if unread:
+        unread_count = sum(row.unknown_copies for row in unknown_rows if row.bookie_id in unread)
+        yield AuditFinding(unread_copies(unread_count, unread))
     if without:
         yield AuditFinding(
             without_lists(sum(row.unknown_copies for row in without), [row.bookie_id for row in without])
         )
-    if unknown := sum(row.unknown_copies for row in rows) - sum(row.unknown_copies for row in without):
+    known_why = {*unread, *(row.bookie_id for row in without)}
+    if unknown := sum(row.unknown_copies for row in rows if row.bookie_id not in known_why):
         yield AuditFinding(unknown_copies(unknown, summary.expected_copies or 0))
     if summary.unknown_ends:
         yield AuditFinding(unknown_ends(summary.unknown_ends), summary.unknown_ends)

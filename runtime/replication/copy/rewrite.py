@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import chain
+from typing import Final
 
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.protocol.status import Status
@@ -18,10 +19,16 @@ from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max, entry_bytes_estimate
 from bkctl.runtime.replication.copy.stripe_task import BATCHES_IN_FLIGHT, CopyTools, StripeOutcome, StripeTask
 from bkctl.runtime.replication.copy.tasks import for_each_bounded
-from bkctl.runtime.replication.judge.bad_copies import BAD_STATES, judge_entry, left_copies
+from bkctl.runtime.replication.judge.bad_copies import BAD_STATES, judge_entry, left_copies, unread_reason
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRangeSet, batches, in_and_out_of, merge_ranges, stripe
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
+
+_REASONS: Final = {
+    Status.READ_ONLY: FailureReason.READ_ONLY,
+    Status.AUTHENTICATION_REQUIRED: FailureReason.REFUSES_CLIENT,
+}
+"""Why a target did not store a copy."""
 
 
 class StripeRewrite:
@@ -152,7 +159,7 @@ class StripeRewrite:
                 good += 1
                 bytes_written += len(source.body)
             elif copy.state is CopyState.UNREACHABLE:
-                self._note_left(FailureReason.UNREACHABLE, entry_id, copy.reason)
+                self._note_left(unread_reason(copy), entry_id, copy.reason)
             else:
                 detail = copy.reason or "its copy differs from the one that was written"
                 self._note_left(FailureReason.STILL_BAD, entry_id, detail)
@@ -162,7 +169,7 @@ class StripeRewrite:
 
     def _note_failure(self, entry_id: int, status: Status) -> None:
         detail = str(self._tools.ports.bookies.error_of(status, self._target))
-        reason = FailureReason.READ_ONLY if status is Status.READ_ONLY else FailureReason.REFUSED
+        reason = _REASONS.get(status, FailureReason.REFUSED)
         if status in {Status.TIMEOUT, Status.UNAVAILABLE}:
             self._unusable[self._target] = detail
             reason = FailureReason.UNREACHABLE

@@ -149,13 +149,14 @@ def plan_in_place(
     entry_bytes = check.bytes_read // max(1, check.copies_good + check.copies_different)
     for defect in check.defects:
         bookie_id, found = defect.bookie_id, check.ranges_of(defect)
+        unread = FailureReason.REFUSES_CLIENT if defect.is_refused else FailureReason.UNREACHABLE
         rest, copies = found, defect.copies
         must_move = defect.has_bad_record and bookie_id not in bkctl
         for reason, entries in (
             (FailureReason.LOST, check.lost),
             (FailureReason.UNREADABLE, check.unreadable),
             (FailureReason.DIFFERENT, different),
-            (FailureReason.UNREACHABLE, () if defect.state in BAD_STATES else found),
+            (unread, () if defect.state in BAD_STATES else found),
             (FailureReason.READ_ONLY, () if must_move or bookie_id in writable else found),
         ):
             inside, rest = in_and_out_of(rest, entries)
@@ -251,12 +252,17 @@ class EntryVerdict(msgspec.Struct, frozen=True):
     left: tuple[FailureReason, str] | None = None
 
 
+def unread_reason(copy: Copy) -> FailureReason:
+    """Why a copy that could not be read stays as it is."""
+    return FailureReason.REFUSES_CLIENT if copy.is_refused else FailureReason.UNREACHABLE
+
+
 def judge_entry(copies: Sequence[Copy], target: str, *, is_bkctl: bool) -> EntryVerdict:
     """Decide again about the copy of ``target``, which runs bkctl or not, from the copies of the whole write set."""
     judged = compared_copies(copies)
     own = next(copy for copy in judged if copy.bookie_id == target)
     if own.state is CopyState.UNREACHABLE:
-        return EntryVerdict(left=(FailureReason.UNREACHABLE, own.reason))
+        return EntryVerdict(left=(unread_reason(own), own.reason))
     if own.state not in BAD_STATES:
         return EntryVerdict()
     states = {copy.state for copy in judged}

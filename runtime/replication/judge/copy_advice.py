@@ -53,6 +53,14 @@ def without_lists(copies: int, bookie_ids: Sequence[str]) -> Advice:
     return Advice(Severity.WARNING, "no_lists", sentence, "bkctl audit --inventory --read")
 
 
+def unread_copies(copies: int, causes: Mapping[str, str]) -> Advice:
+    """Copies on registered bookies that refuse this client or do not answer. ``causes``: by bookie."""
+    said = "; ".join(dict.fromkeys(text.rpartition(f"{each}: ")[2] for each, text in causes.items()))
+    bookies = these_bookies(list(causes), "is", "are")
+    sentence = f"{counted(copies, 'copy is', 'copies are')} unknown: {bookies} registered, but cannot be read: {said}"
+    return Advice(Severity.WARNING, "unread_copies", sentence, f"bkctl bookie show {min(causes)}")
+
+
 def unknown_copies(copies: int, expected: int) -> Advice:
     """Copies that were neither read nor listed."""
     verb = "is" if copies == 1 else "are"

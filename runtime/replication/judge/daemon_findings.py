@@ -5,7 +5,9 @@ Java's auditor and workers write no notes, so most of this concerns daemons of b
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Collection, Iterator
+from typing import Final
 
 import msgspec
 
@@ -22,6 +24,8 @@ from bkctl.runtime.replication.judge.advice import (
 )
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, duration, enumerated, listed
+
+_CAUSE_CHARS_MAX: Final = 400
 
 NO_PROGRESS_WARNING_S = 3600
 """Large ledgers take time, but workers repair several at once."""
@@ -64,6 +68,8 @@ def recovery_findings(
     yield from _worker_findings(recovery, waiting, now_ms)
     if recovery.failures:
         sentence = f"repairs of {recovery.failures:,} marked ledgers failed and will be tried again"
+        if recovery.failure_cause:
+            sentence += f"; the first: {textwrap.shorten(recovery.failure_cause, _CAUSE_CHARS_MAX, placeholder=' ...')}"
         yield Advice(Severity.INFORMATION, "failed_repairs", sentence, "bkctl autorecovery pending")
     for problem in recovery.unreadable:
         yield Advice(Severity.WARNING, "unreadable_note", problem, "bkctl metadata doctor")

@@ -52,9 +52,9 @@ class FindingsFormatError(ValueError):
 
 
 def copy_findings(check: LedgerCheck) -> Iterator[CopyFinding]:
-    """The bad copies of one ledger."""
+    """The bad copies of one ledger; those that could not be read are unknown."""
     for defect in check.defects:
-        for entries in check.ranges_of(defect):
+        for entries in () if defect.is_unknown else check.ranges_of(defect):
             yield CopyFinding(
                 ledger_id=check.ledger_id,
                 bookie_id=defect.bookie_id,

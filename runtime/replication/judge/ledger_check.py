@@ -10,9 +10,9 @@ from bkctl.storage.ids import INVALID_ENTRY_ID
 
 
 class CopyDefect(msgspec.Struct, frozen=True):
-    """Bad copies on one bookie: one row per bookie and state. ``reason`` is that of the first copy.
+    """Bad or unread copies on one bookie: one row per bookie and state. ``reason`` is that of the first copy.
 
-    ``is_damaged``: the bookie cannot read some of them from its disk.
+    ``is_damaged``: the bookie cannot read some of them from its disk. ``is_refused``: it refuses this client.
     """
 
     bookie_id: str
@@ -21,6 +21,12 @@ class CopyDefect(msgspec.Struct, frozen=True):
     entries: tuple[EntryRange, ...]
     reason: str
     is_damaged: bool = False
+    is_refused: bool = False
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the copies could not be read, so that they may be good."""
+        return self.state is CopyState.UNREACHABLE
 
     @property
     def has_bad_record(self) -> bool:

@@ -29,6 +29,7 @@ class FailureReason(enum.Enum):
     CONFLICT = "the ledger metadata kept changing"
     DIFFERENT = "the copies differ"
     UNREACHABLE = "the bookie does not answer"
+    REFUSES_CLIENT = "the bookie refuses this client"
     READ_ONLY = "the bookie is read-only"
     REFUSED = "the bookie did not store the copy"
     STILL_BAD = "the bookie still returns a bad copy"

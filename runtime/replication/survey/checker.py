@@ -342,6 +342,7 @@ class _CheckCounts:
         self._bytes_read = 0
         self._counts = dict.fromkeys(CopyState, 0)
         self._defects: dict[tuple[str, CopyState], EntryRangeSet] = {}
+        self._refused: set[tuple[str, CopyState]] = set()
         self._reasons: dict[tuple[str, CopyState], str] = {}
         self._damaged: set[tuple[str, CopyState]] = set()
         self._lost = EntryRangeSet()
@@ -401,6 +402,9 @@ class _CheckCounts:
         self._reasons.setdefault(key, copy.reason)
         if copy.is_damaged:
             self._damaged.add(key)
+        if copy.is_refused and key not in self._refused:
+            self._refused.add(key)
+            self._reasons[key] = copy.reason
         self._defects.setdefault(key, EntryRangeSet()).add_range(entries, count)
 
     def add_gap_if_found(self, ranges: Sequence[EntryRange], copies: Mapping[str, Copy]) -> None:
@@ -427,7 +431,14 @@ class _CheckCounts:
             copies_different=self._counts[CopyState.DIFFERENT],
             bytes_read=self._bytes_read,
             defects=tuple(
-                CopyDefect(*key, entries.count, entries.ranges(), self._reasons[key], key in self._damaged)
+                CopyDefect(
+                    *key,
+                    entries.count,
+                    entries.ranges(),
+                    self._reasons[key],
+                    is_damaged=key in self._damaged,
+                    is_refused=key in self._refused,
+                )
                 for key, entries in sorted(self._defects.items(), key=lambda item: (item[0][0], item[0][1].value))
             ),
             lost=self._lost.ranges(),

@@ -37,7 +37,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def operator(authority: Authority, directory: Path) -> CertificateFiles:
-    return write_certificate(authority, directory / "operator")
+    return write_certificate(authority, directory / "operator", role="admin")
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +62,7 @@ def bookie(new_metadata_uri: Callable[[], str], authority: Authority, directory:
         f"httpServerKeyStorePath={key_store}",
         f"httpServerKeyStorePassword=file:{password}",
         f"httpServerTrustStorePath={trust_store}",
+        "adminAuthorizedRoles=admin",
     ) as started:
         yield started
 
@@ -91,7 +92,7 @@ def set_mode(bookie: AdminBookie, *words: str) -> BkctlResult:
 
 
 def test_a_client_certificate_or_the_token_and_a_verified_name(
-    bookie: AdminBookie, operator: CertificateFiles, tmp_path: Path, token_file: str
+    bookie: AdminBookie, authority: Authority, operator: CertificateFiles, tmp_path: Path, token_file: str
 ) -> None:
     unverified = set_mode(bookie, "--token-file", token_file)
     assert unverified.exit_code == 11
@@ -101,18 +102,31 @@ def test_a_client_certificate_or_the_token_and_a_verified_name(
     assert (unknown.exit_code, "give the token of this bookie" in unknown.stderr) == (11, True)
     assert set_mode(bookie, "--config", only_ca, "--token-file", token_file).exit_code == 0
     assert bookie.run("set-mode", "writable").exit_code == 0
+    reader = write_certificate(authority, tmp_path / "reader", role="reader")
+    with_role = set_mode(bookie, "--config", settings(tmp_path / "reader.toml", reader, with_key=True))
+    assert with_role.exit_code == 3, with_role.stderr
+    assert "the certificate of this client has the role 'reader', and changes need one of" in with_role.stderr
     own = settings(tmp_path / "own.toml", operator, with_key=True)
     made = set_mode(bookie, "--config", own)
     assert (made.exit_code, made.json()["mode"]) == (0, "read-only"), made.stderr
     assert bookie.run("set-mode", "writable").exit_code == 0
 
 
-@pytest.mark.parametrize(("is_expired", "reason"), [(True, "expired"), (False, "not signed by a CA that it trusts")])
+@pytest.mark.parametrize(
+    ("since_days", "reason"),
+    [(-2, "expired"), (2, "perhaps not valid yet, check its dates"), (None, "not signed by a CA that it trusts")],
+)
 def test_a_client_whose_certificate_is_not_accepted_is_refused_in_one_sentence(
-    bookie: AdminBookie, authority: Authority, operator: CertificateFiles, tmp_path: Path, is_expired: bool, reason: str
+    bookie: AdminBookie,
+    authority: Authority,
+    operator: CertificateFiles,
+    tmp_path: Path,
+    since_days: int | None,
+    reason: str,
 ) -> None:
-    if is_expired:
-        files = write_certificate(authority, tmp_path / "old", days=1, now=NOW - datetime.timedelta(days=2))
+    if since_days is not None:
+        begin = NOW + datetime.timedelta(days=since_days)
+        files = write_certificate(authority, tmp_path / "own", days=1, now=begin)
     else:
         files = write_certificate(new_authority("other", 10, NOW), tmp_path / "stranger")._replace(ca=operator.ca)
     refused = set_mode(bookie, "--config", settings(tmp_path / "c.toml", files, with_key=True))

@@ -175,6 +175,15 @@ def test_strange_json_is_one_sentence(impostor: Impostor, name: str) -> None:
         assert line.startswith(f"error: bookie {VICTIM}: its answer is not that of a bookie's admin interface: "), words
 
 
+@pytest.mark.parametrize("body", [{}, "some words"])
+def test_metrics_that_are_none_are_one_sentence(impostor: Impostor, body: object) -> None:
+    impostor.answer = says(body)
+    result = impostor.run("metrics", "--grep", "ADD")
+    assert (result.exit_code, result.stdout) == (1, ""), result
+    assert result.stderr.startswith(f"error: bookie {VICTIM}: its answer at admin port {LOOPBACK}:")
+    assert result.stderr.endswith(" has no metrics\n")
+
+
 def test_a_newer_server_may_answer_more(impostor: Impostor) -> None:
     impostor.answer = says({**STATE, "operator": {"since_ms": 1, "reason": "x", "by": "ann"}, "more": [1]})
     result = impostor.run("state")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,8 @@ from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.config import ClientConfig
 from bkctl.runtime.security_config import BookieClientConfig, ClientLoginConfig, ClientTlsConfig
 from tests.interop.security_files import TestAuthority
-from tests.processes import LOOPBACK, BkctlProcess, free_port, run_bkctl, start_bkctl
+from tests.kerberos import Realm, require_kerberos
+from tests.processes import LOOPBACK, BkctlProcess, Cluster, free_port, run_bkctl, start_bkctl
 from tests.until import wait_until
 
 PASSWORD = "a-password-that-no-output-shows"
@@ -72,10 +73,10 @@ def tables(files: TestAuthority, *more: str) -> str:
     return "\n".join(["[bookie.tls]", *(f'{key} = "{files.file(name)}"' for key, name in names.items()), *more])
 
 
-async def write_and_read(metadata_uri: str, security: BookieClientConfig) -> None:
+async def write_and_read(metadata_uri: str, security: BookieClientConfig, copies: int = 1) -> None:
     config = ClientConfig(security=security)
     async with await LedgerClient.connect(metadata_uri, config=config) as client:
-        writer = await client.create(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+        writer = await client.create(ensemble_size=copies, write_quorum_size=copies, ack_quorum_size=copies)
         payloads = [bytes([number]) * 100_000 for number in range(30)]
         for payload in payloads:
             await writer.append(payload)
@@ -89,12 +90,17 @@ def test_a_bookie_with_tls_and_logins_serves_clients_that_have_both(start: Start
     listed = run_bkctl("bookie", "list", "-u", start.metadata_uri, BKCTL_OUTPUT="")
     assert "it serves only clients that use TLS or log in: set bookie_client.tls" in listed.stdout
     registered = run_bkctl("bookie", "list", "-o", "json", "-u", start.metadata_uri)
-    assert registered.exit_code == 0, registered.stderr
+    assert registered.exit_code == 11, registered.stderr
     written = run_bkctl("ledger", "write-test", "-E", "1", "-W", "1", "-A", "1", "-u", start.metadata_uri)
     assert written.exit_code == 11, written.stderr
     assert run_bkctl("ledger", "list", "-o", "name", "-u", start.metadata_uri).stdout == ""
     tls = ClientTlsConfig(ca_file=str(files.file("ca.pem")))
     files.file("password-file").write_text(PASSWORD)
+    files.file("password-file").chmod(0o644)
+    client = start.directory / "client.toml"
+    client.write_text(f"[bookie_client.sasl]\nusername='bookkeeper'\npassword='file:{files.file('password-file')}'\n")
+    warned = run_bkctl("bookie", "list", "-u", start.metadata_uri, "--config", str(client))
+    assert warned.stderr.count(f"warning: {files.file('password-file')} contains bookie_client.sasl.password") == 1
     files.file("password-file").chmod(0o600)
     login = ClientLoginConfig(username="bookkeeper", password=f"file:{files.file('password-file')}")
     asyncio.run(write_and_read(start.metadata_uri, BookieClientConfig(tls=tls, sasl=login)))
@@ -153,3 +159,69 @@ def test_only_permitted_users_start_a_bookie(start: Start) -> None:
     assert "may not start this bookie" in refused.stderr
     start.run(f"[bookie]\npermitted_startup_users = ['other-user', '{getpass.getuser()}']")
     assert start.end() == 0
+
+
+def test_copies_on_a_bookie_that_refuses_this_client_are_unknown_and_apart_from_bad_ones(
+    start_cluster: Callable[[int], Cluster], tmp_path: Path
+) -> None:
+    cluster = start_cluster(2)
+    protected = Start(tmp_path, cluster.metadata_uri)
+    (tmp_path / "jaas.conf").write_text(JAAS)
+    try:
+        protected.run(f"[bookie.sasl]\njaas_file = '{tmp_path}/jaas.conf'")
+        (tmp_path / "password").write_text(PASSWORD)
+        (tmp_path / "password").chmod(0o600)
+        login = ClientLoginConfig(username="bookkeeper", password=f"file:{tmp_path}/password")
+        asyncio.run(write_and_read(cluster.metadata_uri, BookieClientConfig(sasl=login), copies=3))
+        sentence = "it serves only clients that use TLS or log in: set bookie_client.tls or bookie_client.sasl"
+        bad = tmp_path / "bad.jsonl"
+        verified = cluster.run("ledger", "verify", "0", "--out", str(bad))
+        assert (verified.exit_code, verified.json()["defects"]) == (10, [])
+        (unread,) = verified.json()["unread"]
+        assert (unread["bookie_id"], unread["copies"], unread["reason"]) == (protected.id, 30, sentence)
+        assert '"findings":0' in bad.read_text()
+        recovered = cluster.run("recover", "ledger", "0", "--yes", "-o", "table")
+        assert recovered.exit_code == 9
+        assert f"30 copies are unknown, not read: 30 ({protected.id}: {sentence})" in recovered.stdout
+        assert "bad copies" not in recovered.stdout + recovered.stderr
+        assert "will leave 30 unread copies in 1 ledger: the bookie refuses this client" in recovered.stderr
+        for how in (("--read",), ("--read", "--all-entries")):
+            audited = cluster.run("audit", "--inventory", *how)
+            found = {each["part"]: each["finding"] for each in audited.json()["findings"]}
+            assert (
+                f"unknown: bookie {protected.id} is registered, but cannot be read: {sentence}"
+                in (found["unread_copies"])
+            )
+            assert not {"no_lists", "unknown_copies", "bad_copies"} & found.keys()
+    finally:
+        if protected.process is not None:
+            protected.end()
+
+
+@pytest.fixture
+def realm(tmp_path: Path) -> Iterator[Realm]:
+    require_kerberos()
+    with Realm(tmp_path / "realm") as started:
+        yield started
+
+
+def test_a_principal_that_is_not_allowed_is_a_refused_login(
+    start: Start, realm: Realm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in realm.variables.items():
+        monkeypatch.setenv(name, value)
+    (start.directory / "jaas.conf").write_text(
+        "Bookie { com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true "
+        f'keyTab="{realm.bookie_keytab}" principal="{realm.bookie_principal}"; }};'
+    )
+    lines = ("[bookie.sasl]", f"jaas_file = '{start.directory}/jaas.conf'", "allowed_ids = 'another@BKCTL.TEST'")
+    start.run("\n".join(lines))
+    client = start.directory / "client.toml"
+    client.write_text("[bookie_client.sasl]\nmechanism = 'GSSAPI'\n")
+    for words in (("sanity", start.id), ("list", "-o", "json"), ("info",)):
+        for _ in range(3):  # the refusal and the next request cross
+            shown = run_bkctl("bookie", *words, "-u", start.metadata_uri, "--config", str(client))
+            assert "it refuses the login" in shown.stdout + shown.stderr, (words, shown.stdout, shown.stderr)
+            assert "saslJaasClientAllowedIds" in shown.stdout + shown.stderr
+            assert shown.exit_code == 11
+    assert "does not match saslJaasClientAllowedIds" in start.log.read_text()

@@ -63,6 +63,16 @@ def test_a_good_bookie_serves_this_client(
     assert found["access"][1] == "it serves this client"
 
 
+def test_a_bookie_without_tls_serves_a_client_without_tls(metadata_uri: str, tmp_path: Path) -> None:
+    with running_bookie(metadata_uri, tmp_path / "data") as bookie:
+        result = run_bkctl("tls", "check", "--bookie", bookie.bookie_id, "-o", "json", "--timeout", "20s")
+    assert result.exit_code == 0, result.stderr
+    assert findings(result) == {
+        "handshake": ("information", "it does not use TLS, and neither do the settings"),
+        "access": ("information", "it serves this client without TLS"),
+    }
+
+
 @pytest.mark.parametrize(
     ("host", "age_days", "is_known", "expected"),
     [

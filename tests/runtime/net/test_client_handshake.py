@@ -13,11 +13,12 @@ import pytest
 
 from bkctl.runtime.config import ClientConfig
 from bkctl.runtime.errors import AuthenticationRequiredError, BookieError, BookieUnavailableError, ConfigurationError
+from bkctl.runtime.net.client_handshake import refused_login
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.net.pool import BookiePool
 from bkctl.runtime.protocol.bookkeeper_wire_pb2 import AUTH, EBADREQ, EIO, EOK, EUA, START_TLS, Request, Response
 from bkctl.runtime.protocol.framing import encode_frame
-from bkctl.runtime.security_config import BookieClientConfig, ClientLoginConfig, ClientTlsConfig
+from bkctl.runtime.security_config import BookieClientConfig, ClientLoginConfig, ClientTlsConfig, LoginMechanism
 from tests.interop.security_files import TestAuthority
 from tests.processes import LOOPBACK
 
@@ -203,3 +204,25 @@ async def test_files_are_read_before_the_first_connection(tmp_path: Path) -> Non
 
 async def _never(_: str) -> tuple[str, int]:
     raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("sasl", "advice"),
+    [
+        (
+            ClientLoginConfig(jaas_file="/etc/jaas.conf"),
+            ": check the user and password, or the ticket or keytab, of section BookKeeper in /etc/jaas.conf "
+            "(bookie_client.sasl.jaas_file), and saslJaasClientAllowedIds of the bookie",
+        ),
+        (
+            ClientLoginConfig(mechanism=LoginMechanism.GSSAPI),
+            ": check the ticket (klist), and saslJaasClientAllowedIds of the bookie",
+        ),
+        (
+            ClientLoginConfig(mechanism=LoginMechanism.GSSAPI, keytab="/key"),
+            ": check the keytab (klist -k /key), and saslJaasClientAllowedIds of the bookie",
+        ),
+    ],
+)
+def test_a_refused_login_names_the_place_of_the_login(sasl: ClientLoginConfig, advice: str) -> None:
+    assert refused_login(BookieClientConfig(sasl=sasl)) == f"it refuses the login{advice}"

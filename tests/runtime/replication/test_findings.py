@@ -87,6 +87,7 @@ def test_a_check_gives_one_finding_per_range_and_one_for_all_if_there_were_too_m
         defects=(
             CopyDefect("b1", CopyState.CORRUPT, 3, ranges, "digest"),
             CopyDefect("b2", CopyState.FAILED, 40, ranges, "it answered: input/output error"),
+            CopyDefect("b3", CopyState.UNREACHABLE, 3, ranges, "it refuses the login", is_refused=True),
         ),
     )
     found = [(each.bookie_id, each.state, each.entries, each.copies) for each in copy_findings(check)]

@@ -96,6 +96,12 @@ FAULTS: list[tuple[str, Severity, str, dict[str, Any]]] = [
         {"daemons": daemon(lanes=(LaneStatus(name="audit", error="no progress for 120 s", failures=2),))},
     ),
     ("failed_repairs", Severity.INFORMATION, "3 marked ledgers", {"failures": 3}),
+    (
+        "failed_repairs",
+        Severity.INFORMATION,
+        "; the first: ledger 7: b1: it refuses the login",
+        {"failures": 3, "failure_cause": "ledger 7: b1: it refuses the login"},
+    ),
     ("unreadable_note", Severity.WARNING, "cannot be read", {"unreadable": ("node /x cannot be read",)}),
     (
         "no_progress",

@@ -64,15 +64,15 @@ async def asking(
 async def test_a_client_certificate_replaces_the_token(
     bookie_config: BookieConfig, files: CertificateFiles, authority: Authority, tmp_path: Path, store: ZooKeeperStore
 ) -> None:
-    operator = write_certificate(authority, tmp_path / "operator")
-    async with running_bookie(with_https(bookie_config, files)) as server:
+    operator = write_certificate(authority, tmp_path / "operator", role="admin")
+    async with running_bookie(with_https(bookie_config, files, roles=["admin"])) as server:
         async with (
             asking(server.view.http_port, files) as nameless,
             asking(server.view.http_port, files, operator) as known,
         ):
             assert (await nameless.get(IS_READY)).status == 200
             refused = await nameless.put(READ_ONLY, CHANGE)
-            assert (refused.status, "or a client certificate" in refused.text) == (403, True)
+            assert (refused.status, "client certificate with a role" in refused.text) == (403, True)
             assert (await known.put(READ_ONLY, CHANGE)).json == CHANGE
         registrations = RegistrationClient(store, parse_metadata_uri(bookie_config.metadata_uri).root)
         assert (await registrations.service_info(server.bookie_id)).is_https
@@ -83,10 +83,11 @@ async def test_only_certificates_of_the_ca_and_with_the_role_may_change_somethin
 ) -> None:
     stranger = write_certificate(new_authority("other", 10, datetime.datetime.now(datetime.UTC)), tmp_path / "stranger")
     async with running_bookie(with_https(bookie_config, files, roles=["admin"])) as server:
-        for role, status in (("admin", 200), ("reader", 403), (None, 403)):
+        for role, reason in (("admin", None), ("reader", "has the role 'reader', and"), (None, "has no role, and")):
             own = write_certificate(authority, tmp_path / f"role-{role}", role=role)
             async with asking(server.view.http_port, files, own) as client:
-                assert (await client.put(READ_ONLY, CHANGE)).status == status, role
+                answer = await client.put(READ_ONLY, CHANGE)
+                assert (answer.status, (reason or "") in answer.text) == (200 if reason is None else 403, True), role
         async with asking(server.view.http_port, files, stranger) as client:
             with pytest.raises((aiohttp.ClientError, ssl.SSLError)):
                 await client.get(IS_READY)
@@ -166,12 +167,37 @@ async def test_clear_text_and_silent_clients_stop_no_other(
             assert (await client.get(IS_READY)).status == 200
 
 
-async def test_the_files_of_the_bookie_s_port_serve_too(bookie_config: BookieConfig, files: CertificateFiles) -> None:
-    tls = BookieTlsConfig(ca_file=files.ca, key_file=files.key, certificate_file=files.certificate)
-    admin = AdminConfig(is_http_enabled=True, http_port=0, is_tls_enabled=True)
+@pytest.mark.parametrize(
+    ("own_roles", "of_bookie", "status"),
+    [(None, (), 403), ((), (), 403), (None, ("admin",), 200), (("admin",), (), 200), (("other",), ("admin",), 403)],
+)
+async def test_the_files_of_the_bookie_s_port_serve_too_and_no_change_without_an_authorized_role(
+    bookie_config: BookieConfig,
+    files: CertificateFiles,
+    authority: Authority,
+    tmp_path: Path,
+    own_roles: tuple[str, ...] | None,
+    of_bookie: tuple[str, ...],
+    status: int,
+) -> None:
+    tls = BookieTlsConfig(
+        ca_file=files.ca, key_file=files.key, certificate_file=files.certificate, authorized_roles=of_bookie
+    )
+    own = None if own_roles is None else AdminTlsConfig(authorized_roles=own_roles)
+    admin = AdminConfig(is_http_enabled=True, http_port=0, is_tls_enabled=True, tls=own)
     config = msgspec.structs.replace(bookie_config, admin=admin, tls=tls)
-    async with running_bookie(config) as server, asking(server.view.http_port, files) as client:
+    operator = write_certificate(authority, tmp_path / "operator", role="admin")
+    async with running_bookie(config) as server, asking(server.view.http_port, files, operator) as client:
         assert (await client.get(IS_READY)).status == 200
+        answer = await client.put(READ_ONLY, CHANGE)
+        assert answer.status == status
+        if status == 403:
+            assert "changes need one of the server's authorized_roles (adminAuthorizedRoles)" in answer.text
+            assert ("which is not set" in answer.text) is (not own_roles)
+
+
+async def test_https_without_files_is_refused(bookie_config: BookieConfig) -> None:
+    admin = AdminConfig(is_http_enabled=True, http_port=0, is_tls_enabled=True)
     with pytest.raises(ConfigurationError, match=r"httpServerTlsEnable.*key_file in \[bookie.tls\]"):
         async with running_bookie(msgspec.structs.replace(bookie_config, admin=admin)):
             pass

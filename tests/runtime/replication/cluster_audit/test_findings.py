@@ -23,6 +23,7 @@ from bkctl.runtime.replication.cluster_audit.findings import (
     bookie_severities,
     state_severities,
 )
+from bkctl.runtime.replication.cluster_audit.inventory_tables import BookieInventory
 from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.judge.verdict import WriteSetRow, judge_ledger, write_set_rows
@@ -168,6 +169,25 @@ def test_full_disks_are_as_bad_as_in_the_status() -> None:
         ("warning", "bookie ba:3181 is read-only: a disk is full", "bkctl help full-disk"),
         ("warning", "disks of bookie bb:3181 are at least 90.0 % full", "bkctl help full-disk"),
     ]
+
+
+def test_copies_on_bookies_that_refuse_this_client_are_unknown_for_that_reason() -> None:
+    refusal = f"bookie {B}: it refuses the login of operator: check bookie_client.sasl.username"
+    of_bookies = report(closed(A, B, C), refusals={B: refusal}, no_answer={C: "no answer within 1.5 s"})
+    rows = (
+        BookieInventory(A, expected_copies=10, unknown_copies=10, lists_asked=1, lists_unanswered=1),
+        BookieInventory(B, expected_copies=20, unknown_copies=20, lists_asked=1, lists_unanswered=1),
+        BookieInventory(C, expected_copies=20, unknown_copies=20),
+    )
+    sentences = {
+        each.advice.part: each.advice for each in audit_findings(msgspec.structs.replace(of_bookies, holdings=rows))
+    }
+    assert sentences["unread_copies"].sentence == (
+        "40 copies are unknown: 2 bookies (bb:3181, bc:3181) are registered, but cannot be read: it refuses the login "
+        "of operator: check bookie_client.sasl.username; no answer within 1.5 s"
+    )
+    assert sentences["no_lists"].sentence.startswith("10 copies are unknown: bookie ba:3181 gives no list")
+    assert "unknown_copies" not in sentences
 
 
 def test_why_nothing_would_repair_is_said_with_and_without_missing_copies() -> None:
