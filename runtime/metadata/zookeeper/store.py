@@ -1,8 +1,7 @@
 """MetadataStore on ZooKeeper; this package is the only one that uses kazoo. Source: metadata 2 and 14.
 
-kazoo runs its own threads; everything here runs on the event loop, and every answer is passed to it by
-``call_soon_threadsafe``. Paths are absolute, without chroot (metadata section 2.2). Java's Disconnected is kazoo's
-SUSPENDED (operations wait), Java's Expired is kazoo's LOST.
+kazoo has its own threads; all here runs on the event loop, which gets answers by ``call_soon_threadsafe``. Paths are
+without chroot (metadata 2.2). Java's Disconnected is kazoo's SUSPENDED (operations wait), its Expired kazoo's LOST.
 """
 
 from __future__ import annotations
