@@ -145,6 +145,8 @@ def work_of_repair(found: InPlacePlan) -> Iterator[JobWork]:
 
 
 def _outcome(report: InPlaceReport) -> Outcome:
+    if report.left and all(left.is_refused or left.reason is FailureReason.REFUSES_CLIENT for left in report.left):
+        return Outcome.UNAUTHORIZED
     if report.is_complete:
         return Outcome.OK
     return Outcome.PARTIAL if report.copies_written or report.copies_moved else Outcome.FAILED

@@ -181,7 +181,7 @@ def test_copies_on_a_bookie_that_refuses_this_client_are_unknown_and_apart_from_
         assert (unread["bookie_id"], unread["copies"], unread["reason"]) == (protected.id, 30, sentence)
         assert '"findings":0' in bad.read_text()
         recovered = cluster.run("recover", "ledger", "0", "--yes", "-o", "table")
-        assert recovered.exit_code == 9
+        assert recovered.exit_code == 11
         assert f"30 copies are unknown, not read: 30 ({protected.id}: {sentence})" in recovered.stdout
         assert "bad copies" not in recovered.stdout + recovered.stderr
         assert "will leave 30 unread copies in 1 ledger: the bookie refuses this client" in recovered.stderr
