@@ -62,7 +62,7 @@ class LedgerReader:
         self._entries = EntryReader(ports, credentials)
         self._entries.last_add_confirmed = last_add_confirmed
         self._expected_bytes = 0
-        """Size of the largest payload of the last answer."""
+        """Size of the largest payload of the last answer; 0 if there was none."""
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -179,6 +179,7 @@ class LedgerReader:
                     self._entries.last_add_confirmed = max(self._entries.last_add_confirmed, tail.last_add_confirmed)
                     if entry is not None:
                         next_id += 1
+                        self._expected_bytes = self._expected_bytes or len(entry.payload)
                         yield Entry(entry.entry_id, entry.payload)
                     continue
                 async with contextlib.aclosing(self.entries(next_id, self.last_add_confirmed)) as found:
