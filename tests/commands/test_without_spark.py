@@ -104,7 +104,7 @@ def test_an_audit_writes_a_page_and_json_and_says_what_is_missing(bare: Run, clu
     assert done.exit_code == 0, done.stderr
     assert "only HTML and JSON were written, because Parquet needs PyArrow: pip install 'bkctl[spark]'" in done.stderr
     assert sorted(each.name for each in out.iterdir()) == ["report.html", "report.json"]
-    shown = bare("audit", "show", str(out), "-o", "json")
+    shown = bare("audit", "show", str(out), "-o", "json", "--fail-on", "critical")
     assert (shown.exit_code, shown.json()["kind"]) == (0, done.json()["kind"])
     assert bare("ledger", "write-test", "--entries", "10", BKCTL_METADATA_URI=cluster.metadata_uri).exit_code == 0
     assert bare("status", BKCTL_METADATA_URI=cluster.metadata_uri).exit_code in {0, 10}

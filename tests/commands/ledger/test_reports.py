@@ -46,7 +46,7 @@ async def test_lists_in_json_are_cut_at_the_limit(damaged: LedgerShell) -> None:
     assert changed == {"bookies", "open_ages", "under_replicated_ledgers", "truncated"}, "all ledgers are counted"
     verified = json.loads((await report(damaged, "ledger", "verify", "--all", "-o", "json", "--limit", "2")).stdout)
     assert ([row["ledger_id"] for row in verified["items"]], verified["truncated"]) == (["1", "2"], True)
-    assert (len(verified["defects"]), verified["ledgers"]) == (2, 5)
+    assert (len(verified["unread"]), verified["ledgers"]) == (2, 5)
     complete = json.loads((await report(damaged, "ledger", "verify", "--all", "-o", "json", "--limit", "99")).stdout)
     assert (len(complete["items"]), complete["truncated"]) == (5, False)
 
