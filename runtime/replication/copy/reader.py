@@ -232,18 +232,18 @@ class CopyReader:
                     return Copy(bookie_id, CopyState.UNREACHABLE, reason_of(error))
                 continue
             except AuthenticationRequiredError as error:  # it has not looked at the request
-                self._note_silence(bookie_id)
+                self._begin_silence(bookie_id)
                 self._refusals[bookie_id] = reason_of(error)
                 return Copy(bookie_id, CopyState.UNREACHABLE, reason_of(error), is_refused=True)
             except BookieError as error:
-                self._silent_until_ns.pop(bookie_id, None)
+                self._note_answer(bookie_id)
                 if not isinstance(error, TooManyRequestsError):
                     return bad_copy(error)
                 window.shrink(shrinks_seen)
                 if attempt >= attempts:
                     return Copy(bookie_id, CopyState.UNREACHABLE, reason_of(error))
             else:
-                self._silent_until_ns.pop(bookie_id, None)
+                self._note_answer(bookie_id)
                 window.grow(len(reply.body) + REQUEST_COST_BYTES)
                 return _verified(bookie_id, credentials, entry_id, reply.body)
             await self._clock.sleep(pause_s(attempt, self._config, self._clock))
@@ -254,13 +254,20 @@ class CopyReader:
         if until_ns is None:
             return False
         if self._clock.monotonic_ns() >= until_ns:
-            self._note_silence(bookie_id)
+            self._begin_silence(bookie_id)  # a refusal stays the reason until this read knows better
             return False
         return True
 
+    def _begin_silence(self, bookie_id: str) -> None:
+        self._silent_until_ns[bookie_id] = self._clock.monotonic_ns() + int(self._config.silence_pause_s * 1e9)
+
     def _note_silence(self, bookie_id: str) -> None:
         self._refusals.pop(bookie_id, None)
-        self._silent_until_ns[bookie_id] = self._clock.monotonic_ns() + int(self._config.silence_pause_s * 1e9)
+        self._begin_silence(bookie_id)
+
+    def _note_answer(self, bookie_id: str) -> None:
+        self._refusals.pop(bookie_id, None)
+        self._silent_until_ns.pop(bookie_id, None)
 
     async def _answers_again(self, bookie_id: str, ledger_id: int, entry_id: int) -> bool:
         """Whether a bookie that did not answer does now. The first caller asks, the others wait for the outcome."""

@@ -149,14 +149,14 @@ def plan_in_place(
     entry_bytes = check.bytes_read // max(1, check.copies_good + check.copies_different)
     for defect in check.defects:
         bookie_id, found = defect.bookie_id, check.ranges_of(defect)
-        unread = FailureReason.REFUSES_CLIENT if defect.is_refused else FailureReason.UNREACHABLE
         rest, copies = found, defect.copies
         must_move = defect.has_bad_record and bookie_id not in bkctl
         for reason, entries in (
+            (FailureReason.REFUSES_CLIENT, found if defect.is_refused else ()),
             (FailureReason.LOST, check.lost),
             (FailureReason.UNREADABLE, check.unreadable),
             (FailureReason.DIFFERENT, different),
-            (unread, () if defect.state in BAD_STATES else found),
+            (FailureReason.UNREACHABLE, () if defect.state in BAD_STATES else found),
             (FailureReason.READ_ONLY, () if must_move or bookie_id in writable else found),
         ):
             inside, rest = in_and_out_of(rest, entries)

@@ -83,8 +83,8 @@ class LeftGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def situation_of(failure: LedgerFailure) -> Left:
-    """What a failure means to the operator."""
-    if failure.reason in {FailureReason.LOST, FailureReason.UNREADABLE} and failure.absent:
+    """What a failure means to the operator. A bookie that refuses this client runs, and may have what is missing."""
+    if failure.reason in {FailureReason.LOST, FailureReason.UNREADABLE} and failure.absent and not failure.is_refused:
         return Left.NO_LIVE_COPY
     return _BY_REASON.get(failure.reason, Left.AGAIN)
 
@@ -115,12 +115,16 @@ def left_groups(
 def _group(left: Left, failures: Sequence[LedgerFailure], leaving: Collection[str]) -> LeftGroup:
     ledger_ids = tuple(sorted(failure.ledger_id for failure in failures))
     remedy = _REMEDIES.get(left, "")
-    failed = next((each.cause for each in failures if each.reason is FailureReason.TARGETS_FAILED), None)
+    failed = next(
+        (each.cause for each in failures if each.is_refused or each.reason is FailureReason.TARGETS_FAILED), None
+    )
     if failed is not None:
         remedy = failed  # such as an expired certificate: another bookie would refuse it as well
     command = _COMMANDS.get(left)
     holders: collections.Counter[frozenset[str]] = collections.Counter()
     for failure in failures:
+        if failure.is_refused:
+            continue  # first the bookie that runs, then those that do not
         # The bookies that are given up are asked for last.
         holders[frozenset(failure.absent).difference(leaving) or frozenset(failure.absent)] += 1
     if to_start := bookies_to_start(holders):

@@ -30,8 +30,11 @@ from bkctl.runtime.protocol.messages import (
     ReadLacAnswer,
     ReadLacCall,
     ReadRun,
+    RefusedCall,
 )
 from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.protocol.v3 import encode_read_request
+from bkctl.runtime.protocol.v3_bookie import decode_before_login
 
 LOOPBACK = "127.0.0.1"
 _HEAD = struct.Struct(">qqq")
@@ -155,6 +158,19 @@ class ScriptedBookie:
             connection.answer(call, status)
 
         self._rules.append(Rule(kind, entry_id, action, times))
+
+    def reject_client(self, kind: str) -> None:
+        """Answer as a bookie does that wants a login first: without the message of the operation (wire 12.2)."""
+
+        def action(connection: Responder, call: BookieCall, _serve: Callable[[], None]) -> None:
+            assert isinstance(call, ReadCall)
+            frame = encode_read_request(call.txn_id, 0, 0, None, is_high_priority=False)
+            refused = decode_before_login(frame[4:])
+            assert isinstance(refused, RefusedCall)
+            cast("ServerConnection", connection)._send_answer(refused.call, refused.status)
+            connection.answer(call, Status.IO_ERROR)  # without a caller; ends the request for the listener
+
+        self._rules.append(Rule(kind, None, action, None))
 
     def hang(self, kind: str, entry_id: int | None = None, times: int | None = None) -> None:
         """Take the request and never answer."""

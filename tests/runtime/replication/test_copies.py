@@ -97,6 +97,24 @@ async def test_a_silent_bookie_is_asked_again_by_one_read_after_the_pause(steppe
     assert {copy.state for copy in found} == {CopyState.PRESENT}
 
 
+async def test_a_refusal_stays_the_reason_while_one_read_asks_again(stepped: SteppedFleet) -> None:
+    await stepped.start("b1")
+    ledger_id = await stepped.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))
+    bookie, copies, keys = stepped.bookies["b1"], reader(stepped, "b1", silence_pause_s=60), credentials(ledger_id)
+    bookie.reject_client("read")
+    refused = await stepped.finish(copies.read("b1", keys, 0))
+    assert refused.is_refused
+    bookie.obey()
+    held = bookie.hold("read")
+    await stepped.advance(60)
+    asking = asyncio.create_task(copies.read("b1", keys, 0))
+    await held.arrived(1)
+    assert await copies.read("b1", keys, 1) == refused
+    held.release()
+    assert (await asking).state is CopyState.PRESENT
+    assert (await copies.read("b1", keys, 1)).state is CopyState.PRESENT
+
+
 async def test_one_time_out_is_not_silence(stepped: SteppedFleet) -> None:
     await stepped.start("b1")
     ledger_id = await stepped.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=1))

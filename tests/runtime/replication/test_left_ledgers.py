@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
@@ -41,6 +42,15 @@ def test_a_bookie_that_is_given_up_is_started_only_if_no_other_has_the_entries()
     assert group.sentence == "1 has entries without a live copy (start b1 if its disks exist)"
     (group,) = left_groups([failure(1, FailureReason.LOST, "b1", "b2")], ["b1", "b2"])
     assert group.sentence == "1 has entries without a live copy (start b1 or b2 if their disks exist)"
+
+
+def test_a_refusal_is_named_before_bookies_that_are_down() -> None:
+    refused = msgspec.structs.replace(
+        failure(1, FailureReason.UNREADABLE, "b2"), detail="b3: it refuses the login", is_refused=True
+    )
+    (group,) = left_groups([refused], ["b2"])
+    assert group.sentence == "1 has no readable copy (surviving copies cannot be read: b3: it refuses the login)"
+    assert group.command == "bkctl ledger verify 1"
 
 
 @pytest.mark.parametrize(
