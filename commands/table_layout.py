@@ -21,13 +21,14 @@ _BREAK = re.compile(r"[ ,]")
 _VALUE = r"(?:'[^']*'|[^\s']+)"
 _OPTION = rf" --?[a-z][\w-]*(?:[= ]{_VALUE})?"
 _ARGUMENT = rf"(?:{_OPTION}| '[^']*'| [^\s']*[A-Z\d/:={{}}][^\s']*)"
+_VERB = "would|will|clears|closes|counts|does|ends|finishes|lists|moves|prevents|reads|runs|shows|starts|writes"
 _UNBROKEN = re.compile(
-    r"(?<=: )bkctl .+?(?=; |$)"
+    rf"(?<=: )bkctl .+?(?=; |, | (?:{_VERB}) |$)"
     rf"|\bbkctl(?:{_OPTION})*(?: [a-z][a-z-]*(?![\w:/.=])){{0,3}}{_ARGUMENT}*"
     r"|(?<![^\s(])/\S+|'/[^']+'"
 )
-"""Commands and paths. After a colon a command goes on to the next part of the sentence; elsewhere it has up to three
-words, then options and what is no plain word."""
+"""Commands and paths. After a colon a command goes on to the next part of the sentence, or to a verb that says what it
+does; elsewhere it has up to three words, then options and what is no plain word."""
 
 
 class Layout(NamedTuple):
