@@ -257,8 +257,8 @@ def test_fields_of_a_record_are_wrapped() -> None:
 
 
 def test_prose_after_a_command_is_broken() -> None:
-    text = "critical: ledger 5 is at risk: bkctl recover failed-bookie b3:3181 would copy its entries of 1 segment to others"
+    text = "ledger 5 is at risk: bkctl recover failed-bookie b3:3181 would copy its entries of a segment to others"
     assert wrapped(text, 80) == [
-        "critical: ledger 5 is at risk: bkctl recover failed-bookie b3:3181 would copy",
-        "its entries of 1 segment to others",
+        "ledger 5 is at risk: bkctl recover failed-bookie b3:3181 would copy its entries",
+        "of a segment to others",
     ]
