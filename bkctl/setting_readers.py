@@ -17,7 +17,7 @@ from bkctl.runtime.autorecovery.config import AutorecoveryConfig
 from bkctl.runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.security_config import BookieClientConfig
+from bkctl.runtime.security_config import BookieClientConfig, keytool_command
 from bkctl.storage.setting import DURATION_S_MAX, MEBIBYTE, Described, Java, Setting, described
 
 if TYPE_CHECKING:
@@ -200,10 +200,7 @@ def build(givens: Givens, struct: type[T], settings: Iterable[Described], sectio
         raise ConfigurationError(f"{written}: {reason[:1].lower()}{reason[1:]}") from error
 
 
-_CONVERSIONS: Final = {
-    "JKS": "; only Java reads JKS, convert it: keytool -importkeystore -srckeystore FILE -destkeystore FILE.p12 "
-    "-deststoretype PKCS12"
-}
+_CONVERSIONS: Final = {"JKS": f"; only Java reads JKS, convert it: {keytool_command('FILE', 'FILE.p12')}"}
 """How to get a value that can be used from one that Java can."""
 
 

@@ -22,7 +22,7 @@ from bkctl.commands.session import open_session
 from bkctl.commands.shared_options import takes_copy_options
 from bkctl.commands.work_end import print_recovery
 from bkctl.runtime.replication.config import OpenLedgers
-from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, are_refusals
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 
@@ -136,7 +136,7 @@ def _target_advice(bookie_ids: list[str], bookie_id: str) -> str:
 
 def outcome_of(report: RecoveryReport) -> Outcome:
     """Complete, or some or all ledgers left: an interrupted run ends with an error instead."""
-    if report.failures and all(failure.is_refused for failure in report.failures):
+    if are_refusals(report.failures):
         return Outcome.UNAUTHORIZED
     if report.is_complete:
         return Outcome.OK

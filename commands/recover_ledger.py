@@ -33,7 +33,7 @@ from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.replication.judge.bad_copies import BadCopies, InPlacePlan, LedgerInPlace
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
-from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, are_refusals
 from bkctl.runtime.replication.plan.job_file import JobWork, UnfinishedJob
 from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
@@ -145,7 +145,7 @@ def work_of_repair(found: InPlacePlan) -> Iterator[JobWork]:
 
 
 def _outcome(report: InPlaceReport) -> Outcome:
-    if report.left and all(left.is_refused or left.reason is FailureReason.REFUSES_CLIENT for left in report.left):
+    if are_refusals(report.left):
         return Outcome.UNAUTHORIZED
     if report.is_complete:
         return Outcome.OK

@@ -43,7 +43,8 @@ BkctlError
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Self
 
 from bkctl.storage.errors import BkctlError
 
@@ -86,6 +87,12 @@ class MetadataError(BkctlError):
     def __init__(self, message: str, path: str | None = None) -> None:
         super().__init__(message)
         self.path = path
+
+    def for_caller(self, paths: Sequence[str]) -> Self:
+        """A new one for the caller of these nodes, if the request was also one of others: with a path of its own."""
+        if self.path is None or self.path in paths:
+            return type(self)(str(self), self.path)
+        return type(self)(paths[0] + str(self).removeprefix(self.path), paths[0])
 
 
 class MetadataUnavailableError(MetadataError):

@@ -131,3 +131,8 @@ class BookieLoginConfig(msgspec.Struct, frozen=True, kw_only=True):
     allowed_ids: Annotated[str, Setting(
         "Regular expression that the whole id of a client must match")] = ".*bookkeeper.*"
     service: Annotated[str, Setting("First part of this bookie's principal, for GSSAPI")] = "bookkeeper"
+
+
+def keytool_command(source: str, target: str) -> str:
+    """The command that makes a PKCS12 file of a JKS file, which only Java reads."""
+    return f"keytool -importkeystore -srckeystore {source} -destkeystore {target} -deststoretype PKCS12"

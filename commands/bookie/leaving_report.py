@@ -9,7 +9,7 @@ from bkctl.commands.errors import Outcome
 from bkctl.commands.recovery_rendering import shortened
 from bkctl.commands.work_end import Verdict, left_sentence, moved_sentence, print_recoveries
 from bkctl.runtime.replication.judge.advice import these_bookies
-from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, are_refusals
 from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, left_groups, what_next
 from bkctl.runtime.replication.run.decommission import DecommissionReport
 from bkctl.storage.severity import Severity
@@ -140,7 +140,7 @@ def leaving_outcome(report: DecommissionReport) -> Outcome:
         return Outcome.OK
     failures = _failures_of(report)
     is_all_known = {failure.ledger_id for failure in failures} == set(report.remaining)
-    if failures and is_all_known and all(failure.is_refused for failure in failures):
+    if is_all_known and are_refusals(failures):
         return Outcome.UNAUTHORIZED
     is_drained = not report.remaining and report.is_drained_only
     return Outcome.PARTIAL if report.has_progress or is_drained or report.open_ledgers else Outcome.FAILED

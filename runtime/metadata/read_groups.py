@@ -124,7 +124,7 @@ class ReadGroups:
             else:
                 found = [await self._store.get(paths[0])]
         except MetadataError as error:
-            found = [_own_error(error, path) for path in paths]
+            found = [error.for_caller((path,)) for path in paths]
         for read, each in zip(reads, found, strict=True):
             read.settle(each)
 
@@ -147,10 +147,3 @@ class ReadGroups:
         waiting, self._waiting = self._waiting, {}
         for read in [*waiting, *(read for group in self._under_way for read in group.reads)]:
             read.settle(SessionExpiredError(f"{read.path}: the ZooKeeper session expired", read.path))
-
-
-def _own_error(error: MetadataError, path: str) -> MetadataError:
-    """The error of a request, for one of its nodes."""
-    if error.path is None or error.path == path:
-        return error
-    return type(error)(path + str(error).removeprefix(error.path), path)

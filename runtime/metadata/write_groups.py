@@ -50,13 +50,8 @@ class _Unit:
             self.answer.set_result(stats)
 
     def fail(self, error: MetadataError) -> None:
-        """An own error for each caller: with its own path, if that of the error belongs to another one."""
-        if self.answer.done():
-            return
-        path, sentence = error.path, str(error)
-        if path is not None and path not in self.paths:
-            path, sentence = self.writes[0].path, self.writes[0].path + sentence.removeprefix(path)
-        self.answer.set_exception(type(error)(sentence, path))
+        if not self.answer.done():
+            self.answer.set_exception(error.for_caller([write.path for write in self.writes]))
 
 
 class WriteGroups:

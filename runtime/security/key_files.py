@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from bkctl.runtime.errors import ConfigurationError
-from bkctl.runtime.security_config import StoreType
+from bkctl.runtime.security_config import StoreType, keytool_command
 
 _JAVA_ENDINGS: Final = {"file": "", "type": "Type", "password": "PasswordPath"}
 _ADMIN_ENDING: Final = "Path"
@@ -164,9 +164,8 @@ def _check_format(file: GivenFile) -> None:
         target = file.path.removesuffix(".jks") + ".p12"
         type_fix = f" and {file.name_of('type')} to PKCS12" if file.has_type else ""
         raise ConfigurationError(
-            f"{file.path} is a JKS file, which only Java reads. Convert it: keytool -importkeystore -srckeystore "
-            f"{file.path} -destkeystore {target} -deststoretype PKCS12; then set {file.name_of('file')} to {target}"
-            f"{type_fix}"
+            f"{file.path} is a JKS file, which only Java reads. Convert it: {keytool_command(file.path, target)}; then "
+            f"set {file.name_of('file')} to {target}{type_fix}"
         )
     if not file.content:
         raise ConfigurationError(f"{file.path} is empty")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -75,6 +75,11 @@ class LedgerFailure(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.ledger_and_entries}: {self.cause}"
+
+
+def are_refusals(failures: Collection[LedgerFailure]) -> bool:
+    """Whether something is left, all of it only because bookies refuse this client."""
+    return bool(failures) and all(each.is_refused or each.reason is FailureReason.REFUSES_CLIENT for each in failures)
 
 
 class LedgerOutcome(enum.Enum):

@@ -43,7 +43,7 @@ _FLIGHTS_BYTES = 2000
 
 
 async def resident_bytes(server: Server) -> int:
-    """Memory that the attacks so far have cost for good: connections are closed, and garbage is collected."""
+    """What the attacks so far have cost: first their connections are closed, and garbage is collected."""
     await until(lambda: server.listener is not None and server.listener.connection_count == 1, "all are closed")
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
