@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback, from pyspark's own jars: a master and workers of one core each.
+"""A standalone Spark cluster from pyspark's own jars: a master, and workers of one core on loopback or other hosts.
 
 Its executors run a Python that has the libraries bkctl depends on and not bkctl itself, as on a user's cluster.
 """
@@ -14,12 +14,13 @@ import subprocess
 import sys
 import urllib.request
 import venv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import kazoo
 
+from tests.hosts import Host, Network, on_loopback
 from tests.orphans import OrphanKiller
 from tests.processes import LOOPBACK, free_port
 from tests.until import wait_until
@@ -29,6 +30,7 @@ from tests.until import wait_until
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 _JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_TWO_WORKERS = on_loopback(LOOPBACK, LOOPBACK)
 
 
 def spark_home() -> str:
@@ -42,11 +44,11 @@ def spark_home() -> str:
 class SparkCluster:
     """Processes that run; ``variables`` are what a driver needs in its environment."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, str], hosts: Sequence[str]) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str], network: Network) -> None:
         self.directory = directory
-        self._hosts = hosts
+        self._network = network
         master_port, self._page_port = free_port(), free_port()
-        self.url = f"spark://{LOOPBACK}:{master_port}"
+        self.url = f"spark://{network.address}:{master_port}"
         self._master_port = master_port
         self._processes: list[subprocess.Popen[bytes]] = []
         self.python = python_without_bkctl(directory / "python")
@@ -55,8 +57,8 @@ class SparkCluster:
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": _JVM_OPTIONS,
             "spark.driver.extraJavaOptions": _JVM_OPTIONS,
-            "spark.driver.host": LOOPBACK,
-            "spark.driver.bindAddress": LOOPBACK,
+            "spark.driver.host": network.address,
+            "spark.driver.bindAddress": network.address,
         } | dict(settings)
         lines = [f"{name} {value}\n" for name, value in defaults.items()]
         (directory / "conf" / "spark-defaults.conf").write_text("".join(lines))
@@ -67,27 +69,28 @@ class SparkCluster:
         return {
             "SPARK_HOME": spark_home(),
             "SPARK_CONF_DIR": str(self.directory / "conf"),
-            "SPARK_LOCAL_IP": LOOPBACK,
+            "SPARK_LOCAL_IP": self._network.address,
             "PYSPARK_PYTHON": self.python,
         }
 
     def start(self) -> None:
         """Until all workers have registered."""
         page = ["--webui-port", str(self._page_port)]
-        self._spawn("master", _MASTER, "--host", LOOPBACK, "--port", str(self._master_port), *page)
-        for host in self._hosts:
+        here = Host(self._network.address, ())
+        self._spawn("master", here, _MASTER, "--port", str(self._master_port), *page)
+        for host in self._network.hosts:
             self._spawn_worker(host)
         self._wait_for_workers()
 
-    def add_worker(self, host: str) -> None:
+    def add_worker(self, host: Host) -> None:
         """Start one more, which stays."""
         self._spawn_worker(host)
         self._wait_for_workers()
 
-    def _spawn_worker(self, host: str) -> None:
+    def _spawn_worker(self, host: Host) -> None:
         number = len(self._processes) - 1
-        where = ["--host", host, "--webui-port", str(free_port()), "--work-dir", str(self.directory / f"work-{number}")]
-        self._spawn(f"worker-{number}", _WORKER, *where, "--cores", "1", "--memory", "512m", self.url)
+        where = ["--webui-port", str(free_port()), "--work-dir", str(self.directory / f"work-{number}")]
+        self._spawn(f"worker-{number}", host, _WORKER, *where, "--cores", "1", "--memory", "512m", self.url)
 
     def _wait_for_workers(self) -> None:
         def have_registered() -> bool:
@@ -120,7 +123,7 @@ class SparkCluster:
 
     def state(self) -> Any:
         """What the master says about workers and applications."""
-        with urllib.request.urlopen(f"http://{LOOPBACK}:{self._page_port}/json/", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://{self._network.address}:{self._page_port}/json/", timeout=60) as answer:
             return json.load(answer)
 
     def _workers_alive(self) -> int:
@@ -129,14 +132,15 @@ class SparkCluster:
         except (OSError, json.JSONDecodeError):  # its first answer can be a page that it shows while it starts
             return 0
 
-    def _spawn(self, name: str, *command: str) -> None:
-        environment = {**os.environ, **self.variables, "SPARK_DAEMON_JAVA_OPTS": _JVM_OPTIONS}
+    def _spawn(self, name: str, host: Host, program: str, *arguments: str) -> None:
+        own = {"SPARK_DAEMON_JAVA_OPTS": _JVM_OPTIONS, "SPARK_LOCAL_IP": host.address}
+        command = [os.path.join(spark_home(), "bin", "spark-class"), program, "--host", host.address, *arguments]
         with open(self.directory / f"{name}.log", "ab") as log:
             self._processes.append(
                 subprocess.Popen(
-                    [os.path.join(spark_home(), "bin", "spark-class"), *command],
+                    [*host.enter, *command],
                     cwd=self.directory,
-                    env=environment,
+                    env={**os.environ, **self.variables, **own},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -147,10 +151,10 @@ class SparkCluster:
 
 @contextlib.contextmanager
 def spark_cluster(
-    directory: Path, settings: Mapping[str, str] | None = None, hosts: Sequence[str] = (LOOPBACK, LOOPBACK)
+    directory: Path, settings: Mapping[str, str] | None = None, network: Network = _TWO_WORKERS
 ) -> Iterator[SparkCluster]:
-    """A cluster with these settings in its ``spark-defaults.conf``, ended with the block; a worker on each address."""
-    cluster = SparkCluster(directory, settings or {}, hosts)
+    """A cluster with these settings in its ``spark-defaults.conf``, ended with the block; a worker on each host."""
+    cluster = SparkCluster(directory, settings or {}, network)
     with OrphanKiller() as orphans:
         try:
             cluster.start()
