@@ -171,7 +171,8 @@ async def _stop_writers(row: Row, pair: Pair) -> None:
         ledger_id = await java_writes(client, entries, "CRC32C", is_closing=False)
         (segment,) = row.succeed("ledger", "show", str(ledger_id)).json()["ensembles"]
         pair.cluster.kill(segment["ensemble"][0])
-        batch, more = payloads(50, seed=2), []
+        batch = payloads(50, seed=2)
+        more: list[bytes] = []
 
         async def has_changed() -> bool:
             """The client may find only after these adds, which need two of three bookies, that one is dead."""
