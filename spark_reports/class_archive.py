@@ -1,8 +1,8 @@
 """Java's archive of the classes that Spark loads. With it, the start of Spark takes a third less CPU time.
 
-Java 19 and newer write such a file when a JVM ends, and replace it if it is of another Java or another Spark. A damaged
-one is neither used nor replaced: it is deleted here, and the next JVM writes one. Java 17 and 18 cannot, and run
-without. Several JVMs may write it at once: each writes a new file.
+Java 19 and newer write such a file when a JVM ends, and replace it if it is of another Java or another Spark, or too
+short. One that is damaged otherwise is neither used nor replaced: it is deleted here, and the next JVM writes one. Java
+17 and 18 cannot, and run without. Several JVMs may write it at once: each writes a new file.
 """
 
 from __future__ import annotations

@@ -63,12 +63,15 @@ def test_an_archive_is_written_and_used(java_home: str, tmp_path: Path) -> None:
     content = archive.read_bytes()
     middle = len(content) // 2
     overwritten = content[:middle] + b"\xff" * 1_000_000 + content[middle + 1_000_000 :]
-    for damaged in (overwritten, content[:middle], content[:100]):
+    for damaged in (overwritten, content[:middle]):
+
+        def is_replaced(damaged: bytes = damaged) -> bool:
+            return is_whole() and archives()[0].read_bytes() != damaged
+
         _replace(archive, damaged)
-        assert audit_quietly() == expected
-        assert archives() == [], "what Java cannot use is deleted"
-        assert audit_quietly() == expected
-        wait_until(is_whole, "Java writes another archive")
+        for _ in range(2):  # the first one deletes it, and the next one writes, if Java did not at the end of the first
+            assert audit_quietly() == expected
+        wait_until(is_replaced, "Java writes another archive")
 
     _replace(archive, b"")  # as a JVM leaves it that is killed while it writes
     assert audit_quietly() == expected
