@@ -137,7 +137,7 @@ class CloseReport:
         words = {
             "closed_by_others": CloseOutcome.CLOSED_BY_OTHERS.value,
             "closed_already": "closed already",
-            "gone": "deleted",
+            "gone": "gone",
             "failed": "not closed",
         }
         total = counted(sum(counts.values()), "ledger")
@@ -151,7 +151,7 @@ class CloseReport:
             sentence = f"ledger {failure['ledger_id']} is not closed: {failure['reason']}"
             notes = tuple(filter(None, [failure["next_step"]]))
         elif self.gone:
-            sentence = f"ledger {self.gone[0]} was deleted"
+            sentence = f"ledger {self.gone[0]} does not exist"
         elif self.closed_already:
             [(ledger_id, last)] = self.closed_already.items()
             sentence = f"ledger {ledger_id} was closed already{_end_words(last)}"
