@@ -51,10 +51,10 @@ class LiveView:
     def showing(self, lines: DrawnLines, *, is_screen: bool = False) -> Iterator[None]:
         """Show these lines, below those that are shown already; with ``is_screen`` on a screen of their own."""
         self._parts.append(lines)
-        if len(self._parts) == 1:
-            self._is_screen = is_screen
-            self._start()
         try:
+            if len(self._parts) == 1:
+                self._is_screen = is_screen
+                self._start()
             yield
         finally:
             with self._lock:
@@ -86,9 +86,11 @@ class LiveView:
     def _start(self) -> None:
         if _is_main_thread() and signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
             signal.signal(signal.SIGTSTP, self._suspend)  # before there is anything to erase
-        self._is_over = threading.Event()
-        self._draw(self._is_over)  # also if the work is short
-        threading.Thread(target=self._draw_until, args=(self._is_over,), name="live-view", daemon=True).start()
+        self._is_over, is_drawn = threading.Event(), threading.Event()
+        # Never in this thread: Ctrl-Z would come between the drawing and the note that there is something to erase.
+        drawing = (self._is_over, is_drawn)
+        threading.Thread(target=self._draw_until, args=drawing, name="live-view", daemon=True).start()
+        is_drawn.wait()  # also if the work is short
 
     def _stop(self) -> None:
         self._is_over.set()
@@ -96,9 +98,12 @@ class LiveView:
         if _is_main_thread() and signal.getsignal(signal.SIGTSTP) == self._suspend:
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
 
-    def _draw_until(self, is_over: threading.Event) -> None:
+    def _draw_until(self, is_over: threading.Event, is_drawn: threading.Event) -> None:
         while not is_over.is_set():
-            self._draw(is_over)
+            try:
+                self._draw(is_over)
+            finally:
+                is_drawn.set()
             is_over.wait(DRAW_PAUSE_S)
 
     def _draw(self, is_over: threading.Event) -> None:
@@ -139,7 +144,9 @@ class LiveView:
             except OSError:  # not of the system
                 self._stream.write(text)
             else:
-                os.write(descriptor, text.encode(self._stream.encoding or "utf-8", "replace"))
+                data = text.encode(self._stream.encoding or "utf-8", "replace")
+                while data:  # a signal ends a write that has begun
+                    data = data[os.write(descriptor, data) :]
 
     def _is_in_foreground(self) -> bool:
         """Whether the terminal is this process's: a background job must not draw between the lines of the shell."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
 import shlex
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Protocol, TypeVar
 
 from bkctl.commands.console import Console
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import ChangeCutOffError
+from bkctl.commands.rendering import time_of_day
 from bkctl.commands.safety.audit_trail import mask_secrets
 from bkctl.runtime.errors import MetadataUnavailableError
 from bkctl.runtime.metadata.outage import MetadataOutage
@@ -20,31 +21,51 @@ from bkctl.storage.words import counted, size
 
 def report_outage(console: Console, outage: MetadataOutage) -> None:
     """Print since when and until when a job waits for ZooKeeper, and when it continues."""
-    since = datetime.datetime.fromtimestamp(outage.since_ms / 1000, datetime.UTC)
+    since = time_of_day(outage.since_ms)
     if outage.is_over:
-        console.warn(f"ZooKeeper answers again (no answer since {since:%H:%M:%S} UTC); continuing")
+        console.warn(f"ZooKeeper answers again (no answer since {since}); continuing")
         return
-    until = since + datetime.timedelta(seconds=outage.wait_max_s)
-    console.warn(
-        f"ZooKeeper has not answered since {since:%H:%M:%S} UTC: waiting until {until:%H:%M:%S} UTC at most "
-        f"({outage.reason})"
-    )
+    until = time_of_day(outage.since_ms + outage.wait_max_s * 1000)
+    console.warn(f"ZooKeeper has not answered since {since}: waiting until {until} at most ({outage.reason})")
+
+
+class InterruptibleWork(Protocol):
+    """Work that can be continued by the same command if it ends early."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the operator has agreed to the plan."""
+
+    @property
+    def file(self) -> str | None:
+        """The job file, if there is one: a later run can continue with it."""
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        """The state of the cluster if the work ends now, with the command that undoes what stays changed."""
+
+    @property
+    def has_results(self) -> bool:
+        """Whether any part of it has ended."""
+
+    def sentence(self) -> str:
+        """A sentence about what is done and what is left."""
+
+
+WorkT = TypeVar("WorkT", bound=InterruptibleWork)
 
 
 class WorkProgress:
     """Passes on the progress of a run, and keeps the latest in case the run is interrupted."""
 
-    def __init__(self, ledgers: int, rest: str) -> None:
+    def __init__(self, ledgers: int, rest: str = "") -> None:
         self._ledgers = ledgers
         self.rest = rest
         """End of the sentence about what is left."""
         self.is_begun = False
-        """Whether the operator has agreed to the plan."""
         self.last: RecoveryProgress | None = None
         self.file: str | None = None
-        """The job file, if there is one: a later run can continue with it."""
         self.state: tuple[str, ...] = ()
-        """What stays changed in the cluster if the run ends now, with the command that undoes it."""
         self.show: Callable[[RecoveryProgress], None] = lambda _: None
 
     def note(self, moment: RecoveryProgress) -> None:
@@ -52,9 +73,16 @@ class WorkProgress:
         self.last = moment
         self.show(moment)
 
+    @property
+    def has_results(self) -> bool:
+        """Whether the run has reported anything."""
+        return self.last is not None
+
     def sentence(self) -> str:
         """A sentence about what is done and what is left."""
         last = self.last
+        if not self._ledgers:
+            return f"stopped before the end: there were no ledgers to move{self.rest}"
         if last is None:
             return f"stopped before the first of {counted(self._ledgers, 'ledger')} was finished{self.rest}"
         left = last.ledgers_total - last.ledgers_done
@@ -65,28 +93,27 @@ class WorkProgress:
 
 
 @asynccontextmanager
-async def reporting_interruption(context: CommandContext, ledgers: int, rest: str = "") -> AsyncIterator[WorkProgress]:
+async def reporting_interruption(context: CommandContext, work: WorkT) -> AsyncIterator[WorkT]:
     """If the work inside ends early, for any reason: print what is done, what is left, and how to continue.
 
-    ``rest`` ends the sentence about what is left. Set ``is_begun`` once the plan is confirmed. ChangeCutOffError when
-    ZooKeeper is the reason.
+    Set ``is_begun`` once the plan is confirmed. ChangeCutOffError when ZooKeeper is the reason.
     """
-    progress, console = WorkProgress(ledgers, rest), context.console
+    console = context.console
     try:
-        yield progress
+        yield work
     except BaseException as error:
-        if not progress.is_begun:
+        if not work.is_begun:
             if not isinstance(error, Exception):
                 console.say("nothing was changed")
             raise
         is_refused = isinstance(error, BkctlError) and not isinstance(error, MetadataUnavailableError)
-        has_begun_to_move = progress.last is not None or not is_refused
-        if has_begun_to_move:
-            console.warn(progress.sentence())
-        for sentence in progress.state:
+        has_begun = work.has_results or not is_refused
+        if has_begun:
+            console.warn(work.sentence())
+        for sentence in work.state:
             console.warn(sentence)
-        if has_begun_to_move:  # else it was refused before the first change: the error is complete
-            console.warn(f"to continue: {continuing_command(context.settings.command_line, progress.file)}")
+        if has_begun:  # else it was refused before the first change: the error is complete
+            console.warn(f"to continue: {continuing_command(context.settings.command_line, work.file)}")
         if isinstance(error, MetadataUnavailableError):
             raise ChangeCutOffError(str(error), error.path) from error
         raise

@@ -11,7 +11,7 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
-from bkctl.commands.outages import continuing_command, reporting_interruption
+from bkctl.commands.outages import WorkProgress, continuing_command, reporting_interruption
 from bkctl.commands.parse import all_ledger_ids, parse_bookie_id
 from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_unfinished, start_of, work_of
 from bkctl.commands.recovery_progress import recovery_progress
@@ -77,7 +77,7 @@ async def failed_bookie(
             report = await recovery.run(found)
         else:
             async with (
-                reporting_interruption(context, len(found.ledgers)) as work,
+                reporting_interruption(context, WorkProgress(len(found.ledgers))) as work,
                 access.open_change(context, plan, found) as change,
             ):
                 work.is_begun = True

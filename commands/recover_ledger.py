@@ -15,7 +15,7 @@ from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.findings_file import read_findings
-from bkctl.commands.outages import continuing_command, report_outage, reporting_interruption
+from bkctl.commands.outages import WorkProgress, continuing_command, report_outage, reporting_interruption
 from bkctl.commands.parse import all_ledger_ids
 from bkctl.commands.recovery_job import delete_job, open_job, read_unfinished_of_ledgers, start_of
 from bkctl.commands.recovery_progress import recovery_progress
@@ -199,7 +199,7 @@ async def _carry_out(
         return await repair.run(found, lambda _: None), None
     targets = sorted({each.bookie_id for ledger in found.to_repair for each in ledger.changes})
     async with (
-        reporting_interruption(context, len(found.to_repair)) as work,
+        reporting_interruption(context, WorkProgress(len(found.to_repair))) as work,
         open_change(
             context,
             plan,

@@ -46,6 +46,11 @@ def time_text(time_ms: int | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def time_of_day(time_ms: float) -> str:
+    """The time of a moment near to now: ``14:20:31 UTC``."""
+    return f"{datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC):%H:%M:%S} UTC"
+
+
 def clean(text: str, kept: str = "") -> str:
     """Text that is safe for a terminal: unprintable characters are escaped, except those in ``kept``.
 

@@ -15,7 +15,7 @@ from bkctl.commands.recovery_rendering import (
     report_body,
     shortened,
 )
-from bkctl.commands.rendering import Column, Row, Table
+from bkctl.commands.rendering import Column, Lines, Row, Table
 from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, left_groups, what_next
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.storage.severity import Severity, worst
@@ -56,16 +56,18 @@ def print_end(
     verdict: Verdict,
     *,
     details: Row,
-    show: Mapping[str, Callable[[object], str]],
+    show: Mapping[str, Callable[[object], str]] | None = None,
     tables: Sequence[tuple[Table, Sequence[Row]]],
     wide_tables: Sequence[tuple[Table, Sequence[Row]]] = (),
+    name: str | None = None,
+    lines: Lines | None = None,
 ) -> None:
     """Print the verdict, then the report: ``tables`` for people, all fields with ``-o wide`` and in other formats."""
     console.verdict(verdict.severity, verdict.sentence, *verdict.notes)
     for table, rows in tables:
         console.table(table, rows)
     if console.form is not OutputForm.TABLE:
-        console.record(kind, body, show=show, details=details)
+        console.record(kind, body, name=name, show=show, details=details, lines=lines)
     for table, rows in wide_tables if console.form is OutputForm.WIDE else ():
         console.table(table, rows)
 

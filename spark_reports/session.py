@@ -24,7 +24,7 @@ from pyspark.java_gateway import launch_gateway
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.metadata.zookeeper.embedded import find_java, java_version
 from bkctl.runtime.new_file import write_whole
-from bkctl.spark_reports.class_archive import class_archive_options
+from bkctl.spark_reports.class_archive import ClassArchive, class_archive
 from bkctl.spark_reports.deployment import LOOPBACK, SparkDeployment, is_growing, start_settings
 from bkctl.spark_reports.errors import SparkReportError
 from bkctl.spark_reports.executor_code import code_archive
@@ -85,13 +85,14 @@ def spark_context(
         write_whole(configuration_path, _LOG_CONFIGURATION.format(log_path=log_path).encode())
         java = find_java("Spark")
         spark_home = os.environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__)
-        archive = class_archive_options(java, java_version(java), spark_home, os.environ)
-        settings = start_settings(deployment, directory, configuration_path, archive)
+        archive = class_archive(java, java_version(java), spark_home, os.environ)
+        archive_options = () if archive is None else archive.options
+        settings = start_settings(deployment, directory, configuration_path, archive_options)
         chosen = SparkConf().setMaster(deployment.master_url).setAppName(_APP_NAME).setAll(list(settings.items()))
         with _logged_on_failure(log_path):
             with _signals_noted() as noted:
                 try:
-                    gateway = SparkContext._gateway or _start_jvm(chosen, log_path)  # noqa: SLF001  one per process
+                    gateway = SparkContext._gateway or _start_jvm(chosen, log_path, archive)  # noqa: SLF001  one per process
                     context = SparkContext(conf=chosen, gateway=gateway)
                 except Exception as error:  # the JVM fails in many ways, all foreign
                     raise SparkReportError(f"Spark did not start: {_last_log_lines(log_path) or error}") from error
@@ -108,7 +109,7 @@ def spark_context(
                 context.stop()
 
 
-def _start_jvm(settings: SparkConf, log_path: str) -> ClientServer:
+def _start_jvm(settings: SparkConf, log_path: str, archive: ClassArchive | None) -> ClientServer:
     """The JVM, whose standard output and error end in the log.
 
     Before its logging is configured it prints warnings there that no setting turns off, and those are no result. It may
@@ -116,9 +117,15 @@ def _start_jvm(settings: SparkConf, log_path: str) -> ClientServer:
     """
     log = open_to_append(log_path)
     try:
-        return launch_gateway(settings, {"stdout": log, "stderr": log})
+        begun = os.fstat(log).st_size
+        gateway = launch_gateway(settings, {"stdout": log, "stderr": log})
     finally:
         os.close(log)
+    if archive is not None:
+        with open(log_path, "rb") as file:
+            file.seek(begun)
+            archive.delete_if_refused(file.read().decode("utf-8", "replace"))
+    return gateway
 
 
 def _set_variables(deployment: SparkDeployment) -> None:

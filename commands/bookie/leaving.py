@@ -17,6 +17,7 @@ from bkctl.commands.autorecovery.repair_marks import mark_repair
 from bkctl.commands.bookie.leaving_report import (
     leaving_outcome,
     may_be_read_only,
+    not_stopped,
     nothing_left,
     print_leaving,
     report_fields,
@@ -27,9 +28,11 @@ from bkctl.commands.bookie.stop_command import host_of, run_stop_command
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.errors import Outcome
 from bkctl.commands.outages import WorkProgress, continuing_command, reporting_interruption
+from bkctl.commands.progress import Progress
 from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_unfinished, start_of, work_of
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shortened
+from bkctl.commands.rendering import time_of_day
 from bkctl.commands.replication_access import (
     ReplicationAccess,
     note_end,
@@ -44,6 +47,7 @@ from bkctl.commands.session import Session, open_session
 from bkctl.runtime.admin.calls import AdminCredentials
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.store import Node
+from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.judge.cluster_status import LEAVES_CLUSTER
 from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
@@ -125,7 +129,7 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
         plan = _change_plan(access, found, request)
         rest = "" if request.is_drain_only else "; the cookie is deleted last"
         async with (
-            reporting_interruption(context, len(found.recovery.ledgers), rest) as work,
+            reporting_interruption(context, WorkProgress(len(found.recovery.ledgers), rest)) as work,
             access.open_change(context, plan, found.recovery, LEAVING_PLAN_TABLE) as change,
         ):
             work.is_begun = True
@@ -210,23 +214,39 @@ class _Run:
         live = sorted(self.found.live)
         if not live:
             return None
-        names, wait_s, console = ", ".join(live), self.request.wait_s, self.context.console
-        for bookie_id in live if self.request.stop_words else ():
-            host = await host_of(self.session.registrations, bookie_id)
-            failure = await run_stop_command(self.request.stop_words, bookie_id, host, wait_s)
-            if failure is not None:
-                return f"bookie {bookie_id} is drained, but {failure}: stop it and run the command again"
+        self.work.state = (not_stopped(live), stays_read_only(live))
+        with self.context.console.progress("waiting for the stop") as progress:
+            for number, bookie_id in enumerate(live if self.request.stop_words else ()):
+                progress.update(number, len(live), self._until(f"the stop command of {bookie_id}"))
+                host = await host_of(self.session.registrations, bookie_id)
+                failure = await run_stop_command(self.request.stop_words, bookie_id, host, self.request.wait_s)
+                if failure is not None:
+                    return f"bookie {bookie_id} is drained, but {failure}: stop it and run the command again"
+            left = await self._wait_until_gone(live, progress)
+        if not left:
+            return None
+        return f"{not_stopped(left)} within {self.request.wait_s:g} s: stop it and run the command again"
+
+    async def _wait_until_gone(self, live: Sequence[str], progress: Progress) -> Sequence[str]:
+        """Those of the bookies that are still registered when the time is over."""
+        until = self._until("")
 
         def say_waiting(left: Sequence[str]) -> None:
             how = "" if self.request.stop_words else f" stop it now, on its host: bkctl bookie stop {' '.join(left)};"
-            console.say(
-                f"bookie {', '.join(left)} is drained:{how} waiting up to {wait_s:g} s until it has left the cluster "
-                "(Ctrl-C ends that; with --wait 0s there is no waiting)"
+            self.context.console.say(
+                f"bookie {', '.join(left)} is drained:{how} waiting up to {self.request.wait_s:g} s until it has left "
+                "the cluster (Ctrl-C ends that; with --wait 0s there is no waiting)"
             )
 
-        if not await self.operation.watch.wait_until_none(lambda found: found.serving, live, wait_s, say_waiting):
-            return None
-        return f"bookie {names} is drained and read-only, but still registered: stop it and run the command again"
+        def show(left: Sequence[str]) -> None:
+            progress.update(len(live) - len(left), len(live), f"{until}{', '.join(left)} to leave the cluster")
+
+        watch = self.operation.watch
+        return await watch.wait_until_none(lambda found: found.serving, live, self.request.wait_s, say_waiting, show)
+
+    def _until(self, what: str) -> str:
+        ends_ms = LoopClock().now_ms() + self.request.wait_s * 1000
+        return f"waits until {time_of_day(ends_ms)} at most for {what}"
 
     def _keep_cookie(self, bookie_id: str, node: Node) -> None:
         self.change.require_lock()

@@ -83,6 +83,12 @@ def stays_read_only(bookie_ids: Sequence[str]) -> str:
     return f"bookie {', '.join(bookie_ids)} {stays} read-only; bkctl bookie undrain {words} makes {it} writable"
 
 
+def not_stopped(bookie_ids: Sequence[str]) -> str:
+    """The state of drained bookies that still serve."""
+    is_drained, was = ("is drained", "was") if len(bookie_ids) == 1 else ("are drained", "were")
+    return f"bookie {', '.join(bookie_ids)} {is_drained}, but {was} not stopped"
+
+
 def may_be_read_only(bookie_ids: Sequence[str]) -> str:
     """The state of bookies while their mode is changed."""
     them = "it" if len(bookie_ids) == 1 else "them"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -13,17 +13,17 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.ledger.accepted_loss import (
-    LOSS_TABLE,
     LostBookies,
     loss_consent,
-    loss_row,
     loss_sentences,
     parse_lost,
 )
+from bkctl.commands.ledger.close_end import CloseReport, ClosingLedgers
 from bkctl.commands.ledger.named import IdsFromFile, LedgerIds, owner_sentences, read_ledgers
 from bkctl.commands.ledger.rows import owner_text, state_name
+from bkctl.commands.outages import reporting_interruption
 from bkctl.commands.parse import all_ledger_ids, parse_duration_s
-from bkctl.commands.rendering import Column, Lines, Table, time_text
+from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.safety.gate import Change, nothing_to_change, open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
@@ -31,11 +31,9 @@ from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.client.access import require_access
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
-from bkctl.runtime.replication.close.ledger_closer import CloseOutcome, CloseResult, LedgerCloser, LossConsent
+from bkctl.runtime.replication.close.ledger_closer import LedgerCloser, LossConsent
 from bkctl.runtime.replication.judge.closability import why_not_closable
-from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges, merge_ranges
-from bkctl.runtime.replication.judge.ledger_result import FailureReason
-from bkctl.storage.words import counted, first_lines, size
+from bkctl.storage.words import counted, first_lines
 
 _PLAN_TABLE = Table(
     "Changes",
@@ -45,28 +43,6 @@ _PLAN_TABLE = Table(
     Column("owner", "OWNER"),
     Column("ensemble", "LAST ENSEMBLE", priority=1),
     Column("not_registered", "NOT REGISTERED"),
-)
-_RESULT_TABLE = Table(
-    "Ledgers",
-    Column("ledger_id", "LEDGER", is_right=True),
-    Column("outcome", "OUTCOME"),
-    Column("last_entry_id", "LAST ENTRY", is_right=True),
-    Column("length_bytes", "BYTES", size, is_right=True),
-    Column("owner", "OWNER", priority=1),
-    name="ledger_id",
-)
-_FAILURE_TABLE = Table(
-    "Not closed",
-    Column("ledger_id", "LEDGER", is_right=True),
-    Column("reason", "REASON"),
-    Column("next_step", "WHAT HELPS"),
-)
-_LEFT_TABLE = Table(
-    "Corrupt copies left as they are",
-    Column("ledger_id", "LEDGER", is_right=True),
-    Column("bookie_id", "BOOKIE"),
-    Column("entries", "ENTRIES"),
-    Column("reason", "REASON"),
 )
 
 
@@ -97,7 +73,7 @@ async def close(
     async with open_session(context) as session:
         client = await session.client()
         await require_access(client.ports)
-        report = _Report()
+        report = CloseReport()
         found = await _find(client, ledger_ids, named, report)
         registered = await session.registrations.snapshot()
         losses = []
@@ -107,110 +83,34 @@ async def close(
         if not plan.items:
             nothing_to_change(context, plan, table=_PLAN_TABLE)
         else:
-            async with open_change(context, plan, client.store, table=_PLAN_TABLE) as change:
+            async with (
+                reporting_interruption(context, ClosingLedgers(found)) as work,
+                open_change(context, plan, client.store, table=_PLAN_TABLE) as change,
+            ):
+                work.is_begun = True
                 consent = None
                 if lost:
                     consent = await loss_consent(client, session, context.settings.replication, lost, change)
-                await _close(context, client, change, found, grace_s, report, consent)
-        report.print(context)
+                await _close(context, client, change, found, grace_s, report, consent, work)
+        report.print(context.console)
         return report.outcome
 
 
-class _Report:
-    """What became of all ledgers of the command."""
-
-    def __init__(self) -> None:
-        self.closed_already = 0
-        self.gone = 0
-        self.rows: list[dict[str, Any]] = []
-        self.failures: list[dict[str, Any]] = []
-        self.left: list[dict[str, Any]] = []
-        self.losses: list[dict[str, Any]] = []
-
-    def add(self, result: CloseResult, owner: str | None) -> None:
-        """One ledger that was open at first."""
-        for bookie_id, entry_ids in sorted(result.corrupt_left.items()):
-            entries = format_ranges(merge_ranges(EntryRange(each, each) for each in entry_ids))
-            place = {"ledger_id": str(result.ledger_id), "bookie_id": bookie_id, "entries": entries}
-            self.left.append(place | {"reason": FailureReason.BAD_RECORD.value})
-        if result.loss is not None:
-            self.losses.append(loss_row(result.ledger_id, result.loss))
-        if result.outcome is CloseOutcome.DELETED:
-            self.gone += 1
-        elif result.failure is not None:
-            failure = result.failure
-            self.fail(result.ledger_id, failure.reason, failure.missing, failure.fenced, failure.advice)
-        else:
-            metadata = result.metadata
-            assert metadata is not None
-            last = metadata.last_entry_id
-            self.rows.append(
-                {
-                    "ledger_id": str(result.ledger_id),
-                    "outcome": result.outcome.value,
-                    "last_entry_id": str(last) if last >= 0 else None,
-                    "length_bytes": metadata.length,
-                    "owner": owner,
-                }
-            )
-
-    def fail(
-        self,
-        ledger_id: int,
-        reason: str,
-        missing: Sequence[str] = (),
-        fenced: Sequence[str] = (),
-        next_step: str = "",
-    ) -> None:
-        """One ledger that is not closed."""
-        row = {"missing_bookies": list(missing), "fenced_bookies": list(fenced), "next_step": next_step or None}
-        self.failures.append({"ledger_id": str(ledger_id), "reason": reason, **row})
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Numbers of ledgers."""
-        closed = sum(row["outcome"] == CloseOutcome.CLOSED.value for row in self.rows)
-        return {
-            "closed": closed,
-            "closed_by_others": len(self.rows) - closed,
-            "closed_already": self.closed_already,
-            "gone": self.gone,
-            "failed": len(self.failures),
-        }
-
-    @property
-    def outcome(self) -> Outcome:
-        """All closed, some, or none; some too if corrupt copies are left."""
-        if not self.failures:
-            return Outcome.PARTIAL if self.left else Outcome.OK
-        return Outcome.PARTIAL if self.rows or self.closed_already or self.gone else Outcome.FAILED
-
-    def print(self, context: CommandContext) -> None:
-        """Print the result."""
-        details = {"ledgers": self.rows, "failures": self.failures, "left": self.left, "losses": self.losses}
-        console = context.console
-        console.record(
-            "LedgerClose", self.counts, name="closed", details=details, lines=Lines(_RESULT_TABLE, self.rows)
-        )
-        console.table(_RESULT_TABLE, self.rows)
-        console.table(_FAILURE_TABLE, self.failures)
-        console.table(_LEFT_TABLE, self.left)
-        console.table(LOSS_TABLE, self.losses)
-
-
 async def _find(
-    client: LedgerClient, ledger_ids: list[int], named: frozenset[int], report: _Report
+    client: LedgerClient, ledger_ids: list[int], named: frozenset[int], report: CloseReport
 ) -> list[StoredLedger]:
     """The ledgers that are not closed; LedgerNotFoundError for an id given directly."""
     found = []
     async with read_ledgers(client, ledger_ids, named) as ledgers:
+        ids = iter(ledger_ids)  # the ledgers come in their order
         async for each in ledgers:
+            ledger_id = next(ids)
             if each is None:
-                report.gone += 1
+                report.gone.append(ledger_id)
             elif each.metadata is None:
                 report.fail(each.ledger_id, each.problem)
             elif each.metadata.is_closed:
-                report.closed_already += 1
+                report.closed_already[each.ledger_id] = each.metadata.last_entry_id
             else:
                 found.append(each)
     return found
@@ -220,7 +120,7 @@ def _plan(
     session: Session,
     found: list[StoredLedger],
     registered: Registrations,
-    report: _Report,
+    report: CloseReport,
     grace_s: float,
     losses: list[str],
     lost: frozenset[str],
@@ -245,9 +145,10 @@ def _plan(
     )
 
 
-def _done_already(report: _Report) -> str:
-    counts = {"closed already": report.closed_already, "gone": report.gone, "unreadable": len(report.failures)}
-    return "nothing to do for some ledgers: " + ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+def _done_already(report: CloseReport) -> str:
+    groups = {"closed already": report.closed_already, "gone": report.gone, "unreadable": report.failures}
+    counts = ", ".join(f"{len(group)} {what}" for what, group in groups.items() if group)
+    return f"nothing to do for some ledgers: {counts}"
 
 
 def _doubtful(found: list[StoredLedger], live: Collection[str]) -> list[str]:
@@ -286,21 +187,26 @@ async def _close(
     change: Change,
     found: list[StoredLedger],
     grace_s: float,
-    report: _Report,
+    report: CloseReport,
     consent: LossConsent | None,
+    work: ClosingLedgers,
 ) -> None:
     owners = {each.ledger_id: None if each.metadata is None else owner_text(each.metadata) for each in found}
-    closer = LedgerCloser(client.ports, change.require_lock, consent)
     in_parallel = context.settings.replication.ledgers_in_parallel
+    console, end_of_grace_ms = context.console, client.ports.clock.now_ms() + grace_s * 1000
     try:
-        with context.console.progress("closing") as progress:
+        with console.progress("closing") as progress:
+
+            def show() -> None:
+                work.show(console, progress, closer, end_of_grace_ms)
+
+            closer = LedgerCloser(client.ports, change.require_lock, consent, show)
             results = closer.close_all(list(owners), grace_s=grace_s, in_parallel=in_parallel)
             async with aclosing(results):
-                done = 0
                 async for result in results:
-                    done += 1
                     report.add(result, owners[result.ledger_id])
-                    progress.update(done, len(owners))
+                    work.finish(result.ledger_id)
+                    show()
     finally:
         change.details |= report.counts
         change.result = {Outcome.OK: "done", Outcome.PARTIAL: "partial"}.get(report.outcome, "failed")

@@ -102,13 +102,15 @@ class Lane:
 
     async def _is_hung(self, running: asyncio.Future[str], turn: Turn) -> bool:
         """Wait for the end of the run; True if it was given up."""
-        silence_max_ns = int(self.silence_max_s * 1e9)
+        silence_max_ns, first_beat_ns = int(self.silence_max_s * 1e9), turn.beat_ns
         while not running.done():
             left_ns = turn.beat_ns + silence_max_ns - self.clock.monotonic_ns()
             if left_ns <= 0:
                 await end_tasks((running,), CANCEL_WAIT_S)
                 return True
             await asyncio.wait((running,), timeout=left_ns / 1e9)
+            if turn.beat_ns != first_beat_ns:
+                self.status.error = None  # this run is past it, and may take days
         return False
 
     def _note_failure(self, reason: str) -> None:

@@ -235,7 +235,7 @@ def test_an_open_ledger_and_a_failed_stop_command_end_it_with_what_is_left(clust
     assert failed.json()["ledgers_closed"] == 1
     assert cluster.run("cookie", "show", victim).exit_code == 0
     unstopped = cluster.run("decommission", victim, "--yes", "--wait", "1s", "-o", "json")
-    assert (unstopped.exit_code, "still registered" in unstopped.json()["refusal"]) == (9, True), unstopped
+    assert (unstopped.exit_code, "was not stopped within 1 s" in unstopped.json()["refusal"]) == (9, True), unstopped
     stop = f"stop it now, on its host: bkctl bookie stop {victim}; waiting up to 1 s"
     assert stop in unstopped.stderr
     assert "with --wait 0s there is no waiting" in unstopped.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.processes import Cluster, kill_and_wait, stdout_on_terminal
 from tests.tmux import PROMPT, Terminal
@@ -204,6 +205,55 @@ def test_a_lost_zookeeper_is_shown_below_the_bar(
         terminal.press("C-c")
         text = terminal.wait_for_prompt()
         assert "waiting for ZooKeeper" not in text
+        assert not FRAME.search(text), text
+
+
+async def open_ledger(metadata_uri: str, entries: int) -> int:
+    """A ledger whose writer has ended without closing it."""
+    async with await LedgerClient.connect(metadata_uri) as client:
+        writer = await client.create(ensemble_size=2, write_quorum_size=2, ack_quorum_size=2)
+        for _ in range(entries):
+            await writer.append(b"an entry")
+        return writer.ledger_id
+
+
+def test_a_close_says_what_it_waits_for_and_how_it_ends(damaged: tuple[Cluster, str]) -> None:
+    cluster, _ = damaged
+    ledger_id = asyncio.run(open_ledger(cluster.metadata_uri, 42))
+    with Terminal(100, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
+        terminal.bkctl("ledger", "close", str(ledger_id), "--yes")
+        terminal.wait(re.compile(r"waits until \d\d:\d\d:\d\d UTC for the writer of ledger \d+ to close it").search)
+        terminal.press("C-c")
+        text = terminal.wait_for_prompt()
+        assert not FRAME.search(text), text
+        assert f"warning: ledger {ledger_id} left as before: writers can go on\n" in text
+        assert f"warning: to continue: bkctl ledger close {ledger_id} --yes\nerror: interrupted" in text
+        terminal.bkctl("ledger", "close", str(ledger_id), "--yes", "--grace", "1s")
+        text = terminal.wait_for_prompt()
+        assert f"\nok: ledger {ledger_id} closed at entry 41; 42 entries\n" in text, text
+        terminal.bkctl("ledger", "close", str(ledger_id), "--yes")
+        text = terminal.wait_for_prompt()
+        assert f"\nok: ledger {ledger_id} was closed already at entry 41; 42 entries\n" in text, text
+
+
+def test_a_decommission_says_until_when_it_waits_for_the_stop(start_on_own: Callable[[int], Cluster]) -> None:
+    cluster = start_on_own(4)
+    bookie_id = cluster.bookies[0].id
+    with Terminal(100, 40, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
+        terminal.bkctl("decommission", bookie_id, "--yes")
+        seen = terminal.wait(re.compile(rf"waits until \d\d:\d\d:\d\d UTC at most for {bookie_id} to leave").search)
+        assert f"stop it now, on its host: bkctl bookie stop {bookie_id}" in seen, seen
+        terminal.press("C-c")
+        text = terminal.wait_for_prompt()
+        assert not FRAME.search(text), text
+        assert "warning: stopped before the end: there were no ledgers to move; the cookie is deleted last\n" in text
+        assert f"warning: bookie {bookie_id} is drained, but was not stopped\n" in text
+        assert f"bkctl bookie undrain {bookie_id} makes it writable" in " ".join(text.split())
+        assert f"to continue: bkctl decommission {bookie_id} --yes" in text
+        terminal.bkctl("decommission", bookie_id, "--yes", "--wait", "2s")
+        terminal.wait_for("waiting for the stop")
+        text = terminal.wait_for_prompt()
+        assert f"bookie {bookie_id} is drained, but was not stopped within 2 s" in " ".join(text.split()), text
         assert not FRAME.search(text), text
 
 

@@ -1,4 +1,4 @@
-"""The archive of classes that Java keeps for Spark is used, by two at once, and a damaged one changes no report."""
+"""The archive of classes that Java keeps for Spark is used, by two at once, and a damaged one is replaced."""
 
 from __future__ import annotations
 
@@ -60,20 +60,26 @@ def test_an_archive_is_written_and_used(java_home: str, tmp_path: Path) -> None:
     assert found == [expected, expected]
     assert (archive.stat().st_ino, archive.stat().st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
 
-    _overwrite_the_middle(archive)
-    assert audit_quietly() == expected
+    content = archive.read_bytes()
+    middle = len(content) // 2
+    overwritten = content[:middle] + b"\xff" * 1_000_000 + content[middle + 1_000_000 :]
+    for damaged in (overwritten, content[:middle]):
 
-    archive.unlink()
-    archive.write_bytes(b"")  # as a JVM leaves it that is killed while it writes
+        def is_replaced(damaged: bytes = damaged) -> bool:
+            return is_whole() and archives()[0].read_bytes() != damaged
+
+        _replace(archive, damaged)
+        for _ in range(2):  # the first one deletes it, and the next one writes, if Java did not at the end of the first
+            assert audit_quietly() == expected
+        wait_until(is_replaced, "Java writes another archive")
+
+    _replace(archive, b"")  # as a JVM leaves it that is killed while it writes
     assert audit_quietly() == expected
     wait_until(is_whole, "Java replaces the unfinished archive")
 
 
-def _overwrite_the_middle(path: Path) -> None:
-    """In a copy: a JVM that still uses the file would crash."""
-    content = bytearray(path.read_bytes())
-    middle = len(content) // 2
-    content[middle : middle + 1_000_000] = b"\xff" * 1_000_000
+def _replace(path: Path, content: bytes) -> None:
+    """By another file: a JVM that still uses this one would crash."""
     damaged = path.with_name("damaged")
     damaged.write_bytes(content)
     damaged.replace(path)

@@ -171,8 +171,17 @@ async def _stop_writers(row: Row, pair: Pair) -> None:
         ledger_id = await java_writes(client, entries, "CRC32C", is_closing=False)
         (segment,) = row.succeed("ledger", "show", str(ledger_id)).json()["ensembles"]
         pair.cluster.kill(segment["ensemble"][0])
-        more = payloads(50, seed=2)
-        assert await client.append(ledger_id, more) == list(range(len(entries), len(entries) + len(more)))
+        batch = payloads(50, seed=2)
+        more: list[bytes] = []
+
+        async def has_changed() -> bool:
+            """The client may find only after these adds, which need two of three bookies, that one is dead."""
+            first = len(entries) + len(more)
+            assert await client.append(ledger_id, batch) == list(range(first, first + len(batch)))
+            more.extend(batch)
+            return len(row.succeed("ledger", "show", str(ledger_id)).json()["ensembles"]) > 1
+
+        await until(has_changed, "the client has replaced the dead bookie")
         assert await client.close_ledger(ledger_id) == len(entries) + len(more) - 1
         assert len(row.succeed("ledger", "show", str(ledger_id)).json()["ensembles"]) == 2
         assert await client.read(ledger_id, password=PASSWORD) == entries + more

@@ -122,7 +122,7 @@ class LaneStatus(msgspec.Struct, kw_only=True):
     result: str = ""
     """What the last successful run did, in a few words."""
     error: str | None = None
-    """Why the last run failed; None if it did not."""
+    """Why the last run failed; None if it did not, or if the next one has made progress."""
     runs: int = 0
     failures: int = 0
     hangs: int = 0

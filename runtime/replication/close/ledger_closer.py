@@ -76,7 +76,8 @@ class LedgerCloser:
     """Closes ledgers of one run.
 
     ``before_each`` is called before each ledger that is about to be fenced; its error ends the run. With a ``consent``
-    ledgers that cannot be closed otherwise are closed without the answers of lost bookies.
+    ledgers that cannot be closed otherwise are closed without the answers of lost bookies. ``on_wait`` is called when
+    ``awaited`` or ``begun`` have changed.
     """
 
     def __init__(
@@ -84,7 +85,13 @@ class LedgerCloser:
         ports: ClientPorts,
         before_each: Callable[[], None] = lambda: None,
         consent: LossConsent | None = None,
+        on_wait: Callable[[], None] = lambda: None,
     ) -> None:
+        self.awaited: set[int] = set()
+        """Ledgers whose writers have time to close them."""
+        self.begun: set[int] = set()
+        """Ledgers that may be fenced by this run."""
+        self._on_wait = on_wait
         self._ports = ports
         self._consent = consent
         self._live_bookies = LiveBookies(ports.registrations, ports.clock)
@@ -119,7 +126,7 @@ class LedgerCloser:
             if refusal is not None:
                 failure = CloseFailure(reason=f"{refusal}; it was left as it is")
             if failure is None:
-                self._before_each()
+                self._begin(ledger_id)
                 recovery = LedgerRecovery(self._ports, credentials_of(ledger_id, stored.value), stored)
                 try:
                     closed = await recovery.run()
@@ -157,7 +164,7 @@ class LedgerCloser:
                     raise LedgerRecoveryError(ledger_id, "its replication lock was lost")
                 await consent.note(ledger_id, lost)
 
-            self._before_each()
+            self._begin(ledger_id)
             try:
                 closed, loss = await consent.closing.close(ledger_id, stored, before_close)
             except LedgerNotFoundError:
@@ -174,12 +181,25 @@ class LedgerCloser:
     async def _read_after_grace(self, ledger_id: int, deadline_ns: int) -> Versioned[LedgerMetadata]:
         """The stored metadata, as soon as the ledger is no longer open or the time is over."""
         clock = self._ports.clock
-        while True:
-            stored = await self._ports.ledgers.read(ledger_id)
-            left_s = (deadline_ns - clock.monotonic_ns()) / 1e9
-            if stored.value.state is not LedgerState.OPEN or left_s <= 0:
-                return stored
-            await clock.sleep(min(GRACE_POLL_S, left_s))
+        try:
+            while True:
+                stored = await self._ports.ledgers.read(ledger_id)
+                left_s = (deadline_ns - clock.monotonic_ns()) / 1e9
+                if stored.value.state is not LedgerState.OPEN or left_s <= 0:
+                    return stored
+                self._note(self.awaited, ledger_id)
+                await clock.sleep(min(GRACE_POLL_S, left_s))
+        finally:
+            self.awaited.discard(ledger_id)
+
+    def _begin(self, ledger_id: int) -> None:
+        self._before_each()
+        self._note(self.begun, ledger_id)
+
+    def _note(self, ledger_ids: set[int], ledger_id: int) -> None:
+        if ledger_id not in ledger_ids:
+            ledger_ids.add(ledger_id)
+            self._on_wait()
 
 
 def _failed(ledger_id: int, reason: str, next_step: str = "") -> CloseResult:

@@ -64,16 +64,19 @@ class ModeWatch:
         bookie_ids: Collection[str],
         wait_s: float,
         on_wait: Callable[[Sequence[str]], None] = lambda _: None,
+        on_left: Callable[[Sequence[str]], None] = lambda _: None,
     ) -> Sequence[str]:
         """Wait until none of the bookies is in this state; those that still are when the time is over.
 
-        ``on_wait`` is called once with those that are in it at first, if any.
+        ``on_wait`` is called once with those that are in it at first, if any; ``on_left`` whenever they have changed.
         """
         deadline_ns = self._clock.monotonic_ns() + int(wait_s * 1e9)
-        is_told = False
+        shown: Sequence[str] = ()
         while (left := state(await self.read(bookie_ids))) and self._clock.monotonic_ns() < deadline_ns:
-            if not is_told:
-                is_told = True
+            if not shown:
                 on_wait(left)
+            if left != shown:
+                on_left(left)
+                shown = left
             await self._clock.sleep(POLL_S)
         return left

@@ -34,8 +34,10 @@ async def test_a_live_writer_is_stopped_and_no_entry_is_lost(cluster: Cluster, t
 
         ids = tmp_path / "ids"
         ids.write_text(f"{number}\n999999\n")
-        done = await run("--from-file", str(ids), "--grace", "0s", "--yes")
+        done = await run("--from-file", str(ids), "--grace", "1s", "--yes")
         assert done.exit_code == 0, done.stderr
+        assert f" UTC for the writer of ledger {number} to close it" in done.stderr
+        assert "1 of 2 ledgers closed, 1 gone" in done.stderr
         [closed] = done.json()["ledgers"]
         assert (closed["last_entry_id"], closed["outcome"]) == ("3", "closed")
         with pytest.raises(LedgerFencedError):

@@ -71,7 +71,11 @@ def test_a_run_without_a_sign_of_life_is_given_up() -> None:
             return "too late"
 
         lane = Lane("check", run, clock, interval_s=None, silence_max_s=60)
+        errors: list[str | None] = []
+        for at_s in (60 + 5 + 1 + 10, 60 + 5 + 1 + 70):
+            asyncio.get_running_loop().call_later(at_s, lambda: errors.append(lane.status.error))
         await serve_for(lane, 60 + 5 + 1 + 200 + 1)
+        assert errors == ["no progress for 60 s", None], "a run that makes progress is past the failure"
         assert runs == ["begun", "begun"]
         assert (lane.status.hangs, lane.status.error, lane.status.result) == (1, None, "slow, but alive")
 

@@ -26,11 +26,14 @@ REJECTIONS = [100, 103]
 async def bookie_and_pool(
     entry_count: int, config: ClientConfig | None = None, clock: Clock | None = None
 ) -> AsyncIterator[tuple[BatchBookie, BookiePool]]:
-    """A bookie with entries 0, 1, 2, ... of ledger 1, of 100 bytes each, and a pool."""
+    """A bookie with entries 0, 1, 2, ... of ledger 1, of 100 bytes each, and a pool.
+
+    Its requests do not time out, also if a busy machine halts the test for seconds, unless the test's clock goes on.
+    """
     async with (
         memory_bookie() as memory,
         batch_bookie(memory) as bookie,
-        pool_of(bookie, config, clock=clock) as pool,
+        pool_of(bookie, config, clock=clock or SteppedClock()) as pool,
     ):
         memory.entries.update({(1, entry_id): body(entry_id) for entry_id in range(entry_count)})
         yield bookie, pool
