@@ -96,8 +96,8 @@ class ClientHandshake(asyncio.BufferedProtocol):
         self._changed = asyncio.Event()
         self.is_in_tls = False
         """Whether the bookie has agreed to use TLS."""
-        self.has_begun_login = False
-        """Whether the bookie has answered the first message of a login."""
+        self.begun_login: LoginMechanism | None = None
+        """The mechanism of a login whose first message the bookie has answered."""
         self.is_verdict_pending = False
         """Whether the last token is sent, which a bookie that refuses this client answers, and Java's others do not."""
 
@@ -135,7 +135,7 @@ class ClientHandshake(asyncio.BufferedProtocol):
         token = await asyncio.to_thread(exchange.first_token)  # GSSAPI may ask a server for a ticket
         answer = await self._auth(transport, token)
         while answer.plugin_name != NO_PLUGIN:
-            self.has_begun_login = True
+            self.begun_login = exchange.mechanism
             token = await asyncio.to_thread(exchange.answer, answer.payload)
             if exchange.is_complete:
                 if token:  # the last one of GSSAPI, which a Java bookie does not answer; requests may follow at once
@@ -155,8 +155,8 @@ class ClientHandshake(asyncio.BufferedProtocol):
         return answer
 
     def _refused_login(self) -> str:
-        if self.has_begun_login:
-            return refused_login(self._security.config)
+        if self.begun_login is not None:
+            return refused_login(self._security.config, self.begun_login)
         if self._security.contexts is None:
             return (
                 "it accepts no SASL login without TLS: set bookie_client.tls, or remove bookie_client.sasl if it "
@@ -209,22 +209,24 @@ class ClientHandshake(asyncio.BufferedProtocol):
         self._changed.set()
 
 
-def refused_login(config: BookieClientConfig) -> str:
+def refused_login(config: BookieClientConfig, mechanism: LoginMechanism) -> str:
     """The sentence for a login that a bookie refuses."""
-    return f"it refuses the login{login_settings(config)}"
+    return f"it refuses the login{login_settings(config, mechanism)}"
 
 
-def login_settings(config: BookieClientConfig) -> str:
-    """Which settings to check after a refused login, for the end of a sentence."""
+def login_settings(config: BookieClientConfig, mechanism: LoginMechanism) -> str:
+    """What to check after a refused login, for the end of a sentence. ``mechanism``: a JAAS file may determine it."""
     login = config.sasl
     assert login is not None
     allowed = "saslJaasClientAllowedIds of the bookie"
+    is_kerberos = mechanism is LoginMechanism.GSSAPI
     if login.jaas_file is not None:
+        what = "ticket or keytab" if is_kerberos else "user and password"
         return (
-            f": check the user and password, or the ticket or keytab, of section {login.jaas_section} in "
-            f"{login.jaas_file} (bookie_client.sasl.jaas_file), and {allowed}"
+            f": check the {what} of section {login.jaas_section} in {login.jaas_file} (bookie_client.sasl.jaas_file), "
+            f"and {allowed}"
         )
-    if login.mechanism is LoginMechanism.GSSAPI:
+    if is_kerberos:
         key = "the ticket (klist)" if login.keytab is None else f"the keytab (klist -k {login.keytab})"
         return f": check {key}, and {allowed}"
     return f" of {login.username}: check bookie_client.sasl.username and bookie_client.sasl.password, and {allowed}"
