@@ -195,7 +195,7 @@ async def test_certificates_of_bookies(new_metadata_uri: Callable[[], str], tmp_
     ) as secured:
         async with secured.client(BookieClientConfig(tls=secured.tls(), sasl=login)) as client:
             await write_and_read(client)  # a bookie without logins accepts everyone
-        secured.authority.issue("bookie", host="bookie-7.example.com")
+        secured.authority.issue("bookie", hosts=["bookie-7.example.com"])
         expected = (
             "its certificate is not for the host 127.0.0.1: use one with this name, or set "
             "bookie_client.tls.is_hostname_checked to false"
