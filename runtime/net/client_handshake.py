@@ -73,14 +73,12 @@ def refusal_sentence(config: BookieClientConfig) -> str:
         return "it accepted the login, but serves only clients with TLS: set bookie_client.tls"
     if config.sasl is not None:
         return "it does not accept the identity of this client: see authorizedRoles and saslJaasClientAllowedIds there"
+    setting = config.tls.name_of("certificate", "bookie_client.tls.")
     if config.tls.certificate_file is None and config.tls.key_file is None:
-        return (
-            "it serves only clients with a certificate or a login: set bookie_client.tls.certificate_file or "
-            "bookie_client.sasl"
-        )
+        return f"it serves only clients with a certificate or a login: set {setting} or bookie_client.sasl"
     return (
-        "it does not accept the role of this client's certificate (first role in the OU, bookie_client.tls."
-        "certificate_file), or requires a login (bookie_client.sasl)"
+        f"it does not accept the role of this client's certificate (first role in the OU, {setting}), or requires a "
+        "login (bookie_client.sasl)"
     )
 
 
