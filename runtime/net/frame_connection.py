@@ -70,6 +70,11 @@ class SharedByConnections:
     closed_in_tls: set[str] = dataclasses.field(default_factory=set)
     """Bookies that closed the last connection before the first answer in TLS: they may reject the certificate."""
 
+    @property
+    def is_expired(self) -> bool:
+        """Whether this client's certificate has expired."""
+        return self.security is not None and self.security.contexts is not None and self.security.contexts.is_expired
+
 
 class FrameConnection(asyncio.BufferedProtocol):
     """Sends frames to one bookie. Frames sent before the connection is established are queued.

@@ -48,6 +48,12 @@ class TlsContexts:
         own = self._built.current().own
         return None if own is None else own.not_valid_after_utc.timestamp()
 
+    @property
+    def is_expired(self) -> bool:
+        """Whether this side's own certificate has expired."""
+        own = self._built.current().own
+        return own is not None and own.not_valid_after_utc < datetime.datetime.now(datetime.UTC)
+
 
 def client_contexts(config: ClientTlsConfig, environment: Mapping[str, str]) -> TlsContexts:
     """Contexts for connections to bookies; ConfigurationError names file and fix."""
