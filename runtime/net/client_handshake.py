@@ -64,6 +64,11 @@ class ClientSecurity:
         contexts = None if config.tls is None else client_contexts(config.tls, os.environ)
         return cls(config, contexts, None if config.sasl is None else client_logins(config.sasl, os.environ))
 
+    @property
+    def is_expired(self) -> bool:
+        """Whether this client's certificate has expired."""
+        return self.contexts is not None and self.contexts.is_expired
+
 
 def refusal_sentence(config: BookieClientConfig) -> str:
     """Why a bookie answers EUA to a request, without more knowledge than this client's settings."""
@@ -122,7 +127,8 @@ class ClientHandshake(asyncio.BufferedProtocol):
         try:
             secured = await loop.start_tls(transport, self, context, server_hostname=host)
         except ssl.SSLError as error:
-            raise AuthenticationError(handshake_sentence(error, self._security.config.tls, host)) from error
+            sentence = handshake_sentence(error, self._security.config.tls, host, is_expired=self._security.is_expired)
+            raise AuthenticationError(sentence) from error
         assert secured is not None
         return secured
 
@@ -201,7 +207,8 @@ class ClientHandshake(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wake the handshake."""
         if isinstance(exc, ssl.SSLError):
-            self._end = AuthenticationError(alert_sentence(exc, self._security.config.tls))
+            sentence = alert_sentence(exc, self._security.config.tls, is_expired=self._security.is_expired)
+            self._end = AuthenticationError(sentence)
         else:
             self._end = exc or ConnectionResetError("the bookie closed the connection")
         self._changed.set()

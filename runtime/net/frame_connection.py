@@ -73,7 +73,7 @@ class SharedByConnections:
     @property
     def is_expired(self) -> bool:
         """Whether this client's certificate has expired."""
-        return self.security is not None and self.security.contexts is not None and self.security.contexts.is_expired
+        return self.security is not None and self.security.is_expired
 
 
 class FrameConnection(asyncio.BufferedProtocol):
@@ -171,9 +171,9 @@ class FrameConnection(asyncio.BufferedProtocol):
             self._shared.closed_in_tls.discard(self.bookie_id)
         elif security is not None and security.config.tls is not None:
             if isinstance(exc, ssl.SSLError):
-                self._refuse(alert_sentence(exc, security.config.tls))
+                self._refuse(alert_sentence(exc, security.config.tls, is_expired=security.is_expired))
             elif self._is_close_a_sign:
-                self._note_close_in_tls(closed_sentence(security.config.tls))
+                self._note_close_in_tls(closed_sentence(security.config.tls, is_expired=security.is_expired))
         self._lose(f"the connection was lost: {exc}" if exc is not None else "the bookie closed the connection")
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the splitter knows how much it needs
@@ -281,7 +281,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         except BaseException as error:
             transport.abort()
             if isinstance(error, ConnectionError) and security.config.tls is not None and handshake.is_in_tls:
-                self._note_close_in_tls(closed_sentence(security.config.tls))
+                self._note_close_in_tls(closed_sentence(security.config.tls, is_expired=security.is_expired))
             if isinstance(error, asyncio.CancelledError) and handshake.begun_login is not None:
                 # A Java bookie does not answer a login that it refuses (wire 12.2).
                 self._refuse(f"it does not answer the login{login_settings(security.config, handshake.begun_login)}")

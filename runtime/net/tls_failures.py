@@ -21,10 +21,13 @@ _OTHER_REASONS: Final = {
     "WRONG_SSL_VERSION": _NO_COMMON_VERSION,
     "WRONG_VERSION_NUMBER": "it agreed to use TLS (bookie_client.tls), but does not answer the TLS handshake",
 }
+_EXPIRED_ALERT: Final = "SSLV3_ALERT_CERTIFICATE_EXPIRED"
+_ANY_REJECTION: Final = frozenset({"SSLV3_ALERT_CERTIFICATE_UNKNOWN", "SSLV3_ALERT_HANDSHAKE_FAILURE"})
+"""Alerts for several reasons: Java has them for an expired certificate, too."""
 _CERTIFICATE_ALERTS: Final = {
     # OpenSSL's answer to a certificate that is not valid yet; it has other alerts for most other reasons.
     "SSLV3_ALERT_BAD_CERTIFICATE": "it rejects {}: perhaps not valid yet, check its dates and the clocks",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it rejects {}: expired",
+    _EXPIRED_ALERT: "it rejects {}: expired",
     "SSLV3_ALERT_CERTIFICATE_REVOKED": "it rejects {}: revoked",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it rejects {}: expired, not valid yet, or not signed by a CA that it trusts",
     "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "it rejects {}: not for clients",
@@ -34,11 +37,13 @@ _CERTIFICATE_ALERTS: Final = {
 _TABLE: Final = "bookie_client.tls."
 
 
-def handshake_sentence(error: ssl.SSLError, config: ClientTlsConfig | None, host: str) -> str:
-    """Why the handshake failed, and what to check."""
+def handshake_sentence(
+    error: ssl.SSLError, config: ClientTlsConfig | None, host: str, *, is_expired: bool = False
+) -> str:
+    """Why the handshake failed, and what to check. ``is_expired``: this client's certificate, which it rejects then."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _verification_sentence(error, config or ClientTlsConfig(), host)
-    return alert_sentence(error, config)
+    return alert_sentence(error, config, is_expired=is_expired)
 
 
 def _verification_sentence(error: ssl.SSLCertVerificationError, config: ClientTlsConfig, host: str) -> str:
@@ -57,9 +62,11 @@ def _verification_sentence(error: ssl.SSLCertVerificationError, config: ClientTl
     return f"its certificate is not valid ({ca_file}): {error.verify_message}"
 
 
-def alert_sentence(error: ssl.SSLError, config: ClientTlsConfig | None) -> str:
+def alert_sentence(error: ssl.SSLError, config: ClientTlsConfig | None, *, is_expired: bool = False) -> str:
     """What the bookie rejects. With TLS 1.3 its alert arrives only after the handshake."""
     reason = error.reason or str(error)
+    if is_expired and reason in _ANY_REJECTION:
+        reason = _EXPIRED_ALERT
     is_rejected = reason in _CERTIFICATE_ALERTS
     own = _own_certificate(config)
     if reason == "TLSV13_ALERT_CERTIFICATE_REQUIRED" or (is_rejected and own is None):
@@ -72,9 +79,11 @@ def alert_sentence(error: ssl.SSLError, config: ClientTlsConfig | None) -> str:
     return _OTHER_REASONS.get(reason, f"TLS failed (bookie_client.tls): {reason.lower().replace('_', ' ')}")
 
 
-def closed_sentence(config: ClientTlsConfig | None) -> str:
+def closed_sentence(config: ClientTlsConfig | None, *, is_expired: bool = False) -> str:
     """A bookie closed the connection before its first answer in TLS. Some reject certificates without another sign."""
     own = _own_certificate(config)
+    if is_expired:
+        return _CERTIFICATE_ALERTS[_EXPIRED_ALERT].format(own)
     perhaps = _no_certificate(config) if own is None else f"it rejects {own}"
     return f"it closed the connection at the TLS handshake; perhaps {perhaps}"
 
