@@ -41,7 +41,7 @@ async def require_access(ports: ClientPorts, needed: Collection[str] = (), *, is
         for task in waiting:
             task.cancel()
     for error in sorted(refusals, key=lambda error: error.bookie_id):
-        if not is_accepted or error.is_expired or error.bookie_id in needed:
+        if not is_accepted or error.bookie_id in needed or (is_under_way and error.is_expired):
             raise error
 
 
