@@ -110,11 +110,16 @@ class ClientHandshake(asyncio.BufferedProtocol):
             transport = await self._start_tls(transport, self._security.contexts, host)
         if self._security.new_login is not None:
             await self._log_in(transport, self._security.new_login, host)
+        while transport.is_closing():  # the next protocol would not learn why
+            if self._end is not None:
+                raise self._end
+            self._changed.clear()
+            await self._changed.wait()
         return transport
 
     async def _start_tls(self, transport: asyncio.Transport, contexts: TlsContexts, host: str) -> asyncio.Transport:
         context = contexts.current()
-        transport.write(encode_start_tls_request())
+        _write(transport, encode_start_tls_request())
         answer = await self._next(StartTlsAnswer)
         if answer.status is Status.BAD_REQUEST:
             raise AuthenticationError(NO_TLS)
@@ -143,14 +148,14 @@ class ClientHandshake(asyncio.BufferedProtocol):
             token = await asyncio.to_thread(exchange.answer, answer.payload)
             if exchange.is_complete:
                 if token:  # the last one of GSSAPI, which a Java bookie does not answer; requests may follow at once
-                    transport.write(encode_auth_request(PLUGIN, token))
+                    _write(transport, encode_auth_request(PLUGIN, token))
                     self.is_verdict_pending = True
                 return
             answer = await self._auth(transport, token)
 
     async def _auth(self, transport: asyncio.Transport, token: bytes) -> AuthAnswer:
         """One step of a login; AuthenticationError if the bookie refuses it."""
-        transport.write(encode_auth_request(PLUGIN, token))
+        _write(transport, encode_auth_request(PLUGIN, token))
         answer = await self._next(AuthAnswer)
         if answer.status is not Status.OK:
             raise AuthenticationError(self._refused_login())
@@ -212,6 +217,12 @@ class ClientHandshake(asyncio.BufferedProtocol):
         else:
             self._end = exc or ConnectionResetError("the bookie closed the connection")
         self._changed.set()
+
+
+def _write(transport: asyncio.Transport, frame: bytes) -> None:
+    """Write a message, unless the connection is lost: uvloop raises RuntimeError then. The wait for its answer ends."""
+    if not transport.is_closing():
+        transport.write(frame)
 
 
 def refused_login(config: BookieClientConfig, mechanism: LoginMechanism) -> str:

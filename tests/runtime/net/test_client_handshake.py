@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -200,6 +201,26 @@ async def refusal_of_login(login: BookieClientConfig, answers: int = 1) -> Booki
 
     async with pool_at(script, login) as pool:
         return await failure(pool)
+
+
+async def test_a_bookie_that_dies_while_the_client_computes_its_answer(login: BookieClientConfig) -> None:
+    """uvloop raises RuntimeError for a write to a connection that is lost already."""
+    raised: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        challenge = b'realm="bookkeeper",nonce="n",qop="auth",charset=utf-8,algorithm=md5-sess'
+        writer.write(answer_to(await request_of(reader), plugin="sasl", token=challenge))
+        await writer.drain()
+        writer.transport.abort()
+
+    async with pool_at(script, login) as pool:
+        for _ in range(100):
+            error = await failure(pool)
+            assert isinstance(error, BookieUnavailableError)
+            assert "cannot connect" in str(error) or "closed the connection" in str(error), error
+    gc.collect()
+    assert raised == []
 
 
 async def test_the_refusal_of_a_jaas_files_user_has_no_word_about_kerberos(tmp_path: Path) -> None:
