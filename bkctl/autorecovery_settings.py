@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from bkctl.commands.context import DaemonFlags, DaemonSettings, LogSettings
-from bkctl.java_security import with_admin_stores, with_store_keys
+from bkctl.java_security import with_admin_stores, with_file_keys
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, DaemonConfig
 from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
 from bkctl.setting_readers import (
@@ -43,7 +43,7 @@ def _build_daemon(sources: Sources, values: Givens) -> DaemonConfig:
     of_commands, zookeeper = resolve_settings(sources), settings_of("zookeeper")
     return DaemonConfig(
         metadata_uri=metadata_uri or "",
-        autorecovery=build(with_store_keys(values), AutorecoveryConfig, settings_of(_SECTION), _SECTION),
+        autorecovery=build(with_file_keys(values), AutorecoveryConfig, settings_of(_SECTION), _SECTION),
         replication=of_commands.replication,
         client=_as_daemon(of_commands.client),
         zookeeper=build(server_zookeeper_values(sources), ZooKeeperConfig, zookeeper, "zookeeper"),

@@ -9,7 +9,7 @@ from bkctl.commands.context import BookieFlags, BookieSettings, JavaComparison, 
 from bkctl.commands.errors import InvalidArgumentError, NoDirectoryError
 from bkctl.java_conf import JavaConf
 from bkctl.java_keys import REFUSED, ignored_keys, is_refused, missing_feature_notes, unknown_key_notes
-from bkctl.java_security import bookie_security, with_admin_stores, with_store_keys
+from bkctl.java_security import bookie_security, with_admin_stores, with_file_keys
 from bkctl.runtime.config import AdminConfig, BookieConfig, ZooKeeperConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.security_config import BookieClientConfig
@@ -103,7 +103,7 @@ def build_bookie(
         *described(ZooKeeperConfig, "bookie", "zookeeper"),
         *described(BookieClientConfig, "bookie", "client"),
     )
-    return build(with_store_keys(values), BookieConfig, settings, "bookie"), log
+    return build(with_file_keys(values), BookieConfig, settings, "bookie"), log
 
 
 def bookie_values(sources: Sources, flags: BookieFlags, *, has_own_cluster: bool) -> Givens:

@@ -34,7 +34,11 @@ _SUITE: Final = re.compile(
     r"_(?P<hash>SHA[0-9]*)"
 )
 _SUITE_OF_TLS_1_3: Final = re.compile(r"TLS_(AES_[0-9]+_\w+|CHACHA20_POLY1305)_SHA[0-9]+")
-_STORE_KEY: Final = re.compile(r"\b(?:(?:client|tls)(?:Trust|Key)Store|httpServer(?:Trust|Key)StorePath)(?=\)?$)")
+_FILE_KEY: Final = re.compile(
+    r"\b(?:(?:client|tls)(?:Trust|Key)Store|tlsCertificatePath|httpServer(?:Trust|Key)StorePath)(?=\)?$)"
+)
+_KEYS: Final = {"ca": "tlsTrustStore", "certificate": "tlsCertificatePath", "key": "tlsKeyStore"}
+"""What a Java bookie and client need for TLS, by our names of the files."""
 
 _CLIENT: Final = ("bookie_client",)
 _BOOKIE: Final = ("bookie",)
@@ -93,12 +97,18 @@ def bookie_security(conf: JavaConf) -> Givens:
     return givens
 
 
-def with_store_keys(values: Givens) -> Givens:
-    """Values of all sources, with the key of each store that a Java file gives: errors about it name this key."""
+def with_file_keys(values: Givens) -> Givens:
+    """Values of all sources, with the key of each file that a Java file gives: errors about it name this key.
+
+    In a table that a Java file asks for, also the key of each file that is missing.
+    """
     keys: Givens = {}
     for path, given in values.items():
-        if path[-1] in {"ca_file", "key_file"} and (found := _STORE_KEY.search(given.origin)) is not None:
+        if path[-1].endswith("_file") and (found := _FILE_KEY.search(given.origin)) is not None:
             keys[*path[:-1], path[-1].replace("_file", "_java_key")] = given._replace(value=found[0])
+        elif path[-1] == "tls" and _TLS_CLASS in given.origin:
+            missing = {name: key for name, key in _KEYS.items() if (*path, f"{name}_file") not in values}
+            keys |= {(*path, f"{name}_java_key"): given._replace(value=key) for name, key in missing.items()}
     return values | keys
 
 

@@ -38,7 +38,7 @@ from bkctl.commands.config import GeneralConfig, GlobalFlags, Settings
 from bkctl.commands.context import ContextInfo, Contexts
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import parse_duration_s
-from bkctl.java_security import client_security, with_store_keys
+from bkctl.java_security import client_security, with_file_keys
 from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.replication.config import ReplicationConfig
@@ -200,7 +200,7 @@ def resolve_client(sources: Sources) -> ClientConfig:
     values = section_values(sources, "bookie_client")
     if not values:
         return client
-    security = build(with_store_keys(values), BookieClientConfig, settings_of("bookie_client"), "bookie_client")
+    security = build(with_file_keys(values), BookieClientConfig, settings_of("bookie_client"), "bookie_client")
     return msgspec.structs.replace(client, security=security)
 
 

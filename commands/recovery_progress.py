@@ -52,6 +52,8 @@ class RecoveryProgressView:
         if moment.oldest_ledger is not None:
             note += f"; oldest: ledger {moment.oldest_ledger}, for {duration(moment.oldest_s)}"
             note += f", waits for {moment.oldest_waits_for}" if moment.oldest_waits_for else ""
+        if moment.refusal:
+            note += f"; refused: {moment.refusal}"
         if moment.waiting_for_writers:
             number = counted(moment.waiting_for_writers, "open ledger")
             note += f"; waits {duration(moment.writers_wait_s)} for the writers of {number}"

@@ -171,7 +171,14 @@ class UnauthorizedError(BookieError):
 
 
 class AuthenticationRequiredError(UnauthorizedError):
-    """The bookie answers only clients that authenticate themselves."""
+    """The bookie answers only clients that authenticate themselves.
+
+    ``is_expired``: this client's certificate has expired, so each bookie refuses the next connection.
+    """
+
+    def __init__(self, bookie_id: str, message: str, *, is_expired: bool = False) -> None:
+        super().__init__(bookie_id, message)
+        self.is_expired = is_expired
 
 
 class BookieReadOnlyError(BookieError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -45,7 +45,9 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
     ciphers: Annotated[tuple[str, ...], Setting("Allowed cipher suites of TLS 1.2, in OpenSSL's names",
         unset="OpenSSL's default")] = ()
     ca_java_key: str | None = None
-    """The key of a Java file that gives ca_file, such as tlsTrustStore, for errors; no setting."""
+    """The key of a Java file that gives ca_file, or would if it were there, such as tlsTrustStore; no setting."""
+    certificate_java_key: str | None = None
+    """The same of certificate_file."""
     key_java_key: str | None = None
     """The same of key_file."""
 
@@ -53,6 +55,11 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
     def has_files(self) -> bool:
         """Whether any file is named; else a table has only what the files are for."""
         return any((self.ca_file, self.certificate_file, self.key_file))
+
+    def name_of(self, file: Literal["ca", "certificate", "key"], table: str = "") -> str:
+        """The setting of a file as its source names it; ``table``: that of bkctl's settings, with a dot."""
+        java_key: str | None = getattr(self, f"{file}_java_key")
+        return java_key or f"{table}{file}_file"
 
 
 class ClientTlsConfig(TlsFiles, frozen=True, kw_only=True):

@@ -42,6 +42,7 @@ AnswerT = TypeVar("AnswerT")
 
 _BY_WORD: Final = {problem.word: problem for problem in Problem}
 _BY_STATUS: Final = {problem.status: problem for problem in Problem}
+_BEGINNING_BYTES: Final = 60
 _TEXT_LENGTH_MAX: Final = 200
 _SENTENCE_LENGTH_MAX: Final = 2000
 _CREDENTIALS: Final = struct.Struct("3i")  # of a process: its id, its user, its group
@@ -111,10 +112,16 @@ def decode_answer(bookie: str, body: bytes, kind: type[AnswerT]) -> AnswerT:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        reason = str(error) if isinstance(error, msgspec.ValidationError) else "it is not JSON"
+        reason = str(error) if isinstance(error, msgspec.ValidationError) else _not_json(body)
         raise AdminError(
             Problem.INTERNAL, f"bookie {bookie}: its answer is not that of a bookie's admin interface: {reason}"
         ) from error
+
+
+def _not_json(body: bytes) -> str:
+    """What it is instead: the beginning of a page names many a server."""
+    text = body[:_BEGINNING_BYTES].decode(errors="replace")
+    return f"it is not JSON, but begins with {text!r}" if text else "it is empty"
 
 
 def require_short(bookie: str, address: AdminAddress, size_bytes: int) -> None:

@@ -13,11 +13,14 @@ from bkctl.storage.errors import BkctlError
 _Answer: TypeAlias = AuthenticationRequiredError | bool | None
 
 
-async def require_access(ports: ClientPorts, needed: Collection[str] = ()) -> None:
+async def require_access(ports: ClientPorts, needed: Collection[str] = (), *, is_under_way: bool = False) -> None:
     """AuthenticationRequiredError if a bookie of ``needed`` refuses this client, or if all that answer do.
 
     Asks the registered bookies, and waits only until one accepts and those of ``needed`` have answered. Single bookies
     that refuse, for example with an expired certificate, do not stop work that can use the others. MetadataError.
+
+    ``is_under_way``: waits for all answers, because those of older connections prove nothing: one refusal is enough if
+    this client's certificate has expired.
     """
     live = (await ports.registrations.snapshot()).live
     unanswered = live.intersection(needed)
@@ -26,7 +29,7 @@ async def require_access(ports: ClientPorts, needed: Collection[str] = ()) -> No
     waiting = set(asked)
     is_accepted = False
     try:
-        while waiting and (unanswered or not is_accepted):
+        while waiting and (unanswered or not is_accepted or is_under_way):
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 unanswered -= {asked[task]}
@@ -38,7 +41,7 @@ async def require_access(ports: ClientPorts, needed: Collection[str] = ()) -> No
         for task in waiting:
             task.cancel()
     for error in sorted(refusals, key=lambda error: error.bookie_id):
-        if not is_accepted or error.bookie_id in needed:
+        if not is_accepted or error.bookie_id in needed or (is_under_way and error.is_expired):
             raise error
 
 

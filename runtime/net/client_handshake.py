@@ -64,6 +64,11 @@ class ClientSecurity:
         contexts = None if config.tls is None else client_contexts(config.tls, os.environ)
         return cls(config, contexts, None if config.sasl is None else client_logins(config.sasl, os.environ))
 
+    @property
+    def is_expired(self) -> bool:
+        """Whether this client's certificate has expired."""
+        return self.contexts is not None and self.contexts.is_expired
+
 
 def refusal_sentence(config: BookieClientConfig) -> str:
     """Why a bookie answers EUA to a request, without more knowledge than this client's settings."""
@@ -73,14 +78,12 @@ def refusal_sentence(config: BookieClientConfig) -> str:
         return "it accepted the login, but serves only clients with TLS: set bookie_client.tls"
     if config.sasl is not None:
         return "it does not accept the identity of this client: see authorizedRoles and saslJaasClientAllowedIds there"
+    setting = config.tls.name_of("certificate", "bookie_client.tls.")
     if config.tls.certificate_file is None and config.tls.key_file is None:
-        return (
-            "it serves only clients with a certificate or a login: set bookie_client.tls.certificate_file or "
-            "bookie_client.sasl"
-        )
+        return f"it serves only clients with a certificate or a login: set {setting} or bookie_client.sasl"
     return (
-        "it does not accept the role of this client's certificate (first role in the OU, bookie_client.tls."
-        "certificate_file), or requires a login (bookie_client.sasl)"
+        f"it does not accept the role of this client's certificate (first role in the OU, {setting}), or requires a "
+        "login (bookie_client.sasl)"
     )
 
 
@@ -96,8 +99,8 @@ class ClientHandshake(asyncio.BufferedProtocol):
         self._changed = asyncio.Event()
         self.is_in_tls = False
         """Whether the bookie has agreed to use TLS."""
-        self.has_begun_login = False
-        """Whether the bookie has answered the first message of a login."""
+        self.begun_login: LoginMechanism | None = None
+        """The mechanism of a login whose first message the bookie has answered."""
         self.is_verdict_pending = False
         """Whether the last token is sent, which a bookie that refuses this client answers, and Java's others do not."""
 
@@ -107,11 +110,16 @@ class ClientHandshake(asyncio.BufferedProtocol):
             transport = await self._start_tls(transport, self._security.contexts, host)
         if self._security.new_login is not None:
             await self._log_in(transport, self._security.new_login, host)
+        while transport.is_closing():  # the next protocol would not learn why
+            if self._end is not None:
+                raise self._end
+            self._changed.clear()
+            await self._changed.wait()
         return transport
 
     async def _start_tls(self, transport: asyncio.Transport, contexts: TlsContexts, host: str) -> asyncio.Transport:
         context = contexts.current()
-        transport.write(encode_start_tls_request())
+        _write(transport, encode_start_tls_request())
         answer = await self._next(StartTlsAnswer)
         if answer.status is Status.BAD_REQUEST:
             raise AuthenticationError(NO_TLS)
@@ -124,7 +132,8 @@ class ClientHandshake(asyncio.BufferedProtocol):
         try:
             secured = await loop.start_tls(transport, self, context, server_hostname=host)
         except ssl.SSLError as error:
-            raise AuthenticationError(handshake_sentence(error, self._security.config.tls, host)) from error
+            sentence = handshake_sentence(error, self._security.config.tls, host, is_expired=self._security.is_expired)
+            raise AuthenticationError(sentence) from error
         assert secured is not None
         return secured
 
@@ -135,18 +144,18 @@ class ClientHandshake(asyncio.BufferedProtocol):
         token = await asyncio.to_thread(exchange.first_token)  # GSSAPI may ask a server for a ticket
         answer = await self._auth(transport, token)
         while answer.plugin_name != NO_PLUGIN:
-            self.has_begun_login = True
+            self.begun_login = exchange.mechanism
             token = await asyncio.to_thread(exchange.answer, answer.payload)
             if exchange.is_complete:
                 if token:  # the last one of GSSAPI, which a Java bookie does not answer; requests may follow at once
-                    transport.write(encode_auth_request(PLUGIN, token))
+                    _write(transport, encode_auth_request(PLUGIN, token))
                     self.is_verdict_pending = True
                 return
             answer = await self._auth(transport, token)
 
     async def _auth(self, transport: asyncio.Transport, token: bytes) -> AuthAnswer:
         """One step of a login; AuthenticationError if the bookie refuses it."""
-        transport.write(encode_auth_request(PLUGIN, token))
+        _write(transport, encode_auth_request(PLUGIN, token))
         answer = await self._next(AuthAnswer)
         if answer.status is not Status.OK:
             raise AuthenticationError(self._refused_login())
@@ -155,8 +164,8 @@ class ClientHandshake(asyncio.BufferedProtocol):
         return answer
 
     def _refused_login(self) -> str:
-        if self.has_begun_login:
-            return refused_login(self._security.config)
+        if self.begun_login is not None:
+            return refused_login(self._security.config, self.begun_login)
         if self._security.contexts is None:
             return (
                 "it accepts no SASL login without TLS: set bookie_client.tls, or remove bookie_client.sasl if it "
@@ -203,28 +212,37 @@ class ClientHandshake(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wake the handshake."""
         if isinstance(exc, ssl.SSLError):
-            self._end = AuthenticationError(alert_sentence(exc, self._security.config.tls))
+            sentence = alert_sentence(exc, self._security.config.tls, is_expired=self._security.is_expired)
+            self._end = AuthenticationError(sentence)
         else:
             self._end = exc or ConnectionResetError("the bookie closed the connection")
         self._changed.set()
 
 
-def refused_login(config: BookieClientConfig) -> str:
+def _write(transport: asyncio.Transport, frame: bytes) -> None:
+    """Write a message, unless the connection is lost: uvloop raises RuntimeError then. The wait for its answer ends."""
+    if not transport.is_closing():
+        transport.write(frame)
+
+
+def refused_login(config: BookieClientConfig, mechanism: LoginMechanism) -> str:
     """The sentence for a login that a bookie refuses."""
-    return f"it refuses the login{login_settings(config)}"
+    return f"it refuses the login{login_settings(config, mechanism)}"
 
 
-def login_settings(config: BookieClientConfig) -> str:
-    """Which settings to check after a refused login, for the end of a sentence."""
+def login_settings(config: BookieClientConfig, mechanism: LoginMechanism) -> str:
+    """What to check after a refused login, for the end of a sentence. ``mechanism``: a JAAS file may determine it."""
     login = config.sasl
     assert login is not None
     allowed = "saslJaasClientAllowedIds of the bookie"
+    is_kerberos = mechanism is LoginMechanism.GSSAPI
     if login.jaas_file is not None:
+        what = "ticket or keytab" if is_kerberos else "user and password"
         return (
-            f": check the user and password, or the ticket or keytab, of section {login.jaas_section} in "
-            f"{login.jaas_file} (bookie_client.sasl.jaas_file), and {allowed}"
+            f": check the {what} of section {login.jaas_section} in {login.jaas_file} (bookie_client.sasl.jaas_file), "
+            f"and {allowed}"
         )
-    if login.mechanism is LoginMechanism.GSSAPI:
+    if is_kerberos:
         key = "the ticket (klist)" if login.keytab is None else f"the keytab (klist -k {login.keytab})"
         return f": check {key}, and {allowed}"
     return f" of {login.username}: check bookie_client.sasl.username and bookie_client.sasl.password, and {allowed}"

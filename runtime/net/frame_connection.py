@@ -19,6 +19,7 @@ from bkctl.runtime.protocol.framing import FrameSplitter
 from bkctl.runtime.protocol.messages import AuthAnswer
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.protocol.v3_handshake import decode_handshake_answer
+from bkctl.runtime.security_config import LoginMechanism
 from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,11 @@ class SharedByConnections:
     """Why bookies did not accept the last connection, for those that did not."""
     closed_in_tls: set[str] = dataclasses.field(default_factory=set)
     """Bookies that closed the last connection before the first answer in TLS: they may reject the certificate."""
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether this client's certificate has expired."""
+        return self.security is not None and self.security.is_expired
 
 
 class FrameConnection(asyncio.BufferedProtocol):
@@ -165,9 +171,9 @@ class FrameConnection(asyncio.BufferedProtocol):
             self._shared.closed_in_tls.discard(self.bookie_id)
         elif security is not None and security.config.tls is not None:
             if isinstance(exc, ssl.SSLError):
-                self._refuse(alert_sentence(exc, security.config.tls))
+                self._refuse(alert_sentence(exc, security.config.tls, is_expired=security.is_expired))
             elif self._is_close_a_sign:
-                self._note_close_in_tls(closed_sentence(security.config.tls))
+                self._note_close_in_tls(closed_sentence(security.config.tls, is_expired=security.is_expired))
         self._lose(f"the connection was lost: {exc}" if exc is not None else "the bookie closed the connection")
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the splitter knows how much it needs
@@ -188,7 +194,10 @@ class FrameConnection(asyncio.BufferedProtocol):
             self._lose(str(error))
 
     def _is_login_answer(self, payload: bytes) -> bool:
-        """Whether the first payload answers the last token of a login, which may end the connection."""
+        """Whether the first payload answers the last token of a login, which may end the connection.
+
+        Only GSSAPI has such a token.
+        """
         self._is_login_pending = False
         try:
             answer = decode_handshake_answer(payload)
@@ -197,7 +206,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         if not isinstance(answer, AuthAnswer):
             return False
         if answer.status is not Status.OK and self._shared.security is not None:
-            self._refuse(refused_login(self._shared.security.config))
+            self._refuse(refused_login(self._shared.security.config, LoginMechanism.GSSAPI))
         return True
 
     def pause_writing(self) -> None:
@@ -272,10 +281,10 @@ class FrameConnection(asyncio.BufferedProtocol):
         except BaseException as error:
             transport.abort()
             if isinstance(error, ConnectionError) and security.config.tls is not None and handshake.is_in_tls:
-                self._note_close_in_tls(closed_sentence(security.config.tls))
-            if isinstance(error, asyncio.CancelledError) and handshake.has_begun_login:
+                self._note_close_in_tls(closed_sentence(security.config.tls, is_expired=security.is_expired))
+            if isinstance(error, asyncio.CancelledError) and handshake.begun_login is not None:
                 # A Java bookie does not answer a login that it refuses (wire 12.2).
-                self._refuse(f"it does not answer the login{login_settings(security.config)}")
+                self._refuse(f"it does not answer the login{login_settings(security.config, handshake.begun_login)}")
             raise
         self._is_login_pending = handshake.is_verdict_pending
         secured.set_protocol(self)

@@ -106,10 +106,10 @@ class BookiePool:
     def __init__(
         self, resolve: Resolver, config: ClientConfig, clock: Clock, *, unsent_bytes_max: int = UNSENT_BYTES_MAX
     ) -> None:
+        """ConfigurationError if a file of ``config.security`` cannot be used."""
         self._resolve = resolve
         self._config = config
         self._clock = clock
-        """ConfigurationError if a file of ``config.security`` cannot be used."""
         unsent = UnsentBytes(unsent_bytes_max, _UNSENT_BYTES_OF_ALL_MAX)
         security = ClientSecurity.of(config.security)
         self._shared = SharedByConnections(config.frame_bytes_max, unsent, read_buffer(_READ_BYTES), security)
@@ -305,7 +305,7 @@ class BookiePool:
         if status is Status.AUTHENTICATION_REQUIRED:
             self.refused[bookie_id] += 1
             reason = self._shared.refusals.get(bookie_id) or refusal_sentence(self._config.security)
-            return AuthenticationRequiredError(bookie_id, reason)
+            return AuthenticationRequiredError(bookie_id, reason, is_expired=self._shared.is_expired)
         if status is Status.UNAVAILABLE and self._is_closed:
             return ClientClosedError(bookie_id, detail or "the client was closed")
         return error_of(status, bookie_id, detail)

@@ -21,64 +21,84 @@ _OTHER_REASONS: Final = {
     "WRONG_SSL_VERSION": _NO_COMMON_VERSION,
     "WRONG_VERSION_NUMBER": "it agreed to use TLS (bookie_client.tls), but does not answer the TLS handshake",
 }
-_THIS_CERTIFICATE: Final = "the certificate of this client (bookie_client.tls.certificate_file)"
+_EXPIRED_ALERT: Final = "SSLV3_ALERT_CERTIFICATE_EXPIRED"
+_ANY_REJECTION: Final = frozenset({"SSLV3_ALERT_CERTIFICATE_UNKNOWN", "SSLV3_ALERT_HANDSHAKE_FAILURE"})
+"""Alerts for several reasons: Java has them for an expired certificate, too."""
 _CERTIFICATE_ALERTS: Final = {
     # OpenSSL's answer to a certificate that is not valid yet; it has other alerts for most other reasons.
     "SSLV3_ALERT_BAD_CERTIFICATE": "it rejects {}: perhaps not valid yet, check its dates and the clocks",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it rejects {}: expired",
+    _EXPIRED_ALERT: "it rejects {}: expired",
     "SSLV3_ALERT_CERTIFICATE_REVOKED": "it rejects {}: revoked",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it rejects {}: expired, not valid yet, or not signed by a CA that it trusts",
     "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "it rejects {}: not for clients",
     "TLSV1_ALERT_ACCESS_DENIED": "it rejects {}: access denied",
     "TLSV1_ALERT_UNKNOWN_CA": "it rejects {}: not signed by a CA that it trusts",
 }
-_NO_CERTIFICATE: Final = (
-    "it requires a client certificate: set bookie_client.tls.certificate_file and bookie_client.tls.key_file"
-)
+_TABLE: Final = "bookie_client.tls."
 
 
-def handshake_sentence(error: ssl.SSLError, config: ClientTlsConfig | None, host: str) -> str:
-    """Why the handshake failed, and what to check."""
+def handshake_sentence(
+    error: ssl.SSLError, config: ClientTlsConfig | None, host: str, *, is_expired: bool = False
+) -> str:
+    """Why the handshake failed, and what to check. ``is_expired``: this client's certificate, which it rejects then."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _verification_sentence(error, host)
-    return alert_sentence(error, config)
+        return _verification_sentence(error, config or ClientTlsConfig(), host)
+    return alert_sentence(error, config, is_expired=is_expired)
 
 
-def _verification_sentence(error: ssl.SSLCertVerificationError, host: str) -> str:
-    code = error.verify_code
+def _verification_sentence(error: ssl.SSLCertVerificationError, config: ClientTlsConfig, host: str) -> str:
+    code, ca_file = error.verify_code, config.name_of("ca", _TABLE)
     if code == _EXPIRED:
         return "its certificate has expired: renew it (on the bookie: key_file and certificate_file)"
     if code == _NOT_YET_VALID:
         return "its certificate is not valid yet: check the clocks of both machines"
     if code in _UNKNOWN_CA:
-        return "its certificate is not signed by a CA in bookie_client.tls.ca_file"
+        return f"its certificate is not signed by a CA in {ca_file}"
     if code in _OTHER_NAME:
         return (
             f"its certificate is not for the host {host}: use one with this name, or set "
             "bookie_client.tls.is_hostname_checked to false"
         )
-    return f"its certificate is not valid (bookie_client.tls.ca_file): {error.verify_message}"
+    return f"its certificate is not valid ({ca_file}): {error.verify_message}"
 
 
-def alert_sentence(error: ssl.SSLError, config: ClientTlsConfig | None) -> str:
+def alert_sentence(error: ssl.SSLError, config: ClientTlsConfig | None, *, is_expired: bool = False) -> str:
     """What the bookie rejects. With TLS 1.3 its alert arrives only after the handshake."""
     reason = error.reason or str(error)
+    if is_expired and reason in _ANY_REJECTION:
+        reason = _EXPIRED_ALERT
     is_rejected = reason in _CERTIFICATE_ALERTS
-    if reason == "TLSV13_ALERT_CERTIFICATE_REQUIRED" or (is_rejected and not _has_certificate(config)):
-        return _NO_CERTIFICATE
+    own = _own_certificate(config)
+    if reason == "TLSV13_ALERT_CERTIFICATE_REQUIRED" or (is_rejected and own is None):
+        return _no_certificate(config)
     if is_rejected:
-        return _CERTIFICATE_ALERTS[reason].format(_THIS_CERTIFICATE)
+        return _CERTIFICATE_ALERTS[reason].format(own)
     if reason == "SSLV3_ALERT_HANDSHAKE_FAILURE":
-        perhaps = f"check {_THIS_CERTIFICATE}" if _has_certificate(config) else f"perhaps {_NO_CERTIFICATE}"
+        perhaps = f"perhaps {_no_certificate(config)}" if own is None else f"check {own}"
         return f"it rejects the TLS handshake: check bookie_client.tls.ciphers; {perhaps}"
     return _OTHER_REASONS.get(reason, f"TLS failed (bookie_client.tls): {reason.lower().replace('_', ' ')}")
 
 
-def closed_sentence(config: ClientTlsConfig | None) -> str:
+def closed_sentence(config: ClientTlsConfig | None, *, is_expired: bool = False) -> str:
     """A bookie closed the connection before its first answer in TLS. Some reject certificates without another sign."""
-    perhaps = f"perhaps it rejects {_THIS_CERTIFICATE}" if _has_certificate(config) else f"perhaps {_NO_CERTIFICATE}"
-    return f"it closed the connection at the TLS handshake; {perhaps}"
+    own = _own_certificate(config)
+    if is_expired:
+        return _CERTIFICATE_ALERTS[_EXPIRED_ALERT].format(own)
+    perhaps = _no_certificate(config) if own is None else f"it rejects {own}"
+    return f"it closed the connection at the TLS handshake; perhaps {perhaps}"
 
 
-def _has_certificate(config: ClientTlsConfig | None) -> bool:
-    return config is not None and (config.certificate_file is not None or config.key_file is not None)
+def _own_certificate(config: ClientTlsConfig | None) -> str | None:
+    """The certificate of this client, with its file and setting; None: it has none."""
+    if config is None or not (path := config.certificate_file or config.key_file):
+        return None
+    setting = config.name_of("certificate" if config.certificate_file else "key", _TABLE)
+    return f"the certificate of this client, {path} ({setting})"
+
+
+def _no_certificate(config: ClientTlsConfig | None) -> str:
+    config = config or ClientTlsConfig()
+    names = f"{config.name_of('certificate', _TABLE)} and {config.name_of('key', _TABLE)}"
+    if config.key_java_key is not None:  # without it Java's clients show none
+        names = f"tlsClientAuthentication=true, {names}"
+    return f"it requires a client certificate: set {names}"

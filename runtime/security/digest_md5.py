@@ -7,9 +7,10 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import ClassVar, Final
 
 from bkctl.runtime.errors import AuthenticationError
+from bkctl.runtime.security_config import LoginMechanism
 
 REALM: Final = "bookkeeper"
 """Realm of a bookie's users; Java uses the same word as service and server name."""
@@ -29,6 +30,8 @@ _TO_ESCAPE: Final = re.compile(r'(["\\])')
 
 class DigestMd5Client:
     """The client's side. ``nonce``: random text that no other login uses."""
+
+    mechanism: ClassVar = LoginMechanism.DIGEST_MD5
 
     def __init__(self, username: str, password: str, nonce: str) -> None:
         self._username = username

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
+
+from bkctl.runtime.security_config import LoginMechanism
 
 PLUGIN: Final = "sasl"
 """Name of the plugin in AUTH messages: Java has one for all mechanisms of SASL."""
@@ -10,6 +12,8 @@ PLUGIN: Final = "sasl"
 
 class ClientExchange(Protocol):
     """One login of a client; pure: tokens in, tokens out. AuthenticationError ends it."""
+
+    mechanism: ClassVar[LoginMechanism]
 
     def first_token(self) -> bytes:
         """The token of the first AUTH message; may be empty."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 import gssapi
 from gssapi.exceptions import GSSError
 
 from bkctl.runtime.errors import AuthenticationError, ConfigurationError
 from bkctl.runtime.security.client_login import KerberosLogin
+from bkctl.runtime.security_config import LoginMechanism
 
 _TOKEN_BYTES_MAX: Final = 64 * 1024
 """A ticket with the groups of a Windows domain has up to 48 KiB. It bounds what a hostile token costs."""
@@ -29,6 +30,8 @@ _NO_DETAILS: Final = {"Success", "Unknown error"}
 
 class GssapiClient:
     """The client's side, with a ticket of a cache, or with one that it gets by a keytab, again before it expires."""
+
+    mechanism: ClassVar = LoginMechanism.GSSAPI
 
     def __init__(self, service: str, host: str, login: KerberosLogin) -> None:
         self._target = f"{service}@{host}"

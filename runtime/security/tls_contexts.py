@@ -48,6 +48,12 @@ class TlsContexts:
         own = self._built.current().own
         return None if own is None else own.not_valid_after_utc.timestamp()
 
+    @property
+    def is_expired(self) -> bool:
+        """Whether this side's own certificate has expired."""
+        own = self._built.current().own
+        return own is not None and own.not_valid_after_utc < datetime.datetime.now(datetime.UTC)
+
 
 def client_contexts(config: ClientTlsConfig, environment: Mapping[str, str]) -> TlsContexts:
     """Contexts for connections to bookies; ConfigurationError names file and fix."""
@@ -87,7 +93,7 @@ def _bookie_context(config: BookieTlsConfig, environment: Mapping[str, str]) -> 
     has_authorities = _load_authorities(context, config, environment)
     if (config.is_client_certificate_required or config.authorized_roles) and not has_authorities:
         raise ConfigurationError(
-            "certificates of clients cannot be verified without the CA that signs them: set ca_file"
+            f"certificates of clients cannot be verified without the CA that signs them: set {config.name_of('ca')}"
         )
     if config.is_client_certificate_required:
         context.verify_mode = ssl.CERT_REQUIRED
@@ -95,7 +101,8 @@ def _bookie_context(config: BookieTlsConfig, environment: Mapping[str, str]) -> 
         context.verify_mode = ssl.CERT_OPTIONAL
     own = _load_own(context, config, environment)
     if own is None:
-        raise ConfigurationError("a bookie cannot use TLS without a certificate: set key_file and certificate_file")
+        names = f"{config.name_of('key')} and {config.name_of('certificate')}"
+        raise ConfigurationError(f"a bookie cannot use TLS without a certificate: set {names}")
     return _Built(context, own)
 
 
@@ -178,13 +185,17 @@ def own_pair(config: TlsFiles, environment: Mapping[str, str]) -> KeyPair | None
     """This side's key and certificates; None without any. ConfigurationError."""
     if config.key_file is None:
         if config.certificate_file is not None:
-            raise ConfigurationError(f"certificate_file ({config.certificate_file}) has no effect without key_file")
+            raise ConfigurationError(
+                f"{config.name_of('certificate')} ({config.certificate_file}) has no effect without "
+                f"{config.name_of('key')}"
+            )
         return None
     given = (config.key_file, config.key_type, config.key_password)
     key_file = read_key_file("key", *given, environment, config.key_java_key)
     certificate_file = None
     if config.certificate_file is not None:
-        certificate_file = read_key_file("certificate", config.certificate_file, StoreType.PEM, None, environment)
+        given = (config.certificate_file, StoreType.PEM, None)
+        certificate_file = read_key_file("certificate", *given, environment, config.certificate_java_key)
     return key_pair(key_file, certificate_file)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +18,8 @@ from bkctl.commands.config import GlobalFlags
 from bkctl.commands.context import BookieFlags, DaemonFlags
 from bkctl.runtime.config import BookieConfig, ZooKeeperSaslConfig
 from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.net.tls_failures import alert_sentence
+from bkctl.runtime.security.tls_contexts import bookie_contexts, client_contexts
 from bkctl.runtime.security_config import (
     BookieClientConfig,
     BookieLoginConfig,
@@ -25,12 +29,18 @@ from bkctl.runtime.security_config import (
     StoreType,
 )
 from bkctl.settings import read_sources, resolve_settings
+from tests.interop.security_files import TestAuthority
 from tests.processes import run_bkctl
 
 TLS = "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\n"
 SASL = "bookieAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory\n"
 CLIENT_SASL = "org.apache.bookkeeper.sasl.SASLClientProviderFactory"
 ROLES = "bookieAuthProviderFactoryClass=org.apache.bookkeeper.tls.BookieAuthZFactory\n"
+JAVA_KEYS: dict[str, Any] = {
+    "ca_java_key": "tlsTrustStore",
+    "certificate_java_key": "tlsCertificatePath",
+    "key_java_key": "tlsKeyStore",
+}
 BOOKIE = "metadataServiceUri=zk://h/ledgers\njournalDirectories=/j\nledgerDirectories=/l\n"
 
 
@@ -98,9 +108,7 @@ def test_a_bookie_conf_is_enough_for_clients(tmp_path: Path) -> None:
         "tlsTrustStore=/ca.pem\ntlsTrustStoreType=PEM\ntlsKeyStore=/key.pem\ntlsKeyStoreType=PEM\n"
         "tlsCertificatePath=/cert.pem\ntlsKeyStorePasswordPath=/pw\ntlsEnabledProtocols=TLSv1.2,TLSv1.1\n"
     )
-    plain = ClientTlsConfig(
-        ca_file="/ca.pem", protocols=("TLSv1.2",), is_hostname_checked=False, ca_java_key="tlsTrustStore"
-    )
+    plain = ClientTlsConfig(ca_file="/ca.pem", protocols=("TLSv1.2",), is_hostname_checked=False, **JAVA_KEYS)
     assert client_of(tmp_path, conf=TLS + stores).tls == plain
     mutual = client_of(tmp_path, conf=TLS + stores + "tlsClientAuthentication=true\n").tls
     assert mutual is not None
@@ -117,7 +125,7 @@ def test_keys_of_clients_come_before_those_of_the_bookie(tmp_path: Path) -> None
         ca_type=StoreType.PKCS12,
         ca_password="file:/p",
         is_hostname_checked=True,
-        ca_java_key="clientTrustStore",
+        **JAVA_KEYS | {"ca_java_key": "clientTrustStore"},
     )
 
 
@@ -187,8 +195,7 @@ def test_a_bookie_by_javas_keys(tmp_path: Path) -> None:
         ca_type=StoreType.PKCS12,
         is_client_certificate_required=True,
         authorized_roles=("a", "b"),
-        ca_java_key="tlsTrustStore",
-        key_java_key="tlsKeyStore",
+        **JAVA_KEYS,
     )
     found = bookie_of(tmp_path, conf=SASL + "saslJaasClientAllowedIds=.*\n", BKCTL_BOOKIE_SASL_JAAS_FILE="/jaas")
     assert (found.tls, found.sasl) == (None, BookieLoginConfig(jaas_file="/jaas", allowed_ids=".*"))
@@ -237,6 +244,57 @@ def test_protection_that_a_client_would_not_use_is_refused(tmp_path: Path, conf:
 def test_there_is_one_name_for_each_setting(tmp_path: Path, toml: str, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         client_of(tmp_path, toml=toml)
+
+
+@pytest.mark.parametrize(
+    ("conf", "sentence"),
+    [
+        ("", "a bookie cannot use TLS without a certificate: set tlsKeyStore and tlsCertificatePath"),
+        ("tlsCertificatePath=/cert.pem\n", "tlsCertificatePath (/cert.pem) has no effect without tlsKeyStore"),
+        (
+            "tlsClientAuthentication=true\n",
+            "certificates of clients cannot be verified without the CA that signs them: set tlsTrustStore",
+        ),
+    ],
+)
+def test_files_that_a_java_file_does_not_name_are_missing_by_its_keys(tmp_path: Path, conf: str, sentence: str) -> None:
+    found = bookie_of(tmp_path, conf=TLS + conf).tls
+    assert found is not None
+    with pytest.raises(ConfigurationError) as caught:
+        bookie_contexts(found, {})
+    assert str(caught.value) == sentence
+
+
+def test_files_of_both_sources_are_missing_by_the_name_of_their_own(tmp_path: Path) -> None:
+    conf = TLS + f"tlsCertificatePath={tmp_path}/none\ntlsClientAuthentication=true\n"
+    authority = TestAuthority(tmp_path)
+    authority.issue("a")
+    toml = f'[bookie_client.tls]\nca_file = "{tmp_path}/ca.pem"\nkey_file = "{tmp_path}/{{}}"\n'
+    for key, sentence in (
+        ("a.key", f"cannot read {tmp_path}/none (tlsCertificatePath): No such file or directory"),
+        ("b.key", f"cannot read {tmp_path}/b.key (key_file): No such file or directory"),
+    ):
+        found = client_of(tmp_path, toml=toml.format(key), conf=conf).tls
+        assert found is not None
+        with pytest.raises(ConfigurationError) as caught:
+            client_contexts(found, {})
+        assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("conf", "sentence"),
+    [
+        ("", "it requires a client certificate: set tlsClientAuthentication=true, tlsCertificatePath and tlsKeyStore"),
+        (
+            "tlsClientAuthentication=true\ntlsKeyStore=/k.p12\n",
+            "it rejects the certificate of this client, /k.p12 (tlsKeyStore): expired",
+        ),
+    ],
+)
+def test_a_bookies_refusal_names_the_keys_of_a_java_file(tmp_path: Path, conf: str, sentence: str) -> None:
+    error = ssl.SSLError()
+    error.reason = "SSLV3_ALERT_CERTIFICATE_EXPIRED"
+    assert alert_sentence(error, client_of(tmp_path, conf=TLS + conf).tls) == sentence
 
 
 def test_a_file_that_asks_for_a_login_never_leads_to_a_connection_without(tmp_path: Path, metadata_uri: str) -> None:

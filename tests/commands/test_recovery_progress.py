@@ -40,6 +40,14 @@ def test_a_line_says_how_far_it_is_and_what_the_oldest_ledger_waits_for() -> Non
     )
 
 
+def test_a_line_says_why_bookies_refuse_this_client() -> None:
+    view = RecoveryProgressView(Silence(), ManualClock())
+    view.show(msgspec.structs.replace(MOMENT, oldest_ledger=None, refusal="bookie b4: it refuses the login"))
+    line = view.line()
+    assert line is not None
+    assert "1 failed; refused: bookie b4: it refuses the login" in line
+
+
 def test_rates_are_those_of_the_last_half_minute() -> None:
     watch = ManualClock()
     view = RecoveryProgressView(Silence(), watch)

@@ -16,7 +16,7 @@ from tests.interop.java import JavaClient, JavaError
 PASSWORD: Final = "correct horse"
 WRITE_QUORUM_SIZE: Final = 2
 ENTRY_BYTES: Final = 500
-NOT_CONNECTED: Final = "BKBookieHandleNotAvailableException"
+NOT_CONNECTED: Final = ("BKBookieHandleNotAvailableException", "BKSecurityException")
 _LEDGER: Final = {"digest_type": "CRC32C", "password": PASSWORD, "entry_bytes": ENTRY_BYTES}
 
 
@@ -61,7 +61,7 @@ class WrittenLedgers(ClosedLedgers):
         """Every member of every write set has the entry that Java wrote."""
         for _ in range(self._attempts):
             answer = self._read(self.ids)
-            if not any(NOT_CONNECTED in bad for bad in answer["bad"]):
+            if not any(name in bad for bad in answer["bad"] for name in NOT_CONNECTED):
                 break
         assert not answer["bad"], answer["bad"][:3]
         counts = {count for counts in answer["good"].values() for count in counts}

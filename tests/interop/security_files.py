@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -39,11 +40,17 @@ class TestAuthority:
         """Path of a file of this CA."""
         return self.directory / name
 
-    def issue(self, name: str, *, units: str | None = None, valid_s: float = 86_400.0, host: str = "localhost") -> None:
+    def issue(
+        self,
+        name: str,
+        *,
+        units: str | None = None,
+        valid_s: float = 86_400.0,
+        hosts: Sequence[str] = ("localhost", LOOPBACK),
+    ) -> None:
         """Write ``NAME.pem``, ``NAME.key`` and ``NAME.p12``, in place of those that exist. ``units``: the OU.
 
-        The certificate is good for ``valid_s`` from now on, as a server and as a client, for localhost and 127.0.0.1,
-        or for another ``host`` alone.
+        The certificate is good for ``valid_s`` from now on, as a server and as a client, for these names and addresses.
         """
         key = new_key()
         attributes = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
@@ -51,9 +58,9 @@ class TestAuthority:
             attributes.append(x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, units))
         now = datetime.datetime.now(datetime.UTC)
         end = now + datetime.timedelta(seconds=valid_s)
-        names: list[x509.GeneralName] = [x509.DNSName(host)]
-        if host == "localhost":
-            names.append(x509.IPAddress(ipaddress.ip_address(LOOPBACK)))
+        names = [
+            x509.IPAddress(ipaddress.ip_address(host)) if host == LOOPBACK else x509.DNSName(host) for host in hosts
+        ]
         certificate = (
             x509.CertificateBuilder()
             .subject_name(x509.Name(attributes))

@@ -96,7 +96,8 @@ def sides_of(
         flags.append(f"-Djava.security.krb5.conf={realm.configuration}")
         variables |= realm.variables
         tables += _login_tables(directory, 'mechanism = "GSSAPI"')
-    attempts = 4 if mode is Mode.TLS_AND_LOGIN else 1
+    # A login that begins before Java's client has noted its connection asks for a ticket of this machine's own name.
+    attempts = 4 if mode in {Mode.TLS_AND_LOGIN, Mode.KERBEROS} else 1
     (directory / "bkctl.toml").write_text("\n".join(tables) + "\n")
     variables["BKCTL_CONFIG"] = str(directory / "bkctl.toml")
     return Sides(java_bookie, java_client, tuple(flags), (*flags, *client_flags), variables, attempts)

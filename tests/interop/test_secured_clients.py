@@ -119,7 +119,6 @@ async def write_and_read(client: LedgerClient) -> None:
     assert all(isinstance(body, bytes) for body in bodies)
 
 
-CERTIFICATE = "the certificate of this client (bookie_client.tls.certificate_file)"
 NO_CERTIFICATE = (
     "it requires a client certificate: set bookie_client.tls.certificate_file and bookie_client.tls.key_file"
 )
@@ -164,9 +163,11 @@ async def test_mutual_tls_with_roles(new_metadata_uri: Callable[[], str], tmp_pa
         ):
             assert await secured.refusal(BookieClientConfig(tls=tls)) == sentence
         for tls in (secured.tls("expired"), secured.tls("expired", protocols=("TLSv1.2",))):
-            assert (await secured.refusal(BookieClientConfig(tls=tls))).startswith(f"it rejects {CERTIFICATE}: expired")
+            found = await secured.refusal(BookieClientConfig(tls=tls))
+            assert found == f"it rejects {own_certificate(tls)}: expired"
         stranger = files_of(other, "stranger", ca=secured.authority)
-        assert (await secured.refusal(BookieClientConfig(tls=stranger))).startswith(f"it rejects {CERTIFICATE}: ")
+        found = await secured.refusal(BookieClientConfig(tls=stranger))
+        assert found.startswith(f"it rejects {own_certificate(stranger)}: ")
 
 
 async def test_a_login(new_metadata_uri: Callable[[], str], tmp_path: Path) -> None:
@@ -195,7 +196,7 @@ async def test_certificates_of_bookies(new_metadata_uri: Callable[[], str], tmp_
     ) as secured:
         async with secured.client(BookieClientConfig(tls=secured.tls(), sasl=login)) as client:
             await write_and_read(client)  # a bookie without logins accepts everyone
-        secured.authority.issue("bookie", host="bookie-7.example.com")
+        secured.authority.issue("bookie", hosts=["bookie-7.example.com"])
         expected = (
             "its certificate is not for the host 127.0.0.1: use one with this name, or set "
             "bookie_client.tls.is_hostname_checked to false"
@@ -208,6 +209,10 @@ async def test_certificates_of_bookies(new_metadata_uri: Callable[[], str], tmp_
         await until_refused(
             secured, "its certificate has expired: renew it (on the bookie: key_file and certificate_file)"
         )
+
+
+def own_certificate(tls: ClientTlsConfig) -> str:
+    return f"the certificate of this client, {tls.certificate_file} (bookie_client.tls.certificate_file)"
 
 
 async def until_refused(secured: Secured, sentence: str) -> None:

@@ -130,7 +130,7 @@ def test_row(
                         **sides.java_client,
                     )
                     stack.callback(client.stop)
-                    attempts = 1 if server == OURS else sides.attempts
+                    attempts = 1 if (server, mode) == (OURS, Mode.TLS_AND_LOGIN) else sides.attempts
                     ledgers = WrittenLedgers(client, znodes, root, count=LEDGERS, entries=ENTRIES, attempts=attempts)
                     ledgers.require_all_copies()
             if not row.failures:  # all others need the ledgers

@@ -228,6 +228,24 @@ def test_t41_a_ledger_of_one_entry_that_no_bookie_has_is_lost() -> None:
     simulate(scenario)
 
 
+def test_the_progress_says_why_bookies_refuse_this_client() -> None:
+    """While a ledger waits for its second attempt; not once it has its copies."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3")
+        metadata = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=20)
+        await cluster.store(metadata)
+        cluster.refuse("add", "b3", Status.AUTHENTICATION_REQUIRED, times=2)
+        moments: list[RecoveryProgress] = []
+        report = await cluster.recovery.run(await cluster.recovery.plan(["b1"]), moments.append)
+        assert report.is_complete
+        waiting = next(each for each in moments if each.oldest_waits_for == "a bookie that takes its copies")
+        assert "b3" in waiting.refusal
+        assert moments[-1].refusal == ""
+
+    simulate(scenario)
+
+
 def test_t16_a_locked_ledger_goes_to_the_end_of_the_queue() -> None:
     """With one ledger at a time, a ledger that waited in its place would hold up all others."""
 

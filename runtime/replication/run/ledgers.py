@@ -53,6 +53,8 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How long ago that was."""
     oldest_waits_for: str = ""
     """What it waits for, for example "source b1:3181"; empty if nothing."""
+    refusal: str = ""
+    """Why bookies refused this client when the last ledger failed; empty if they did not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +94,7 @@ class LedgerRun:
         """Whether the job file can no longer be written."""
         self._is_in_doubt = asyncio.Event()
         """A ledger failed: the bookies may not accept this client any longer."""
+        self._refusal = ""
         self._done = self._failed = 0
         self._waiting_for_writers = 0
         self._writers_due_ns = 0
@@ -154,7 +157,7 @@ class LedgerRun:
             await self._is_in_doubt.wait()
             self._is_in_doubt.clear()
             with contextlib.suppress(MetadataError):
-                await require_access(self._ports)
+                await require_access(self._ports, is_under_way=True)
             await self._ports.clock.sleep(_ACCESS_PAUSE_S)
 
     async def _tick(self) -> None:
@@ -182,6 +185,7 @@ class LedgerRun:
         tried = await self._repairer.repair(task)
         if tried.failures:
             self._is_in_doubt.set()
+        self._refusal = next((each.bare_detail for each in tried.failures if each.is_refused), "")
         if (result := self._queue.finish(task, tried)) is None:
             return
         if result.failures or result.was_closed:
@@ -220,5 +224,6 @@ class LedgerRun:
                 oldest_ledger=None if oldest is None else oldest.ledger_id,
                 oldest_s=0.0 if oldest is None else (now_ns - oldest.since_ns) / 1e9,
                 oldest_waits_for="" if oldest is None else oldest.waits_for,
+                refusal=self._refusal,
             )
         )

@@ -131,7 +131,8 @@ def test_a_client_whose_certificate_is_not_accepted_is_refused_in_one_sentence(
         files = write_certificate(new_authority("other", 10, NOW), tmp_path / "stranger")._replace(ca=operator.ca)
     refused = set_mode(bookie, "--config", settings(tmp_path / "c.toml", files, with_key=True))
     assert (refused.exit_code, refused.stderr.count("\n")) == (11, 1), refused.stderr
-    assert f"it rejects the certificate of this client (bookie_client.tls.certificate_file): {reason}" in refused.stderr
+    own = f"the certificate of this client, {files.certificate} (bookie_client.tls.certificate_file)"
+    assert f"it rejects {own}: {reason}" in refused.stderr
 
 
 def test_a_probe_over_https_checks_the_certificate(

@@ -175,6 +175,35 @@ def test_strange_json_is_one_sentence(impostor: Impostor, name: str) -> None:
         assert line.startswith(f"error: bookie {VICTIM}: its answer is not that of a bookie's admin interface: "), words
 
 
+@pytest.mark.parametrize("name", [*sorted(STRANGE), "OK"])
+def test_what_is_no_bookie_is_not_ready(impostor: Impostor, name: str) -> None:
+    """A web server may answer every path, and a check of another service with the word of a bookie."""
+    impostor.answer = says(b"OK" if name == "OK" else STRANGE[name])
+    for words in (("ready",), ("ready", "--started-within", "10m")):
+        result = impostor.run(*words)
+        assert (result.exit_code, result.stdout) == (1, ""), result
+        not_a_bookie = f"error: bookie {VICTIM}: its answer is not that of a bookie's admin interface: "
+        assert result.stderr.startswith(not_a_bookie), result
+    if name == "text":
+        assert result.stderr == f"{not_a_bookie}it is not JSON, but begins with 'hello'\n"
+
+
+def test_a_server_without_the_paths_of_a_bookie_is_not_ready(impostor: Impostor) -> None:
+    def miss(connection: socket.socket, path: str) -> None:
+        if path == "/api/v1/bookie/is_ready":
+            says(b"OK")(connection, path)
+        else:
+            connection.sendall(b"HTTP/1.1 404 No\r\nConnection: close\r\n\r\n<html>")
+
+    impostor.answer = miss
+    result = impostor.run("ready")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"error: bookie {VICTIM}: the server at admin port {LOOPBACK}:{impostor.port} is not a bookie: it has no "
+        "/api/v1/bookie/state\n"
+    )
+
+
 @pytest.mark.parametrize("body", [{}, "some words"])
 def test_metrics_that_are_none_are_one_sentence(impostor: Impostor, body: object) -> None:
     impostor.answer = says(body)

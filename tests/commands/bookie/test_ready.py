@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.commands.bookie.admin_bookie import running_bookie, start_again
-from tests.processes import bkctl_command, bkctl_environment
+from tests.commands.bookie.registered_server import register_admin_port
+from tests.processes import LOOPBACK, bkctl_command, bkctl_environment, run_bkctl
 from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -39,6 +40,18 @@ def test_a_bookie_is_ready_once_it_serves(metadata_uri: str, tmp_path: Path) -> 
             young = starting.run("ready", "--started-within", "10m")
             assert (young.exit_code, young.json()["stage"]) == (0, "register")
             assert starting.run("ready", "--started-within", "1ms").exit_code == 7
+
+
+def test_a_bookie_that_answers_for_another_one_is_named(metadata_uri: str, tmp_path: Path) -> None:
+    """Two machines with the same address in their registrations: one of them may be down."""
+    with running_bookie(metadata_uri, tmp_path) as bookie:
+        other = f"{LOOPBACK}:1"
+        register_admin_port(metadata_uri, other, LOOPBACK, bookie.http_port)
+        found = run_bkctl("bookie", "ready", other, BKCTL_METADATA_URI=metadata_uri)
+        assert (found.exit_code, found.stdout) == (7, "")
+        assert f"bookie {other}: bookie {bookie.bookie_id} answers at admin port {LOOPBACK}:" in found.stderr
+        young = run_bkctl("bookie", "ready", other, "--started-within", "10m", BKCTL_METADATA_URI=metadata_uri)
+        assert (young.exit_code, young.stdout) == (7, "")
 
 
 def test_a_probe_imports_no_event_loop_and_no_http_library(metadata_uri: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -181,6 +182,14 @@ async def test_a_late_error_of_start_tls_does_not_end_a_login(login: BookieClien
 
 @pytest.mark.parametrize("answers", [0, 1])
 async def test_a_bookie_that_refuses_the_login(login: BookieClientConfig, answers: int) -> None:
+    error = await refusal_of_login(login, answers)
+    assert isinstance(error, AuthenticationRequiredError)
+    assert ("bookie_client.sasl.username and bookie_client.sasl.password" in str(error)) == bool(answers)
+
+
+async def refusal_of_login(login: BookieClientConfig, answers: int = 1) -> BookieError:
+    """Of a bookie that refuses a login with DIGEST-MD5 after so many answers."""
+
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await request_of(reader)
         if answers:
@@ -191,9 +200,37 @@ async def test_a_bookie_that_refuses_the_login(login: BookieClientConfig, answer
         await reader.read()
 
     async with pool_at(script, login) as pool:
-        error = await failure(pool)
-    assert isinstance(error, AuthenticationRequiredError)
-    assert ("bookie_client.sasl.username and bookie_client.sasl.password" in str(error)) == bool(answers)
+        return await failure(pool)
+
+
+async def test_a_bookie_that_dies_while_the_client_computes_its_answer(login: BookieClientConfig) -> None:
+    """uvloop raises RuntimeError for a write to a connection that is lost already."""
+    raised: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        challenge = b'realm="bookkeeper",nonce="n",qop="auth",charset=utf-8,algorithm=md5-sess'
+        writer.write(answer_to(await request_of(reader), plugin="sasl", token=challenge))
+        await writer.drain()
+        writer.transport.abort()
+
+    async with pool_at(script, login) as pool:
+        for _ in range(100):
+            error = await failure(pool)
+            assert isinstance(error, BookieUnavailableError)
+            assert "cannot connect" in str(error) or "closed the connection" in str(error), error
+    gc.collect()
+    assert raised == []
+
+
+async def test_the_refusal_of_a_jaas_files_user_has_no_word_about_kerberos(tmp_path: Path) -> None:
+    path = tmp_path / "jaas.conf"
+    path.write_text('BookKeeper { a.DigestLoginModule required username="u" password="secret-7f3a"; };')
+    error = await refusal_of_login(BookieClientConfig(sasl=ClientLoginConfig(jaas_file=str(path))))
+    assert str(error) == (
+        f"bookie bookie-1: it refuses the login: check the user and password of section BookKeeper in {path} "
+        "(bookie_client.sasl.jaas_file), and saslJaasClientAllowedIds of the bookie"
+    )
 
 
 async def test_files_are_read_before_the_first_connection(tmp_path: Path) -> None:
@@ -207,22 +244,18 @@ async def _never(_: str) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("sasl", "advice"),
+    ("settings", "advice"),
     [
         (
-            ClientLoginConfig(jaas_file="/etc/jaas.conf"),
-            ": check the user and password, or the ticket or keytab, of section BookKeeper in /etc/jaas.conf "
-            "(bookie_client.sasl.jaas_file), and saslJaasClientAllowedIds of the bookie",
+            {"jaas_file": "/etc/jaas.conf"},
+            "the ticket or keytab of section BookKeeper in /etc/jaas.conf (bookie_client.sasl.jaas_file)",
         ),
-        (
-            ClientLoginConfig(mechanism=LoginMechanism.GSSAPI),
-            ": check the ticket (klist), and saslJaasClientAllowedIds of the bookie",
-        ),
-        (
-            ClientLoginConfig(mechanism=LoginMechanism.GSSAPI, keytab="/key"),
-            ": check the keytab (klist -k /key), and saslJaasClientAllowedIds of the bookie",
-        ),
+        ({"mechanism": LoginMechanism.GSSAPI}, "the ticket (klist)"),
+        ({"mechanism": LoginMechanism.GSSAPI, "keytab": "/key"}, "the keytab (klist -k /key)"),
     ],
 )
-def test_a_refused_login_names_the_place_of_the_login(sasl: ClientLoginConfig, advice: str) -> None:
-    assert refused_login(BookieClientConfig(sasl=sasl)) == f"it refuses the login{advice}"
+def test_a_refused_kerberos_login_names_the_place_of_the_login(settings: dict[str, object], advice: str) -> None:
+    config = BookieClientConfig(sasl=ClientLoginConfig(**settings))  # type: ignore[arg-type]
+    assert refused_login(config, LoginMechanism.GSSAPI) == (
+        f"it refuses the login: check {advice}, and saslJaasClientAllowedIds of the bookie"
+    )

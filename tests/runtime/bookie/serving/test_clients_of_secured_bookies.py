@@ -79,7 +79,7 @@ async def test_certificates_and_roles(bookie_config: BookieConfig, authority: Te
             assert await answer(bookie.port, tls_of(authority, "operator", *protocols)) == ""
             for name, part in (
                 ("guest", "it does not accept the role of this client's certificate"),
-                ("expired", "it rejects the certificate of this client (bookie_client.tls.certificate_file)"),
+                ("expired", f"{authority.file('expired.pem')} (bookie_client.tls.certificate_file)"),
                 (None, "it requires a client certificate: set bookie_client.tls.certificate_file"),
             ):
                 found = await answer(bookie.port, tls_of(authority, name, *protocols))
