@@ -11,11 +11,11 @@ import datetime
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias, TypeGuard
+from typing import Final, NamedTuple, TypeAlias, TypeGuard, TypeVar, cast
 
 import msgspec
 
-from bkctl.commands.config import OutputForm
+from bkctl.commands.config import ColorMode, OutputForm
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import UNKNOWN
 
@@ -28,6 +28,9 @@ _CSV_LINE_END = "\r\n"
 _PROSE = frozenset({"problem", "finding", "reason", "detail", "error", "sentence", "consequence", "cure", "fix"})
 """Keys of columns with sentences."""
 
+_WITH_COMMANDS = _PROSE | {"command", "next_step", "next_steps", "note", "problems", "summary", "verdict"}
+"""Keys of texts by bkctl that may contain commands. Texts under other keys are data, which is printed as it is."""
+
 _STYLES: Final = {Severity.INFORMATION: "36", Severity.WARNING: "33", Severity.CRITICAL: "1;31"}
 """How a severity looks on a terminal: parameters of the escape sequence SGR."""
 
@@ -36,6 +39,8 @@ _TIME_LIMIT_MS = 253_402_300_800_000
 
 
 Row: TypeAlias = Mapping[str, object]
+Complete: TypeAlias = Callable[[str], str]
+_Value = TypeVar("_Value")
 
 
 def time_text(time_ms: int | None) -> str | None:
@@ -56,6 +61,20 @@ def clean(text: str, kept: str = "") -> str:
     return "".join(
         each if each.isprintable() or each in kept else each.encode("unicode_escape").decode() for each in text
     )
+
+
+def completed(value: _Value, complete: Complete, *, is_text: bool = False) -> _Value:
+    """A row, or rows, with the commands in its texts completed; ``is_text``: the value itself is such a text."""
+    if complete is str:
+        return value
+    found: object = value
+    if isinstance(value, str):
+        found = complete(value) if is_text else value
+    elif isinstance(value, Mapping):
+        found = {key: completed(each, complete, is_text=key in _WITH_COMMANDS) for key, each in value.items()}
+    elif isinstance(value, (list, tuple)):
+        found = [completed(each, complete, is_text=is_text) for each in value]
+    return cast("_Value", found)
 
 
 def plain(value: object) -> str:
@@ -263,3 +282,12 @@ def _csv_field(value: object) -> object:
 def painted(text: str, severity: Severity, *, is_colored: bool) -> str:
     """Text in the colour of a severity."""
     return f"\x1b[{_STYLES[severity]}m{text}\x1b[0m" if is_colored else text
+
+
+def is_color_wanted(mode: ColorMode, environment: Mapping[str, str]) -> bool | None:
+    """Whether to colour and style; None: on a terminal."""
+    if mode is not ColorMode.AUTO:
+        return mode is ColorMode.ALWAYS
+    if environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
+        return False
+    return True if environment.get("FORCE_COLOR") else None

@@ -119,7 +119,8 @@ def _print(context: CommandContext, watched: _WatchedStatus) -> Outcome:
     ]
     if console.is_for_people:
         console.verdict(severity, findings[0].sentence if findings else "nothing is wrong")
-        console.record("ClusterStatus", _screen(context, watched))
+        screen = _screen(context, watched)
+        console.record("ClusterStatus", screen, show=dict.fromkeys(screen, str))
         console.table(_FINDINGS, rows)
     else:
         body = _body(context, watched, severity)
