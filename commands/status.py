@@ -12,10 +12,11 @@ from bkctl.commands.bookie.read_only_reasons import with_reasons
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
+from bkctl.commands.likely_names import with_likely_names
 from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import open_session, require_metadata_uri
 from bkctl.commands.watch import IntervalOption, WatchOption, keep_looking, parse_watch
-from bkctl.runtime.errors import MetadataUnavailableError
+from bkctl.runtime.errors import ClusterNotFoundError, MetadataUnavailableError
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.judge.cluster_status import (
@@ -101,6 +102,8 @@ async def _read_status(context: CommandContext) -> ClusterFacts:
             return facts
         known = await with_reasons(context, session, facts.bookies, _TIMEOUT_S)
         return msgspec.structs.replace(facts, bookies=known)
+    except ClusterNotFoundError as error:
+        raise await with_likely_names(session.store, session.registrations, error) from error
     except MetadataUnavailableError as error:
         return ClusterFacts(now_ms=clock.now_ms(), unknown={"zookeeper": str(error)})
     finally:
