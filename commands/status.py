@@ -24,6 +24,7 @@ from bkctl.runtime.replication.judge.cluster_status import (
     ClusterFacts,
     down_bookies,
     first_counted,
+    refuses_client,
     seconds_left,
     status_findings,
 )
@@ -63,7 +64,8 @@ async def show_status(
     Reads registrations, disks, marks, locks and switches, and ends within seconds also if ZooKeeper or a bookie does
     not answer. While a bookie is down, it reads ledger metadata for up to four seconds, to know whether a ledger
     references the bookie. What was not measured is "unknown". --watch also estimates how long repairs will take.
-    Exits with 10 if there is a warning, with 14 if a finding is critical, with 6 if ZooKeeper does not answer.
+    Exits with 10 if there is a warning, with 14 if a finding is critical, with 6 if ZooKeeper does not answer, and with
+    11 if no bookie that answers accepts this client.
     """
     interval_s = parse_watch(context, interval, is_watching=watch)
     require_metadata_uri(context)
@@ -135,6 +137,8 @@ def _print(context: CommandContext, watched: _WatchedStatus) -> Outcome:
 def _outcome(status: ClusterFacts, severity: Severity | None) -> Outcome:
     if status.zookeeper_ms is None:
         return Outcome.METADATA_UNAVAILABLE
+    if refuses_client(status):
+        return Outcome.UNAUTHORIZED
     if severity is Severity.CRITICAL:
         return Outcome.CRITICAL
     return Outcome.FINDINGS if severity is Severity.WARNING else Outcome.OK
