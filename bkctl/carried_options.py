@@ -33,11 +33,12 @@ def carrying(flags: GlobalFlags) -> Complete:
     given = {name: value for name in _CARRIED if (value := getattr(flags, name)) is not None}
     if not given:
         return str
+    from bkctl.commands.safety.audit_trail import mask_secrets  # most invocations get their cluster elsewhere
 
     def completed(found: re.Match[str]) -> str:
         taken, words = options_taken(found["words"]), {each.partition("=")[0] for each in found["rest"].split()}
         options = [
-            f" {_SPELLINGS[name][-1]} {shlex.quote(value)}"
+            f" {_SPELLINGS[name][-1]} {shlex.quote(*mask_secrets([value]))}"
             for name, value in given.items()
             if name in taken and words.isdisjoint(_SPELLINGS[name])
         ]

@@ -55,6 +55,12 @@ def test_all_options_for_a_cluster_are_carried_as_words_of_a_shell() -> None:
     assert carrying(flags)("bkctl config contexts") == "bkctl --config 'my file.toml' config contexts"
 
 
+def test_a_secret_is_not_carried() -> None:
+    """Java ignores such a query, but some write one."""
+    flags = GlobalFlags(metadata_uri=f"{URI}?password=hidden")
+    assert carrying(flags)("bkctl status") == f"bkctl -u '{URI}?password=***' status"
+
+
 @pytest.mark.parametrize("is_before", [True, False])
 def test_a_usage_error_carries_nothing_to_help_pages(run_main: RunMain, is_before: bool) -> None:
     words = ["-u", URI, "status"] if is_before else ["status", "-u", URI]
