@@ -20,9 +20,14 @@ _SPELLINGS: Mapping[str, tuple[str, ...]] = {
     each.name: declarations(each) for each in GLOBAL_PARAMETERS if each.name in _CARRIED
 }
 _COMMAND = re.compile(
-    r"\bbkctl(?P<words>(?: [a-z][a-z-]*)+)(?! --help)(?=(?P<rest>.*?)(?:; |\bbkctl |$))", re.MULTILINE
+    r"(?<!that )(?<!what )(?<!\bby )(?<!\bof )\bbkctl(?P<words>(?: [a-z][a-z-]*)+)"
+    r"(?! --help)(?=(?P<rest>.*?)(?:; |\bbkctl |$))",
+    re.MULTILINE,
 )
-"""A command in a sentence; ``rest`` has its arguments, and perhaps more of the sentence."""
+"""A command in a sentence, unless it is about an earlier run: "a directory that bkctl audit --out wrote".
+
+``rest`` has its arguments, and perhaps more of the sentence.
+"""
 
 
 def carrying(flags: GlobalFlags) -> Complete:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from difflib import SequenceMatcher
 
-from bkctl.commands.parse import near_misses
+from bkctl.commands.parse import near_miss
 from bkctl.runtime.errors import BookieNotFoundError, ClusterNotFoundError
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.cluster.root import other_roots
@@ -13,6 +14,8 @@ from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import SHOWN_MAX, enumerated
 
 _ID_SIMILARITY_MIN = 0.85
+_IDS_MAX = 2
+"""Of more ids that are alike, none is likely."""
 _ROOT_SIMILARITY_MIN = 0.6
 
 
@@ -31,19 +34,25 @@ async def _with_ids(registrations: RegistrationClient, error: BookieNotFoundErro
     if error.bookie_id is None:
         return error
     known = {*(await registrations.snapshot()).live, *await registrations.with_cookie()}
-    meant = near_misses(error.bookie_id, sorted(known), similarity_min=_ID_SIMILARITY_MIN, found_max=SHOWN_MAX)
-    if not meant:
+    meant = _nearest_ids(error.bookie_id, sorted(known))
+    if not 0 < len(meant) <= _IDS_MAX:
         return error
     return BookieNotFoundError(f"{error}; did you mean {enumerated(meant, 'or')}?", error.bookie_id)
+
+
+def _nearest_ids(typed: str, known: list[str]) -> list[str]:
+    """The most similar ids, if they are similar; several if they are alike, as ids of one host are."""
+    found = {each: SequenceMatcher(None, each.lower(), typed.lower()).ratio() for each in known}
+    best = max(found.values(), default=0.0)
+    return [each for each, similarity in found.items() if similarity == best >= _ID_SIMILARITY_MIN]
 
 
 async def _with_roots(store: MetadataStore, error: ClusterNotFoundError) -> ClusterNotFoundError:
     if error.path is None:
         return error
     roots = await other_roots(store)
-    meant = near_misses(error.path, roots, similarity_min=_ROOT_SIMILARITY_MIN, found_max=1)
-    first = [*meant, *(each for each in roots if each not in meant)]
-    if not first:
+    if not roots:
         return error
-    which = f"did you mean {first[0]}?" if meant else f"this ZooKeeper has {enumerated(first, shown_max=SHOWN_MAX)}."
+    meant = near_miss(error.path, roots, similarity_min=_ROOT_SIMILARITY_MIN)
+    which = f"did you mean {meant}?" if meant else f"this ZooKeeper has {enumerated(roots, shown_max=SHOWN_MAX)}."
     return ClusterNotFoundError(error.path, remedy=f"{which} To create a new one there: bkctl cluster init")

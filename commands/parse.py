@@ -153,16 +153,11 @@ def parse_bookie_id(text: str) -> str:
 
 def near_miss(name: str, known: Iterable[str], *, similarity_min: float) -> str | None:
     """The known name most similar to ``name``, if the similarity is at least this (1.0: equal but for case)."""
-    return next(iter(near_misses(name, known, similarity_min=similarity_min, found_max=1)), None)
-
-
-def near_misses(name: str, known: Iterable[str], *, similarity_min: float, found_max: int) -> list[str]:
-    """The known names most similar to ``name``, the best first; see ``near_miss``."""
     from difflib import get_close_matches  # most invocations need no suggestion
 
     by_lower_case = {each.lower(): each for each in known}
-    found = get_close_matches(name.lower(), by_lower_case, n=found_max, cutoff=similarity_min)
-    return [by_lower_case[each] for each in found]
+    found = get_close_matches(name.lower(), by_lower_case, n=1, cutoff=similarity_min)
+    return by_lower_case[found[0]] if found else None
 
 
 _LEDGER_VARIABLE = "BKCTL_LEDGER_PASSWORD"

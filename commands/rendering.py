@@ -31,6 +31,8 @@ _PROSE = frozenset({"problem", "finding", "reason", "detail", "error", "sentence
 _WITH_COMMANDS = _PROSE | {"command", "next_step", "next_steps", "note", "problems", "summary", "verdict"}
 """Keys of texts by bkctl that may contain commands. Texts under other keys are data, which is printed as it is."""
 
+_NESTED = (dict, list, tuple)
+
 _STYLES: Final = {Severity.INFORMATION: "36", Severity.WARNING: "33", Severity.CRITICAL: "1;31"}
 """How a severity looks on a terminal: parameters of the escape sequence SGR."""
 
@@ -68,12 +70,18 @@ def completed(value: _Value, complete: Complete, *, is_text: bool = False) -> _V
     if complete is str:
         return value
     found: object = value
-    if isinstance(value, str):
-        found = complete(value) if is_text else value
-    elif isinstance(value, Mapping):
-        found = {key: completed(each, complete, is_text=key in _WITH_COMMANDS) for key, each in value.items()}
+    if isinstance(value, dict):  # a listing may have millions of rows: only what may change is looked at
+        texts = {
+            key: completed(each, complete, is_text=key in _WITH_COMMANDS)
+            for key, each in value.items()
+            if key in _WITH_COMMANDS or isinstance(each, _NESTED)
+        }
+        found = {**value, **texts}
     elif isinstance(value, (list, tuple)):
-        found = [completed(each, complete, is_text=is_text) for each in value]
+        if is_text or any(isinstance(each, _NESTED) for each in value):
+            found = [completed(each, complete, is_text=is_text) for each in value]
+    elif is_text and isinstance(value, str):
+        found = complete(value)
     return cast("_Value", found)
 
 

@@ -38,6 +38,8 @@ def test_no_option_for_a_cluster_was_given() -> None:
         ("bkctl audit; bkctl audit -u zk://o/l", f"bkctl -u {URI} audit; bkctl audit -u zk://o/l"),
         ("a running bkctl bookie", "a running bkctl bookie"),
         ("bkctl help lost-index", "bkctl help lost-index"),
+        ("name a directory that bkctl audit --out wrote", "name a directory that bkctl audit --out wrote"),
+        ("it was not written by bkctl ledger verify", "it was not written by bkctl ledger verify"),
         ("no such option (see bkctl status --help)", "no such option (see bkctl status --help)"),
         ("bkctl dev cluster up", "bkctl dev cluster up"),
         ("bkctl config use-context prod", "bkctl config use-context prod"),

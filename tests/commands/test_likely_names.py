@@ -45,7 +45,7 @@ def test_a_mistyped_bookie_id_gets_the_nearest_ones(cluster: Cluster) -> None:
         if words[:2] == ("recover", others[0]):
             cluster.stop_bookie(others[0])
         result = cluster.run(*words)
-        assert (result.exit_code, f"; did you mean {bookie_id}" in result.stderr) == (4, True), (words, result)
+        assert (result.exit_code, f"; did you mean {bookie_id}?" in result.stderr) == (4, True), (words, result)
     unlike = cluster.run("bookie", "show", "unlike-any-other")
     assert (unlike.exit_code, unlike.stderr) == (4, "error: no bookie unlike-any-other in this cluster\n")
     several = cluster.run("bookie", "show", typed, "unlike-any-other").stderr.splitlines()
