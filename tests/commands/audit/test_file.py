@@ -74,7 +74,7 @@ async def zookeeper_with_a_snapshot(directory: Path, of_bookie: bytes) -> AsyncI
 
 def report_of(*arguments: str, uri: str = "") -> dict[str, Any]:
     """The printed commands are the same in all reports: ``uri`` is no option, which they would carry."""
-    done = run_bkctl("audit", *arguments, "-o", "json", **({"BKCTL_METADATA_URI": uri} if uri else {}))
+    done = run_bkctl("audit", *arguments, "-o", "json", BKCTL_METADATA_URI=uri)
     assert done.exit_code == 10, done
     report: dict[str, Any] = done.json()
     for row in report["bookies"]:
