@@ -6,7 +6,7 @@ import functools
 import importlib
 import inspect
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -31,7 +31,7 @@ class _Members(Mapping[str, Any]):
         self._paths = {name: f"{path} {name}".lstrip() for name in members(path)}
 
     def __getitem__(self, name: str) -> Any:
-        return _made(self._paths[name], name)
+        return _made(self._paths[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._paths)
@@ -134,11 +134,30 @@ _GROUP_CLASSES: Mapping[str, type[TreeGroup]] = {"audit": _AuditGroup, "recover"
 
 
 @functools.cache
-def _made(path: str, name: str) -> Any:
+def _made(path: str) -> Any:
     if path in GROUPS:
         return _GROUP_CLASSES.get(path, TreeGroup)(name=path, help=GROUPS[path])
-    module = importlib.import_module(f"bkctl.commands.{COMMANDS[path].module}")
-    return next(each.made() for each in vars(module).values() if isinstance(each, Command) and each.name == name)
+    return _command(path).made()
+
+
+def _command(path: str) -> Command:
+    module, name = importlib.import_module(f"bkctl.commands.{COMMANDS[path].module}"), path.rpartition(" ")[2]
+    return next(each for each in vars(module).values() if isinstance(each, Command) and each.name == name)
+
+
+@functools.cache
+def options_taken(words: str) -> Collection[str]:
+    """Which of the global options the command takes that these words begin with; none if they begin with no command."""
+    parts = words.split()
+    for end in range(len(parts), 0, -1):
+        path = " ".join(parts[:end])
+        kind = _GROUP_CLASSES.get(path)
+        if kind is not None and issubclass(kind, _GroupWithDefault):
+            path = f"{path} {kind.default}"
+        if path in COMMANDS:
+            taken: Collection[str] = _command(path).run.taken  # type: ignore[attr-defined]
+            return taken
+    return ()
 
 
 @functools.cache

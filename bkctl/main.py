@@ -23,8 +23,9 @@ import typer
 
 from bkctl import exit_codes
 from bkctl.app import build_app
+from bkctl.carried_options import carrying
 from bkctl.commands.config import ColorMode, GlobalFlags, Settings
-from bkctl.commands.console import Console, is_color_wanted, standard_console
+from bkctl.commands.console import Console, standard_console
 from bkctl.commands.context import (
     BookieFlags,
     BookieSettings,
@@ -34,6 +35,7 @@ from bkctl.commands.context import (
     SettingsOverview,
 )
 from bkctl.commands.errors import ChangeCutOffError, ReaderGoneError, StoppedBySignalError
+from bkctl.commands.rendering import is_color_wanted
 from bkctl.log_setup import configure_logging
 from bkctl.runtime.errors import MetadataLoginError, MetadataOutageError, MetadataUnavailableError
 from bkctl.settings import Sources, contexts_of, read_sources, resolve_settings, without_context
@@ -55,7 +57,7 @@ class CommandLineInvocation:
         self._command_line = tuple(command_line)
         self._environment = environment
         self._at_end = at_end
-        self.root_flags = GlobalFlags()
+        self.root_flags = self._flags = GlobalFlags()
         self.settings = Settings(
             is_debug=environment.get("BKCTL_LOG", "").lower() == "debug", color=_early_color(command_line, environment)
         )
@@ -65,15 +67,15 @@ class CommandLineInvocation:
     @property
     def console(self) -> Console:
         """Console of the command; until it is known, one of the settings known so far."""
-        return self._console or standard_console(self.settings, self._environment)
+        return self._console or standard_console(self.settings, self._environment, carrying(self._flags))
 
     def set_root_flags(self, flags: GlobalFlags) -> None:
         """Store the options given before the command's name."""
-        self.root_flags = flags
+        self.root_flags = self._flags = flags
 
     def enter(self, command_path: str, flags: GlobalFlags) -> CommandContext:
         """Resolve all settings for the command that is about to run."""
-        self.command_path = command_path
+        self.command_path, self._flags = command_path, flags
         if command_path.split(" ")[1] in _GROUPS_WITH_DATA:
             # Libraries and child processes choose no modes: LevelDB, Java.
             self._at_end.callback(os.umask, os.umask(0o077))
@@ -85,7 +87,7 @@ class CommandLineInvocation:
         if command_path in _CONTEXT_COMMANDS:
             sources = without_context(sources)
         self.settings = msgspec.structs.replace(resolve_settings(sources), command_line=self._command_line)
-        self._console = standard_console(self.settings, self._environment)
+        self._console = standard_console(self.settings, self._environment, carrying(flags))
         for warning in variable_warnings(sources):
             self.console.warn(warning)
         is_server = exit_codes.is_logging_command(command_path)

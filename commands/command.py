@@ -106,7 +106,7 @@ def command(
                 return Outcome.OK
 
         run.__doc__ = function.__doc__
-        run.effects = effects  # type: ignore[attr-defined]
+        vars(run).update(effects=effects, taken=taken)
         own_options = {declaration for parameter in own for declaration in declarations(parameter)}
         left = [each for each in GLOBAL_PARAMETERS if own_options.isdisjoint(declarations(each))]
         take_parameters(run, [*own, *(_hidden_unless(parameter, shown) for parameter in left)])

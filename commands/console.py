@@ -15,12 +15,12 @@ from typing import Final, TextIO, cast
 import msgspec
 
 from bkctl.commands import rendering, table_layout
-from bkctl.commands.config import ColorMode, OutputForm, Settings
+from bkctl.commands.config import OutputForm, Settings
 from bkctl.commands.errors import ReaderGoneError
 from bkctl.commands.listing import Listing
 from bkctl.commands.live_view import LiveView, LogStream, given_width
 from bkctl.commands.progress import Progress, ProgressBar, Silence
-from bkctl.commands.rendering import Column, Lines, Row, Table, painted
+from bkctl.commands.rendering import Column, Complete, Lines, Row, Table, clean, flat, is_color_wanted, painted, plain
 from bkctl.commands.table_layout import Layout
 from bkctl.commands.typed_line import read_line
 from bkctl.runtime.errors import RefusedError
@@ -36,9 +36,17 @@ class Console:
     """Prints for one invocation. Built from resolved settings and the streams; independent of the commands."""
 
     def __init__(
-        self, settings: Settings, environment: Mapping[str, str], out: TextIO, err: TextIO, answers: TextIO
+        self,
+        settings: Settings,
+        environment: Mapping[str, str],
+        out: TextIO,
+        err: TextIO,
+        answers: TextIO,
+        complete: Complete = str,
     ) -> None:
+        """``complete``: adds to the commands in a text the options that this invocation was given for its cluster."""
         self._settings = settings
+        self._complete = complete
         self._environment = environment
         self._out = out
         self._err = err
@@ -79,13 +87,15 @@ class Console:
         ``details`` are rows inside the object, in structured formats only; YAML alone needs all of them at once. Tables
         show them by ``table``. ``lines`` are the details that CSV prints instead of the object's fields.
         """
+        body, details = self.completed(body), self.completed(details or {})
+        lines = lines and lines._replace(rows=rendering.completed(lines.rows, self._complete))
         if self._gathered is not None:
-            self._gathered.append((kind, body, details or {}))
+            self._gathered.append((kind, body, details))
             if self.form in _ONE_DOCUMENT:
                 return
             if self.is_for_people and len(self._gathered) > 1:
                 self._write("")
-        form, full = self.form, rendering.envelope(kind, {**body, **(details or {})})
+        form, full = self.form, rendering.envelope(kind, {**body, **details})
         if form is OutputForm.JSON:
             self._write_parts(rendering.json_parts(full))
         elif form is OutputForm.JSONL:
@@ -93,7 +103,7 @@ class Console:
         elif form is OutputForm.YAML:
             self._write(rendering.to_yaml(rendering.in_memory(full)))
         elif form is OutputForm.NAME:
-            self._write(rendering.clean(rendering.plain(body[name])) if name is not None else kind)
+            self._write(clean(plain(body[name])) if name is not None else kind)
         elif form is OutputForm.CSV:
             self._write_csv(body, lines)
         else:
@@ -109,8 +119,8 @@ class Console:
             gathered, self._gathered = self._gathered, None
             if gathered and self.form in _ONE_DOCUMENT:
                 kind, first, _ = gathered[0]
-                table = Table(kind, *(Column(key, key) for key, _ in rendering.flat(first)))
-                lines = Lines(table, [dict(rendering.flat(body)) for _, body, _ in gathered], is_cut=False)
+                table = Table(kind, *(Column(key, key) for key, _ in flat(first)))
+                lines = Lines(table, [dict(flat(body)) for _, body, _ in gathered], is_cut=False)
                 items = [{**body, **details} for _, body, details in gathered]
                 self.record(f"{kind}List", {}, details={"items": items, "truncated": False}, lines=lines)
 
@@ -149,14 +159,14 @@ class Console:
             for each in more_sentences:
                 self.say(each)
             return
-        self._write(self._labelled(self._out, word(severity), severity, f": {rendering.clean(sentence)}"))
+        self._write(self._labelled(self._out, word(severity), severity, f": {self._safe(sentence, '')}"))
         self.sentences(*more_sentences)
 
     def sentences(self, *sentences: str) -> None:
         """Print sentences as a part of the result, a line each, in table format only."""
         if self.is_for_people:
             for each in sentences:
-                self._write(self._wrapped(self._out, rendering.clean(each)))
+                self._write(self._wrapped(self._out, self._safe(each, "")))
 
     def table(self, table: Table, rows: Sequence[Row], *, is_cut: bool = True, rows_max: int | None = None) -> None:
         """Print another table below a record, in table format only; structured formats have the rows inside the record.
@@ -170,7 +180,7 @@ class Console:
         unasked = rows_max or _TABLE_ROWS_MAX if self._out.isatty() else len(rows)
         rows_max = unasked if limit is None else limit
         self._write("")
-        self._write(self._wrapped(self._out, rendering.clean(table.title, "\n")))
+        self._write(self._wrapped(self._out, clean(table.title, "\n")))
         listing = Listing(msgspec.structs.replace(self._settings, sort=None, limit=None), table, self._write, self)
         for row in islice(rows, rows_max):
             listing.add(row)
@@ -201,7 +211,7 @@ class Console:
         if self._log is not None:
             self._log.info("%s", sentence)
         else:
-            self._write_message(_escape(sentence), is_wrapped=True)
+            self._write_message(self._safe(sentence), is_wrapped=True)
 
     def warn(self, sentence: str) -> None:
         """Print a warning, also with ``--quiet``."""
@@ -215,7 +225,7 @@ class Console:
             self._log.log(_LOG_LEVELS[severity], "%s", sentence)
         elif not (self._is_repeating and sentence in self._reported):
             self._reported.add(sentence)
-            self._write_message(self._labelled(self._err, f"{severity.value}:", severity, f" {_escape(sentence)}"))
+            self._write_message(self._labelled(self._err, f"{severity.value}:", severity, f" {self._safe(sentence)}"))
 
     @contextmanager
     def repeating(self) -> Iterator[None]:
@@ -235,7 +245,7 @@ class Console:
             import traceback
 
             self._write_message("".join(traceback.format_exception(traceback_of)), end="")
-        self._write_message(self._labelled(self._err, "error:", Severity.CRITICAL, f" {_escape(sentence)}"))
+        self._write_message(self._labelled(self._err, "error:", Severity.CRITICAL, f" {self._safe(sentence)}"))
 
     async def confirm(self, question: str) -> None:
         """Ask yes or no after a plan was shown; anything but yes, no terminal, or end of input raises RefusedError.
@@ -247,7 +257,7 @@ class Console:
         if not self._answers.isatty():
             raise RefusedError("nothing was changed: confirmation required, but stdin is not a terminal: use --yes")
         with self.asking():
-            self._write_message(f"{_escape(question)} [y/N]", end=" ", is_wrapped=True)
+            self._write_message(f"{self._safe(question)} [y/N]", end=" ", is_wrapped=True)
             try:
                 answer = await read_line(self._answers)
             except BaseException:
@@ -319,6 +329,14 @@ class Console:
             return text
         return painted(label, severity, is_colored=self._is_colored(stream)) + text[len(label) :]
 
+    def _safe(self, text: str, kept: str = "\n") -> str:
+        """A sentence as it is printed. Its line breaks are kept: it may quote text from other sources."""
+        return clean(self._complete(text), kept)
+
+    def completed(self, row: Row) -> Row:
+        """A row with the commands in its texts completed."""
+        return rendering.completed(row, self._complete)
+
     def _wrapped(self, stream: TextIO, text: str) -> str:
         width = self._width_of(stream)
         return "\n".join(line for part in text.split("\n") for line in table_layout.wrapped(part, width))
@@ -352,7 +370,7 @@ class Console:
             self._write("")
 
     def _write_csv(self, body: Row, lines: Lines | None) -> None:
-        fields = dict(rendering.flat(body))
+        fields = dict(flat(body))
         keys = list(fields) if lines is None else [column.key for column in lines.table.columns]
         if self._settings.has_headers:
             self._write(rendering.to_csv_line(keys))
@@ -361,8 +379,14 @@ class Console:
             self._write(rendering.to_csv_line(map(row.get, keys)))
 
     def _write_fields(self, body: Row, show: Mapping[str, Callable[[object], str]]) -> None:
-        fields = [(rendering.clean(key), show.get(key, rendering.plain)(value)) for key, value in rendering.flat(body)]
-        for line in table_layout.labeled([(key, rendering.clean(text)) for key, text in fields], self.width):
+        fields = [
+            (
+                clean(key),
+                self._safe(show[key](value), "") if key in show else clean(plain(value)),
+            )
+            for key, value in flat(body)
+        ]
+        for line in table_layout.labeled(fields, self.width):
             self._write(line)
 
     # --- tables ------------------------------------------------------------------------------------------------
@@ -412,18 +436,9 @@ class Console:
         return stream.isatty() if is_wanted is None else is_wanted
 
 
-def is_color_wanted(mode: ColorMode, environment: Mapping[str, str]) -> bool | None:
-    """Whether to colour and style; None: on a terminal."""
-    if mode is not ColorMode.AUTO:
-        return mode is ColorMode.ALWAYS
-    if environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
-        return False
-    return True if environment.get("FORCE_COLOR") else None
-
-
-def standard_console(settings: Settings, environment: Mapping[str, str]) -> Console:
+def standard_console(settings: Settings, environment: Mapping[str, str], complete: Complete = str) -> Console:
     """A console on this process's standard streams."""
-    return Console(settings, environment, sys.stdout, sys.stderr, sys.stdin)
+    return Console(settings, environment, sys.stdout, sys.stderr, sys.stdin, complete)
 
 
 def _not_written(error: OSError) -> Exception:
@@ -431,8 +446,3 @@ def _not_written(error: OSError) -> Exception:
     if isinstance(error, BrokenPipeError):
         return ReaderGoneError(_READER_GONE)
     return OSError(error.errno, error.strerror, "stdout")
-
-
-def _escape(text: str) -> str:
-    """Escape the text, but keep its line breaks: it may quote text from other sources."""
-    return rendering.clean(text, "\n")

@@ -29,6 +29,9 @@ class TableWriter(Protocol):
     def block_text(self, layout: Layout, row: Row) -> str:
         """One row as a block."""
 
+    def completed(self, row: Row) -> Row:
+        """A row with the commands in its texts completed."""
+
 
 class Listing:
     """A listing in progress: formats with one line per item are written immediately, the others at the end.
@@ -76,6 +79,7 @@ class Listing:
             self._is_truncated = True
             return
         self._added_count += 1
+        row = self._tables.completed(row)
         if self._is_streamed:
             self._write(self._line(row))
         elif self.layout is not None:

@@ -13,10 +13,23 @@ from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.outages import WorkProgress, continuing_command, reporting_interruption
 from bkctl.commands.parse import all_ledger_ids, parse_bookie_id
-from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_unfinished, start_of, work_of
+from bkctl.commands.recovery_job import (
+    delete_finished_jobs,
+    open_job,
+    read_unfinished,
+    start_of,
+    with_recorded_rates,
+    work_of,
+)
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import PLAN_TABLE, plan_body, report_body
-from bkctl.commands.replication_access import note_end, policy_of, replication_access, waiting_sentence
+from bkctl.commands.replication_access import (
+    maintenance_findings,
+    note_end,
+    policy_of,
+    replication_access,
+    waiting_sentence,
+)
 from bkctl.commands.safety.gate import nothing_to_change
 from bkctl.commands.session import open_session
 from bkctl.commands.shared_options import takes_copy_options
@@ -60,8 +73,10 @@ async def failed_bookie(
         unfinished = None
         if flags.resume is not None:
             unfinished = read_unfinished(flags.resume, bookie_ids, session)
-            policy = policy_of(context.settings.replication, flags, open_ledgers, unfinished.start)
+            recorded = with_recorded_rates(flags, context.console)
+            policy = policy_of(context.settings.replication, recorded, open_ledgers, unfinished.start)
         access = await replication_access(context, session, policy)
+        access = access._replace(maintenance=await maintenance_findings(session, bookie_ids))
         recovery, console = access.recovery, context.console
         await _require_down(context, recovery, bookie_ids)
         if unfinished is None:

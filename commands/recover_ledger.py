@@ -17,7 +17,7 @@ from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.findings_file import read_findings
 from bkctl.commands.outages import WorkProgress, continuing_command, report_outage, reporting_interruption
 from bkctl.commands.parse import all_ledger_ids
-from bkctl.commands.recovery_job import delete_job, open_job, read_unfinished_of_ledgers, start_of
+from bkctl.commands.recovery_job import delete_job, open_job, read_unfinished_of_ledgers, start_of, with_recorded_rates
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import time_to_copy
 from bkctl.commands.rendering import Column, Table
@@ -114,7 +114,8 @@ async def recover_ledger(
     async with open_session(context) as session:
         if flags.resume is not None:
             unfinished = read_unfinished_of_ledgers(flags.resume, ledger_ids, session)
-            policy = policy_of(context.settings.replication, flags, recorded=unfinished.start)
+            recorded = with_recorded_rates(flags, context.console)
+            policy = policy_of(context.settings.replication, recorded, recorded=unfinished.start)
             repair = await _repair(context, session, policy)
             found = plan_of_unfinished(unfinished)
         else:

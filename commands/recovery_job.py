@@ -244,6 +244,20 @@ def work_of(plan: RecoveryPlan) -> Iterator[JobWork]:
         yield JobWork(0, failure.ledger_id)
 
 
+def with_recorded_rates(flags: CopyFlags, console: Console) -> CopyFlags:
+    """With ``--resume``, the byte rates of the job for those that were not given; ConfigurationError."""
+    rates = RatesFile(_rates_path(flags.resume or ""), console)
+    if flags.resume is None or not rates.exists:
+        return flags
+    rates.load()
+    total, per_bookie = (None if each is None else str(each) for each in rates.kept)
+    return msgspec.structs.replace(
+        flags,
+        copy_rate=flags.copy_rate or total,
+        copy_rate_per_bookie=flags.copy_rate_per_bookie or per_bookie,
+    )
+
+
 class RatesFile:
     """The byte rates of a running job, in a file that an operator may edit: ``KEY = RATE`` lines."""
 
@@ -260,13 +274,18 @@ class RatesFile:
         """Whether there is such a file."""
         return os.path.exists(self.path)
 
+    @property
+    def kept(self) -> tuple[int | None, int | None]:
+        """The rates that were loaded: of all copies, and for each bookie."""
+        return self._pace.bytes_per_s, self._pace.bytes_per_s_per_bookie
+
     def write(self, flags: CopyFlags) -> None:
         """Put the file in place; a rate that is not given stays as an earlier file has it. OSError; as ``load``."""
         given = (flags.copy_rate, flags.copy_rate_per_bookie)
         if self.exists and not all(given):
             self.load()
-        kept = (self._pace.bytes_per_s, self._pace.bytes_per_s_per_bookie)
-        lines = [f"{key} = {new or old or _NO_LIMIT}" for key, new, old in zip(_RATE_FIELDS, given, kept, strict=True)]
+        pairs = zip(_RATE_FIELDS, given, self.kept, strict=True)
+        lines = [f"{key} = {new or old or _NO_LIMIT}" for key, new, old in pairs]
         text = f"# Read every second; for example 200MiB/s, or {_NO_LIMIT}.\n" + "\n".join(lines) + "\n"
         write_whole(self.path, text.encode())
 

@@ -11,11 +11,11 @@ import datetime
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias, TypeGuard
+from typing import Final, NamedTuple, TypeAlias, TypeGuard, TypeVar, cast
 
 import msgspec
 
-from bkctl.commands.config import OutputForm
+from bkctl.commands.config import ColorMode, OutputForm
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import UNKNOWN
 
@@ -28,6 +28,11 @@ _CSV_LINE_END = "\r\n"
 _PROSE = frozenset({"problem", "finding", "reason", "detail", "error", "sentence", "consequence", "cure", "fix"})
 """Keys of columns with sentences."""
 
+_WITH_COMMANDS = _PROSE | {"command", "next_step", "next_steps", "note", "problems", "summary", "verdict"}
+"""Keys of texts by bkctl that may contain commands. Texts under other keys are data, which is printed as it is."""
+
+_NESTED = (dict, list, tuple)
+
 _STYLES: Final = {Severity.INFORMATION: "36", Severity.WARNING: "33", Severity.CRITICAL: "1;31"}
 """How a severity looks on a terminal: parameters of the escape sequence SGR."""
 
@@ -36,6 +41,8 @@ _TIME_LIMIT_MS = 253_402_300_800_000
 
 
 Row: TypeAlias = Mapping[str, object]
+Complete: TypeAlias = Callable[[str], str]
+_Value = TypeVar("_Value")
 
 
 def time_text(time_ms: int | None) -> str | None:
@@ -61,6 +68,26 @@ def clean(text: str, kept: str = "") -> str:
     return "".join(
         each if each.isprintable() or each in kept else each.encode("unicode_escape").decode() for each in text
     )
+
+
+def completed(value: _Value, complete: Complete, *, is_text: bool = False) -> _Value:
+    """A row, or rows, with the commands in its texts completed; ``is_text``: the value itself is such a text."""
+    if complete is str:
+        return value
+    found: object = value
+    if isinstance(value, dict):  # a listing may have millions of rows: only what may change is looked at
+        texts = {
+            key: completed(each, complete, is_text=key in _WITH_COMMANDS)
+            for key, each in value.items()
+            if key in _WITH_COMMANDS or isinstance(each, _NESTED)
+        }
+        found = {**value, **texts}
+    elif isinstance(value, (list, tuple)):
+        if is_text or any(isinstance(each, _NESTED) for each in value):
+            found = [completed(each, complete, is_text=is_text) for each in value]
+    elif is_text and isinstance(value, str):
+        found = complete(value)
+    return cast("_Value", found)
 
 
 def plain(value: object) -> str:
@@ -268,3 +295,12 @@ def _csv_field(value: object) -> object:
 def painted(text: str, severity: Severity, *, is_colored: bool) -> str:
     """Text in the colour of a severity."""
     return f"\x1b[{_STYLES[severity]}m{text}\x1b[0m" if is_colored else text
+
+
+def is_color_wanted(mode: ColorMode, environment: Mapping[str, str]) -> bool | None:
+    """Whether to colour and style; None: on a terminal."""
+    if mode is not ColorMode.AUTO:
+        return mode is ColorMode.ALWAYS
+    if environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
+        return False
+    return True if environment.get("FORCE_COLOR") else None

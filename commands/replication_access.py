@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,17 +16,21 @@ from bkctl.commands.parse import parse_bytes_per_second, parse_duration_s
 from bkctl.commands.recovery_rendering import PLAN_TABLE, PlanItems, plan_body, plan_findings, plan_row, plan_summary
 from bkctl.commands.rendering import Table
 from bkctl.commands.safety.gate import Change, open_change
-from bkctl.commands.safety.plan import Plan
+from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session
 from bkctl.runtime.client.access import require_access
 from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.replication.maintenance import list_maintenance
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
+from bkctl.runtime.replication.judge.advice import in_maintenance
 from bkctl.runtime.replication.plan.job_file import JobStart
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.storage.adapters.sqlite import temporary_database
+from bkctl.storage.severity import Severity
 
 
 class ReplicationAccess(NamedTuple):
@@ -38,6 +42,8 @@ class ReplicationAccess(NamedTuple):
     policy: Policy = Policy()
     drain_wait_s: float = 0.0
     """How long writers get to leave bookies that serve."""
+    maintenance: tuple[PlanFinding, ...] = ()
+    """About those of the bookies that are expected back."""
 
     def change_plan(
         self,
@@ -46,6 +52,7 @@ class ReplicationAccess(NamedTuple):
         first_summary: Sequence[str] = (),
         more_summary: Sequence[str] = (),
         more_items: Sequence[dict[str, Any]] = (),
+        risks: Sequence[PlanFinding] = (),
     ) -> Plan:
         """A recovery as a plan that can be shown, saved, compared and confirmed like that of any other command."""
         policy = self.policy
@@ -57,7 +64,7 @@ class ReplicationAccess(NamedTuple):
         return self.session.plan(
             subject=", ".join(found.bookie_ids),
             summary=(*first_summary, *plan_summary(found, policy, self.drain_wait_s), *more_summary),
-            findings=plan_findings(found, policy),
+            findings=_worst_first((*risks, *self.maintenance, *plan_findings(found, policy))),
             items=PlanItems(found.ledgers, item_of, more_items),
             arguments={
                 "bookie_ids": list(found.bookie_ids),
@@ -103,6 +110,17 @@ def policy_of(
     total, per_bookie = (None if text is None else parse_bytes_per_second(text) for text in rates)
     pace = CopyPace(bytes_per_s=total, bytes_per_s_per_bookie=per_bookie)
     return Policy(config=config, open_ledgers=open_ledgers or OpenLedgers.WAIT, pace=pace)
+
+
+def _worst_first(findings: Iterable[PlanFinding]) -> tuple[PlanFinding, ...]:
+    return tuple(sorted(findings, key=lambda each: each.severity, reverse=True))
+
+
+async def maintenance_findings(session: Session, bookie_ids: Collection[str]) -> tuple[PlanFinding, ...]:
+    """A warning if some of the bookies are in maintenance: they are expected to come back with their ledgers."""
+    notes = await list_maintenance(RecoveryNotes(session.store, session.root))
+    away = [each for each in notes if each.bookie_id in bookie_ids and not each.is_overdue(session.now_ms)]
+    return (PlanFinding(Severity.WARNING, in_maintenance(away, session.now_ms).sentence),) if away else ()
 
 
 async def replication_access(

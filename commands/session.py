@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bkctl.commands.console import Console
 from bkctl.commands.context import CommandContext
-from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.errors import BookieNotFoundError, ClusterNotFoundError, ConfigurationError
 
 if TYPE_CHECKING:
     from bkctl.commands.safety.plan import Plan, PlanFinding
@@ -226,9 +226,14 @@ async def open_session(
         session = Session(context, store, uri, at_end)
         if warns_of_restore:
             await _warn_of_unfinished_restore(context, session)
-        if must_exist:
-            await session.identify()
-        yield session
+        try:
+            if must_exist:
+                await session.identify()
+            yield session
+        except (BookieNotFoundError, ClusterNotFoundError) as error:
+            from bkctl.commands.likely_names import with_likely_names
+
+            raise await with_likely_names(store, session.registrations, error) from error
 
 
 def _budgeted(

@@ -12,10 +12,11 @@ from bkctl.commands.bookie.read_only_reasons import with_reasons
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
+from bkctl.commands.likely_names import with_likely_names
 from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import open_session, require_metadata_uri
 from bkctl.commands.watch import IntervalOption, WatchOption, keep_looking, parse_watch
-from bkctl.runtime.errors import MetadataUnavailableError
+from bkctl.runtime.errors import ClusterNotFoundError, MetadataUnavailableError
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.judge.cluster_status import (
@@ -23,6 +24,7 @@ from bkctl.runtime.replication.judge.cluster_status import (
     ClusterFacts,
     down_bookies,
     first_counted,
+    refuses_client,
     seconds_left,
     status_findings,
 )
@@ -62,7 +64,8 @@ async def show_status(
     Reads registrations, disks, marks, locks and switches, and ends within seconds also if ZooKeeper or a bookie does
     not answer. While a bookie is down, it reads ledger metadata for up to four seconds, to know whether a ledger
     references the bookie. What was not measured is "unknown". --watch also estimates how long repairs will take.
-    Exits with 10 if there is a warning, with 14 if a finding is critical, with 6 if ZooKeeper does not answer.
+    Exits with 10 if there is a warning, with 14 if a finding is critical, with 6 if ZooKeeper does not answer, and with
+    11 if no bookie that answers accepts this client.
     """
     interval_s = parse_watch(context, interval, is_watching=watch)
     require_metadata_uri(context)
@@ -101,6 +104,8 @@ async def _read_status(context: CommandContext) -> ClusterFacts:
             return facts
         known = await with_reasons(context, session, facts.bookies, _TIMEOUT_S)
         return msgspec.structs.replace(facts, bookies=known)
+    except ClusterNotFoundError as error:
+        raise await with_likely_names(session.store, session.registrations, error) from error
     except MetadataUnavailableError as error:
         return ClusterFacts(now_ms=clock.now_ms(), unknown={"zookeeper": str(error)})
     finally:
@@ -119,7 +124,8 @@ def _print(context: CommandContext, watched: _WatchedStatus) -> Outcome:
     ]
     if console.is_for_people:
         console.verdict(severity, findings[0].sentence if findings else "nothing is wrong")
-        console.record("ClusterStatus", _screen(context, watched))
+        screen = _screen(context, watched)
+        console.record("ClusterStatus", screen, show=dict.fromkeys(screen, str))
         console.table(_FINDINGS, rows)
     else:
         body = _body(context, watched, severity)
@@ -131,6 +137,8 @@ def _print(context: CommandContext, watched: _WatchedStatus) -> Outcome:
 def _outcome(status: ClusterFacts, severity: Severity | None) -> Outcome:
     if status.zookeeper_ms is None:
         return Outcome.METADATA_UNAVAILABLE
+    if refuses_client(status):
+        return Outcome.UNAUTHORIZED
     if severity is Severity.CRITICAL:
         return Outcome.CRITICAL
     return Outcome.FINDINGS if severity is Severity.WARNING else Outcome.OK

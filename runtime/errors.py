@@ -138,11 +138,12 @@ class MetadataFormatError(MetadataError):
 class ClusterNotFoundError(MetadataError):
     """There is no BookKeeper cluster below the ledgers root, in ZooKeeper or in a snapshot file."""
 
-    def __init__(self, root: str, snapshot_path: str | None = None) -> None:
-        where = "" if snapshot_path is None else f" in {snapshot_path}"
-        remedy = (
-            "create one with bkctl cluster init" if snapshot_path is None else "use --ledgers-root for another root"
-        )
+    def __init__(
+        self, root: str, snapshot_path: str | None = None, remedy: str = "create one with bkctl cluster init"
+    ) -> None:
+        where = ""
+        if snapshot_path is not None:
+            where, remedy = f" in {snapshot_path}", "use --ledgers-root for another root"
         super().__init__(f"there is no BookKeeper cluster at {root}{where}: {remedy}", root)
 
 
@@ -318,7 +319,11 @@ class LogTakenOverError(ConflictError):
 
 
 class BookieNotFoundError(BkctlError):
-    """The cluster has no bookie with this id."""
+    """The cluster has no bookie with this id; ``bookie_id`` None: none was given."""
+
+    def __init__(self, sentence: str, bookie_id: str | None = None) -> None:
+        super().__init__(sentence)
+        self.bookie_id = bookie_id
 
 
 class BookieFailedError(BkctlError):

@@ -104,7 +104,8 @@ def with_request(facts: AuditFacts, request: AuditQuestions) -> AuditFacts:
     racks = {known.rack_of(each) for each in members} - {None}
     for loss in losses:
         for bookie_id in sorted(loss.bookies - members):
-            raise BookieNotFoundError(f"bookie {bookie_id} is unknown: it is not registered and has no cookie")
+            sentence = f"bookie {bookie_id} is unknown: it is not registered and has no cookie"
+            raise BookieNotFoundError(sentence, bookie_id)
         for rack in sorted(loss.racks - racks):
             named = ", ".join(sorted(each for each in racks if each))
             reason = f"the racks are {named}" if named else "no source of racks is set, or racks do not matter"

@@ -21,7 +21,7 @@ from bkctl.commands.safety.mode_turn import mode_turn
 from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
-from bkctl.runtime.errors import ConflictError, RefusedError
+from bkctl.runtime.errors import BookieNotFoundError, ConflictError, RefusedError
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.election import list_candidates, read_auditor
@@ -347,13 +347,13 @@ def _start_plan(session: Session, notes: RecoveryNotes, wanted: _Start, others: 
 
 
 async def _find(notes: RecoveryNotes, bookie_ids: list[str] | None) -> list[Maintenance]:
-    """The notes to delete; NotFoundError for a bookie that has none."""
+    """The notes to delete; BookieNotFoundError for a bookie that has none."""
     found = await list_maintenance(notes)
     if not bookie_ids:
         return found
     chosen = [each for each in found if each.bookie_id in bookie_ids]
     if missing := sorted(set(bookie_ids).difference(each.bookie_id for each in chosen)):
-        raise NotFoundError(f"bookie {', '.join(missing)} is not in maintenance")
+        raise BookieNotFoundError(f"bookie {', '.join(missing)} is not in maintenance", missing[0])
     return chosen
 
 

@@ -46,7 +46,7 @@ async def show_info(
         wanted = bookie_ids or sorted(registrations.live)
         for bookie_id in sorted(frozenset(wanted) - registrations.live):
             if bookie_id not in await registration.with_cookie():
-                raise BookieNotFoundError(f"no bookie {bookie_id} in this cluster")
+                raise BookieNotFoundError(f"no bookie {bookie_id} in this cluster", bookie_id)
         bookies = client.ports.bookies
         rows = await asyncio.gather(
             *(bookie_row(registration, bookies, each, state_of(each, registrations)) for each in wanted)

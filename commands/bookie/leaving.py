@@ -29,12 +29,20 @@ from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.errors import Outcome
 from bkctl.commands.outages import WorkProgress, continuing_command, reporting_interruption
 from bkctl.commands.progress import Progress
-from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_unfinished, start_of, work_of
+from bkctl.commands.recovery_job import (
+    delete_finished_jobs,
+    open_job,
+    read_unfinished,
+    start_of,
+    with_recorded_rates,
+    work_of,
+)
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shortened
 from bkctl.commands.rendering import time_of_day
 from bkctl.commands.replication_access import (
     ReplicationAccess,
+    maintenance_findings,
     note_end,
     policy_of,
     replication_access,
@@ -42,7 +50,7 @@ from bkctl.commands.replication_access import (
 )
 from bkctl.commands.safety.gate import Change
 from bkctl.commands.safety.mode_turn import mode_turn
-from bkctl.commands.safety.plan import Plan
+from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.admin.calls import AdminCredentials
 from bkctl.runtime.errors import RefusedError
@@ -105,8 +113,10 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
     async with open_session(context) as session:
         if request.copying.resume is not None:
             left = read_unfinished(request.copying.resume, request.bookie_ids, session)
-            policy = policy_of(context.settings.replication, request.copying, request.open_ledgers, left.start)
+            copying = with_recorded_rates(request.copying, context.console)
+            policy = policy_of(context.settings.replication, copying, request.open_ledgers, left.start)
         access = await replication_access(context, session, policy, request.bookie_ids)
+        access = access._replace(maintenance=await maintenance_findings(session, request.bookie_ids))
         ports = (await session.client()).ports
         operation = Decommission(access.recovery, session.cookies, ports)
         ids, console = request.bookie_ids, context.console
@@ -122,11 +132,11 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
             request.accepted,
             is_rehearsal=context.settings.is_rehearsal,
         )
+        risks: list[PlanFinding] = []
         if found.live:
-            verdict = await _check_cluster(session, access, found)
-            require_yes(context, verdict, request)
+            risks = accepted_risks(context, await _check_cluster(session, access, found), request)
         access = access._replace(drain_wait_s=request.wait_s)
-        plan = _change_plan(access, found, request)
+        plan = _change_plan(access, found, request, risks)
         rest = "" if request.is_drain_only else "; the cookie is deleted last"
         async with (
             reporting_interruption(context, WorkProgress(len(found.recovery.ledgers), rest)) as work,
@@ -201,9 +211,7 @@ class _Run:
         switch = BookieSwitch(context, session, watch, request.credentials)
         async with mode_turn(context, session.store, session.root, self.change) as lock:
             if (await watch.read(live)).writable and not request.is_risk_accepted:
-                verdict = await _check_cluster(session, self.access, self.found)
-                if not verdict.is_yes:  # warnings were shown before
-                    require_yes(context, verdict, request)
+                accepted_risks(context, await _check_cluster(session, self.access, self.found), request)
             lock.require_held()
             self.work.state = (may_be_read_only(live),)
             await switch.make_read_only(live, request.wait_s, LEAVES_CLUSTER)
@@ -308,21 +316,30 @@ async def _check_cluster(session: Session, access: ReplicationAccess, found: Dec
     )
 
 
-def require_yes(context: CommandContext, verdict: StopVerdict, request: LeavingRequest) -> None:
-    """Show what objects; RefusedError if it refuses, unless the risk is accepted or nothing would be changed."""
-    names = ", ".join(verdict.bookie_ids)
-    for each in (*verdict.reasons, *verdict.warnings):
-        context.console.report(each.severity, f"{each.reason.value}: {each.detail}")
+def accepted_risks(context: CommandContext, verdict: StopVerdict, request: LeavingRequest) -> list[PlanFinding]:
+    """What objects, for the plan; RefusedError if it refuses, unless the risk is accepted or nothing would be changed.
+
+    Before an error everything that objects is printed, because no plan is shown.
+    """
+    objections = (*verdict.reasons, *verdict.warnings)
+    found = [PlanFinding(each.severity, f"{each.reason.value}: {each.detail}") for each in objections]
     if verdict.is_yes or request.is_risk_accepted or context.settings.is_rehearsal:
-        return
-    first = verdict.reasons[0]
+        return found
+    for risk in found:
+        context.console.report(risk.severity, risk.finding)
+    first, names = verdict.reasons[0], ", ".join(verdict.bookie_ids)
     raise RefusedError(
         f"nothing was changed: bookie {names} should not leave now: {first.reason.value}: {first.detail}; "
         "--accept-risk continues all the same"
     )
 
 
-def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: LeavingRequest) -> Plan:
+def _change_plan(
+    access: ReplicationAccess,
+    found: DecommissionPlan,
+    request: LeavingRequest,
+    risks: Sequence[PlanFinding] = (),
+) -> Plan:
     """Read-only mode, the recovery, the ledgers whose loss is accepted, then the deletion of the cookies."""
     items = [
         {"action": "accept loss", "path": access.ledgers.path(ledger.ledger_id), **plan_row(ledger)}
@@ -360,7 +377,7 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: Le
         ]
         if cookies:
             summary.append(_cookie_sentence(found, tuple(cookies)))
-    return access.change_plan(found.recovery, first_summary=first, more_summary=summary, more_items=items)
+    return access.change_plan(found.recovery, first_summary=first, more_summary=summary, more_items=items, risks=risks)
 
 
 def _cookie_sentence(found: DecommissionPlan, cookies: tuple[str, ...]) -> str:

@@ -121,7 +121,7 @@ class _Test:
         state = state_of(self.bookie_id, await session.registrations.snapshot())
         if state is BookieState.DOWN:
             if self.bookie_id not in await session.registrations.with_cookie():
-                raise BookieNotFoundError(f"no bookie {self.bookie_id} in this cluster")
+                raise BookieNotFoundError(f"no bookie {self.bookie_id} in this cluster", self.bookie_id)
             raise BookieUnavailableError(self.bookie_id, "not registered")
         if state is BookieState.READ_ONLY:
             await client.ports.bookies.info(self.bookie_id)

@@ -33,7 +33,7 @@ async def _show(context: CommandContext, bookie: str | None) -> None:
         registrations = await session.registrations.snapshot()
         cookie = await _cookie(session, bookie_id)
         if cookie is None and bookie_id not in registrations.live:
-            raise BookieNotFoundError(f"no bookie {bookie_id} in this cluster")
+            raise BookieNotFoundError(f"no bookie {bookie_id} in this cluster", bookie_id)
         client = await session.client()
         state = state_of(bookie_id, registrations)
         row = await bookie_row(session.registrations, client.ports.bookies, bookie_id, state)

@@ -8,11 +8,11 @@ from typing import Annotated, TypeAlias
 import typer
 
 from bkctl.commands.context import CommandContext
-from bkctl.commands.errors import InvalidArgumentError, NotFoundError, unreadable_file
+from bkctl.commands.errors import InvalidArgumentError, unreadable_file
 from bkctl.commands.parse import parse_bookie_id
 from bkctl.commands.rendering import Column, Table, plain
 from bkctl.commands.session import Session
-from bkctl.runtime.errors import MetadataFormatError, NoNodeError, RefusedError
+from bkctl.runtime.errors import BookieNotFoundError, MetadataFormatError, NoNodeError, RefusedError
 from bkctl.runtime.metadata.bookies.cookies import Cookie, decode_cookie
 from bkctl.runtime.metadata.ledgers.stored_ledgers import BookieReferences, find_references
 from bkctl.runtime.metadata.store import Node
@@ -46,11 +46,11 @@ def named_file(bookie: str | None, file: str | None, *, from_config: bool) -> tu
 
 
 async def read_cookie_node(session: Session, bookie_id: str) -> Node:
-    """The stored bytes; NotFoundError."""
+    """The stored bytes; BookieNotFoundError."""
     try:
         return await session.cookies.read_node(parse_bookie_id(bookie_id))
     except NoNodeError:
-        raise NotFoundError(f"bookie {bookie_id} has no cookie in this cluster") from None
+        raise BookieNotFoundError(f"bookie {bookie_id} has no cookie in this cluster", bookie_id) from None
 
 
 async def require_not_registered(session: Session, *bookie_ids: str) -> None:

@@ -30,7 +30,6 @@ _TABLE = Table(
     Column("found", "FOUND"),
     Column("settings", "EXPECTED"),
 )
-_CLUSTER_OPTIONS = frozenset({"--metadata-uri", "-u", "--conf", "-c", "--config", "--context"})
 
 
 @command("verify", example="cookie verify --conf conf/bk_server.conf", is_cut=True, is_configured_by_files=True)
@@ -124,9 +123,9 @@ def _rows_of(where: str, cookie: Cookie | None, damage: str | None, evidence: Ev
 
 
 def command_text(command_line: tuple[str, ...], remedy: Remedy) -> str:
-    """A remedy as a complete command line, with the options for the cluster and the settings given to verify."""
+    """A remedy as a complete command line, with the settings given to verify; the console adds the cluster."""
     settings = STORAGE_OPTIONS if remedy.words[0] == "storage" else BOOKIE_OPTIONS
-    wanted = _CLUSTER_OPTIONS | ((settings - {*remedy.without}) if remedy.has_settings else frozenset())
+    wanted = (settings - {*remedy.without}) if remedy.has_settings else frozenset()
     return shlex.join(["bkctl", *remedy.words, *_given(command_line, wanted)])
 
 

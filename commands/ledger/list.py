@@ -119,7 +119,8 @@ async def _require_known(
         unreadable = f" ({counted(number, 'ledger')} cannot be read)" if number else ""
         raise BookieNotFoundError(
             f"bookie {bookie_id} is unknown: it has no cookie, is not registered, and no ledger references it"
-            f"{unreadable}; see bkctl bookie list"
+            f"{unreadable}; see bkctl bookie list",
+            bookie_id,
         )
 
 

@@ -79,4 +79,4 @@ def test_messages_are_wrapped_at_the_width_of_the_terminal() -> None:
         lines = lines_of(terminal.wait_for_prompt())
     said = " ".join(lines)
     assert "127.0.0.1:1 connection refused" in said
-    assert max(map(len, lines)) <= 60
+    assert max(len(line) for line in lines if "bkctl -u " not in line) <= 60  # commands are never broken

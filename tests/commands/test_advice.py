@@ -133,6 +133,9 @@ def is_in_maintenance_then_lost(cluster: Cluster, bookie_id: str) -> None:
     away = found["bookies_in_maintenance"]
     assert re.search(rf"^bookie {bookie_id} is in maintenance until 20..-..-.. ..:.. UTC \(by .+\)$", away["finding"])
     assert bookie_id in run_printed(cluster, away["command"]).stdout
+    for verb in ("recover", "decommission"):
+        plan = cluster.run(verb, bookie_id, "-n", "-o", "json").json()
+        assert {"severity": "warning", "finding": away["finding"]} in plan["findings"]
     checked = cluster.run("bookie", "restart-check", next(each.id for each in cluster.bookies if each.id != bookie_id))
     assert "is in maintenance until" in checked.stderr + checked.stdout
     succeed(cluster, "autorecovery", "maintenance", "end", bookie_id, "--accept-risk")

@@ -173,7 +173,7 @@ def test_wrong_input_has_its_own_exit_code_and_changes_nothing(cluster: Cluster)
         (3, f"{first} is up and serving; {to_move}", ("recover", "failed-bookie", first, "--yes")),
         (3, f"{first} is up and serving; {to_move}", ("recover", "failed-bookie", first, "--dry-run")),
         (3, f"bookie {first} should not leave now: new ledgers: E=3, Qw=2", ("decommission", first, "--yes")),
-        (4, "create one with bkctl cluster init", ("cluster", "info", "-u", cluster.metadata_uri + "-other")),
+        (4, "? To create a new one there: bkctl -u ", ("cluster", "info", "-u", cluster.metadata_uri + "-other")),
         (5, f"a cluster already exists at {parse_metadata_uri(cluster.metadata_uri).root}", ("cluster", "init")),
         (
             7,

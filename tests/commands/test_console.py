@@ -435,3 +435,24 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_lines() -> None:
         assert not progress.is_shown
     assert screen.console.prints_progress_lines
     assert screen.err.getvalue() == ""
+
+
+@pytest.mark.parametrize("output", ["json", "jsonl", "yaml", "csv", "table"])
+def test_commands_in_texts_are_completed_and_data_is_not(output: str) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    settings = Settings(output=OutputForm(output))
+    console = Console(settings, {}, out, err, io.StringIO(), lambda text: text.replace("bkctl", "bkctl -u URI"))
+    findings = [{"finding": "see bkctl audit", "label": "bkctl bookie sanity", "command": "bkctl audit"}]
+    table = Table("Findings", Column("finding", "FINDING"), Column("label", "LABEL"), Column("command", "COMMAND"))
+    body = {"label": "bkctl bookie sanity", "custom_metadata": {"application": "bkctl bookie sanity"}}
+    console.record("Status", body, details={"findings": findings}, lines=Lines(table, findings))
+    console.table(table, findings)
+    console.rows(table, findings)
+    console.verdict(Severity.WARNING, "see bkctl audit", "then bkctl status")
+    console.error("see bkctl audit")
+    printed = out.getvalue() + err.getvalue()
+    assert "see bkctl -u URI audit" in printed
+    assert "then bkctl -u URI status" in printed
+    assert "error: see bkctl -u URI audit" in printed
+    assert "bkctl -u URI bookie sanity" not in printed
+    assert "bkctl audit" not in printed

@@ -74,8 +74,16 @@ def test_a_running_bookie_that_the_cluster_needs_is_refused(cluster: Cluster, tm
     planned = cluster.run("decommission", bookie_id, "--dry-run", "-o", "json")
 
     assert planned.exit_code == 0, planned
-    assert "E=3, Qw=3 (used by 2 of 2 ledgers) needs 3 writable bookies, 2 would be left" in planned.stderr
     plan = planned.json()
+    risk = "new ledgers: E=3, Qw=3 (used by 2 of 2 ledgers) needs 3 writable bookies, 2 would be left"
+    assert plan["findings"][0] == {"severity": "critical", "finding": risk}
+    shown = cluster.run("bookie", "drain", bookie_id, "--dry-run", "--accept-risk", "-o", "table")
+    lines = shown.stdout[: shown.stdout.index("\n\n")].splitlines()
+    assert (lines[0].partition(" read-only")[0], shown.stderr) == (f"will make bookie {bookie_id}", "")
+    assert lines.count(f"critical: {risk}") == 1
+    severities = [line.partition(": ")[0] for line in lines]
+    risks = next(number for number, each in enumerate(severities) if each == "critical")
+    assert {*severities[risks:]} == {"critical", "warning"}
     assert (plan["registered"], plan["ledgers"], plan["ledgers_without_target"]) == ([bookie_id], 2, 2)
     assert sorted(plan["targets"]) == sorted(other.id for other in cluster.bookies[1:])
     saved = cluster.run("decommission", bookie_id, "--plan-out", str(tmp_path / "plan.json"))

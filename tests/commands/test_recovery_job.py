@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import os
+import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +108,9 @@ def test_a_killed_job_continues_within_a_long_copy(degraded: DegradedCluster) ->
     done = job.done_before[0]
     job.close()
     assert 0 < record.last_entry_id < 24_000
+    for verb in (("recover", "failed-bookie"), ("decommission",)):
+        planned = degraded.cluster.run(*verb, degraded.dead, "-n", "--resume", job_file, "-o", "table")
+        assert re.search(r"takes at least \d+ s at the limit of 2\.0 MiB/s", planned.stdout), planned
 
     continued = degraded.start("--resume", job_file, "--copy-rate", "500MiB/s", "-o", "json")
     said = degraded.end_of(continued)

@@ -133,7 +133,7 @@ class RegistrationClient:
                 raise BookieUnavailableError(bookie_id, str(error)) from error
         if is_valid_bookie_id(bookie_id) and await self._store.exists(self._paths.cookie(bookie_id)) is not None:
             raise BookieUnavailableError(bookie_id, "not registered")
-        raise BookieNotFoundError(f"there is no bookie {bookie_id} in this cluster")
+        raise BookieNotFoundError(f"no bookie {bookie_id} in this cluster", bookie_id)
 
     async def address(self, bookie_id: str) -> tuple[str, int]:
         """Host and port where a registered bookie accepts ledger requests; errors as ``service_info``."""

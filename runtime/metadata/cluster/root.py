@@ -9,7 +9,7 @@ import uuid
 import msgspec
 
 from bkctl.runtime.config import LayoutConfig
-from bkctl.runtime.errors import ClusterNotFoundError, NodeExistsError, NoNodeError, RefusedError
+from bkctl.runtime.errors import ClusterNotFoundError, MetadataAuthError, NodeExistsError, NoNodeError, RefusedError
 from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, encode_layout, read_layout
 from bkctl.runtime.metadata.ledgers.ledgers import require_no_other_tree
 from bkctl.runtime.metadata.paths import Paths
@@ -17,6 +17,12 @@ from bkctl.runtime.metadata.store import CreateNode, MetadataStore, find_node
 
 RESTORE_MARK = b"bkctl restore "
 """Prefix of the root's own data during a restore; the archive's hash follows. Java ignores this data."""
+
+
+_OF_ROOTS = frozenset({"INSTANCEID", "LAYOUT"})
+"""Children that only the root of a cluster has."""
+_NODES_MAX = 200
+"""Of a search for other roots."""
 
 
 class ClusterInfo(msgspec.Struct, frozen=True):
@@ -46,6 +52,20 @@ async def require_cluster(store: MetadataStore, root: str) -> None:
     """ClusterNotFoundError unless there is a node at ``root``."""
     if await store.exists(root) is None:
         raise ClusterNotFoundError(root)
+
+
+async def other_roots(store: MetadataStore) -> list[str]:
+    """Roots with a cluster, at most two levels deep, as far as they can be read: ``/ledgers``, or below a chroot."""
+    found: list[str] = []
+    nodes = [f"/{each}" for each in (await store.children("/"))[:_NODES_MAX] if each != "zookeeper"]
+    for path in nodes:
+        with contextlib.suppress(MetadataAuthError, NoNodeError):
+            children = await store.children(path)
+            if not _OF_ROOTS.isdisjoint(children):
+                found.append(path)
+            elif path.count("/") == 1:
+                nodes += [f"{path}/{each}" for each in children[: max(0, _NODES_MAX - len(nodes))]]
+    return found
 
 
 async def read_instance_id(store: MetadataStore, root: str) -> str | None:

@@ -51,7 +51,8 @@ LEAVES_CLUSTER: Final = "leaves the cluster"
 class BookieFacts(msgspec.Struct, frozen=True):
     """A bookie. ``is_writable`` None: not registered. ``problem``: why a registered one did not report its disks.
 
-    ``is_refusing``: the problem is what it answered. ``read_only_reasons``: why it is read-only, a stable word and a
+    ``is_refusing``: the problem is what it answered; ``is_client_refused``: it is this client's login, certificate or
+    role. ``read_only_reasons``: why it is read-only, a stable word and a
     text for each, as a bkctl bookie says; ``order``: the reason that the operator gave.
     """
 
@@ -62,6 +63,7 @@ class BookieFacts(msgspec.Struct, frozen=True):
     free_bytes: int | None = None
     problem: str | None = None
     is_refusing: bool = False
+    is_client_refused: bool = False
     read_only_reasons: Mapping[str, str] = {}
     order: str = ""
 
@@ -313,6 +315,17 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
 
 def _silent(bookies: Sequence[BookieFacts]) -> list[str]:
     return [each.bookie_id for each in bookies if each.is_registered and each.problem is not None]
+
+
+def refuses_client(status: ClusterFacts) -> bool:
+    """Whether all bookies that answered refuse this client, and nothing else is critical."""
+    answered = [each for each in status.bookies or () if each.is_refusing or each.total_bytes is not None]
+    critical = [each for each in status_findings(status) if each.severity is Severity.CRITICAL]
+    return (
+        bool(answered)
+        and all(each.is_client_refused for each in answered)
+        and all(each.part == "bookies_refusing" for each in critical)
+    )
 
 
 def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:

@@ -142,7 +142,9 @@ class RecoveryScan:
     async def _require_known(self, bookie_ids: Collection[str], none_of: str) -> None:
         for bookie_id in bookie_ids:
             if not await self._is_known(bookie_id):
-                raise BookieNotFoundError(f"bookie {bookie_id} is unknown: no cookie, and {none_of} references it")
+                raise BookieNotFoundError(
+                    f"bookie {bookie_id} is unknown: no cookie, and {none_of} references it", bookie_id
+                )
 
     async def _is_known(self, bookie_id: str) -> bool:
         is_registered = bookie_id in (await self.ports.registrations.snapshot()).live
@@ -160,7 +162,9 @@ class RecoveryScan:
             if bookie_id in registrations.live:
                 raise RefusedError(f"nothing was changed: bookie {bookie_id} cannot be a target: it is read-only")
             if not await self._is_known(bookie_id):
-                raise BookieNotFoundError(f"bookie {bookie_id} is unknown: no cookie, and it is not registered")
+                raise BookieNotFoundError(
+                    f"bookie {bookie_id} is unknown: no cookie, and it is not registered", bookie_id
+                )
             raise RefusedError(f"nothing was changed: bookie {bookie_id} cannot be a target: it is not registered")
 
 

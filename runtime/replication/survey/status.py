@@ -17,7 +17,14 @@ from typing import TypeVar
 
 import msgspec
 
-from bkctl.runtime.errors import SILENCE, BookieError, ClusterNotFoundError, MetadataAuthError, NoNodeError
+from bkctl.runtime.errors import (
+    SILENCE,
+    AuthenticationRequiredError,
+    BookieError,
+    ClusterNotFoundError,
+    MetadataAuthError,
+    NoNodeError,
+)
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
 from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder, running_operations
@@ -297,7 +304,10 @@ async def ask_bookies(
             return msgspec.structs.replace(status, problem=f"no answer within {timeout_s:g} s")
         except BkctlError as error:
             is_refusing = isinstance(error, BookieError) and not isinstance(error, SILENCE)
-            return msgspec.structs.replace(status, problem=str(error), is_refusing=is_refusing)
+            is_client_refused = isinstance(error, AuthenticationRequiredError)
+            return msgspec.structs.replace(
+                status, problem=str(error), is_refusing=is_refusing, is_client_refused=is_client_refused
+            )
         return msgspec.structs.replace(status, total_bytes=info.total_bytes, free_bytes=info.free_bytes)
 
     return tuple(await asyncio.gather(*map(ask, sorted(with_cookie | registrations.live))))

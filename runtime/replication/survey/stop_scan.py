@@ -75,7 +75,9 @@ async def scan_for_stop(
     check.note_gone(sorted(registrations.live - (await registration.snapshot()).live - set(bookie_ids)))
     for bookie_id in bookie_ids:
         if bookie_id not in check.referenced and bookie_id not in registrations.live and bookie_id not in with_cookie:
-            raise BookieNotFoundError(f"bookie {bookie_id} is unknown: no cookie, and no ledger references it")
+            raise BookieNotFoundError(
+                f"bookie {bookie_id} is unknown: no cookie, and no ledger references it", bookie_id
+            )
     return check.verdict()
 
 

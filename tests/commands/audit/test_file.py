@@ -72,8 +72,9 @@ async def zookeeper_with_a_snapshot(directory: Path, of_bookie: bytes) -> AsyncI
                 yield uri, max(written, key=lambda path: int(path.suffix[1:], 16))
 
 
-def report_of(*arguments: str) -> dict[str, Any]:
-    done = run_bkctl("audit", *arguments, "-o", "json")
+def report_of(*arguments: str, uri: str = "") -> dict[str, Any]:
+    """The printed commands are the same in all reports: ``uri`` is no option, which they would carry."""
+    done = run_bkctl("audit", *arguments, "-o", "json", BKCTL_METADATA_URI=uri)
     assert done.exit_code == 10, done
     report: dict[str, Any] = done.json()
     for row in report["bookies"]:
@@ -89,15 +90,13 @@ def without_lookups(report: dict[str, Any]) -> dict[str, Any]:
 
 async def test_a_snapshot_gives_the_report_of_the_live_cluster(tmp_path: Path, of_bookie: bytes) -> None:
     async with zookeeper_with_a_snapshot(tmp_path / "zookeeper", of_bookie) as (uri, path):
-        live = await asyncio.to_thread(report_of, "--metadata-uri", uri)
-        with_uri = await asyncio.to_thread(report_of, "--from", str(path), "--metadata-uri", uri)
+        live = await asyncio.to_thread(report_of, uri=uri)
+        with_uri = await asyncio.to_thread(report_of, "--from", str(path), uri=uri)
         backup = str(tmp_path / "backup.jsonl.gz")
         done = await asyncio.to_thread(run_bkctl, "cluster", "backup", backup, "--metadata-uri", uri)
         assert done.exit_code == 0, done
-        from_backup = await asyncio.to_thread(report_of, "--from", backup, "--metadata-uri", uri)
-        by_spark = await asyncio.to_thread(
-            report_of, "--spark", "--cores", "1", "--from", f"file://{path}", "--metadata-uri", uri
-        )
+        from_backup = await asyncio.to_thread(report_of, "--from", backup, uri=uri)
+        by_spark = await asyncio.to_thread(report_of, "--spark", "--cores", "1", "--from", f"file://{path}", uri=uri)
     offline = await asyncio.to_thread(report_of, "--from", str(path), "--ledgers-root", ROOT)
     directory = await asyncio.to_thread(report_of, "--from", str(path.parent.parent), "--ledgers-root", ROOT)
     packed = tmp_path / "packed"

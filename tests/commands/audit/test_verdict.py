@@ -55,7 +55,7 @@ class AuditedCluster:
         return Paths(parse_metadata_uri(self.uri).root).writable_bookie(bookie_id)
 
     def audit(self, *arguments: str) -> BkctlResult:
-        return run_bkctl("audit", *arguments, "--metadata-uri", self.uri)
+        return run_bkctl("audit", *arguments, BKCTL_METADATA_URI=self.uri)
 
 
 @pytest.fixture

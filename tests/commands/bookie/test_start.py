@@ -196,7 +196,7 @@ def test_no_cluster_and_no_server_are_told_apart(
     conf = configured(zookeeper, tmp_path, free_port(), root)
     absent = run_bkctl("bookie", "start", "--conf", conf)
     assert absent.exit_code == 2
-    assert f"there is no BookKeeper cluster at {root}: create one with bkctl cluster init" in absent.stderr
+    assert f"there is no BookKeeper cluster at {root}: create one with bkctl -c {conf} cluster init" in absent.stderr
     silent = run_bkctl("bookie", "start", "--conf", conf, "--timeout", "500ms", "-u", "zk://127.0.0.1:1/ledgers")
     assert silent.exit_code == 2
     assert "no ZooKeeper server responds at 127.0.0.1:1 (waited 0.5 s)" in silent.stderr

@@ -82,7 +82,7 @@ def test_a_start_is_described_once(metadata_uri: str, tmp_path: Path) -> None:
     ]
     planned = run_bkctl("bookie", "start", "--conf", str(conf), "--dry-run").stderr
     assert "warning: compared with a Java bookie: extraServerComponents: " in planned
-    assert "\nlocalScrubInterval has no effect (bkctl storage check compares what is stored)\n" in planned
+    assert f"\nlocalScrubInterval has no effect (bkctl -c {conf} storage check compares what is stored)\n" in planned
 
 
 def test_a_bookie_with_nothing_to_compare_says_nothing_about_java(metadata_uri: str, tmp_path: Path) -> None:

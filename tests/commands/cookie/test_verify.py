@@ -404,7 +404,7 @@ def test_settings_from_a_java_file(host: BookieHost) -> None:
     assert result.exit_code == 0, result.stderr
     (host.directory / "l2").rename(host.directory / "elsewhere")
     found = host.operator.run("cookie", "verify", "--conf", str(conf), "-o", "json").json()
-    assert str(found["command"]) == f"bkctl cookie verify --conf {conf}"
+    assert str(found["command"]) == f"bkctl -c {conf} cookie verify"
 
 
 def test_ledger_directories_that_share_an_index_directory(host: BookieHost) -> None:

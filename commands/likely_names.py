@@ -1,0 +1,58 @@
+"""Suggestions for a mistyped bookie id or ledgers root, from those that ZooKeeper has."""
+
+from __future__ import annotations
+
+import contextlib
+from difflib import SequenceMatcher
+
+from bkctl.commands.parse import near_miss
+from bkctl.runtime.errors import BookieNotFoundError, ClusterNotFoundError
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.cluster.root import other_roots
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.storage.errors import BkctlError
+from bkctl.storage.words import SHOWN_MAX, enumerated
+
+_ID_SIMILARITY_MIN = 0.85
+_IDS_MAX = 2
+"""Of more ids that are alike, none is likely."""
+_ROOT_SIMILARITY_MIN = 0.6
+
+
+async def with_likely_names(
+    store: MetadataStore, registrations: RegistrationClient, error: BookieNotFoundError | ClusterNotFoundError
+) -> BookieNotFoundError | ClusterNotFoundError:
+    """The error with the names that were probably meant, if there are any; else the error itself."""
+    with contextlib.suppress(BkctlError):  # the error is worth more than a suggestion
+        if isinstance(error, BookieNotFoundError):
+            return await _with_ids(registrations, error)
+        return await _with_roots(store, error)
+    return error
+
+
+async def _with_ids(registrations: RegistrationClient, error: BookieNotFoundError) -> BookieNotFoundError:
+    if error.bookie_id is None:
+        return error
+    known = {*(await registrations.snapshot()).live, *await registrations.with_cookie()}
+    meant = _nearest_ids(error.bookie_id, sorted(known))
+    if not 0 < len(meant) <= _IDS_MAX:
+        return error
+    return BookieNotFoundError(f"{error}; did you mean {enumerated(meant, 'or')}?", error.bookie_id)
+
+
+def _nearest_ids(typed: str, known: list[str]) -> list[str]:
+    """The most similar ids, if they are similar; several if they are alike, as ids of one host are."""
+    found = {each: SequenceMatcher(None, each.lower(), typed.lower()).ratio() for each in known}
+    best = max(found.values(), default=0.0)
+    return [each for each, similarity in found.items() if similarity == best >= _ID_SIMILARITY_MIN]
+
+
+async def _with_roots(store: MetadataStore, error: ClusterNotFoundError) -> ClusterNotFoundError:
+    if error.path is None:
+        return error
+    roots = await other_roots(store)
+    if not roots:
+        return error
+    meant = near_miss(error.path, roots, similarity_min=_ROOT_SIMILARITY_MIN)
+    which = f"did you mean {meant}?" if meant else f"this ZooKeeper has {enumerated(roots, shown_max=SHOWN_MAX)}."
+    return ClusterNotFoundError(error.path, remedy=f"{which} To create a new one there: bkctl cluster init")
