@@ -81,6 +81,7 @@ async def read_facts(context: CommandContext, session: Session, *, is_live: bool
         refusals={bookie_id: problem for bookie_id, (problem, is_refusing) in problems.items() if is_refusing},
         disks={each.bookie_id: (each.total_bytes, each.free_bytes) for each in asked if each.total_bytes is not None},
         out_of_space={each.bookie_id: each.out_of_space for each in asked if each.out_of_space is not None},
+        given_up=recovery.given_up,
         survey=survey,
     )
 

@@ -26,6 +26,7 @@ from bkctl.commands.bookie.read_only import BookieSwitch
 from bkctl.commands.bookie.stop_command import host_of, run_stop_command
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.errors import Outcome
+from bkctl.commands.ledger.accepted_loss import note_given_up
 from bkctl.commands.outages import WorkProgress, continuing_command, reporting_interruption
 from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_unfinished, start_of, work_of
 from bkctl.commands.recovery_progress import recovery_progress
@@ -43,6 +44,7 @@ from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.admin.calls import AdminCredentials
 from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.judge.cluster_status import LEAVES_CLUSTER
@@ -186,7 +188,13 @@ class _Run:
         if refusal is not None:
             return msgspec.structs.replace(drained, refusal=refusal)
         self.work.state = ()
-        return await operation.finish(found, moved, self.hooks)
+        if found.accepted:
+            await note_given_up(self.session, {each.ledger_id: found.bookie_ids for each in found.accepted})
+        report = await operation.finish(found, moved, self.hooks)
+        deadlines = RecoveryNotes(self.session.store, self.session.root).deadlines
+        for bookie_id in report.cookies_deleted:
+            await deadlines.remove(bookie_id)  # nothing of it is waited for
+        return report
 
     async def _make_read_only(self) -> None:
         """Check again what may have changed since the plan, now that no other command makes bookies read-only."""

@@ -24,6 +24,7 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     ListedLedger,
     UnderReplicatedLedger,
 )
+from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, loss_accepted
 from bkctl.runtime.replication.judge.advice import (
     Advice,
     MissingCopies,
@@ -137,6 +138,7 @@ _STATES: Mapping[str, str] = {
     "under_replicated": "under_replicated",
     "unreadable": "unreadable",
     "lost_entries": "lost",
+    "loss_accepted": "given_up",
 }
 """The state of the ledgers that a part of the findings is about."""
 
@@ -192,6 +194,15 @@ def _missing(report: AuditReport) -> Iterator[AuditFinding]:
     if summary.lost:
         lost = [row for row in unavailable if row.is_lost]
         yield _finding(proven_loss([row.ledger_id for row in lost], summary.lost), summary.lost, lost)
+    if summary.given_up:
+        given_up = [row for row in rows if row.replication == ReplicationState.GIVEN_UP.value]
+        accepted = AcceptedLosses(
+            ledgers=summary.given_up,
+            first_ids=tuple(row.ledger_id for row in given_up),
+            written_ms=summary.given_up_ms,
+            user=summary.given_up_by or "",
+        )
+        yield _finding(loss_accepted(accepted), summary.given_up, given_up)
 
 
 def _held(report: AuditReport) -> Iterator[AuditFinding]:

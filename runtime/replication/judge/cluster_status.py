@@ -14,6 +14,7 @@ import msgspec
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, loss_accepted
 from bkctl.runtime.replication.judge.advice import (
     AUTORECOVERY_START,
     AUTORECOVERY_STATUS,
@@ -186,6 +187,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     autorecovery: AutorecoveryStatus | None = None
     references: DownReferences | None = None
     """None: no bookie is down, or a command moves the ledgers of those that are."""
+    given_up: AcceptedLosses = AcceptedLosses()
+    """Ledgers with losses that an operator accepted."""
     unknown: Mapping[str, str] = {}
 
     @property
@@ -229,6 +232,8 @@ def status_findings(status: ClusterFacts) -> list[Advice]:
         *_mark_findings(status),
         *_note_findings(status),
     ]
+    if status.given_up.ledgers:
+        found.append(loss_accepted(status.given_up))
     if status.zookeeper_ms >= LATENCY_WARNING_MS:
         sentence = f"ZooKeeper took {status.zookeeper_ms:.0f} ms to answer"
         found.append(Advice(Severity.WARNING, "zookeeper", sentence, "bkctl cluster info"))
