@@ -192,7 +192,7 @@ class _Run:
             await note_given_up(self.session, {each.ledger_id: found.bookie_ids for each in found.accepted})
         report = await operation.finish(found, moved, self.hooks)
         deadlines = RecoveryNotes(self.session.store, self.session.root).deadlines
-        for bookie_id in report.cookies_deleted:
+        for bookie_id in found.bookie_ids if report.is_complete else ():
             await deadlines.remove(bookie_id)  # nothing of it is waited for
         return report
 

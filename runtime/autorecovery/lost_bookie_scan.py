@@ -127,7 +127,7 @@ def _replaceable(metadata: LedgerMetadata, verdict: LedgerVerdict, bookies: froz
 
 @dataclasses.dataclass(eq=False)
 class LostBookieScan:
-    """One pass. What it found is in its fields once ``requests`` has ended. ``referenced``: all bookies that ledgers need."""
+    """One pass. What it found is in its fields once ``requests`` has ended. ``referenced``: what ledgers need."""
 
     ports: ClientPorts
     publisher: Publisher

@@ -3,7 +3,7 @@
     /bkctl/autorecovery/<ledgers root>                      P, empty
     /bkctl/autorecovery/<ledgers root>/deadlines/<bookie>   P, when the ledgers of a lost bookie are to be marked
     /bkctl/autorecovery/<ledgers root>/losses/<ledger>      P, a ledger with entries of which no copy is left
-    /bkctl/autorecovery/<ledgers root>/given-up/<ledger>    P, lost bookies that were given up with what they had of a ledger
+    /bkctl/autorecovery/<ledgers root>/given-up/<ledger>    P, lost bookies that were given up with what they had of it
     /bkctl/autorecovery/<ledgers root>/failures/<ledger>    P, why a repair failed, and when it is tried again
     /bkctl/autorecovery/<ledgers root>/maintenance/<bookie> P, a bookie that is expected to be away for a while
     /bkctl/autorecovery/<ledgers root>/daemons/<session>    E, what a running daemon does

@@ -22,6 +22,7 @@ from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.election import Candidate, read_auditor
 from bkctl.runtime.metadata.replication.maintenance import Maintenance, list_maintenance
+from bkctl.runtime.metadata.replication.marks import list_marked_ids
 from bkctl.runtime.metadata.replication.recovery_notes import (
     CollectionNote,
     DaemonNote,
@@ -31,6 +32,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
     NoteDirectory,
     RecoveryNotes,
 )
+from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 
 NoteT = TypeVar("NoteT", bound=msgspec.Struct)
@@ -146,6 +148,16 @@ async def read_recovery_status(
         stopped=tuple(sorted((each for each in collection if each[1].stopped), key=operator.itemgetter(0))),
         unreadable=tuple(unreadable),
     )
+
+
+async def is_repaired(store: MetadataStore, root: str, foreign: ForeignNames, recovery: RecoveryStatus) -> bool:
+    """Whether autorecovery is enabled, and an auditor is elected or a worker may find a marked ledger."""
+    if not await ReplicationSwitches(store, root).is_enabled():
+        return False
+    if recovery.auditor is not None:
+        return True
+    async with aclosing(list_marked_ids(store, root, foreign)) as ids:
+        return await anext(ids, None) is not None
 
 
 async def _first_cause(notes: RecoveryNotes) -> str:

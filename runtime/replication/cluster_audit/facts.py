@@ -46,8 +46,8 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     autorecovery is enabled, and an auditor is elected or a ledger is marked; None: unknown. ``off_since_ms`` and
     ``off_note``: since when it is disabled (None: it is enabled), and who did it; ``is_auditor_elected`` None: unknown.
     ``no_answer``: registered bookies that did not answer, with the reason; ``refusals``: those that answered with an
-    error. ``given_up``: by ledger, the bookies whose loss an operator accepted. ``disks``: total and free bytes of the others; ``out_of_space``: why bookies without space are read-only. All
-    of these are empty if none was asked.
+    error. ``given_up``: by ledger, the bookies whose loss an operator accepted. ``disks``: total and free bytes of
+    the others; ``out_of_space``: why bookies without space are read-only. All of these are empty if none was asked.
     """
 
     registrations: Registrations

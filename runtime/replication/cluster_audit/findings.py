@@ -36,6 +36,7 @@ from bkctl.runtime.replication.judge.advice import (
     down_severity,
     not_answering,
     not_closable,
+    not_referenced,
     not_repairing,
     nothing_writable,
     older_snapshot,
@@ -96,20 +97,25 @@ class AuditVerdict(msgspec.Struct, frozen=True):
 
 
 def audit_verdict(report: AuditReport, findings: Sequence[AuditFinding]) -> AuditVerdict:
-    """The worst of the findings, or that there is none. Information alone is one only if ledgers miss copies."""
+    """The worst of the findings, or that there is none. Information is one only if ledgers miss copies or lost entries,
+    or if bookies are down, as in the status: not how ledgers were created, or how long they have been open."""
     summary = report.summary
-    if findings and (findings[0].advice.severity > Severity.INFORMATION or summary.under_replicated + summary.at_risk):
+    is_of_copies = summary.under_replicated + summary.at_risk > 0
+    if findings and (findings[0].advice.severity > Severity.INFORMATION or is_of_copies):
         return AuditVerdict(findings[0].advice.severity, findings[0].advice.sentence)
+    known = next((each.advice for each in findings if each.advice.part in _INFORMATION_OF_STATUS), None)
+    if known is not None:
+        return AuditVerdict(known.severity, known.sentence)
     ledgers = summary.ledgers
     if not ledgers:
         return AuditVerdict(None, "there are no ledgers")
     if summary.inventory is not None:
-        known = {
+        copies = {
             "read and good": summary.read_copies,
             "listed": summary.listed_copies,
             "unknown": summary.unknown_copies,
         }
-        counts = ", ".join(f"{number:,} {name}" for name, number in known.items() if number)
+        counts = ", ".join(f"{number:,} {name}" for name, number in copies.items() if number)
         return AuditVerdict(None, f"no copy is known to be bad: {counts}" if counts else "no entries are expected")
     which = "the only ledger has" if ledgers == 1 else f"all {counted(ledgers, 'ledger')} have"
     return AuditVerdict(None, f"{which} every copy")
@@ -117,7 +123,8 @@ def audit_verdict(report: AuditReport, findings: Sequence[AuditFinding]) -> Audi
 
 def audit_findings(report: AuditReport) -> list[AuditFinding]:
     """All findings, worst first; among equals in the order in which one should act."""
-    found = [*_missing(report), *_held(report), *_source(report), *_bookies(report), *_awaited(report)]
+    found = [*_missing(report), *_held(report), *_source(report), *_bookies(report), *_unreferenced(report)]
+    found += _awaited(report)
     found += _others(report)
     return sorted(found, key=lambda each: each.advice.severity, reverse=True)
 
@@ -131,6 +138,7 @@ def state_severities(findings: Iterable[AuditFinding]) -> dict[str, Severity]:
     return found
 
 
+_INFORMATION_OF_STATUS = frozenset({"loss_accepted", "bookies_unreferenced"})
 _STATES: Mapping[str, str] = {
     "no_live_copy": "unavailable",
     "at_risk": "at_risk",
@@ -321,6 +329,14 @@ def _bookies(report: AuditReport) -> Iterator[AuditFinding]:
     off_since_ms, is_elected = summary.autorecovery_off_ms, summary.is_auditor_elected
     for advice in (*disk_findings(used, full), *not_repairing(off_since_ms, note, is_elected, summary.judged_at_ms)):
         yield AuditFinding(advice)
+
+
+def _unreferenced(report: AuditReport) -> Iterator[AuditFinding]:
+    """Bookies of the cluster that are down and named by no ledger: only these have no row. Unknown without cookies."""
+    with_row = {each.bookie_id for each in report.bookies}
+    members = [loss.name for loss in report.losses if loss.kind == "bookie" and loss.name not in with_row]
+    if members and not report.summary.unreadable:
+        yield AuditFinding(not_referenced(members, report.summary.ledgers))
 
 
 def _awaited(report: AuditReport) -> Iterator[AuditFinding]:

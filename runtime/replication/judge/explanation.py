@@ -52,8 +52,8 @@ class CandidateVerdict(msgspec.Struct, frozen=True, kw_only=True):
 class LedgerExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on one ledger. ``is_closable`` None: it is closed. ``missing_answers``: why, by bookie.
 
-    ``severity``: of the worst problem; None: there is none. ``unknown_on``: registered bookies whose copies are unknown,
-    because they give no valid answer.
+    ``severity``: of the worst problem; None: there is none. ``unknown_on``: registered bookies whose copies are
+    unknown, because they give no valid answer.
     """
 
     replication: ReplicationState
@@ -202,7 +202,7 @@ def _bad_copies(facts: LedgerFacts) -> dict[str, list[SegmentFacts]]:
 
 def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterator[tuple[Severity, str]]:
     """What is wrong, with how bad it is: by the rules of the status, as far as they are about one ledger."""
-    metadata, live, given_up = facts.metadata, facts.registrations.live, _given_up(facts)
+    metadata, given_up = facts.metadata, _given_up(facts)
     note = facts.autorecovery.given_up
     if note is not None and given_up:
         segments = _segments_text([each for each in facts.segments if each.segment_index in given_up])
@@ -311,7 +311,8 @@ def _next_steps(
     elif silent and metadata.is_closed and awaited.isdisjoint(silent) and not may_be_outside:
         yield last_resort(ledger_id, metadata, facts.registrations.live)
     if note is not None and _given_up(facts):
-        yield f"nothing is left to do: {accepted_on(note.written_ms, note.user)}; {removal(ledger_id, _judged(facts).rows)}"
+        accepted = accepted_on(note.written_ms, note.user)
+        yield f"nothing is left to do: {accepted}; {removal(ledger_id, _judged(facts).rows)}"
 
 
 def _away(facts: LedgerFacts) -> list[Maintenance]:

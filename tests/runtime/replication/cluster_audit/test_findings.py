@@ -26,7 +26,7 @@ from bkctl.runtime.replication.cluster_audit.findings import (
 from bkctl.runtime.replication.cluster_audit.inventory_tables import BookieInventory
 from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
-from bkctl.runtime.replication.judge.verdict import WriteSetRow, judge_ledger, write_set_rows
+from bkctl.runtime.replication.judge.verdict import WriteSetRow, write_set_rows
 from bkctl.storage.severity import Severity
 from tests.runtime.replication.samples import demand_of, ledger
 
@@ -39,18 +39,22 @@ def closed(*bookies: str, ack_quorum: int = 2) -> LedgerMetadata:
 
 
 def report(*ledgers: LedgerMetadata | str, live: str = "abc", cookies: str = "abcde", **more: object) -> AuditReport:
-    """Of ledgers 1, 2, and so on; a text is the reason why one cannot be read."""
+    """Of ledgers 1, 2, and so on; a text is the reason why one cannot be read.
+
+    ``cookies``: of bookies that serve or are named.
+    """
     writable = tuple(f"b{name}:3181" for name in live)
+    named = {each for found in ledgers if not isinstance(found, str) for each in found.bookies()}
     facts = AuditFacts(
         registrations=Registrations(writable, ()),
         now_ms=NOW_MS,
-        with_cookie=frozenset(f"b{name}:3181" for name in cookies),
+        with_cookie=frozenset(f"b{name}:3181" for name in cookies) & named.union(writable),
     )
     facts = msgspec.structs.replace(facts, **more)
     counter = AuditCounter(facts)
     for number, each in enumerate(ledgers, 1):
         rows = [WriteSetRow(number, problem=each)] if isinstance(each, str) else write_set_rows(number, each)
-        counter.add(judge_ledger(rows, facts.registrations.live))
+        counter.add(counter.judge(rows))
     return report_of(counter.totals, facts)
 
 
