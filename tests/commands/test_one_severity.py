@@ -109,13 +109,13 @@ def test_an_accepted_loss_is_information(repaired: Cluster, tmp_path: Path) -> N
     assert "loss accepted on 20" in text.splitlines()[0]
     assert "start " not in text
     gone = cluster.run("autorecovery", "status", "-o", "json").json()
-    assert (gone["lost_bookies"], gone["ledgers_with_losses"]) == ([], 0)
+    assert (gone["bookies_gone"], gone["ledgers_with_losses"]) == ([], 0)
     succeed(cluster, "autorecovery", "trigger")
     wait_until(
         lambda: [
             each
             for each in cluster.run("autorecovery", "status", "-o", "json").json()["tasks"]
-            if each["name"] == "audit" and each["result"].startswith("40 ledgers, 0 marks written")
+            if each["task"] == "audit" and each["result"].startswith("40 ledgers, 0 marks written")
         ]
     )
     assert severities(cluster) == are_all("information") | {"metadata doctor": "ok"}

@@ -63,10 +63,12 @@ class NotedLosses(msgspec.Struct, frozen=True):
 class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. ``auditor`` None: none is elected. ``unreadable``: notes that cannot be read, with the reason.
 
-    ``deadlines``: of lost bookies, while a daemon of ours is the auditor.
+    ``deadlines``: of lost bookies, while a daemon of ours is the auditor and autorecovery is enabled: otherwise nothing
+    is marked at these times. ``is_enabled``: whether it is.
     """
 
     auditor: Candidate | None = None
+    is_enabled: bool = True
     daemons: tuple[DaemonNote, ...] = ()
     deadlines: tuple[tuple[str, LostBookieNote], ...] = ()
     maintenance: tuple[Maintenance, ...] = ()
@@ -120,7 +122,7 @@ async def read_recovery_status(
     notes = RecoveryNotes(store, root)
     unreadable: list[str] = []
     given_up = await read_given_up(notes)
-    (auditor, daemons, deadlines, maintenance, losses, failures), collection = await asyncio.gather(
+    (auditor, daemons, deadlines, maintenance, losses, failures), collection, is_enabled = await asyncio.gather(
         asyncio.gather(
             read_auditor(store, root, foreign),
             _read_all(notes.daemons, unreadable),
@@ -130,13 +132,15 @@ async def read_recovery_status(
             notes.failures.count(),
         ),
         _read_all(notes.collection, unreadable),
+        ReplicationSwitches(store, root).is_enabled(),
     )
     unreadable += [each.problem for each in maintenance if each.problem is not None]
     daemon_notes = tuple(note for _, note in sorted(daemons, key=lambda each: (each[1].host, each[1].pid)))
-    if find_auditor_daemon(auditor, daemon_notes) is None:
-        deadlines = []  # of an earlier auditor: no process updates them
+    if not is_enabled or find_auditor_daemon(auditor, daemon_notes) is None:
+        deadlines = []  # or they are of an earlier auditor: no process updates them
     return RecoveryStatus(
         auditor=auditor,
+        is_enabled=is_enabled,
         daemons=daemon_notes,
         deadlines=tuple(sorted(deadlines, key=lambda each: (each[1].due_ms, each[0]))),
         maintenance=tuple(maintenance),
@@ -152,10 +156,8 @@ async def read_recovery_status(
 
 async def is_repaired(store: MetadataStore, root: str, foreign: ForeignNames, recovery: RecoveryStatus) -> bool:
     """Whether autorecovery is enabled, and an auditor is elected or a worker may find a marked ledger."""
-    if not await ReplicationSwitches(store, root).is_enabled():
-        return False
-    if recovery.auditor is not None:
-        return True
+    if not recovery.is_enabled or recovery.auditor is not None:
+        return recovery.is_enabled
     async with aclosing(list_marked_ids(store, root, foreign)) as ids:
         return await anext(ids, None) is not None
 

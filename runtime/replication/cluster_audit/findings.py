@@ -341,8 +341,6 @@ def _unreferenced(report: AuditReport) -> Iterator[AuditFinding]:
 
 def _awaited(report: AuditReport) -> Iterator[AuditFinding]:
     """Lost bookies whose ledgers the auditor has not marked yet, but for those in maintenance."""
-    if report.summary.autorecovery_off_ms is not None:
-        return
     now_ms, pending, excused = report.summary.judged_at_ms, [], []
     for each in report.bookies:
         if each.mode == "unregistered" and each.deadline_ms is not None:

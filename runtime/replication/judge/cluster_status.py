@@ -419,8 +419,7 @@ def _note_findings(status: ClusterFacts) -> Iterator[Advice]:
     if marks is not None and marks.oldest_ms is not None and not is_off:
         waiting = WaitingMarks(marks.oldest_ms, status.locks is None or status.locks.count > 0)
     unreferenced = frozenset[str]() if status.references is None else status.references.unreferenced
-    awaited = () if is_off else status.recovery.deadlines
-    deadlines = tuple(each for each in awaited if each[0] not in unreferenced)
+    deadlines = tuple(each for each in status.recovery.deadlines if each[0] not in unreferenced)
     losses = status.recovery.losses
     may_return = all(not set(note.missing_bookies).isdisjoint(status.down) for _, note in losses.first)
     if may_return and losses.count <= status.no_live_copy.ledgers:

@@ -293,8 +293,6 @@ def test_no_deadline_of_an_unreferenced_bookie_is_announced() -> None:
     recovery = RecoveryStatus(deadlines=(("b4:3181", note),))
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), recovery=recovery)
     assert [each.part for each in status_findings(status) if each.part == "deadlines"] == ["deadlines"]
-    off = msgspec.structs.replace(status, autorecovery=AutorecoveryStatus(off_since_ms=NOW_MS - 1))
-    assert "deadlines" not in [each.part for each in status_findings(off)], "a disabled autorecovery marks nothing"
     gone = msgspec.structs.replace(status, references=looked())
     assert [each.part for each in status_findings(gone) if each.part == "deadlines"] == []
 
