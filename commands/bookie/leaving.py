@@ -53,7 +53,7 @@ from bkctl.runtime.replication.run.decommission import Decommission, Decommissio
 from bkctl.runtime.replication.run.drain import DrainHooks, OpenLedger
 from bkctl.runtime.replication.run.mark_clearing import ClearOutcome
 from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
-from bkctl.storage.words import SHOWN_MAX, counted, duration, listed
+from bkctl.storage.words import SHOWN_MAX, counted, duration, listed, named
 
 WAIT_DEFAULT = "10m"
 _OPEN_SENTENCES = {
@@ -84,6 +84,7 @@ class LeavingRequest(msgspec.Struct, frozen=True, kw_only=True):
     open_ledgers: OpenLedgers | None = None
     stop_words: tuple[str, ...] = ()
     accepted: frozenset[int] = frozenset()
+    accepted_from: str = ""
     is_risk_accepted: bool = False
     copying: CopyFlags = CopyFlags()
     credentials: AdminCredentials = AdminCredentials()
@@ -118,6 +119,7 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
             ids,
             lambda each: console.say(waiting_sentence(each)),
             request.accepted,
+            request.accepted_from,
             is_rehearsal=context.settings.is_rehearsal,
         )
         if found.live:
@@ -218,7 +220,7 @@ class _Run:
         live = sorted(self.found.live)
         if not live:
             return None
-        names, wait_s, console = ", ".join(live), self.request.wait_s, self.context.console
+        wait_s, console, are = self.request.wait_s, self.context.console, "is" if len(live) == 1 else "are"
         for bookie_id in live if self.request.stop_words else ():
             host = await host_of(self.session.registrations, bookie_id)
             failure = await run_stop_command(self.request.stop_words, bookie_id, host, wait_s)
@@ -227,14 +229,18 @@ class _Run:
 
         def say_waiting(left: Sequence[str]) -> None:
             how = "" if self.request.stop_words else f" stop it now, on its host: bkctl bookie stop {' '.join(left)};"
+            one = len(left) == 1
             console.say(
-                f"bookie {', '.join(left)} is drained:{how} waiting up to {wait_s:g} s until it has left the cluster "
+                f"{named('bookie', left)} {'is' if one else 'are'} drained:{how} waiting up to {wait_s:g} s until "
+                f"{'it has' if one else 'they have'} left the cluster "
                 "(Ctrl-C ends that; with --wait 0s there is no waiting)"
             )
 
         if not await self.operation.watch.wait_until_none(lambda found: found.serving, live, wait_s, say_waiting):
             return None
-        return f"bookie {names} is drained and read-only, but still registered: stop it and run the command again"
+        them = "it" if len(live) == 1 else "them"
+        which = f"{named('bookie', live)} {are} drained and read-only, but still registered"
+        return f"{which}: stop {them} and run the command again"
 
     def _keep_cookie(self, bookie_id: str, node: Node) -> None:
         self.change.require_lock()
@@ -298,15 +304,15 @@ async def _check_cluster(session: Session, access: ReplicationAccess, found: Dec
 
 def require_yes(context: CommandContext, verdict: StopVerdict, request: LeavingRequest) -> None:
     """Show what objects; RefusedError if it refuses, unless the risk is accepted or nothing would be changed."""
-    names = ", ".join(verdict.bookie_ids)
     for each in (*verdict.reasons, *verdict.warnings):
         context.console.report(each.severity, f"{each.reason.value}: {each.detail}")
     if verdict.is_yes or request.is_risk_accepted or context.settings.is_rehearsal:
         return
     first = verdict.reasons[0]
+    which = named("bookie", verdict.bookie_ids)
     raise RefusedError(
-        f"nothing was changed: bookie {names} should not leave now: {first.reason.value}: {first.detail}; "
-        "--accept-risk continues all the same"
+        f"nothing was changed: {which} should not leave now: {first.reason.value}: {first.detail}; --accept-risk "
+        "continues all the same"
     )
 
 
@@ -321,7 +327,8 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: Le
     live = sorted(found.live)
     if live:
         first.append(
-            f"will make bookie {', '.join(live)} read-only and move its ledgers away while it serves; open ledgers "
+            f"will make {named('bookie', live)} read-only and move {'its' if len(live) == 1 else 'their'} ledgers away "
+            f"while {'it serves' if len(live) == 1 else 'they serve'}; open ledgers "
             + _OPEN_SENTENCES[access.policy.open_ledgers]
         )
         items += [
@@ -329,13 +336,16 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: Le
             for each in live
         ]
     if found.accepted:
-        left = counted(len(found.accepted), "ledger as it is", "ledgers as they are")
-        they = "it" if len(found.accepted) == 1 else "they"
-        summary.append(f"will leave {left}, with entries proven lost; {they} will still reference {found.names}")
+        ledgers, copies = counted(len(found.accepted), "ledger"), sum(each.entries for each in found.accepted)
+        they = "it stays as it is" if len(found.accepted) == 1 else "they stay as they are"
+        first.append(
+            f"will give up what only {found.names} had of {ledgers}, {counted(copies, 'copy', 'copies')} of entries "
+            f"that are proven lost; {they}, and will still reference {found.names}"
+        )
     if not request.is_drain_only:
         if live:
             by = "by the stop command" if request.stop_words else "by you"
-            summary.append(f"bookie {', '.join(live)} must then be stopped {by}")
+            summary.append(f"{named('bookie', live)} must then be stopped {by}")
         cookies = {each: version for each, version in found.cookie_versions.items() if version is not None}
         items += [
             {

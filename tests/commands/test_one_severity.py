@@ -90,9 +90,18 @@ def test_an_accepted_loss_is_information(repaired: Cluster, tmp_path: Path) -> N
     assert severities(cluster) == are_all("critical")
     assert f"start {min(dead)} and {max(dead)}" in explained(cluster, left[0])[1]
 
+    alone = cluster.run("decommission", first, "--accept-loss", first, "--from-file", str(tmp_path / "left"), "-n")
+    assert alone.exit_code == 3
+    names = f"{min(dead)} {max(dead)} --accept-loss {min(dead)} --accept-loss {max(dead)}"
+    both = f"bkctl decommission {names} --from-file {tmp_path / 'left'}"
+    sentence = f"; bookie {second} is down too: if its disks are lost as well, name all: {both}"
+    assert sentence in alone.stderr, alone.stderr
     accepted = [word for each in dead for word in ("--accept-loss", each)]
-    done = succeed(cluster, "decommission", *dead, *accepted, "--from-file", str(tmp_path / "left"), "--yes")
-    assert done.exit_code == 0
+    words = ("decommission", *dead, *accepted, "--from-file", str(tmp_path / "left"))
+    planned = succeed(cluster, *words, "-n", "-o", "table").stdout
+    assert planned.startswith(f"will give up what only bookies {min(dead)} and {max(dead)} had of {len(left)} ledger")
+    done = succeed(cluster, *words, "--yes", "-o", "table")
+    assert f", bookies {min(dead)} and {max(dead)} are removed from the cluster" in done.stdout
 
     shown = cluster.run("status", "-o", "json")
     (finding,) = shown.json()["findings"]
