@@ -126,8 +126,9 @@ def _lost(facts: LedgerFacts) -> set[str]:
 def _nothing(facts: LedgerFacts, problems: tuple[str, ...]) -> str:
     unknown = _unknown_on(facts)
     if unknown:
-        its = "its copies are" if len(unknown) == 1 else "their copies are"
-        return f"nothing: without a valid answer of {enumerated(unknown, shown_max=SHOWN_MAX)}, {its} unknown"
+        who = f"{unknown[0]} gives" if len(unknown) == 1 else "they give"
+        reasons = dict.fromkeys(facts.answers[each].problem or "" for each in unknown)
+        return f"nothing before {who} a valid answer: {'; '.join(reasons)}"
     return "nothing: no command is known that removes these problems" if problems else "nothing: no problem was found"
 
 
