@@ -140,20 +140,22 @@ class LostBookieScan:
     referenced: set[str] = dataclasses.field(default_factory=set)
 
     async def requests(self, turn: Turn) -> AsyncGenerator[MarkRequest, None]:
-        """The ledgers to mark. Losses are noted on the way, and notes of losses that are over are removed."""
+        """The ledgers to mark. Losses are noted on the way. Notes of losses that are over are removed, and those of
+        losses that were accepted once their ledgers are deleted."""
         noted = await self.publisher.losses.ledger_ids()
-        notes = await read_given_up(self.publisher.notes)
+        given_up = await read_given_up(self.publisher.notes)
         ledgers = self.ports.ledgers.read_all(window=_READS_IN_FLIGHT_MAX)
         async with aclosing(ledgers):
             async for ledger_id, found in ledgers:
                 turn.beat()
                 self.ledgers += 1
+                note = given_up.pop(ledger_id, None)
                 if not isinstance(found, Versioned):
                     self.unreadable += 1
                     self.publisher.report(logging.WARNING, f"{found}: the ledger is passed over")
                     noted.discard(ledger_id)
                     continue
-                metadata, accepted = found.value, notes[ledger_id].member_since if ledger_id in notes else ()
+                metadata, accepted = found.value, () if note is None else note.member_since
                 self.referenced |= _wanted(ledger_id, metadata, self.live(), accepted)
                 finding = examine_ledger(ledger_id, metadata, self.live(), self.aim(), accepted)
                 if finding is not None and finding.lost_with:
@@ -168,3 +170,5 @@ class LostBookieScan:
                         yield MarkRequest(ledger_id, tuple(sorted(finding.to_mark)))
         for ledger_id in sorted(noted):
             await self.publisher.losses.remove(str(ledger_id))  # the ledger was deleted
+        for ledger_id in given_up:
+            await self.publisher.notes.given_up.remove(str(ledger_id))

@@ -10,7 +10,7 @@ import pytest
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LostBookieNote, MaintenanceNote
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.placement.rack_sources import RackTable
 from bkctl.runtime.placement.rules import PlacementRules
@@ -160,6 +160,28 @@ def test_registered_bookies_that_do_not_answer_are_as_bad_as_in_the_status() -> 
         ("critical", "bookies_silent", None, "bkctl bookie show ba:3181"),
     ]
     assert audit_findings(both)[1].advice.sentence == "bookie bb:3181 is registered, but answered: no login"
+
+
+def test_an_accepted_loss_is_information_and_its_bookies_are_no_longer_of_interest() -> None:
+    note = GivenUpNote(written_ms=NOW_MS, member_since={D: 1, E: None}, user="ops")
+    audited = report(closed(A, B), closed(D, E), closed(D, E), given_up={2: note}, is_repaired=True, cookies="abc")
+    assert found(audited) == [
+        ("critical", "lost_entries", 1, "bkctl ledger explain 3"),
+        ("information", "loss_accepted", 1, "bkctl ledger explain 2"),
+    ]
+    assert (audited.summary.lost, audited.summary.given_up, audited.summary.ledgers) == (1, 1, 3)
+    alone = report(closed(A, B), closed(D, E), given_up={2: note}, is_repaired=True, cookies="abc")
+    assert verdict(alone) == (
+        "information: 1 ledger has entries that no bookie has, loss accepted on 2023-11-14 by ops: 2"
+    )
+    assert [each.bookie_id for each in alone.bookies] == [A, B, C]
+    assert [row.replication for row in alone.under_replicated] == ["given_up"]
+
+
+def test_a_bookie_without_ledgers_that_is_down_is_information_as_in_the_status() -> None:
+    audited = report(closed(A, B), with_cookie=frozenset({A, B, C, D}))
+    assert found(audited) == [("information", "bookies_unreferenced", None, f"bkctl decommission {D}")]
+    assert verdict(audited).startswith(f"information: bookie {D} is not registered, and none of the 1 ledger")
 
 
 def test_full_disks_are_as_bad_as_in_the_status() -> None:
