@@ -22,7 +22,7 @@ from bkctl.runtime.metadata.doctor.doctor import KEPT_MAX, DoctorReport, examine
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus, is_repaired, read_recovery_status
 from bkctl.runtime.net.loop import LoopClock
-from bkctl.runtime.replication.judge.down_references import DownReferences
+from bkctl.runtime.replication.judge.needed_bookies import NeededBookies
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted
 
@@ -82,7 +82,7 @@ async def examine(
     return Outcome.FINDINGS if has_damage else Outcome.OK
 
 
-async def _down_rules(session: Session) -> DownReferences:
+async def _down_rules(session: Session) -> NeededBookies:
     """How bad it is that bookies are down. What damaged metadata does not show is no reason to call it worse."""
     live, recovery, is_at_work = frozenset[str](), RecoveryStatus(), True
     foreign = ForeignNames(lambda _: None)  # they are findings
@@ -90,7 +90,7 @@ async def _down_rules(session: Session) -> DownReferences:
         live = (await session.registrations.snapshot()).live
         recovery = await read_recovery_status(session.store, session.root, foreign, session.ledgers)
         is_at_work = await is_repaired(session.store, session.root, foreign, recovery)
-    return DownReferences(
+    return NeededBookies(
         live,
         given_up=recovery.given_up,
         awaited={each.bookie_id for each in recovery.maintenance if not each.is_overdue(session.now_ms)},

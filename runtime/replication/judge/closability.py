@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -42,18 +41,6 @@ def last_resort(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collecti
     options = " ".join(f"--accept-loss {each}" for each in lost)
     ends = f"bkctl ledger close {ledger_id} {options} ends the ledger with what the others have"
     return f"if {_disks(lost)} are lost, {ends}"
-
-
-def accept_loss_command(bookie_ids: Sequence[str], ledgers: str = "lost-ledgers") -> str:
-    """What removes bookies whose disks are lost, and accepts the loss of what only they had of ledgers in a file."""
-    accepted = " ".join(f"--accept-loss {each}" for each in bookie_ids)
-    return f"bkctl decommission {' '.join(bookie_ids)} {accepted} --from-file {shlex.quote(ledgers)}"
-
-
-def accept_loss_commands(bookie_ids: Sequence[str]) -> str:
-    """The same for all ledgers that name them."""
-    named = " ".join(f"--bookie {each}" for each in bookie_ids)
-    return f"bkctl ledger list {named} -o name > lost-ledgers && {accept_loss_command(bookie_ids)}"
 
 
 def removal(ledger_id: int, rows: Collection[ReplicationRow]) -> str:

@@ -19,7 +19,7 @@ from bkctl.runtime.metadata.store import MetadataStore, Node
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
-from bkctl.runtime.replication.judge.down_references import DownReferences
+from bkctl.runtime.replication.judge.needed_bookies import NeededBookies
 from bkctl.storage.severity import Severity
 from tests.runtime.metadata.bad_nodes import (
     BAD_NODES,
@@ -45,7 +45,7 @@ class EarlyClock(LoopClock):
 
 
 async def examine(store: MetadataStore, root: str, tree: LedgerTree | None = None) -> DoctorReport:
-    return await examine_cluster(store, root, tree, EarlyClock(), DownReferences(()), settle_s=0.01)
+    return await examine_cluster(store, root, tree, EarlyClock(), NeededBookies(()), settle_s=0.01)
 
 
 def found_in(report: DoctorReport, root: str) -> dict[str, set[str]]:

@@ -12,7 +12,7 @@ from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledg
 from bkctl.storage.severity import Severity
 
 
-class DownReferences:
+class NeededBookies:
     """Collects what ledgers need, then says how bad it is that bookies are down."""
 
     def __init__(
