@@ -208,7 +208,8 @@ def _recover_left(down: DownBookies, left: list[str]) -> Advice:
         has_live_copies=not down.no_live_copy.ledgers,
     )
     if not down.has_source and down.no_live_copy.first_ids:
-        sentence += "; a recovery finds no live copy in the ensembles: if their disks are lost, accept the loss: "
+        disks = "its disks" if len(left) == 1 else "their disks"
+        sentence += f"; a recovery finds no live copy in the ensembles: if {disks} are lost, accept the loss: "
         sentence += accept_loss_commands(left)
         return Advice(severity, "bookies_down", sentence, f"bkctl ledger explain {down.no_live_copy.first_ids[0]}")
     if not down.can_move:

@@ -227,7 +227,7 @@ def test_a_recovery_that_finds_no_live_copy_is_not_advised() -> None:
     assert (first.part, first.command) == ("no_live_copy", "bkctl bookie show b4:3181")
     assert (second.part, second.command) == ("bookies_down", "bkctl ledger explain 3")
     assert second.sentence.endswith(
-        "a recovery finds no live copy in the ensembles: if their disks are lost, accept the loss: bkctl ledger list "
+        "a recovery finds no live copy in the ensembles: if its disks are lost, accept the loss: bkctl ledger list "
         "--bookie b4:3181 -o name > lost-ledgers && bkctl decommission b4:3181 --accept-loss b4:3181 --from-file "
         "lost-ledgers"
     )
