@@ -75,6 +75,7 @@ async def decommission(
         open_ledgers=open_ledgers,
         stop_words=parse_stop_command(stop_command),
         accepted=_accepted(leaving, accept_loss, from_file),
+        accepted_from=from_file or "",
         is_risk_accepted=accept_risk,
         copying=flags,
         credentials=read_credentials(context, token_file),

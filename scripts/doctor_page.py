@@ -73,7 +73,9 @@ def page() -> str:
 def section(rule: Rule) -> str:
     """The section of a rule."""
     cure = rule.cure.format(path="ZNODE", subject="ID")
-    items = (f"- {rule.meaning}", f"- Effect: {rule.consequence}", f"- Fix: {cure}")
+    items = [f"- {rule.meaning}", f"- Effect: {rule.consequence}", f"- Fix: {cure}"]
+    if rule.depends:
+        items.append(f"- Severity: {rule.depends}.")
     lines = [
         textwrap.fill(item, 120, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
         for item in items

@@ -55,6 +55,7 @@ _TILES = {
     "unavailable": ("unavailable", "Some entries have no live copy, but a bookie that has one may come "
         "back."),
     "lost": ("lost", "Some entries have no copy on a bookie that is registered or has a cookie."),
+    "given_up": ("loss accepted", "Some entries have no copy, and an operator accepted that."),
     "unreadable": ("unreadable", "The metadata cannot be read, so the copies are unknown."),
 }  # fmt: skip
 """Each ledger counts in one of these, by its worst write set: name, and what it means."""
@@ -140,7 +141,11 @@ def page_tiles(summary: AuditSummary, findings: Sequence[AuditFinding]) -> list[
     kinds = _KINDS | {state: found.value for state, found in state_severities(findings).items()}
     values = {kind: getattr(summary, kind) for kind in _TILES}
     values["unavailable"] -= values["lost"]
-    return [PageCount(label, values[key], meaning, kinds.get(key, "quiet")) for key, (label, meaning) in _TILES.items()]
+    return [
+        PageCount(label, values[key], meaning, kinds.get(key, "quiet"))
+        for key, (label, meaning) in _TILES.items()
+        if key != "given_up" or values[key]
+    ]
 
 
 def _properties(summary: AuditSummary) -> list[PageCount]:

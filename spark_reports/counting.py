@@ -15,7 +15,7 @@ from bkctl.runtime.replication.cluster_audit.counter import AuditCounter
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.inventory import InventoryTotals
 from bkctl.runtime.replication.cluster_audit.totals import AuditTotals
-from bkctl.runtime.replication.judge.verdict import LedgerVerdict, WriteSetRow, judge_ledger, write_set_rows
+from bkctl.runtime.replication.judge.verdict import LedgerVerdict, WriteSetRow, write_set_rows
 from bkctl.spark_reports.live import LOOKUP_BATCH, LiveLookup
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ async def _judge_each(
     ledgers_seen = 0
     async with aclosing(_each_ledger(groups, lookup)) as ledgers:
         async for found in ledgers:
-            verdict = judge_ledger(_rows_of(found), counter.live_bookies)
+            verdict = counter.judge(_rows_of(found))
             if lookup is None or not lookup.is_wanted(verdict, counter):
                 add(verdict)
             else:

@@ -22,13 +22,12 @@ from bkctl.runtime.replication.judge.verdict import (
     LedgerVerdict,
     ReplicationState,
     WriteSetRow,
-    judge_ledger,
     write_set_rows,
 )
 
 LOOKUP_BATCH = 256
 
-_ALWAYS = UNDER_REPLICATED_STATES | {ReplicationState.UNREADABLE}
+_ALWAYS = UNDER_REPLICATED_STATES | {ReplicationState.UNREADABLE, ReplicationState.GIVEN_UP}
 """States that are always looked up."""
 _OTHERS_MAX = 5000
 """Ledgers with other findings that are looked up in one piece of a file, which has about 60,000 ledgers."""
@@ -39,9 +38,8 @@ LedgersOpener: TypeAlias = Callable[[], AbstractAsyncContextManager[LedgerStore]
 class LiveLookup:
     """Looks ledgers up in ZooKeeper, to which it connects when the first is asked for. Use it as ``async with``."""
 
-    def __init__(self, open_live: LedgersOpener, live_bookies: frozenset[str]) -> None:
+    def __init__(self, open_live: LedgersOpener) -> None:
         self._open_live = open_live
-        self._live_bookies = live_bookies
         self._at_end = AsyncExitStack()
         self._ledgers: LedgerStore | None = None
         self._others = 0
@@ -72,7 +70,7 @@ class LiveLookup:
             self._ledgers = await self._at_end.enter_async_context(self._open_live())
         ledgers = self._ledgers
         found = await asyncio.gather(*(_rows_now(ledgers, each.rows[0].write_set.ledger_id) for each in verdicts))
-        now = [judge_ledger(rows, self._live_bookies) for rows in found if rows is not None]
+        now = [counter.judge(rows) for rows in found if rows is not None]
         self.counts["looked_up"] += len(verdicts)
         self.counts["deleted_since"] += len(verdicts) - len(now)
         self.counts["healthy_since"] += sum(not _has_finding(verdict, counter) for verdict in now)

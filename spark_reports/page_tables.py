@@ -195,7 +195,9 @@ def _missing_copies(row: UnderReplicatedLedger) -> Iterator[str]:
     if row.missing_bookies:
         are = "is" if len(row.missing_bookies) == 1 else "are"
         yield f"{enumerated(row.missing_bookies)} {are} not registered"
-    if row.is_lost:
+    if row.replication == ReplicationState.GIVEN_UP.value:
+        yield "an operator accepted the loss of the entries without a live copy"
+    elif row.is_lost:
         yield "a write set has no bookie that is registered or has a cookie: its entries are lost"
     elif row.no_copy_bookies:
         sources = enumerated(row.no_copy_bookies, "or")
@@ -277,7 +279,7 @@ def time_words(time_ms: int) -> str:
 def _total(summary: AuditSummary, name: str, rows: int) -> int:
     match name:
         case "under_replicated":
-            return summary.under_replicated + summary.at_risk + summary.unavailable
+            return summary.under_replicated + summary.at_risk + summary.unavailable + summary.given_up
         case "oldest_open":
             return summary.open_ledgers
         case "unreadable" | "misplaced" | "ack_quorum_one":

@@ -297,7 +297,7 @@ class AuditReader(WriteSetReader):
     async def _opened(self, partition: LedgersPartition) -> AsyncIterator[OpenedPart]:
         settings, lookup = self._settings, None
         if partition.cluster is not None and settings.metadata_uri is not None:
-            lookup = LiveLookup(lambda: self._open_live(partition), settings.facts.registrations.live)
+            lookup = LiveLookup(lambda: self._open_live(partition))
         async with self._found_ledgers(partition) as groups:
             yield groups, lookup, None
 

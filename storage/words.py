@@ -98,5 +98,10 @@ def enumerated(names: Collection[str], word: str = "and", shown_max: int | None 
     return f"{', '.join(first)} {word} {last}" if first else last
 
 
+def named(noun: str, names: Collection[str]) -> str:
+    """Things with their names: ``bookie b1``, ``bookies b1 and b2``."""
+    return f"{noun if len(names) == 1 else _plural(noun)} {enumerated(names, shown_max=SHOWN_MAX)}"
+
+
 def _more(number: int, noun: str) -> str:
     return counted(number, f"more {noun}") if noun else f"{number:,} more"

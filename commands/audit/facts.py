@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import aclosing
 from typing import NamedTuple
 
 import msgspec
@@ -15,8 +14,7 @@ from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import BookieNotFoundError, ConfigurationError
 from bkctl.runtime.metadata.cluster.root import read_instance_id
-from bkctl.runtime.metadata.replication.marks import list_marked_ids
-from bkctl.runtime.metadata.replication.recovery_status import read_recovery_status
+from bkctl.runtime.metadata.replication.recovery_status import is_repaired, read_recovery_status
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_note
 from bkctl.runtime.replication.cluster_audit.comparison import require_comparable
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies, Loss, parse_loss
@@ -73,7 +71,7 @@ async def read_facts(context: CommandContext, session: Session, *, is_live: bool
         maintenance=recovery.maintenance,
         deadlines=recovery.deadlines,
         auditor=None if recovery.auditor is None else recovery.auditor.bookie_id,
-        is_repaired=off is None and (recovery.auditor is not None or await _is_any_marked(session)),
+        is_repaired=await is_repaired(session.store, session.root, session.foreign, recovery),
         off_since_ms=None if off is None else off.since_ms,
         off_note=SwitchNote() if off is None else decode_note(off.note),
         is_auditor_elected=recovery.auditor is not None,
@@ -81,14 +79,9 @@ async def read_facts(context: CommandContext, session: Session, *, is_live: bool
         refusals={bookie_id: problem for bookie_id, (problem, is_refusing) in problems.items() if is_refusing},
         disks={each.bookie_id: (each.total_bytes, each.free_bytes) for each in asked if each.total_bytes is not None},
         out_of_space={each.bookie_id: each.out_of_space for each in asked if each.out_of_space is not None},
+        given_up=recovery.given_up,
         survey=survey,
     )
-
-
-async def _is_any_marked(session: Session) -> bool:
-    """Whether a worker may find something to repair without an auditor."""
-    async with aclosing(list_marked_ids(session.store, session.root, session.foreign)) as ids:
-        return await anext(ids, None) is not None
 
 
 def with_request(facts: AuditFacts, request: AuditQuestions) -> AuditFacts:

@@ -118,7 +118,7 @@ async def audit_file(context: CommandContext, cluster: ClusterFile, facts: Audit
     """The audit of a file in this process."""
     lookup = None
     if context.settings.metadata_uri is not None:
-        lookup = LiveLookup(lambda: _live_ledgers(context), facts.registrations.live)
+        lookup = LiveLookup(lambda: _live_ledgers(context))
     with SnapshotFile(OsFileSystem(), cluster.path) as file, context.console.progress("auditing") as progress:
         return await audit_plainly(
             LedgersInFile(file, cluster).by_piece(),

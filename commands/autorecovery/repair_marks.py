@@ -55,7 +55,7 @@ async def repair_marks(
     marks without a bookie if the placement rules hold. --deep reads the copies of the bookies that a mark names, and
     clears the mark if all are good: a bookie that is up again may lack entries. Copies nothing. Ledgers that a worker
     has locked are left. Exits with 10 if a ledger cannot be repaired at all, for example because no live bookie has a
-    copy.
+    copy, or if --deep could not read copies; with 11 if bookies refuse this client.
     """
     async with open_session(context) as session:
         repair = await mark_repair(context, session)
@@ -138,7 +138,12 @@ def _print_result(
     lines = Lines(_LEFT_TABLE, rows)
     context.console.record("MarkRepair", body, name="cleared", details=details, lines=lines)
     context.console.table(_LEFT_TABLE.titled("Marks that stay"), rows)
-    return Outcome.FINDINGS if hopeless else Outcome.OK
+    if hopeless:
+        return Outcome.FINDINGS
+    unread = [defect for each in left if each.check for defect in each.check.defects if defect.is_unknown]
+    if unread and all(defect.is_refused for defect in unread):
+        return Outcome.UNAUTHORIZED
+    return Outcome.FINDINGS if unread else Outcome.OK
 
 
 def _row(session: Session, judged: JudgedMark, outcome: ClearOutcome | None) -> dict[str, object]:

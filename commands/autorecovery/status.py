@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from contextlib import aclosing
 from typing import NamedTuple
 
-import msgspec
-
 from bkctl.commands.autorecovery.access import readable, warn_of_second_auditor
 from bkctl.commands.autorecovery.status_tables import status_tables
 from bkctl.commands.command import command
@@ -90,8 +88,6 @@ async def show_status(context: CommandContext) -> None:
     for table, table_rows in tables.values():
         context.console.table(table, table_rows)
     away = [each.bookie_id for each in recovery.maintenance if each.bookie_id not in registrations.live]
-    if off is not None:  # nothing is marked, whatever the auditor has noted
-        recovery = msgspec.structs.replace(recovery, deadlines=())
     found = recovery_findings(recovery, waiting, session.now_ms, away)
     _warn(context, recovery, None if off is None else note, found, session.now_ms)
 

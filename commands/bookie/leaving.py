@@ -27,6 +27,7 @@ from bkctl.commands.bookie.read_only import BookieSwitch
 from bkctl.commands.bookie.stop_command import host_of, run_stop_command
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.errors import Outcome
+from bkctl.commands.ledger.accepted_loss import note_given_up
 from bkctl.commands.outages import WorkProgress, continuing_command, reporting_interruption
 from bkctl.commands.progress import Progress
 from bkctl.commands.recovery_job import (
@@ -54,6 +55,7 @@ from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.admin.calls import AdminCredentials
 from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.config import OpenLedgers
@@ -63,7 +65,7 @@ from bkctl.runtime.replication.run.decommission import Decommission, Decommissio
 from bkctl.runtime.replication.run.drain import DrainHooks, OpenLedger
 from bkctl.runtime.replication.run.mark_clearing import ClearOutcome
 from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
-from bkctl.storage.words import SHOWN_MAX, counted, duration, listed
+from bkctl.storage.words import SHOWN_MAX, counted, duration, listed, named
 
 WAIT_DEFAULT = "10m"
 _OPEN_SENTENCES = {
@@ -94,6 +96,7 @@ class LeavingRequest(msgspec.Struct, frozen=True, kw_only=True):
     open_ledgers: OpenLedgers | None = None
     stop_words: tuple[str, ...] = ()
     accepted: frozenset[int] = frozenset()
+    accepted_from: str = ""
     is_risk_accepted: bool = False
     copying: CopyFlags = CopyFlags()
     credentials: AdminCredentials = AdminCredentials()
@@ -130,6 +133,7 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
             ids,
             lambda each: console.say(waiting_sentence(each)),
             request.accepted,
+            request.accepted_from,
             is_rehearsal=context.settings.is_rehearsal,
         )
         risks: list[PlanFinding] = []
@@ -200,7 +204,13 @@ class _Run:
         if refusal is not None:
             return msgspec.structs.replace(drained, refusal=refusal)
         self.work.state = ()
-        return await operation.finish(found, moved, self.hooks)
+        if found.accepted:
+            await note_given_up(self.session, {each.ledger_id: found.bookie_ids for each in found.accepted})
+        report = await operation.finish(found, moved, self.hooks)
+        deadlines = RecoveryNotes(self.session.store, self.session.root).deadlines
+        for bookie_id in found.bookie_ids if report.is_complete else ():
+            await deadlines.remove(bookie_id)  # nothing of it is waited for
+        return report
 
     async def _make_read_only(self) -> None:
         """Check again what may have changed since the plan, now that no other command makes bookies read-only."""
@@ -241,9 +251,10 @@ class _Run:
 
         def say_waiting(left: Sequence[str]) -> None:
             how = "" if self.request.stop_words else f" stop it now, on its host: bkctl bookie stop {' '.join(left)};"
+            is_drained, has_left = ("is drained", "it has") if len(left) == 1 else ("are drained", "they have")
             self.context.console.say(
-                f"bookie {', '.join(left)} is drained:{how} waiting up to {self.request.wait_s:g} s until it has left "
-                "the cluster (Ctrl-C ends that; with --wait 0s there is no waiting)"
+                f"{named('bookie', left)} {is_drained}:{how} waiting up to {self.request.wait_s:g} s until {has_left} "
+                "left the cluster (Ctrl-C ends that; with --wait 0s there is no waiting)"
             )
 
         def show(left: Sequence[str]) -> None:
@@ -327,10 +338,10 @@ def accepted_risks(context: CommandContext, verdict: StopVerdict, request: Leavi
         return found
     for risk in found:
         context.console.report(risk.severity, risk.finding)
-    first, names = verdict.reasons[0], ", ".join(verdict.bookie_ids)
+    first, which = verdict.reasons[0], named("bookie", verdict.bookie_ids)
     raise RefusedError(
-        f"nothing was changed: bookie {names} should not leave now: {first.reason.value}: {first.detail}; "
-        "--accept-risk continues all the same"
+        f"nothing was changed: {which} should not leave now: {first.reason.value}: {first.detail}; --accept-risk "
+        "continues all the same"
     )
 
 
@@ -350,7 +361,8 @@ def _change_plan(
     live = sorted(found.live)
     if live:
         first.append(
-            f"will make bookie {', '.join(live)} read-only and move its ledgers away while it serves; open ledgers "
+            f"will make {named('bookie', live)} read-only and move {'its' if len(live) == 1 else 'their'} ledgers away "
+            f"while {'it serves' if len(live) == 1 else 'they serve'}; open ledgers "
             + _OPEN_SENTENCES[access.policy.open_ledgers]
         )
         items += [
@@ -358,13 +370,16 @@ def _change_plan(
             for each in live
         ]
     if found.accepted:
-        left = counted(len(found.accepted), "ledger as it is", "ledgers as they are")
-        they = "it" if len(found.accepted) == 1 else "they"
-        summary.append(f"will leave {left}, with entries proven lost; {they} will still reference {found.names}")
+        ledgers, copies = counted(len(found.accepted), "ledger"), sum(each.entries for each in found.accepted)
+        they = "it stays as it is" if len(found.accepted) == 1 else "they stay as they are"
+        first.append(
+            f"will give up what only {found.names} had of {ledgers}, {counted(copies, 'copy', 'copies')} of entries "
+            f"that are proven lost; {they}, and will still reference {found.names}"
+        )
     if not request.is_drain_only:
         if live:
             by = "by the stop command" if request.stop_words else "by you"
-            summary.append(f"bookie {', '.join(live)} must then be stopped {by}")
+            summary.append(f"{named('bookie', live)} must then be stopped {by}")
         cookies = {each: version for each, version in found.cookie_versions.items() if version is not None}
         items += [
             {

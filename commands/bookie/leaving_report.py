@@ -11,9 +11,10 @@ from bkctl.commands.work_end import Verdict, left_sentence, moved_sentence, prin
 from bkctl.runtime.replication.judge.advice import these_bookies
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, are_refusals
 from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, left_groups, what_next
+from bkctl.runtime.replication.judge.loss_commands import accept_loss_commands
 from bkctl.runtime.replication.run.decommission import DecommissionReport
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import counted, listed
+from bkctl.storage.words import SHOWN_MAX, counted, listed, named
 
 _TOPICS_NAMED_MAX = 10
 _COOKIE_KEPT = "its cookie was not deleted"
@@ -46,7 +47,8 @@ def leaving_verdict(
     report: DecommissionReport, groups: Sequence[LeftGroup], again: str, *, is_drain_only: bool
 ) -> Verdict:
     """What a drain or a decommission has come to, and the state of the bookies."""
-    sentence, names = moved_sentence(report.recoveries), ", ".join(report.bookie_ids)
+    sentence, bookies = moved_sentence(report.recoveries), named("bookie", report.bookie_ids)
+    are = "is" if len(report.bookie_ids) == 1 else "are"
     notes = []
     if report.remaining:
         sentence += f", {left_sentence(groups)}"
@@ -57,17 +59,17 @@ def leaving_verdict(
         sentence += f", none left; {report.refusal}"
     elif report.is_drained_only:
         notes = next_steps(report)
-        sentence += f", none left on bookie {names}"
+        sentence += f", none left on {bookies}"
     elif report.ledgers_scanned or report.is_cookie_deleted:
-        sentence += f", bookie {names} is removed from the cluster"
+        sentence += f", {bookies} {are} removed from the cluster"
     else:
-        sentence = f"bookie {names} is not in the cluster: nothing is left to do"
+        sentence = f"{bookies} {are} not in the cluster: nothing is left to do"
     if report.refusal is not None and report.read_only:
         notes.append(stays_read_only(report.read_only))
     if report.accepted:
         notes.append(
-            f"{counted(len(report.accepted), 'ledger')} with lost entries are unchanged and still reference bookie "
-            f"{names}: {shortened(report.accepted)}"
+            f"the loss of entries of {counted(len(report.accepted), 'ledger')} is accepted, whose metadata still names "
+            f"{bookies}: {shortened(report.accepted)}"
         )
     if report.refusal is None:
         severity = Severity.WARNING if report.accepted else None
@@ -80,20 +82,20 @@ def stays_read_only(bookie_ids: Sequence[str]) -> str:
     """The state of bookies whose drain has ended early."""
     words = " ".join(bookie_ids)
     stays, it = ("stays", "it") if len(bookie_ids) == 1 else ("stay", "them")
-    return f"bookie {', '.join(bookie_ids)} {stays} read-only; bkctl bookie undrain {words} makes {it} writable"
+    return f"{named('bookie', bookie_ids)} {stays} read-only; bkctl bookie undrain {words} makes {it} writable"
 
 
 def not_stopped(bookie_ids: Sequence[str]) -> str:
     """The state of drained bookies that still serve."""
     is_drained, was = ("is drained", "was") if len(bookie_ids) == 1 else ("are drained", "were")
-    return f"bookie {', '.join(bookie_ids)} {is_drained}, but {was} not stopped"
+    return f"{named('bookie', bookie_ids)} {is_drained}, but {was} not stopped"
 
 
 def may_be_read_only(bookie_ids: Sequence[str]) -> str:
     """The state of bookies while their mode is changed."""
     them = "it" if len(bookie_ids) == 1 else "them"
     return (
-        f"bookie {', '.join(bookie_ids)} may be read-only now; bkctl bookie undrain {' '.join(bookie_ids)} makes "
+        f"{named('bookie', bookie_ids)} may be read-only now; bkctl bookie undrain {' '.join(bookie_ids)} makes "
         f"{them} writable"
     )
 
@@ -126,13 +128,20 @@ def leaving_advice(report: DecommissionReport) -> list[str]:
             "pulsar-admin topics unload TOPIC, which makes the broker close them, before; or close them with "
             "--open-ledgers fence"
         ]
-    reasons = {failure.reason for recovery in report.recoveries for failure in recovery.failures}
-    if reasons.isdisjoint({FailureReason.LOST, FailureReason.NOT_CLOSED}):
-        return []
-    return [
-        "for ledgers whose entries are lost, see --accept-loss and bkctl ledger delete --force-open; bkctl ledger "
-        "close --accept-loss closes those that are not closed"
-    ]
+    failures = [failure for recovery in report.recoveries for failure in recovery.failures]
+    advice = []
+    if any(each.reason is FailureReason.LOST for each in failures):
+        command = accept_loss_commands(sorted(report.bookie_ids))
+        advice.append(f"if these entries are lost with their disks, this accepts it: {command}")
+    stuck = sorted({each.ledger_id for each in failures if each.reason is FailureReason.NOT_CLOSED})
+    if stuck:
+        accepted = " ".join(f"--accept-loss {each}" for each in sorted(report.bookie_ids))
+        ids = " ".join(map(str, stuck[:SHOWN_MAX]))
+        advice.append(
+            f"if their disks are lost, bkctl ledger close {ids} {accepted} closes those that are not closed, and bkctl "
+            f"ledger delete {ids} --force-open {accepted} deletes them"
+        )
+    return advice
 
 
 def nothing_left(bookie_ids: tuple[str, ...]) -> DecommissionReport:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import aclosing
 from typing import Annotated, Any
 
 import typer
 
 from bkctl.commands.parse import parse_bookie_id
 from bkctl.commands.rendering import Column, Table
+from bkctl.commands.safety.audit_trail import user_name
 from bkctl.commands.safety.gate import Change
 from bkctl.commands.session import Session
 from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
+from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.close.accepted_loss import AcceptedLoss, LossClose
 from bkctl.runtime.replication.close.ledger_closer import LossConsent
 from bkctl.runtime.replication.config import ReplicationConfig
@@ -27,6 +31,7 @@ LostBookies = Annotated[
     list[str] | None,
     typer.Option("--accept-loss", metavar="BOOKIE", help="A lost bookie to give up; repeatable"),
 ]
+_NOTES_IN_FLIGHT_MAX = 64
 LOSS_TABLE = Table(
     "Given up",
     Column("ledger_id", "LEDGER", is_right=True),
@@ -86,21 +91,39 @@ async def loss_sentences(
     return first_lines(sentences)
 
 
+async def note_given_up(session: Session, bookies_of: Mapping[int, Sequence[str]]) -> None:
+    """Note that this operator accepts the loss of what these bookies have of ledgers, next to what was given up
+    before."""
+    notes = RecoveryNotes(session.store, session.root).given_up
+    bookie_ids = frozenset().union(*bookies_of.values())
+    since = {each: await session.registrations.member_since(each) for each in sorted(bookie_ids)}
+
+    async def put(ledger_id: int) -> None:
+        before = await notes.find_or_problem(str(ledger_id))
+        known = before.value.member_since if isinstance(before, Versioned) else {}
+        member_since = known | {each: since[each] for each in bookies_of[ledger_id]}
+        note = GivenUpNote(written_ms=session.now_ms, member_since=member_since, user=user_name())
+        await notes.put(str(ledger_id), note)
+
+    async with aclosing(pipelined(each_of(bookies_of), put, _NOTES_IN_FLIGHT_MAX)) as written:
+        async for _ in written:
+            pass
+
+
 async def loss_consent(
     client: LedgerClient, session: Session, config: ReplicationConfig, lost: frozenset[str], change: Change
 ) -> LossConsent:
     """The consent that the operator gave by confirming the plan of ``change``."""
     notes = RecoveryNotes(session.store, session.root).given_up
 
+    async def note(ledger_id: int, bookie_ids: Sequence[str]) -> None:
+        await note_given_up(session, {ledger_id: bookie_ids})
+
     async def keep(ledger_id: int) -> None:
         path = client.ports.ledgers.path(ledger_id)
         node = await session.store.get(path)
         change.require_lock()
         change.trash.keep("close", path, node)
-
-    async def note(ledger_id: int, bookie_ids: Sequence[str]) -> None:
-        since = {each: await session.registrations.member_since(each) for each in bookie_ids}
-        await notes.put(str(ledger_id), GivenUpNote(written_ms=client.ports.clock.now_ms(), member_since=since))
 
     async def forget(ledger_id: int) -> None:
         await notes.remove(str(ledger_id))

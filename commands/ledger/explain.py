@@ -22,7 +22,8 @@ from bkctl.runtime.replication.judge.explanation import LedgerExplanation
 from bkctl.runtime.replication.judge.explanation import explain as explain_facts
 from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, OutsideCopies, end_of, is_bad
 from bkctl.runtime.replication.survey.ledger_facts import LedgerFactsReader
-from bkctl.storage.words import size
+from bkctl.storage.severity import Severity
+from bkctl.storage.words import enumerated, size
 
 _ASK_TIMEOUT_S = 3.0
 _BODY_KEYS = (
@@ -82,8 +83,8 @@ async def explain(
     Shows bookies and what they answer, whether each has the first and last entry that it should have, marks and
     locks, which bookies could take missing copies and which rule refuses the others, and what would happen next. If
     no live bookie of an ensemble has an entry, asks all others for it, a few at a time, of up to 16 segments; a
-    recovery leaves such entries where they are. Changes and fences nothing. Exits with 10 if there is a problem.
-    bkctl ledger verify reads every entry.
+    recovery leaves such entries where they are. Changes and fences nothing. Exits with 10 if a problem is a warning or
+    worse. bkctl ledger verify reads every entry.
     """
     ledger_ids = all_ledger_ids(ledgers)
     ignored = frozenset(map(parse_bookie_id, without or ()))
@@ -99,7 +100,8 @@ async def explain(
                 facts = await reader.facts(ledger_id, stored, ignored)
             found = explain_facts(facts)
             _print(context, stored, facts, found)
-            return Outcome.FINDINGS if found.problems else Outcome.OK
+            is_bad = found.severity is not None and found.severity >= Severity.WARNING
+            return Outcome.FINDINGS if is_bad else Outcome.OK
 
         return await each_in_turn(context, list(map(str, ledger_ids)), explain_one)
 
@@ -120,7 +122,10 @@ def _print(
     body = _body(stored, facts, found)
     is_well = not found.problems and found.is_closable is not False
     first = "no problem was found" if is_well else found.next_steps[0]
-    console.sentences(f"ledger {facts.ledger_id} is {found.replication.value.replace('_', '-')}: {first}")
+    state = found.replication.value.replace("_", "-")
+    if found.unknown_on:
+        state += f" by the registrations, but its copies on {enumerated(found.unknown_on)} are unknown"
+    console.sentences(f"ledger {facts.ledger_id} is {state}: {first}")
     console.record(
         "LedgerExplanation",
         body,
@@ -148,6 +153,7 @@ def _body(stored: Versioned[LedgerMetadata], facts: LedgerFacts, found: LedgerEx
         **{key: full[key] for key in _BODY_KEYS},
         "last_add_confirmed": str(end) if end >= 0 else None,
         "replication": found.replication.value,
+        "unknown_on": list(found.unknown_on),
         "closable": found.is_closable,
         "missing_answers": list(found.missing_answers),
         "marked": mark is not None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Annotated
@@ -14,10 +15,14 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.parse import near_miss
 from bkctl.commands.rendering import Column, Table
-from bkctl.commands.session import open_session
-from bkctl.runtime.metadata.doctor.catalogue import RULES, MetadataFinding, Rule
+from bkctl.commands.session import Session, open_session
+from bkctl.runtime.errors import MetadataError
+from bkctl.runtime.metadata.doctor.catalogue import RULES, MetadataFinding
 from bkctl.runtime.metadata.doctor.doctor import KEPT_MAX, DoctorReport, examine_cluster
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus, is_repaired, read_recovery_status
 from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.replication.judge.needed_bookies import NeededBookies
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted
 
@@ -64,6 +69,7 @@ async def examine(
                 session.root,
                 session.uri.tree,
                 LoopClock(),
+                await _down_rules(session),
                 layout_config=zookeeper.layout,
                 is_wanted=is_wanted,
                 racks_path=context.settings.client.placement.pulsar_bookies_path,
@@ -76,13 +82,29 @@ async def examine(
     return Outcome.FINDINGS if has_damage else Outcome.OK
 
 
-def _filter(severity_min: Severity, rule_ids: list[str] | None) -> Callable[[Rule], bool]:
+async def _down_rules(session: Session) -> NeededBookies:
+    """How bad it is that bookies are down. What damaged metadata does not show is no reason to call it worse."""
+    live, recovery, is_at_work = frozenset[str](), RecoveryStatus(), True
+    foreign = ForeignNames(lambda _: None)  # they are findings
+    with contextlib.suppress(MetadataError):
+        live = (await session.registrations.snapshot()).live
+        recovery = await read_recovery_status(session.store, session.root, foreign, session.ledgers)
+        is_at_work = await is_repaired(session.store, session.root, foreign, recovery)
+    return NeededBookies(
+        live,
+        given_up=recovery.given_up,
+        awaited={each.bookie_id for each in recovery.maintenance if not each.is_overdue(session.now_ms)},
+        is_repaired=is_at_work,
+    )
+
+
+def _filter(severity_min: Severity, rule_ids: list[str] | None) -> Callable[[MetadataFinding], bool]:
     for rule_id in rule_ids or ():
         if rule_id not in RULES:
             meant = near_miss(rule_id, RULES, similarity_min=_SIMILARITY_MIN)
             hint = "" if meant is None else f"did you mean {meant}? "
             raise InvalidArgumentError(f"unknown rule '{rule_id}': {hint}bkctl help metadata-doctor lists all")
-    return lambda rule: rule.severity >= severity_min and (not rule_ids or rule.id in rule_ids)
+    return lambda found: found.severity >= severity_min and (not rule_ids or found.rule.id in rule_ids)
 
 
 def _print(
@@ -107,10 +129,10 @@ def _print(
         console.record("MetadataDoctorReport", body, details=details)
         return
     console.verdict(*_verdict(report))
-    for rule_id, count in report.counts.items():
+    for rule_id in dict.fromkeys(found.rule.id for found in findings):
         of_rule = [found for found in findings if found.rule.id == rule_id]
         if of_rule:
-            heading = _heading(of_rule[0], count, min(_LINE_MAX, console.width or _LINE_MAX))
+            heading = _heading(of_rule[0], report.counts[rule_id], min(_LINE_MAX, console.width or _LINE_MAX))
             console.table(_RULE_TABLE.titled(heading), [_row(found) for found in of_rule])
     console.sentences("")
     console.record("MetadataDoctorReport", body)
@@ -121,15 +143,15 @@ def _verdict(report: DoctorReport) -> tuple[Severity | None, str]:
     nodes = counted(sum(report.looked_at.values()), "node")
     if not report.findings:
         return None, f"no problem was found in {nodes}"
-    worst = max(report.findings, key=lambda found: found.rule.severity)
+    worst = report.findings[0]
     others = sum(report.counts.values()) - 1
     more = f", and {counted(others, 'more finding')}" if others else ""
-    return worst.rule.severity, f"{worst.path}: {worst.problem.removesuffix('.')}{more}"
+    return worst.severity, f"{worst.path}: {worst.problem.removesuffix('.')}{more}"
 
 
 def _row(found: MetadataFinding) -> dict[str, object]:
     return {
-        "severity": found.rule.severity.value,
+        "severity": found.severity.value,
         "rule": found.rule.id,
         "path": found.path,
         "problem": found.problem,
@@ -140,7 +162,7 @@ def _row(found: MetadataFinding) -> dict[str, object]:
 
 def _heading(first: MetadataFinding, count: int, width: int) -> str:
     rule = first.rule
-    lines = [f"{rule.severity.name} {rule.id}: {counted(count, 'finding')}"]
+    lines = [f"{first.severity.name} {rule.id}: {counted(count, 'finding')}"]
     for text in (rule.consequence, f"Fix{' of the first' if count > 1 else ''}: {first.cure}"):
         lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Set
 from contextlib import aclosing
 
 import msgspec
@@ -17,8 +17,15 @@ from bkctl.runtime.autorecovery.lane import Turn
 from bkctl.runtime.autorecovery.publisher import MarkRequest, Publisher
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.store import Versioned
-from bkctl.runtime.replication.judge.verdict import LedgerVerdict, ReplicationState, judge_ledger, write_set_rows
+from bkctl.runtime.replication.judge.verdict import (
+    LedgerVerdict,
+    ReplicationState,
+    judge_ledger,
+    wanted_members,
+    write_set_rows,
+)
 
 NO_COPY = "no registered bookie has a copy of some entries"
 """Reason of the notes of this scan. Other notes of losses are not removed by it."""
@@ -67,15 +74,16 @@ class LedgerFinding(msgspec.Struct, frozen=True):
 
 
 def examine_ledger(
-    ledger_id: int, metadata: LedgerMetadata, live: frozenset[str], aim: ScanAim
+    ledger_id: int, metadata: LedgerMetadata, live: frozenset[str], aim: ScanAim, accepted: Collection[str] = ()
 ) -> LedgerFinding | None:
-    """Judge a ledger; None if all bookies that its metadata names are live. Pure."""
+    """Judge a ledger; None if all bookies that it needs are live. ``accepted``: bookies that an operator gave up with
+    what they had of it. Pure."""
     missing = metadata.bookies() - live
     if not missing:
         return None
     given_up = aim.given_up(missing)
     rows = write_set_rows(ledger_id, metadata)
-    verdict = judge_ledger(rows, live)
+    verdict = judge_ledger(rows, live, accepted)
     early = {
         bookie_id
         for row in verdict.rows
@@ -85,9 +93,20 @@ def examine_ledger(
     to_mark = _replaceable(metadata, verdict, given_up | aim.early.intersection(early))
     if verdict.replication is not ReplicationState.UNAVAILABLE:
         return LedgerFinding(to_mark)
-    if given_up and judge_ledger(rows, live | (missing - given_up)).replication is ReplicationState.UNAVAILABLE:
+    if (
+        given_up
+        and judge_ledger(rows, live | (missing - given_up), accepted).replication is ReplicationState.UNAVAILABLE
+    ):
         return LedgerFinding(to_mark, lost_with=given_up)
     return LedgerFinding(to_mark, is_postponed=True)
+
+
+def _wanted(ledger_id: int, metadata: LedgerMetadata, live: frozenset[str], accepted: Collection[str]) -> Set[str]:
+    """The bookies that the ledger needs."""
+    if not accepted:
+        return metadata.bookies()
+    rows = judge_ledger(write_set_rows(ledger_id, metadata), live, accepted).rows
+    return wanted_members(rows, metadata.bookies(), accepted)
 
 
 def _replaceable(metadata: LedgerMetadata, verdict: LedgerVerdict, bookies: frozenset[str]) -> frozenset[str]:
@@ -95,7 +114,7 @@ def _replaceable(metadata: LedgerMetadata, verdict: LedgerVerdict, bookies: froz
     hopeless = {
         (row.write_set.segment_first_entry_id, bookie_id)
         for row in verdict.rows
-        if row.replication is ReplicationState.UNAVAILABLE
+        if row.replication in {ReplicationState.UNAVAILABLE, ReplicationState.GIVEN_UP}
         for bookie_id in row.missing_bookies
     }
     return frozenset(
@@ -108,7 +127,7 @@ def _replaceable(metadata: LedgerMetadata, verdict: LedgerVerdict, bookies: froz
 
 @dataclasses.dataclass(eq=False)
 class LostBookieScan:
-    """One pass. What it found is in its fields once ``requests`` has ended. ``referenced``: all bookies in metadata."""
+    """One pass. What it found is in its fields once ``requests`` has ended. ``referenced``: what ledgers need."""
 
     ports: ClientPorts
     publisher: Publisher
@@ -121,21 +140,24 @@ class LostBookieScan:
     referenced: set[str] = dataclasses.field(default_factory=set)
 
     async def requests(self, turn: Turn) -> AsyncGenerator[MarkRequest, None]:
-        """The ledgers to mark. Losses are noted on the way, and notes of losses that are over are removed."""
+        """The ledgers to mark. Losses are noted on the way. Notes of losses that are over are removed, and those of
+        losses that were accepted once their ledgers are deleted."""
         noted = await self.publisher.losses.ledger_ids()
+        given_up = await read_given_up(self.publisher.notes)
         ledgers = self.ports.ledgers.read_all(window=_READS_IN_FLIGHT_MAX)
         async with aclosing(ledgers):
             async for ledger_id, found in ledgers:
                 turn.beat()
                 self.ledgers += 1
+                note = given_up.pop(ledger_id, None)
                 if not isinstance(found, Versioned):
                     self.unreadable += 1
                     self.publisher.report(logging.WARNING, f"{found}: the ledger is passed over")
                     noted.discard(ledger_id)
                     continue
-                for segment in found.value.segments:
-                    self.referenced.update(segment.ensemble)
-                finding = examine_ledger(ledger_id, found.value, self.live(), self.aim())
+                metadata, accepted = found.value, () if note is None else note.member_since
+                self.referenced |= _wanted(ledger_id, metadata, self.live(), accepted)
+                finding = examine_ledger(ledger_id, metadata, self.live(), self.aim(), accepted)
                 if finding is not None and finding.lost_with:
                     self.lost += 1
                     await self.publisher.note_loss(ledger_id, finding.lost_with, NO_COPY)
@@ -148,3 +170,5 @@ class LostBookieScan:
                         yield MarkRequest(ledger_id, tuple(sorted(finding.to_mark)))
         for ledger_id in sorted(noted):
             await self.publisher.losses.remove(str(ledger_id))  # the ledger was deleted
+        for ledger_id in given_up:
+            await self.publisher.notes.given_up.remove(str(ledger_id))

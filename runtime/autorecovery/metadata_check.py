@@ -34,9 +34,10 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
     RecoveryNotes,
     ReplicaCountNote,
 )
+from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore
-from bkctl.runtime.replication.judge.verdict import LedgerVerdict, judge_ledger, write_set_rows
+from bkctl.runtime.replication.judge.verdict import LedgerVerdict, ReplicationState, judge_ledger, write_set_rows
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 
 NoteT = TypeVar("NoteT", bound=MetadataCheckNote)
@@ -156,16 +157,19 @@ class ReplicaCensus(MetadataCheck[ReplicaCountNote]):
     kind = PeriodicCheck.REPLICAS
 
     def __init__(self, ports: ClientPorts, store: MetadataStore, config: AutorecoveryConfig) -> None:
-        note = RecoveryNotes(store, ports.ledgers.root).replica_count
+        self._notes = RecoveryNotes(store, ports.ledgers.root)
         nothing = ReplicaCountNote(ended_ms=0, seconds=0.0)
-        super().__init__(ports, store, config.replicas_check_interval_s, note, nothing)
+        super().__init__(ports, store, config.replicas_check_interval_s, self._notes.replica_count, nothing)
         self._live_bookies = LiveBookies(ports.registrations, ports.clock)
 
     async def _check(self, turn: Turn) -> None:
+        given_up = await read_given_up(self._notes)
         async with aclosing(self._ledgers(turn)) as ledgers:
             async for ledger_id, metadata in ledgers:
                 live = (await self._live_bookies.refresh()).live
-                verdict = judge_ledger(write_set_rows(ledger_id, metadata), live)
+                note = given_up.get(ledger_id)
+                accepted = () if note is None else note.member_since
+                verdict = judge_ledger(write_set_rows(ledger_id, metadata), live, accepted)
                 self._found = with_ledger(self._found, ledger_id, verdict)
 
     def _level(self, result: ReplicaCountNote) -> int:
@@ -180,10 +184,9 @@ class ReplicaCensus(MetadataCheck[ReplicaCountNote]):
 
 
 def with_ledger(counts: ReplicaCountNote, ledger_id: int, verdict: LedgerVerdict) -> ReplicaCountNote:
-    """The counts with one more ledger. Pure."""
-    fewest = min(
-        (row for row in verdict.rows if row.write_set.write_set), key=lambda row: row.live_copies, default=None
-    )
+    """The counts with one more ledger, without entries whose loss was accepted. Pure."""
+    needed = (row for row in verdict.rows if row.replication is not ReplicationState.GIVEN_UP)
+    fewest = min((row for row in needed if row.write_set.write_set), key=lambda row: row.live_copies, default=None)
     found = {}
     if fewest is not None:
         live, ack_quorum_size = fewest.live_copies, fewest.write_set.ack_quorum_size

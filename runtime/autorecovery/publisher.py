@@ -64,7 +64,8 @@ class Publisher:
         self._ports = ports
         self._switch = WatchedSwitch(store, root)
         self._window = config.marks_in_flight_max
-        self.losses = RecoveryNotes(store, root).losses
+        self.notes = RecoveryNotes(store, root)
+        self.losses = self.notes.losses
         self._marks = UnderReplicationMarks(store, root, ports.clock, is_ctime_stored=config.is_mark_time_stored)
         self._groups: dict[int, asyncio.Lock] = {}
         """Groups of ledgers with a mark; the lock is held until its directories exist."""

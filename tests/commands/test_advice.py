@@ -225,6 +225,8 @@ def test_autorecovery_is_started_and_its_auditor_waited_for(cluster: Cluster) ->
         succeed(cluster, "autorecovery", "disable", "--yes")
         audited, shown = audit_findings(cluster), findings(cluster)
         assert audited["at_risk"]["severity"] == shown["bookies_down"]["severity"] == "critical"
+        assert "deadlines" not in audited.keys() | shown.keys(), "nothing is marked then"
+        assert cluster.run("autorecovery", "status", "-o", "json").json()["bookies_gone"] == []
         assert without_age(audited["autorecovery_disabled"]) == without_age(shown["autorecovery_disabled"])
         run_printed(cluster, audited["autorecovery_disabled"]["command"], "--yes")
         assert "autorecovery_disabled" not in audit_findings(cluster)

@@ -122,10 +122,16 @@ class Paths:
     ("accepted", "left", "afterwards"),
     [
         ((), None, "the bookie can only start as a new one, with empty directories"),
-        ((lost(2),), "will leave 1 ledger as it is, with entries proven lost; it will still reference bookie b1", ""),
+        (
+            (lost(2),),
+            "will give up what only bookie b1 had of 1 ledger, 5 copies of entries that are proven lost; it stays "
+            "as it is, and will still reference bookie b1",
+            "",
+        ),
         (
             (lost(2), lost(3)),
-            "will leave 2 ledgers as they are, with entries proven lost; they will still reference bookie b1",
+            "will give up what only bookie b1 had of 2 ledgers, 10 copies of entries that are proven lost; they stay "
+            "as they are, and will still reference bookie b1",
             "",
         ),
     ],
@@ -137,8 +143,9 @@ def test_the_plan_of_a_decommission_says_when_the_bookie_can_start(
     session = Session(None, None, uri, None)  # type: ignore[arg-type]
     access = ReplicationAccess(None, session, Paths())  # type: ignore[arg-type]
     found = DecommissionPlan(("b1",), {"b1": 3}, plan(), accepted=accepted)
-    *before, cookie = _change_plan(access, found, LeavingRequest(bookie_ids=("b1",), wait_s=1)).summary
-    assert before[1:] == ([] if left is None else [left])
+    *before, nothing, cookie = _change_plan(access, found, LeavingRequest(bookie_ids=("b1",), wait_s=1)).summary
+    assert before == ([] if left is None else [left]), "it begins with what is given up"
+    assert nothing.startswith("nothing to recover: none of ")
     afterwards = afterwards or (
         "the bookie cannot start while an accepted ledger references it, and later can only start as a new one, "
         "with empty directories"

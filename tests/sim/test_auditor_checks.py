@@ -16,7 +16,7 @@ from bkctl.runtime.errors import MetadataError
 from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.bookies.registration import BookieMode
-from bkctl.runtime.metadata.replication.recovery_notes import CopyCheckNote, LedgerCount, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_notes import CopyCheckNote, GivenUpNote, LedgerCount, RecoveryNotes
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.protocol.status import Status
@@ -387,11 +387,14 @@ def test_the_census_counts_by_the_entries_with_the_fewest_copies() -> None:
         two = await cluster.store(ledger({0: ["b1", "b5", "gone"]}, 3, 2, last_entry_id=9, length=100))
         one = await cluster.store(ledger({0: BOOKIES, 5: ["b1", "gone", "lost"]}, 3, 2, last_entry_id=9, length=100))
         none = await cluster.store(ledger({0: ["gone", "lost"]}, 2, 1, last_entry_id=9, length=100))
+        accepted = await cluster.store(ledger({0: ["gone", "lost"]}, 2, 1, last_entry_id=9, length=100))
+        note = GivenUpNote(written_ms=1, member_since={"gone": None, "lost": None})
+        await RecoveryNotes(cluster.metadata_store, ROOT).given_up.put(str(accepted), note)
         async with auditing(cluster, AutorecoveryConfig(replicas_check_interval_s=3600)) as auditor:
             await cluster.clock.sleep(10)
             found = auditor.replicas.result
             assert found is not None
-            assert found.ledgers == len({full, single, empty, two, one, none})
+            assert found.ledgers == len({full, single, empty, two, one, none, accepted})
             assert found.no_copy.first_ids == (none,)
             assert found.one_copy.first_ids == (one,)
             assert found.below_ack_quorum.first_ids == (one, none)

@@ -228,7 +228,7 @@ def test_an_entry_whose_other_bookie_is_silent_is_unreadable_and_not_lost() -> N
         await cluster.start("b1")
         ledger_id = await cluster.store(ledger({0: ["b1", "gone"]}, 2, 2, last_entry_id=1, length=20), holes=["b1"])
         report = await recover(cluster, ledger_id)
-        assert left(report) == [("b1", FailureReason.UNREADABLE, 2), ("gone", FailureReason.UNREADABLE, 2)]
+        assert left(report) == [("b1", FailureReason.UNREADABLE, 2), ("gone", FailureReason.UNREACHABLE, 2)]
 
     simulate(scenario)
 

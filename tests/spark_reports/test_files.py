@@ -152,7 +152,7 @@ async def test_findings_that_miss_no_copy_are_looked_up_too(
     await ledgers.write(502, ledger({0: BOOKIES[:2]}, 2, 2, state=LedgerState.OPEN), stored.version)
 
     now = await audit_plainly([ledgers.read_all()], FACTS)
-    lookup = LiveLookup(lambda: nullcontext(ledgers), FACTS.registrations.live)
+    lookup = LiveLookup(lambda: nullcontext(ledgers))
     with SnapshotFile(FS, cluster.path) as file:
         plain = await audit_plainly(LedgersInFile(file, cluster).by_piece(), FACTS, lookup=lookup)
     by_spark = await asyncio.to_thread(audit_in_context, spark.sparkContext, metadata_uri, FACTS, 2, cluster=cluster)
@@ -185,7 +185,7 @@ async def test_of_too_many_findings_that_miss_no_copy_some_are_not_looked_up(
     assert (report.summary.looked_up, report.summary.deleted_since) == (10_000, 10_000)
     assert report.summary.not_looked_up == report.summary.ledgers == 20_000
     with SnapshotFile(FS, path) as file:
-        lookup = LiveLookup(lambda: nullcontext(ledgers), registrations.live)
+        lookup = LiveLookup(lambda: nullcontext(ledgers))
         assert await audit_plainly(LedgersInFile(file, cluster).by_piece(), facts, lookup=lookup) == report
 
 

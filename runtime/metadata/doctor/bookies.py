@@ -6,14 +6,16 @@ Bookies and votes may change while they are read, so the caller takes two snapsh
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Set
+from typing import Protocol
 
 import msgspec
 
 from bkctl.runtime.errors import MetadataFormatError
-from bkctl.runtime.ledger.metadata import is_valid_bookie_id, parse_host_and_port
-from bkctl.runtime.ledger.metadata_format import decode_unsound_metadata
+from bkctl.runtime.ledger.metadata import LedgerMetadata, is_valid_bookie_id, parse_host_and_port
+from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata, decode_unsound_metadata
 from bkctl.runtime.metadata.bookies.cookies import Cookie, decode_cookie
 from bkctl.runtime.metadata.bookies.service_info import decode_service_info
 from bkctl.runtime.metadata.doctor.catalogue import MetadataFinding, finding
@@ -21,6 +23,7 @@ from bkctl.runtime.metadata.doctor.rules import sentence, shown
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.format import decode_vote, parse_vote_name
 from bkctl.runtime.metadata.store import Node
+from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted
 
 _PATHS_KEPT_MAX = 10
@@ -58,15 +61,30 @@ class Reference(msgspec.Struct):
     first_paths: list[str] = []
 
 
+class DownRules(Protocol):
+    """The rules of replication about bookies that are down."""
+
+    def needed(self, ledger_id: int, metadata: LedgerMetadata) -> frozenset[str]:
+        """The bookies that a ledger needs."""
+
+    def severity(self, bookie_id: str, down: int) -> Severity:
+        """How bad it is that a bookie, one of so many that ledgers need, is down. After all ledgers."""
+
+
 class References:
     """Collects the bookies that the ledgers of a walk refer to. Memory grows only with the number of bookies."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: DownRules) -> None:
         self.by_bookie: dict[str, Reference] = {}
+        self._rules = rules
 
-    def note(self, path: str, data: bytes) -> None:
-        """Add the bookies of a ledger; ignores an unreadable ledger."""
-        for bookie_id in _named_in(data):
+    def note(self, path: str, ledger_id: int | None, data: bytes) -> None:
+        """Add the bookies that a ledger needs; ignores an unreadable ledger."""
+        bookie_ids = _named_in(data)
+        if ledger_id is not None:
+            with contextlib.suppress(MetadataFormatError):
+                bookie_ids = self._rules.needed(ledger_id, decode_ledger_metadata(data))
+        for bookie_id in bookie_ids:
             reference = self.by_bookie.setdefault(bookie_id, Reference())
             reference.ledgers_count += 1
             if len(reference.first_paths) < _PATHS_KEPT_MAX:
@@ -85,14 +103,14 @@ def _named_in(data: bytes) -> frozenset[str]:
         return frozenset()
 
 
-def compare(root: str, snapshot: Snapshot) -> Iterator[MetadataFinding]:
+def compare(root: str, snapshot: Snapshot, rules: DownRules) -> Iterator[MetadataFinding]:
     """Problems of the bookies, their cookies and the election as a whole."""
     paths = Paths(root)
     cookies: dict[str, Cookie] = {}
     yield from _absences(paths, snapshot)
     yield from _cookie_faults(paths, snapshot, cookies)
     yield from _shared_directories(paths, snapshot, cookies)
-    yield from _registration_faults(paths, snapshot)
+    yield from _registration_faults(paths, snapshot, rules)
     yield from _election_faults(paths, snapshot)
 
 
@@ -170,7 +188,7 @@ def host_of(bookie_id: str, snapshot: Snapshot) -> str | None:
     return spelled[0] if spelled else None
 
 
-def _registration_faults(paths: Paths, snapshot: Snapshot) -> Iterator[MetadataFinding]:
+def _registration_faults(paths: Paths, snapshot: Snapshot, rules: DownRules) -> Iterator[MetadataFinding]:
     writable, read_only, cookies = snapshot.writable, snapshot.read_only, snapshot.cookies
     if writable is None or read_only is None:
         return
@@ -180,7 +198,7 @@ def _registration_faults(paths: Paths, snapshot: Snapshot) -> Iterator[MetadataF
             problem = "Sessions {:#x} and {:#x} own its two registrations.".format(*sessions)
             yield finding("registered-by-two-sessions", paths.read_only_bookie(name), problem)
     if paths.available in snapshot.present:  # otherwise that is the finding
-        yield from _down_bookies(paths, snapshot, writable.keys() | read_only.keys())
+        yield from _down_bookies(paths, snapshot, writable.keys() | read_only.keys(), rules)
     if cookies is None:
         return
     for name in sorted(writable.keys() | read_only.keys()):
@@ -189,8 +207,11 @@ def _registration_faults(paths: Paths, snapshot: Snapshot) -> Iterator[MetadataF
             yield finding("registered-without-cookie", path, f"There is no cookie of bookie {name}.")
 
 
-def _down_bookies(paths: Paths, snapshot: Snapshot, registered: Set[str]) -> Iterator[MetadataFinding]:
+def _down_bookies(
+    paths: Paths, snapshot: Snapshot, registered: Set[str], rules: DownRules
+) -> Iterator[MetadataFinding]:
     cookies = snapshot.cookies or {}
+    down = len(snapshot.references.keys() - registered)
     for name in sorted((cookies.keys() | snapshot.references.keys()) - registered):
         if not is_valid_bookie_id(name):
             continue
@@ -204,9 +225,10 @@ def _down_bookies(paths: Paths, snapshot: Snapshot, registered: Set[str]) -> Ite
         has_lost_cookie = snapshot.cookies is not None and name not in cookies
         if has_lost_cookie:
             problem = f"Bookie {name} has no cookie and is not registered, and {named}."
-            yield finding("removed-bookie-with-ledgers", path, problem, name)
+            found = finding("removed-bookie-with-ledgers", path, problem, name)
         else:
-            yield finding("bookie-down-with-ledgers", path, f"Bookie {name} is not registered, and {named}.", name)
+            found = finding("bookie-down-with-ledgers", path, f"Bookie {name} is not registered, and {named}.", name)
+        yield msgspec.structs.replace(found, own_severity=rules.severity(name, down))
 
 
 def _election_faults(paths: Paths, snapshot: Snapshot) -> Iterator[MetadataFinding]:

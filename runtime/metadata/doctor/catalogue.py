@@ -18,6 +18,7 @@ class Rule(msgspec.Struct, frozen=True):
     """A kind of problem. In ``cure``, {path} is the node and {subject} its ledger or bookie.
 
     A critical rule destroys or hides data, or stops clients, auditors or the creation of ledgers in the whole cluster.
+    ``depends``: on what the severity of a finding depends, if it may be another one.
     A settled rule concerns one node in a state that cannot be temporary: it is reported without a second read.
     """
 
@@ -27,15 +28,25 @@ class Rule(msgspec.Struct, frozen=True):
     consequence: str
     cure: str
     is_settled: bool = False
+    depends: str = ""
 
 
 class MetadataFinding(msgspec.Struct, frozen=True):
-    """A rule that a node violates. ``subject`` is the ledger or bookie concerned, otherwise the name of the node."""
+    """A rule that a node violates. ``subject`` is the ledger or bookie concerned, otherwise the name of the node.
+
+    ``own_severity``: None: that of the rule.
+    """
 
     rule: Rule
     path: str
     problem: str
     subject: str
+    own_severity: Severity | None = None
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is."""
+        return self.rule.severity if self.own_severity is None else self.own_severity
 
     @property
     def cure(self) -> str:
@@ -156,10 +167,9 @@ _WARNINGS = (
         "removed-bookie-with-ledgers",
         "Ledgers reference a bookie that has no cookie and is not registered.",
         "The bookie was removed, or its cookie was lost. These ledgers have one copy less, and the bookie "
-        "cannot start.",
-        "bkctl recover failed-bookie {subject} moves what still has copies. bkctl ledger delete removes lost ledgers "
-        "whose loss was accepted. If only the cookie was lost, restore it with bkctl cookie create --from-config on "
-        "the bookie's machine.",
+        "cannot start. Ledgers whose loss was accepted do not count.",
+        "bkctl recover failed-bookie {subject} moves what still has copies. If only the cookie was lost, restore it "
+        "with bkctl cookie create --from-config on the bookie's machine.",
     ),
     (
         "registration-without-address",
@@ -219,6 +229,12 @@ _WARNINGS = (
         "Autorecovery has been disabled for more than a day.",
         _OFF,
         "bkctl autorecovery enable.",
+    ),
+    (
+        "replication-disabled",
+        "Autorecovery is disabled.",
+        _OFF,
+        "bkctl autorecovery enable, when the work it was disabled for is done.",
     ),
     (
         "delay-unreadable",
@@ -355,12 +371,6 @@ _INFORMATION = (
         "None needed: the mark is deleted when the ledger is repaired.",
     ),
     (
-        "replication-disabled",
-        "Autorecovery is disabled.",
-        _OFF,
-        "bkctl autorecovery enable, when the work it was disabled for is done.",
-    ),
-    (
         "delay-very-long",
         "The recovery delay is longer than a day.",
         "For that time the auditor does not act on a lost bookie.",
@@ -393,10 +403,15 @@ _INFORMATION = (
     ),
 )
 
+_DOWN = (
+    "information for a bookie in maintenance; critical if several bookies are down, if entries have no live copy, or "
+    "if nothing repairs: autorecovery is disabled, or has neither an auditor nor a marked ledger"
+)
+_DEPENDS = {"bookie-down-with-ledgers": _DOWN, "removed-bookie-with-ledgers": _DOWN}
 _SETTLED = {"ledger-ack-quorum-one", "ledger-format-one"}
 
 RULES: dict[str, Rule] = {
-    rule.id: msgspec.structs.replace(rule, is_settled=rule.id in _SETTLED)
+    rule.id: msgspec.structs.replace(rule, is_settled=rule.id in _SETTLED, depends=_DEPENDS.get(rule.id, ""))
     for rule in (
         *_rules(Severity.CRITICAL, CRITICAL),
         *_rules(Severity.WARNING, _WARNINGS),

@@ -20,8 +20,8 @@ import msgspec
 from bkctl.runtime.config import LayoutConfig
 from bkctl.runtime.errors import ClusterNotFoundError, MetadataAuthError, MetadataFormatError, NoNodeError, RefusedError
 from bkctl.runtime.metadata.bookies.bookie_rows import usual_racks_path
-from bkctl.runtime.metadata.doctor.bookies import Reference, References, Snapshot, compare, still_named
-from bkctl.runtime.metadata.doctor.catalogue import RULES, MetadataFinding, Rule, finding
+from bkctl.runtime.metadata.doctor.bookies import DownRules, Reference, References, Snapshot, compare, still_named
+from bkctl.runtime.metadata.doctor.catalogue import RULES, MetadataFinding, finding
 from bkctl.runtime.metadata.doctor.notes import NotedCluster, examine_notes
 from bkctl.runtime.metadata.doctor.places import Kind, Place, is_below_stray, place_of
 from bkctl.runtime.metadata.doctor.racks import examine_racks
@@ -48,7 +48,8 @@ _PROGRESS_EVERY_NODES = 256
 
 
 class DoctorReport(msgspec.Struct, frozen=True):
-    """Findings, the worst first; ``counts`` by rule id are complete even if ``findings`` are truncated.
+    """Findings, the worst first. ``counts`` by rule id, and those ``by_severity``, are complete even if ``findings``
+    are truncated.
 
     ``looked_at``: number of nodes read, by kind.
     """
@@ -58,6 +59,7 @@ class DoctorReport(msgspec.Struct, frozen=True):
     instance_id: str | None
     looked_at: Mapping[str, int]
     counts: Mapping[str, int]
+    by_severity: Mapping[Severity, int]
     findings: tuple[MetadataFinding, ...]
 
     @property
@@ -67,7 +69,7 @@ class DoctorReport(msgspec.Struct, frozen=True):
 
     def count(self, severity: Severity) -> int:
         """Number of findings of this severity."""
-        return sum(count for rule_id, count in self.counts.items() if RULES[rule_id].severity is severity)
+        return self.by_severity.get(severity, 0)
 
 
 async def examine_cluster(
@@ -75,9 +77,10 @@ async def examine_cluster(
     root: str,
     wanted_tree: LedgerTree | None,
     clock: Clock,
+    down_rules: DownRules,
     *,
     layout_config: LayoutConfig | None = None,
-    is_wanted: Callable[[Rule], bool] = lambda _: True,
+    is_wanted: Callable[[MetadataFinding], bool] = lambda _: True,
     kept_max: int = KEPT_MAX,
     settle_s: float = SETTLE_S,
     racks_path: str | None = None,
@@ -85,7 +88,7 @@ async def examine_cluster(
 ) -> DoctorReport:
     """Examine everything below ``root``; ``wanted_tree`` is the layout in the metadata URI.
 
-    ``is_wanted`` selects rules; ``kept_max`` findings of each are kept. ``racks_path``: Pulsar's node of racks, None:
+    ``is_wanted`` selects findings; ``kept_max`` of each rule are kept. ``racks_path``: Pulsar's node of racks, None:
     the usual place. ClusterNotFoundError; MetadataAuthError when this user may not even read the root;
     MetadataUnavailableError.
     """
@@ -104,7 +107,7 @@ async def examine_cluster(
         now_ms=clock.now_ms(),
     )
     notes = _Notes(is_wanted, kept_max)
-    examination = _Examination(store, around, notes, clock, settle_s)
+    examination = _Examination(store, around, notes, clock, settle_s, down_rules)
     await examination.walk(on_progress)
     snapshot = await examination.compare()
     async with contextlib.aclosing(
@@ -150,17 +153,19 @@ async def _find_tree(store: MetadataStore, root: str, wanted: LedgerTree | None,
 class _Notes:
     """Counts findings by rule and keeps the first ones of each."""
 
-    def __init__(self, is_wanted: Callable[[Rule], bool], kept_max: int) -> None:
+    def __init__(self, is_wanted: Callable[[MetadataFinding], bool], kept_max: int) -> None:
         self._is_wanted = is_wanted
         self._kept_max = kept_max
         self._kept: dict[str, list[MetadataFinding]] = {rule_id: [] for rule_id in RULES}
         self._counts: collections.Counter[str] = collections.Counter()
+        self._by_severity: collections.Counter[Severity] = collections.Counter()
         self.looked_at: collections.Counter[str] = collections.Counter()
 
     def add(self, found: MetadataFinding) -> None:
         rule = found.rule
-        if not self._is_wanted(rule):
+        if not self._is_wanted(found):
             return
+        self._by_severity[found.severity] += 1
         self._counts[rule.id] += 1
         if len(self._kept[rule.id]) < self._kept_max:
             self._kept[rule.id].append(found)
@@ -172,8 +177,13 @@ class _Notes:
             instance_id=instance_id,
             looked_at={kind.value: self.looked_at[kind.value] for kind in Kind if self.looked_at[kind.value]},
             counts={rule_id: self._counts[rule_id] for rule_id in RULES if self._counts[rule_id]},
-            findings=tuple(found for kept in self._kept.values() for found in kept),
+            by_severity=dict(self._by_severity),
+            findings=tuple(sorted(itertools.chain(*self._kept.values()), key=_severity, reverse=True)),
         )
+
+
+def _severity(found: MetadataFinding) -> Severity:
+    return found.severity
 
 
 class _PermittedReads:
@@ -203,7 +213,13 @@ class _Examination:
     """One pass over a cluster."""
 
     def __init__(
-        self, store: MetadataStore, around: Surroundings, notes: _Notes, clock: Clock, settle_s: float
+        self,
+        store: MetadataStore,
+        around: Surroundings,
+        notes: _Notes,
+        clock: Clock,
+        settle_s: float,
+        down_rules: DownRules,
     ) -> None:
         self._store = store
         self._around = around
@@ -213,7 +229,8 @@ class _Examination:
         self._settle_s = settle_s
         self._suspects: list[Place] = []
         self._owned: list[Place] = []
-        self._references = References()
+        self._down_rules = down_rules
+        self._references = References(down_rules)
 
     # -- node by node -----------------------------------------------------------------------------------------------
 
@@ -248,7 +265,7 @@ class _Examination:
         if place.kind in {Kind.MARK, Kind.LOCK}:
             self._owned.append(place)
         elif place.kind is Kind.LEDGER:
-            self._references.note(self._path(place), node.data)
+            self._references.note(self._path(place), place.number, node.data)
         if all(each.rule.is_settled for each in found):
             for each in found:
                 self._notes.add(each)
@@ -298,11 +315,12 @@ class _Examination:
     async def compare(self) -> Snapshot:
         """Report problems of bookies and votes that two snapshots agree on; return the first one."""
         snapshot = await self._snapshot(self._references.by_bookie)
-        found = list(compare(self._around.root, snapshot))
+        rules = self._down_rules
+        found = list(compare(self._around.root, snapshot, rules))
         if found:
             await self._clock.sleep(self._settle_s)
             second = await self._snapshot(await self._references_left(snapshot))
-            again = {(each.rule.id, each.path, each.subject) for each in compare(self._around.root, second)}
+            again = {(each.rule.id, each.path, each.subject) for each in compare(self._around.root, second, rules)}
             for each in found:
                 if (each.rule.id, each.path, each.subject) in again:
                     self._notes.add(each)

@@ -3,7 +3,7 @@
     /bkctl/autorecovery/<ledgers root>                      P, empty
     /bkctl/autorecovery/<ledgers root>/deadlines/<bookie>   P, when the ledgers of a lost bookie are to be marked
     /bkctl/autorecovery/<ledgers root>/losses/<ledger>      P, a ledger with entries of which no copy is left
-    /bkctl/autorecovery/<ledgers root>/given-up/<ledger>    P, lost bookies without which a ledger was closed
+    /bkctl/autorecovery/<ledgers root>/given-up/<ledger>    P, lost bookies that were given up with what they had of it
     /bkctl/autorecovery/<ledgers root>/failures/<ledger>    P, why a repair failed, and when it is tried again
     /bkctl/autorecovery/<ledgers root>/maintenance/<bookie> P, a bookie that is expected to be away for a while
     /bkctl/autorecovery/<ledgers root>/daemons/<session>    E, what a running daemon does
@@ -56,14 +56,16 @@ class LostLedgerNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GivenUpNote(msgspec.Struct, frozen=True, kw_only=True):
-    """A ledger that was closed, or is being closed, without the answers of lost bookies that may have its end.
+    """A ledger that was closed, or is being closed, without the answers of lost bookies that may have its end, or that
+    keeps entries which only such bookies had.
 
     ``member_since``: when the cookie of each of them was created, in ms since 1970; None: it had none. With another
-    cookie it is a new, empty bookie.
+    cookie it is a new, empty bookie. ``user``: who accepted the loss; empty in notes of an older bkctl.
     """
 
     written_ms: int
     member_since: dict[str, int | None]
+    user: str = ""
 
 
 class FailedLedgerNote(msgspec.Struct, frozen=True, kw_only=True):

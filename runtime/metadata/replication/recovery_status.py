@@ -2,7 +2,7 @@
 
 There are as many daemons, deadlines, maintenance notes and notes of collection as bookies at most. Failures are
 counted by one operation. Of losses, at most 1000 ledgers are looked up, because deleted ones count no longer, and only
-the first notes are read.
+the first notes are read. Of bookies that were given up, at most 10,000 notes are read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import operator
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -22,6 +22,7 @@ from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.election import Candidate, read_auditor
 from bkctl.runtime.metadata.replication.maintenance import Maintenance, list_maintenance
+from bkctl.runtime.metadata.replication.marks import list_marked_ids
 from bkctl.runtime.metadata.replication.recovery_notes import (
     CollectionNote,
     DaemonNote,
@@ -31,6 +32,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
     NoteDirectory,
     RecoveryNotes,
 )
+from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 
 NoteT = TypeVar("NoteT", bound=msgspec.Struct)
@@ -61,16 +63,20 @@ class NotedLosses(msgspec.Struct, frozen=True):
 class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. ``auditor`` None: none is elected. ``unreadable``: notes that cannot be read, with the reason.
 
-    ``deadlines``: of lost bookies, while a daemon of ours is the auditor.
+    ``deadlines``: of lost bookies, while a daemon of ours is the auditor and autorecovery is enabled: otherwise nothing
+    is marked at these times. ``is_enabled``: whether it is.
     """
 
     auditor: Candidate | None = None
+    is_enabled: bool = True
     daemons: tuple[DaemonNote, ...] = ()
     deadlines: tuple[tuple[str, LostBookieNote], ...] = ()
     maintenance: tuple[Maintenance, ...] = ()
     losses: NotedLosses = NotedLosses()
     returned: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Registered bookies without which ledgers were closed as if they were lost, with these ledgers."""
+    """Registered bookies that were given up as if they were lost, with the ledgers that this is about."""
+    given_up: Mapping[int, GivenUpNote] = {}
+    """Bookies that an operator gave up, by ledger, also of ledgers that were deleted or are whole again."""
     failures: int = 0
     failure_cause: str = ""
     """Why the first one of them is not repaired."""
@@ -108,39 +114,52 @@ def kind_of_auditor(auditor: Candidate | None, daemons: tuple[DaemonNote, ...]) 
 async def read_recovery_status(
     store: MetadataStore, root: str, foreign: ForeignNames, open_ledgers: Callable[[], Awaitable[LedgerStore]]
 ) -> RecoveryStatus:
-    """Read it. One operation for each daemon, deadline, maintenance, bookie and loss of ours, and a few more.
+    """Read it. One operation for each daemon, deadline, maintenance, bookie and loss of ours, each ledger of which
+    bookies were given up, and a few more.
 
     ``open_ledgers`` is called if there are losses.
     """
     notes = RecoveryNotes(store, root)
     unreadable: list[str] = []
-    (auditor, daemons, deadlines, maintenance, losses, failures), collection = await asyncio.gather(
+    given_up = await read_given_up(notes)
+    (auditor, daemons, deadlines, maintenance, losses, failures), collection, is_enabled = await asyncio.gather(
         asyncio.gather(
             read_auditor(store, root, foreign),
             _read_all(notes.daemons, unreadable),
             _read_all(notes.deadlines, unreadable),
             list_maintenance(notes),
-            _read_losses(notes, open_ledgers, unreadable),
+            _read_losses(notes, open_ledgers, given_up, unreadable),
             notes.failures.count(),
         ),
         _read_all(notes.collection, unreadable),
+        ReplicationSwitches(store, root).is_enabled(),
     )
     unreadable += [each.problem for each in maintenance if each.problem is not None]
     daemon_notes = tuple(note for _, note in sorted(daemons, key=lambda each: (each[1].host, each[1].pid)))
-    if find_auditor_daemon(auditor, daemon_notes) is None:
-        deadlines = []  # of an earlier auditor: no process updates them
+    if not is_enabled or find_auditor_daemon(auditor, daemon_notes) is None:
+        deadlines = []  # or they are of an earlier auditor: no process updates them
     return RecoveryStatus(
         auditor=auditor,
+        is_enabled=is_enabled,
         daemons=daemon_notes,
         deadlines=tuple(sorted(deadlines, key=lambda each: (each[1].due_ms, each[0]))),
         maintenance=tuple(maintenance),
         losses=losses,
-        returned=await _find_returned(RegistrationClient(store, root), notes.given_up),
+        returned=await _find_returned(RegistrationClient(store, root), given_up),
+        given_up=given_up,
         failures=failures,
         failure_cause=await _first_cause(notes) if failures else "",
         stopped=tuple(sorted((each for each in collection if each[1].stopped), key=operator.itemgetter(0))),
         unreadable=tuple(unreadable),
     )
+
+
+async def is_repaired(store: MetadataStore, root: str, foreign: ForeignNames, recovery: RecoveryStatus) -> bool:
+    """Whether autorecovery is enabled, and an auditor is elected or a worker may find a marked ledger."""
+    if not recovery.is_enabled or recovery.auditor is not None:
+        return recovery.is_enabled
+    async with aclosing(list_marked_ids(store, root, foreign)) as ids:
+        return await anext(ids, None) is not None
 
 
 async def _first_cause(notes: RecoveryNotes) -> str:
@@ -167,13 +186,28 @@ async def _read_all(directory: NoteDirectory[NoteT], unreadable: list[str]) -> l
     return found
 
 
+async def read_given_up(notes: RecoveryNotes) -> dict[int, GivenUpNote]:
+    """The bookies that an operator gave up, by ledger. None if there are too many notes."""
+    count = await notes.given_up.count()
+    found = await _read_all(notes.given_up, []) if 0 < count <= _LOSSES_LISTED_MAX else []
+    return {int(key): note for key, note in sorted(found, key=operator.itemgetter(0)) if key.isdecimal()}
+
+
 async def _read_losses(
-    notes: RecoveryNotes, open_ledgers: Callable[[], Awaitable[LedgerStore]], unreadable: list[str]
+    notes: RecoveryNotes,
+    open_ledgers: Callable[[], Awaitable[LedgerStore]],
+    given_up: Mapping[int, GivenUpNote],
+    unreadable: list[str],
 ) -> NotedLosses:
+    """Those that no operator has accepted since."""
     count = await notes.losses.count()
     if not count or count > _LOSSES_LISTED_MAX:
         return NotedLosses(count)
     ledgers, noted = await open_ledgers(), sorted(await notes.losses.ledger_ids())
+    for ledger_id in given_up.keys() & set(noted):
+        note = await notes.losses.find_or_problem(str(ledger_id))
+        if isinstance(note, Versioned) and given_up[ledger_id].member_since.keys() >= set(note.value.missing_bookies):
+            noted.remove(ledger_id)
     looked_up = pipelined(each_of(noted[:_LOSSES_LOOKED_UP_MAX]), ledgers.find_existing, _LOOKED_UP_IN_FLIGHT_MAX)
     async with aclosing(looked_up) as found:
         existing = [ledger_id async for ledger_id in found if ledger_id is not None]
@@ -188,20 +222,17 @@ async def _read_losses(
 
 
 async def _find_returned(
-    registrations: RegistrationClient, given_up: NoteDirectory[GivenUpNote]
+    registrations: RegistrationClient, given_up: Mapping[int, GivenUpNote]
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Bookies that were given up, are registered, and have the cookie of that time: so they have their old entries."""
-    count = await given_up.count()
-    if not count or count > _LOSSES_LISTED_MAX:
+    if not given_up:
         return ()
     live = (await registrations.snapshot()).live
     ledgers: dict[tuple[str, int], list[int]] = {}
-    async with aclosing(given_up.all()) as notes:
-        async for key, note in notes:
-            if isinstance(note, Versioned) and key.isdecimal():
-                for bookie_id, since in note.value.member_since.items():
-                    if bookie_id in live and since is not None:
-                        ledgers.setdefault((bookie_id, since), []).append(int(key))
+    for ledger_id, note in given_up.items():
+        for bookie_id, since in note.member_since.items():
+            if bookie_id in live and since is not None:
+                ledgers.setdefault((bookie_id, since), []).append(ledger_id)
     return tuple(
         [
             (bookie_id, tuple(sorted(ledger_ids)))

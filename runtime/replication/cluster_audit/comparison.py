@@ -21,6 +21,7 @@ CHANGES = (NEW, WORSE, BETTER, HEALED)
 
 LOST = "lost"
 STATES = (
+    ReplicationState.GIVEN_UP.value,
     ReplicationState.UNDER_REPLICATED.value, ReplicationState.AT_RISK.value, ReplicationState.UNREADABLE.value,
     ReplicationState.UNAVAILABLE.value, LOST,
 )  # fmt: skip

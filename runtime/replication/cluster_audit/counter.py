@@ -6,7 +6,7 @@ them are counted, or when the shapes become too many.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from bkctl.runtime.ledger.owner import owner_group
@@ -38,6 +38,7 @@ from bkctl.runtime.replication.judge.verdict import (
     ReplicationRow,
     ReplicationState,
     WriteSetRow,
+    judge_ledger,
 )
 
 SHAPES_MAX = 10_000
@@ -52,6 +53,7 @@ AGES = (
 )
 """Ranges of ages, with the end of each in seconds."""
 
+_LISTED_STATES = UNDER_REPLICATED_STATES | {ReplicationState.GIVEN_UP}
 _ENDED_BY_METADATA = ("unclosable", "unwritable", "unreplaceable", "misplaced", "one_rack", "rack_unknown")
 _owner_group = lru_cache(maxsize=4096)(owner_group)
 
@@ -99,10 +101,10 @@ class AuditCounter:
         self._totals = AuditTotals() if totals is None else totals
         self._shapes: dict[ShapeKey, _CountedShape] = {}
 
-    @property
-    def live_bookies(self) -> frozenset[str]:
-        """The registered ones."""
-        return self._known.live
+    def judge(self, rows: Sequence[WriteSetRow]) -> LedgerVerdict:
+        """The verdict on the write sets of one ledger, by what is known about the bookies."""
+        note = self._known.facts.given_up.get(rows[0].ledger_id)
+        return judge_ledger(rows, self._known.live, () if note is None else note.member_since)
 
     def add(self, verdict: LedgerVerdict) -> None:
         """Count one ledger."""
@@ -170,9 +172,10 @@ class AuditCounter:
     def _list(self, verdict: LedgerVerdict, first: WriteSetRow, shape: _CountedShape, owner: OwnerReplication) -> None:
         """Put the ledger on the lists of its findings."""
         totals = self._totals
-        if verdict.replication in UNDER_REPLICATED_STATES:
+        if verdict.replication in _LISTED_STATES:
             state = verdict.replication.value
-            setattr(owner, state, getattr(owner, state) + 1)
+            if verdict.replication in UNDER_REPLICATED_STATES:
+                setattr(owner, state, getattr(owner, state) + 1)
             found = under_replicated_ledger(verdict, is_closable=shape.is_closable, is_lost=shape.problems.lost_ledgers)
             totals.list_ledger("under_replicated", found)
         if shape.ack_quorum_size == 1:
@@ -215,7 +218,7 @@ class AuditCounter:
         for index, write_set in enumerate(shape.write_sets):
             entries, payload_bytes = shape.entries[index], shape.bytes[index]
             under_replicated = count * shape.under_replicated[index]
-            for bookie_id in set(write_set):
+            for bookie_id in shape.members.intersection(write_set):
                 bookie = bookies[bookie_id]
                 bookie.write_sets += count
                 bookie.under_replicated_write_sets += under_replicated
@@ -253,6 +256,7 @@ def under_replicated_ledger(
 ) -> UnderReplicatedLedger:
     """Summarize a ledger of which at least one write set has missing copies."""
     affected = [row for row in verdict.rows if row.replication in UNDER_REPLICATED_STATES]
+    affected = affected or [row for row in verdict.rows if row.replication is ReplicationState.GIVEN_UP]
     assert affected, "only a ledger that misses copies is summarized"
     first = affected[0].write_set
     assert first.ack_quorum_size is not None

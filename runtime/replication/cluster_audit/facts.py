@@ -9,7 +9,7 @@ import msgspec
 
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LostBookieNote
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.placement.isolation import IsolationDemand, admitted_bookies
 from bkctl.runtime.placement.rack_sources import normal_rack
@@ -46,8 +46,8 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     autorecovery is enabled, and an auditor is elected or a ledger is marked; None: unknown. ``off_since_ms`` and
     ``off_note``: since when it is disabled (None: it is enabled), and who did it; ``is_auditor_elected`` None: unknown.
     ``no_answer``: registered bookies that did not answer, with the reason; ``refusals``: those that answered with an
-    error. ``disks``: total and free bytes of the others; ``out_of_space``: why bookies without space are read-only. All
-    of these are empty if none was asked.
+    error. ``given_up``: by ledger, the bookies whose loss an operator accepted. ``disks``: total and free bytes of
+    the others; ``out_of_space``: why bookies without space are read-only. All of these are empty if none was asked.
     """
 
     registrations: Registrations
@@ -64,6 +64,7 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     is_auditor_elected: bool | None = None
     no_answer: Mapping[str, str] = {}
     refusals: Mapping[str, str] = {}
+    given_up: Mapping[int, GivenUpNote] = {}
     disks: Mapping[str, tuple[int, int | None]] = {}
     out_of_space: Mapping[str, str] = {}
     survey: BookieSurvey | None = None

@@ -24,6 +24,7 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     ListedLedger,
     UnderReplicatedLedger,
 )
+from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, loss_accepted
 from bkctl.runtime.replication.judge.advice import (
     Advice,
     MissingCopies,
@@ -35,6 +36,7 @@ from bkctl.runtime.replication.judge.advice import (
     down_severity,
     not_answering,
     not_closable,
+    not_referenced,
     not_repairing,
     nothing_writable,
     older_snapshot,
@@ -95,20 +97,25 @@ class AuditVerdict(msgspec.Struct, frozen=True):
 
 
 def audit_verdict(report: AuditReport, findings: Sequence[AuditFinding]) -> AuditVerdict:
-    """The worst of the findings, or that there is none. Information alone is one only if ledgers miss copies."""
+    """The worst of the findings, or that there is none. Information is one only if ledgers miss copies or lost entries,
+    or if bookies are down, as in the status: not how ledgers were created, or how long they have been open."""
     summary = report.summary
-    if findings and (findings[0].advice.severity > Severity.INFORMATION or summary.under_replicated + summary.at_risk):
+    is_of_copies = summary.under_replicated + summary.at_risk > 0
+    if findings and (findings[0].advice.severity > Severity.INFORMATION or is_of_copies):
         return AuditVerdict(findings[0].advice.severity, findings[0].advice.sentence)
+    known = next((each.advice for each in findings if each.advice.part in _INFORMATION_OF_STATUS), None)
+    if known is not None:
+        return AuditVerdict(known.severity, known.sentence)
     ledgers = summary.ledgers
     if not ledgers:
         return AuditVerdict(None, "there are no ledgers")
     if summary.inventory is not None:
-        known = {
+        copies = {
             "read and good": summary.read_copies,
             "listed": summary.listed_copies,
             "unknown": summary.unknown_copies,
         }
-        counts = ", ".join(f"{number:,} {name}" for name, number in known.items() if number)
+        counts = ", ".join(f"{number:,} {name}" for name, number in copies.items() if number)
         return AuditVerdict(None, f"no copy is known to be bad: {counts}" if counts else "no entries are expected")
     which = "the only ledger has" if ledgers == 1 else f"all {counted(ledgers, 'ledger')} have"
     return AuditVerdict(None, f"{which} every copy")
@@ -116,7 +123,8 @@ def audit_verdict(report: AuditReport, findings: Sequence[AuditFinding]) -> Audi
 
 def audit_findings(report: AuditReport) -> list[AuditFinding]:
     """All findings, worst first; among equals in the order in which one should act."""
-    found = [*_missing(report), *_held(report), *_source(report), *_bookies(report), *_awaited(report)]
+    found = [*_missing(report), *_held(report), *_source(report), *_bookies(report), *_unreferenced(report)]
+    found += _awaited(report)
     found += _others(report)
     return sorted(found, key=lambda each: each.advice.severity, reverse=True)
 
@@ -130,6 +138,7 @@ def state_severities(findings: Iterable[AuditFinding]) -> dict[str, Severity]:
     return found
 
 
+_INFORMATION_OF_STATUS = frozenset({"loss_accepted", "bookies_unreferenced"})
 _STATES: Mapping[str, str] = {
     "no_live_copy": "unavailable",
     "at_risk": "at_risk",
@@ -137,6 +146,7 @@ _STATES: Mapping[str, str] = {
     "under_replicated": "under_replicated",
     "unreadable": "unreadable",
     "lost_entries": "lost",
+    "loss_accepted": "given_up",
 }
 """The state of the ledgers that a part of the findings is about."""
 
@@ -192,6 +202,15 @@ def _missing(report: AuditReport) -> Iterator[AuditFinding]:
     if summary.lost:
         lost = [row for row in unavailable if row.is_lost]
         yield _finding(proven_loss([row.ledger_id for row in lost], summary.lost), summary.lost, lost)
+    if summary.given_up:
+        given_up = [row for row in rows if row.replication == ReplicationState.GIVEN_UP.value]
+        accepted = AcceptedLosses(
+            ledgers=summary.given_up,
+            first_ids=tuple(row.ledger_id for row in given_up),
+            written_ms=summary.given_up_ms,
+            user=summary.given_up_by or "",
+        )
+        yield _finding(loss_accepted(accepted), summary.given_up, given_up)
 
 
 def _held(report: AuditReport) -> Iterator[AuditFinding]:
@@ -312,10 +331,16 @@ def _bookies(report: AuditReport) -> Iterator[AuditFinding]:
         yield AuditFinding(advice)
 
 
+def _unreferenced(report: AuditReport) -> Iterator[AuditFinding]:
+    """Bookies of the cluster that are down and named by no ledger: only these have no row. Unknown without cookies."""
+    with_row = {each.bookie_id for each in report.bookies}
+    members = [loss.name for loss in report.losses if loss.kind == "bookie" and loss.name not in with_row]
+    if members and not report.summary.unreadable:
+        yield AuditFinding(not_referenced(members, report.summary.ledgers))
+
+
 def _awaited(report: AuditReport) -> Iterator[AuditFinding]:
     """Lost bookies whose ledgers the auditor has not marked yet, but for those in maintenance."""
-    if report.summary.autorecovery_off_ms is not None:
-        return
     now_ms, pending, excused = report.summary.judged_at_ms, [], []
     for each in report.bookies:
         if each.mode == "unregistered" and each.deadline_ms is not None:

@@ -21,8 +21,10 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     RackReplication,
 )
 from bkctl.runtime.replication.cluster_audit.totals import LISTS, AuditTotals, loss_key
+from bkctl.runtime.replication.judge.accepted_losses import accepted_losses
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 
+GIVEN_UP = ReplicationState.GIVEN_UP.value
 _RACK_COUNTS = ("too_few_racks", "one_rack", "rack_unknown")
 
 
@@ -81,6 +83,8 @@ def _summary(totals: AuditTotals, known: KnownBookies, bookies: tuple[BookieRepl
     if not (known.rules.has_racks or known.groups):
         counts["misplaced"] = None
     modes = Counter(bookie.mode for bookie in bookies)
+    given_up = {each.ledger_id for each in totals.under_replicated if each.replication == GIVEN_UP}
+    accepted = accepted_losses({key: note for key, note in known.facts.given_up.items() if key in given_up})
     counts |= {
         "judged_at_ms": known.facts.now_ms,
         "metadata_uri": known.facts.metadata_uri,
@@ -94,6 +98,8 @@ def _summary(totals: AuditTotals, known: KnownBookies, bookies: tuple[BookieRepl
         "autorecovery_off_reason": known.facts.off_note.reason,
         "autorecovery_off_until": known.facts.off_note.until,
         "auditor": known.facts.auditor,
+        "given_up_ms": accepted.written_ms,
+        "given_up_by": accepted.user or None,
         "skipped_snapshots": known.facts.skipped_snapshots,
         "file_written_ms": known.facts.file_written_ms,
         "ledgers": ledgers,

@@ -14,19 +14,21 @@ from typing import NamedTuple, TypeAlias
 
 from bkctl.runtime.placement.rules import judge_members, places_of
 from bkctl.runtime.replication.cluster_audit.facts import KnownBookies
-from bkctl.runtime.replication.judge.verdict import ReplicationRow, has_enough_answers
+from bkctl.runtime.replication.judge.verdict import ReplicationRow, ReplicationState, has_enough_answers
 
 ShapeKey: TypeAlias = tuple[object, ...]
 
 
 def shape_key(rows: Sequence[ReplicationRow]) -> ShapeKey:
-    """Equal for ledgers of one shape: state, quorums, write sets, and isolation groups."""
+    """Equal for ledgers of one shape: state, quorums, write sets, those that were given up, and isolation groups."""
     first = rows[0].write_set
     last = 0
     if first.ledger_state != "closed":
         last = sum(row.write_set.segment_last_entry_id is None for row in rows)
     quorums = first.write_quorum_size, first.ack_quorum_size
-    write_sets = (row.write_set.write_set for row in rows)
+    write_sets = [row.write_set.write_set for row in rows]
+    if given_up := tuple(index for index, row in enumerate(rows) if row.replication is ReplicationState.GIVEN_UP):
+        write_sets.append(("given up", *map(str, given_up)))
     if first.isolation is None:
         return (first.ledger_state, *quorums, last, *write_sets)
     demand, segments = (first.isolation, first.ensemble_size), None
@@ -57,7 +59,11 @@ class LedgerShape:
         self.write_quorum_size = first.write_quorum_size
         self.ack_quorum_size = first.ack_quorum_size
         self.write_sets = tuple(row.write_set.write_set for row in rows if row.write_set.write_set)
-        self.members = frozenset(bookie_id for write_set in self.write_sets for bookie_id in write_set)
+        self.needed_sets = tuple(
+            row.write_set.write_set for row in rows if row.replication is not ReplicationState.GIVEN_UP
+        )
+        """Those whose entries were not given up."""
+        self.members = frozenset(bookie_id for write_set in self.needed_sets for bookie_id in write_set)
         self.is_open = self.ledger_state == "open"
         """Whether it accepts writes."""
         self.is_closable: bool | None = None
@@ -135,7 +141,7 @@ def problems_of(
     """What is wrong with a ledger without ``lost``: bookies of it. ``lost_writable``: all writable bookies that are
     lost."""
     is_unreadable = is_lost = False
-    for write_set in shape.write_sets:
+    for write_set in filter(None, shape.needed_sets):
         left = [each for each in write_set if each not in lost]
         if known.live.isdisjoint(left):
             is_unreadable = True
@@ -184,7 +190,7 @@ def _candidates(shape: LedgerShape, known: KnownBookies) -> tuple[set[str], set[
     may return if none is live; and those that the writer uses."""
     bookies = {each for each in shape.ensemble if each in known.writable} if shape.is_open else set()
     racks = {known.rack_of(each) for each in bookies}
-    for write_set in shape.write_sets:
+    for write_set in shape.needed_sets:
         holders = {each for each in write_set if each in known.live}
         holders = holders or {each for each in write_set if known.may_return(each)}
         if len(holders) == 1:

@@ -285,6 +285,12 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     in_recovery_ledgers: int
     empty: int
     replicated: int
+    given_up: int = 0
+    """Ledgers of which an operator accepted the loss: the entries without a live copy were on bookies given up."""
+    given_up_ms: int | None = None
+    """When the last of these losses was accepted; None: none was, or the report is of an older bkctl."""
+    given_up_by: str | None = None
+    """Who accepted it; None if it is unknown."""
     under_replicated: int
     at_risk: int
     unavailable: int

@@ -17,6 +17,7 @@ from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+from bkctl.runtime.replication.judge.loss_commands import accept_loss_commands
 from bkctl.runtime.replication.judge.verdict import ReplicationRow, ReplicationState
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, duration, enumerated, listed
@@ -207,8 +208,9 @@ def _recover_left(down: DownBookies, left: list[str]) -> Advice:
         has_live_copies=not down.no_live_copy.ledgers,
     )
     if not down.has_source and down.no_live_copy.first_ids:
-        sentence += "; a recovery finds no live copy in the ensembles: if disks are lost, the last step of each ledger "
-        sentence += "accepts the loss, and for many ledgers bkctl decommission ID --accept-loss ID --from-file FILE"
+        disks = "its disks" if len(left) == 1 else "their disks"
+        sentence += f"; a recovery finds no live copy in the ensembles: if {disks} are lost, accept the loss: "
+        sentence += accept_loss_commands(left)
         return Advice(severity, "bookies_down", sentence, f"bkctl ledger explain {down.no_live_copy.first_ids[0]}")
     if not down.can_move:
         sentence += f"; no other writable bookie can take the copies: start {left[0]}, or add a bookie"

@@ -135,7 +135,8 @@ def plan_in_place(
     bkctl: Collection[str],
     forecast: Callable[[LedgerMetadata, Fragment], TargetForecast] = lambda *_: TargetForecast(),
 ) -> LedgerInPlace:
-    """Decide about each bad copy that a check found.
+    """Decide about each bad copy that a check found. Those that could not be read are left for that reason, whatever is
+    known about the other copies of their entries.
 
     ``writable``: bookies that accept entries. ``bkctl``: those of ``bad_records_on`` that run bkctl. ``forecast``: what
     is known about the targets for a stripe.
@@ -153,10 +154,10 @@ def plan_in_place(
         must_move = defect.has_bad_record and bookie_id not in bkctl
         for reason, entries in (
             (FailureReason.REFUSES_CLIENT, found if defect.is_refused else ()),
+            (FailureReason.UNREACHABLE, found if defect.is_unknown else ()),
             (FailureReason.LOST, check.lost),
             (FailureReason.UNREADABLE, check.unreadable),
-            (FailureReason.DIFFERENT, different),
-            (FailureReason.UNREACHABLE, () if defect.state in BAD_STATES else found),
+            (FailureReason.DIFFERENT, found if defect.state is CopyState.DIFFERENT else different),
             (FailureReason.READ_ONLY, () if must_move or bookie_id in writable else found),
         ):
             inside, rest = in_and_out_of(rest, entries)

@@ -9,7 +9,7 @@ import msgspec
 from bkctl.runtime.client.recovery import blocking_members
 from bkctl.runtime.errors import AnswersMissingError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
-from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
+from bkctl.runtime.replication.judge.verdict import ReplicationRow, judge_ledger, write_set_rows
 from bkctl.storage.words import duration, enumerated
 
 
@@ -36,13 +36,17 @@ def last_resort(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collecti
     if metadata.is_closed:
         disks = _disks(metadata.bookies().difference(live_bookies))
         rows = judge_ledger(write_set_rows(ledger_id, metadata), frozenset(live_bookies)).rows
-        is_any_left = any(each.replication is not ReplicationState.UNAVAILABLE for each in rows)
-        read = f"bkctl ledger read {ledger_id} reads what is left, and " if is_any_left else ""
-        return f"if {disks} are lost, {read}bkctl ledger delete {ledger_id} removes the ledger"
+        return f"if {disks} are lost, {removal(ledger_id, rows)}"
     lost = sorted(set(metadata.last_segment.ensemble).difference(live_bookies))
     options = " ".join(f"--accept-loss {each}" for each in lost)
     ends = f"bkctl ledger close {ledger_id} {options} ends the ledger with what the others have"
     return f"if {_disks(lost)} are lost, {ends}"
+
+
+def removal(ledger_id: int, rows: Collection[ReplicationRow]) -> str:
+    """How a ledger is removed of which entries are lost. Pure."""
+    read = f"bkctl ledger read {ledger_id} reads what is left, and " if any(row.live_copies for row in rows) else ""
+    return f"{read}bkctl ledger delete {ledger_id} removes the ledger"
 
 
 def _disks(bookie_ids: Collection[str]) -> str:

@@ -14,6 +14,7 @@ import msgspec
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, loss_accepted
 from bkctl.runtime.replication.judge.advice import (
     AUTORECOVERY_START,
     AUTORECOVERY_STATUS,
@@ -188,6 +189,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     autorecovery: AutorecoveryStatus | None = None
     references: DownReferences | None = None
     """None: no bookie is down, or a command moves the ledgers of those that are."""
+    given_up: AcceptedLosses = AcceptedLosses()
+    """Ledgers with losses that an operator accepted."""
     unknown: Mapping[str, str] = {}
 
     @property
@@ -231,6 +234,8 @@ def status_findings(status: ClusterFacts) -> list[Advice]:
         *_mark_findings(status),
         *_note_findings(status),
     ]
+    if status.given_up.ledgers:
+        found.append(loss_accepted(status.given_up))
     if status.zookeeper_ms >= LATENCY_WARNING_MS:
         sentence = f"ZooKeeper took {status.zookeeper_ms:.0f} ms to answer"
         found.append(Advice(Severity.WARNING, "zookeeper", sentence, "bkctl cluster info"))
@@ -427,8 +432,7 @@ def _note_findings(status: ClusterFacts) -> Iterator[Advice]:
     if marks is not None and marks.oldest_ms is not None and not is_off:
         waiting = WaitingMarks(marks.oldest_ms, status.locks is None or status.locks.count > 0)
     unreferenced = frozenset[str]() if status.references is None else status.references.unreferenced
-    awaited = () if is_off else status.recovery.deadlines
-    deadlines = tuple(each for each in awaited if each[0] not in unreferenced)
+    deadlines = tuple(each for each in status.recovery.deadlines if each[0] not in unreferenced)
     losses = status.recovery.losses
     may_return = all(not set(note.missing_bookies).isdisjoint(status.down) for _, note in losses.first)
     if may_return and losses.count <= status.no_live_copy.ledgers:

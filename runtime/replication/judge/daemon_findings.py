@@ -82,10 +82,9 @@ def _loss_findings(recovery: RecoveryStatus) -> Iterator[Advice]:
 
 def _return_findings(recovery: RecoveryStatus) -> Iterator[Advice]:
     for bookie_id, ledger_ids in recovery.returned:
-        ledgers = "ledger" if len(ledger_ids) == 1 else f"{counted(len(ledger_ids), 'ledger')}:"
         sentence = (
-            f"bookie {bookie_id} is back, which was given up when {ledgers} {listed(ledger_ids)} "
-            f"{'was' if len(ledger_ids) == 1 else 'were'} closed: it may have entries that the others do not have"
+            f"bookie {bookie_id} is back, which was given up for {counted(len(ledger_ids), 'ledger')}: "
+            f"{listed(ledger_ids)}; it may have entries that the others do not have"
         )
         yield Advice(
             Severity.WARNING,

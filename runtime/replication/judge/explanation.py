@@ -17,12 +17,20 @@ from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.placement.choice import PlacementNeed, Refusal, refusals
 from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.placement.rules import BrokenRule, judge_ensemble
-from bkctl.runtime.replication.judge.advice import in_maintenance, no_auditor, waits_for_auditor
-from bkctl.runtime.replication.judge.closability import how_it_ends, last_resort, what_helps
+from bkctl.runtime.replication.judge.accepted_losses import accepted_on
+from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance, no_auditor, waits_for_auditor
+from bkctl.runtime.replication.judge.closability import how_it_ends, last_resort, removal, what_helps
 from bkctl.runtime.replication.judge.fragments import Fragment
 from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad
 from bkctl.runtime.replication.judge.targets import stripe_bytes
-from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
+from bkctl.runtime.replication.judge.verdict import (
+    UNDER_REPLICATED_STATES,
+    LedgerVerdict,
+    ReplicationState,
+    judge_ledger,
+    write_set_rows,
+)
+from bkctl.storage.severity import Severity, worst
 from bkctl.storage.words import SHOWN_MAX, counted, enumerated
 
 
@@ -42,7 +50,11 @@ class CandidateVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerExplanation(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on one ledger. ``is_closable`` None: it is closed. ``missing_answers``: why, by bookie."""
+    """The verdict on one ledger. ``is_closable`` None: it is closed. ``missing_answers``: why, by bookie.
+
+    ``severity``: of the worst problem; None: there is none. ``unknown_on``: registered bookies whose copies are
+    unknown, because they give no valid answer.
+    """
 
     replication: ReplicationState
     is_closable: bool | None
@@ -50,28 +62,73 @@ class LedgerExplanation(msgspec.Struct, frozen=True, kw_only=True):
     candidates: tuple[CandidateVerdict, ...]
     problems: tuple[str, ...]
     next_steps: tuple[str, ...]
+    severity: Severity | None
+    unknown_on: tuple[str, ...] = ()
 
 
 def explain(facts: LedgerFacts) -> LedgerExplanation:
     """The verdict that follows from the facts."""
     missing_answers = _missing_answers(facts)
     candidates = tuple(_candidates(facts))
-    problems = tuple(_problems(facts, missing_answers))
+    found = tuple(_problems(facts, missing_answers))
+    problems = tuple(sentence for _, sentence in found)
     return LedgerExplanation(
-        replication=judge_ledger(write_set_rows(facts.ledger_id, facts.metadata), facts.registrations.live).replication,
+        replication=_judged(facts).replication,
         is_closable=None if facts.metadata.is_closed else not missing_answers,
         missing_answers=missing_answers,
         candidates=candidates,
         problems=problems,
         next_steps=tuple(_next_steps(facts, missing_answers, candidates)) or (_nothing(facts, problems),),
+        severity=worst(severity for severity, _ in found),
+        unknown_on=tuple(_unknown_on(facts)),
     )
 
 
+def _judged(facts: LedgerFacts) -> LedgerVerdict:
+    note = facts.autorecovery.given_up
+    rows = write_set_rows(facts.ledger_id, facts.metadata)
+    return judge_ledger(rows, facts.registrations.live, () if note is None else note.member_since)
+
+
+def _unknown_on(facts: LedgerFacts) -> list[str]:
+    return [bookie_id for bookie_id, answer in facts.answers.items() if not answer.is_valid]
+
+
+def _given_up(facts: LedgerFacts) -> set[int]:
+    """The segments of which an operator accepted the loss, and that miss nothing else."""
+    if facts.autorecovery.given_up is None:
+        return set()
+    states: dict[int | None, set[ReplicationState]] = {}
+    for row in _judged(facts).rows:
+        states.setdefault(row.write_set.segment_first_entry_id, set()).add(row.replication)
+    found = set()
+    for segment in facts.segments:
+        of_it = states.get(segment.entries.first_entry_id, set())
+        is_answered = segment.without_copy and not any(
+            each not in facts.answers or facts.answers[each].is_silent for each in _members(facts, segment)
+        )
+        if (ReplicationState.GIVEN_UP in of_it or is_answered) and of_it.isdisjoint(UNDER_REPLICATED_STATES):
+            found.add(segment.segment_index)
+    return found
+
+
+def _needed(facts: LedgerFacts) -> tuple[SegmentFacts, ...]:
+    """The segments that were not given up."""
+    given_up = _given_up(facts)
+    return tuple(each for each in facts.segments if each.segment_index not in given_up)
+
+
+def _lost(facts: LedgerFacts) -> set[str]:
+    """The bookies that are not registered, of the segments that were not given up."""
+    return set[str]().union(*(each.ensemble for each in _needed(facts))) - facts.registrations.live
+
+
 def _nothing(facts: LedgerFacts, problems: tuple[str, ...]) -> str:
-    unknown = [bookie_id for bookie_id, answer in facts.answers.items() if not answer.is_valid]
+    unknown = _unknown_on(facts)
     if unknown:
-        its = "its copies are" if len(unknown) == 1 else "their copies are"
-        return f"nothing: without a valid answer of {enumerated(unknown, shown_max=SHOWN_MAX)}, {its} unknown"
+        who = f"{unknown[0]} gives" if len(unknown) == 1 else "they give"
+        reasons = dict.fromkeys(facts.answers[each].problem or "" for each in unknown)
+        return f"nothing before {who} a valid answer: {'; '.join(reasons)}"
     return "nothing: no command is known that removes these problems" if problems else "nothing: no problem was found"
 
 
@@ -93,7 +150,7 @@ def _lost_members(facts: LedgerFacts, segment: SegmentFacts) -> list[int]:
 def _first_segments(facts: LedgerFacts) -> dict[tuple[str, ...], SegmentFacts]:
     """The first segment of each ensemble."""
     found: dict[tuple[str, ...], SegmentFacts] = {}
-    for segment in facts.segments:
+    for segment in _needed(facts):
         found.setdefault(segment.ensemble, segment)
     return found
 
@@ -137,40 +194,64 @@ def _refusal(facts: LedgerFacts, bookie_id: str, reasons: tuple[Refusal | Broken
 def _bad_copies(facts: LedgerFacts) -> dict[str, list[SegmentFacts]]:
     """Complete segments of which a bookie that answers does not have the first or the last entry, by bookie."""
     found: dict[str, list[SegmentFacts]] = {}
-    for segment in facts.segments:
+    for segment in _needed(facts):
         for copy in segment.copies:
             if not segment.is_open and is_bad(copy):
                 found.setdefault(copy.bookie_id, []).append(segment)
     return dict(sorted(found.items()))
 
 
-def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterator[str]:
-    metadata, live = facts.metadata, facts.registrations.live
+def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterator[tuple[Severity, str]]:
+    """What is wrong, with how bad it is: by the rules of the status, as far as they are about one ledger."""
+    metadata, given_up = facts.metadata, _given_up(facts)
+    note = facts.autorecovery.given_up
+    if note is not None and given_up:
+        segments = _segments_text([each for each in facts.segments if each.segment_index in given_up])
+        yield Severity.INFORMATION, f"{accepted_on(note.written_ms, note.user)}: entries of {segments} have no copy"
     if metadata.state is LedgerState.IN_RECOVERY:
-        yield "it is in recovery: a recovery is running, or was started and not finished"
+        yield Severity.WARNING, "it is in recovery: a recovery is running, or was started and not finished"
     if missing_answers:
         missing = enumerated([f"{bookie_id} ({reason})" for bookie_id, reason in missing_answers.items()])
-        yield f"it cannot be closed now: entries may exist that only {missing} can have"
-    for bookie_id in sorted(metadata.bookies() - live):
-        count = sum(bookie_id in segment.ensemble for segment in facts.segments)
-        state = "counts as gone" if bookie_id in facts.ignored else "is not registered"
-        yield f"bookie {bookie_id} {state}; it is in {count} of {counted(len(facts.segments), 'segment')}"
+        yield Severity.WARNING, f"it cannot be closed now: entries may exist that only {missing} can have"
+    yield from _down(facts)
     for bookie_id, answer in facts.answers.items():
         if answer.problem is not None:
-            yield f"bookie {bookie_id} is registered but gives no valid answer: {answer.problem}"
-    for bookie_id, segments in _bad_copies(facts).items():
-        yield f"bookie {bookie_id} does not have the first or last entry of {_segments_text(segments)}"
-    for row in judge_ledger(write_set_rows(facts.ledger_id, metadata), live).rows:
+            sentence = f"bookie {bookie_id} is registered but gives no valid answer: {answer.problem}"
+            yield Severity.WARNING, sentence
+    for bookie_id, segments_of in _bad_copies(facts).items():
+        sentence = f"bookie {bookie_id} does not have the first or last entry of {_segments_text(segments_of)}"
+        yield Severity.WARNING, sentence
+    for row in _judged(facts).rows:
         if row.replication is ReplicationState.UNAVAILABLE:
             start = row.write_set.segment_first_entry_id
             yield (
+                Severity.CRITICAL,
                 f"no live bookie of the ensemble has the entries of {enumerated(row.missing_bookies)} in the segment "
-                f"from entry {start}"
+                f"from entry {start}",
             )
-    yield from _placement_problems(facts)
+    for sentence in _placement_problems(facts):
+        yield Severity.WARNING, sentence
     mark = facts.autorecovery.mark
     if mark is not None and mark.problem is not None:
-        yield f"its mark of under-replication cannot be read: {mark.problem}"
+        yield Severity.WARNING, f"its mark of under-replication cannot be read: {mark.problem}"
+
+
+def _down(facts: LedgerFacts) -> Iterator[tuple[Severity, str]]:
+    """Bookies that are down, and that the ledger needs."""
+    lost, needed, state = _lost(facts), _needed(facts), facts.autorecovery
+    awaited = {each.bookie_id for each in _away(facts)}
+    is_unavailable = _judged(facts).replication is ReplicationState.UNAVAILABLE
+    for bookie_id in sorted(lost):
+        severity = down_severity(
+            len(lost),
+            is_awaited=bookie_id in awaited,
+            is_repaired=state.is_enabled and (state.auditor is not None or state.mark is not None),
+            has_live_copies=not is_unavailable,
+        )
+        count = sum(bookie_id in segment.ensemble for segment in needed)
+        gone = "counts as gone" if bookie_id in facts.ignored else "is not registered"
+        sentence = f"bookie {bookie_id} {gone}; it is in {count} of {counted(len(facts.segments), 'segment')}"
+        yield severity, sentence
 
 
 def _placement_problems(facts: LedgerFacts) -> Iterator[str]:
@@ -192,14 +273,16 @@ def _next_steps(
         [] if metadata.is_closed else [facts.segments[-1].ensemble[i] for i in _lost_members(facts, facts.segments[-1])]
     )
     silent = _silent_holders(facts)
+    note = facts.autorecovery.given_up
+    is_end_given_up = note is not None and set(missing_answers) <= note.member_since.keys()
     if silent:
         them = enumerated(silent, shown_max=SHOWN_MAX)
         disks = "its disks" if len(silent) == 1 else "their disks"
         yield f"start {them} if {disks} still exist: entries without a live copy may be there"
-    if missing_answers:
+    if missing_answers and not is_end_given_up:
         valid = {each for each, answer in facts.answers.items() if answer.is_valid}
         yield what_helps(ledger_id, metadata, list(missing_answers), valid, "able to give a valid answer")
-    elif last_lost:
+    elif last_lost and not missing_answers:
         can_close = all(any(not each.refused_by for each in candidates if each.replaces == lost) for lost in last_lost)
         closes = f"bkctl ledger close {ledger_id} closes it now"
         if not can_close:
@@ -209,7 +292,7 @@ def _next_steps(
             f"a live writer replaces {enumerated(last_lost)} at its next add; if there is none, a recovery closes the "
             f"ledger after a while and copies its last segment; {closes}"
         )
-    elif not metadata.is_closed:
+    elif not metadata.is_closed and not missing_answers:
         yield how_it_ends(ledger_id, metadata, facts.autorecovery.now_ms)
     away = _away(facts)
     if away:
@@ -228,12 +311,15 @@ def _next_steps(
             yield last_resort(ledger_id, metadata, facts.registrations.live)
     elif silent and metadata.is_closed and awaited.isdisjoint(silent) and not may_be_outside:
         yield last_resort(ledger_id, metadata, facts.registrations.live)
+    if note is not None and _given_up(facts):
+        accepted = accepted_on(note.written_ms, note.user)
+        yield f"nothing is left to do: {accepted}; {removal(ledger_id, _judged(facts).rows)}"
 
 
 def _away(facts: LedgerFacts) -> list[Maintenance]:
     """Bookies of the ledger that are down as an operator expects."""
     state = facts.autorecovery
-    lost = facts.metadata.bookies() - facts.registrations.live - facts.ignored
+    lost = _lost(facts) - facts.ignored
     return [each for each in state.maintenance if each.bookie_id in lost and not each.is_overdue(state.now_ms)]
 
 
@@ -250,14 +336,14 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
         verdicts.setdefault((each.first_entry_id, each.replaces), []).append(each)
     first_of = _first_segments(facts)
     awaited = {each.bookie_id for each in _away(facts)}
-    for bookie_id in sorted(facts.metadata.bookies() - facts.registrations.live - awaited):
+    for bookie_id in sorted(_lost(facts) - awaited):
         command = f"bkctl recover failed-bookie {bookie_id} --ledger {facts.ledger_id}"
         movable: list[SegmentFacts] = []
         stuck: list[SegmentFacts] = []
         without_copy: list[SegmentFacts] = []
         targets: set[str] = set()
         refused: list[CandidateVerdict] = []
-        for segment in facts.segments:
+        for segment in _needed(facts):
             if bookie_id not in segment.ensemble or segment.is_open:
                 continue
             if bookie_id in _members(facts, segment) and not _is_outside(facts, segment):
@@ -278,7 +364,7 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
 
 
 def _without_copy(facts: LedgerFacts) -> list[SegmentFacts]:
-    return [each for each in facts.segments if each.without_copy]
+    return [each for each in _needed(facts) if each.without_copy]
 
 
 def _is_outside(facts: LedgerFacts, segment: SegmentFacts) -> bool:
@@ -330,7 +416,7 @@ def _why(refused: list[CandidateVerdict]) -> str:
 
 def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
     state = facts.autorecovery
-    lost, awaited = facts.metadata.bookies() - facts.registrations.live, {each.bookie_id for each in _away(facts)}
+    lost, awaited = _lost(facts), {each.bookie_id for each in _away(facts)}
     is_incomplete = bool(lost or _bad_copies(facts))
     if state.lock is not None:
         yield f"{state.lock.holder or 'an unknown host'} holds its replication lock: it may be copying the ledger now"

@@ -11,7 +11,7 @@ from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.lock import HeldLock
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.marks import ListedMark
-from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LostBookieNote
 from bkctl.runtime.placement.rules import PlacementRules
 from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.replication.judge.copies import CopyState
@@ -87,6 +87,8 @@ class AutorecoveryFacts(msgspec.Struct, frozen=True, kw_only=True):
     maintenance: tuple[Maintenance, ...] = ()
     deadlines: tuple[tuple[str, LostBookieNote], ...] = ()
     """Of members that are lost, while a daemon of bkctl is the auditor."""
+    given_up: GivenUpNote | None = None
+    """The bookies that an operator gave up with what they had of the ledger."""
 
 
 class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):

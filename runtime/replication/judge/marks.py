@@ -161,9 +161,15 @@ def _bad_copies(check: LedgerCheck | None) -> MarkVerdict | None:
         return MarkVerdict(MarkFinding.ENTRIES_LOST, f"no bookie has entries {format_ranges(check.lost)}")
     if check.problem is not None:
         return MarkVerdict(MarkFinding.COPIES_UNKNOWN, check.problem)
-    bad = check.copies_expected - check.copies_good
-    bookies = listed(sorted({defect.bookie_id for defect in check.defects}))
-    return MarkVerdict(MarkFinding.WAITING, f"{bad} of {check.copies_expected} copies are missing or bad, on {bookies}")
+    unread = {defect.bookie_id: defect.reason for defect in check.defects if defect.is_unknown}
+    unknown = f"{check.copies_unreachable} of {check.copies_expected} copies are unknown"
+    unknown += f": {listed([f'{bookie_id}: {unread[bookie_id]}' for bookie_id in sorted(unread)])}" if unread else ""
+    bad = check.copies_expected - check.copies_good - check.copies_unreachable
+    if not bad:
+        return MarkVerdict(MarkFinding.COPIES_UNKNOWN, unknown)
+    bookies = listed(sorted({defect.bookie_id for defect in check.defects if not defect.is_unknown}))
+    detail = f"{bad} of {check.copies_expected} copies are missing or bad, on {bookies}"
+    return MarkVerdict(MarkFinding.WAITING, f"{detail}; {unknown}" if unread else detail)
 
 
 def _unknown_copies(mark: ListedMark, metadata: LedgerMetadata, check: LedgerCheck | None) -> MarkVerdict | None:

@@ -19,6 +19,7 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.ledger.write_set import negatives_needed
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.placement.choice import Choice, NoChoice, PlacementNeed, choose_ensemble, choose_replacements
 from bkctl.runtime.placement.isolation import IsolationDemand, isolation_demand
 from bkctl.runtime.placement.rules import PlacementRules
@@ -26,9 +27,9 @@ from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.placement.view import BookieSpace
 from bkctl.runtime.replication.judge.advice import in_maintenance, recover_command
 from bkctl.runtime.replication.judge.fragments import fragments_naming
-from bkctl.runtime.replication.judge.verdict import WriteSetRow, bytes_on, write_set_rows
+from bkctl.runtime.replication.judge.verdict import WriteSetRow, bytes_on, judge_ledger, wanted_members, write_set_rows
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import counted
+from bkctl.storage.words import counted, enumerated
 
 LEDGER_IDS_MAX = 100
 """Ledgers that an objection names."""
@@ -111,7 +112,8 @@ class ClusterNow(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster at the moment of the verdict. ``with_cookie``: all bookies that belong to it, live or not.
 
     ``space``: of the bookies that answered. ``silent``: registered bookies that did not, which count as down.
-    ``refusals``: what those of them said that answered with an error. ``maintenance``: all of it.
+    ``refusals``: what those of them said that answered with an error. ``maintenance``: all of it. ``given_up``: the
+    bookies whose loss an operator accepted, by ledger.
     """
 
     registrations: Registrations
@@ -122,6 +124,7 @@ class ClusterNow(msgspec.Struct, frozen=True, kw_only=True):
     silent: frozenset[str] = frozenset()
     refusals: Mapping[str, str] = {}
     maintenance: Sequence[Maintenance] = ()
+    given_up: Mapping[int, GivenUpNote] = {}
     now_ms: int = 0
 
 
@@ -160,6 +163,9 @@ class StopCheck:
         isolation = isolation_demand(metadata.custom_metadata)
         self._sizes[metadata.ensemble_size, metadata.write_quorum_size, isolation] += 1
         members = metadata.bookies()
+        if (note := self._cluster.given_up.get(ledger_id)) is not None:
+            judged = judge_ledger(write_set_rows(ledger_id, metadata), self._live_now, note.member_since).rows
+            members = wanted_members(judged, members, note.member_since)
         self.referenced |= members
         self._unmovable |= self._without_target(metadata, members - self._live_now - self._ids)
         if self._ids.isdisjoint(members):
@@ -232,23 +238,36 @@ class StopCheck:
             needed = 1 if row.segment_last_entry_id is not None else answers_min
             others = ", ".join(sorted(members - self._ids))
             if not after:
-                refused = members & self._cluster.refusals.keys()
-                how = "do not run, do not answer or refuse this client" if refused else "do not run or do not answer"
-                elsewhere = f"their other copies are on bookies that {how} ({others})"
-                worst = StopReason.UNREADABLE, elsewhere if others else "all their copies are on these bookies"
+                elsewhere = "all their copies are on these bookies"
+                if absent := members - self._ids:
+                    elsewhere = f"their other copies are on bookies that {self._absences(absent)}"
+                worst = StopReason.UNREADABLE, elsewhere
                 break
             if len(after) < needed <= len(now):
                 too_few = f"too few of the other bookies are running ({others or 'there are none'})"
+                if refusing := members & self._cluster.refusals.keys() - self._ids:
+                    too_few = f"too few of the other bookies ({others}) serve: some {self._absences(refusing)}"
                 worst = StopReason.UNCLOSABLE, too_few
             elif worst is None and len(now) < len(members):
                 # With all other copies a stop may go below the ack quorum: it takes no more than these bookies.
-                gone = f"other bookies with a copy are not running ({', '.join(sorted(members - self._live_now))})"
+                gone = f"other bookies with a copy {self._absences(members - self._live_now)}"
                 if len(after) == 1:
                     worst = StopReason.LAST_COPY, gone
                 elif len(after) < (row.ack_quorum_size or 0):
                     worst = StopReason.ACK_QUORUM, gone
         if worst is not None:
             self._note(*worst, ledger_id)
+
+    def _absences(self, bookie_ids: frozenset[str]) -> str:
+        """Why bookies do not serve, each with its reason, as a verb: who refuses this client runs."""
+        refusing = bookie_ids & self._cluster.refusals.keys()
+        silent = (bookie_ids & self._cluster.silent) - refusing
+        found = {
+            "are not running": bookie_ids - silent - refusing,
+            "do not answer": silent,
+            "refuse this client": refusing,
+        }
+        return enumerated([f"{verb} ({', '.join(sorted(ids))})" for verb, ids in found.items() if ids])
 
     def _judge_writer(self, ledger_id: int, metadata: LedgerMetadata, isolation: IsolationDemand | None) -> None:
         """Whether the writer of an open ledger finds other bookies for those that leave its ensemble."""

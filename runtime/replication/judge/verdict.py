@@ -30,6 +30,8 @@ class ReplicationState(enum.Enum):
     """The ledger is closed and has no entries, so nothing can be lost."""
     REPLICATED = "replicated"
     """All Qw copies are on registered bookies."""
+    GIVEN_UP = "given_up"
+    """No live copy, and an operator accepted the loss of what the bookies had."""
     UNDER_REPLICATED = "under_replicated"
     """Fewer than Qw live copies, but at least Qa."""
     AT_RISK = "at_risk"
@@ -43,7 +45,7 @@ class ReplicationState(enum.Enum):
 UNDER_REPLICATED_STATES = frozenset(
     {ReplicationState.UNDER_REPLICATED, ReplicationState.AT_RISK, ReplicationState.UNAVAILABLE}
 )
-"""States in which copies are missing."""
+"""States in which copies are missing that something can be done about."""
 
 _SEVERITY = {state: position for position, state in enumerate(ReplicationState)}
 
@@ -116,6 +118,11 @@ class LedgerVerdict(msgspec.Struct, frozen=True, gc=False):
     rows: tuple[ReplicationRow, ...]
     replication: ReplicationState
 
+    @property
+    def has_given_up(self) -> bool:
+        """Whether an operator accepted the loss of some of its entries."""
+        return any(row.replication is ReplicationState.GIVEN_UP for row in self.rows)
+
 
 def write_set_rows(ledger_id: int, metadata: LedgerMetadata, node_ctime_ms: int | None = None) -> list[WriteSetRow]:
     """Rows of one ledger, ordered by segment and then by the first entry that uses the write set.
@@ -156,10 +163,25 @@ def write_set_rows(ledger_id: int, metadata: LedgerMetadata, node_ctime_ms: int 
     return rows or [ledger]
 
 
-def judge_ledger(rows: Iterable[WriteSetRow], live_bookies: Collection[str]) -> LedgerVerdict:
-    """Judge all write sets of one ledger. ``live_bookies``: all registered ones, writable or read-only, as a set."""
-    judged = tuple(replication_of(row, live_bookies) for row in rows)
+def judge_ledger(
+    rows: Iterable[WriteSetRow], live_bookies: Collection[str], given_up: Collection[str] = ()
+) -> LedgerVerdict:
+    """Judge all write sets of one ledger. ``live_bookies``: all registered ones, writable or read-only, as a set.
+
+    ``given_up``: bookies that an operator gave up with what they have of this ledger.
+    """
+    judged = tuple(replication_of(row, live_bookies, given_up) for row in rows)
     return LedgerVerdict(judged, max((row.replication for row in judged), key=_SEVERITY.__getitem__))
+
+
+def wanted_members(
+    rows: Iterable[ReplicationRow], members: Collection[str], given_up: Collection[str]
+) -> frozenset[str]:
+    """The ``members`` of a ledger that it still needs: all but those that were given up with all that they have."""
+    lost, needed = set[str](), set[str]()
+    for row in rows:
+        (lost if row.replication is ReplicationState.GIVEN_UP else needed).update(row.write_set.write_set)
+    return frozenset(set(members) - lost.intersection(given_up) | needed)
 
 
 def bytes_on(rows: Iterable[WriteSetRow], bookie_ids: frozenset[str]) -> int:
@@ -173,7 +195,7 @@ def live_copies(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collecti
     return min(row.live_copies if row.write_set.write_set else row.write_set.write_quorum_size or 0 for row in rows)
 
 
-def replication_of(row: WriteSetRow, live_bookies: Collection[str]) -> ReplicationRow:
+def replication_of(row: WriteSetRow, live_bookies: Collection[str], given_up: Collection[str] = ()) -> ReplicationRow:
     """Judge one write set. A bookie that occurs in it twice counts as one copy."""
     if row.problem is not None:
         return ReplicationRow(row, 0, 0, (), ReplicationState.UNREADABLE)
@@ -186,6 +208,8 @@ def replication_of(row: WriteSetRow, live_bookies: Collection[str]) -> Replicati
     live_copies = len(bookies) - len(missing)
     if live_copies >= row.write_quorum_size:
         state = ReplicationState.REPLICATED
+    elif live_copies == 0 and all(bookie_id in given_up for bookie_id in missing):
+        state = ReplicationState.GIVEN_UP
     elif live_copies == 0:
         state = ReplicationState.UNAVAILABLE
     elif live_copies < row.ack_quorum_size:

@@ -28,13 +28,14 @@ from bkctl.runtime.errors import (
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.ledgers.stored_ledgers import IDS_KEPT_MAX, unreadable_advice
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.judge.loss_commands import accept_loss_command
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.run.bookie_mode import ModeWatch
 from bkctl.runtime.replication.run.drain import Drain, DrainHooks, DrainResult, OpenLedger
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.runtime.replication.survey.loss_proof import listed_reasons
-from bkctl.storage.words import counted
+from bkctl.storage.words import counted, named
 
 _REFERENCED_MEANWHILE = (
     ", because of a write while its cookie was deleted: the cookie was written again; repeat the command"
@@ -61,7 +62,7 @@ class DecommissionPlan(msgspec.Struct, frozen=True):
     @property
     def names(self) -> str:
         """The bookies in a sentence."""
-        return f"bookie {', '.join(self.bookie_ids)}"
+        return named("bookie", self.bookie_ids)
 
     @property
     def cookie_remark(self) -> str:
@@ -133,6 +134,7 @@ class Decommission:
         bookie_ids: Sequence[str],
         on_wait: Callable[[str], None] | None = None,
         accepted_losses: Collection[int] = (),
+        accepted_from: str = "",
         *,
         is_rehearsal: bool = False,
     ) -> DecommissionPlan:
@@ -140,8 +142,8 @@ class Decommission:
 
         Waits for the end of the sessions of killed bookies, unless ``is_rehearsal``; for ``on_wait`` see
         ``BookieRecovery.require_down``. BookieNotFoundError if one is not registered, has no cookie, and no ledger
-        references it. RefusedError if one of the ``accepted_losses`` references a bookie and is not proven lost;
-        ignores those that reference none.
+        references it. RefusedError if one of the ``accepted_losses``, which are in the file ``accepted_from``,
+        references a bookie and is not proven lost; ignores those that reference none.
         """
         if is_rehearsal:
             live = frozenset((await self.watch.read(bookie_ids)).serving)
@@ -159,8 +161,22 @@ class Decommission:
         unreadable = [(each.ledger_id, each.detail) for each in plan.unreadable if each.ledger_id in accepted_losses]
         unproven = unreadable + await self._unproven(ids, [ledger.ledger_id for ledger in accepted])
         if unproven:
-            raise RefusedError(f"nothing was changed: these losses are not proven: {listed_reasons(unproven)}")
+            more = await self._name_all(ids, [ledger_id for ledger_id, _ in unproven], accepted_from)
+            raise RefusedError(f"nothing was changed: these losses are not proven: {listed_reasons(unproven)}{more}")
         return DecommissionPlan(ids, versions, plan.without(accepted_losses), live, accepted)
+
+    async def _name_all(self, bookie_ids: Sequence[str], ledger_ids: Sequence[int], file: str) -> str:
+        """Which other bookies must be named, because they are down and may have entries of the first ledger."""
+        try:
+            members = (await self._ports.ledgers.read(ledger_ids[0])).value.bookies()
+        except (LedgerNotFoundError, MetadataFormatError):
+            return ""
+        others = sorted(members - (await self._ports.registrations.snapshot()).live - set(bookie_ids))
+        if not others:
+            return ""
+        are, disks = ("is", "its disks are") if len(others) == 1 else ("are", "their disks are")
+        command = accept_loss_command(sorted({*bookie_ids, *others}), file)
+        return f"; {named('bookie', others)} {are} down too: if {disks} lost as well, name all: {command}"
 
     async def _is_down(self, bookie_id: str, on_wait: Callable[[str], None] | None) -> bool:
         """False for a bookie that answers; waits for the session of one that does not."""

@@ -136,12 +136,14 @@ class LedgerFactsReader:
         notes = RecoveryNotes(store, root)
         is_ours = lost and find_auditor_daemon(auditor, await read_daemons(notes)) is not None
         deadlines = [(each, await notes.deadlines.find_or_problem(each)) for each in sorted(lost) if is_ours]
+        given_up = await notes.given_up.find_or_problem(str(ledger_id))
         return AutorecoveryFacts(
             now_ms=self._ports.clock.now_ms(),
             maintenance=tuple(await list_maintenance(notes)) if lost else (),
             deadlines=tuple((each, note.value) for each, note in deadlines if isinstance(note, Versioned)),
             is_enabled=await ReplicationSwitches(store, root).is_enabled(),
             auditor=None if auditor is None else auditor.bookie_id,
+            given_up=given_up.value if isinstance(given_up, Versioned) else None,
             mark=await read_mark(store, root, ledger_id),
             lock=await read_lock(store, root, ledger_id),
         )

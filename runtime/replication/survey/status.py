@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import functools
 import itertools
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -22,7 +23,9 @@ from bkctl.runtime.errors import (
     AuthenticationRequiredError,
     BookieError,
     ClusterNotFoundError,
+    LedgerNotFoundError,
     MetadataAuthError,
+    MetadataFormatError,
     NoNodeError,
 )
 from bkctl.runtime.ledger.metadata import LedgerMetadata
@@ -35,11 +38,13 @@ from bkctl.runtime.metadata.pulsar_migration import read_migration
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.lock import list_held_locks, list_locked_ids
 from bkctl.runtime.metadata.replication.marks import list_marked_ids, read_mark
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus, read_recovery_status
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_note
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.ports import Bookies, Clock
+from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, accepted_losses
 from bkctl.runtime.replication.judge.advice import NoLiveCopyTally
 from bkctl.runtime.replication.judge.cluster_status import (
     AuditorStatus,
@@ -51,7 +56,13 @@ from bkctl.runtime.replication.judge.cluster_status import (
     RepairLocks,
     RootStatus,
 )
-from bkctl.runtime.replication.judge.verdict import ReplicationRow, ReplicationState, judge_ledger, write_set_rows
+from bkctl.runtime.replication.judge.verdict import (
+    ReplicationRow,
+    ReplicationState,
+    judge_ledger,
+    wanted_members,
+    write_set_rows,
+)
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import listed
 
@@ -110,6 +121,10 @@ class StatusSurvey:
             self._part("auditor", self._read_recovery_status, unknown),
             self._part("autorecovery", self._read_autorecovery, unknown),
         )
+        given_up = AcceptedLosses()
+        if recovery is not None and recovery.given_up and bookies is not None:
+            read = functools.partial(self._find_given_up, recovery.given_up, bookies)
+            given_up = await self._part("given_up", read, unknown) or given_up
         if more is not None:
             more = msgspec.structs.replace(more, is_restore_unfinished=root.startswith(RESTORE_MARK))
         return ClusterFacts(
@@ -123,8 +138,28 @@ class StatusSurvey:
             recovery=recovery,
             autorecovery=autorecovery,
             references=await self._find_references(more, bookies, recovery),
+            given_up=given_up,
             unknown=unknown,
         )
+
+    async def _find_given_up(
+        self, given_up: Mapping[int, GivenUpNote], bookies: tuple[BookieFacts, ...]
+    ) -> AcceptedLosses:
+        """Of the ledgers with bookies that were given up, those that exist and have no other copy of some entries."""
+        live = {each.bookie_id for each in bookies if each.is_registered}
+        ledgers = await self._open_ledgers()
+
+        async def find(ledger_id: int) -> int | None:
+            try:
+                stored = await ledgers.read(ledger_id)
+            except (LedgerNotFoundError, MetadataFormatError):
+                return None
+            given = given_up[ledger_id].member_since
+            verdict = judge_ledger(write_set_rows(ledger_id, stored.value), live, given)
+            return ledger_id if verdict.has_given_up else None
+
+        async with aclosing(pipelined(each_of(given_up), find, _MARKS_IN_FLIGHT_MAX)) as found:
+            return accepted_losses({each: given_up[each] async for each in found if each is not None})
 
     async def _find_references(
         self, root: RootStatus | None, bookies: tuple[BookieFacts, ...] | None, recovery: RecoveryStatus | None
@@ -142,6 +177,7 @@ class StatusSurvey:
         if not down:
             return None
         live = frozenset(each.bookie_id for each in bookies if each.is_registered)
+        given_up = {} if recovery is None else recovery.given_up
         tally = NoLiveCopyTally({each.bookie_id for each in bookies if each.has_cookie} - live)
         referenced, count, why_unknown, is_exact = set[str](), 0, None, False
         writable, can_move = {each.bookie_id for each in bookies if each.is_writable}, False
@@ -160,8 +196,10 @@ class StatusSurvey:
                             continue
                         missing = found.value.bookies() - live
                         if missing:
+                            given = given_up[ledger_id].member_since if ledger_id in given_up else ()
+                            rows = judge_ledger(write_set_rows(ledger_id, found.value), live, given).rows
+                            missing = wanted_members(rows, missing, given) - live
                             can_move = can_move or _has_target(found.value, missing, writable)
-                            rows = judge_ledger(write_set_rows(ledger_id, found.value), live).rows
                             tally.add(ledger_id, rows)
                             has_source = has_source or _has_source(found.value, missing, rows)
                         if not down <= referenced:

@@ -13,6 +13,7 @@ from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.maintenance import list_maintenance
 from bkctl.runtime.metadata.replication.marks import list_marked_ids
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.placement.view import BookieSpace
 from bkctl.runtime.ports import Bookies
@@ -48,6 +49,7 @@ async def scan_for_stop(
     others = sorted(registrations.live.difference(bookie_ids))
     space, refusals = await read_space(ports.bookies, others)
     survey = await ports.placement.survey(registrations.writable)
+    notes = RecoveryNotes(store, ports.ledgers.root)
     cluster = ClusterNow(
         registrations=registrations,
         with_cookie=with_cookie,
@@ -56,7 +58,8 @@ async def scan_for_stop(
         space=space,
         silent=frozenset(others).difference(space),
         refusals=refusals,
-        maintenance=await list_maintenance(RecoveryNotes(store, ports.ledgers.root)),
+        maintenance=await list_maintenance(notes),
+        given_up=await read_given_up(notes),
         now_ms=ports.clock.now_ms(),
     )
     check = StopCheck(bookie_ids, cluster, ports.clock.random, is_removal=is_removal)

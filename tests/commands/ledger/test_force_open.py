@@ -49,8 +49,9 @@ async def test_the_decommission_of_its_bookie_ends_only_when_it_is_deleted_or_it
         stuck = await asyncio.to_thread(run, "decommission", dead, "--open-ledgers", "fence", "--yes")
         assert stuck.exit_code in {1, 9}
         assert f"0 ledgers moved, 2 left: 2 cannot be closed (start {dead} if its disks exist)" in stuck.stderr
-        assert "for ledgers whose entries are lost, see --accept-loss" in stuck.stderr
-        assert "see --accept-loss and bkctl ledger delete --force-open" in stuck.stderr
+        closes = f"bkctl ledger close {first} {second} --accept-loss {dead} closes those that are not closed"
+        assert f"if their disks are lost, {closes}" in stuck.stderr
+        assert f"bkctl ledger delete {first} {second} --force-open --accept-loss {dead} deletes them" in stuck.stderr
 
         number = str(first)
         assert (await asyncio.to_thread(run, "ledger", "delete", number, "--confirm", number)).exit_code == 3
@@ -73,7 +74,9 @@ async def test_the_decommission_of_its_bookie_ends_only_when_it_is_deleted_or_it
             assert done.exit_code == 0, done.stderr
             report = done.json()
             assert (report["is_complete"], report["accepted_losses"]) == (True, [str(second)])
-            assert f"still reference bookie {dead}: {second}" in done.stderr
+            assert f"loss of entries of 1 ledger is accepted, whose metadata still names bookie {dead}: {second}" in (
+                done.stderr
+            )
         assert await client.ports.ledgers.read(second) == seen
         cookies = await asyncio.to_thread(run, "cookie", "list", "-o", "name")
         assert dead not in cookies.stdout.split()

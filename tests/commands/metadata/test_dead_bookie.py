@@ -30,7 +30,8 @@ def test_a_dead_bookie_that_ledgers_name_is_a_finding(cluster: Cluster) -> None:
     finding, no_auditor = found.json()["findings"]
     status = {each["part"]: each["severity"] for each in cluster.run("status").json()["findings"]}
     assert (no_auditor["rule"], no_auditor["severity"]) == ("no-auditor", status["no_auditor"])
-    assert (finding["severity"], finding["rule"]) == ("warning", "bookie-down-with-ledgers")
+    assert (finding["severity"], finding["rule"]) == (status["bookies_down"], "bookie-down-with-ledgers")
+    assert finding["severity"] == "critical", "nothing repairs"
     assert finding["problem"] == f"Bookie {dead} is not registered, and 3 ledgers reference it."
     assert f"bkctl recover failed-bookie {dead}" in finding["cure"]
     assert f"bkctl decommission {dead}" in finding["cure"]

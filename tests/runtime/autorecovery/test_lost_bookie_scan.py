@@ -51,6 +51,15 @@ def test_a_ledger(metadata: LedgerMetadata, aim: ScanAim, finding: LedgerFinding
     assert examine_ledger(7, metadata, LIVE, aim) == finding
 
 
+def test_an_accepted_loss_is_neither_lost_nor_marked_but_what_has_copies_is() -> None:
+    metadata = ledger({0: ["d1", "d2"], 5: ["l1", "d1"]}, 2, 2, last_entry_id=9, length=100)
+    assert examine_ledger(7, metadata, LIVE, DUE, ("d1", "d2")) == to_mark("d1"), "from 5 on"
+    assert examine_ledger(7, metadata, LIVE, DUE, ("d1",)) == LedgerFinding(
+        frozenset({"d1"}), lost_with=frozenset({"d1", "d2"})
+    )
+    assert examine_ledger(7, closed("d1", "d2"), LIVE, DUE, ("d1", "d2")) == to_mark()
+
+
 def test_a_lost_segment_is_found_among_good_ones() -> None:
     metadata = ledger({0: ["l1", "l2"], 5: ["d1", "d2"], 8: ["l1", "d1"]}, 2, 2, last_entry_id=9, length=100)
     found = examine_ledger(7, metadata, LIVE, DUE)

@@ -335,6 +335,7 @@ BAD_NODES = (
     ),
     _bad("name in the replication tree", "stray-node", f"{_UR}/xyz", b""),
     _bad("no vote", "no-auditor", VOTE, MISSING)._replace(path=f"{_UR}/auditorelection"),
+    _bad("replication off", "replication-disabled", f"{_UR}/disable", b""),
 )
 """Each is a warning or worse."""
 
@@ -359,7 +360,6 @@ INFORMATION = (
         frozenset({f"{_UR}/locks/urL0000000019"}),
     ),
     _bad("no bookie in a mark", "invalid-bookie-in-mark", MARK, b'replica: "a,b"\nctime: 5\n'),
-    _bad("replication off", "replication-disabled", f"{_UR}/disable", b""),
     _bad("long delay", "delay-very-long", f"{_UR}/lostBookieRecoveryDelay", b"100000"),
     _bad("no quarantine", "health-check-disabled", "disableHealthCheck", b""),
     BadNode(

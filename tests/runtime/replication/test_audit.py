@@ -18,6 +18,7 @@ from bkctl.runtime.replication.judge.verdict import (
     ReplicationState,
     WriteSetRow,
     judge_ledger,
+    wanted_members,
     write_set_rows,
 )
 from tests.runtime.replication.samples import ledger, random_ledger
@@ -64,7 +65,18 @@ def test_the_verdict_is_that_of_the_worst_entry() -> None:
         state = verdict(ledger_id, metadata, live).replication
         assert state is brute_force(metadata, live)
         found.add(state)
-    assert found == set(ReplicationState) - {ReplicationState.UNREADABLE}
+    assert found == set(ReplicationState) - {ReplicationState.UNREADABLE, ReplicationState.GIVEN_UP}
+
+
+def test_what_was_given_up_is_no_longer_missing_but_other_copies_are() -> None:
+    two_sets = ledger({0: ("b0", "b1"), 5: ("b2", "b3")}, 2, 2, last_entry_id=9)
+    rows = write_set_rows(1, two_sets)
+    assert judge_ledger(rows, {"b2", "b3"}, ("b0", "b1")).replication is ReplicationState.GIVEN_UP
+    assert judge_ledger(rows, {"b2", "b3"}, ("b0",)).replication is ReplicationState.UNAVAILABLE, "b1 was not"
+    assert judge_ledger(rows, {"b1", "b2"}, ("b0", "b1")).replication is ReplicationState.AT_RISK, "b1 is back"
+    judged = judge_ledger(rows, {"b2"}, ("b0", "b1"))
+    assert judged.replication is ReplicationState.AT_RISK, "the worst of the rest"
+    assert wanted_members(judged.rows, two_sets.bookies(), ("b0", "b1")) == {"b2", "b3"}
 
 
 def test_rows_count_every_entry_once_and_say_where_it_is() -> None:

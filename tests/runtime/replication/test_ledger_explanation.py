@@ -12,7 +12,12 @@ from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
-from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_notes import (
+    GivenUpNote,
+    LostBookieNote,
+    MaintenanceNote,
+    RecoveryNotes,
+)
 from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from bkctl.runtime.placement.rack_sources import RackTable
 from bkctl.runtime.placement.rules import PlacementRules
@@ -25,6 +30,7 @@ from bkctl.runtime.replication.judge.explanation import LedgerExplanation, expla
 from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.runtime.replication.survey.ledger_facts import LedgerFactsReader
+from bkctl.storage.severity import Severity
 from tests.runtime.replication.samples import ledger
 from tests.sim.ledger_cluster import ROOT, LedgerCluster, ledger_cluster
 from tests.sim.loop import run_simulated
@@ -86,7 +92,42 @@ def test_what_no_command_repairs_is_not_called_the_absence_of_problems() -> None
         cluster.failing["b2"] = Status.AUTHENTICATION_REQUIRED
         found = await explained(cluster, ledger_id)
         assert [each for each in found.problems if "bookie b2 is registered but gives no valid answer" in each]
-        assert found.next_steps == ("nothing: without a valid answer of b2, its copies are unknown",)
+        (step,) = found.next_steps
+        assert step.startswith("nothing before b2 gives a valid answer: ")
+        assert (found.unknown_on, found.severity) == (("b2",), Severity.WARNING)
+
+    simulate(scenario)
+
+
+def test_an_accepted_loss_is_no_reason_to_start_bookies() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        lost = ledger({0: ("b1", "b2"), 4: ("b3", "b4")}, 2, 2, last_entry_id=9, length=100)
+        ledger_id = await filled(cluster, lost)
+        for bookie_id in ("b1", "b2"):
+            await cluster.stop(bookie_id)
+        before = await explained(cluster, ledger_id)
+        assert (before.replication, before.severity) == (ReplicationState.UNAVAILABLE, Severity.CRITICAL)
+        assert "start b1 and b2 if their disks still exist" in steps(before)
+
+        notes = RecoveryNotes(cluster.store, ROOT).given_up
+        await notes.put(str(ledger_id), GivenUpNote(written_ms=0, member_since={"b1": 1}, user="ops"))
+        assert (await explained(cluster, ledger_id)).severity is Severity.CRITICAL, "b2 was not given up"
+        await notes.put(str(ledger_id), GivenUpNote(written_ms=0, member_since={"b1": 1, "b2": 1}, user="ops"))
+        found = await explained(cluster, ledger_id)
+        assert (found.replication, found.severity) == (ReplicationState.GIVEN_UP, Severity.INFORMATION)
+        accepted = "loss accepted on 1970-01-01 by ops"
+        assert found.problems == (f"{accepted}: entries of 1 segment (from entry 0) have no copy",)
+        assert found.next_steps == (
+            f"nothing is left to do: {accepted}; bkctl ledger read {ledger_id} reads what is left, and bkctl ledger "
+            f"delete {ledger_id} removes the ledger",
+        )
+        assert found.candidates == ()
+
+        await cluster.stop("b3")
+        found = await explained(cluster, ledger_id)
+        assert (found.replication, found.severity) == (ReplicationState.AT_RISK, Severity.CRITICAL)
+        assert "bookie b3 is not registered; it is in 1 of 2 segments" in found.problems
+        assert "start " not in steps(found).replace("autorecovery start", "")
 
     simulate(scenario)
 

@@ -191,7 +191,7 @@ def test_a_registered_bookie_that_does_not_answer_counts_as_down(mode: BookieMod
 def test_a_bookie_that_refuses_this_client_is_neither_dead_nor_to_be_decommissioned() -> None:
     now = cluster(["b1", "b2", "b3", "b4"], silent=["b2"], refused={"b2": "it refuses the login of operator"})
     verdict = judge(now, ["b1"], CLOSED)
-    assert "do not run, do not answer or refuse this client (b2)" in verdict.reasons[0].detail
+    assert "their other copies are on bookies that refuse this client (b2)" in verdict.reasons[0].detail
     assert verdict.reasons[1].detail == (
         "bookie b2 is registered but answers: it refuses the login of operator: this client must be accepted first"
     )

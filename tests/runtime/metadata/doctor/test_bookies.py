@@ -9,6 +9,7 @@ from bkctl.runtime.metadata.bookies.service_info import encode_service_info, rpc
 from bkctl.runtime.metadata.doctor.bookies import Snapshot, compare
 from bkctl.runtime.metadata.replication.format import encode_vote
 from bkctl.runtime.metadata.store import Node, NodeStat
+from bkctl.runtime.replication.judge.needed_bookies import NeededBookies
 from tests.runtime.metadata.bad_nodes import BOOKIES, INSTANCE_ID, cookie, registration
 
 PRESENT = frozenset(
@@ -32,7 +33,7 @@ SOUND = Snapshot(
 
 
 def found(snapshot: Snapshot) -> set[tuple[str, str]]:
-    return {(each.rule.id, each.path[len("/r/") :]) for each in compare("/r", snapshot)}
+    return {(each.rule.id, each.path[len("/r/") :]) for each in compare("/r", snapshot, NeededBookies(()))}
 
 
 def changed(**fields: object) -> set[tuple[str, str]]:

@@ -15,6 +15,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
 )
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.replication.judge.needed_bookies import NeededBookies
 from tests.runtime.metadata.bad_nodes import BOOKIES, put, sound_cluster
 
 GONE_BOOKIE = "gone.example.com:3181"
@@ -34,7 +35,7 @@ class EarlyClock(LoopClock):
 
 async def found_in(store: ZooKeeperStore, root: str) -> dict[str, set[str]]:
     """Paths below the notes by rule."""
-    report = await examine_cluster(store, root, None, EarlyClock(), settle_s=0.01)
+    report = await examine_cluster(store, root, None, EarlyClock(), NeededBookies(()), settle_s=0.01)
     found: dict[str, set[str]] = {}
     for each in report.findings:
         found.setdefault(each.rule.id, set()).add(each.path.removeprefix(f"{notes_path(root)}/"))

@@ -9,6 +9,7 @@ import pytest
 from bkctl.runtime.metadata.doctor.doctor import DoctorReport, examine_cluster
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.replication.judge.needed_bookies import NeededBookies
 from tests.runtime.metadata.bad_nodes import BOOKIES, put, sound_cluster
 
 
@@ -21,9 +22,10 @@ async def examined(store: ZooKeeperStore, root: str, data: bytes) -> DoctorRepor
         root,
         None,
         LoopClock(),
+        NeededBookies(()),
         settle_s=0.01,
         racks_path=path,
-        is_wanted=lambda rule: rule.id == "malformed-rack",
+        is_wanted=lambda found: found.rule.id == "malformed-rack",
     )
 
 

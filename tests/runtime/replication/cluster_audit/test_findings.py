@@ -10,7 +10,7 @@ import pytest
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LostBookieNote, MaintenanceNote
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.placement.rack_sources import RackTable
 from bkctl.runtime.placement.rules import PlacementRules
@@ -26,7 +26,7 @@ from bkctl.runtime.replication.cluster_audit.findings import (
 from bkctl.runtime.replication.cluster_audit.inventory_tables import BookieInventory
 from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
-from bkctl.runtime.replication.judge.verdict import WriteSetRow, judge_ledger, write_set_rows
+from bkctl.runtime.replication.judge.verdict import WriteSetRow, write_set_rows
 from bkctl.storage.severity import Severity
 from tests.runtime.replication.samples import demand_of, ledger
 
@@ -39,18 +39,22 @@ def closed(*bookies: str, ack_quorum: int = 2) -> LedgerMetadata:
 
 
 def report(*ledgers: LedgerMetadata | str, live: str = "abc", cookies: str = "abcde", **more: object) -> AuditReport:
-    """Of ledgers 1, 2, and so on; a text is the reason why one cannot be read."""
+    """Of ledgers 1, 2, and so on; a text is the reason why one cannot be read.
+
+    ``cookies``: of bookies that serve or are named.
+    """
     writable = tuple(f"b{name}:3181" for name in live)
+    named = {each for found in ledgers if not isinstance(found, str) for each in found.bookies()}
     facts = AuditFacts(
         registrations=Registrations(writable, ()),
         now_ms=NOW_MS,
-        with_cookie=frozenset(f"b{name}:3181" for name in cookies),
+        with_cookie=frozenset(f"b{name}:3181" for name in cookies) & named.union(writable),
     )
     facts = msgspec.structs.replace(facts, **more)
     counter = AuditCounter(facts)
     for number, each in enumerate(ledgers, 1):
         rows = [WriteSetRow(number, problem=each)] if isinstance(each, str) else write_set_rows(number, each)
-        counter.add(judge_ledger(rows, facts.registrations.live))
+        counter.add(counter.judge(rows))
     return report_of(counter.totals, facts)
 
 
@@ -158,6 +162,28 @@ def test_registered_bookies_that_do_not_answer_are_as_bad_as_in_the_status() -> 
     assert audit_findings(both)[1].advice.sentence == "bookie bb:3181 is registered, but answered: no login"
 
 
+def test_an_accepted_loss_is_information_and_its_bookies_are_no_longer_of_interest() -> None:
+    note = GivenUpNote(written_ms=NOW_MS, member_since={D: 1, E: None}, user="ops")
+    audited = report(closed(A, B), closed(D, E), closed(D, E), given_up={2: note}, is_repaired=True, cookies="abc")
+    assert found(audited) == [
+        ("critical", "lost_entries", 1, "bkctl ledger explain 3"),
+        ("information", "loss_accepted", 1, "bkctl ledger explain 2"),
+    ]
+    assert (audited.summary.lost, audited.summary.given_up, audited.summary.ledgers) == (1, 1, 3)
+    alone = report(closed(A, B), closed(D, E), given_up={2: note}, is_repaired=True, cookies="abc")
+    assert verdict(alone) == (
+        "information: 1 ledger has entries that no bookie has, loss accepted on 2023-11-14 by ops: 2"
+    )
+    assert [each.bookie_id for each in alone.bookies] == [A, B, C]
+    assert [row.replication for row in alone.under_replicated] == ["given_up"]
+
+
+def test_a_bookie_without_ledgers_that_is_down_is_information_as_in_the_status() -> None:
+    audited = report(closed(A, B), with_cookie=frozenset({A, B, C, D}))
+    assert found(audited) == [("information", "bookies_unreferenced", None, f"bkctl decommission {D}")]
+    assert verdict(audited).startswith(f"information: bookie {D} is not registered, and none of the 1 ledger")
+
+
 def test_full_disks_are_as_bad_as_in_the_status() -> None:
     disks = {A: (100, 4), B: (100, 9), C: (100, 50)}
     full = report(closed(A, B), disks=disks, out_of_space={A: "a disk is full"})
@@ -258,8 +284,6 @@ def test_ledgers_that_the_auditor_has_not_marked_yet() -> None:
     assert [(each.part, each.command) for each in waiting][1:] == [("deadlines", "bkctl autorecovery status")]
     assert waiting[1].sentence == "bookie bd:3181 is gone; the auditor ba:3181 marks the ledgers at 22:14 UTC, in 60 s"
     assert "deadlines" not in [part for _, part, _, _ in found(report(closed(A, B), **pending))]
-    off = report(closed(A, B, D), **pending, off_since_ms=NOW_MS - 60_000)
-    assert "deadlines" not in [part for _, part, _, _ in found(off)], "a disabled autorecovery marks nothing"
 
 
 @pytest.mark.parametrize(

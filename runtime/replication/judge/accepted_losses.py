@@ -1,0 +1,57 @@
+"""Losses that an operator accepted, by closing ledgers without lost bookies or by decommissioning these. Pure.
+
+They are information everywhere, and no advice says to start the bookies that were given up.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+
+import msgspec
+
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
+from bkctl.runtime.replication.judge.advice import Advice
+from bkctl.storage.severity import Severity
+from bkctl.storage.words import counted, listed
+
+_IDS_KEPT_MAX = 10
+
+
+class AcceptedLosses(msgspec.Struct, frozen=True, kw_only=True):
+    """Ledgers of which an operator gave up the bookies with the only copies. ``written_ms``, ``user``: of the last."""
+
+    ledgers: int = 0
+    first_ids: tuple[int, ...] = ()
+    written_ms: int | None = None
+    user: str = ""
+
+
+def accepted_losses(notes: Mapping[int, GivenUpNote]) -> AcceptedLosses:
+    """What these notes say."""
+    if not notes:
+        return AcceptedLosses()
+    last = max(notes.values(), key=lambda note: note.written_ms)
+    ids = tuple(sorted(notes)[:_IDS_KEPT_MAX])
+    return AcceptedLosses(ledgers=len(notes), first_ids=ids, written_ms=last.written_ms, user=last.user)
+
+
+def accepted_on(written_ms: int, user: str) -> str:
+    """When a loss was accepted, and by whom, like "loss accepted on 2026-05-01 by ops"."""
+    return f"loss accepted on {_date(written_ms)}" + (f" by {user}" if user else "")
+
+
+def loss_accepted(found: AcceptedLosses) -> Advice:
+    """Nothing is to be done: the ledgers are kept for what is left of them, or can be deleted."""
+    names = listed(found.first_ids, total=found.ledgers)
+    sentence = f"{counted(found.ledgers, 'ledger has', 'ledgers have')} entries that no bookie has"
+    if found.written_ms is not None:
+        last = "" if found.ledgers == 1 else "the last "
+        sentence += f", {last}{accepted_on(found.written_ms, found.user)}"
+    command = f"bkctl ledger explain {found.first_ids[0]}" if found.first_ids else "bkctl audit"
+    return Advice(Severity.INFORMATION, "loss_accepted", f"{sentence}: {names}" if names else sentence, command)
+
+
+def _date(time_ms: int) -> str:
+    """A day, as in ISO 8601."""
+    return datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC).strftime("%Y-%m-%d")

@@ -1,0 +1,77 @@
+"""What commands say of bookies that run and refuse this client: their copies are unknown, neither bad nor good."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.net.loop import LoopClock
+from tests.interop.secured_clusters import OurCluster
+from tests.interop.security_modes import BOOKIE_ROLE, OPERATOR_ROLE, Mode, sides_of
+
+pytestmark = pytest.mark.cluster
+SIZES = ("-E", "3", "-W", "3", "-A", "2")
+REFUSES = "it does not accept the role of this client's certificate"
+
+
+@pytest.fixture
+def cluster(metadata_uri: str, tmp_path: Path) -> Iterator[OurCluster]:
+    """Three bookies with a ledger; the first two have accepted only other bookies since they were restarted."""
+    sides = sides_of(Mode.ROLE, tmp_path / "files")
+    cluster = OurCluster(tmp_path / "cluster", metadata_uri, sides)
+    try:
+        cluster.up(3)
+        written = cluster.run("ledger", "write-test", "--entries", "6", *SIZES)
+        assert written.exit_code == 0, written.stderr
+        settings = Path(sides.variables["BKCTL_CONFIG"])
+        all_roles = settings.read_text()
+        settings.write_text(all_roles.replace(f'"{OPERATOR_ROLE}"', f'"{BOOKIE_ROLE}"'))
+        for each in cluster.running[:2]:
+            cluster.stop(each)
+            cluster.start_bookie(each)
+        settings.write_text(all_roles)
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+async def mark(metadata_uri: str, ledger_id: int, bookie_id: str) -> None:
+    async with await LedgerClient.connect(metadata_uri) as client:
+        marks = UnderReplicationMarks(client.store, client.ports.ledgers.root, LoopClock())
+        await marks.mark(ledger_id, (bookie_id,))
+
+
+def test_copies_on_bookies_that_refuse_are_unknown(cluster: OurCluster) -> None:
+    first, second, third = cluster.running
+    (ledger_id,) = cluster.run("ledger", "list", "-o", "name").stdout.split()
+
+    explained = cluster.run("ledger", "explain", ledger_id, "-o", "table")
+    them = f"{min(first, second)} and {max(first, second)}"
+    headline = f"ledger {ledger_id} is replicated by the registrations, but its copies on {them} are unknown: nothing "
+    assert (explained.exit_code, explained.stdout.startswith(headline)) == (10, True), explained.stdout
+
+    checked = cluster.run("bookie", "restart-check", third, "-o", "json")
+    details = {each["reason"]: each["detail"] for each in checked.json()["reasons"]}
+    assert f"refuse this client ({min(first, second)}, {max(first, second)})" in str(details), details
+    assert "not running" not in str(details)
+
+    asyncio.run(mark(cluster.metadata_uri, int(ledger_id), first))
+    marked = cluster.run("autorecovery", "repair-marks", "--deep", "--yes", "-o", "json")
+    (row,) = marked.json()["items"]
+    assert (marked.exit_code, row["state"]) == (11, "copies not checked"), marked
+    assert row["reason"].startswith("12 of 18 copies are unknown: "), row
+    assert REFUSES in row["reason"]
+
+    cluster.kill(first)
+    verified = cluster.run("recover", "ledger", ledger_id, "--yes", "-o", "table")
+    assert verified.exit_code in {1, 9}, verified
+    verdict = verified.stdout.splitlines()[0]
+    assert "bad cop" not in verdict, verdict
+    assert "12 copies are unknown, not read: " in verdict, verdict
+    assert f"6 (the bookie does not answer: start {first})" in verdict
+    assert REFUSES in verdict
