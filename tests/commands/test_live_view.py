@@ -81,7 +81,8 @@ def test_a_stop_in_the_middle_of_the_first_drawing_shows_the_cursor_again() -> N
     with opened_terminal() as (stream, reader):
         fcntl.ioctl(reader, termios.TIOCSWINSZ, struct.pack("HHHH", 400, 400, 0, 0))
         command = [sys.executable, "-P", "-c", WIDE_FRAME]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=stream)
+        # In a group of its own: Ctrl-Z does not stop a group without a parent in its session, as this one may be.
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=stream, process_group=0)
         try:
             select.select([reader], [], [])  # it draws, and cannot finish
             process.send_signal(signal.SIGTSTP)
