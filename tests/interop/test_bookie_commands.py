@@ -46,7 +46,7 @@ def test_a_java_bookie_is_tested_shown_and_formatted(shared: SharedDirectories, 
     checked = bookie(shared, "init", "--check", "-o", "json")
     results = {row["name"]: row for row in checked.json()["checks"]}
     assert (checked.exit_code, results["cookies"]["result"], results["index"]["result"]) == (12, "ok", "failed")
-    assert "bkctl storage adopt" in results["index"]["detail"]
+    assert "storage adopt` with the settings of this bookie" in results["index"]["detail"]
     refused = bookie(shared, "format", "--confirm", "shared")
     assert (refused.exit_code, "ledgers reference bookie shared" in refused.stderr) == (3, True)
     done = bookie(shared, "format", "--confirm", "shared", "--accept-loss", "shared", "--delete-cookie", "-o", "json")

@@ -75,7 +75,7 @@ async def test_commands_without_a_login(cluster: JavaCluster, tmp_path: Path) ->
     shows_it: tuple[tuple[tuple[str, ...], int], ...] = (
         (("bookie", "restart-check", first), 10),
         (("ledger", "explain", closed), 10),
-        (("status",), 14),
+        (("status",), 11),
     )
     for words, exit_code in shows_it:
         result = cluster.run(*words)
