@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from difflib import SequenceMatcher
+from collections.abc import Collection
 
 from bkctl.commands.parse import near_miss
 from bkctl.runtime.errors import BookieNotFoundError, ClusterNotFoundError
@@ -13,7 +13,6 @@ from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import SHOWN_MAX, enumerated
 
-_ID_SIMILARITY_MIN = 0.85
 _IDS_MAX = 2
 """Of more ids that are alike, none is likely."""
 _ROOT_SIMILARITY_MIN = 0.6
@@ -34,17 +33,28 @@ async def _with_ids(registrations: RegistrationClient, error: BookieNotFoundErro
     if error.bookie_id is None:
         return error
     known = {*(await registrations.snapshot()).live, *await registrations.with_cookie()}
-    meant = _nearest_ids(error.bookie_id, sorted(known))
+    meant = nearest_ids(error.bookie_id, sorted(known))
     if not 0 < len(meant) <= _IDS_MAX:
         return error
     return BookieNotFoundError(f"{error}; did you mean {enumerated(meant, 'or')}?", error.bookie_id)
 
 
-def _nearest_ids(typed: str, known: list[str]) -> list[str]:
-    """The most similar ids, if they are similar; several if they are alike, as ids of one host are."""
-    found = {each: SequenceMatcher(None, each.lower(), typed.lower()).ratio() for each in known}
-    best = max(found.values(), default=0.0)
-    return [each for each, similarity in found.items() if similarity == best >= _ID_SIMILARITY_MIN]
+def nearest_ids(typed: str, known: Collection[str]) -> list[str]:
+    """The ids that one slip leads from: a character left out, added, or swapped with the next. Pure.
+
+    No other digit: another port of the same host is another bookie, which must not be named to a command that removes
+    or moves one.
+    """
+    return [each for each in known if _is_one_slip(each.lower(), typed.lower())]
+
+
+def _is_one_slip(meant: str, typed: str) -> bool:
+    shorter, longer = sorted((meant, typed), key=len)
+    start = next((i for i, (one, other) in enumerate(zip(shorter, longer, strict=False)) if one != other), len(shorter))
+    if len(longer) == len(shorter) + 1:
+        return shorter[start:] == longer[start + 1 :]
+    first, rest = meant[start : start + 2], meant[start + 2 :]
+    return len(longer) == len(shorter) and typed[start:] == first[::-1] + rest
 
 
 async def _with_roots(store: MetadataStore, error: ClusterNotFoundError) -> ClusterNotFoundError:

@@ -56,6 +56,7 @@ from bkctl.commands.session import Session, open_session
 from bkctl.runtime.admin.calls import AdminCredentials
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.config import OpenLedgers
@@ -124,7 +125,7 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
         operation = Decommission(access.recovery, session.cookies, ports)
         ids, console = request.bookie_ids, context.console
         if request.is_absence_fine:
-            ids = await operation.known(ids)
+            ids = await operation.known(ids, await read_given_up(RecoveryNotes(session.store, session.root)))
             if not ids:
                 if not context.settings.is_rehearsal:
                     await delete_finished_jobs(context, session, request.bookie_ids, request.copying.resume)

@@ -17,6 +17,7 @@ from bkctl.runtime.autorecovery.lane import Turn
 from bkctl.runtime.autorecovery.publisher import MarkRequest, Publisher
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.replication.recovery_notes import NO_COPY
 from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.judge.verdict import (
@@ -26,9 +27,6 @@ from bkctl.runtime.replication.judge.verdict import (
     wanted_members,
     write_set_rows,
 )
-
-NO_COPY = "no registered bookie has a copy of some entries"
-"""Reason of the notes of this scan. Other notes of losses are not removed by it."""
 
 _EARLY_MISSING_MIN = 2
 _READS_IN_FLIGHT_MAX = 64

@@ -6,11 +6,34 @@ from collections.abc import Callable
 
 import pytest
 
+from bkctl.commands.likely_names import nearest_ids
 from tests.processes import Cluster, run_bkctl
 
-pytestmark = pytest.mark.cluster
+KNOWN = ("127.0.0.1:17535", "b1.example.com:3181", "b2.example.com:3181")
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("127.0.0.1:17535x", "127.0.0.1:17535"),
+        ("127.0.0.1:1753", "127.0.0.1:17535"),
+        ("127.0.0.1:17355", "127.0.0.1:17535"),
+        ("127.0.0.1:17553", "127.0.0.1:17535"),
+        ("b1.exmple.com:3181", "b1.example.com:3181"),
+        ("B1.example.com:31811", "b1.example.com:3181"),
+        ("127.0.0.1:17023", None),
+        ("127.0.0.1:17534", None),
+        ("127.0.0.1:17635", None),
+        ("127.0.0.1:175", None),
+        ("b3.example.com:3181", None),
+        ("", None),
+    ],
+)
+def test_only_one_slip_is_corrected(typed: str, meant: str | None) -> None:
+    assert nearest_ids(typed, KNOWN) == ([] if meant is None else [meant])
+
+
+@pytest.mark.cluster
 @pytest.mark.parametrize("words", [("status",), ("audit",), ("metadata", "doctor"), ("cluster", "info")])
 def test_a_mistyped_root_gets_the_nearest_one_before_a_new_cluster(
     start_cluster: Callable[[int], Cluster], words: tuple[str, ...]
@@ -27,6 +50,7 @@ def test_a_mistyped_root_gets_the_nearest_one_before_a_new_cluster(
     assert ". To create a new one there: bkctl -u " in other
 
 
+@pytest.mark.cluster
 def test_a_mistyped_bookie_id_gets_the_nearest_ones(cluster: Cluster) -> None:
     bookie_id, *others = (each.id for each in cluster.bookies)
     typed = f"{bookie_id}x"

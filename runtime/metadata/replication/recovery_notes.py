@@ -47,6 +47,10 @@ class LostBookieNote(msgspec.Struct, frozen=True, kw_only=True):
     due_ms: int
 
 
+NO_COPY = "no registered bookie has a copy of some entries"
+"""Reason of the notes of the scan for lost bookies. It removes no others."""
+
+
 class LostLedgerNote(msgspec.Struct, frozen=True, kw_only=True):
     """A ledger with entries of which no member of the ensemble that is registered has a copy."""
 

@@ -1,21 +1,24 @@
 """What autorecovery does now, as its notes and the election show it. Reads a bounded number of nodes.
 
 There are as many daemons, deadlines, maintenance notes and notes of collection as bookies at most. Failures are
-counted by one operation. Of losses, at most 1000 ledgers are looked up, because deleted ones count no longer, and only
-the first notes are read. Of bookies that were given up, at most 10,000 notes are read.
+counted by one operation. Of losses, at most 1000 notes and ledgers are read, because deleted and repaired ledgers count
+no longer. Of bookies that were given up, at most 10,000 notes are read.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
+import functools
 import operator
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
 from typing import TypeVar
 
 import msgspec
 
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
@@ -24,6 +27,7 @@ from bkctl.runtime.metadata.replication.election import Candidate, read_auditor
 from bkctl.runtime.metadata.replication.maintenance import Maintenance, list_maintenance
 from bkctl.runtime.metadata.replication.marks import list_marked_ids
 from bkctl.runtime.metadata.replication.recovery_notes import (
+    NO_COPY,
     CollectionNote,
     DaemonNote,
     GivenUpNote,
@@ -119,7 +123,7 @@ async def read_recovery_status(
 
     ``open_ledgers`` is called if there are losses.
     """
-    notes = RecoveryNotes(store, root)
+    notes, registrations = RecoveryNotes(store, root), RegistrationClient(store, root)
     unreadable: list[str] = []
     given_up = await read_given_up(notes)
     (auditor, daemons, deadlines, maintenance, losses, failures), collection, is_enabled = await asyncio.gather(
@@ -128,7 +132,7 @@ async def read_recovery_status(
             _read_all(notes.daemons, unreadable),
             _read_all(notes.deadlines, unreadable),
             list_maintenance(notes),
-            _read_losses(notes, open_ledgers, given_up, unreadable),
+            _read_losses(notes, open_ledgers, registrations, given_up, unreadable),
             notes.failures.count(),
         ),
         _read_all(notes.collection, unreadable),
@@ -145,7 +149,7 @@ async def read_recovery_status(
         deadlines=tuple(sorted(deadlines, key=lambda each: (each[1].due_ms, each[0]))),
         maintenance=tuple(maintenance),
         losses=losses,
-        returned=await _find_returned(RegistrationClient(store, root), given_up),
+        returned=await _find_returned(registrations, given_up),
         given_up=given_up,
         failures=failures,
         failure_cause=await _first_cause(notes) if failures else "",
@@ -196,10 +200,11 @@ async def read_given_up(notes: RecoveryNotes) -> dict[int, GivenUpNote]:
 async def _read_losses(
     notes: RecoveryNotes,
     open_ledgers: Callable[[], Awaitable[LedgerStore]],
+    registrations: RegistrationClient,
     given_up: Mapping[int, GivenUpNote],
     unreadable: list[str],
 ) -> NotedLosses:
-    """Those that no operator has accepted since."""
+    """Those that are not over and that no operator has accepted since."""
     count = await notes.losses.count()
     if not count or count > _LOSSES_LISTED_MAX:
         return NotedLosses(count)
@@ -208,17 +213,38 @@ async def _read_losses(
         note = await notes.losses.find_or_problem(str(ledger_id))
         if isinstance(note, Versioned) and given_up[ledger_id].member_since.keys() >= set(note.value.missing_bookies):
             noted.remove(ledger_id)
-    looked_up = pipelined(each_of(noted[:_LOSSES_LOOKED_UP_MAX]), ledgers.find_existing, _LOOKED_UP_IN_FLIGHT_MAX)
-    async with aclosing(looked_up) as found:
-        existing = [ledger_id async for ledger_id in found if ledger_id is not None]
+    live = (await registrations.snapshot()).live
     first: list[tuple[str, LostLedgerNote]] = []
-    for key in map(str, existing[:LOSSES_READ_MAX]):
-        note = await notes.losses.find_or_problem(key)
-        if isinstance(note, Versioned):
-            first.append((key, note.value))
-        elif note is not None:
-            unreadable.append(str(note))
-    return NotedLosses(len(existing) + len(noted[_LOSSES_LOOKED_UP_MAX:]), tuple(first))
+    count = len(noted[_LOSSES_LOOKED_UP_MAX:])
+    find = functools.partial(_find_loss, notes, ledgers, live)
+    async with aclosing(pipelined(each_of(noted[:_LOSSES_LOOKED_UP_MAX]), find, _LOOKED_UP_IN_FLIGHT_MAX)) as found:
+        async for key, loss in (each async for each in found if each is not None):
+            count += 1
+            if isinstance(loss, MetadataFormatError):
+                unreadable.append(str(loss))
+            elif len(first) < LOSSES_READ_MAX:
+                first.append((key, loss))
+    return NotedLosses(count, tuple(first))
+
+
+async def _find_loss(
+    notes: RecoveryNotes, ledgers: LedgerStore, live: Collection[str], ledger_id: int
+) -> tuple[str, LostLedgerNote | MetadataFormatError] | None:
+    """The note; None if it is over: the ledger was deleted, or each of the bookies is back or was replaced in it.
+
+    The auditor removes such notes only at its next pass.
+    """
+    note = await notes.losses.find_or_problem(str(ledger_id))
+    if note is None or await ledgers.find_existing(ledger_id) is None:
+        return None
+    if isinstance(note, MetadataFormatError):
+        return str(ledger_id), note
+    if note.value.reason == NO_COPY:
+        with contextlib.suppress(LedgerNotFoundError, MetadataFormatError):
+            members = (await ledgers.read(ledger_id)).value.bookies()
+            if members.intersection(note.value.missing_bookies).issubset(live):
+                return None
+    return str(ledger_id), note.value
 
 
 async def _find_returned(

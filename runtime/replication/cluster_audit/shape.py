@@ -60,9 +60,13 @@ class LedgerShape:
         self.ack_quorum_size = first.ack_quorum_size
         self.write_sets = tuple(row.write_set.write_set for row in rows if row.write_set.write_set)
         self.needed_sets = tuple(
-            row.write_set.write_set for row in rows if row.replication is not ReplicationState.GIVEN_UP
+            tuple(each for each in row.write_set.write_set if each not in row.missing_bookies)
+            if row.replication is ReplicationState.GIVEN_UP
+            else row.write_set.write_set
+            for row in rows
+            if row.live_copies or row.replication is not ReplicationState.GIVEN_UP
         )
-        """Those whose entries were not given up."""
+        """Those whose entries were not given up, without the bookies that were."""
         self.members = frozenset(bookie_id for write_set in self.needed_sets for bookie_id in write_set)
         self.is_open = self.ledger_state == "open"
         """Whether it accepts writes."""

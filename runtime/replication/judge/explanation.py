@@ -12,13 +12,19 @@ import msgspec
 
 from bkctl.runtime.client.recovery import blocking_members
 from bkctl.runtime.ledger.metadata import LedgerState
-from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.placement.choice import PlacementNeed, Refusal, refusals
 from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.placement.rules import BrokenRule, judge_ensemble
 from bkctl.runtime.replication.judge.accepted_losses import accepted_on
-from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance, no_auditor, waits_for_auditor
+from bkctl.runtime.replication.judge.advice import (
+    bookies_to_start,
+    down_severity,
+    in_maintenance,
+    no_auditor,
+    start_words,
+    waits_for_auditor,
+)
 from bkctl.runtime.replication.judge.closability import how_it_ends, last_resort, removal, what_helps
 from bkctl.runtime.replication.judge.fragments import Fragment
 from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad
@@ -104,9 +110,7 @@ def _given_up(facts: LedgerFacts) -> set[int]:
     found = set()
     for segment in facts.segments:
         of_it = states.get(segment.entries.first_entry_id, set())
-        is_answered = segment.without_copy and not any(
-            each not in facts.answers or facts.answers[each].is_silent for each in _members(facts, segment)
-        )
+        is_answered = segment.without_copy and not any(facts.silent_holders(segment))
         if (ReplicationState.GIVEN_UP in of_it or is_answered) and of_it.isdisjoint(UNDER_REPLICATED_STATES):
             found.add(segment.segment_index)
     return found
@@ -276,9 +280,9 @@ def _next_steps(
     note = facts.autorecovery.given_up
     is_end_given_up = note is not None and set(missing_answers) <= note.member_since.keys()
     if silent:
-        them = enumerated(silent, shown_max=SHOWN_MAX)
         disks = "its disks" if len(silent) == 1 else "their disks"
-        yield f"start {them} if {disks} still exist: entries without a live copy may be there"
+        which = start_words(bookies_to_start(_silent_sets(facts)))
+        yield f"{which} if {disks} still exist: entries without a live copy may be there"
     if missing_answers and not is_end_given_up:
         valid = {each for each, answer in facts.answers.items() if answer.is_valid}
         yield what_helps(ledger_id, metadata, list(missing_answers), valid, "able to give a valid answer")
@@ -325,8 +329,14 @@ def _away(facts: LedgerFacts) -> list[Maintenance]:
 
 def _silent_holders(facts: LedgerFacts) -> list[str]:
     """Bookies that do not answer and may have the entries of which no live copy is known."""
-    members = set[str]().union(*(_members(facts, each) for each in _without_copy(facts)))
-    return sorted(each for each in members if each not in facts.answers or facts.answers[each].is_silent)
+    return sorted(frozenset[str]().union(*_silent_sets(facts)))
+
+
+def _silent_sets(facts: LedgerFacts) -> Counter[frozenset[str]]:
+    """Those of each entry that were not given up, with the number of entries that have the same."""
+    note = facts.autorecovery.given_up
+    given_up = frozenset(note.member_since if note is not None else ())
+    return Counter(each - given_up for segment in _without_copy(facts) for each in facts.silent_holders(segment))
 
 
 def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) -> Iterator[str]:
@@ -346,7 +356,7 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
         for segment in _needed(facts):
             if bookie_id not in segment.ensemble or segment.is_open:
                 continue
-            if bookie_id in _members(facts, segment) and not _is_outside(facts, segment):
+            if any(bookie_id in each for each in facts.holders(segment)) and not _is_outside(facts, segment):
                 without_copy.append(segment)
                 continue
             found = verdicts.get((first_of[segment.ensemble].entries.first_entry_id, bookie_id), [])
@@ -371,12 +381,6 @@ def _is_outside(facts: LedgerFacts, segment: SegmentFacts) -> bool:
     """Whether bookies outside of the ensemble have the first and the last entry that no member is known to have."""
     found = {entry_id for each in facts.outside for entry_id in each.found}
     return found.issuperset(segment.without_copy[:1] + segment.without_copy[-1:])
-
-
-def _members(facts: LedgerFacts, segment: SegmentFacts) -> set[str]:
-    """The bookies that should have the entries of which no live copy is known."""
-    sizes = facts.metadata.ensemble_size, facts.metadata.write_quorum_size
-    return {segment.ensemble[index] for each in segment.without_copy for index in write_set(each, *sizes)}
 
 
 def _outside(facts: LedgerFacts) -> Iterator[str]:

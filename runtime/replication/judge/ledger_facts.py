@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.lock import HeldLock
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
@@ -107,6 +108,19 @@ class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
     silent: Mapping[str, str]
     """Writable bookies that do not report their free space, with the reason; ``free_bytes`` is of those that do."""
     autorecovery: AutorecoveryFacts
+
+    def holders(self, segment: SegmentFacts) -> list[frozenset[str]]:
+        """For each of the entries without a known copy, the bookies that should have it."""
+        sizes = self.metadata.ensemble_size, self.metadata.write_quorum_size
+        return [
+            frozenset(segment.ensemble[index] for index in write_set(entry_id, *sizes))
+            for entry_id in segment.without_copy
+        ]
+
+    def silent_holders(self, segment: SegmentFacts) -> list[frozenset[str]]:
+        """Those of them that do not answer and so may have the entry."""
+        answering = {bookie_id for bookie_id, answer in self.answers.items() if not answer.is_silent}
+        return [each - answering for each in self.holders(segment)]
 
 
 def end_of(metadata: LedgerMetadata, answers: Mapping[str, MemberAnswer]) -> int:

@@ -31,7 +31,7 @@ class ReplicationState(enum.Enum):
     REPLICATED = "replicated"
     """All Qw copies are on registered bookies."""
     GIVEN_UP = "given_up"
-    """No live copy, and an operator accepted the loss of what the bookies had."""
+    """An operator accepted the loss of what its missing bookies had, and no recovery can replace these."""
     UNDER_REPLICATED = "under_replicated"
     """Fewer than Qw live copies, but at least Qa."""
     AT_RISK = "at_risk"
@@ -171,6 +171,8 @@ def judge_ledger(
     ``given_up``: bookies that an operator gave up with what they have of this ledger.
     """
     judged = tuple(replication_of(row, live_bookies, given_up) for row in rows)
+    if given_up:
+        judged = _with_stuck_sets(judged)
     return LedgerVerdict(judged, max((row.replication for row in judged), key=_SEVERITY.__getitem__))
 
 
@@ -217,6 +219,27 @@ def replication_of(row: WriteSetRow, live_bookies: Collection[str], given_up: Co
     else:
         state = ReplicationState.UNDER_REPLICATED
     return ReplicationRow(row, row.write_quorum_size, live_copies, missing, state)
+
+
+def _with_stuck_sets(rows: tuple[ReplicationRow, ...]) -> tuple[ReplicationRow, ...]:
+    """Also give up write sets with live copies, if they only miss bookies that were given up with other entries.
+
+    A bookie is replaced with all its entries of a segment. So one that had entries without a copy stays a member, and
+    its other entries keep the live copies that they have.
+    """
+    lost = {
+        (row.write_set.segment_first_entry_id, bookie_id)
+        for row in rows
+        if row.replication is ReplicationState.GIVEN_UP
+        for bookie_id in row.missing_bookies
+    }
+    return tuple(
+        msgspec.structs.replace(row, replication=ReplicationState.GIVEN_UP)
+        if row.missing_bookies
+        and all((row.write_set.segment_first_entry_id, each) in lost for each in row.missing_bookies)
+        else row
+        for row in rows
+    )
 
 
 def has_enough_answers(

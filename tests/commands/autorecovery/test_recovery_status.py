@@ -15,6 +15,7 @@ from bkctl.runtime.metadata.replication.election import AuditorElection
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
 from bkctl.runtime.metadata.replication.recovery_notes import (
+    NO_COPY,
     DaemonNote,
     FailedLedgerNote,
     HeldLedger,
@@ -78,6 +79,10 @@ async def _plant(store: ZooKeeperStore, root: str) -> None:
         await notes.losses.put(key, LostLedgerNote(found_ms=now_ms, missing_bookies=(B,), reason="no copy is left"))
     metadata = to_closed(new_ledger((B,), 1, 1, DigestType.CRC32C, b"secret"), 9, 100)
     await store.create(f"{root}/00/0000/L0005", encode_ledger_metadata(metadata), make_parents=True)
+    for key, missing in (("7", A), ("8", B)):  # A was replaced in ledger 7 since, B in ledger 8 was not
+        note = LostLedgerNote(found_ms=now_ms, missing_bookies=(missing,), reason=NO_COPY)
+        await notes.losses.put(key, note)
+        await store.create(f"{root}/00/0000/L000{key}", encode_ledger_metadata(metadata))
     failed = FailedLedgerNote(
         worker="host-a", attempts=1, first_ms=1, last_ms=1, retry_ms=2, reason="NOT_ENOUGH_BOOKIES", detail="none"
     )
@@ -115,7 +120,7 @@ async def test_status_shows_what_the_daemons_noted(metadata_uri: str) -> None:
         assert result.exit_code == 0, result
         body = result.json()
         assert (body["auditor"], body["auditor_kind"], body["pending"], body["running"]) == (A, "bkctl", 3, 1)
-        assert (body["failed"], body["ledgers_with_losses"]) == (1, 1)
+        assert (body["failed"], body["ledgers_with_losses"]) == (1, 2)
         assert 2 * 3600 <= body["idle_s"] < 2 * 3600 + 600
         assert [(each["task"], each["state"], each["hangs"]) for each in body["tasks"]] == [
             ("liveness", "waits", 0),
@@ -130,9 +135,9 @@ async def test_status_shows_what_the_daemons_noted(metadata_uri: str) -> None:
         assert [(each["bookie_id"], each["overdue"]) for each in body["maintenance"]] == [(A, True), (C, False)]
         ends = {each["bookie_id"]: each["until"] for each in body["maintenance"]}
         assert gone[B]["marked_at"] < gone[C]["marked_at"] == ends[C]
-        assert [(each["ledger_id"], each["missing_bookies"]) for each in body["losses"]] == [("5", [B])]
+        assert [(each["ledger_id"], each["missing_bookies"]) for each in body["losses"]] == [("5", [B]), ("8", [B])]
         for words in (
-            "1 ledger has entries that no registered bookie has: 5: bkctl ledger explain 5",
+            "2 ledgers have entries that no registered bookie has: 5, 8: bkctl ledger explain 5",
             f"the maintenance of bookie {A} is overdue by 60 min; start {A}: bkctl autorecovery maintenance list",
             "its task copies fails: no progress for 300 s (never succeeded)",
             "no worker has finished one for 2 h: bkctl autorecovery pending",
@@ -148,7 +153,7 @@ async def test_status_shows_what_the_daemons_noted(metadata_uri: str) -> None:
         body = await asyncio.to_thread(_complete_overview, metadata_uri)
         parts = {each["part"] for each in body["findings"]}
         assert parts >= {"lost_entries", "maintenance_overdue", "auditor_task", "no_progress", "deadlines"}
-        assert (body["auditor_kind"], body["ledgers_with_losses"], body["bookies_awaited"]) == ("bkctl", 1, 1)
+        assert (body["auditor_kind"], body["ledgers_with_losses"], body["bookies_awaited"]) == ("bkctl", 2, 1)
 
         note = msgspec.structs.replace(_daemon(LoopClock().now_ms()), is_auditor=False)
         await RecoveryNotes(store, uri.root).daemons.put("77", note)

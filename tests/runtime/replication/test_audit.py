@@ -79,6 +79,29 @@ def test_what_was_given_up_is_no_longer_missing_but_other_copies_are() -> None:
     assert wanted_members(judged.rows, two_sets.bookies(), ("b0", "b1")) == {"b2", "b3"}
 
 
+def test_copies_of_a_bookie_that_was_given_up_and_that_nothing_can_replace_are_given_up() -> None:
+    """A bookie is replaced with all its entries of a segment, so not if some of them have no copy."""
+    striped = ledger({0: ("b0", "b1", "b2"), 6: ("b0", "b2", "b3")}, 2, 2, last_entry_id=11)
+    rows = write_set_rows(1, striped)
+    lost = {"b0", "b1"}
+    judged = judge_ledger(rows, {"b2", "b3"}, lost)
+    states = [(row.write_set.segment_first_entry_id, row.live_copies, row.replication) for row in judged.rows]
+    given_up, at_risk = ReplicationState.GIVEN_UP, ReplicationState.AT_RISK
+    replicated = ReplicationState.REPLICATED
+    first = [(0, 0, given_up), (0, 1, given_up), (0, 1, given_up)]
+    assert states == [*first, (6, 1, at_risk), (6, 2, replicated), (6, 1, at_risk)], "b0 can be replaced from 6 on"
+    assert wanted_members(judged.rows, striped.bookies(), lost) == {"b0", "b2", "b3"}
+
+    one_segment = ledger({0: ("b0", "b1", "b2")}, 2, 2, last_entry_id=5)
+    rows = write_set_rows(1, one_segment)
+    judged = judge_ledger(rows, {"b2"}, lost)
+    assert (judged.replication, judged.has_given_up) == (given_up, True)
+    assert wanted_members(judged.rows, one_segment.bookies(), lost) == {"b2"}
+    assert judge_ledger(rows, {"b2"}, {"b0"}).replication is ReplicationState.UNAVAILABLE, "b1 was not"
+    assert judge_ledger(rows, {"b1", "b2"}, lost).replication is at_risk, "b1 is back, so b0 can be replaced"
+    assert judge_ledger(rows, set(), lost).replication is ReplicationState.UNAVAILABLE, "b2 was not"
+
+
 def test_rows_count_every_entry_once_and_say_where_it_is() -> None:
     source = random.Random(11)
     for ledger_id in range(400):

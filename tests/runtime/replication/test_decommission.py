@@ -10,6 +10,7 @@ import pytest
 from bkctl.runtime.errors import BookieNotFoundError, NoNodeError, RefusedError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.metadata.store import ANY_VERSION, Versioned
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.run.decommission import DecommissionReport
@@ -244,6 +245,21 @@ async def test_a_proven_loss_that_is_accepted_keeps_no_cookie_and_changes_no_led
 
     again = await accept(fleet, "b1", ids[1])
     assert (again.is_complete, again.accepted) == (True, (ids[1],))
+
+
+async def test_a_removed_bookie_is_known_by_the_ledgers_that_were_not_given_up_with_it(fleet: Fleet) -> None:
+    await fleet.start("b2", "b3")
+    ids = [await fleet.store(two_copies()) for _ in range(2)]
+    decommission = fleet.decommission()
+    assert await decommission.known(["b1", "b9"], {}) == ("b1",)
+    given_up = {each: GivenUpNote(written_ms=1, member_since={"b1": None}) for each in ids}
+    assert await decommission.known(["b1", "b9"], given_up) == ()
+    assert await decommission.known(["b1"], {ids[0]: given_up[ids[0]]}) == ("b1",), "the other was not given up"
+    other = GivenUpNote(written_ms=1, member_since={"b2": None})
+    assert await decommission.known(["b1"], given_up | {ids[0]: other}) == ("b1",)
+    assert await decommission.known(["b2"], given_up) == ("b2",), "it is registered"
+    await fleet.add_cookie("b1")
+    assert await decommission.known(["b1"], given_up) == ("b1",)
 
 
 def keep_outside(fleet: Fleet, ledger_id: int, bookie_id: str, *entry_ids: int) -> None:

@@ -107,7 +107,7 @@ def test_an_accepted_loss_is_no_reason_to_start_bookies() -> None:
             await cluster.stop(bookie_id)
         before = await explained(cluster, ledger_id)
         assert (before.replication, before.severity) == (ReplicationState.UNAVAILABLE, Severity.CRITICAL)
-        assert "start b1 and b2 if their disks still exist" in steps(before)
+        assert "start b1 or b2 if their disks still exist" in steps(before)
 
         notes = RecoveryNotes(cluster.store, ROOT).given_up
         await notes.put(str(ledger_id), GivenUpNote(written_ms=0, member_since={"b1": 1}, user="ops"))
@@ -128,6 +128,28 @@ def test_an_accepted_loss_is_no_reason_to_start_bookies() -> None:
         assert (found.replication, found.severity) == (ReplicationState.AT_RISK, Severity.CRITICAL)
         assert "bookie b3 is not registered; it is in 1 of 2 segments" in found.problems
         assert "start " not in steps(found).replace("autorecovery start", "")
+
+    simulate(scenario)
+
+
+def test_an_accepted_loss_in_some_write_sets_is_no_reason_to_start_or_recover_bookies() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await filled(cluster, ledger({0: ("b1", "b2", "b3")}, 2, 2, last_entry_id=9, length=100))
+        for bookie_id in ("b1", "b2"):
+            await cluster.stop(bookie_id)
+        before = await explained(cluster, ledger_id)
+        assert (before.replication, before.severity) == (ReplicationState.UNAVAILABLE, Severity.CRITICAL)
+        note = GivenUpNote(written_ms=0, member_since={"b1": 1, "b2": None}, user="ops")
+        await RecoveryNotes(cluster.store, ROOT).given_up.put(str(ledger_id), note)
+        found = await explained(cluster, ledger_id)
+        assert (found.replication, found.severity) == (ReplicationState.GIVEN_UP, Severity.INFORMATION)
+        (step,) = found.next_steps
+        assert step.startswith("nothing is left to do: loss accepted on 1970-01-01 by ops; bkctl ledger read ")
+
+        await cluster.stop("b3")
+        found = await explained(cluster, ledger_id)
+        assert (found.replication, found.severity) == (ReplicationState.UNAVAILABLE, Severity.CRITICAL)
+        assert found.next_steps[0].startswith("start b3 if its disks still exist: "), found
 
     simulate(scenario)
 
@@ -287,13 +309,13 @@ def test_a_loss_is_accepted_last() -> None:
         for bookie_id in ("b1", "b2"):
             await cluster.stop(bookie_id)
         found = await explained(cluster, open_id)
-        assert found.next_steps[0].startswith("start b1 and b2 if their disks still exist")
+        assert found.next_steps[0].startswith("start b1 or b2 if their disks still exist")
         assert found.next_steps[-1] == (
             f"if their disks are lost, bkctl ledger close {open_id} --accept-loss b1 --accept-loss b2 ends the ledger "
             "with what the others have"
         )
         found = await explained(cluster, closed_id)
-        assert found.next_steps[0].startswith("start b1 and b2 if their disks still exist")
+        assert found.next_steps[0].startswith("start b1 or b2 if their disks still exist")
         assert found.next_steps[-1].endswith(f"bkctl ledger delete {closed_id} removes the ledger")
         assert f"no auditor is elected, so lost bookies are not noticed: {AUTORECOVERY_START}" in found.next_steps
 
@@ -424,7 +446,7 @@ def test_a_bookie_outside_of_the_ensemble_that_has_the_lost_entries_is_named() -
             command = f"bkctl recover failed-bookie {lost} --ledger {ledger_id}"
             assert f"{command} would copy its entries of 1 segment (from entry 0) to b4 or b5" in steps(found)
         assert "if their disks are lost" not in steps(found), "a recovery comes before a loss is accepted"
-        assert "start b1 and b2 if their disks still exist: entries without a live copy may be there" in steps(found)
+        assert "start b1 or b2 if their disks still exist: entries without a live copy may be there" in steps(found)
         assert (
             "bookie b4, outside of the ensemble, has 2 of the 2 entries that it was asked for (from 0 to 3): a "
             "recovery of a lost bookie copies them if no entry of its stripe is missing everywhere; bkctl ledger read "

@@ -178,6 +178,23 @@ def test_an_accepted_loss_is_information_and_its_bookies_are_no_longer_of_intere
     assert [row.replication for row in alone.under_replicated] == ["given_up"]
 
 
+def test_an_accepted_loss_in_some_write_sets_leaves_single_copies_that_count_for_their_bookie() -> None:
+    note = GivenUpNote(written_ms=NOW_MS, member_since={A: None, B: None}, user="ops")
+    striped = ledger({0: (A, B, C)}, 2, 2, last_entry_id=8, length=90)
+    audited = report(striped, live="cde", given_up={1: note}, is_repaired=True, cookies="cde")
+    assert found(audited) == [("information", "loss_accepted", 1, "bkctl ledger explain 1")]
+    assert [(each.bookie_id, each.ledgers, each.last_copy_ledgers) for each in audited.bookies] == [
+        (C, 1, 1),
+        (D, 0, 0),
+        (E, 0, 0),
+    ]
+    assert found(report(striped, live="de", given_up={1: note}, cookies="cde"))[0][:3] == (
+        "critical",
+        "no_live_copy",
+        1,
+    )
+
+
 def test_a_bookie_without_ledgers_that_is_down_is_information_as_in_the_status() -> None:
     audited = report(closed(A, B), with_cookie=frozenset({A, B, C, D}))
     assert found(audited) == [("information", "bookies_unreferenced", None, f"bkctl decommission {D}")]
