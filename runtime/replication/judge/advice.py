@@ -129,8 +129,9 @@ class DownBookies(msgspec.Struct, frozen=True, kw_only=True):
 
     ``maintenance``: all of it. ``moved``: those whose ledgers a command is moving. ``is_repaired``: whether
     autorecovery copies their ledgers. ``others_silent``: bookies that are registered and do not answer. ``doubt``: why
-    it is unknown which of them ledgers reference. ``can_move``: whether another bookie could take some copies.
-    ``has_source``: whether some of these copies have a live one to be made from.
+    it is unknown which of them ledgers reference. ``can_move``: whether enough other bookies could take some copies
+    that have a live one to be made from. ``has_source``: whether some have that. ``writable``: bookies that take
+    entries; ``usual_size``: how many most ledgers need (0: unknown).
     """
 
     bookie_ids: tuple[str, ...]
@@ -142,6 +143,8 @@ class DownBookies(msgspec.Struct, frozen=True, kw_only=True):
     doubt: Mapping[str, str] = {}
     can_move: bool = True
     has_source: bool = True
+    writable: int = 0
+    usual_size: int = 0
 
 
 def down_severity(
@@ -202,6 +205,9 @@ def _recover_left(down: DownBookies, left: list[str]) -> Advice:
         doubts = dict.fromkeys(down.doubt[each] for each in left if each in down.doubt)
         doubt = f" (whether any does is unknown: {'; '.join(doubts)})" if doubts else ""
         sentence += f"; nothing repairs ledgers that still reference {listed(left)}{doubt}"
+    if 0 < down.writable < down.usual_size:
+        sentence += f"; {counted(down.writable, 'bookie is', 'bookies are')} writable, so that ledgers with "
+        sentence += f"{down.usual_size}, like most here, cannot be created"
     severity = down_severity(
         len(down.bookie_ids) + down.others_silent,
         is_repaired=down.is_repaired,
@@ -213,7 +219,7 @@ def _recover_left(down: DownBookies, left: list[str]) -> Advice:
         sentence += accept_loss_commands(left)
         return Advice(severity, "bookies_down", sentence, f"bkctl ledger explain {down.no_live_copy.first_ids[0]}")
     if not down.can_move:
-        sentence += f"; no other writable bookie can take the copies: start {left[0]}, or add a bookie"
+        sentence += f"; too few other bookies are writable to take the copies: start {left[0]}, or add a bookie"
         return Advice(severity, "bookies_down", sentence, f"bkctl bookie show {left[0]}")
     return Advice(severity, "bookies_down", sentence, recover_command(left))
 
@@ -340,12 +346,6 @@ def unreadable_metadata(total: int) -> Advice:
     return Advice(Severity.CRITICAL, "unreadable", sentence, "bkctl metadata doctor")
 
 
-def older_snapshot(skipped: int, read: str) -> Advice:
-    """An audit of a directory of ZooKeeper could not read its newest snapshots: a server may still write them."""
-    sentence = f"{counted(skipped, 'newer snapshot')} could not be read, so this is of {read}: audit again"
-    return Advice(Severity.WARNING, "skipped_snapshots", sentence)
-
-
 def not_closable(ledger_ids: Sequence[int], total: int) -> Advice:
     """Ledgers that are not closed, and whose end the registered bookies cannot prove."""
     which = counted(total, "open ledger")
@@ -382,12 +382,6 @@ def open_for_long(total: int, oldest: int | None = None, oldest_age: str = "", *
     sentence += f"; the oldest is ledger {oldest}, for {oldest_age}"
     command = f"bkctl ledger {'close' if can_close else 'explain'} {oldest}"
     return Advice(Severity.INFORMATION, "open_for_long", sentence, command)
-
-
-def small_quorum(part: str, total: int, what: str) -> Advice:
-    """Ledgers that were created so that one bookie may have the only copy. Nothing is to be repaired."""
-    sentence = f"{counted(total, 'ledger was', 'ledgers were')} created with {what}"
-    return Advice(Severity.INFORMATION, part, sentence)
 
 
 # --- autorecovery --------------------------------------------------------------------------------------------------

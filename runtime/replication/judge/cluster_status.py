@@ -163,9 +163,11 @@ class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
     no_live_copy: NoLiveCopy = NoLiveCopy()
     """Of the ledgers that were read."""
     can_move: bool = True
-    """Whether a writable bookie could take the copies of one of the ledgers that were read."""
+    """Whether one of these has a segment with a live copy of each entry, and enough writable bookies for its copies."""
     has_source: bool = True
     """Whether one of them has a segment with copies to be made and a live copy of each entry."""
+    usual_size: int = 0
+    """The ensemble size of most of them."""
 
     @property
     def unreferenced(self) -> frozenset[str]:
@@ -311,6 +313,8 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
             doubt=dict.fromkeys(doubted, why_unknown or ""),
             can_move=references is None or references.can_move,
             has_source=references is None or references.has_source,
+            writable=sum(each.is_writable is True for each in status.bookies or ()),
+            usual_size=0 if references is None else references.usual_size,
         ),
         status.now_ms,
     )

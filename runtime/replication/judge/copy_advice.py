@@ -89,3 +89,15 @@ def copies_after_end(ledgers: int, ledger_ids: Sequence[int], bookie_ids: Sequen
     sentence = f"{bookies} entries after the end of {counted(ledgers, 'closed ledger')}, as when a writer was stopped"
     command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else None
     return Advice(Severity.INFORMATION, "copies_after_end", sentence, command)
+
+
+def older_snapshot(skipped: int, read: str) -> Advice:
+    """An audit of a directory of ZooKeeper could not read its newest snapshots: a server may still write them."""
+    sentence = f"{counted(skipped, 'newer snapshot')} could not be read, so this is of {read}: audit again"
+    return Advice(Severity.WARNING, "skipped_snapshots", sentence)
+
+
+def small_quorum(part: str, total: int, what: str) -> Advice:
+    """Ledgers that were created so that one bookie may have the only copy. Nothing is to be repaired."""
+    sentence = f"{counted(total, 'ledger was', 'ledgers were')} created with {what}"
+    return Advice(Severity.INFORMATION, part, sentence)

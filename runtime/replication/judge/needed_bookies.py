@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.replication.judge.advice import down_severity
-from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, wanted_members, write_set_rows
+from bkctl.runtime.replication.judge.verdict import (
+    ReplicationRow,
+    ReplicationState,
+    judge_ledger,
+    wanted_members,
+    write_set_rows,
+)
 from bkctl.storage.severity import Severity
 
 
@@ -51,3 +57,17 @@ class NeededBookies:
             is_repaired=self._is_repaired,
             has_live_copies=self._has_live_copies,
         )
+
+
+def movable_members(
+    metadata: LedgerMetadata, missing: Collection[str], writable: Collection[str], rows: Iterable[ReplicationRow]
+) -> frozenset[str]:
+    """The ``missing`` bookies of segments that a recovery can move: each entry has a live copy, and there are enough
+    other writable bookies for all copies to be made."""
+    lost = {each.write_set.segment_first_entry_id for each in rows if each.replication is ReplicationState.UNAVAILABLE}
+    found = set[str]()
+    for segment in metadata.segments:
+        gone = set(segment.ensemble).intersection(missing)
+        if segment.first_entry_id not in lost and len(set(writable).difference(segment.ensemble)) >= len(gone):
+            found |= gone
+    return frozenset(found)
