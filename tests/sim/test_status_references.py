@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
@@ -231,5 +232,10 @@ def test_the_deadline_of_a_removed_bookie_is_no_news() -> None:
             assert parts.isdisjoint({"deadlines", "bookies_down", "bookies_unreferenced"})
             await cluster.store(pair("b1:3181", "b2:3181"))
             assert "deadlines" in {each.part for each in status_findings(await read(cluster))}
+            alarm = "1 of 2 bookies are gone, more than 10.0 %: no ledger is marked until some are back"
+            await notes.daemons.put("1", msgspec.structs.replace(note, alarm=alarm))
+            found = {each.part: each.sentence for each in status_findings(await read(cluster))}
+            assert found["too_many_gone"] == alarm
+            assert "deadlines" not in found, "nothing is marked then"
 
     simulate(scenario)

@@ -250,6 +250,24 @@ def not_referenced(bookie_ids: Sequence[str], ledgers: int) -> Advice:
     return Advice(Severity.INFORMATION, "bookies_unreferenced", sentence, f"bkctl decommission {bookie_ids[0]}")
 
 
+def bookies_leaving(bookie_ids: Sequence[str], recovering: Collection[str]) -> Iterator[Advice]:
+    """Bookies that a drain made read-only. ``recovering``: those whose ledgers a command moves now."""
+    moved = [each for each in bookie_ids if each in recovering]
+    left = [each for each in bookie_ids if each not in recovering]
+    for each, is_moved in ((moved, True), (left, False)):
+        if not each:
+            continue
+        sentence, first = f"{these_bookies(each, 'leaves', 'leave')} the cluster, read-only", each[0]
+        its, it = ("its", "it") if len(each) == 1 else ("their", "the first")
+        if is_moved:
+            sentence += f"; a command is moving {its} ledgers"
+        else:
+            sentence += f"; no command moves {its} ledgers now: bkctl bookie drain {first} moves those that are left, "
+            sentence += f"and decommission also removes {it}; to keep {it}: bkctl bookie undrain {first}"
+        command = "bkctl audit" if is_moved else f"bkctl decommission {first}"
+        yield Advice(Severity.INFORMATION, "bookies_leaving", sentence, command)
+
+
 def nothing_writable(read_only: Sequence[str], down: Sequence[str]) -> Advice:
     """No bookie takes new entries, so nothing can be written or copied."""
     sentence = "no bookie is writable"
@@ -352,22 +370,6 @@ def not_closable(ledger_ids: Sequence[int], total: int) -> Advice:
     sentence = f"{which} cannot be closed: too few of the last bookies are registered to prove where it ends"
     command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else None
     return Advice(Severity.WARNING, "unclosable", sentence, command)
-
-
-def too_few_writable(part: str, total: int, what: str) -> Advice:
-    """Open ledgers whose writers find too few writable bookies."""
-    sentence = f"{counted(total, 'open ledger')} {what}: start bookies, or add some"
-    return Advice(Severity.WARNING, part, sentence, "bkctl bookie list")
-
-
-def breaks_placement(part: str, total: int, ledger_ids: Sequence[int], what: str) -> Advice:
-    """Ledgers with copies in too few racks or regions, or outside of their groups; no command moves them."""
-    sentence = (
-        f"{counted(total, 'ledger has', 'ledgers have')} copies {what}: the auditor marks such ledgers for repair if "
-        "autorecovery.is_misplaced_marked is set"
-    )
-    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else "bkctl autorecovery status"
-    return Advice(Severity.WARNING, part, sentence, command)
 
 
 def open_for_long(total: int, oldest: int | None = None, oldest_age: str = "", *, can_close: bool = False) -> Advice:
