@@ -1,4 +1,4 @@
-"""What an inventory found about copies, and the one command that helps now. Pure."""
+"""What only an audit or its inventory finds, and the one command that helps now. Pure."""
 
 from __future__ import annotations
 
