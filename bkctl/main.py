@@ -204,7 +204,7 @@ def _report_usage(error: typer.TyperException, invocation: CommandLineInvocation
     """Report an error of the parser; a group without arguments shows its help page."""
     context: Any = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "bkctl"
-    sentence = error.format_message()
+    sentence = error.format_message().replace("\n\t", " ")  # before each of the values that an argument may have
     if type(error).__name__ == "NoArgsIsHelpError":
         if sentence:
             is_colored = is_color_wanted(invocation.settings.color, os.environ)

@@ -292,7 +292,8 @@ class _Run:
             self.context.console.say(f"cleared {counted(len(cleared), 'mark')} of ledgers that are complete")
         if left - cleared:
             self.context.console.warn(
-                f"{counted(len(left - cleared), 'mark')} still name bookie {', '.join(self.found.bookie_ids)}: "
+                f"{counted(len(left - cleared), 'mark still names', 'marks still name')} bookie "
+                f"{', '.join(self.found.bookie_ids)}: "
                 f"{shortened(sorted(left - cleared))}; bkctl autorecovery repair-marks --deep checks them"
             )
 

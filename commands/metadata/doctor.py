@@ -84,16 +84,18 @@ async def examine(
 
 async def _down_rules(session: Session) -> NeededBookies:
     """How bad it is that bookies are down. What damaged metadata does not show is no reason to call it worse."""
-    live, recovery, is_at_work = frozenset[str](), RecoveryStatus(), True
+    registrations, recovery, is_at_work = None, RecoveryStatus(), True
     foreign = ForeignNames(lambda _: None)  # they are findings
     with contextlib.suppress(MetadataError):
-        live = (await session.registrations.snapshot()).live
+        registrations = await session.registrations.snapshot()
         recovery = await read_recovery_status(session.store, session.root, foreign, session.ledgers)
         is_at_work = await is_repaired(session.store, session.root, foreign, recovery)
     return NeededBookies(
-        live,
+        frozenset() if registrations is None else registrations.live,
+        writable=None if registrations is None else registrations.writable,
         given_up=recovery.given_up,
-        awaited={each.bookie_id for each in recovery.maintenance if not each.is_overdue(session.now_ms)},
+        maintenance=recovery.maintenance,
+        now_ms=session.now_ms,
         is_repaired=is_at_work,
     )
 

@@ -131,6 +131,10 @@ def test_version(run_main: RunMain) -> None:
         (["ledger", "shw"], "error: No such command 'shw'. Did you mean 'show'? (see bkctl ledger --help)"),
         (["ledger", "show"], "error: Missing argument 'LEDGER...' (see bkctl ledger show --help)"),
         (
+            ["completion"],
+            "error: Missing argument 'SHELL'. Choose from: bash, zsh, fish (see bkctl completion --help)",
+        ),
+        (
             ["ledger", "list", "--nope"],
             "error: No such option: --nope (Possible options: --no-progress) (see bkctl ledger list --help)",
         ),

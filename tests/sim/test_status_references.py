@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
@@ -82,7 +83,27 @@ def test_no_recovery_is_advised_that_has_nowhere_to_copy_to() -> None:
         await start(cluster)
         await cluster.store(ledger({0: ["b1:3181", "b2:3181", DOWN]}, 2, 2, last_entry_id=5, length=10))
         finding = {each.part: each for each in status_findings(await read(cluster))}["bookies_down"]
-        assert finding.sentence.endswith(f"no other writable bookie can take the copies: start {DOWN}, or add a bookie")
+        assert finding.sentence.endswith(
+            "; 2 bookies are writable, so that ledgers with 3, like most here, cannot be created; too few other "
+            f"bookies are writable to take the copies: start {DOWN}, or add a bookie"
+        )
+        assert finding.command == f"bkctl bookie show {DOWN}"
+        await cluster.start("b3:3181")
+        finding = {each.part: each for each in status_findings(await read(cluster))}["bookies_down"]
+        assert finding.command == f"bkctl recover failed-bookie {DOWN}"
+
+    simulate(scenario)
+
+
+def test_no_recovery_is_advised_if_no_ledger_has_both_a_live_copy_and_enough_bookies() -> None:
+    """One ledger has a bookie to copy to and no copy, the other one copies and too few bookies to copy to."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster)
+        gone = "b8:3181"
+        await cluster.store(pair(DOWN, gone))
+        await cluster.store(ledger({0: ["b1:3181", gone, DOWN]}, 3, 2, last_entry_id=5, length=10))
+        finding = {each.part: each for each in status_findings(await read(cluster))}["bookies_down"]
         assert finding.command == f"bkctl bookie show {DOWN}"
         await cluster.start("b3:3181")
         finding = {each.part: each for each in status_findings(await read(cluster))}["bookies_down"]
@@ -211,5 +232,10 @@ def test_the_deadline_of_a_removed_bookie_is_no_news() -> None:
             assert parts.isdisjoint({"deadlines", "bookies_down", "bookies_unreferenced"})
             await cluster.store(pair("b1:3181", "b2:3181"))
             assert "deadlines" in {each.part for each in status_findings(await read(cluster))}
+            alarm = "1 of 2 bookies are gone, more than 10.0 %: no ledger is marked until some are back"
+            await notes.daemons.put("1", msgspec.structs.replace(note, alarm=alarm))
+            found = {each.part: each.sentence for each in status_findings(await read(cluster))}
+            assert found["too_many_gone"] == alarm
+            assert "deadlines" not in found, "nothing is marked then"
 
     simulate(scenario)

@@ -70,6 +70,9 @@ class DownRules(Protocol):
     def severity(self, bookie_id: str, down: int) -> Severity:
         """How bad it is that a bookie, one of so many that ledgers need, is down. After all ledgers."""
 
+    def cure(self, bookie_id: str, *, has_cookie: bool) -> str | None:
+        """What to do about it, if not as the rule of the doctor says. After all ledgers."""
+
 
 class References:
     """Collects the bookies that the ledgers of a walk refer to. Memory grows only with the number of bookies."""
@@ -228,7 +231,8 @@ def _down_bookies(
             found = finding("removed-bookie-with-ledgers", path, problem, name)
         else:
             found = finding("bookie-down-with-ledgers", path, f"Bookie {name} is not registered, and {named}.", name)
-        yield msgspec.structs.replace(found, own_severity=rules.severity(name, down))
+        cure = rules.cure(name, has_cookie=not has_lost_cookie)
+        yield msgspec.structs.replace(found, own_severity=rules.severity(name, down), own_cure=cure)
 
 
 def _election_faults(paths: Paths, snapshot: Snapshot) -> Iterator[MetadataFinding]:

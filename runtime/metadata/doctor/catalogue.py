@@ -34,7 +34,7 @@ class Rule(msgspec.Struct, frozen=True):
 class MetadataFinding(msgspec.Struct, frozen=True):
     """A rule that a node violates. ``subject`` is the ledger or bookie concerned, otherwise the name of the node.
 
-    ``own_severity``: None: that of the rule.
+    ``own_severity`` and ``own_cure``: None: those of the rule.
     """
 
     rule: Rule
@@ -42,6 +42,7 @@ class MetadataFinding(msgspec.Struct, frozen=True):
     problem: str
     subject: str
     own_severity: Severity | None = None
+    own_cure: str | None = None
 
     @property
     def severity(self) -> Severity:
@@ -51,7 +52,7 @@ class MetadataFinding(msgspec.Struct, frozen=True):
     @property
     def cure(self) -> str:
         """How to fix this node."""
-        return self.rule.cure.format(path=self.path, subject=self.subject)
+        return self.own_cure or self.rule.cure.format(path=self.path, subject=self.subject)
 
 
 _UNBOOTABLE = "The bookie will refuse to start."
@@ -159,9 +160,10 @@ _WARNINGS = (
     (
         "bookie-down-with-ledgers",
         "A bookie is not registered, and ledgers reference it.",
-        "These ledgers have one copy less; if more of their bookies fail, entries are lost.",
-        "Start the bookie. If it does not come back, bkctl recover failed-bookie {subject} copies its ledgers to other "
-        "bookies; bkctl decommission {subject} does that and removes the bookie from the cluster.",
+        "These ledgers have fewer copies; entries of which no other copy is left cannot be read.",
+        "Start the bookie: in any case if entries have no live copy, or too few other bookies are writable to take the "
+        "copies. Wait for one in maintenance. If it does not come back, bkctl recover failed-bookie {subject} copies "
+        "its ledgers to other bookies; bkctl decommission {subject} does that and removes the bookie from the cluster.",
     ),
     (
         "removed-bookie-with-ledgers",

@@ -67,8 +67,8 @@ class NotedLosses(msgspec.Struct, frozen=True):
 class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. ``auditor`` None: none is elected. ``unreadable``: notes that cannot be read, with the reason.
 
-    ``deadlines``: of lost bookies, while a daemon of ours is the auditor and autorecovery is enabled: otherwise nothing
-    is marked at these times. ``is_enabled``: whether it is.
+    ``deadlines``: of lost bookies, while a daemon of ours is the auditor and has no alarm, and autorecovery is enabled:
+    otherwise nothing is marked at these times. ``is_enabled``: whether it is.
     """
 
     auditor: Candidate | None = None
@@ -106,6 +106,12 @@ def find_auditor_daemon(auditor: Candidate | None, daemons: tuple[DaemonNote, ..
     return next((each for each in daemons if each.is_auditor and each.bookie_id == auditor.bookie_id), None)
 
 
+def marks_at_deadlines(auditor: Candidate | None, daemons: tuple[DaemonNote, ...]) -> bool:
+    """Whether the auditor is ours and marks the ledgers of lost bookies in time: not while too many are gone."""
+    daemon = find_auditor_daemon(auditor, daemons)
+    return daemon is not None and daemon.alarm is None
+
+
 def kind_of_auditor(auditor: Candidate | None, daemons: tuple[DaemonNote, ...]) -> AuditorKind | None:
     """Which program is the auditor; None: none is elected."""
     if auditor is None:
@@ -140,8 +146,8 @@ async def read_recovery_status(
     )
     unreadable += [each.problem for each in maintenance if each.problem is not None]
     daemon_notes = tuple(note for _, note in sorted(daemons, key=lambda each: (each[1].host, each[1].pid)))
-    if not is_enabled or find_auditor_daemon(auditor, daemon_notes) is None:
-        deadlines = []  # or they are of an earlier auditor: no process updates them
+    if not is_enabled or not marks_at_deadlines(auditor, daemon_notes):
+        deadlines = []  # without an auditor of ours they are of an earlier one: no process updates them
     return RecoveryStatus(
         auditor=auditor,
         is_enabled=is_enabled,

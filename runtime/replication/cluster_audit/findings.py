@@ -31,7 +31,6 @@ from bkctl.runtime.replication.judge.advice import (
     NoLiveCopy,
     age,
     bookies_to_start,
-    breaks_placement,
     copies_missing,
     down_severity,
     not_answering,
@@ -39,20 +38,21 @@ from bkctl.runtime.replication.judge.advice import (
     not_referenced,
     not_repairing,
     nothing_writable,
-    older_snapshot,
     open_for_long,
     proven_loss,
-    small_quorum,
     start_first,
-    too_few_writable,
     unreadable_metadata,
     waits_for_auditor,
 )
 from bkctl.runtime.replication.judge.copy_advice import (
     bad_copies,
+    breaks_placement,
     copies_after_end,
     copies_elsewhere,
     no_good_copy,
+    older_snapshot,
+    small_quorum,
+    too_few_writable,
     unknown_copies,
     unknown_ends,
     unread_copies,
@@ -361,8 +361,8 @@ def _others(report: AuditReport) -> Iterator[AuditFinding]:
         found: list[ListedLedger | UnderReplicatedLedger] = [*report.oldest_open, *report.under_replicated]
         rows = {row.ledger_id: row for row in found if row.is_closable is False}
         yield _finding(not_closable(list(rows), summary.unclosable), summary.unclosable, rows.values())
-    for part, count, what in (
-        ("unwritable", summary.unwritable, "cannot accept writes on the present bookies"),
+    for part, count, what in (  # a writer replaces bookies that accept no writes, if there are enough others
+        ("unwritable", min(summary.unwritable, summary.unreplaceable), "cannot accept writes on the present bookies"),
         ("unreplaceable", summary.unreplaceable, "cannot replace a bookie that does not accept writes"),
     ):
         if count:

@@ -129,8 +129,9 @@ class DownBookies(msgspec.Struct, frozen=True, kw_only=True):
 
     ``maintenance``: all of it. ``moved``: those whose ledgers a command is moving. ``is_repaired``: whether
     autorecovery copies their ledgers. ``others_silent``: bookies that are registered and do not answer. ``doubt``: why
-    it is unknown which of them ledgers reference. ``can_move``: whether another bookie could take some copies.
-    ``has_source``: whether some of these copies have a live one to be made from.
+    it is unknown which of them ledgers reference. ``can_move``: whether enough other bookies could take some copies
+    that have a live one to be made from. ``has_source``: whether some have that. ``writable``: bookies that take
+    entries; ``usual_size``: how many most ledgers need (0: unknown).
     """
 
     bookie_ids: tuple[str, ...]
@@ -142,6 +143,8 @@ class DownBookies(msgspec.Struct, frozen=True, kw_only=True):
     doubt: Mapping[str, str] = {}
     can_move: bool = True
     has_source: bool = True
+    writable: int = 0
+    usual_size: int = 0
 
 
 def down_severity(
@@ -202,6 +205,9 @@ def _recover_left(down: DownBookies, left: list[str]) -> Advice:
         doubts = dict.fromkeys(down.doubt[each] for each in left if each in down.doubt)
         doubt = f" (whether any does is unknown: {'; '.join(doubts)})" if doubts else ""
         sentence += f"; nothing repairs ledgers that still reference {listed(left)}{doubt}"
+    if 0 < down.writable < down.usual_size:
+        sentence += f"; {counted(down.writable, 'bookie is', 'bookies are')} writable, so that ledgers with "
+        sentence += f"{down.usual_size}, like most here, cannot be created"
     severity = down_severity(
         len(down.bookie_ids) + down.others_silent,
         is_repaired=down.is_repaired,
@@ -213,7 +219,7 @@ def _recover_left(down: DownBookies, left: list[str]) -> Advice:
         sentence += accept_loss_commands(left)
         return Advice(severity, "bookies_down", sentence, f"bkctl ledger explain {down.no_live_copy.first_ids[0]}")
     if not down.can_move:
-        sentence += f"; no other writable bookie can take the copies: start {left[0]}, or add a bookie"
+        sentence += f"; too few other bookies are writable to take the copies: start {left[0]}, or add a bookie"
         return Advice(severity, "bookies_down", sentence, f"bkctl bookie show {left[0]}")
     return Advice(severity, "bookies_down", sentence, recover_command(left))
 
@@ -242,6 +248,24 @@ def not_referenced(bookie_ids: Sequence[str], ledgers: int) -> Advice:
         f"references {them}: what will not come back can leave the cluster"
     )
     return Advice(Severity.INFORMATION, "bookies_unreferenced", sentence, f"bkctl decommission {bookie_ids[0]}")
+
+
+def bookies_leaving(bookie_ids: Sequence[str], recovering: Collection[str]) -> Iterator[Advice]:
+    """Bookies that a drain made read-only. ``recovering``: those whose ledgers a command moves now."""
+    moved = [each for each in bookie_ids if each in recovering]
+    left = [each for each in bookie_ids if each not in recovering]
+    for each, is_moved in ((moved, True), (left, False)):
+        if not each:
+            continue
+        sentence, first = f"{these_bookies(each, 'leaves', 'leave')} the cluster, read-only", each[0]
+        its, it = ("its", "it") if len(each) == 1 else ("their", "the first")
+        if is_moved:
+            sentence += f"; a command is moving {its} ledgers"
+        else:
+            sentence += f"; no command moves {its} ledgers now: bkctl bookie drain {first} moves those that are left, "
+            sentence += f"and decommission also removes {it}; to keep {it}: bkctl bookie undrain {first}"
+        command = "bkctl audit" if is_moved else f"bkctl decommission {first}"
+        yield Advice(Severity.INFORMATION, "bookies_leaving", sentence, command)
 
 
 def nothing_writable(read_only: Sequence[str], down: Sequence[str]) -> Advice:
@@ -340,34 +364,12 @@ def unreadable_metadata(total: int) -> Advice:
     return Advice(Severity.CRITICAL, "unreadable", sentence, "bkctl metadata doctor")
 
 
-def older_snapshot(skipped: int, read: str) -> Advice:
-    """An audit of a directory of ZooKeeper could not read its newest snapshots: a server may still write them."""
-    sentence = f"{counted(skipped, 'newer snapshot')} could not be read, so this is of {read}: audit again"
-    return Advice(Severity.WARNING, "skipped_snapshots", sentence)
-
-
 def not_closable(ledger_ids: Sequence[int], total: int) -> Advice:
     """Ledgers that are not closed, and whose end the registered bookies cannot prove."""
     which = counted(total, "open ledger")
     sentence = f"{which} cannot be closed: too few of the last bookies are registered to prove where it ends"
     command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else None
     return Advice(Severity.WARNING, "unclosable", sentence, command)
-
-
-def too_few_writable(part: str, total: int, what: str) -> Advice:
-    """Open ledgers whose writers find too few writable bookies."""
-    sentence = f"{counted(total, 'open ledger')} {what}: start bookies, or add some"
-    return Advice(Severity.WARNING, part, sentence, "bkctl bookie list")
-
-
-def breaks_placement(part: str, total: int, ledger_ids: Sequence[int], what: str) -> Advice:
-    """Ledgers with copies in too few racks or regions, or outside of their groups; no command moves them."""
-    sentence = (
-        f"{counted(total, 'ledger has', 'ledgers have')} copies {what}: the auditor marks such ledgers for repair if "
-        "autorecovery.is_misplaced_marked is set"
-    )
-    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else "bkctl autorecovery status"
-    return Advice(Severity.WARNING, part, sentence, command)
 
 
 def open_for_long(total: int, oldest: int | None = None, oldest_age: str = "", *, can_close: bool = False) -> Advice:
@@ -382,12 +384,6 @@ def open_for_long(total: int, oldest: int | None = None, oldest_age: str = "", *
     sentence += f"; the oldest is ledger {oldest}, for {oldest_age}"
     command = f"bkctl ledger {'close' if can_close else 'explain'} {oldest}"
     return Advice(Severity.INFORMATION, "open_for_long", sentence, command)
-
-
-def small_quorum(part: str, total: int, what: str) -> Advice:
-    """Ledgers that were created so that one bookie may have the only copy. Nothing is to be repaired."""
-    sentence = f"{counted(total, 'ledger was', 'ledgers were')} created with {what}"
-    return Advice(Severity.INFORMATION, part, sentence)
 
 
 # --- autorecovery --------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Only while bookies are down, it has what a short scan of the ledgers' metadata f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -23,6 +23,7 @@ from bkctl.runtime.replication.judge.advice import (
     NoLiveCopy,
     advise_down,
     age,
+    bookies_leaving,
     not_answering,
     not_referenced,
     not_repairing,
@@ -163,9 +164,11 @@ class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
     no_live_copy: NoLiveCopy = NoLiveCopy()
     """Of the ledgers that were read."""
     can_move: bool = True
-    """Whether a writable bookie could take the copies of one of the ledgers that were read."""
+    """Whether one of these has a segment with a live copy of each entry, and enough writable bookies for its copies."""
     has_source: bool = True
     """Whether one of them has a segment with copies to be made and a live copy of each entry."""
+    usual_size: int = 0
+    """The ensemble size of most of them."""
 
     @property
     def unreferenced(self) -> frozenset[str]:
@@ -311,6 +314,8 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
             doubt=dict.fromkeys(doubted, why_unknown or ""),
             can_move=references is None or references.can_move,
             has_source=references is None or references.has_source,
+            writable=sum(each.is_writable is True for each in status.bookies or ()),
+            usual_size=0 if references is None else references.usual_size,
         ),
         status.now_ms,
     )
@@ -344,21 +349,19 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:
     refusals = {each.bookie_id: each.problem for each in bookies if each.is_refusing and each.problem is not None}
     silent = [each for each in _silent(bookies) if each not in refusals]
     yield from not_answering(silent, refusals, len(status.down))
-    yield from _read_only_findings([each for each in bookies if each.is_writable is False])
+    recovering = frozenset[str]() if status.root is None else status.root.recovering
+    yield from _read_only_findings([each for each in bookies if each.is_writable is False], recovering)
     if foreign:
         sentence = f"{these_bookies(foreign, 'is', 'are')} registered without a cookie"
         yield Advice(Severity.WARNING, "bookies_without_cookie", sentence, "bkctl metadata doctor")
 
 
-def _read_only_findings(bookies: Sequence[BookieFacts]) -> Iterator[Advice]:
+def _read_only_findings(bookies: Sequence[BookieFacts], recovering: Collection[str]) -> Iterator[Advice]:
     full = [each for each in bookies if each.out_of_space is not None]
     leaving = [each for each in bookies if each not in full and each.order.startswith(f"{LEAVES_CLUSTER} (")]
     others = [each.bookie_id for each in bookies if each not in full and each not in leaving]
     if leaving:
-        first = leaving[0].bookie_id
-        sentence = f"{these_bookies([each.bookie_id for each in leaving], 'leaves', 'leave')} the cluster, read-only"
-        sentence += f"; to keep {'it' if len(leaving) == 1 else 'the first'}: bkctl bookie undrain {first}"
-        yield Advice(Severity.INFORMATION, "bookies_leaving", sentence, f"bkctl decommission {first}")
+        yield from bookies_leaving([each.bookie_id for each in leaving], recovering)
     if others:
         sentence = f"{these_bookies(others, 'is', 'are')} read-only"
         yield Advice(Severity.INFORMATION, "bookies_read_only", sentence, f"bkctl bookie state {others[0]}")

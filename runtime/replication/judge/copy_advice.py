@@ -1,4 +1,4 @@
-"""What an inventory found about copies, and the one command that helps now. Pure."""
+"""What only an audit or its inventory finds, and the one command that helps now. Pure."""
 
 from __future__ import annotations
 
@@ -89,3 +89,31 @@ def copies_after_end(ledgers: int, ledger_ids: Sequence[int], bookie_ids: Sequen
     sentence = f"{bookies} entries after the end of {counted(ledgers, 'closed ledger')}, as when a writer was stopped"
     command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else None
     return Advice(Severity.INFORMATION, "copies_after_end", sentence, command)
+
+
+def older_snapshot(skipped: int, read: str) -> Advice:
+    """An audit of a directory of ZooKeeper could not read its newest snapshots: a server may still write them."""
+    sentence = f"{counted(skipped, 'newer snapshot')} could not be read, so this is of {read}: audit again"
+    return Advice(Severity.WARNING, "skipped_snapshots", sentence)
+
+
+def small_quorum(part: str, total: int, what: str) -> Advice:
+    """Ledgers that were created so that one bookie may have the only copy. Nothing is to be repaired."""
+    sentence = f"{counted(total, 'ledger was', 'ledgers were')} created with {what}"
+    return Advice(Severity.INFORMATION, part, sentence)
+
+
+def breaks_placement(part: str, total: int, ledger_ids: Sequence[int], what: str) -> Advice:
+    """Ledgers with copies in too few racks or regions, or outside of their groups; no command moves them."""
+    sentence = (
+        f"{counted(total, 'ledger has', 'ledgers have')} copies {what}: the auditor marks such ledgers for repair if "
+        "autorecovery.is_misplaced_marked is set"
+    )
+    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else "bkctl autorecovery status"
+    return Advice(Severity.WARNING, part, sentence, command)
+
+
+def too_few_writable(part: str, total: int, what: str) -> Advice:
+    """Open ledgers whose writers find too few writable bookies."""
+    sentence = f"{counted(total, 'open ledger')} {what}: start bookies, or add some"
+    return Advice(Severity.WARNING, part, sentence, "bkctl bookie list")

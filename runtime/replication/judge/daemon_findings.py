@@ -67,7 +67,8 @@ def recovery_findings(
     yield from _daemon_findings(recovery, now_ms)
     yield from _worker_findings(recovery, waiting, now_ms)
     if recovery.failures:
-        sentence = f"repairs of {recovery.failures:,} marked ledgers failed and will be tried again"
+        repairs = "the repair" if recovery.failures == 1 else "repairs"
+        sentence = f"{repairs} of {counted(recovery.failures, 'marked ledger')} failed and will be tried again"
         if recovery.failure_cause:
             sentence += f"; the first: {textwrap.shorten(recovery.failure_cause, _CAUSE_CHARS_MAX, placeholder=' ...')}"
         yield Advice(Severity.INFORMATION, "failed_repairs", sentence, "bkctl autorecovery pending")

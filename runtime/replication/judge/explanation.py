@@ -132,7 +132,7 @@ def _nothing(facts: LedgerFacts, problems: tuple[str, ...]) -> str:
     if unknown:
         who = f"{unknown[0]} gives" if len(unknown) == 1 else "they give"
         reasons = dict.fromkeys(facts.answers[each].problem or "" for each in unknown)
-        return f"nothing before {who} a valid answer: {'; '.join(reasons)}"
+        return f"nothing before {who} a valid answer: {'; '.join(reasons)}; bkctl bookie show {unknown[0]}"
     return "nothing: no command is known that removes these problems" if problems else "nothing: no problem was found"
 
 
@@ -438,6 +438,8 @@ def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
         yield f"it is marked as under-replicated: a replication worker, if one runs, repairs {what}"
     elif is_incomplete and state.mark is None and state.auditor is None:
         yield f"{no_auditor().sentence}: {no_auditor().command}"
+    elif state.mark is None and lost - awaited and state.alarm is not None:
+        yield state.alarm
     elif state.mark is None and (lost - awaited or _bad_copies(facts)):  # the auditor leaves out what is awaited
         waits = waits_for_auditor(state.deadlines, state.auditor, state.now_ms, awaited)
         why = f"the auditor {state.auditor} has not marked it yet" if waits is None else waits.sentence

@@ -82,6 +82,8 @@ class AutorecoveryFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     is_enabled: bool = True
     auditor: str | None = None
+    alarm: str | None = None
+    """Why it marks nothing."""
     mark: ListedMark | None = None
     lock: HeldLock | None = None
     now_ms: int = 0

@@ -1,35 +1,50 @@
-"""How bad it is that ledgers reference bookies that are down, for the metadata doctor: as in the status. Pure."""
+"""What it means that ledgers reference bookies that are down, for the metadata doctor: as in the status. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import itertools
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
-from bkctl.runtime.replication.judge.advice import down_severity
-from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, wanted_members, write_set_rows
+from bkctl.runtime.metadata.replication.maintenance import Maintenance
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LedgerCount
+from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance, recover_command
+from bkctl.runtime.replication.judge.verdict import (
+    ReplicationRow,
+    ReplicationState,
+    judge_ledger,
+    wanted_members,
+    write_set_rows,
+)
 from bkctl.storage.severity import Severity
+from bkctl.storage.words import counted
 
 
 class NeededBookies:
-    """Collects what ledgers need, then says how bad it is that bookies are down."""
+    """Collects what ledgers need, then says how bad it is that bookies are down, and what to do."""
 
     def __init__(
         self,
         live: Collection[str],
         *,
+        writable: Collection[str] | None = None,
         given_up: Mapping[int, GivenUpNote] = MappingProxyType({}),
-        awaited: Collection[str] = (),
+        maintenance: Collection[Maintenance] = (),
+        now_ms: int = 0,
         is_repaired: bool = True,
     ) -> None:
-        """``live``: all registered bookies. ``awaited``: those in maintenance. ``is_repaired``: see
-        ``down_severity``."""
+        """``live``: all registered bookies. ``writable``: those of them that take copies; None: unknown.
+        ``maintenance``: all of it. ``is_repaired``: see ``down_severity``."""
         self._live = live
+        self._writable = writable
         self._given_up = given_up
-        self._awaited = awaited
+        self._awaited = {each.bookie_id: each for each in maintenance if not each.is_overdue(now_ms)}
+        self._now_ms = now_ms
         self._is_repaired = is_repaired
-        self._has_live_copies = True
+        self._movable = frozenset[str]()
+        self._without_copy: dict[str, LedgerCount] = {}
+        """Ledgers with entries that only the bookie, and others that are down, can have."""
 
     def needed(self, ledger_id: int, metadata: LedgerMetadata) -> frozenset[str]:
         """The bookies that a ledger needs: all that its metadata names, but for those whose loss was accepted."""
@@ -38,10 +53,14 @@ class NeededBookies:
             return members
         note = self._given_up.get(ledger_id)
         given_up = () if note is None else note.member_since
-        verdict = judge_ledger(write_set_rows(ledger_id, metadata), self._live, given_up)
-        if verdict.replication is ReplicationState.UNAVAILABLE:
-            self._has_live_copies = False
-        return wanted_members(verdict.rows, members, given_up)
+        rows = judge_ledger(write_set_rows(ledger_id, metadata), self._live, given_up).rows
+        needed = wanted_members(rows, members, given_up)
+        missing = needed.difference(self._live, self._awaited)
+        self._movable |= movable_members(metadata, missing, self._writable or (), rows)
+        unavailable = [row.missing_bookies for row in rows if row.replication is ReplicationState.UNAVAILABLE]
+        for bookie_id in frozenset(itertools.chain.from_iterable(unavailable)):
+            self._without_copy[bookie_id] = self._without_copy.get(bookie_id, LedgerCount()).plus(ledger_id)
+        return needed
 
     def severity(self, bookie_id: str, down: int) -> Severity:
         """Of one of the ``down`` bookies that ledgers need, once all ledgers were added."""
@@ -49,5 +68,48 @@ class NeededBookies:
             down,
             is_awaited=bookie_id in self._awaited,
             is_repaired=self._is_repaired,
-            has_live_copies=self._has_live_copies,
+            has_live_copies=not self._without_copy,
         )
+
+    def cure(self, bookie_id: str, *, has_cookie: bool) -> str | None:
+        """What to do about a bookie that is down, once all ledgers were added; None: recover it, or start it."""
+        if bookie_id in self._awaited:
+            advice = in_maintenance([self._awaited[bookie_id]], self._now_ms)
+            return f"Nothing before its time is over: {advice.sentence}. {advice.command} shows it."
+        if self._writable is None:
+            return None
+        is_movable, lost = bookie_id in self._movable, self._without_copy.get(bookie_id)
+        recover = recover_command([bookie_id])
+        if lost is not None and has_cookie:
+            which = counted(lost.ledgers, "ledger has", "ledgers have")
+            text = f"Start the bookie first: {which} entries without a live copy, which a recovery does not find "
+            text += f"either; bkctl ledger explain {lost.first_ids[0]}."
+            more = f" Once it is known that the disks are lost, {recover} copies the other ledgers."
+            return text + (more if is_movable else "")
+        return None if is_movable else _cure_without_move(recover, lost, has_cookie=has_cookie)
+
+
+def _cure_without_move(recover: str, lost: LedgerCount | None, *, has_cookie: bool) -> str:
+    if lost is not None:
+        explains = f"bkctl ledger explain {lost.first_ids[0]}"
+        return f"Nothing to copy from: start the other bookies of these ledgers; {explains}."
+    if has_cookie:
+        return "Start the bookie, or add one: too few others are writable to take the copies."
+    return (
+        f"Add a bookie, because too few are writable to take the copies; then {recover}. If only its cookie was lost, "
+        "restore it with bkctl cookie create --from-config on its machine."
+    )
+
+
+def movable_members(
+    metadata: LedgerMetadata, missing: Collection[str], writable: Collection[str], rows: Iterable[ReplicationRow]
+) -> frozenset[str]:
+    """The ``missing`` bookies of segments that a recovery can move: each entry has a live copy, and there are enough
+    other writable bookies for all copies to be made."""
+    lost = {each.write_set.segment_first_entry_id for each in rows if each.replication is ReplicationState.UNAVAILABLE}
+    found = set[str]()
+    for segment in metadata.segments:
+        gone = set(segment.ensemble).intersection(missing)
+        if segment.first_entry_id not in lost and len(set(writable).difference(segment.ensemble)) >= len(gone):
+            found |= gone
+    return frozenset(found)

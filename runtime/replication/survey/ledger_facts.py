@@ -20,7 +20,7 @@ from bkctl.runtime.metadata.replication.lock import read_lock
 from bkctl.runtime.metadata.replication.maintenance import list_maintenance
 from bkctl.runtime.metadata.replication.marks import read_mark
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
-from bkctl.runtime.metadata.replication.recovery_status import find_auditor_daemon, read_daemons
+from bkctl.runtime.metadata.replication.recovery_status import find_auditor_daemon, marks_at_deadlines, read_daemons
 from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.ports import Bookies, LacReply
@@ -134,8 +134,9 @@ class LedgerFactsReader:
         store, root = self._store, self._ports.ledgers.root
         auditor = await read_auditor(store, root, self._foreign)
         notes = RecoveryNotes(store, root)
-        is_ours = lost and find_auditor_daemon(auditor, await read_daemons(notes)) is not None
-        deadlines = [(each, await notes.deadlines.find_or_problem(each)) for each in sorted(lost) if is_ours]
+        daemons = await read_daemons(notes) if lost else ()
+        daemon, is_marked = find_auditor_daemon(auditor, daemons), marks_at_deadlines(auditor, daemons)
+        deadlines = [(each, await notes.deadlines.find_or_problem(each)) for each in sorted(lost) if is_marked]
         given_up = await notes.given_up.find_or_problem(str(ledger_id))
         return AutorecoveryFacts(
             now_ms=self._ports.clock.now_ms(),
@@ -143,6 +144,7 @@ class LedgerFactsReader:
             deadlines=tuple((each, note.value) for each, note in deadlines if isinstance(note, Versioned)),
             is_enabled=await ReplicationSwitches(store, root).is_enabled(),
             auditor=None if auditor is None else auditor.bookie_id,
+            alarm=None if daemon is None else daemon.alarm,
             given_up=given_up.value if isinstance(given_up, Versioned) else None,
             mark=await read_mark(store, root, ledger_id),
             lock=await read_lock(store, root, ledger_id),

@@ -56,6 +56,7 @@ from bkctl.runtime.replication.judge.cluster_status import (
     RepairLocks,
     RootStatus,
 )
+from bkctl.runtime.replication.judge.needed_bookies import movable_members
 from bkctl.runtime.replication.judge.verdict import (
     ReplicationRow,
     ReplicationState,
@@ -176,50 +177,26 @@ class StatusSurvey:
         down = frozenset(known.difference(each.bookie_id for each in bookies if each.is_registered))
         if not down:
             return None
-        live = frozenset(each.bookie_id for each in bookies if each.is_registered)
-        given_up = {} if recovery is None else recovery.given_up
-        tally = NoLiveCopyTally({each.bookie_id for each in bookies if each.has_cookie} - live)
-        referenced, count, why_unknown, is_exact = set[str](), 0, None, False
-        writable, can_move = {each.bookie_id for each in bookies if each.is_writable}, False
-        has_source = False
         if root is None or root.migration is not None or root.is_restore_unfinished:
             return DownReferences(bookie_ids=down, referenced=frozenset(), ledgers=0, why_unknown="no ledger was read")
+        tally = _ReferenceTally(down, bookies, recovery or RecoveryStatus(), self._clock.now_ms())
+        why_unknown: str | None = None
         try:
             began_s = asyncio.get_running_loop().time()
             async with asyncio.timeout(self._limits.ledgers_s) as limit:
                 await self._store.sync(self._root)
                 async with aclosing((await self._open_ledgers()).read_all()) as ledgers:
                     async for ledger_id, found in ledgers:
-                        count += 1
-                        if not isinstance(found, Versioned):
-                            why_unknown = str(found)
-                            continue
-                        missing = found.value.bookies() - live
-                        if missing:
-                            given = given_up[ledger_id].member_since if ledger_id in given_up else ()
-                            rows = judge_ledger(write_set_rows(ledger_id, found.value), live, given).rows
-                            missing = wanted_members(rows, missing, given) - live
-                            can_move = can_move or _has_target(found.value, missing, writable)
-                            tally.add(ledger_id, rows)
-                            has_source = has_source or _has_source(found.value, missing, rows)
-                        if not down <= referenced:
-                            referenced |= down & missing
-                            if down <= referenced:
-                                limit.reschedule(began_s + self._limits.copies_s)
-            is_exact = why_unknown is None
+                        were_all_found = tally.are_all_found
+                        tally.add(ledger_id, found)
+                        if tally.are_all_found and not were_all_found:
+                            limit.reschedule(began_s + self._limits.copies_s)
+            why_unknown = tally.problem
         except TimeoutError:
-            why_unknown = f"only {count:,} ledgers were read in {self._limits.ledgers_s:g} s"
+            why_unknown = f"only {tally.count:,} ledgers were read in {self._limits.ledgers_s:g} s"
         except BkctlError as error:
             why_unknown = str(error)
-        return DownReferences(
-            bookie_ids=down,
-            referenced=frozenset(referenced),
-            ledgers=count,
-            why_unknown=None if down <= referenced else why_unknown,
-            no_live_copy=tally.result(is_exact=is_exact),
-            can_move=can_move or not referenced,
-            has_source=has_source or not is_exact,
-        )
+        return tally.result(why_unknown)
 
     async def _part(self, name: str, read: Callable[[], Awaitable[T]], unknown: dict[str, str]) -> T | None:
         """The result; None, with the reason in ``unknown``, if it failed or took too long."""
@@ -325,6 +302,62 @@ class StatusSurvey:
         )
 
 
+class _ReferenceTally:
+    """Collects what the ledgers say about bookies that are down."""
+
+    def __init__(
+        self, down: frozenset[str], bookies: Sequence[BookieFacts], recovery: RecoveryStatus, now_ms: int
+    ) -> None:
+        self.count = 0
+        self.problem: str | None = None
+        """Why the last of the ledgers that cannot be read cannot."""
+        self._down, self._given_up = down, recovery.given_up
+        self._live = frozenset(each.bookie_id for each in bookies if each.is_registered)
+        self._writable = frozenset(each.bookie_id for each in bookies if each.is_writable)
+        self._awaited = {each.bookie_id for each in recovery.maintenance if not each.is_overdue(now_ms)}
+        self._no_live_copy = NoLiveCopyTally({each.bookie_id for each in bookies if each.has_cookie} - self._live)
+        self._referenced = frozenset[str]()
+        self._can_move = self._has_source = False
+        self._sizes = collections.Counter[int]()
+
+    @property
+    def are_all_found(self) -> bool:
+        """Whether ledgers reference each of the bookies."""
+        return self._down <= self._referenced
+
+    def add(self, ledger_id: int, found: Versioned[LedgerMetadata] | BkctlError) -> None:
+        """Note the metadata of one ledger, or why it cannot be read."""
+        self.count += 1
+        if not isinstance(found, Versioned):
+            self.problem = str(found)
+            return
+        self._sizes[found.value.ensemble_size] += 1
+        missing = found.value.bookies() - self._live
+        if not missing:
+            return
+        given = self._given_up[ledger_id].member_since if ledger_id in self._given_up else ()
+        rows = judge_ledger(write_set_rows(ledger_id, found.value), self._live, given).rows
+        missing = wanted_members(rows, missing, given) - self._live
+        self._no_live_copy.add(ledger_id, rows)
+        movable = movable_members(found.value, missing - self._awaited, self._writable, rows)
+        self._can_move = self._can_move or bool(movable)
+        self._has_source = self._has_source or _has_source(found.value, missing, rows)
+        self._referenced |= self._down & missing
+
+    def result(self, why_unknown: str | None) -> DownReferences:
+        """``why_unknown``: why not all ledgers were read."""
+        return DownReferences(
+            bookie_ids=self._down,
+            referenced=self._referenced,
+            ledgers=self.count,
+            why_unknown=None if self.are_all_found else why_unknown,
+            no_live_copy=self._no_live_copy.result(is_exact=why_unknown is None),
+            can_move=self._can_move or not self._referenced,
+            has_source=self._has_source or why_unknown is not None,
+            usual_size=max(self._sizes, key=lambda size: (self._sizes[size], -size), default=0),
+        )
+
+
 async def ask_bookies(
     bookies: Bookies, registrations: Registrations, with_cookie: frozenset[str], timeout_s: float
 ) -> tuple[BookieFacts, ...]:
@@ -349,12 +382,6 @@ async def ask_bookies(
         return msgspec.structs.replace(status, total_bytes=info.total_bytes, free_bytes=info.free_bytes)
 
     return tuple(await asyncio.gather(*map(ask, sorted(with_cookie | registrations.live))))
-
-
-def _has_target(metadata: LedgerMetadata, missing: Collection[str], writable: Collection[str]) -> bool:
-    """Whether a writable bookie is outside of an ensemble that misses one, so that it can take the copies."""
-    ensembles = (set(segment.ensemble) for segment in metadata.segments)
-    return any(not each.isdisjoint(missing) and not each.issuperset(writable) for each in ensembles)
 
 
 def _has_source(metadata: LedgerMetadata, missing: Collection[str], rows: Iterable[ReplicationRow]) -> bool:

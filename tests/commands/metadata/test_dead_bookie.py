@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.processes import Cluster, run_bkctl_on_terminal
@@ -33,5 +35,19 @@ def test_a_dead_bookie_that_ledgers_name_is_a_finding(cluster: Cluster) -> None:
     assert (finding["severity"], finding["rule"]) == (status["bookies_down"], "bookie-down-with-ledgers")
     assert finding["severity"] == "critical", "nothing repairs"
     assert finding["problem"] == f"Bookie {dead} is not registered, and 3 ledgers reference it."
+    assert finding["cure"] == "Start the bookie, or add one: too few others are writable to take the copies."
+
+    cluster.add_bookie()
+    (finding,) = _dead_bookies(cluster)
     assert f"bkctl recover failed-bookie {dead}" in finding["cure"]
     assert f"bkctl decommission {dead}" in finding["cure"]
+    away = cluster.run("autorecovery", "maintenance", "start", dead, "--for", "30m", "--yes")
+    assert away.exit_code == 0, away
+    (finding,) = _dead_bookies(cluster)
+    assert f"bookie {dead} is in maintenance until" in finding["cure"]
+    assert "failed-bookie" not in finding["cure"]
+
+
+def _dead_bookies(cluster: Cluster) -> list[dict[str, Any]]:
+    findings = cluster.run("metadata", "doctor").json()["findings"]
+    return [each for each in findings if each["rule"] == "bookie-down-with-ledgers"]

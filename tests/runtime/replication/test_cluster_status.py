@@ -124,6 +124,20 @@ def test_a_bookie_whose_ledgers_nobody_will_repair_is_critical(change: dict[str,
     assert down_bookies(HEALTHY) is None
 
 
+def test_a_drain_that_was_cut_is_continued_and_one_that_runs_is_left_alone() -> None:
+    status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, LEAVING))
+    (cut,) = status_findings(status)
+    assert cut.sentence == (
+        "bookie b2:3181 leaves the cluster, read-only; no command moves its ledgers now: bkctl bookie drain b2:3181 "
+        "moves those that are left, and decommission also removes it; to keep it: bkctl bookie undrain b2:3181"
+    )
+    assert cut.command == "bkctl decommission b2:3181"
+    root = RootStatus("an-id", operations=("'bookie drain' by ann",), recovering=frozenset({"b2:3181"}))
+    (running,) = status_findings(msgspec.structs.replace(status, root=root))
+    assert running.sentence == "bookie b2:3181 leaves the cluster, read-only; a command is moving its ledgers"
+    assert (running.part, running.severity, running.command) == (cut.part, Severity.INFORMATION, "bkctl audit")
+
+
 def test_a_bookie_whose_ledgers_a_command_moves_is_only_a_warning() -> None:
     root = RootStatus("an-id", operations=("'recover failed-bookie' by ann",), recovering=frozenset({"b4:3181"}))
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), auditor=NO_AUDITOR, root=root)

@@ -94,6 +94,7 @@ def test_what_no_command_repairs_is_not_called_the_absence_of_problems() -> None
         assert [each for each in found.problems if "bookie b2 is registered but gives no valid answer" in each]
         (step,) = found.next_steps
         assert step.startswith("nothing before b2 gives a valid answer: ")
+        assert step.endswith("; bkctl bookie show b2")
         assert (found.unknown_on, found.severity) == (("b2",), Severity.WARNING)
 
     simulate(scenario)
@@ -382,10 +383,10 @@ def test_no_check_is_advised_for_a_bookie_in_maintenance() -> None:
         await RecoveryNotes(cluster.store, ROOT).maintenance.put("b1", note)
         due = LostBookieNote(lost_ms=now_ms, due_ms=now_ms + 300_000)
 
-        async def steps_with_auditor() -> str:
+        async def steps_with_auditor(alarm: str | None = None) -> str:
             facts = await read_facts(cluster, ledger_id)
-            deadlines = tuple((bookie_id, due) for bookie_id in ("b1", "b2"))
-            state = msgspec.structs.replace(facts.autorecovery, auditor="host-1", deadlines=deadlines)
+            deadlines = () if alarm else tuple((bookie_id, due) for bookie_id in ("b1", "b2"))
+            state = msgspec.structs.replace(facts.autorecovery, auditor="host-1", deadlines=deadlines, alarm=alarm)
             return steps(explain(msgspec.structs.replace(facts, autorecovery=state)))
 
         await cluster.stop("b1")
@@ -397,6 +398,9 @@ def test_no_check_is_advised_for_a_bookie_in_maintenance() -> None:
         found = await steps_with_auditor()
         assert "bookie b2 is gone; the auditor host-1 marks the ledgers at " in found
         assert "autorecovery trigger starts a check now" in found
+        found = await steps_with_auditor("2 of 3 bookies are gone: no ledger is marked until some are back")
+        assert "2 of 3 bookies are gone: no ledger is marked until some are back" in found
+        assert "autorecovery trigger" not in found
 
     simulate(scenario)
 

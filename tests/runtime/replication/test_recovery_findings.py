@@ -96,6 +96,7 @@ FAULTS: list[tuple[str, Severity, str, dict[str, Any]]] = [
         {"daemons": daemon(lanes=(LaneStatus(name="audit", error="no progress for 120 s", failures=2),))},
     ),
     ("failed_repairs", Severity.INFORMATION, "3 marked ledgers", {"failures": 3}),
+    ("failed_repairs", Severity.INFORMATION, "the repair of 1 marked ledger failed and will be", {"failures": 1}),
     (
         "failed_repairs",
         Severity.INFORMATION,

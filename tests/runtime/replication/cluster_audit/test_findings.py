@@ -288,8 +288,11 @@ def test_a_bookie_in_maintenance_is_awaited_until_its_time_is_over() -> None:
 
 def test_open_ledgers_and_older_snapshots() -> None:
     writing = ledger({0: (A, D, E)}, 3, 3, state=LedgerState.OPEN)
-    parts = {part: command for _, part, _, command in found(report(writing, skipped_snapshots=1, ledgers_from="s"))}
+    few = report(writing, live="ab", skipped_snapshots=1, ledgers_from="s")
+    parts = {part: command for _, part, _, command in found(few)}
     assert parts["unwritable"] == "bkctl bookie list"
+    replaced = {part for _, part, _, _ in found(report(writing))}
+    assert replaced.isdisjoint({"unwritable", "unreplaceable"}), "its writer uses other bookies"
     assert "skipped_snapshots" in parts
     stuck = ledger({0: (A, D, E)}, 3, 2, state=LedgerState.OPEN)
     assert {part: command for _, part, _, command in found(report(stuck))}["unclosable"] == "bkctl ledger explain 1"
