@@ -66,9 +66,22 @@ def _read_file(path: str, purpose: str) -> bytes:
     return read_given_file(path)
 
 
+def _is_inherited(number: int) -> bool:
+    """Whether the process was started with it: what Python and asyncio open themselves ends at an exec.
+
+    A pipe of the event loop would be read for ever.
+    """
+    try:
+        return os.get_inheritable(number)
+    except (OSError, OverflowError):
+        return False
+
+
 @functools.cache
 def _read_descriptor(number: str) -> bytes:
     """What is read from a pipe is no longer in it, but a job logs in for hours."""
     if not number.isdecimal():
         raise OSError(errno.EBADF, "it is not a number")
+    if not _is_inherited(int(number)):
+        raise OSError(errno.EBADF, f"it is not open: start bkctl with {number}<FILE")
     return read_given_file(f"/dev/fd/{number}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 from pathlib import Path
@@ -140,13 +141,23 @@ def test_a_password_from_a_file_descriptor() -> None:
     reader, writer = os.pipe()
     os.write(writer, b"sesame\n")
     os.close(writer)
+    os.set_inheritable(reader, True)
     new_client = client_logins(ClientLoginConfig(username="a", password=f"fd:{reader}"), {})
     os.close(reader)
     assert new_client(HOST) is not new_client(HOST)
     assert read_secret(f"fd:{reader}", "it", {}) == "sesame"
-    for wrong, reason in (("fd:999", "the file descriptor 999: No such file"), ("fd:x", "it is not a number")):
-        with pytest.raises(ConfigurationError, match=f"cannot read it from .*{reason}"):
-            read_secret(wrong, "it", {})
+    with pytest.raises(ConfigurationError, match="cannot read it from the file descriptor x: it is not a number"):
+        read_secret("fd:x", "it", {})
+
+
+def test_a_descriptor_that_this_process_opened_is_not_read() -> None:
+    """The end of a pipe that this process keeps open would never come."""
+    reader, writer = os.pipe()
+    own = fcntl.fcntl(reader, fcntl.F_DUPFD_CLOEXEC, 500)  # what has been read of a lower number is remembered
+    with open(reader, "rb"), open(writer, "wb"), open(own, "rb"):
+        for number in (own, 999, 1 << 40):
+            with pytest.raises(ConfigurationError, match=f"{number}: it is not open: start bkctl with {number}<FILE"):
+                read_secret(f"fd:{number}", "it", {})
 
 
 def test_only_ids_that_match_as_a_whole_are_allowed(tmp_path: Path) -> None:
