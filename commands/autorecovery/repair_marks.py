@@ -11,17 +11,19 @@ import typer
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
-from bkctl.commands.errors import Outcome
+from bkctl.commands.errors import Outcome, PlanShown
 from bkctl.commands.rendering import Column, Lines, Table, time_text
-from bkctl.commands.safety.gate import nothing_to_change, open_change
-from bkctl.commands.safety.plan import Plan
+from bkctl.commands.safety.gate import Change, nothing_to_change, open_change
+from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.store import Node
+from bkctl.runtime.replication.judge.ledger_check import CopyDefect
 from bkctl.runtime.replication.judge.marks import MarkFinding
 from bkctl.runtime.replication.run.mark_clearing import ClearOutcome
 from bkctl.runtime.replication.run.mark_repair import JudgedMark, MarkRepair
-from bkctl.storage.words import counted, duration, first_lines
+from bkctl.storage.severity import Severity
+from bkctl.storage.words import counted, duration, first_lines, listed
 
 _PLAN_TABLE = Table(
     "Changes",
@@ -67,23 +69,39 @@ async def repair_marks(
         plan = _plan(session, judged, clearable, is_deep=deep)
         totals = {"marks": len(judged), "hopeless": sum(each.verdict.is_hopeless for each in judged)}
         outcomes: dict[int, ClearOutcome] = {}
-        if not clearable:
-            nothing_to_change(context, plan, table=_PLAN_TABLE, totals=totals)
-        else:
-            async with open_change(context, plan, session.store, table=_PLAN_TABLE, totals=totals) as change:
-                with context.console.progress("clearing marks") as progress:
-
-                    def keep(nodes: Sequence[tuple[str, Node]]) -> None:
-                        change.require_lock()
-                        change.trash.keep_all("delete", nodes)
-
-                    def note(ledger_id: int, outcome: ClearOutcome) -> None:
-                        outcomes[ledger_id] = outcome
-                        progress.update(len(outcomes), len(clearable))
-
-                    await repair.clear(clearable, keep, note)
-                change.details |= {"cleared": _count_cleared(outcomes), "left": len(judged) - _count_cleared(outcomes)}
+        try:
+            if not clearable:
+                nothing_to_change(context, plan, table=_PLAN_TABLE, totals=totals)
+            else:
+                async with open_change(context, plan, session.store, table=_PLAN_TABLE, totals=totals) as change:
+                    await _clear(context, repair, clearable, change, outcomes)
+                    cleared = _count_cleared(outcomes)
+                    change.details |= {"cleared": cleared, "left": len(judged) - cleared}
+        except PlanShown:
+            # What could not be read makes the plan incomplete: it ends like the change.
+            return _outcome(judged) if _unread(judged) else Outcome.OK
         return _print_result(context, session, judged, outcomes)
+
+
+async def _clear(
+    context: CommandContext,
+    repair: MarkRepair,
+    clearable: Sequence[JudgedMark],
+    change: Change,
+    outcomes: dict[int, ClearOutcome],
+) -> None:
+    """Clear these marks; what became of them is put into ``outcomes``."""
+    with context.console.progress("clearing marks") as progress:
+
+        def keep(nodes: Sequence[tuple[str, Node]]) -> None:
+            change.require_lock()
+            change.trash.keep_all("delete", nodes)
+
+        def note(ledger_id: int, outcome: ClearOutcome) -> None:
+            outcomes[ledger_id] = outcome
+            progress.update(len(outcomes), len(clearable))
+
+        await repair.clear(clearable, keep, note)
 
 
 async def mark_repair(context: CommandContext, session: Session) -> MarkRepair:
@@ -121,7 +139,18 @@ def _plan(session: Session, judged: Sequence[JudgedMark], clearable: Sequence[Ju
         for each in hopeless
     ]
     summary += first_lines(sentences, which="that cannot be repaired")
-    return session.plan(summary=summary, items=items, arguments={"deep": is_deep})
+    findings = _unread_findings(judged)
+    return session.plan(summary=summary, findings=findings, items=items, arguments={"deep": is_deep})
+
+
+def _unread_findings(judged: Sequence[JudgedMark]) -> list[PlanFinding]:
+    """The bookies whose copies could not be read, with the reason of each."""
+    reasons = {defect.bookie_id: defect.reason for defect in _unread(judged)}
+    if not reasons:
+        return []
+    ledgers = counted(sum(bool(_unread([each])) for each in judged), "marked ledger")
+    why = listed([f"{bookie_id}: {reasons[bookie_id]}" for bookie_id in sorted(reasons)])
+    return [PlanFinding(Severity.WARNING, f"copies of {ledgers} are unknown: {why}")]
 
 
 def _print_result(
@@ -138,12 +167,20 @@ def _print_result(
     lines = Lines(_LEFT_TABLE, rows)
     context.console.record("MarkRepair", body, name="cleared", details=details, lines=lines)
     context.console.table(_LEFT_TABLE.titled("Marks that stay"), rows)
-    if hopeless:
+    return _outcome(left)
+
+
+def _outcome(left: Sequence[JudgedMark]) -> Outcome:
+    unread = _unread(left)
+    if any(each.verdict.is_hopeless for each in left):
         return Outcome.FINDINGS
-    unread = [defect for each in left if each.check for defect in each.check.defects if defect.is_unknown]
     if unread and all(defect.is_refused for defect in unread):
         return Outcome.UNAUTHORIZED
     return Outcome.FINDINGS if unread else Outcome.OK
+
+
+def _unread(judged: Sequence[JudgedMark]) -> list[CopyDefect]:
+    return [defect for each in judged if each.check for defect in each.check.defects if defect.is_unknown]
 
 
 def _row(session: Session, judged: JudgedMark, outcome: ClearOutcome | None) -> dict[str, object]:

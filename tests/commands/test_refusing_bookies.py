@@ -61,6 +61,13 @@ def test_copies_on_bookies_that_refuse_are_unknown(cluster: OurCluster) -> None:
     assert "not running" not in str(details)
 
     asyncio.run(mark(cluster.metadata_uri, int(ledger_id), first))
+    planned = cluster.run("autorecovery", "repair-marks", "--deep", "--dry-run", "-o", "json")
+    assert planned.exit_code == 11, planned
+    (finding,) = planned.json()["findings"]
+    assert finding["severity"] == "warning"
+    assert finding["finding"].startswith("copies of 1 marked ledger are unknown: "), finding
+    assert f"{first}: {REFUSES}" in finding["finding"]
+    assert f"{second}: {REFUSES}" in finding["finding"]
     marked = cluster.run("autorecovery", "repair-marks", "--deep", "--yes", "-o", "json")
     (row,) = marked.json()["items"]
     assert (marked.exit_code, row["state"]) == (11, "copies not checked"), marked
