@@ -146,13 +146,26 @@ async def open_admin(
 
 
 @contextlib.asynccontextmanager
+async def open_for_change(
+    context: CommandContext, bookie_id: str | None, directory: str | None, token_file: str | None
+) -> AsyncIterator[AdminClient]:
+    """The same for a command that changes the bookie: BookieUnavailableError if a bookie with another ID answers."""
+    from bkctl.commands.bookie.admin_state import read_state_of
+
+    async with open_admin(context, bookie_id, directory, token_file) as client:
+        if bookie_id is not None:
+            await read_state_of(client, client.name)
+        yield client
+
+
+@contextlib.asynccontextmanager
 async def open_admins(
     context: CommandContext, bookie_ids: list[str] | None, directory: str | None, token_file: str | None = None
 ) -> AsyncIterator[list[AdminClient]]:
-    """Clients of the bookies that the command line means, each bookie once; errors as ``open_admin``."""
+    """Clients of the bookies that the command line means, each once, to change them; errors as ``open_for_change``."""
     async with contextlib.AsyncExitStack() as at_end:
         ids = dict.fromkeys(bookie_ids or (None,))
-        yield [await at_end.enter_async_context(open_admin(context, each, directory, token_file)) for each in ids]
+        yield [await at_end.enter_async_context(open_for_change(context, each, directory, token_file)) for each in ids]
 
 
 def read_credentials(context: CommandContext, token_file: str | None) -> AdminCredentials:

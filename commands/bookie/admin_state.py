@@ -12,7 +12,7 @@ from bkctl.commands.safety.plan import Plan
 from bkctl.runtime.admin.api import JavaState, RebuildSize, StateAnswer
 from bkctl.runtime.admin.calls import BKCTL_API
 from bkctl.runtime.admin.messages import AdminError, Problem
-from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.errors import BookieUnavailableError, RefusedError
 
 if TYPE_CHECKING:  # its HTTP library takes as long to import as the rest of a help page
     from bkctl.runtime.admin.client import AdminClient
@@ -35,6 +35,19 @@ async def read_state(client: AdminClient) -> StateAnswer:
         mode="read-only" if java.read_only else "writable",
         accepts_recovery_writes=java.available_for_high_priority_writes,
     )
+
+
+async def read_state_of(client: AdminClient, bookie_id: str) -> StateAnswer:
+    """The same; BookieUnavailableError if another bookie answers. A Java bookie does not report its ID.
+
+    Every client of ZooKeeper can put the address of another bookie into a registration.
+    """
+    state = await read_state(client)
+    if not state.may_be_of(bookie_id):
+        raise BookieUnavailableError(
+            bookie_id, f"bookie {state.bookie_id} answers at {client.address}; nothing was changed"
+        )
+    return state
 
 
 def require_own(state: StateAnswer, instead: str) -> None:

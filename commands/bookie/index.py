@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
+from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_for_change
 from bkctl.commands.bookie.admin_state import change_plan
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
@@ -66,7 +66,7 @@ async def rebuild(
         raise InvalidArgumentError(
             "add --online to rebuild the index of a running bookie; for a stopped one use `bkctl storage index rebuild`"
         )
-    async with open_admin(context, bookie_id, directory, token_file) as client:
+    async with open_for_change(context, bookie_id, directory, token_file) as client:
         found = await _rebuild_size(client)
         running = await _running_job(client)
         if cancel:

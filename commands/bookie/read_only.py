@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bkctl.commands.bookie.admin_access import admin_of
-from bkctl.commands.bookie.admin_state import read_state
+from bkctl.commands.bookie.admin_state import read_state_of
 from bkctl.commands.bookie.mode import Mode, is_mode_set, reasons_text, set_operator_mode
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import WaitTimeoutError
@@ -112,7 +112,7 @@ class BookieSwitch:
 
     async def _state(self, client: AdminClient) -> StateAnswer:
         """The state; RefusedError for a bookie of another cluster with the same id on this machine."""
-        state = await read_state(client)
+        state = await read_state_of(client, client.name)
         other = state.instance_id
         if other is not None and self._session.instance_id not in {None, other}:
             raise RefusedError(

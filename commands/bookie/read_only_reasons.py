@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from bkctl.commands.bookie.admin_access import admin_of, read_credentials
-from bkctl.commands.bookie.admin_state import read_state
+from bkctl.commands.bookie.admin_state import read_state_of
 from bkctl.commands.context import CommandContext
 from bkctl.commands.session import Session
 from bkctl.runtime.replication.judge.cluster_status import BookieFacts
@@ -32,7 +32,7 @@ async def with_reasons(
     async def ask(bookie: BookieFacts) -> BookieFacts:
         try:
             async with asyncio.timeout(timeout_s), admin_of(context, session, bookie.bookie_id, credentials) as client:
-                state = await read_state(client)
+                state = await read_state_of(client, bookie.bookie_id)
         except (BkctlError, TimeoutError):
             return bookie
         reasons = {each.reason: each.text for each in state.reasons or ()}

@@ -61,7 +61,7 @@ def _require_ready(context: CommandContext, target: BookieTarget, limit_s: float
 
         address = run_to_end(resolve, context, target)
     state = _read_state(context, target.name, address)
-    if is_id_given and state is not None and not _may_be(state, target.name):
+    if is_id_given and state is not None and not state.may_be_of(target.name):
         raise BookieUnavailableError(target.name, f"bookie {state.bookie_id} answers at {address}")
     stage = None
     try:
@@ -74,11 +74,6 @@ def _require_ready(context: CommandContext, target: BookieTarget, limit_s: float
             raise
     body = {"bookie": target.name, "state": "running" if stage is None else "starting", "stage": stage}
     context.console.record("BookieReadiness", body, name="state")
-
-
-def _may_be(state: StateAnswer, bookie_id: str) -> bool:
-    """Whether this is the state of that bookie, which has no ID yet early in its start."""
-    return state.bookie_id == bookie_id or not (state.bookie_id or state.running)
 
 
 def _read_state(context: CommandContext, name: str, address: AdminAddress) -> StateAnswer | None:

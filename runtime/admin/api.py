@@ -158,6 +158,10 @@ class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a Java bookie answers."""
         return self.version is None
 
+    def may_be_of(self, bookie_id: str) -> bool:
+        """Whether this is the state of that bookie, which has no ID yet early in its start."""
+        return self.bookie_id == bookie_id or not (self.bookie_id or self.running)
+
 
 class StopAnswer(msgspec.Struct, frozen=True):
     """The bookie stops."""

@@ -149,7 +149,11 @@ class AdminClient:
     def _tls_error(self, error: Exception) -> AuthenticationError:
         host = self._credentials.name_to_verify(self.name, self.address)
         assert isinstance(error, ssl.SSLError)
-        sentence = handshake_sentence(error, self._credentials.tls_config, host)
+        or_else = ""  # the name is always checked
+        if host != (own := self.address.host):
+            trusted = f"set BKCTL_ADMIN_TOKEN_HOSTS={own}:{self.address.port} if this is the bookie's"
+            or_else = f", or {trusted}: then the certificate must be for {own}"
+        sentence = handshake_sentence(error, self._credentials.tls_config, host, or_else=or_else)
         return AuthenticationError(f"bookie {self.name}: {self.address}: {sentence}")
 
     def _require_listener(self, credentials: bytes) -> None:

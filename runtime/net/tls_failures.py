@@ -35,18 +35,29 @@ _CERTIFICATE_ALERTS: Final = {
     "TLSV1_ALERT_UNKNOWN_CA": "it rejects {}: not signed by a CA that it trusts",
 }
 _TABLE: Final = "bookie_client.tls."
+_UNCHECKED: Final = f", or set {_TABLE}is_hostname_checked to false"
 
 
 def handshake_sentence(
-    error: ssl.SSLError, config: ClientTlsConfig | None, host: str, *, is_expired: bool = False
+    error: ssl.SSLError,
+    config: ClientTlsConfig | None,
+    host: str,
+    *,
+    is_expired: bool = False,
+    or_else: str = _UNCHECKED,
 ) -> str:
-    """Why the handshake failed, and what to check. ``is_expired``: this client's certificate, which it rejects then."""
+    """Why the handshake failed, and what to check. ``is_expired``: this client's certificate, which it rejects then.
+
+    ``or_else``: what helps if the bookie's certificate is for another host and stays so.
+    """
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _verification_sentence(error, config or ClientTlsConfig(), host)
+        return _verification_sentence(error, config or ClientTlsConfig(), host, or_else)
     return alert_sentence(error, config, is_expired=is_expired)
 
 
-def _verification_sentence(error: ssl.SSLCertVerificationError, config: ClientTlsConfig, host: str) -> str:
+def _verification_sentence(
+    error: ssl.SSLCertVerificationError, config: ClientTlsConfig, host: str, or_else: str
+) -> str:
     code, ca_file = error.verify_code, config.name_of("ca", _TABLE)
     if code == _EXPIRED:
         return "its certificate has expired: renew it (on the bookie: key_file and certificate_file)"
@@ -55,10 +66,7 @@ def _verification_sentence(error: ssl.SSLCertVerificationError, config: ClientTl
     if code in _UNKNOWN_CA:
         return f"its certificate is not signed by a CA in {ca_file}"
     if code in _OTHER_NAME:
-        return (
-            f"its certificate is not for the host {host}: use one with this name, or set "
-            "bookie_client.tls.is_hostname_checked to false"
-        )
+        return f"its certificate is not for the host {host}: use one with this name{or_else}"
     return f"its certificate is not valid ({ca_file}): {error.verify_message}"
 
 

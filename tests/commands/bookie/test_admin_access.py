@@ -58,6 +58,34 @@ def test_of_several_bookies_the_advice_is_about_the_one_that_is_out_of_reach(
     )
 
 
+def test_a_change_reaches_only_the_bookie_that_was_named(bookie: AdminBookie) -> None:
+    """A registration may name the port of another bookie: two machines had the same address, or somebody wrote it."""
+    named = f"{LOOPBACK}:{free_port()}"
+    register_admin_port(bookie.metadata_uri, named, LOOPBACK, bookie.http_port)
+    sentence = (
+        f"error: bookie {named}: bookie {bookie.bookie_id} answers at admin port {LOOPBACK}:{bookie.http_port}; "
+        "nothing was changed"
+    )
+    for words in (
+        *(("gc", "run"), ("gc", "suspend"), ("gc", "confirm"), ("log-level", "debug")),
+        *(
+            ("index", "rebuild", "--online"),
+            ("set-mode", "read-only", "--dry-run"),
+            ("set-mode", "read-only"),
+            ("stop",),
+        ),
+    ):
+        refused = run_bkctl(
+            *("bookie", *words, named, "--yes", "--token-file", str(bookie.directory.with_name("token"))),
+            BKCTL_METADATA_URI=bookie.metadata_uri,
+            BKCTL_ADMIN_TOKEN_HOSTS=LOOPBACK,
+        )
+        assert (refused.exit_code, refused.stdout) == (7, ""), (words, refused)
+        assert sentence in refused.stderr.splitlines(), words
+        state = bookie.run("state", "-o", "json").json()
+        assert (state["state"], state["mode"], state["jobs"]) == ("running", "writable", []), words
+
+
 def test_the_bookie_of_the_settings(bookie: AdminBookie, tmp_path: Path) -> None:
     conf = tmp_path / "bk_server.conf"
     conf.write_text(

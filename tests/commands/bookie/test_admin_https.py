@@ -194,15 +194,29 @@ def test_a_false_registration_gets_the_token_only_with_the_certificate_of_the_bo
     files = write_certificate(signer, tmp_path / "impostor", hosts=(host or "victim.example.com",))
     with contextlib.closing(TlsImpostor(files)) as server:
         register_admin_port(metadata_uri, "victim.example.com:3181", LOOPBACK, server.port, is_https=True)
-        result = run_bkctl(
-            *("bookie", "log-level", "debug", "victim.example.com:3181", "--token-file", token_file),
-            *("--config", settings(tmp_path / "c.toml", operator, with_key=True), "--timeout", "20s"),
-            BKCTL_METADATA_URI=metadata_uri,
-        )
+
+        def run(hosts: str) -> BkctlResult:
+            return run_bkctl(
+                *("bookie", "log-level", "debug", "victim.example.com:3181", "--token-file", token_file),
+                *("--config", settings(tmp_path / "c.toml", operator, with_key=True), "--timeout", "20s"),
+                BKCTL_METADATA_URI=metadata_uri,
+                BKCTL_ADMIN_TOKEN_HOSTS=hosts,
+            )
+
+        result = run("")
         assert result.exit_code == (11 if reason else 7)
         assert reason in result.stderr
+        assert "is_hostname_checked" not in result.stderr, "the name is always checked here"
         assert server.connections
-    assert bool(server.received) is not bool(reason)
+        assert bool(server.received) is not bool(reason)
+        if "not for the host" in reason:
+            named = f"{LOOPBACK}:{server.port}"
+            advice = f"use one with this name, or set BKCTL_ADMIN_TOKEN_HOSTS={named} if this is the bookie's: then "
+            assert f"{advice}the certificate must be for {LOOPBACK}\n" in result.stderr
+            heeded = run(named)
+            assert heeded.exit_code == (7 if host == LOOPBACK else 11)
+            if host != LOOPBACK:
+                assert heeded.stderr.endswith(f"is not for the host {LOOPBACK}: use one with this name\n")
     assert TOKEN.encode() not in server.received  # a command looks before it changes something
 
 

@@ -123,7 +123,7 @@ def test_the_token_does_not_go_to_the_host_of_the_id_in_clear_text(
     metadata_uri: str, token_file: str, bookie_id: str
 ) -> None:
     """Every user of that host could listen on the port that the registration names."""
-    with contextlib.closing(Impostor(metadata_uri, bookie_id, says(STATE))) as server:
+    with contextlib.closing(Impostor(metadata_uri, bookie_id, says(STATE | {"bookie_id": bookie_id}))) as server:
         server.register()
         refused = server.run("set-mode", "read-only", "--yes", "--token-file", token_file)
         assert refused.exit_code == 11
