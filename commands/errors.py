@@ -45,7 +45,7 @@ class ChangeCutOffError(MetadataUnavailableError):
 
 
 class PlanShown(BkctlError):  # noqa: N818  it is not a failure
-    """The plan was shown or saved, as ``--dry-run`` and ``--plan-out`` request: ends the command with exit code 0."""
+    """The plan was shown or saved, as ``--dry-run`` and ``--plan-out`` request: ends the command, mostly with 0."""
 
 
 class WaitTimeoutError(BkctlError):

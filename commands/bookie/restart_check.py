@@ -69,7 +69,7 @@ def print_verdict(context: CommandContext, verdict: StopVerdict) -> None:
 
 
 def objection_rows(verdict: StopVerdict) -> list[dict[str, object]]:
-    """One row for each reason, those that refuse first: they are critical."""
+    """One row for each reason of a group of ledgers, those that refuse first: they are critical."""
     return [
         {
             "severity": each.severity.value,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -28,11 +28,11 @@ from bkctl.commands.safety.gate import Change, nothing_to_change, open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.client import LedgerClient
-from bkctl.runtime.client.access import require_access
+from bkctl.runtime.client.access import refusals, require_access
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
 from bkctl.runtime.replication.close.ledger_closer import LedgerCloser, LossConsent
-from bkctl.runtime.replication.judge.closability import why_not_closable
+from bkctl.runtime.replication.judge.closability import why_not_closable, why_refused
 from bkctl.storage.words import counted, first_lines
 
 _PLAN_TABLE = Table(
@@ -75,11 +75,12 @@ async def close(
         await require_access(client.ports)
         report = CloseReport()
         found = await _find(client, ledger_ids, named, report)
+        refusing = await refusals(client.ports, _last_members(found))
         registered = await session.registrations.snapshot()
         losses = []
         if lost:
             losses = await loss_sentences(client, context.settings.replication, found, lost, registered.live)
-        plan = _plan(session, found, registered, report, grace_s, losses, lost)
+        plan = _plan(session, found, registered, report, grace_s, losses, lost, refusing)
         if not plan.items:
             nothing_to_change(context, plan, table=_PLAN_TABLE)
         else:
@@ -91,7 +92,7 @@ async def close(
                 consent = None
                 if lost:
                     consent = await loss_consent(client, session, context.settings.replication, lost, change)
-                await _close(context, client, change, found, grace_s, report, consent, work)
+                await _close(context, client, change, found, grace_s, report, consent, work, refusing)
         report.print(context.console)
         return report.outcome
 
@@ -124,11 +125,12 @@ def _plan(
     grace_s: float,
     losses: list[str],
     lost: frozenset[str],
+    refusing: Mapping[str, str],
 ) -> Plan:
-    """``losses``: what is given up with the ``lost`` bookies, in sentences."""
+    """``losses``: what is given up with the ``lost`` bookies, in sentences. ``refusing``: as of ``LedgerCloser``."""
     items = [_item(each, registered.live) for each in found]
     summary = [_done_already(report)] if report.closed_already or report.gone or report.failures else []
-    doubtful = [] if lost else _doubtful(found, registered.live)
+    doubtful = [] if lost else _doubtful(found, registered.live, refusing)
     if len(items) > len(doubtful):
         closable = counted(len(items) - len(doubtful), "ledger")
         summary.append(f"will fence and close {closable}, which stops the writers of those that have one")
@@ -151,15 +153,23 @@ def _done_already(report: CloseReport) -> str:
     return f"nothing to do for some ledgers: {counts}"
 
 
-def _doubtful(found: list[StoredLedger], live: Collection[str]) -> list[str]:
-    """Ledgers that cannot be closed with the bookies that are registered now."""
+def _last_members(found: list[StoredLedger]) -> set[str]:
+    """The bookies of the last segments, which a close asks."""
+    return {bookie_id for each in found if each.metadata for bookie_id in each.metadata.last_segment.ensemble}
+
+
+def _doubtful(found: list[StoredLedger], live: Collection[str], refusing: Mapping[str, str]) -> list[str]:
+    """Ledgers that cannot be closed with the bookies that are registered now, and accept this client."""
     sentences = []
     for each in found:
         assert each.metadata is not None
-        failure = why_not_closable(each.ledger_id, each.metadata, live)
-        if failure is not None:
-            names = ", ".join(failure.missing)
-            sentences.append(f"ledger {each.ledger_id} cannot be closed now: {names} not registered")
+        if (refused := why_refused(each.ledger_id, each.metadata, live, refusing)) is not None:
+            why = "; ".join(refusing[bookie_id] for bookie_id in refused.missing)
+        elif (failure := why_not_closable(each.ledger_id, each.metadata, live)) is not None:
+            why = f"{', '.join(failure.missing)} not registered"
+        else:
+            continue
+        sentences.append(f"ledger {each.ledger_id} cannot be closed now: {why}")
     return sentences
 
 
@@ -190,6 +200,7 @@ async def _close(
     report: CloseReport,
     consent: LossConsent | None,
     work: ClosingLedgers,
+    refusing: Mapping[str, str],
 ) -> None:
     owners = {each.ledger_id: None if each.metadata is None else owner_text(each.metadata) for each in found}
     in_parallel = context.settings.replication.ledgers_in_parallel
@@ -200,7 +211,7 @@ async def _close(
             def show() -> None:
                 work.show(console, progress, closer, end_of_grace_ms)
 
-            closer = LedgerCloser(client.ports, change.require_lock, consent, show)
+            closer = LedgerCloser(client.ports, change.require_lock, consent, show, refusing)
             results = closer.close_all(list(owners), grace_s=grace_s, in_parallel=in_parallel)
             async with aclosing(results):
                 async for result in results:

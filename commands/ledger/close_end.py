@@ -53,6 +53,7 @@ class CloseReport:
         self.failures: list[dict[str, Any]] = []
         self._left: list[dict[str, Any]] = []
         self._losses: list[dict[str, Any]] = []
+        self._refused = 0
 
     def add(self, result: CloseResult, owner: str | None) -> None:
         """One ledger that was open at first."""
@@ -66,6 +67,7 @@ class CloseReport:
             self.gone.append(result.ledger_id)
         elif result.failure is not None:
             failure = result.failure
+            self._refused += failure.is_refused
             self.fail(result.ledger_id, failure.reason, failure.missing, failure.fenced, failure.advice)
         else:
             metadata = result.metadata
@@ -110,7 +112,9 @@ class CloseReport:
         """All closed, some, or none; some too if corrupt copies are left."""
         if not self.failures:
             return Outcome.PARTIAL if self._left else Outcome.OK
-        return Outcome.PARTIAL if self.rows or self.closed_already or self.gone else Outcome.FAILED
+        if self.rows or self.closed_already or self.gone:
+            return Outcome.PARTIAL
+        return Outcome.UNAUTHORIZED if self._refused == len(self.failures) else Outcome.FAILED
 
     def print(self, console: Console) -> None:
         """Print the result: one sentence, and tables if there is more to say."""

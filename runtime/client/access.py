@@ -45,6 +45,13 @@ async def require_access(ports: ClientPorts, needed: Collection[str] = (), *, is
             raise error
 
 
+async def refusals(ports: ClientPorts, bookie_ids: Collection[str]) -> dict[str, str]:
+    """Those of these registered bookies that refuse this client, each with a sentence that names it. MetadataError."""
+    asked = sorted((await ports.registrations.snapshot()).live.intersection(bookie_ids))
+    answers = await asyncio.gather(*(_ask(ports, each) for each in asked))
+    return {each.bookie_id: str(each) for each in answers if isinstance(each, AuthenticationRequiredError)}
+
+
 async def _ask(ports: ClientPorts, bookie_id: str) -> _Answer:
     """Whether a bookie accepts this client; None if it did not answer or has no known address."""
     try:

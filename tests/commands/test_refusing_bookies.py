@@ -6,16 +6,19 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
 from bkctl.runtime.net.loop import LoopClock
 from tests.interop.secured_clusters import OurCluster
 from tests.interop.security_modes import BOOKIE_ROLE, OPERATOR_ROLE, Mode, sides_of
 
 pytestmark = pytest.mark.cluster
-SIZES = ("-E", "3", "-W", "3", "-A", "2")
+SIZES = ("-E", "3", "-W", "3", "-A", "3")
+"""The answer of one bookie proves where such a ledger ends, but its entries need all three."""
 REFUSES = "it does not accept the role of this client's certificate"
 
 
@@ -38,6 +41,14 @@ def cluster(metadata_uri: str, tmp_path: Path) -> Iterator[OurCluster]:
         yield cluster
     finally:
         cluster.stop()
+
+
+async def left_open(metadata_uri: str, ledger_id: int) -> None:
+    """As if its writer had been killed."""
+    async with await LedgerClient.connect(metadata_uri) as client:
+        closed = await client.ports.ledgers.read(ledger_id)
+        opened = msgspec.structs.replace(closed.value, state=LedgerState.OPEN, last_entry_id=-1, length=0)
+        await client.ports.ledgers.write(ledger_id, opened, closed.version)
 
 
 async def mark(metadata_uri: str, ledger_id: int, bookie_id: str) -> None:
@@ -82,3 +93,26 @@ def test_copies_on_bookies_that_refuse_are_unknown(cluster: OurCluster) -> None:
     assert "12 copies are unknown, not read: " in verdict, verdict
     assert f"6 (the bookie does not answer: start {first})" in verdict
     assert REFUSES in verdict
+
+
+def test_a_ledger_that_this_client_cannot_close_is_not_fenced(cluster: OurCluster) -> None:
+    first, second, _ = cluster.running
+    (ledger_id,) = cluster.run("ledger", "list", "-o", "name").stdout.split()
+    asyncio.run(left_open(cluster.metadata_uri, int(ledger_id)))
+
+    explained = cluster.run("ledger", "explain", ledger_id, "-o", "json").json()
+    assert (explained["closable"], explained["missing_answers"]) == (False, sorted([first, second]))
+    needs = [each for each in explained["problems"] if each.startswith("it cannot be closed now: this client needs ")]
+    assert [REFUSES in each for each in needs] == [True], explained
+    assert not any("if it is gone" in each for each in explained["next_steps"])
+
+    planned = cluster.run("ledger", "close", ledger_id, "--dry-run", "-o", "json").json()
+    refused = f"bookie {min(first, second)}: {REFUSES}"
+    summary = "\n".join(planned["summary"])
+    assert f"ledger {ledger_id} cannot be closed now: {refused}" in summary, summary
+    assert "will fence" not in summary
+    closed = cluster.run("ledger", "close", ledger_id, "--yes", "--grace", "0s", "-o", "table")
+    assert closed.exit_code == 11, closed
+    assert closed.stdout.startswith(f"warning: ledger {ledger_id} is not closed: {refused}"), closed
+    assert "it was left as it is" in closed.stdout
+    assert cluster.run("ledger", "show", ledger_id, "-o", "json").json()["state"] == "open"

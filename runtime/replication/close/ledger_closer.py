@@ -25,7 +25,7 @@ from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.close.accepted_loss import AcceptedLoss, LossClose, bare_reason
-from bkctl.runtime.replication.judge.closability import CloseFailure, why_not_closable, why_not_closed
+from bkctl.runtime.replication.judge.closability import CloseFailure, why_not_closable, why_not_closed, why_refused
 from bkctl.runtime.replication.survey.loss_proof import why_not_given_up
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 from bkctl.storage.errors import BkctlError
@@ -77,7 +77,8 @@ class LedgerCloser:
 
     ``before_each`` is called before each ledger that is about to be fenced; its error ends the run. With a ``consent``
     ledgers that cannot be closed otherwise are closed without the answers of lost bookies. ``on_wait`` is called when
-    ``awaited`` or ``begun`` have changed.
+    ``awaited`` or ``begun`` have changed. ``refusing``: bookies that refuse this client, with a sentence of each;
+    a ledger that needs them is not fenced.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class LedgerCloser:
         before_each: Callable[[], None] = lambda: None,
         consent: LossConsent | None = None,
         on_wait: Callable[[], None] = lambda: None,
+        refusing: Mapping[str, str] | None = None,
     ) -> None:
         self.awaited: set[int] = set()
         """Ledgers whose writers have time to close them."""
@@ -94,6 +96,7 @@ class LedgerCloser:
         self._on_wait = on_wait
         self._ports = ports
         self._consent = consent
+        self._refusing = refusing or {}
         self._live_bookies = LiveBookies(ports.registrations, ports.clock)
         self._before_each = before_each
 
@@ -119,10 +122,11 @@ class LedgerCloser:
             if stored.value.is_closed:
                 return CloseResult(ledger_id, CloseOutcome.CLOSED_BY_OTHERS, stored.value)
             live = (await self._live_bookies.refresh()).live
-            consent, refusal = self._consent, None
+            refused = why_refused(ledger_id, stored.value, live, self._refusing)
+            consent, refusal = (self._consent if refused is None else None), None
             if consent is not None:
                 refusal = why_not_given_up(stored.value, consent.bookie_ids, live)
-            failure = why_not_closable(ledger_id, stored.value, live)
+            failure = refused or why_not_closable(ledger_id, stored.value, live)
             if refusal is not None:
                 failure = CloseFailure(reason=f"{refusal}; it was left as it is")
             if failure is None:

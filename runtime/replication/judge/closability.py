@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from bkctl.runtime.client.recovery import blocking_members
 from bkctl.runtime.errors import AnswersMissingError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.replication.judge.verdict import ReplicationRow, judge_ledger, write_set_rows
 from bkctl.storage.words import duration, enumerated
 
@@ -16,7 +17,7 @@ from bkctl.storage.words import duration, enumerated
 class CloseFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Why a ledger is not closed, and what to do. ``missing``: the bookies whose valid answers are missing.
 
-    ``last_resort``: what to do if they never come back.
+    ``last_resort``: what to do if they never come back. ``is_refused``: they run, and refuse this client.
     """
 
     reason: str
@@ -24,6 +25,7 @@ class CloseFailure(msgspec.Struct, frozen=True, kw_only=True):
     fenced: tuple[str, ...] = ()
     next_step: str = ""
     last_resort: str = ""
+    is_refused: bool = False
 
     @property
     def advice(self) -> str:
@@ -69,6 +71,40 @@ def why_not_closable(ledger_id: int, metadata: LedgerMetadata, live_bookies: Col
     )
 
 
+def needed_refusing(metadata: LedgerMetadata, live_bookies: Collection[str], refusing: Collection[str]) -> list[str]:
+    """Those of the bookies that refuse this client without which it cannot close the ledger, sorted. Pure.
+
+    The recovery needs their answers, or writes the last entries back to an ack quorum that has too few others. It
+    replaces only bookies that have failed: one that refuses this client may serve the writer.
+    """
+    size, quorum = metadata.ensemble_size, metadata.write_quorum_size
+    ensemble = metadata.last_segment.ensemble
+    needed = set(blocking_members(metadata, set(live_bookies).difference(refusing)).intersection(refusing))
+    for first in range(size):
+        of_it = {ensemble[index] for index in write_set(first, size, quorum)}.intersection(refusing)
+        if len(of_it) > quorum - metadata.ack_quorum_size:
+            needed |= of_it
+    return sorted(needed)
+
+
+def why_refused(
+    ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str], refusing: Mapping[str, str]
+) -> CloseFailure | None:
+    """Why this client cannot close the ledger: bookies that refuse it, with a sentence of each; None if it may. Pure.
+
+    Such a ledger must not be fenced either: see ``why_not_closable``.
+    """
+    needed = needed_refusing(metadata, live_bookies, refusing)
+    if not needed:
+        return None
+    return CloseFailure(
+        reason=f"{'; '.join(refusing[each] for each in needed)}; it was left as it is",
+        missing=tuple(needed),
+        next_step=_next_step(ledger_id, needed, "able to accept this client", is_one_enough=False),
+        is_refused=True,
+    )
+
+
 def why_not_closed(
     ledger_id: int, metadata: LedgerMetadata, error: AnswersMissingError, live_bookies: Collection[str] | None = None
 ) -> CloseFailure:
@@ -101,7 +137,8 @@ def what_helps(
     ledger_id: int, metadata: LedgerMetadata, missing: Sequence[str], answered: Collection[str], condition: str
 ) -> str:
     """Which of the missing bookies must be in this condition before the ledger can be closed, as a sentence. Pure."""
-    alone = [each for each in missing if not blocking_members(metadata, {*answered, each})]
+    is_blocked = bool(blocking_members(metadata, answered))
+    alone = [each for each in missing if is_blocked and not blocking_members(metadata, {*answered, each})]
     return _next_step(ledger_id, alone or missing, condition, is_one_enough=bool(alone))
 
 

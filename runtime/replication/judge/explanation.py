@@ -25,7 +25,7 @@ from bkctl.runtime.replication.judge.advice import (
     start_words,
     waits_for_auditor,
 )
-from bkctl.runtime.replication.judge.closability import how_it_ends, last_resort, removal, what_helps
+from bkctl.runtime.replication.judge.closability import how_it_ends, last_resort, needed_refusing, removal, what_helps
 from bkctl.runtime.replication.judge.fragments import Fragment
 from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad
 from bkctl.runtime.replication.judge.targets import stripe_bytes
@@ -143,7 +143,8 @@ def _missing_answers(facts: LedgerFacts) -> dict[str, str]:
     valid = {each for each, answer in facts.answers.items() if answer.is_valid}
     reasons = {each: answer.problem or "" for each, answer in facts.answers.items()}
     reasons |= dict.fromkeys(facts.ignored, "counts as gone")
-    return {each: reasons.get(each, "not registered") for each in sorted(blocking_members(facts.metadata, valid))}
+    missing = blocking_members(facts.metadata, valid).union(needed_refusing(facts.metadata, valid, facts.refusing))
+    return {each: reasons.get(each, "not registered") for each in sorted(missing)}
 
 
 def _lost_members(facts: LedgerFacts, segment: SegmentFacts) -> list[int]:
@@ -216,7 +217,9 @@ def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
         yield Severity.WARNING, "it is in recovery: a recovery is running, or was started and not finished"
     if missing_answers:
         missing = enumerated([f"{bookie_id} ({reason})" for bookie_id, reason in missing_answers.items()])
-        yield Severity.WARNING, f"it cannot be closed now: entries may exist that only {missing} can have"
+        needs = f"entries may exist that only {missing} can have"
+        needs = f"this client needs {missing} to close it" if missing_answers.keys() <= facts.refusing else needs
+        yield Severity.WARNING, f"it cannot be closed now: {needs}"
     yield from _down(facts)
     for bookie_id, answer in facts.answers.items():
         if answer.problem is not None:

@@ -27,11 +27,13 @@ class MemberAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What a bookie of the ledger says about its end.
 
     ``problem``: why there is no valid answer; None if there is one. ``is_silent``: whether there is none at all.
+    ``is_refused``: whether the bookie refuses this client.
     ``last_entry_id``: its last entry, -1 if it has none.
     """
 
     problem: str | None = None
     is_silent: bool = False
+    is_refused: bool = False
     last_entry_id: int = INVALID_ENTRY_ID
     last_add_confirmed: int = INVALID_ENTRY_ID
 
@@ -110,6 +112,11 @@ class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
     silent: Mapping[str, str]
     """Writable bookies that do not report their free space, with the reason; ``free_bytes`` is of those that do."""
     autorecovery: AutorecoveryFacts
+
+    @property
+    def refusing(self) -> frozenset[str]:
+        """Bookies of the ledger that refuse this client."""
+        return frozenset(each for each, answer in self.answers.items() if answer.is_refused)
 
     def holders(self, segment: SegmentFacts) -> list[frozenset[str]]:
         """For each of the entries without a known copy, the bookies that should have it."""

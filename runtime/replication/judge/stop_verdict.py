@@ -70,6 +70,20 @@ _WARNINGS = frozenset(
 )
 
 
+_COPIES_ELSEWHERE = {
+    StopReason.UNREADABLE: "their other copies are on bookies that",
+    StopReason.UNCLOSABLE: "too few of their other bookies serve: some",
+    StopReason.LAST_COPY: "other bookies with a copy",
+    StopReason.ACK_QUORUM: "other bookies with a copy",
+}
+"""Details that end with how other bookies are absent."""
+_NO_OTHERS = {
+    StopReason.UNREADABLE: "all their copies are on these bookies",
+    StopReason.UNCLOSABLE: "too few of their other bookies would be left",
+}
+"""Details if all other bookies serve."""
+
+
 class Objection(msgspec.Struct, frozen=True, kw_only=True):
     """One reason with its sentence, the number of ledgers, and the ids of the first ones. A critical one refuses."""
 
@@ -78,6 +92,15 @@ class Objection(msgspec.Struct, frozen=True, kw_only=True):
     ledgers: int = 0
     ledger_ids: tuple[int, ...] = ()
     severity: Severity = Severity.CRITICAL
+
+
+class _LedgerGroup(msgspec.Struct):
+    """Ledgers with one reason. ``absent``: all other bookies that this reason is about; the detail ends with them."""
+
+    detail: str
+    ledgers: int = 0
+    ledger_ids: list[int] = []
+    absent: frozenset[str] = frozenset()
 
 
 class StopVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,8 +169,8 @@ class StopCheck:
         self._before = msgspec.structs.replace(cluster.survey, writable=writable)
         self._after = msgspec.structs.replace(cluster.survey, writable=writable - self._ids - self._full)
         self._rules = msgspec.structs.replace(cluster.rules, reserve_fraction=0.0)
-        self._counts: Counter[StopReason] = Counter()
-        self._found: dict[StopReason, tuple[str, list[int]]] = {}
+        self._found: dict[tuple[StopReason, tuple[str, ...]], _LedgerGroup] = {}
+        """By the reason, and how other bookies are absent."""
         self._sizes: Counter[tuple[int, int, IsolationDemand | None]] = Counter()
         """Ensemble size, write quorum and isolation of the ledgers in use."""
         self.referenced: set[str] = set()
@@ -203,62 +226,64 @@ class StopCheck:
             open_ledgers_on_them=self._open_on_them,
             bytes_on_them=self._bytes,
             writable_after=tuple(sorted(self._after.writable)),
-            objections=tuple(self._objection(reason) for reason in sorted(self._found, key=order.index)),
+            objections=tuple(
+                self._objection(*each) for each in sorted(self._found, key=lambda each: order.index(each[0]))
+            ),
         )
 
-    def _objection(self, reason: StopReason) -> Objection:
-        detail, ledger_ids = self._found[reason]
+    def _objection(self, reason: StopReason, verbs: tuple[str, ...]) -> Objection:
+        group = self._found[reason, verbs]
+        absences = [f"{verb} ({', '.join(sorted(ids))})" for verb, ids in self._absences(group.absent).items()]
         is_warning = reason in _WARNINGS or (reason is StopReason.PLACEMENT and not self._rules.is_strict)
         return Objection(
             reason=reason,
-            detail=detail,
-            ledgers=self._counts[reason],
-            ledger_ids=tuple(ledger_ids),
+            detail=f"{group.detail} {enumerated(absences)}" if absences else group.detail,
+            ledgers=group.ledgers,
+            ledger_ids=tuple(group.ledger_ids),
             severity=Severity.WARNING if is_warning else Severity.CRITICAL,
         )
 
-    def _note(self, reason: StopReason, detail: str, ledger_id: int | None = None) -> None:
-        _, ledger_ids = self._found.setdefault(reason, (detail, []))
+    def _note(
+        self, reason: StopReason, detail: str, ledger_id: int | None = None, absent: frozenset[str] = frozenset()
+    ) -> None:
+        group = self._found.setdefault((reason, tuple(self._absences(absent))), _LedgerGroup(detail))
+        group.absent |= absent
         if ledger_id is not None:
-            self._counts[reason] += 1
-            if len(ledger_ids) < LEDGER_IDS_MAX:
-                ledger_ids.append(ledger_id)
+            group.ledgers += 1
+            if len(group.ledger_ids) < LEDGER_IDS_MAX:
+                group.ledger_ids.append(ledger_id)
 
     def _judge_copies(self, ledger_id: int, rows: Sequence[WriteSetRow], answers_min: int) -> None:
         """Readability while the bookies are stopped: the worst finding of the ledger.
 
         ``answers_min``: answers of a write set of an open segment that prove where the ledger ends.
         """
-        worst: tuple[StopReason, str] | None = None
+        found: dict[StopReason, frozenset[str]] = {}
         for row in rows:
             members = frozenset(row.write_set)
             now, after = members & self._live_now, members & self._live_after
             if after == now:
                 continue
             needed = 1 if row.segment_last_entry_id is not None else answers_min
-            others = ", ".join(sorted(members - self._ids))
+            absent = members - self._live_now
             if not after:
-                elsewhere = "all their copies are on these bookies"
-                if absent := members - self._ids:
-                    elsewhere = f"their other copies are on bookies that {self._absences(absent)}"
-                worst = StopReason.UNREADABLE, elsewhere
-                break
-            if len(after) < needed <= len(now):
-                too_few = f"too few of the other bookies are running ({others or 'there are none'})"
-                if refusing := members & self._cluster.refusals.keys() - self._ids:
-                    too_few = f"too few of the other bookies ({others}) serve: some {self._absences(refusing)}"
-                worst = StopReason.UNCLOSABLE, too_few
-            elif worst is None and len(now) < len(members):
-                # With all other copies a stop may go below the ack quorum: it takes no more than these bookies.
-                gone = f"other bookies with a copy {self._absences(members - self._live_now)}"
-                if len(after) == 1:
-                    worst = StopReason.LAST_COPY, gone
-                elif len(after) < (row.ack_quorum_size or 0):
-                    worst = StopReason.ACK_QUORUM, gone
-        if worst is not None:
-            self._note(*worst, ledger_id)
+                reason, absent = StopReason.UNREADABLE, absent - self._ids
+            elif len(after) < needed <= len(now):
+                reason, absent = StopReason.UNCLOSABLE, absent - self._ids
+            # With all other copies a stop may go below the ack quorum: it takes no more than these bookies.
+            elif absent and len(after) == 1:
+                reason = StopReason.LAST_COPY
+            elif absent and len(after) < (row.ack_quorum_size or 0):
+                reason = StopReason.ACK_QUORUM
+            else:
+                continue
+            found[reason] = found.get(reason, frozenset()) | absent
+        if found:
+            worst = min(found, key=list(StopReason).index)
+            absent = found[worst]
+            self._note(worst, _COPIES_ELSEWHERE[worst] if absent else _NO_OTHERS[worst], ledger_id, absent)
 
-    def _absences(self, bookie_ids: frozenset[str]) -> str:
+    def _absences(self, bookie_ids: frozenset[str]) -> dict[str, frozenset[str]]:
         """Why bookies do not serve, each with its reason, as a verb: who refuses this client runs."""
         refusing = bookie_ids & self._cluster.refusals.keys()
         silent = (bookie_ids & self._cluster.silent) - refusing
@@ -267,7 +292,7 @@ class StopCheck:
             "do not answer": silent,
             "refuse this client": refusing,
         }
-        return enumerated([f"{verb} ({', '.join(sorted(ids))})" for verb, ids in found.items() if ids])
+        return {verb: ids for verb, ids in found.items() if ids}
 
     def _judge_writer(self, ledger_id: int, metadata: LedgerMetadata, isolation: IsolationDemand | None) -> None:
         """Whether the writer of an open ledger finds other bookies for those that leave its ensemble."""

@@ -9,7 +9,14 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
-from bkctl.runtime.errors import SILENCE, BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError
+from bkctl.runtime.errors import (
+    SILENCE,
+    AuthenticationRequiredError,
+    BookieError,
+    EntryDigestError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+)
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.bookies.registration import Registrations
@@ -112,7 +119,8 @@ class LedgerFactsReader:
         except (NoSuchEntryError, NoSuchLedgerError):
             return MemberAnswer()
         except BookieError as error:
-            return MemberAnswer(problem=reason_of(error), is_silent=isinstance(error, SILENCE))
+            is_refused = isinstance(error, AuthenticationRequiredError)
+            return MemberAnswer(problem=reason_of(error), is_silent=isinstance(error, SILENCE), is_refused=is_refused)
         except EntryDigestError as error:
             return MemberAnswer(problem=f"its last entry is damaged: {error}")
 

@@ -15,7 +15,7 @@ from bkctl.runtime.ledger.changes import to_closed
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.close.ledger_closer import CloseOutcome, CloseResult, LedgerCloser
-from bkctl.runtime.replication.judge.closability import why_not_closable, why_not_closed
+from bkctl.runtime.replication.judge.closability import why_not_closable, why_not_closed, why_refused
 from tests.runtime.replication.samples import ledger
 from tests.sim.ledger_cluster import LedgerCluster, ledger_cluster
 from tests.sim.loop import run_simulated
@@ -201,6 +201,32 @@ def test_two_closers_agree() -> None:
         assert ends == {4}
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize(
+    ("quorums", "live", "refusing", "needed"),
+    [
+        ((3, 2), "b1 b2 b3", "", ""),
+        ((3, 2), "b1 b2 b3", "b3", ""),
+        ((3, 2), "b1 b2 b3", "b2 b3", "b2 b3"),
+        ((3, 2), "b1 b3", "b3", "b3"),
+        ((3, 3), "b1 b2 b3", "b2", "b2"),
+        ((3, 1), "b1 b2 b3", "b2", "b2"),
+        ((2, 2), "b1 b2", "b2", "b2"),
+        ((2, 2), "b1 b2 b3", "b4", ""),
+    ],
+)
+def test_which_refusals_make_a_close_impossible(
+    quorums: tuple[int, int], live: str, refusing: str, needed: str
+) -> None:
+    """It needs answers of Qw - Qa + 1 members of each write set, and Qa of them for the last entries."""
+    reasons = {each: f"bookie {each}: it refuses the login" for each in refusing.split()}
+    failure = why_refused(7, open_ledger(*quorums), frozenset(live.split()), reasons)
+    assert ("" if failure is None else " ".join(failure.missing)) == needed
+    if failure is not None:
+        assert failure.is_refused
+        assert failure.reason == f"{'; '.join(reasons[each] for each in failure.missing)}; it was left as it is"
+        assert failure.next_step.endswith("able to accept this client, run bkctl ledger close 7 again")
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,30 @@ def test_a_bookie_that_refuses_this_client_is_neither_dead_nor_to_be_decommissio
     )
 
 
+def test_ledgers_are_grouped_by_their_own_reason() -> None:
+    """b4 refuses this client, b5 is down: each group names the bookies of its ledgers, and no others."""
+    refused = {"b4": "it refuses the login of operator"}
+    now = cluster(["b1", "b2", "b3", "b4", "b6"], down=["b5"], silent=["b4"], refused=refused)
+    ensembles = ("b1", "b4"), ("b1", "b5"), ("b1", "b4", "b5"), ("b1", "b2", "b5"), ("b1", "b2", "b4"), ("b1", "b5")
+    closed = [ledger({0: list(each)}, len(each), 2, last_entry_id=9, length=100) for each in ensembles]
+    closing = ledger({0: ["b1", "b2", "b5"]}, 3, 2, state=LedgerState.IN_RECOVERY)
+    striped = ledger({0: ["b1", "b2", "b5", "b4", "b6"]}, 3, 2, last_entry_id=9, length=100)
+    lone = ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=100)
+    verdict = judge(now, ["b1"], *closed, closing, striped, lone)
+    them = StopReason.UNREADABLE, StopReason.UNCLOSABLE, StopReason.LAST_COPY
+    lead, kept = "their other copies are on bookies that", "other bookies with a copy"
+    assert [(each.detail, each.ledger_ids) for each in verdict.reasons if each.reason in them] == [
+        (f"{lead} refuse this client (b4)", (0,)),
+        (f"{lead} are not running (b5)", (1, 5)),
+        (f"{lead} are not running (b5) and refuse this client (b4)", (2,)),
+        ("all their copies are on these bookies", (8,)),
+        ("too few of their other bookies serve: some are not running (b5)", (6,)),
+        (f"{kept} are not running (b5)", (3,)),
+        (f"{kept} refuse this client (b4)", (4,)),
+        (f"{kept} are not running (b5) and refuse this client (b4)", (7,)),
+    ]
+
+
 def test_a_removal_names_the_bookies_that_cannot_take_copies_because_they_refuse_or_are_silent() -> None:
     now = cluster(["b1", "b2", "b3", "b4"], silent=["b3", "b4"], refused={"b3": "it refuses the login of operator"})
     verdict = judge(now, ["b1"], CLOSED, is_removal=True)
