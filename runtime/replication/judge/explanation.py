@@ -312,7 +312,7 @@ def _next_steps(
     yield from _autorecovery(facts)
     awaited = {each.bookie_id for each in away}
     may_be_outside = any(each.problem is not None for each in facts.outside)
-    may_be_outside = may_be_outside or all(_is_outside(facts, each) for each in _without_copy(facts))
+    may_be_outside = may_be_outside or all(facts.is_outside(each) for each in _without_copy(facts))
     if missing_answers and not set(missing_answers) <= facts.registrations.live:
         if awaited.isdisjoint(metadata.last_segment.ensemble):
             yield last_resort(ledger_id, metadata, facts.registrations.live)
@@ -359,7 +359,7 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
         for segment in _needed(facts):
             if bookie_id not in segment.ensemble or segment.is_open:
                 continue
-            if any(bookie_id in each for each in facts.holders(segment)) and not _is_outside(facts, segment):
+            if any(bookie_id in each for each in facts.holders(segment)) and not facts.is_outside(segment):
                 without_copy.append(segment)
                 continue
             found = verdicts.get((first_of[segment.ensemble].entries.first_entry_id, bookie_id), [])
@@ -378,12 +378,6 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
 
 def _without_copy(facts: LedgerFacts) -> list[SegmentFacts]:
     return [each for each in _needed(facts) if each.without_copy]
-
-
-def _is_outside(facts: LedgerFacts, segment: SegmentFacts) -> bool:
-    """Whether bookies outside of the ensemble have the first and the last entry that no member is known to have."""
-    found = {entry_id for each in facts.outside for entry_id in each.found}
-    return found.issuperset(segment.without_copy[:1] + segment.without_copy[-1:])
 
 
 def _outside(facts: LedgerFacts) -> Iterator[str]:

@@ -131,6 +131,11 @@ class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
         answering = {bookie_id for bookie_id, answer in self.answers.items() if not answer.is_silent}
         return [each - answering for each in self.holders(segment)]
 
+    def is_outside(self, segment: SegmentFacts) -> bool:
+        """Whether bookies outside of the ensemble have the first and the last entry that no member is known to have."""
+        found = {entry_id for each in self.outside for entry_id in each.found}
+        return found.issuperset(segment.without_copy[:1] + segment.without_copy[-1:])
+
 
 def end_of(metadata: LedgerMetadata, answers: Mapping[str, MemberAnswer]) -> int:
     """The last entry of a closed ledger, else the highest last add confirmed that a bookie knows."""
