@@ -47,20 +47,33 @@ def network_of(count: int) -> Iterator[Network]:
     Where that is not allowed, or a tool for it is missing, the hosts are addresses of loopback.
     """
     with open(_OWN_NETWORK, "rb") as former, contextlib.ExitStack() as stack:
-        if not all(map(shutil.which, _TOOLS)) or _libc.unshare(_CLONE_NEWNET):
-            yield on_loopback(*(f"127.0.0.{number + 2}" for number in range(count)))
-            return
+        yield _namespaces(count, former.fileno(), stack) or on_loopback(
+            *(f"127.0.0.{number + 2}" for number in range(count))
+        )
+
+
+def _namespaces(count: int, former: int, stack: contextlib.ExitStack) -> Network | None:
+    if not all(map(shutil.which, _TOOLS)) or _libc.unshare(_CLONE_NEWNET):
+        return None
+    with contextlib.ExitStack() as until_complete:
+        until_complete.callback(_return_to, former)
+        address = _NETWORK + "1"
         try:
-            address = _NETWORK + "1"
             _ip("link", "set", "lo", "up")
             _ip("link", "add", "bridge", "type", "bridge")
             _ip("address", "add", address + "/24", "dev", "bridge")
             _ip("link", "set", "bridge", "up")
-            orphans = stack.enter_context(OrphanKiller())
-            yield Network(address, [_add_host(number + 2, orphans, stack) for number in range(count)])
-        finally:
-            if _libc.setns(former.fileno(), _CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), "cannot return to the network of this machine")
+            orphans = until_complete.enter_context(OrphanKiller())
+            network = Network(address, [_add_host(number + 2, orphans, until_complete) for number in range(count)])
+        except subprocess.CalledProcessError:
+            return None  # the kernel has namespaces, and no bridges or pairs of interfaces
+        stack.push(until_complete.pop_all())
+    return network
+
+
+def _return_to(network: int) -> None:
+    if _libc.setns(network, _CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "cannot return to the network of this machine")
 
 
 def _add_host(number: int, orphans: OrphanKiller, stack: contextlib.ExitStack) -> Host:
