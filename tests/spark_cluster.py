@@ -25,8 +25,6 @@ from tests.orphans import OrphanKiller
 from tests.processes import LOOPBACK, free_port
 from tests.until import wait_until
 
-"""Far above any honest start: it only keeps a hung process from hanging the test run."""
-
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 _JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"

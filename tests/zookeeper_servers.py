@@ -18,8 +18,6 @@ from bkctl.runtime.metadata.zookeeper.embedded import find_java, find_zookeeper_
 from tests.processes import LOOPBACK, free_port
 from tests.until import wait_until
 
-"""Far above any honest start: it only keeps a hung server from hanging the test run."""
-
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _EPOLL = "netty-transport-classes-epoll"
 _JVM_FLAGS = (
