@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
+from bkctl.commands.bookie.admin_state import read_state_of
 from bkctl.commands.bookie.local_sockets import LocalBookie, address_in, identified, list_local
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.errors import InvalidArgumentError, NoDirectoryError
@@ -150,8 +151,6 @@ async def open_for_change(
     context: CommandContext, bookie_id: str | None, directory: str | None, token_file: str | None
 ) -> AsyncIterator[AdminClient]:
     """The same for a command that changes the bookie: BookieUnavailableError if a bookie with another ID answers."""
-    from bkctl.commands.bookie.admin_state import read_state_of
-
     async with open_admin(context, bookie_id, directory, token_file) as client:
         if bookie_id is not None:
             await read_state_of(client, client.name)

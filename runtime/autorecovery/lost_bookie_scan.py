@@ -17,7 +17,7 @@ from bkctl.runtime.autorecovery.lane import Turn
 from bkctl.runtime.autorecovery.publisher import MarkRequest, Publisher
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.ledger.metadata import LedgerMetadata
-from bkctl.runtime.metadata.replication.recovery_notes import NO_COPY
+from bkctl.runtime.metadata.replication.recovery_notes import NO_COPY, bookies_given_up
 from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.judge.verdict import (
@@ -153,7 +153,7 @@ class LostBookieScan:
                     self.publisher.report(logging.WARNING, f"{found}: the ledger is passed over")
                     noted.discard(ledger_id)
                     continue
-                metadata, accepted = found.value, () if note is None else note.member_since
+                metadata, accepted = found.value, bookies_given_up(note)
                 self.referenced |= _wanted(ledger_id, metadata, self.live(), accepted)
                 finding = examine_ledger(ledger_id, metadata, self.live(), self.aim(), accepted)
                 if finding is not None and finding.lost_with:

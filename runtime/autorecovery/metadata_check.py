@@ -33,6 +33,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
     MetadataCheckNote,
     RecoveryNotes,
     ReplicaCountNote,
+    bookies_given_up,
 )
 from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
@@ -167,8 +168,7 @@ class ReplicaCensus(MetadataCheck[ReplicaCountNote]):
         async with aclosing(self._ledgers(turn)) as ledgers:
             async for ledger_id, metadata in ledgers:
                 live = (await self._live_bookies.refresh()).live
-                note = given_up.get(ledger_id)
-                accepted = () if note is None else note.member_since
+                accepted = bookies_given_up(given_up.get(ledger_id))
                 verdict = judge_ledger(write_set_rows(ledger_id, metadata), live, accepted)
                 self._found = with_ledger(self._found, ledger_id, verdict)
 

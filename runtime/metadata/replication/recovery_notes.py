@@ -21,7 +21,7 @@ import functools
 import logging
 import operator
 import urllib.parse
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from typing import Generic, TypeVar
 
@@ -70,6 +70,11 @@ class GivenUpNote(msgspec.Struct, frozen=True, kw_only=True):
     written_ms: int
     member_since: dict[str, int | None]
     user: str = ""
+
+
+def bookies_given_up(note: GivenUpNote | None) -> Collection[str]:
+    """The bookies that were given up with what they had of a ledger; none without a note of it."""
+    return () if note is None else note.member_since.keys()
 
 
 class FailedLedgerNote(msgspec.Struct, frozen=True, kw_only=True):

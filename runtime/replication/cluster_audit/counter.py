@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from bkctl.runtime.ledger.owner import owner_group
+from bkctl.runtime.metadata.replication.recovery_notes import bookies_given_up
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies
 from bkctl.runtime.replication.cluster_audit.shape import (
     LedgerShape,
@@ -104,7 +105,7 @@ class AuditCounter:
     def judge(self, rows: Sequence[WriteSetRow]) -> LedgerVerdict:
         """The verdict on the write sets of one ledger, by what is known about the bookies."""
         note = self._known.facts.given_up.get(rows[0].ledger_id)
-        return judge_ledger(rows, self._known.live, () if note is None else note.member_since)
+        return judge_ledger(rows, self._known.live, bookies_given_up(note))
 
     def add(self, verdict: LedgerVerdict) -> None:
         """Count one ledger."""

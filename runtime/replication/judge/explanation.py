@@ -13,6 +13,7 @@ import msgspec
 from bkctl.runtime.client.recovery import blocking_members
 from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
+from bkctl.runtime.metadata.replication.recovery_notes import bookies_given_up
 from bkctl.runtime.placement.choice import PlacementNeed, Refusal, refusals
 from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.placement.rules import BrokenRule, judge_ensemble
@@ -91,9 +92,8 @@ def explain(facts: LedgerFacts) -> LedgerExplanation:
 
 
 def _judged(facts: LedgerFacts) -> LedgerVerdict:
-    note = facts.autorecovery.given_up
     rows = write_set_rows(facts.ledger_id, facts.metadata)
-    return judge_ledger(rows, facts.registrations.live, () if note is None else note.member_since)
+    return judge_ledger(rows, facts.registrations.live, bookies_given_up(facts.autorecovery.given_up))
 
 
 def _unknown_on(facts: LedgerFacts) -> list[str]:
@@ -337,8 +337,7 @@ def _silent_holders(facts: LedgerFacts) -> list[str]:
 
 def _silent_sets(facts: LedgerFacts) -> Counter[frozenset[str]]:
     """Those of each entry that were not given up, with the number of entries that have the same."""
-    note = facts.autorecovery.given_up
-    given_up = frozenset(note.member_since if note is not None else ())
+    given_up = frozenset(bookies_given_up(facts.autorecovery.given_up))
     return Counter(each - given_up for segment in _without_copy(facts) for each in facts.silent_holders(segment))
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LedgerCount
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LedgerCount, bookies_given_up
 from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance, recover_command
 from bkctl.runtime.replication.judge.verdict import (
     ReplicationRow,
@@ -51,8 +51,7 @@ class NeededBookies:
         members = metadata.bookies()
         if members.issubset(self._live):
             return members
-        note = self._given_up.get(ledger_id)
-        given_up = () if note is None else note.member_since
+        given_up = bookies_given_up(self._given_up.get(ledger_id))
         rows = judge_ledger(write_set_rows(ledger_id, metadata), self._live, given_up).rows
         needed = wanted_members(rows, members, given_up)
         missing = needed.difference(self._live, self._awaited)

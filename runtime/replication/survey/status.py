@@ -38,7 +38,7 @@ from bkctl.runtime.metadata.pulsar_migration import read_migration
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.lock import list_held_locks, list_locked_ids
 from bkctl.runtime.metadata.replication.marks import list_marked_ids, read_mark
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, bookies_given_up
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus, read_recovery_status
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_note
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
@@ -335,7 +335,7 @@ class _ReferenceTally:
         missing = found.value.bookies() - self._live
         if not missing:
             return
-        given = self._given_up[ledger_id].member_since if ledger_id in self._given_up else ()
+        given = bookies_given_up(self._given_up.get(ledger_id))
         rows = judge_ledger(write_set_rows(ledger_id, found.value), self._live, given).rows
         missing = wanted_members(rows, missing, given) - self._live
         self._no_live_copy.add(ledger_id, rows)

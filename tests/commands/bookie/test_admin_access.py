@@ -59,7 +59,7 @@ def test_of_several_bookies_the_advice_is_about_the_one_that_is_out_of_reach(
 
 
 def test_a_change_reaches_only_the_bookie_that_was_named(bookie: AdminBookie) -> None:
-    """A registration may name the port of another bookie: two machines had the same address, or somebody wrote it."""
+    """A registration may name the port of another bookie."""
     named = f"{LOOPBACK}:{free_port()}"
     register_admin_port(bookie.metadata_uri, named, LOOPBACK, bookie.http_port)
     sentence = (

@@ -1,4 +1,4 @@
-"""Secrets in file descriptors that whoever starts bkctl opens for it."""
+"""Secrets in file descriptors that are open when bkctl starts."""
 
 from __future__ import annotations
 
