@@ -53,6 +53,7 @@ class ReplicationAccess(NamedTuple):
         more_summary: Sequence[str] = (),
         more_items: Sequence[dict[str, Any]] = (),
         risks: Sequence[PlanFinding] = (),
+        refusal: str | None = None,
     ) -> Plan:
         """A recovery as a plan that can be shown, saved, compared and confirmed like that of any other command."""
         policy = self.policy
@@ -72,6 +73,7 @@ class ReplicationAccess(NamedTuple):
                 "open_ledgers": policy.open_ledgers.value,
                 **({"to": list(found.targets)} if found.is_restricted else {}),
             },
+            refusal=refusal,
         )
 
     def open_change(

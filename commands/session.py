@@ -170,6 +170,7 @@ class Session:
         items: Sequence[dict[str, Any]] = (),
         arguments: Mapping[str, Any] | None = None,
         tier: int = 0,
+        refusal: str | None = None,
     ) -> Plan:
         """A plan of the command for this cluster; the fields are those of ``Plan``."""
         from bkctl.commands.safety.plan import Plan
@@ -183,6 +184,7 @@ class Session:
             items=items,
             arguments=dict(arguments or {}),
             tier=tier,
+            refusal=refusal,
         )
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from bkctl.commands.bookie.leaving import LeavingRequest, accepted_risks
+from bkctl.commands.bookie.leaving import LeavingRequest, refusal_of, require_accepted, risks_of
 from bkctl.commands.bookie.read_only import BookieSwitch
 from bkctl.commands.context import CommandContext
 from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.safety.gate import nothing_to_change, open_change
 from bkctl.commands.safety.mode_turn import mode_turn
-from bkctl.commands.safety.plan import PlanFinding
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.outage import OutageWait
-from bkctl.runtime.replication.judge.stop_verdict import StopReason
+from bkctl.runtime.replication.judge.stop_verdict import StopReason, StopVerdict
 from bkctl.runtime.replication.run.bookie_mode import ModeWatch
 from bkctl.runtime.replication.survey.retention import RetentionTally, scan_for_retention
 from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
@@ -51,15 +50,21 @@ async def wait_for_retention(context: CommandContext, request: LeavingRequest) -
         if left.is_empty and not todo:
             return True
         items = [{"action": "set-mode", "path": each, "mode": "read-only", "expected_version": None} for each in todo]
-        risks = await _risks_for_writers(context, session, request) if todo else []
+        verdict = await _verdict_for_writers(session, request) if todo else None
         summary = _summary(ids, todo, left)
-        plan = session.plan(subject=", ".join(ids), summary=summary, findings=tuple(risks), items=items)
+        plan = session.plan(
+            subject=", ".join(ids),
+            summary=summary,
+            findings=[] if verdict is None else risks_of(verdict),
+            items=items,
+            refusal=None if verdict is None else refusal_of(verdict, request),
+        )
         if todo:
             async with (
                 open_change(context, plan, session.store, bookie_ids=ids) as change,
                 mode_turn(context, session.store, session.root, change) as lock,
             ):
-                await _risks_for_writers(context, session, request)
+                require_accepted(context, await _verdict_for_writers(session, request), request)
                 lock.require_held()
                 await switch.make_read_only(todo, request.wait_s, "leaves the cluster by retention")
             left = await scan_for_retention(ports, ids)
@@ -70,14 +75,14 @@ async def wait_for_retention(context: CommandContext, request: LeavingRequest) -
     return left.is_empty
 
 
-async def _risks_for_writers(context: CommandContext, session: Session, request: LeavingRequest) -> list[PlanFinding]:
-    """RefusedError if writers need the bookies; nothing is copied, so space and targets do not matter."""
+async def _verdict_for_writers(session: Session, request: LeavingRequest) -> StopVerdict:
+    """Whether writers need the bookies; nothing is copied, so space and targets do not matter."""
     ports = (await session.client()).ports
     parts = (ports, session.store, session.registrations, request.bookie_ids)
     verdict = await scan_for_stop(*parts, foreign=session.foreign, is_removal=True)
     of_writers = {StopReason.NO_SUCCESSOR, StopReason.NEW_LEDGERS, StopReason.PLACEMENT, StopReason.SILENT}
     objections = tuple(each for each in verdict.objections if each.reason in of_writers)
-    return accepted_risks(context, msgspec.structs.replace(verdict, objections=objections), request)
+    return msgspec.structs.replace(verdict, objections=objections)
 
 
 def _summary(ids: list[str], todo: list[str], left: RetentionTally) -> list[str]:

@@ -137,11 +137,9 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
             request.accepted_from,
             is_rehearsal=context.settings.is_rehearsal,
         )
-        risks: list[PlanFinding] = []
-        if found.live:
-            risks = accepted_risks(context, await _check_cluster(session, access, found), request)
+        verdict = await _check_cluster(session, access, found) if found.live else None
         access = access._replace(drain_wait_s=request.wait_s)
-        plan = _change_plan(access, found, request, risks)
+        plan = _change_plan(access, found, request, verdict)
         rest = "" if request.is_drain_only else "; the cookie is deleted last"
         async with (
             reporting_interruption(context, WorkProgress(len(found.recovery.ledgers), rest)) as work,
@@ -222,7 +220,7 @@ class _Run:
         switch = BookieSwitch(context, session, watch, request.credentials)
         async with mode_turn(context, session.store, session.root, self.change) as lock:
             if (await watch.read(live)).writable and not request.is_risk_accepted:
-                accepted_risks(context, await _check_cluster(session, self.access, self.found), request)
+                require_accepted(context, await _check_cluster(session, self.access, self.found), request)
             lock.require_held()
             self.work.state = (may_be_read_only(live),)
             await switch.make_read_only(live, request.wait_s, LEAVES_CLUSTER)
@@ -329,29 +327,37 @@ async def _check_cluster(session: Session, access: ReplicationAccess, found: Dec
     )
 
 
-def accepted_risks(context: CommandContext, verdict: StopVerdict, request: LeavingRequest) -> list[PlanFinding]:
-    """What objects, for the plan; RefusedError if it refuses, unless the risk is accepted or nothing would be changed.
-
-    Before an error everything that objects is printed, because no plan is shown.
-    """
+def risks_of(verdict: StopVerdict) -> list[PlanFinding]:
+    """What objects, for the plan."""
     objections = (*verdict.reasons, *verdict.warnings)
-    found = [PlanFinding(each.severity, f"{each.reason.value}: {each.detail}") for each in objections]
-    if verdict.is_yes or request.is_risk_accepted or context.settings.is_rehearsal:
-        return found
-    for risk in found:
-        context.console.report(risk.severity, risk.finding)
+    return [PlanFinding(each.severity, f"{each.reason.value}: {each.detail}") for each in objections]
+
+
+def refusal_of(verdict: StopVerdict, request: LeavingRequest) -> str | None:
+    """Why the bookies should not leave, as a sentence; None if nothing objects, or the risk is accepted."""
+    if verdict.is_yes or request.is_risk_accepted:
+        return None
     first, which = verdict.reasons[0], named("bookie", verdict.bookie_ids)
-    raise RefusedError(
+    return (
         f"nothing was changed: {which} should not leave now: {first.reason.value}: {first.detail}; --accept-risk "
         "continues all the same"
     )
+
+
+def require_accepted(context: CommandContext, verdict: StopVerdict, request: LeavingRequest) -> None:
+    """Judged again after the plan was shown: prints everything that objects; RefusedError."""
+    if (refusal := refusal_of(verdict, request)) is None:
+        return
+    for risk in risks_of(verdict):
+        context.console.report(risk.severity, risk.finding)
+    raise RefusedError(refusal)
 
 
 def _change_plan(
     access: ReplicationAccess,
     found: DecommissionPlan,
     request: LeavingRequest,
-    risks: Sequence[PlanFinding] = (),
+    verdict: StopVerdict | None = None,
 ) -> Plan:
     """Read-only mode, the recovery, the ledgers whose loss is accepted, then the deletion of the cookies."""
     items = [
@@ -394,7 +400,14 @@ def _change_plan(
         ]
         if cookies:
             summary.append(_cookie_sentence(found, tuple(cookies)))
-    return access.change_plan(found.recovery, first_summary=first, more_summary=summary, more_items=items, risks=risks)
+    return access.change_plan(
+        found.recovery,
+        first_summary=first,
+        more_summary=summary,
+        more_items=items,
+        risks=() if verdict is None else risks_of(verdict),
+        refusal=None if verdict is None else refusal_of(verdict, request),
+    )
 
 
 def _cookie_sentence(found: DecommissionPlan, cookies: tuple[str, ...]) -> str:

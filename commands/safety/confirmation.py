@@ -34,22 +34,27 @@ def show_plan(context: CommandContext, plan: Plan, table: Table, totals: Row | N
     """Print the sentences of a plan and return if it is to be carried out.
 
     PlanShown when the plan itself is the command's result, because of --dry-run or --plan-out. RefusedError when it is
-    for another cluster than the pinned one, ConflictError when it differs from the plan of --apply. ``totals`` are
+    for another cluster than the pinned one, or has a ``refusal`` (it is not saved, and --dry-run shows it);
+    ConflictError when it differs from the plan of --apply. ``totals`` are
     shown with the plan, but are not part of it.
     """
     settings = context.settings
     require_pinned_instance(context, plan.instance_id)
     if settings.apply_path is not None:
         require_same_plan(load_plan(settings.apply_path), plan)
-    if settings.plan_out_path is not None:
+    if settings.plan_out_path is not None and plan.refusal is None:
         save_plan(plan, settings.plan_out_path)
         path = settings.plan_out_path
         next_step = f": repeat the command with --apply {path} in place of --plan-out" if plan.items else ""
         context.console.say(f"plan saved in {path}{next_step}")
     if settings.is_rehearsal:
         _print_plan(context, plan, table, totals)
-        raise PlanShown(f"'{plan.command}' was only planned")
-    _say(context, plan)
+        if plan.refusal is None:
+            raise PlanShown(f"'{plan.command}' was only planned")
+    else:
+        _say(context, plan)
+    if plan.refusal is not None:
+        raise RefusedError(plan.refusal)
 
 
 def _print_plan(context: CommandContext, plan: Plan, table: Table, totals: Row | None) -> None:
@@ -71,7 +76,7 @@ def _print_plan(context: CommandContext, plan: Plan, table: Table, totals: Row |
 
 
 def _say(context: CommandContext, plan: Plan) -> None:
-    for sentence in plan.summary:
+    for sentence in plan.summary if plan.refusal is None else ():
         context.console.say(sentence)
     for each in plan.findings:
         context.console.report(each.severity, each.finding)

@@ -1,8 +1,8 @@
 """A plan: what a command is about to change, node by node, computed before the confirmation.
 
 Saved as JSON: ``{"apiVersion", "kind": "Plan", <fields>, "plan_hash"}``. The hash is SHA-256 over the sorted JSON of
-all fields but ``summary`` and ``findings``, which are for display. Two plans with the same hash do the same to the
-same versions.
+all fields but ``summary``, ``findings`` and ``refusal``, which are for display. Two plans with the same hash do the
+same to the same versions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     order; a sequence may make them when they are needed, as there may be millions. Each has JSON values only:
     ``action`` (``create``, ``set``, ``delete`` or a word of the command's own), ``path``, ``expected_version`` (None:
     there is no node), and everything else that determines the change. ``arguments`` are options that determine the plan
-    as a whole.
+    as a whole. ``refusal``: the sentence with which the command refuses to carry it out.
     """
 
     command: str = ""
@@ -53,6 +53,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     findings: tuple[PlanFinding, ...] = ()
     items: Sequence[dict[str, Any]] = ()
     arguments: dict[str, Any] = {}
+    refusal: str | None = None
 
     def emptied(self, sentence: str) -> Plan:
         """The same without changes; ``sentence``: why there is nothing to do."""
@@ -62,7 +63,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def plan_hash(self) -> str:
         """Identity of the plan, 64 hexadecimal digits."""
         fields = self._without_items()
-        del fields["summary"], fields["findings"]
+        del fields["summary"], fields["findings"], fields["refusal"]
         digest = hashlib.sha256()
         for position, name in enumerate(sorted([*fields, "items"])):
             digest.update(b"," if position else b"{")

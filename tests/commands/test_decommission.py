@@ -73,8 +73,9 @@ def test_a_running_bookie_that_the_cluster_needs_is_refused(cluster: Cluster, tm
 
     planned = cluster.run("decommission", bookie_id, "--dry-run", "-o", "json")
 
-    assert planned.exit_code == 0, planned
+    assert planned.exit_code == 3, planned
     plan = planned.json()
+    assert plan["refusal"] in planned.stderr
     risk = "new ledgers: E=3, Qw=3 (used by 2 of 2 ledgers) needs 3 writable bookies, 2 would be left"
     assert plan["findings"][0] == {"severity": "critical", "finding": risk}
     shown = cluster.run("bookie", "drain", bookie_id, "--dry-run", "--accept-risk", "-o", "table")
@@ -87,7 +88,7 @@ def test_a_running_bookie_that_the_cluster_needs_is_refused(cluster: Cluster, tm
     assert (plan["registered"], plan["ledgers"], plan["ledgers_without_target"]) == ([bookie_id], 2, 2)
     assert sorted(plan["targets"]) == sorted(other.id for other in cluster.bookies[1:])
     saved = cluster.run("decommission", bookie_id, "--plan-out", str(tmp_path / "plan.json"))
-    assert saved.exit_code == 0, saved
+    assert (saved.exit_code, list(tmp_path.iterdir())) == (3, []), saved
     refused = cluster.run("decommission", bookie_id, "--yes")
     assert refused.exit_code == 3
     assert f"bookie {bookie_id} should not leave now: new ledgers: E=3, Qw=3" in refused.stderr

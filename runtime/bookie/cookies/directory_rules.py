@@ -183,8 +183,9 @@ def _swapped_volumes(evidence: Evidence) -> CookieFinding | None:
 def _lacking_version(evidence: Evidence) -> CookieFinding | None:
     """A directory of a known bookie has no VERSION file."""
     lacking = [directory for directory in evidence.directories if not directory.is_stamped]
-    if not lacking or is_expansion(evidence):
-        return None
+    is_removed = not evidence.has_stored and not evidence.is_named(evidence.bookie_id)
+    if not lacking or is_expansion(evidence) or (is_removed and not any(each.has_files for each in lacking)):
+        return None  # what is left of a decommissioned bookie: ``_lost_cookie``
     is_known = evidence.has_stored or any(
         directory.has_files for directory in evidence.directories if directory.is_stamped
     )

@@ -28,9 +28,7 @@ from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, loss
 from bkctl.runtime.replication.judge.advice import (
     Advice,
     MissingCopies,
-    NoLiveCopy,
     age,
-    bookies_to_start,
     copies_missing,
     down_severity,
     not_answering,
@@ -59,6 +57,7 @@ from bkctl.runtime.replication.judge.copy_advice import (
     without_lists,
 )
 from bkctl.runtime.replication.judge.disk_advice import disk_findings, used_fraction
+from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, bookies_to_start
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.severity import OK, Severity
 from bkctl.storage.words import SHOWN_MAX, counted, enumerated

@@ -7,7 +7,6 @@ come back, and accept a loss last, once it is proven.
 
 from __future__ import annotations
 
-import collections
 import datetime
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -15,17 +14,15 @@ import msgspec
 
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
-from bkctl.runtime.metadata.replication.recovery_status import NotedLosses
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.replication.judge.loss_commands import accept_loss_commands
-from bkctl.runtime.replication.judge.verdict import ReplicationRow, ReplicationState
+from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, start_words
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, duration, enumerated, listed
 
 AUTORECOVERY_STATUS = "bkctl autorecovery status"
 AUTORECOVERY_START = "bkctl autorecovery start"
 MAINTENANCE_LIST = "bkctl autorecovery maintenance list"
-_IDS_KEPT_MAX = 10
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -35,93 +32,6 @@ class Advice(msgspec.Struct, frozen=True):
     part: str
     sentence: str
     command: str | None = None
-
-
-class NoLiveCopy(msgspec.Struct, frozen=True, kw_only=True):
-    """Ledgers with entries of which no live bookie has a copy: how many, and the first of them.
-
-    ``to_start``: of each element one bookie brings ledgers back, the most useful first. ``is_exact``: there are no
-    others. ``is_part``: one of them has, or may have, a live copy of other entries.
-    """
-
-    ledgers: int = 0
-    first_ids: tuple[int, ...] = ()
-    to_start: tuple[tuple[str, ...], ...] = ()
-    is_exact: bool = True
-    is_part: bool = False
-
-
-class NoLiveCopyTally:
-    """Collects such ledgers. Its memory grows with the bookies and not with the ledgers."""
-
-    def __init__(self, startable: Collection[str]) -> None:
-        """``startable``: bookies that are down and could be started, not those that have left the cluster."""
-        self._startable = startable
-        self._ledgers = 0
-        self._first_ids: list[int] = []
-        self._holders: collections.Counter[frozenset[str]] = collections.Counter()
-        self._is_part = False
-
-    def add(self, ledger_id: int, rows: Collection[ReplicationRow]) -> None:
-        """Note the judged write sets of one ledger; it counts if a start brings copies of one of them back."""
-        holders = {
-            frozenset(each for each in row.missing_bookies if each in self._startable)
-            for row in rows
-            if row.replication is ReplicationState.UNAVAILABLE
-        }
-        if not any(holders):
-            return
-        self._ledgers += 1
-        self._is_part = self._is_part or any(row.live_copies for row in rows)
-        self._holders.update(filter(None, holders))
-        if len(self._first_ids) < _IDS_KEPT_MAX:
-            self._first_ids.append(ledger_id)
-
-    def result(self, *, is_exact: bool = True) -> NoLiveCopy:
-        """What was found."""
-        ids, to_start = tuple(self._first_ids), bookies_to_start(self._holders)
-        return NoLiveCopy(
-            ledgers=self._ledgers, first_ids=ids, to_start=to_start, is_exact=is_exact, is_part=self._is_part
-        )
-
-
-def noted_without_copy(losses: NotedLosses, startable: frozenset[str]) -> NoLiveCopy:
-    """Of the noted losses, those that the start of these bookies could bring back."""
-    found = {key: startable.intersection(note.missing_bookies) for key, note in losses.first}
-    holders = collections.Counter(each for each in found.values() if each)
-    return NoLiveCopy(
-        ledgers=holders.total(),
-        first_ids=tuple(int(key) for key, each in found.items() if each and key.isdecimal()),
-        to_start=bookies_to_start(holders),
-        is_exact=losses.count == len(losses.first),
-        is_part=True,
-    )
-
-
-def bookies_to_start(holders: Mapping[frozenset[str], int]) -> tuple[tuple[str, ...], ...]:
-    """Few bookies of which each of the sets has one, the most useful first, each with those that are as useful.
-
-    One member of a set is enough, because each has the same entries. The value of a set is how often it occurs.
-    """
-    left = {each: count for each, count in holders.items() if each}
-    chosen: list[tuple[str, ...]] = []
-    while left:
-        weights: collections.Counter[str] = collections.Counter()
-        for each, count in left.items():
-            weights.update(dict.fromkeys(each, count))
-        best = min(weights, key=lambda bookie_id: (-weights[bookie_id], bookie_id))
-        chosen.append(tuple(sorted(frozenset.intersection(*(each for each in left if best in each)))))
-        left = {each: count for each, count in left.items() if best not in each}
-    return tuple(chosen)
-
-
-def start_words(to_start: Sequence[Sequence[str]]) -> str:
-    """What to start, like "start a or b", or "start a or b, and c or d"."""
-    which = [enumerated(each, "or", SHOWN_MAX) for each in to_start]
-    if all(len(each) == 1 for each in to_start):
-        return f"start {enumerated(which, shown_max=SHOWN_MAX)}"
-    more = [f"{len(which) - SHOWN_MAX:,} more"] if len(which) > SHOWN_MAX else []
-    return f"start {', and '.join([*which[:SHOWN_MAX], *more])}"
 
 
 class DownBookies(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,7 +106,7 @@ def start_first(found: NoLiveCopy) -> Advice:
         command = f"bkctl ledger explain {found.first_ids[0]}" if found.first_ids else None
         return Advice(Severity.CRITICAL, "no_live_copy", sentence, command)
     sentence += f"; {start_words(found.to_start)}"
-    return Advice(Severity.CRITICAL, "no_live_copy", sentence, f"bkctl bookie show {found.to_start[0][0]}")
+    return Advice(Severity.CRITICAL, "no_live_copy", sentence, show_command([each[0] for each in found.to_start]))
 
 
 def _recover_left(down: DownBookies, left: list[str]) -> Advice:
@@ -215,7 +125,8 @@ def _recover_left(down: DownBookies, left: list[str]) -> Advice:
     )
     if not down.has_source and down.no_live_copy.first_ids:
         disks = "its disks" if len(left) == 1 else "their disks"
-        sentence += f"; a recovery finds no live copy in the ensembles: if {disks} are lost, accept the loss: "
+        sentence += "; a recovery finds no live copy in the ensembles (ledger explain looks outside of them): if "
+        sentence += f"{disks} are lost and there is none, accept the loss: "
         sentence += accept_loss_commands(left)
         return Advice(severity, "bookies_down", sentence, f"bkctl ledger explain {down.no_live_copy.first_ids[0]}")
     if not down.can_move:
@@ -227,6 +138,11 @@ def _recover_left(down: DownBookies, left: list[str]) -> Advice:
 def recover_command(bookie_ids: Sequence[str]) -> str:
     """The command that copies the ledgers of bookies that will not come back; of the first, if there are many."""
     return f"bkctl recover failed-bookie {' '.join(bookie_ids[:SHOWN_MAX])}"
+
+
+def show_command(bookie_ids: Iterable[str]) -> str:
+    """The command that shows what is known about bookies; about the first, if there are many."""
+    return f"bkctl bookie show {' '.join([*bookie_ids][:SHOWN_MAX])}"
 
 
 def in_maintenance(away: Sequence[Maintenance], now_ms: int) -> Advice:
@@ -285,10 +201,10 @@ def not_answering(silent: Sequence[str], refusals: Mapping[str, str], down: int)
     if refusals:
         said = "; ".join(dict.fromkeys(text.partition(f"{each}: ")[2] for each, text in refusals.items()))
         sentence = f"{these_bookies(list(refusals), 'is', 'are')} registered, but answered: {said}"
-        yield Advice(severity, "bookies_refusing", sentence, f"bkctl bookie show {min(refusals)}")
+        yield Advice(severity, "bookies_refusing", sentence, show_command(sorted(refusals)))
     if silent:
         sentence = f"{these_bookies(silent, 'is', 'are')} registered, but did not answer"
-        yield Advice(severity, "bookies_silent", sentence, f"bkctl bookie show {silent[0]}")
+        yield Advice(severity, "bookies_silent", sentence, show_command(silent))
 
 
 # --- ledgers -------------------------------------------------------------------------------------------------------

@@ -20,20 +20,19 @@ from bkctl.runtime.replication.judge.advice import (
     AUTORECOVERY_STATUS,
     Advice,
     DownBookies,
-    NoLiveCopy,
     advise_down,
     age,
     bookies_leaving,
     not_answering,
     not_referenced,
     not_repairing,
-    noted_without_copy,
     nothing_writable,
     these_bookies,
     worst_first,
 )
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
 from bkctl.runtime.replication.judge.disk_advice import disk_findings, used_fraction, why_out_of_space
+from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, noted_without_copy
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import duration
 
@@ -441,4 +440,4 @@ def _note_findings(status: ClusterFacts) -> Iterator[Advice]:
     if may_return and losses.count <= status.no_live_copy.ledgers:
         losses = NotedLosses()  # these may come back: whether some are left shows once the bookies are started
     recovery = msgspec.structs.replace(status.recovery, deadlines=deadlines, losses=losses)
-    yield from recovery_findings(recovery, waiting, status.now_ms, status.down)
+    yield from recovery_findings(recovery, waiting, status.now_ms, {*status.down, *status.unreferenced})

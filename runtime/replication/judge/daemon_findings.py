@@ -18,6 +18,7 @@ from bkctl.runtime.replication.judge.advice import (
     MAINTENANCE_LIST,
     Advice,
     age,
+    in_maintenance,
     proven_loss,
     these_bookies,
     waits_for_auditor,
@@ -96,6 +97,14 @@ def _return_findings(recovery: RecoveryStatus) -> Iterator[Advice]:
 
 
 def _maintenance_findings(recovery: RecoveryStatus, now_ms: int, down: Collection[str]) -> Iterator[Advice]:
+    serving = [each for each in recovery.maintenance if each.bookie_id not in down and not each.is_overdue(now_ms)]
+    if serving:
+        each = in_maintenance(serving, now_ms)
+        ids = " ".join(found.bookie_id for found in serving[:SHOWN_MAX])
+        serves, its = ("it serves", "its") if len(serving) == 1 else ("they serve", "their")
+        sentence = f"{each.sentence}; {serves}: once the work is done, bkctl autorecovery maintenance end {ids}; until "
+        sentence += f"then {its} loss is not repaired"
+        yield msgspec.structs.replace(each, sentence=sentence)
     overdue = [each for each in recovery.maintenance if each.note is not None and each.is_overdue(now_ms)]
     if overdue:
         names = [each.bookie_id for each in overdue]

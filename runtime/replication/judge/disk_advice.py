@@ -29,7 +29,10 @@ def used_fraction(total_bytes: int | None, free_bytes: int | None) -> float | No
 
 
 def disk_findings(used: Mapping[str, float | None], out_of_space: Mapping[str, str]) -> Iterator[Advice]:
-    """``used``: part of the disks of each bookie that is used. ``out_of_space``: why bookies are read-only."""
+    """``used``: part of the disks of each bookie that is used. ``out_of_space``: why bookies are read-only.
+
+    A single bookie with full disks is no emergency: writers use the others, and no copy is lost.
+    """
     if out_of_space:
         ids = list(out_of_space)
         sentence = f"{these_bookies(ids, 'is', 'are')} read-only: {out_of_space[ids[0]]}"
@@ -41,4 +44,4 @@ def disk_findings(used: Mapping[str, float | None], out_of_space: Mapping[str, s
         full = [bookie_id for bookie_id, fraction in used.items() if fraction is not None and limit <= fraction < end]
         if full:
             sentence = f"disks of {these_bookies(full, 'are', 'are')} at least {percent(limit)} full"
-            yield Advice(severity, "disks", sentence, _FULL_DISK)
+            yield Advice(severity if len(full) > 1 else Severity.WARNING, "disks", sentence, _FULL_DISK)

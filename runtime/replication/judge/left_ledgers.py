@@ -8,8 +8,9 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from bkctl.runtime.replication.judge.advice import bookies_to_start, start_words
+from bkctl.runtime.replication.judge.advice import show_command
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
+from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
 from bkctl.storage.severity import Severity
 
 
@@ -132,7 +133,7 @@ def _group(left: Left, failures: Sequence[LedgerFailure], leaving: Collection[st
         bookies = set().union(*to_start)
         if bookies <= set(leaving):
             remedy += f" if {'its' if len(bookies) == 1 else 'their'} disks exist"
-        command = f"bkctl bookie show {to_start[0][0]}"
+        command = show_command([each[0] for each in to_start])
     first = min(failures, key=lambda failure: failure.ledger_id)
     return LeftGroup(
         left=left,

@@ -45,7 +45,6 @@ from bkctl.runtime.metadata.replication.switches import PeriodicCheck, Replicati
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.ports import Bookies, Clock
 from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, accepted_losses
-from bkctl.runtime.replication.judge.advice import NoLiveCopyTally
 from bkctl.runtime.replication.judge.cluster_status import (
     AuditorStatus,
     AutorecoveryStatus,
@@ -57,6 +56,7 @@ from bkctl.runtime.replication.judge.cluster_status import (
     RootStatus,
 )
 from bkctl.runtime.replication.judge.needed_bookies import movable_members
+from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopyTally
 from bkctl.runtime.replication.judge.verdict import (
     ReplicationRow,
     ReplicationState,

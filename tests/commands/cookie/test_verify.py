@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pytest
@@ -306,9 +306,12 @@ def test_a_disk_with_its_version_file_alone_is_blessed_by_nothing_while_ledgers_
     assert (result.exit_code, "is empty, but ledgers reference bookie" in result.stderr) == (3, True), result.stderr
 
 
-def test_directories_of_a_decommissioned_bookie(host: BookieHost) -> None:
-    """Its sentence says to empty them, and so does its command."""
+@pytest.mark.parametrize("wiped", [(), ("l1", "l2"), ("j",)])
+def test_directories_of_a_decommissioned_bookie(host: BookieHost, wiped: Sequence[str]) -> None:
+    """Its sentence says to empty them, and so does its command, also if the lost disk is why it was decommissioned."""
     host.boot(4, 5)
+    for name in wiped:
+        emptied(host, name)
     host.plant(None)
     found = host.verify()
     assert found["cause"] == "missing stored cookie"

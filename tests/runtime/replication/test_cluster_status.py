@@ -17,7 +17,6 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
 )
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
-from bkctl.runtime.replication.judge.advice import NoLiveCopy, bookies_to_start, start_words
 from bkctl.runtime.replication.judge.cluster_status import (
     LEAVES_CLUSTER,
     AuditorStatus,
@@ -33,6 +32,7 @@ from bkctl.runtime.replication.judge.cluster_status import (
     seconds_left,
     status_findings,
 )
+from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, bookies_to_start, start_words
 from bkctl.storage.severity import Severity, word, worst
 
 NOW_MS = 1_700_000_000_000
@@ -80,7 +80,8 @@ FAULTS: list[tuple[str, Severity, dict[str, Any]]] = [
     ("no_writable_bookie", Severity.CRITICAL, {"bookies": (bookie("b2", is_writable=False),)}),
     ("no_writable_bookie", Severity.CRITICAL, {"bookies": ()}),
     ("disks", Severity.WARNING, {"bookies": (GOOD, bookie("b2", free_bytes=10))}),
-    ("disks", Severity.CRITICAL, {"bookies": (GOOD, bookie("b2", free_bytes=5))}),
+    ("disks", Severity.WARNING, {"bookies": (GOOD, bookie("b2", free_bytes=5))}),
+    ("disks", Severity.CRITICAL, {"bookies": (GOOD, bookie("b2", free_bytes=5), bookie("b3", free_bytes=1))}),
     ("marks", Severity.WARNING, {"marks": MarkCount(1, 1, NOW_MS - 1000)}),
     ("marks", Severity.WARNING, {"marks": MarkCount(0, 5)}),
     ("no_repair", Severity.WARNING, {"marks": OLD_MARKS}),
@@ -241,9 +242,9 @@ def test_a_recovery_that_finds_no_live_copy_is_not_advised() -> None:
     assert (first.part, first.command) == ("no_live_copy", "bkctl bookie show b4:3181")
     assert (second.part, second.command) == ("bookies_down", "bkctl ledger explain 3")
     assert second.sentence.endswith(
-        "a recovery finds no live copy in the ensembles: if its disks are lost, accept the loss: bkctl ledger list "
-        "--bookie b4:3181 -o name > lost-ledgers && bkctl decommission b4:3181 --accept-loss b4:3181 --from-file "
-        "lost-ledgers"
+        "a recovery finds no live copy in the ensembles (ledger explain looks outside of them): if its disks are lost "
+        "and there is none, accept the loss: bkctl ledger list --bookie b4:3181 -o name > lost-ledgers && "
+        "bkctl decommission b4:3181 --accept-loss b4:3181 --from-file lost-ledgers"
     )
 
 

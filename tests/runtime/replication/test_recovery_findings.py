@@ -78,6 +78,12 @@ FAULTS: list[tuple[str, Severity, str, dict[str, Any]]] = [
         {"maintenance": maintenance(NOW_MS - 60_000)},
     ),
     (
+        "bookies_in_maintenance",
+        Severity.INFORMATION,
+        "until 22:14 UTC (by ann); it serves: once the work is done, bkctl autorecovery maintenance end b1:3181; until",
+        {"maintenance": maintenance(NOW_MS + 60_000)},
+    ),
+    (
         "deadlines",
         Severity.INFORMATION,
         "bookie b1:3181 is gone; the auditor host-1 marks the ledgers at 22:17 UTC, in 4 min",
@@ -138,7 +144,7 @@ def test_each_fault_is_found(part: str, severity: Severity, words: str, changes:
 
 def test_a_bookie_in_maintenance_is_not_awaited() -> None:
     status = msgspec.structs.replace(GOOD, deadlines=(("b1:3181", AWAY),), maintenance=maintenance(NOW_MS + 1))
-    assert list(recovery_findings(status, None, NOW_MS)) == []
+    assert list(recovery_findings(status, None, NOW_MS, ["b1:3181"])) == []
 
 
 def test_workers_are_idle_only_while_marks_wait() -> None:

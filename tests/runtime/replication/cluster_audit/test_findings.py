@@ -202,15 +202,15 @@ def test_a_bookie_without_ledgers_that_is_down_is_information_as_in_the_status()
 
 
 def test_full_disks_are_as_bad_as_in_the_status() -> None:
-    disks = {A: (100, 4), B: (100, 9), C: (100, 50)}
+    disks = {A: (100, 4), B: (100, 3), C: (100, 9)}
     full = report(closed(A, B), disks=disks, out_of_space={A: "a disk is full"})
-    assert verdict(full) == "critical: disks of bookie ba:3181 are at least 95.0 % full"
+    assert verdict(full) == "critical: disks of 2 bookies (ba:3181, bb:3181) are at least 95.0 % full"
     assert [
         (each.advice.severity.value, each.advice.sentence, each.advice.command) for each in audit_findings(full)
     ] == [
-        ("critical", "disks of bookie ba:3181 are at least 95.0 % full", "bkctl help full-disk"),
+        ("critical", "disks of 2 bookies (ba:3181, bb:3181) are at least 95.0 % full", "bkctl help full-disk"),
         ("warning", "bookie ba:3181 is read-only: a disk is full", "bkctl help full-disk"),
-        ("warning", "disks of bookie bb:3181 are at least 90.0 % full", "bkctl help full-disk"),
+        ("warning", "disks of bookie bc:3181 are at least 90.0 % full", "bkctl help full-disk"),
     ]
 
 
