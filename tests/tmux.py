@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shlex
@@ -43,6 +44,8 @@ class Terminal:
 
     def __exit__(self, *_: object) -> None:
         self._tmux("kill-server")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._socket)  # tmux leaves it
 
     def bkctl(self, *arguments: str) -> None:
         """Type a bkctl command."""
