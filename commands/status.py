@@ -125,8 +125,8 @@ def _print(context: CommandContext, watched: _WatchedStatus) -> Outcome:
     if console.is_for_people:
         console.verdict(severity, findings[0].sentence if findings else "nothing is wrong")
         screen = _screen(context, watched)
-        console.table(_FINDINGS, rows)
         console.record("ClusterStatus", screen, show=dict.fromkeys(screen, str))
+        console.table(_FINDINGS, rows)
     else:
         body = _body(context, watched, severity)
         details = console.cut({"findings": rows, "bookies": _bookie_rows(watched.status)})
