@@ -189,7 +189,7 @@ def test_the_printed_commands_end_the_findings_of_a_real_cluster(start_cluster: 
     for _ in range(2):
         written = cluster.run("ledger", "write-test", "--ledgers", "20", "--entries", "5", "-E", "2", "-W", "2")
         assert written.exit_code == OK, written
-    first, second = (bookie.id for bookie in cluster.bookies[:2])
+    first, second = cluster.run("ledger", "show", "0", "-o", "json").json()["ensembles"][0]["ensemble"]
     for bookie_id in (first, second):
         cluster.kill_bookie(bookie_id)
 
