@@ -229,6 +229,11 @@ def recover_command(bookie_ids: Sequence[str]) -> str:
     return f"bkctl recover failed-bookie {' '.join(bookie_ids[:SHOWN_MAX])}"
 
 
+def show_command(bookie_ids: Iterable[str]) -> str:
+    """The command that shows what is known about bookies; about the first, if there are many."""
+    return f"bkctl bookie show {' '.join([*bookie_ids][:SHOWN_MAX])}"
+
+
 def in_maintenance(away: Sequence[Maintenance], now_ms: int) -> Advice:
     """Bookies that are expected to be away: nothing is to be done before their time is over."""
     sentences = []
@@ -377,8 +382,7 @@ def open_for_long(total: int, oldest: int | None = None, oldest_age: str = "", *
 
     ``can_close``: no writer has the oldest, and the registered bookies can prove where it ends.
     """
-    which = counted(total, "ledger has", "ledgers have")
-    sentence = f"{which} been open for more than 24 h"
+    sentence = f"{counted(total, 'ledger has', 'ledgers have')} been open for more than 24 h"
     if oldest is None:
         return Advice(Severity.INFORMATION, "open_for_long", sentence)
     sentence += f"; the oldest is ledger {oldest}, for {oldest_age}"
