@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,13 +18,13 @@ from bkctl.commands.rendering import Table
 from bkctl.commands.safety.gate import Change, open_change
 from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session
-from bkctl.runtime.client.access import require_access
+from bkctl.runtime.client.access import refusals, require_access
 from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.replication.maintenance import list_maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
-from bkctl.runtime.replication.judge.advice import in_maintenance
+from bkctl.runtime.replication.judge.advice import in_maintenance, these_bookies
 from bkctl.runtime.replication.plan.job_file import JobStart
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.policy import CopyPace, Policy
@@ -44,6 +44,8 @@ class ReplicationAccess(NamedTuple):
     """How long writers get to leave bookies that serve."""
     maintenance: tuple[PlanFinding, ...] = ()
     """About those of the bookies that are expected back."""
+    refusing: Mapping[str, str] = {}
+    """Registered bookies that refuse this client, each with a sentence: nothing can be copied to or from them."""
 
     def change_plan(
         self,
@@ -56,7 +58,7 @@ class ReplicationAccess(NamedTuple):
         refusal: str | None = None,
     ) -> Plan:
         """A recovery as a plan that can be shown, saved, compared and confirmed like that of any other command."""
-        policy = self.policy
+        policy, shown = self.policy, self._shown(found)
 
         def item_of(ledger: LedgerPlan) -> dict[str, Any]:
             row = plan_row(ledger, policy, is_drain=found.is_drain)
@@ -64,8 +66,8 @@ class ReplicationAccess(NamedTuple):
 
         return self.session.plan(
             subject=", ".join(found.bookie_ids),
-            summary=(*first_summary, *plan_summary(found, policy, self.drain_wait_s), *more_summary),
-            findings=_worst_first((*risks, *self.maintenance, *plan_findings(found, policy))),
+            summary=(*first_summary, *plan_summary(shown, policy, self.drain_wait_s), *more_summary),
+            findings=_worst_first((*risks, *self.maintenance, *self._refusals(), *plan_findings(found, policy))),
             items=PlanItems(found.ledgers, item_of, more_items),
             arguments={
                 "bookie_ids": list(found.bookie_ids),
@@ -86,9 +88,22 @@ class ReplicationAccess(NamedTuple):
             self.session.store,
             bookie_ids=found.bookie_ids,
             table=table,
-            totals=plan_body(found, self.policy),
+            totals=plan_body(self._shown(found), self.policy),
             outlast=self.recovery.outage.outlast,
         )
+
+    def _shown(self, found: RecoveryPlan) -> RecoveryPlan:
+        """The plan with only those bookies to copy to that accept this client now."""
+        return msgspec.structs.replace(
+            found, targets=tuple(each for each in found.targets if each not in self.refusing)
+        )
+
+    def _refusals(self) -> Iterator[PlanFinding]:
+        if self.refusing:
+            said = "; ".join(dict.fromkeys(text.partition(f"{each}: ")[2] for each, text in self.refusing.items()))
+            bookies = these_bookies(list(self.refusing), "refuses", "refuse")
+            sentence = f"{bookies} this client, so nothing can be copied to or from there: {said}"
+            yield PlanFinding(Severity.WARNING, sentence)
 
 
 def policy_of(
@@ -141,7 +156,8 @@ async def replication_access(
         partial(leaving_bookies, session.store, session.root),
         open_database=temporary_database,
     )
-    return ReplicationAccess(recovery, session, ports.ledgers, policy)
+    refusing = await refusals(ports, (await ports.registrations.snapshot()).live)
+    return ReplicationAccess(recovery, session, ports.ledgers, policy, refusing=refusing)
 
 
 def note_end(change: Change, body: dict[str, object], outcome: Outcome) -> None:

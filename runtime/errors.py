@@ -24,8 +24,9 @@ BkctlError
 │   └── ClusterNotFoundError    there is no BookKeeper cluster below this root
 ├── BookieError                 one bookie's answer, or no answer; has bookie id and status
 │   ├── NoSuchEntryError, NoSuchLedgerError      the two negatives: these are proof, other errors are not
-│   ├── FencedError, UnauthorizedError, BookieReadOnlyError, TooManyRequestsError
-│   ├── AuthenticationRequiredError, an UnauthorizedError
+│   ├── FencedError, BookieReadOnlyError, TooManyRequestsError
+│   ├── UnauthorizedError           the ledger's key is wrong
+│   ├── AuthenticationRequiredError it did not look at the request: this proves nothing about the ledger
 │   ├── BookieIOError, BadRequestError, UnknownLedgerStateError
 │   ├── BookieTimeoutError, BookieUnavailableError
 ├── LedgerError
@@ -171,7 +172,7 @@ class UnauthorizedError(BookieError):
     """The master key is not the ledger's."""
 
 
-class AuthenticationRequiredError(UnauthorizedError):
+class AuthenticationRequiredError(BookieError):
     """The bookie answers only clients that authenticate themselves.
 
     ``is_expired``: this client's certificate has expired, so each bookie refuses the next connection.
@@ -274,7 +275,7 @@ class AnswersMissingError(LedgerRecoveryError):
     """Bookies that may have entries of the ledger gave no valid answer.
 
     ``entry_id``: the entry in doubt; None if too few bookies answered the fence. ``missing``: why, by bookie.
-    ``fenced``: bookies that have fenced the ledger.
+    ``fenced``: bookies that have fenced the ledger. ``is_refused``: all that are missing refuse this client.
     """
 
     def __init__(
@@ -285,8 +286,10 @@ class AnswersMissingError(LedgerRecoveryError):
         entry_id: int | None = None,
         missing: Mapping[str, str],
         fenced: Collection[str] = (),
+        is_refused: bool = False,
     ) -> None:
         super().__init__(ledger_id, message)
+        self.is_refused = is_refused
         self.entry_id = entry_id
         self.missing = dict(missing)
         self.fenced = tuple(sorted(fenced))

@@ -92,7 +92,7 @@ async def close(
                 consent = None
                 if lost:
                     consent = await loss_consent(client, session, context.settings.replication, lost, change)
-                await _close(context, client, change, found, grace_s, report, consent, work, refusing)
+                await _close(context, client, change, found, grace_s, report, consent, work)
         report.print(context.console)
         return report.outcome
 
@@ -127,7 +127,7 @@ def _plan(
     lost: frozenset[str],
     refusing: Mapping[str, str],
 ) -> Plan:
-    """``losses``: what is given up with the ``lost`` bookies, in sentences. ``refusing``: as of ``LedgerCloser``."""
+    """``losses``: what is given up with the ``lost`` bookies, in sentences. ``refusing``: as of ``why_refused``."""
     items = [_item(each, registered.live) for each in found]
     summary = [_done_already(report)] if report.closed_already or report.gone or report.failures else []
     doubtful = [] if lost else _doubtful(found, registered.live, refusing)
@@ -200,7 +200,6 @@ async def _close(
     report: CloseReport,
     consent: LossConsent | None,
     work: ClosingLedgers,
-    refusing: Mapping[str, str],
 ) -> None:
     owners = {each.ledger_id: None if each.metadata is None else owner_text(each.metadata) for each in found}
     in_parallel = context.settings.replication.ledgers_in_parallel
@@ -211,7 +210,7 @@ async def _close(
             def show() -> None:
                 work.show(console, progress, closer, end_of_grace_ms)
 
-            closer = LedgerCloser(client.ports, change.require_lock, consent, show, refusing)
+            closer = LedgerCloser(client.ports, change.require_lock, consent, show)
             results = closer.close_all(list(owners), grace_s=grace_s, in_parallel=in_parallel)
             async with aclosing(results):
                 async for result in results:

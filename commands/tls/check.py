@@ -15,7 +15,9 @@ from bkctl.commands.errors import InvalidArgumentError, NoDirectoryError, Outcom
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.tls.file_checks import CheckedFiles, findings_of_file, findings_of_settings, read_certificates
 from bkctl.commands.tls.live_checks import findings_of_bookie
+from bkctl.runtime.config import BookieConfig
 from bkctl.runtime.ledger.metadata import parse_host_and_port
+from bkctl.runtime.net.bookie_security import why_contradictory
 from bkctl.runtime.security.certificate_checks import CertificateFinding, Purpose
 from bkctl.storage.severity import Severity
 
@@ -86,6 +88,9 @@ def _setting_rows(context: CommandContext, now: datetime.datetime) -> Iterator[d
     findings = (each for checked in _configured(context) for each in findings_of_settings(checked, os.environ, now))
     for found in dict.fromkeys(findings):
         yield _row(found.path, found.finding)
+    config = _bookie_config(context)
+    if config is not None and (why := why_contradictory(config)) is not None:
+        yield _row("settings", CertificateFinding(Severity.CRITICAL, "settings", why))
 
 
 async def _bookie_rows(context: CommandContext, address: str, now: datetime.datetime) -> list[dict[str, Any]]:
@@ -101,15 +106,21 @@ def _configured(context: CommandContext) -> Iterator[CheckedFiles]:
     client = context.settings.client.security.tls
     if client is not None:
         yield CheckedFiles(client, Purpose.CLIENT)
-    try:
-        config = context.load_bookie_settings(BookieFlags()).config
-    except NoDirectoryError:
-        return  # no bookie is configured
+    config = _bookie_config(context)
+    if config is None:
+        return
     host = config.advertised_address
     if config.tls is not None:
         yield CheckedFiles(config.tls, Purpose.BOOKIE, host)
     if config.admin.tls is not None and config.admin.tls.has_files:
         yield CheckedFiles(config.admin.tls, Purpose.BOOKIE, host)
+
+
+def _bookie_config(context: CommandContext) -> BookieConfig | None:
+    try:
+        return context.load_bookie_settings(BookieFlags()).config
+    except NoDirectoryError:
+        return None
 
 
 def _row(subject: str, found: CertificateFinding) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from bkctl.runtime.ledger.metadata import parse_host_and_port
 from bkctl.runtime.security.certificates import NAME_LENGTH_MAX, CertificateRequest, is_address, role_unit
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_IPV6: Final = re.compile(r"\[([0-9A-Fa-f.]*:[0-9A-Fa-f.:]+)\](?::\d{1,5})?")
 _DAYS_MAX: Final = 3650
 _DEFAULT_DAYS: Final = 365
 
@@ -104,10 +105,13 @@ def _is_name(text: str) -> bool:
 
 
 def _host(text: str) -> str:
-    parsed = parse_host_and_port(text)
-    host = text if parsed is None else parsed[0]
+    bracketed = _IPV6.fullmatch(text)
+    parsed = None if is_address(text) else parse_host_and_port(text)
+    host = bracketed[1] if bracketed else text if parsed is None else parsed[0]
     if not is_address(host) and not _NAME.fullmatch(host):
-        raise InvalidArgumentError(f"--bookie {text}: give a host name or an address, with or without :PORT")
+        raise InvalidArgumentError(
+            f"--bookie {text}: give a host name or an address, with or without :PORT (for IPv6: [ADDRESS]:PORT)"
+        )
     return host.lower()
 
 

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, cast
 
 from bkctl.runtime.admin.connections import AdminConnection, AdminRoom
+from bkctl.runtime.net.tls_failures import client_failure
 from bkctl.runtime.net.tls_upgrade import pass_on
 from bkctl.runtime.security.alerting_context import route_alert
 from bkctl.runtime.security.roles import first_role
-from bkctl.storage.advice import without_path
 from bkctl.storage.errors import BkctlError
 
 _HANDSHAKE_S_MAX: Final = 10.0
@@ -84,8 +84,8 @@ class TlsHandshake(asyncio.Protocol):
         except (OSError, BkctlError) as error:  # ssl.SSLError is an OSError
             # The frame that awaited the handshake keeps the error: a cycle with hundreds of KiB of buffers.
             error.__traceback__ = None
-            reason = error.reason if isinstance(error, ssl.SSLError) else without_path(error)
-            self._room.report(self._origin, f"TLS handshake failed: {reason or type(error).__name__}")
+            reason = client_failure(error) if isinstance(error, OSError) else str(error)
+            self._room.report(self._origin, f"TLS handshake failed: {reason}")
             transport.abort()
             return
         finally:

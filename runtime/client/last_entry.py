@@ -9,7 +9,14 @@ from collections.abc import Callable
 
 from bkctl.runtime.client.entry_read import Replies, damaged_copy
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
-from bkctl.runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError, UnauthorizedError
+from bkctl.runtime.errors import (
+    AuthenticationRequiredError,
+    BookieError,
+    EntryDigestError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    UnauthorizedError,
+)
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import QuorumCoverage
 from bkctl.runtime.ports import LacReply, ReadReply
@@ -34,7 +41,7 @@ async def read_last_add_confirmed(
     ``on_answer`` is called for each answer before that, with None if it is valid.
 
     Raises UnauthorizedError as soon as any bookie rejects the key. If all have answered without coverage, raises the
-    last error: BookieError or DigestMismatchError.
+    last error, BookieError or DigestMismatchError, or the first refusal of this client: AuthenticationRequiredError.
     """
     coverage = QuorumCoverage(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
     ensemble = metadata.last_segment.ensemble
@@ -49,6 +56,7 @@ async def read_last_add_confirmed(
     # Earlier segments contain only acknowledged entries; starting lower could undo a segment (rule 11).
     confirmed = metadata.last_segment.first_entry_id - 1
     error: BkctlError | None = None
+    refusal: AuthenticationRequiredError | None = None
     while replies.outstanding:
         answer = await replies.next()
         assert answer is not None, "without a time-out there is an answer"
@@ -58,6 +66,7 @@ async def read_last_add_confirmed(
         if isinstance(outcome, BookieError) and not isinstance(outcome, NoSuchEntryError | NoSuchLedgerError):
             ports.suspects.add(ensemble[index])
             error = outcome
+            refusal = refusal or (outcome if isinstance(outcome, AuthenticationRequiredError) else None)
             on_answer(ensemble[index], error)
             continue
         coverage.note_known(index)  # the bookie processed the request, even if its copy is damaged
@@ -73,7 +82,7 @@ async def read_last_add_confirmed(
         if coverage.is_covered:
             return confirmed
     assert error is not None, "valid answers of all bookies are coverage"
-    raise error
+    raise refusal or error
 
 
 async def try_read_last_add_confirmed(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from bkctl.runtime.client.entry_read import EntryReader, Replies, damaged_copy, prevailing_error
@@ -24,6 +24,7 @@ from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
 from bkctl.runtime.client.write_back import WriteBack
 from bkctl.runtime.errors import (
     AnswersMissingError,
+    AuthenticationRequiredError,
     BookieError,
     BookieIOError,
     BookieTimeoutError,
@@ -98,14 +99,30 @@ class LedgerRecovery:
             missing = error.missing
             fenced.update(error.fenced)
             return AnswersMissingError(
-                self._ledger_id, message, entry_id=error.entry_id, missing=missing, fenced=fenced
+                self._ledger_id,
+                message,
+                entry_id=error.entry_id,
+                missing=missing,
+                fenced=fenced,
+                is_refused=error.is_refused,
             )
         failed = {each: answer for each, answer in self._fence_answers.items() if answer is not None}
         if error not in failed.values():
             return LedgerRecoveryError(self._ledger_id, message)
         blocking = blocking_members(snapshot, fenced) or failed.keys()
-        missing = {each: _reason(each, answer) for each, answer in failed.items() if each in blocking}
-        return AnswersMissingError(self._ledger_id, message, missing=missing, fenced=fenced)
+        return self._answers_missing(message, {each: failed[each] for each in failed if each in blocking}, fenced)
+
+    def _answers_missing(
+        self, message: str, missing: Mapping[str, BkctlError], fenced: Collection[str], entry_id: int | None = None
+    ) -> AnswersMissingError:
+        return AnswersMissingError(
+            self._ledger_id,
+            message,
+            entry_id=entry_id,
+            missing={bookie_id: _reason(bookie_id, answer) for bookie_id, answer in missing.items()},
+            fenced=fenced,
+            is_refused=all(isinstance(answer, AuthenticationRequiredError) for answer in missing.values()),
+        )
 
     async def _set_in_recovery(self) -> LedgerMetadata:
         return await self._update(lambda metadata: metadata.state is LedgerState.OPEN, to_in_recovery)
@@ -184,7 +201,7 @@ class LedgerRecovery:
             replies.expect(ensemble[index], request)
         negatives_missing = negatives_needed(quorum, ack_quorum)
         error: BkctlError | None = None
-        missing: dict[str, str] = {}
+        missing: dict[str, BkctlError] = {}
         fenced = set()
         corrupt: list[str] = []
         failed: list[str] = []
@@ -201,7 +218,7 @@ class LedgerRecovery:
                 except EntryDigestError as damage:
                     found = damaged_copy(self._ledger_id, entry_id, bookie_id, damage)
                     error = prevailing_error(error, found)
-                    missing[bookie_id] = _reason(bookie_id, found)
+                    missing[bookie_id] = found
                     corrupt.append(bookie_id)
                     continue
                 more_corrupt, more_failed = await self._other_bad(replies, waiting, entry_id)
@@ -214,13 +231,11 @@ class LedgerRecovery:
                 if negatives_missing == 0:
                     return None
             else:
-                missing[bookie_id] = _reason(bookie_id, outcome)
+                missing[bookie_id] = outcome
                 failed += [bookie_id] if isinstance(outcome, BookieIOError) else []
         assert error is not None, "a write set has at least one member"
         message = f"entry {entry_id} may or may not exist: {error}"
-        raise AnswersMissingError(
-            self._ledger_id, message, entry_id=entry_id, missing=missing, fenced=fenced
-        ) from error
+        raise self._answers_missing(message, missing, fenced, entry_id) from error
 
     async def _other_bad(
         self, replies: Replies[str, ReadReply], waiting: set[str], entry_id: int

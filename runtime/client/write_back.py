@@ -9,7 +9,7 @@ from bkctl.runtime.client.add_pipeline import AddPipeline
 from bkctl.runtime.client.bookie_software import BookieSoftware
 from bkctl.runtime.client.ensemble_change import Replacements
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
-from bkctl.runtime.errors import LedgerRecoveryError, NotEnoughBookiesError
+from bkctl.runtime.errors import BookieError, LedgerRecoveryError, NotEnoughBookiesError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.bookies.registration import Registrations
@@ -26,7 +26,8 @@ class WriteBack:
     must read from the bookies in the metadata, not from substitutes that may not have all entries.
 
     If no successor is left, write-backs continue without the failed bookie as long as every write set can still reach
-    an ack quorum. So one spare is enough for a dead bookie plus one that rejects the ledger.
+    an ack quorum. So one spare is enough for a dead bookie plus one that rejects the ledger. A bookie that refuses this
+    client stays too, even if there is a successor: it may have the entries from the writer.
 
     A copy that is corrupt, or that its bookie cannot read, is written over only on a bkctl bookie (H18). Any other
     bookie with one is replaced like a failed one, from that entry on. ``corrupt_left``: entries that stay so because
@@ -51,6 +52,8 @@ class WriteBack:
         self._metadata = snapshot
         self._failed: dict[int, str] = {}
         self._without_successor: dict[int, str] = {}
+        self._refusals: dict[int, BookieError] = {}
+        """Of members that refuse this client, by index."""
         self._unsuitable: set[str] = set()
         self._software = BookieSoftware(ports.registrations, ports.clock)
         self.corrupt_left: dict[str, list[int]] = {}
@@ -103,9 +106,7 @@ class WriteBack:
         await asyncio.wait([self._change])
         left = self._in_ensemble(barred)
         self._without_successor |= left
-        if isinstance(self._error, NotEnoughBookiesError) or not self._reaches_ack_quorum_without(
-            self._without_successor
-        ):
+        if isinstance(self._error, NotEnoughBookiesError) or not self._reaches_ack_quorum():
             raise NotEnoughBookiesError(
                 self._credentials.ledger_id,
                 f"the copy of entry {entry_id} on {', '.join(sorted(left.values()))} is corrupt or unreadable, such a "
@@ -143,10 +144,15 @@ class WriteBack:
         self._pipeline.drain(lambda _: error)
 
     def _on_failure(self, index: int, bookie_id: str, status: Status, *, is_late: bool) -> None:
-        if is_late or self._error is not None or self._without_successor.get(index) == bookie_id:
+        is_left_out = self._without_successor.get(index) == bookie_id or index in self._refusals
+        if is_late or self._error is not None or is_left_out:
             return
         if status in {Status.UNAUTHORIZED, Status.AUTHENTICATION_REQUIRED}:
-            self._abort(self._ports.bookies.error_of(status, bookie_id))
+            error = self._ports.bookies.error_of(status, bookie_id)
+            if status is Status.AUTHENTICATION_REQUIRED:
+                self._refusals[index] = error
+            if status is Status.UNAUTHORIZED or not self._reaches_ack_quorum():
+                self._abort(error)
             return
         if status is Status.FENCED:
             # A fence by itself does not reject recovery adds. This bookie collected its copy of the fenced ledger, and
@@ -186,23 +192,27 @@ class WriteBack:
         replacements = Replacements(self._ports, self._credentials.ledger_id, self._metadata, survey)
         try:
             chosen = replacements.choose(current, self._without_successor | failed | gone, self._unsuitable)
-        except NotEnoughBookiesError:
+        except NotEnoughBookiesError as error:
             self._without_successor |= failed
-            if not self._reaches_ack_quorum_without(self._without_successor):
-                raise
-            return
+            if self._reaches_ack_quorum():
+                return
+            ledger_id = self._credentials.ledger_id
+            why = str(error).removeprefix(f"ledger {ledger_id}: ")
+            raise NotEnoughBookiesError(ledger_id, "; ".join([why, *map(str, self._refusals.values())])) from error
         changed = tuple(chosen.get(index, bookie_id) for index, bookie_id in enumerate(current))
         self._segments[first_entry_id] = changed
         retry = failed.keys() - chosen.keys() - self._without_successor.keys()
         for index in chosen:
             self._without_successor.pop(index, None)
+            self._refusals.pop(index, None)
         self._pipeline.resume(changed, retry)
 
-    def _reaches_ack_quorum_without(self, indexes: Collection[int]) -> bool:
-        """Whether every write set has an ack quorum of members outside ``indexes``."""
+    def _reaches_ack_quorum(self) -> bool:
+        """Whether every write set has an ack quorum of members that are neither without a successor nor refuse."""
+        left_out = self._without_successor.keys() | self._refusals.keys()
         size, quorum = self._metadata.ensemble_size, self._metadata.write_quorum_size
         return all(
-            sum(index not in indexes for index in write_set(first, size, quorum)) >= self._metadata.ack_quorum_size
+            sum(index not in left_out for index in write_set(first, size, quorum)) >= self._metadata.ack_quorum_size
             for first in range(size)
         )
 

@@ -70,6 +70,16 @@ def _handshake_room() -> ConnectionRoom[Handshaking]:
     return ConnectionRoom(HANDSHAKES_MAX)
 
 
+def why_contradictory(config: BookieConfig) -> str | None:
+    """Why no bookie can start with these settings of TLS and logins; None if one can. Reads no file."""
+    if config.tls is None or not config.tls.authorized_roles or config.sasl is None:
+        return None
+    return (
+        "roles of certificates and logins with SASL exclude each other: remove authorized_roles from bookie.tls, or "
+        "the table bookie.sasl"
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class BookieSecurity:
     """How connections of clients are protected. ``contexts`` None: no TLS; ``begin_login`` None: no SASL."""
@@ -87,11 +97,8 @@ class BookieSecurity:
         tls, sasl = config.tls, config.sasl
         if tls is None and sasl is None:
             return None
-        if tls is not None and tls.authorized_roles and sasl is not None:
-            raise ConfigurationError(
-                "roles of certificates and logins with SASL exclude each other: remove authorized_roles from "
-                "bookie.tls, or the table bookie.sasl"
-            )
+        if (why := why_contradictory(config)) is not None:
+            raise ConfigurationError(why)
         return cls(
             contexts=None if tls is None else bookie_contexts(tls, os.environ),
             begin_login=None if sasl is None else bookie_logins(sasl),

@@ -22,6 +22,7 @@ from bkctl.runtime.net.bookie_security import (
 )
 from bkctl.runtime.net.server_connection import ServerConnection, Shared
 from bkctl.runtime.net.standstill import Standing
+from bkctl.runtime.net.tls_failures import client_failure
 from bkctl.runtime.net.tls_upgrade import pass_on
 from bkctl.runtime.protocol.codec import handshake_answer
 from bkctl.runtime.protocol.framing import READ_BYTES
@@ -205,11 +206,11 @@ class SecuredConnection(ServerConnection):
                 ssl_shutdown_timeout=_SHUTDOWN_S,
             )
             if secured is None or secured.is_closing():
-                raise ConnectionResetError("the client closed the connection in a handshake")
+                raise ConnectionResetError
         except OSError as error:
             # The frame that awaited the handshake keeps the error: a cycle with hundreds of KiB of buffers.
             error.__traceback__ = None
-            self._end_handshake(_failure(error), str(error))
+            self._end_handshake(_failure(error), client_failure(error))
             self.connection_lost(None)  # the transport calls it only after a handshake
             return
         self._leave_handshakes()

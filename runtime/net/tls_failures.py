@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from typing import Final
 
 from bkctl.runtime.security_config import ClientTlsConfig
+from bkctl.storage.advice import without_path
 
 # Codes of OpenSSL's verification (x509_vfy.h).
 _NOT_YET_VALID: Final = 9
@@ -34,6 +36,7 @@ _CERTIFICATE_ALERTS: Final = {
     "TLSV1_ALERT_ACCESS_DENIED": "it rejects {}: access denied",
     "TLSV1_ALERT_UNKNOWN_CA": "it rejects {}: not signed by a CA that it trusts",
 }
+_ALERT: Final = re.compile("(?:SSLV3|TLSV1)_ALERT_(.+)")
 _TABLE: Final = "bookie_client.tls."
 _UNCHECKED: Final = f", or set {_TABLE}is_hostname_checked to false"
 
@@ -94,6 +97,16 @@ def closed_sentence(config: ClientTlsConfig | None, *, is_expired: bool = False)
         return _CERTIFICATE_ALERTS[_EXPIRED_ALERT].format(own)
     perhaps = _no_certificate(config) if own is None else f"it rejects {own}"
     return f"it closed the connection at the TLS handshake; perhaps {perhaps}"
+
+
+def client_failure(error: OSError) -> str:
+    """Why the handshake of a client failed, for the log of its server. Many clients close without an alert."""
+    reason = error.reason or "" if isinstance(error, ssl.SSLError) else ""
+    if reason in _CERTIFICATE_ALERTS and (alert := _ALERT.fullmatch(reason)):
+        return f"the client rejects the certificate of this server: {alert[1].lower().replace('_', ' ')}"
+    return without_path(error) or (
+        "the client closed the connection in the handshake; perhaps it rejects the certificate of this server"
+    )
 
 
 def _own_certificate(config: ClientTlsConfig | None) -> str | None:

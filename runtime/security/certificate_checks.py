@@ -31,7 +31,7 @@ class Purpose(enum.Enum):
 
 
 class CertificateFinding(NamedTuple):
-    """One fact about a certificate. ``check``: chain, names, dates, role, use, key, protocol or files."""
+    """One fact about a certificate. ``check``: chain, names, dates, role, use, key, protocol, files or settings."""
 
     severity: Severity
     check: str

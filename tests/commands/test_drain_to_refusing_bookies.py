@@ -37,11 +37,16 @@ def cluster(metadata_uri: str, tmp_path: Path) -> Iterator[OurCluster]:
 
 @pytest.mark.parametrize("words", [("bookie", "drain"), ("decommission",), ("recover",)], ids=" ".join)
 def test_no_permission_at_all_targets(cluster: OurCluster, words: tuple[str, ...]) -> None:
-    leaving, _, refusing = cluster.running
+    leaving, other, refusing = cluster.running
     if words == ("recover",):
         cluster.kill(leaving)
         wait_until(lambda: leaving not in cluster.run("bookie", "list", "--state", "writable", "-o", "name").stdout)
     accepted = () if words == ("recover",) else ("--accept-risk",)  # the target is known not to answer
+    planned = cluster.run(*words, leaving, "-n", "-o", "json", *accepted).json()
+    assert planned["targets"] == [other], planned
+    assert any(each.endswith(", to copy to 1 bookie") for each in planned["summary"]), planned
+    (finding,) = [each for each in planned["findings"] if "refuses this client" in each["finding"]]
+    assert finding["finding"].startswith(f"bookie {refusing} refuses this client, so nothing can be copied to or from")
     ended = cluster.run(*words, leaving, "--yes", *accepted)
     assert ended.exit_code == 11, ended.stderr
     assert f"bookie {refusing}: it does not accept the role of this client's certificate" in ended.stderr

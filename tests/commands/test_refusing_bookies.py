@@ -15,6 +15,8 @@ from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
 from bkctl.runtime.net.loop import LoopClock
 from tests.interop.secured_clusters import OurCluster
 from tests.interop.security_modes import BOOKIE_ROLE, OPERATOR_ROLE, Mode, sides_of
+from tests.processes import start_bkctl
+from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
 SIZES = ("-E", "3", "-W", "3", "-A", "3")
@@ -23,24 +25,42 @@ REFUSES = "it does not accept the role of this client's certificate"
 
 
 @pytest.fixture
-def cluster(metadata_uri: str, tmp_path: Path) -> Iterator[OurCluster]:
-    """Three bookies with a ledger; the first two have accepted only other bookies since they were restarted."""
+def accepting(metadata_uri: str, tmp_path: Path) -> Iterator[OurCluster]:
+    """Three bookies that accept the role of this client."""
     sides = sides_of(Mode.ROLE, tmp_path / "files")
     cluster = OurCluster(tmp_path / "cluster", metadata_uri, sides)
     try:
         cluster.up(3)
-        written = cluster.run("ledger", "write-test", "--entries", "6", *SIZES)
-        assert written.exit_code == 0, written.stderr
-        settings = Path(sides.variables["BKCTL_CONFIG"])
-        all_roles = settings.read_text()
-        settings.write_text(all_roles.replace(f'"{OPERATOR_ROLE}"', f'"{BOOKIE_ROLE}"'))
-        for each in cluster.running[:2]:
-            cluster.stop(each)
-            cluster.start_bookie(each)
-        settings.write_text(all_roles)
         yield cluster
     finally:
         cluster.stop()
+
+
+@pytest.fixture
+def cluster(accepting: OurCluster) -> OurCluster:
+    """Three bookies with a ledger; the first two have accepted only other bookies since they were restarted."""
+    write(accepting, *SIZES)
+    refuse_this_client(accepting, *accepting.running[:2])
+    return accepting
+
+
+def write(cluster: OurCluster, *sizes: str) -> str:
+    """A ledger of six entries."""
+    written = cluster.run("ledger", "write-test", "--entries", "6", *sizes)
+    assert written.exit_code == 0, written.stderr
+    (ledger_id,) = cluster.run("ledger", "list", "-o", "name").stdout.split()
+    return ledger_id
+
+
+def refuse_this_client(cluster: OurCluster, *bookie_ids: str) -> None:
+    """Restart bookies so that they accept only the role of other bookies."""
+    settings = Path(cluster.sides.variables["BKCTL_CONFIG"])
+    all_roles = settings.read_text()
+    settings.write_text(all_roles.replace(f'"{OPERATOR_ROLE}"', f'"{BOOKIE_ROLE}"'))
+    for each in bookie_ids:
+        cluster.stop(each)
+        cluster.start_bookie(each)
+    settings.write_text(all_roles)
 
 
 async def left_open(metadata_uri: str, ledger_id: int) -> None:
@@ -116,3 +136,33 @@ def test_a_ledger_that_this_client_cannot_close_is_not_fenced(cluster: OurCluste
     assert closed.stdout.startswith(f"warning: ledger {ledger_id} is not closed: {refused}"), closed
     assert "it was left as it is" in closed.stdout
     assert cluster.run("ledger", "show", ledger_id, "-o", "json").json()["state"] == "open"
+
+
+def test_a_ledger_that_can_be_closed_without_a_bookie_that_refuses(accepting: OurCluster) -> None:
+    ledger_id = write(accepting, "-E", "3", "-W", "3", "-A", "2")
+    asyncio.run(left_open(accepting.metadata_uri, int(ledger_id)))
+    refuse_this_client(accepting, accepting.running[0])
+
+    closed = accepting.run("ledger", "close", ledger_id, "--yes", "--grace", "0s", "-o", "json")
+
+    assert closed.exit_code == 0, closed
+    (row,) = closed.json()["ledgers"]
+    assert (row["outcome"], row["last_entry_id"]) == ("closed", "5")
+
+
+def test_bookies_that_begin_to_refuse_while_the_writer_has_time(accepting: OurCluster, tmp_path: Path) -> None:
+    ledger_id = write(accepting, *SIZES)
+    asyncio.run(left_open(accepting.metadata_uri, int(ledger_id)))
+    out = tmp_path / "close.txt"
+    with out.open("wb") as file:
+        words = ("ledger", "close", ledger_id, "--yes", "--grace", "15s", "-o", "table")
+        variables = {"BKCTL_METADATA_URI": accepting.metadata_uri, **accepting.sides.variables}
+        closing = start_bkctl(*words, stdout=file, stderr=file, variables=variables)
+    wait_until(lambda: "waits until" in out.read_text())
+
+    refuse_this_client(accepting, *accepting.running[:2])
+
+    assert closing.wait() == 11, out.read_text()
+    assert f"ledger {ledger_id} is not closed: bookie " in out.read_text()
+    assert REFUSES in out.read_text()
+    assert accepting.run("ledger", "show", ledger_id, "-o", "json").json()["state"] == "open"

@@ -99,8 +99,14 @@ async def test_one_bookie_that_refuses(cluster: JavaCluster, tmp_path: Path) -> 
     verified = json.loads(cluster.run("ledger", "verify", str(ledger_id)).stdout)
     counts = {name: verified[f"copies_{name}"] for name in ("good", "unreachable", "missing", "corrupt", "failed")}
     assert counts == {"good": 8, "unreachable": 4, "missing": 0, "corrupt": 0, "failed": 0}
-    cluster.start_bookies(1)
+    still_open = await write_ledger(cluster, tmp_path, 3, is_closed=False)
+    ended = cluster.run("ledger", "close", str(still_open), "--yes", "--grace", "0s")
+    assert (ended.exit_code, shown(cluster, still_open)["last_entry_id"]) == (0, str(ENTRIES - 1)), ended.stdout
+    (spare,) = cluster.start_bookies(1)
     cluster.kill(dead)
+    planned = json.loads(cluster.run("recover", "failed-bookie", dead, "-n").stdout)
+    assert planned["targets"] == sorted([other, spare])
+    assert [NEITHER in each["finding"] for each in planned["findings"]].count(True) == 1, planned["findings"]
     recovered = cluster.run("recover", "failed-bookie", dead, "--yes")
     assert (recovered.exit_code, NEITHER in recovered.stdout) == (11, True), recovered.stderr
     report = json.loads(recovered.stdout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 
 from bkctl.runtime.client.ports import ClientPorts, SuspectBookies, credentials_of
@@ -22,7 +23,7 @@ from bkctl.runtime.ports import BookieInfo, LacReply, ReadReply
 from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.protocol.status import Status
 from bkctl.storage.errors import BkctlError
-from tests.sim.bookies import Answer, BookieRequest, ModelBookies, entry_list
+from tests.sim.bookies import BookieRequest, ModelBookies, entry_list
 from tests.sim.loop import VirtualClock
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore
 from tests.sim.zookeeper_model import ModelZooKeeper
@@ -31,13 +32,16 @@ ROOT = "/ledgers"
 
 
 class _Bookies(ModelBookies):
-    def __init__(self, clock: VirtualClock, answer: Answer, unwell: set[str]) -> None:
-        super().__init__(clock, answer)
-        self._unwell = unwell
+    def __init__(self, clock: VirtualClock, cluster: LedgerCluster) -> None:
+        super().__init__(clock, cluster.answer)
+        self._cluster = cluster
 
     async def info(self, bookie_id: str) -> BookieInfo:
-        if bookie_id in self._unwell:
+        self._cluster.infos[bookie_id] += 1
+        if bookie_id in self._cluster.unwell:
             raise BookieTimeoutError(bookie_id, "no answer in time")
+        if bookie_id in self._cluster.refusing:
+            raise self.error_of(Status.AUTHENTICATION_REQUIRED, bookie_id)
         return await super().info(bookie_id)
 
 
@@ -52,6 +56,10 @@ class LedgerCluster:
         self.failing: dict[str | tuple[str, int], Status] = {}
         self.unwell: set[str] = set()
         """Bookies that do not report their disk space."""
+        self.refusing: set[str] = set()
+        """Bookies that do not report it because they refuse this client."""
+        self.infos: Counter[str] = Counter()
+        """How often each was asked for it."""
         self.silent_lists: set[str] = set()
         """Bookies that do not list their entries."""
         self.muted: set[tuple[str, str]] = set()
@@ -59,7 +67,7 @@ class LedgerCluster:
         self.requests: list[BookieRequest] = []
         self._unsynced: dict[tuple[str, int], set[int]] = {}
         self._registrations: dict[str, BookieRegistration] = {}
-        self._bookies = _Bookies(clock, self.answer, self.unwell)
+        self._bookies = _Bookies(clock, self)
         self.ports: ClientPorts
 
     async def open(self, config: ClientConfig) -> None:

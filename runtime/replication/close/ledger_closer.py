@@ -6,14 +6,17 @@ the lost compare-and-set. A close that gives up lost bookies copies, and takes i
 
 from __future__ import annotations
 
+import asyncio
 import enum
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from bkctl.runtime.client.access import refusals
 from bkctl.runtime.client.ports import ClientPorts, credentials_of
 from bkctl.runtime.client.recovery import LedgerRecovery
 from bkctl.runtime.errors import (
     AnswersMissingError,
+    AuthenticationRequiredError,
     BookieError,
     LedgerError,
     LedgerNotFoundError,
@@ -77,8 +80,7 @@ class LedgerCloser:
 
     ``before_each`` is called before each ledger that is about to be fenced; its error ends the run. With a ``consent``
     ledgers that cannot be closed otherwise are closed without the answers of lost bookies. ``on_wait`` is called when
-    ``awaited`` or ``begun`` have changed. ``refusing``: bookies that refuse this client, with a sentence of each;
-    a ledger that needs them is not fenced.
+    ``awaited`` or ``begun`` have changed. A ledger that needs bookies that refuse this client is not fenced.
     """
 
     def __init__(
@@ -87,7 +89,6 @@ class LedgerCloser:
         before_each: Callable[[], None] = lambda: None,
         consent: LossConsent | None = None,
         on_wait: Callable[[], None] = lambda: None,
-        refusing: Mapping[str, str] | None = None,
     ) -> None:
         self.awaited: set[int] = set()
         """Ledgers whose writers have time to close them."""
@@ -96,7 +97,9 @@ class LedgerCloser:
         self._on_wait = on_wait
         self._ports = ports
         self._consent = consent
-        self._refusing = refusing or {}
+        self._refusing: dict[str, str] = {}
+        self._asked_ns: dict[str, int] = {}
+        self._asking = asyncio.Lock()
         self._live_bookies = LiveBookies(ports.registrations, ports.clock)
         self._before_each = before_each
 
@@ -122,7 +125,8 @@ class LedgerCloser:
             if stored.value.is_closed:
                 return CloseResult(ledger_id, CloseOutcome.CLOSED_BY_OTHERS, stored.value)
             live = (await self._live_bookies.refresh()).live
-            refused = why_refused(ledger_id, stored.value, live, self._refusing)
+            refusing = await self._refusing_of(stored.value.last_segment.ensemble, deadline_ns)
+            refused = why_refused(ledger_id, stored.value, live, refusing)
             consent, refusal = (self._consent if refused is None else None), None
             if consent is not None:
                 refusal = why_not_given_up(stored.value, consent.bookie_ids, live)
@@ -145,7 +149,9 @@ class LedgerCloser:
         except MetadataUnavailableError:
             raise
         except BkctlError as error:
-            return _failed(ledger_id, bare_reason(ledger_id, error.__cause__ or error))
+            cause = error.__cause__ or error
+            is_refused = isinstance(cause, AuthenticationRequiredError)
+            return _failed(ledger_id, bare_reason(ledger_id, cause), is_refused=is_refused)
         return CloseResult(ledger_id, CloseOutcome.FAILED, failure=failure)
 
     async def _close_with_loss(self, ledger_id: int, consent: LossConsent) -> CloseResult:
@@ -196,6 +202,21 @@ class LedgerCloser:
         finally:
             self.awaited.discard(ledger_id)
 
+    async def _refusing_of(self, bookie_ids: Sequence[str], deadline_ns: int) -> Mapping[str, str]:
+        """Bookies that refuse this client, of these and others, with a sentence of each.
+
+        Each is asked once for all ledgers, and again when the time of the writers is over: it may have changed.
+        """
+        async with self._asking:
+            now_ns = self._ports.clock.monotonic_ns()
+            needed_ns = deadline_ns if now_ns >= deadline_ns else 0
+            new = [each for each in bookie_ids if self._asked_ns.get(each, -1) < needed_ns]
+            if new:
+                answers = await refusals(self._ports, new)
+                self._refusing = {each: why for each, why in self._refusing.items() if each not in new} | answers
+                self._asked_ns |= dict.fromkeys(new, now_ns)
+            return self._refusing
+
     def _begin(self, ledger_id: int) -> None:
         self._before_each()
         self._note(self.begun, ledger_id)
@@ -206,5 +227,6 @@ class LedgerCloser:
             self._on_wait()
 
 
-def _failed(ledger_id: int, reason: str, next_step: str = "") -> CloseResult:
-    return CloseResult(ledger_id, CloseOutcome.FAILED, failure=CloseFailure(reason=reason, next_step=next_step))
+def _failed(ledger_id: int, reason: str, next_step: str = "", *, is_refused: bool = False) -> CloseResult:
+    failure = CloseFailure(reason=reason, next_step=next_step, is_refused=is_refused)
+    return CloseResult(ledger_id, CloseOutcome.FAILED, failure=failure)

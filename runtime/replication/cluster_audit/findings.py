@@ -226,23 +226,43 @@ def _held(report: AuditReport) -> Iterator[AuditFinding]:
         ledgers, file = summary.bad_copy_ledgers, summary.bad_copies_file
         advice = bad_copies(kinds, list(bad), ledgers, file, is_sample=is_sample)
         yield _finding(advice, summary.bad_copy_ledgers, bad.values())
-    causes = {each.bookie_id: each.refusal or each.no_answer for each in report.bookies}
-    unknown_rows = [row for row in rows if row.unknown_copies and not row.read_copies]
-    unread = {row.bookie_id: cause for row in unknown_rows if (cause := causes.get(row.bookie_id)) is not None}
-    without = [row for row in unknown_rows if row.lists_unanswered and row.bookie_id not in unread]
-    if unread:
-        unread_count = sum(row.unknown_copies for row in unknown_rows if row.bookie_id in unread)
-        yield AuditFinding(unread_copies(unread_count, unread))
-    if without:
-        yield AuditFinding(
-            without_lists(sum(row.unknown_copies for row in without), [row.bookie_id for row in without])
-        )
-    known_why = {*unread, *(row.bookie_id for row in without)}
-    if unknown := sum(row.unknown_copies for row in rows if row.bookie_id not in known_why):
-        yield AuditFinding(unknown_copies(unknown, summary.expected_copies or 0))
+    yield from _unknown(report)
     if summary.unknown_ends:
         yield AuditFinding(unknown_ends(summary.unknown_ends), summary.unknown_ends)
     yield from _unnamed(report)
+
+
+def _unknown(report: AuditReport) -> Iterator[AuditFinding]:
+    """Copies that were neither read nor listed, by what helps: bookies that can be read, lists, or more reads."""
+    causes = {each.bookie_id: _why_unread(each) for each in report.bookies}
+    copies: Counter[str] = Counter()
+    unread: dict[str, str] = {}
+    without: list[str] = []
+    for row in report.holdings:
+        if not row.unknown_copies:
+            continue
+        cause = causes.get(row.bookie_id)
+        if cause is None and not row.lists_unanswered:  # it was to be read, or else its list would count
+            cause = "it did not answer all requests"
+        if cause is not None:
+            unread[row.bookie_id] = cause
+            copies["unread"] += row.unknown_copies
+        elif not row.read_copies:
+            without.append(row.bookie_id)
+            copies["without"] += row.unknown_copies
+        else:
+            copies["sampled"] += row.unknown_copies
+    if unread:
+        yield AuditFinding(unread_copies(copies["unread"], unread))
+    if without:
+        yield AuditFinding(without_lists(copies["without"], without))
+    if copies["sampled"]:
+        yield AuditFinding(unknown_copies(copies["sampled"], report.summary.expected_copies or 0))
+
+
+def _why_unread(bookie: BookieReplication) -> str | None:
+    """Why nothing can be read from a bookie; None if it answers."""
+    return "it is not registered" if bookie.mode == "unregistered" else bookie.refusal or bookie.no_answer
 
 
 def _unnamed(report: AuditReport) -> Iterator[AuditFinding]:

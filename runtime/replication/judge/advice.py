@@ -293,8 +293,7 @@ def open_for_long(total: int, oldest: int | None = None, oldest_age: str = "", *
 
     ``can_close``: no writer has the oldest, and the registered bookies can prove where it ends.
     """
-    which = counted(total, "ledger has", "ledgers have")
-    sentence = f"{which} been open for more than 24 h"
+    sentence = f"{counted(total, 'ledger has', 'ledgers have')} been open for more than 24 h"
     if oldest is None:
         return Advice(Severity.INFORMATION, "open_for_long", sentence)
     sentence += f"; the oldest is ledger {oldest}, for {oldest_age}"

@@ -111,7 +111,7 @@ def why_not_closed(
     """Why a recovery failed, and what helps. ``live_bookies``: those that are registered, if that is known. Pure."""
     missing = sorted(error.missing)
     missing_bookies = enumerated([f"{each} ({error.missing[each]})" for each in missing])
-    condition = "able to give a valid answer"
+    condition = "able to accept this client" if error.is_refused else "able to give a valid answer"
     if error.entry_id is None:
         reason = f"entries may exist that only {missing_bookies} can have"
         next_step = what_helps(ledger_id, metadata, missing, error.fenced, condition)
@@ -130,6 +130,7 @@ def why_not_closed(
         fenced=error.fenced,
         next_step=next_step,
         last_resort=last_resort(ledger_id, metadata, live_bookies) if live_bookies is not None and is_lost else "",
+        is_refused=error.is_refused,
     )
 
 

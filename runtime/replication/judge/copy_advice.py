@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from bkctl.runtime.replication.judge.advice import Advice, these_bookies
+from bkctl.runtime.replication.judge.advice import Advice, show_command, these_bookies
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, listed
 
@@ -54,15 +54,18 @@ def without_lists(copies: int, bookie_ids: Sequence[str]) -> Advice:
 
 
 def unread_copies(copies: int, causes: Mapping[str, str]) -> Advice:
-    """Copies on registered bookies that refuse this client or do not answer. ``causes``: by bookie."""
+    """Copies on bookies that are down, refuse this client or do not answer: to read again helps only later.
+
+    ``causes``: by bookie.
+    """
     said = "; ".join(dict.fromkeys(text.rpartition(f"{each}: ")[2] for each, text in causes.items()))
-    bookies = these_bookies(list(causes), "is", "are")
-    sentence = f"{counted(copies, 'copy is', 'copies are')} unknown: {bookies} registered, but cannot be read: {said}"
-    return Advice(Severity.WARNING, "unread_copies", sentence, f"bkctl bookie show {min(causes)}")
+    bookies = these_bookies(list(causes), "cannot be read", "cannot be read")
+    sentence = f"{counted(copies, 'copy is', 'copies are')} unknown: {bookies}: {said}"
+    return Advice(Severity.WARNING, "unread_copies", sentence, show_command(sorted(causes)))
 
 
 def unknown_copies(copies: int, expected: int) -> Advice:
-    """Copies that were neither read nor listed."""
+    """Copies that were neither read nor listed, on bookies of which others were read."""
     verb = "is" if copies == 1 else "are"
     sentence = f"{copies:,} of {counted(expected, 'copy', 'copies')} {verb} unknown: neither read nor listed"
     return Advice(Severity.INFORMATION, "unknown_copies", sentence, _VERIFIABLE)

@@ -259,6 +259,9 @@ def test_copies_of_a_bookie_that_is_down_are_unknown(cluster: Cluster) -> None:
 
         assert (report["unknown_copies"], report["bad_copies"]) == (9, 0)
         assert holdings(report, "unknown_copies") == {down: 9}
+        commands = {each["part"]: each["command"] for each in report["findings"]}
+        assert commands["unread_copies"] == f"bkctl bookie show {down}"
+        assert not {"no_lists", "unknown_copies"} & commands.keys()
     assert cluster.run("audit", "--inventory", "--fail-on", "unknown_copies").exit_code == FINDINGS
 
 

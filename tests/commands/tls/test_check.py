@@ -112,6 +112,11 @@ def test_files_that_serve_both_sides_are_listed_once(tmp_path: Path, authority: 
     checks = [(each["subject"], each["check"]) for each in rows_of(check("--config", str(config)))]
     own = [(files.certificate, name) for name in ("dates", "chain", "role", "names")]
     assert sorted(checks) == sorted([(files.ca, "dates"), *own])
+    config.write_text(f'{config.read_text()}authorized_roles = ["ops"]\n[bookie.sasl]\njaas_file = "{tmp_path}/jaas"\n')
+    contradictory = check("--config", str(config))
+    ((severity, check_name, finding),) = worse_than_information(contradictory)
+    assert (contradictory.exit_code, severity, check_name) == (10, "critical", "settings")
+    assert finding.startswith("roles of certificates and logins with SASL exclude each other")
 
 
 def test_nothing_to_check_is_said(tmp_path: Path) -> None:

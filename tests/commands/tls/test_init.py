@@ -26,12 +26,12 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def test_keys_are_private_and_certificates_name_hosts_and_role(tmp_path: Path) -> None:
     directory = tmp_path / "new" / "c"
-    hosts = ("--bookie", "localhost:3181", "--bookie", "192.0.2.7")
+    hosts = ("--bookie", "localhost:3181", "--bookie", "192.0.2.7", "--bookie", "::1", "--bookie", "[2001:db8::7]:3181")
     made = init(directory, *hosts, "--client", "ann", "--role", "ops")
     assert made.exit_code == 0, made.stderr
     assert "ca/key.pem apart" in made.stderr
     names = ("key.pem", "certificate.pem", "ca.pem")
-    places = ("bookies/localhost", "bookies/192.0.2.7", "clients/ann")
+    places = ("bookies/localhost", "bookies/192.0.2.7", "bookies/::1", "bookies/2001:db8::7", "clients/ann")
     own = {f"{place}/{name}" for place in places for name in names}
     assert set(contents(directory)) == {"ca/key.pem", "ca/ca.pem", *own}
     for path in directory.rglob("key.pem"):
@@ -40,7 +40,8 @@ def test_keys_are_private_and_certificates_name_hosts_and_role(tmp_path: Path) -
     found = {place: read_certificate(str(directory / place / "certificate.pem")) for place in places}
     assert alternative_names(found["bookies/localhost"])[0] == "localhost"
     assert "127.0.0.1" in alternative_names(found["bookies/localhost"])
-    assert alternative_names(found["bookies/192.0.2.7"]) == ["192.0.2.7"]
+    for address in ("192.0.2.7", "::1", "2001:db8::7"):
+        assert alternative_names(found[f"bookies/{address}"]) == [address]
     assert alternative_names(found["clients/ann"]) == []
     assert {each.subject.rfc4514_string() for each in found.values()} >= {"OU=0:ops,CN=ann", "OU=0:ops,CN=localhost"}
 

@@ -33,7 +33,7 @@ from bkctl.runtime.protocol.messages import (
     RefusedCall,
 )
 from bkctl.runtime.protocol.status import Status
-from bkctl.runtime.protocol.v3 import encode_read_request
+from bkctl.runtime.protocol.v3 import encode_add_request, encode_read_request
 from bkctl.runtime.protocol.v3_bookie import decode_before_login
 
 LOOPBACK = "127.0.0.1"
@@ -163,11 +163,15 @@ class ScriptedBookie:
         """Answer as a bookie does that wants a login first: without the message of the operation (wire 12.2)."""
 
         def action(connection: Responder, call: BookieCall, _serve: Callable[[], None]) -> None:
-            assert isinstance(call, ReadCall)
-            frame = encode_read_request(call.txn_id, 0, 0, None, is_high_priority=False)
-            refused = decode_before_login(frame[4:])
-            assert isinstance(refused, RefusedCall)
-            cast("ServerConnection", connection)._send_answer(refused.call, refused.status)
+            assert isinstance(call, ReadCall | AddRun)
+            if isinstance(call, ReadCall):
+                frames = [encode_read_request(call.txn_id, 0, 0, None, is_high_priority=False)]
+            else:
+                frames = [encode_add_request(each, 0, 0, b"", b"", True, False) for each in call.txn_ids]
+            for frame in frames:
+                refused = decode_before_login(frame[4:])
+                assert isinstance(refused, RefusedCall)
+                cast("ServerConnection", connection)._send_answer(refused.call, refused.status)
             connection.answer(call, Status.IO_ERROR)  # without a caller; ends the request for the listener
 
         self._rules.append(Rule(kind, None, action, None))

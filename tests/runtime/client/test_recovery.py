@@ -7,8 +7,10 @@ import asyncio
 import msgspec
 import pytest
 
+from bkctl.exit_codes import ExitCode, exit_code_of_error
 from bkctl.runtime.config import ClientConfig
 from bkctl.runtime.errors import (
+    AnswersMissingError,
     BookieError,
     DigestMismatchError,
     LedgerClosedError,
@@ -66,6 +68,54 @@ async def test_t36_a_wrong_password_reaches_no_bookie(fakes: Fakes) -> None:
             await client.open(writer.ledger_id, password=b"wrong", recover=recover)
     assert all(bookie.count("read") == bookie.count("read_lac") == 0 for bookie in bookies)
     assert await writer.append(payload(1)) == 1
+
+
+@pytest.mark.parametrize("has_spare", [False, True])
+async def test_a_bookie_that_refuses_this_client_first_and_is_not_needed(fakes: Fakes, has_spare: bool) -> None:
+    """It counts like one without a valid answer, and stays a member: it may have the entries from the writer."""
+    b1, b2, b3 = await fakes.bookies(*THREE)
+    if has_spare:
+        await fakes.bookies("b4")
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
+    for bookie in (b1, b2, b3):
+        fakes.put(bookie, ledger_id, 0)
+    for kind in ("read", "add"):
+        b1.reject_client(kind)
+    held = {kind: [bookie.hold(kind) for bookie in (b2, b3)] for kind in ("read", "add")}
+    client = await fakes.client(PATIENT)
+    recovering = asyncio.create_task(client.open(ledger_id, password=PASSWORD, recover=True))
+    for requests in held.values():
+        for each in requests:
+            await each.arrived()
+        await answers_so_far(client, "b1")
+        assert not recovering.done()
+        for each in requests:
+            each.release()
+    stored = (await recovering).metadata
+    assert (segments(stored), end(stored)) == ({0: THREE}, closed(0, 10))
+
+
+async def test_bookies_that_refuse_this_client_and_are_needed(fakes: Fakes) -> None:
+    """The error names them with the reason, and is about the login; the ledger can be closed once they accept it."""
+    b1, b2, b3 = await fakes.bookies(*THREE)
+    ledger_id, _ = await fakes.create(THREE, 3, 2)
+    for bookie in (b1, b2, b3):
+        fakes.put(bookie, ledger_id, 0)
+    for bookie in (b1, b2):
+        bookie.reject_client("read")
+    with pytest.raises(AnswersMissingError, match=r"b[12]: it serves only clients that use TLS or log in") as caught:
+        await fakes.recover(ledger_id)
+    assert set(caught.value.missing) == {"b1", "b2"}
+    assert caught.value.is_refused
+    assert exit_code_of_error(caught.value, "bkctl log append") == ExitCode.AUTH
+    b1.obey()
+    b1.reject_client("add")
+    b3.refuse("add", Status.IO_ERROR)
+    with pytest.raises(LedgerRecoveryError, match=r"is left to replace b3 .*; bookie b[12]: it serves"):
+        await fakes.recover(ledger_id)
+    assert (await fakes.metadata(ledger_id)).state is LedgerState.IN_RECOVERY
+    b1.obey()
+    assert end(await fakes.recover(ledger_id)) == closed(0, 10)
 
 
 async def test_t37_recovery_reads_fence(fakes: Fakes) -> None:

@@ -84,6 +84,29 @@ async def test_a_request_in_clear_text_after_start_tls_ends_the_connection(serve
         assert server.security.measures.failed_handshakes == {ProtectionFailure.CLEAR_TEXT: 1}
 
 
+@pytest.mark.parametrize("has_alert", [True, False])
+async def test_the_log_says_that_a_client_rejects_the_certificate(
+    server: Server, caplog: pytest.LogCaptureFixture, *, has_alert: bool
+) -> None:
+    """Also if the client only closes the connection, as event loops of Python do."""
+    async with served(server, tls_only(server)), peer_of(server) as peer:
+        peer.send(encode_start_tls_request())
+        assert (await peer.answer()).status == OK
+        peer.writer.write(peer.hello(ssl.create_default_context()))
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await peer.shake_hands()
+        if has_alert:
+            peer.writer.write(peer._outgoing.read())
+        peer.writer.close()
+        await until(lambda: "TLS handshake with " in caplog.text)
+    cause = (
+        "the client rejects the certificate of this server: unknown ca"
+        if has_alert
+        else "the client closed the connection in the handshake; perhaps it rejects the certificate of this server"
+    )
+    assert f" failed: {cause}" in caplog.text
+
+
 async def test_a_second_start_tls_ends_the_connection(server: Server) -> None:
     async with served(server, tls_only(server)), peer_of(server) as peer:
         await peer.start_tls()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import itertools
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -199,6 +200,45 @@ def test_two_closers_agree() -> None:
         both = await asyncio.gather(close(cluster, ledger_id), close(cluster, ledger_id))
         ends = {each.metadata.last_entry_id for results in both for each in results if each.metadata is not None}
         assert ends == {4}
+
+    simulate(scenario)
+
+
+def test_bookies_that_begin_to_refuse_this_client_while_the_writer_has_time() -> None:
+    """The ledger is not fenced. Each bookie is asked once for all ledgers, and once more when the time is over."""
+
+    async def scenario(cluster: LedgerCluster) -> None:
+        fenced_soon = await cluster.create(msgspec.structs.replace(open_ledger(), state=LedgerState.IN_RECOVERY))
+        ids = [await cluster.create(open_ledger()) for _ in range(5)]
+        closing = asyncio.create_task(close(cluster, fenced_soon, *ids, grace_s=30))
+        await cluster.ports.clock.sleep(10)
+        cluster.refusing |= {"b2", "b3"}
+        first, *others = await closing
+        assert first.outcome is CloseOutcome.CLOSED
+        for each in others:
+            assert each.failure is not None
+            assert (each.failure.missing, each.failure.is_refused) == (("b2", "b3"), True)
+            assert (await cluster.metadata(each.ledger_id)).state is LedgerState.OPEN
+        assert {place[1] for place in cluster.fenced} == {fenced_soon}
+        assert cluster.infos == collections.Counter(dict.fromkeys(THREE, 2))
+
+    simulate(scenario)
+
+
+def test_a_refusal_that_is_found_only_after_the_fence() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await cluster.create(open_ledger())
+        await cluster.fill(ledger_id, range(2))
+        for bookie_id in ("b1", "b2"):
+            cluster.failing[bookie_id] = Status.AUTHENTICATION_REQUIRED
+        [result] = await close(cluster, ledger_id)
+        assert result.failure is not None
+        assert (result.failure.missing, result.failure.is_refused) == (("b1", "b2"), True)
+        assert "or b2 is able to accept this client, run bkctl ledger close" in result.failure.next_step
+        assert "b1 (it serves only clients that use TLS or log in" in result.failure.reason
+        del cluster.failing["b2"]
+        assert outcomes(await close(cluster, ledger_id)) == [CloseOutcome.CLOSED]
+        assert (await cluster.metadata(ledger_id)).last_entry_id == 1
 
     simulate(scenario)
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import datetime
 import gc
+import logging
 import ssl
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
@@ -25,6 +26,7 @@ from bkctl.runtime.security.certificates import Authority, new_authority
 from bkctl.runtime.security_config import AdminTlsConfig, BookieTlsConfig
 from tests.certificate_files import CertificateFiles, write_certificate
 from tests.runtime.bookie.admin.asking import Asker
+from tests.until import until
 
 READ_ONLY = "/api/v1/bookie/state/readonly"
 IS_READY = "/api/v1/bookie/is_ready"
@@ -118,14 +120,16 @@ async def test_a_client_whose_certificate_is_not_accepted_learns_why(
 
 
 async def test_new_files_are_used_without_a_restart(
-    bookie_config: BookieConfig, files: CertificateFiles, tmp_path: Path
+    bookie_config: BookieConfig, files: CertificateFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     async with running_bookie(with_https(bookie_config, files)) as server:
         other = new_authority("next", 10, datetime.datetime.now(datetime.UTC))
         renewed = write_certificate(other, tmp_path / "renewed", hosts=("127.0.0.1",))
         async with asking(server.view.http_port, renewed) as client:
             with pytest.raises(aiohttp.ClientConnectorCertificateError):
                 await client.get(IS_READY)
+        await until(lambda: "in the handshake; perhaps it rejects the certificate of this server" in caplog.text)
         for new, old in zip(renewed, files, strict=True):
             Path(new).replace(old)
         async with asking(server.view.http_port, files) as client:

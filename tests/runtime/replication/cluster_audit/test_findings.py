@@ -214,23 +214,33 @@ def test_full_disks_are_as_bad_as_in_the_status() -> None:
     ]
 
 
-def test_copies_on_bookies_that_refuse_this_client_are_unknown_for_that_reason() -> None:
+def test_what_helps_with_unknown_copies_depends_on_the_cause() -> None:
+    """Bookies that are down, refuse this client or fail need the operator, those without lists another audit."""
     refusal = f"bookie {B}: it refuses the login of operator: check bookie_client.sasl.username"
-    of_bookies = report(closed(A, B, C), refusals={B: refusal}, no_answer={C: "no answer within 1.5 s"})
+    of_bookies = report(
+        closed(A, B, C, D), live="abcef", refusals={B: refusal}, no_answer={C: "no answer within 1.5 s"}
+    )
     rows = (
         BookieInventory(A, expected_copies=10, unknown_copies=10, lists_asked=1, lists_unanswered=1),
         BookieInventory(B, expected_copies=20, unknown_copies=20, lists_asked=1, lists_unanswered=1),
-        BookieInventory(C, expected_copies=20, unknown_copies=20),
+        BookieInventory(C, expected_copies=20, read_copies=8, unknown_copies=12),
+        BookieInventory(D, expected_copies=20, unknown_copies=20),
+        BookieInventory(E, expected_copies=20, read_copies=5, unknown_copies=15, lists_asked=1, lists_unanswered=1),
+        BookieInventory("bf:3181", expected_copies=20, read_copies=2, unknown_copies=2, lists_asked=1),
     )
     sentences = {
         each.advice.part: each.advice for each in audit_findings(msgspec.structs.replace(of_bookies, holdings=rows))
     }
     assert sentences["unread_copies"].sentence == (
-        "40 copies are unknown: 2 bookies (bb:3181, bc:3181) are registered, but cannot be read: it refuses the login "
-        "of operator: check bookie_client.sasl.username; no answer within 1.5 s"
+        "54 copies are unknown: 4 bookies (bb:3181, bc:3181, bd:3181, bf:3181) cannot be read: it refuses the login of "
+        "operator: check bookie_client.sasl.username; no answer within 1.5 s; it is not registered; it did not answer "
+        "all requests"
     )
+    assert sentences["unread_copies"].command == "bkctl bookie show bb:3181 bc:3181 bd:3181 bf:3181"
     assert sentences["no_lists"].sentence.startswith("10 copies are unknown: bookie ba:3181 gives no list")
-    assert "unknown_copies" not in sentences
+    assert sentences["no_lists"].command == "bkctl audit --inventory --read"
+    assert sentences["unknown_copies"].sentence.startswith("15 of ")
+    assert sentences["unknown_copies"].command == "bkctl audit --inventory --read --all-entries"
 
 
 def test_why_nothing_would_repair_is_said_with_and_without_missing_copies() -> None:
