@@ -144,11 +144,10 @@ def holdings_of(head: LedgerHead, metadata: LedgerMetadata, found: LedgerEvidenc
         row.unnamed_copies = sum(each.copies for each in more)
         bookies.append(row)
         bad += ranges
-    lost = merge_ranges((*_listed_nowhere(metadata, found), *(() if found.check is None else found.check.lost)))
     return LedgerHoldings(
         bookies=tuple(bookies),
         bad=tuple(bad),
-        lost=tuple(LostRange(*_fields_of(head), each.first_entry_id, each.last_entry_id, each.count) for each in lost),
+        lost=tuple(sorted(_lost_ranges(head, metadata, found), key=lambda each: each.first_entry_id)),
         unnamed=tuple(unnamed),
         bytes_read=0 if found.check is None else found.check.bytes_read,
         problem=found.problem,
@@ -216,6 +215,13 @@ def _holdings_on(
             rest = 0
     row.unknown_copies += rest
     return row, bad
+
+
+def _lost_ranges(head: LedgerHead, metadata: LedgerMetadata, found: LedgerEvidence) -> Iterator[LostRange]:
+    lost, failed = ((), ()) if found.check is None else (found.check.lost, found.check.failed)
+    for ranges, has_errors in ((merge_ranges((*_listed_nowhere(metadata, found), *lost)), False), (failed, True)):
+        for each in ranges:
+            yield LostRange(*_fields_of(head), each.first_entry_id, each.last_entry_id, each.count, has_errors)
 
 
 def _listed_nowhere(metadata: LedgerMetadata, found: LedgerEvidence) -> Iterator[EntryRange]:

@@ -130,6 +130,33 @@ def test_a_lost_log_is_found_by_reading_and_its_copies_are_restored(
     assert again["verdict"] == f"no copy is known to be bad: {2 * STRIPED + 3 * WHOLE} read and good"
 
 
+def test_entries_whose_every_copy_is_on_a_lost_log_are_critical(cluster: Cluster) -> None:
+    ledger_id = write(cluster, STRIPED, 2)
+    cluster.down()
+    cluster.up(3)
+    write(cluster, WHOLE, 3)
+    cluster.down()
+    for bookie in cluster.bookies[:2]:
+        remove_oldest_log(bookie)
+    cluster.up(3)
+    ensemble = succeed(cluster, "ledger", "show", ledger_id).json()["ensembles"][0]["ensemble"]
+    kept = ensemble.index(cluster.bookies[2].id)
+    gone = [each for each in range(STRIPED) if kept not in {each % 3, (each + 1) % 3}]
+
+    found = cluster.run("audit", *READ_ALL, "--fail-on", "critical")
+
+    report = found.json()
+    assert (found.exit_code, report["severity"], report["lost_entries"]) == (FINDINGS, "critical", len(gone))
+    assert [(row["first_entry_id"], row["entries"], row["has_errors"]) for row in report["lost_ranges"]] == [
+        (str(each), 1, True) for each in gone
+    ]
+    assert report["findings"][0]["command"] == f"bkctl ledger explain {ledger_id}"
+    assert cluster.run("audit", *READ_ALL, "--fail-on", "lost_entries").exit_code == FINDINGS
+    cluster.stop_bookie(cluster.bookies[0].id)
+    down = cluster.run("audit", *READ_ALL).json()
+    assert (down["lost_entries"], down["lost_ranges"]) == (0, []), "a bookie that is down may have them"
+
+
 @pytest.mark.battery
 def test_executors_find_the_same(damaged: tuple[Cluster, BookieProcess, str], tmp_path: Path) -> None:
     cluster, _, _ = damaged
