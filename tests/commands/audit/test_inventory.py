@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.commands.test_cluster_walk import succeed
 from tests.commands.test_recover_ledger import forget
 from tests.processes import BookieProcess, Cluster, run_bkctl
 from tests.runtime.replication.samples import ledger
+from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -342,6 +344,32 @@ async def test_limited_time_goes_to_the_longest_unchecked(
     assert (refused.exit_code, refused.stdout, file.read_bytes()) == (USAGE, "", damaged)
     assert f"--checked-file {file}: it is damaged: " in refused.stderr
     assert not (tmp_path / "report").exists()
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(cluster: Cluster) -> None:
+    refused = cluster.run("audit", "--inventory", "--for", "1m", "--checked-file", "/proc/checked")
+
+    assert (refused.exit_code, refused.stdout) == (USAGE, "")
+    assert "--checked-file /proc/checked cannot be written: No such file or directory" in refused.stderr
+
+
+def test_a_file_that_cannot_be_written_at_the_end_costs_no_result(cluster: Cluster, tmp_path: Path) -> None:
+    for _ in range(3):
+        write(cluster, 9, 3)
+    state, out = tmp_path / "state", tmp_path / "report"
+    state.symlink_to(tmp_path)
+    options = ("--for", "1m", "--checked-file", str(state / "checked"), "--out", str(out))
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(cluster.run, "audit", "--inventory", "--copy-rate-per-bookie", "1KiB/s", *options)
+        wait_until(out.exists, "the audit begins its report")
+        state.unlink()
+        state.symlink_to("/proc")
+        done = running.result()
+
+    assert (done.exit_code, done.json()["listed_copies"]) == (1, 81)
+    assert (out / "report.json").exists()
+    assert f"--checked-file {state / 'checked'} cannot be written: No such file or directory" in done.stderr
+    assert "the report is complete" in done.stderr
 
 
 async def test_a_file_of_another_cluster_or_way_is_refused(cluster: Cluster, tmp_path: Path) -> None:
