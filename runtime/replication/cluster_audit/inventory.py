@@ -89,6 +89,13 @@ class LedgerHoldings(msgspec.Struct, frozen=True, kw_only=True):
         """Whether nothing was found that a change of the metadata meanwhile could explain."""
         return not self.bad and not self.lost and not self.unnamed and self.problem is None
 
+    @property
+    def is_examined(self) -> bool:
+        """Whether some copy was read or listed, or none is expected."""
+        if any(row.expected_copies for row in self.bookies):
+            return any(row.unknown_copies < row.expected_copies for row in self.bookies)
+        return self.problem is None
+
 
 class _Stripes:
     """The entries that one bookie should store of a ledger, up to its end."""
@@ -254,7 +261,7 @@ def _covered(ends: Iterable[tuple[int, int]], depth_min: int) -> Iterator[EntryR
 class InventoryTotals(msgspec.Struct):
     """The sums over any number of ledgers, which can be merged. Lists may be longer than the limit until ``shorten``.
 
-    ``checked``: the ledgers that were examined; None: the inventory had no limit of time.
+    ``checked``: the ledgers of which something is known now; None: the inventory had no limit of time.
     ``counts``: by the fields of ``AuditSummary`` with these names.
     """
 
@@ -290,7 +297,7 @@ class InventoryTotals(msgspec.Struct):
         self._add_bookies([BookieInventory(bookie_id, requests=requests, waited_us=waited_us)])
 
     def note_checked(self, ledger_ids: Iterable[int], left_out: int) -> None:
-        """Note which ledgers were examined, and how many were not, because the time was over."""
+        """Note of which ledgers something is known now, and how many were not begun, because the time was over."""
         self.checked = ranges_of(ledger_ids)
         self._count("left_out_ledgers", left_out)
 

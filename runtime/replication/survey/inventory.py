@@ -136,29 +136,35 @@ class CopyInventory:
             async for ledger_id, _ in readable:
                 waiting.add(ledger_id)
                 ledgers_total += 1
-        begun: list[int] = []
+        ledgers_begun, examined = 0, list[int]()
 
         async def in_time() -> AsyncGenerator[int, None]:
+            nonlocal ledgers_begun
             for ledger_id in waiting:
                 if self._ports.clock.monotonic_ns() >= end_ns:
                     return
-                begun.append(ledger_id)
+                ledgers_begun += 1
                 yield ledger_id
 
         async def examine(ledger_id: int) -> None:
             # What was deleted meanwhile, or cannot be read now, needs no second look.
             with suppress(LedgerNotFoundError, MetadataFormatError):
-                await self._add(totals, ledger_id, await self._ports.ledgers.read(ledger_id))
+                holdings = await self._add(totals, ledger_id, await self._ports.ledgers.read(ledger_id))
+                if holdings is not None and holdings.is_examined:
+                    examined.append(ledger_id)
 
         async with aclosing(in_time()) as ledger_ids:
             in_parallel = min(_TIMED_IN_PARALLEL, self._config.ledgers_in_parallel)
             await for_each_bounded(ledger_ids, examine, in_parallel)
-        totals.note_checked(begun, ledgers_total - len(begun))
+        totals.note_checked(examined, ledgers_total - ledgers_begun)
 
-    async def _add(self, totals: InventoryTotals, ledger_id: int, known: Versioned[LedgerMetadata]) -> None:
+    async def _add(
+        self, totals: InventoryTotals, ledger_id: int, known: Versioned[LedgerMetadata]
+    ) -> LedgerHoldings | None:
         holdings = await self._examine_settled(ledger_id, known)
         if holdings is not None:
             totals.add(holdings)
+        return holdings
 
     async def _examine_settled(self, ledger_id: int, known: Versioned[LedgerMetadata]) -> LedgerHoldings | None:
         """What the bookies hold of one ledger; None: it was deleted meanwhile, or its metadata cannot be read now."""

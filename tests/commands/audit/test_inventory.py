@@ -346,6 +346,26 @@ async def test_limited_time_goes_to_the_longest_unchecked(
     assert not (tmp_path / "report").exists()
 
 
+async def test_ledgers_of_which_nothing_was_read_stay_unchecked(cluster: Cluster, tmp_path: Path) -> None:
+    """Of one ledger all bookies are down, of the other there is no entry."""
+    ledger_id = int(await asyncio.to_thread(write, cluster, 9, 3))
+    uri, down = parse_metadata_uri(cluster.metadata_uri), ["gone-1:3181", "gone-2:3181"]
+    async with await ZooKeeperStore.connect(uri.servers) as store:
+        ledgers = await open_ledger_store(store, uri.root, uri.tree)
+        await ledgers.create(ledger({0: down}, 2, 2, last_entry_id=9, length=100), ledger_id=1000)
+        await ledgers.create(ledger({0: down}, 2, 2, last_entry_id=-1), ledger_id=1001)
+    file = tmp_path / "checked.json"
+
+    for options in (("--inventory",), READ_ALL):
+        file.unlink(missing_ok=True)
+        report = await asyncio.to_thread(
+            cluster.run, "audit", *options, "--for", "1m", "--checked-file", str(file), "--fail-on", "lost_entries"
+        )
+
+        assert (report.exit_code, report.json()["unknown_copies"], report.json()["left_out_ledgers"]) == (OK, 20, 0)
+        assert set(remembered(file)) == ids_of(report.json()) == {ledger_id, 1001}
+
+
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(cluster: Cluster) -> None:
     refused = cluster.run("audit", "--inventory", "--for", "1m", "--checked-file", "/proc/checked")
 
