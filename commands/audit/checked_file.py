@@ -38,7 +38,9 @@ def read_checked(path: str, root: str, instance_id: str | None, way: InventoryWa
     except OSError as error:
         raise unreadable_file(path, error) from error
     except CheckedLedgersFormatError as error:
-        raise InvalidArgumentError(f"--checked-file {path}: {error}; delete it to begin with all ledgers") from error
+        raise InvalidArgumentError(
+            f"--checked-file {path}: {error}; name another file: it will begin with all ledgers"
+        ) from error
     if (found.root, found.instance_id) != (root, instance_id):
         raise ConflictError(
             f"--checked-file {path} is of another cluster ({found.root}, instance {found.instance_id}): use a file for "

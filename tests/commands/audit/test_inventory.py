@@ -342,7 +342,8 @@ async def test_limited_time_goes_to_the_longest_unchecked(
     file.write_bytes(damaged)
     refused = await asyncio.to_thread(cluster.run, "audit", *spark, *options, "--out", str(tmp_path / "report"))
     assert (refused.exit_code, refused.stdout, file.read_bytes()) == (USAGE, "", damaged)
-    assert f"--checked-file {file}: it is damaged: " in refused.stderr
+    assert f"--checked-file {file}: it is damaged, or was not written by bkctl audit --checked-file: " in refused.stderr
+    assert "; name another file: it will begin with all ledgers" in refused.stderr
     assert not (tmp_path / "report").exists()
 
 
@@ -404,6 +405,27 @@ async def test_a_file_of_another_cluster_or_way_is_refused(cluster: Cluster, tmp
     assert (other_way.exit_code, elsewhere.exit_code) == (CONFLICT, CONFLICT)
     assert "is of inventories with --inventory alone, not with --inventory --read --all-entries" in other_way.stderr
     assert "is of another cluster (" in elsewhere.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"kind": "AuditReport"}', "was not written by bkctl audit --checked-file"),
+        ('{"kind": "CheckedLedgers", "format": 2}', "it has format 2, and this bkctl reads format 1"),
+        ("not JSON", "it is damaged, or was not written by bkctl audit --checked-file"),
+    ],
+)
+def test_no_file_that_may_be_something_else_is_to_be_deleted(
+    cluster: Cluster, tmp_path: Path, text: str, reason: str
+) -> None:
+    file = tmp_path / "report.json"
+    file.write_text(text)
+
+    refused = cluster.run("audit", "--inventory", "--for", "1m", "--checked-file", str(file))
+
+    assert (refused.exit_code, file.read_text()) == (USAGE, text)
+    assert reason in refused.stderr
+    assert "delete" not in refused.stderr
 
 
 @pytest.mark.parametrize(
