@@ -132,8 +132,12 @@ def test_a_lost_log_is_found_by_reading_and_its_copies_are_restored(
     assert again["verdict"] == f"no copy is known to be bad: {2 * STRIPED + 3 * WHOLE} read and good"
 
 
-def test_entries_whose_every_copy_is_on_a_lost_log_are_critical(cluster: Cluster) -> None:
+def test_entries_whose_every_copy_is_on_a_lost_log_are_critical(cluster: Cluster, tmp_path: Path) -> None:
     ledger_id = write(cluster, STRIPED, 2)
+    reports = str(tmp_path / "reports")
+    in_series = ("--compare", reports, "--out")
+    succeed(cluster, "audit", *in_series, f"{reports}/run=1")
+    succeed(cluster, "audit", *READ_ALL, *in_series, f"{reports}/run=2")
     cluster.down()
     cluster.up(3)
     write(cluster, WHOLE, 3)
@@ -145,7 +149,7 @@ def test_entries_whose_every_copy_is_on_a_lost_log_are_critical(cluster: Cluster
     kept = ensemble.index(cluster.bookies[2].id)
     gone = [each for each in range(STRIPED) if kept not in {each % 3, (each + 1) % 3}]
 
-    found = cluster.run("audit", *READ_ALL, "--fail-on", "critical")
+    found = cluster.run("audit", *READ_ALL, "--fail-on", "critical", *in_series, f"{reports}/run=3")
 
     report = found.json()
     assert (found.exit_code, report["severity"], report["lost_entries"]) == (FINDINGS, "critical", len(gone))
@@ -153,6 +157,11 @@ def test_entries_whose_every_copy_is_on_a_lost_log_are_critical(cluster: Cluster
         (str(each), 1, True) for each in gone
     ]
     assert report["findings"][0]["command"] == f"bkctl ledger explain {ledger_id}"
+    trend = [(row["bad_copies"], row["lost_entries"]) for row in report["trend"]]
+    assert trend == [(None, None), (0, 0), (report["bad_copies"], len(gone))]
+    assert 'aria-label="Entries without a good copy' in Path(reports, "run=3", "report.html").read_text()
+    shown = cluster.run("audit", "show", f"{reports}/run=3", "--compare", f"{reports}/run=2", "-o", "table").stdout
+    assert f"{report['bad_copies']} more bad copies and {len(gone)} more entries without a good copy" in shown
     assert cluster.run("audit", *READ_ALL, "--fail-on", "lost_entries").exit_code == FINDINGS
     cluster.stop_bookie(cluster.bookies[0].id)
     down = cluster.run("audit", *READ_ALL).json()
