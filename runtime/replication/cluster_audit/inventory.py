@@ -27,7 +27,7 @@ from bkctl.runtime.replication.cluster_audit.inventory_tables import (
     UnnamedRange,
 )
 from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead
-from bkctl.runtime.replication.cluster_audit.tables import FINDINGS_MAX, AuditReport
+from bkctl.runtime.replication.cluster_audit.tables import FINDINGS_MAX, AuditReport, BookieReplication
 from bkctl.runtime.replication.judge.copies import CopyState, ListedCopies
 from bkctl.runtime.replication.judge.findings import CopyFinding
 from bkctl.runtime.replication.judge.fragments import (
@@ -262,7 +262,8 @@ class InventoryTotals(msgspec.Struct):
     """The sums over any number of ledgers, which can be merged. Lists may be longer than the limit until ``shorten``.
 
     ``checked``: the ledgers of which something is known now; None: the inventory had no limit of time.
-    ``counts``: by the fields of ``AuditSummary`` with these names.
+    ``silent``: bookies that did not answer a request for a list. ``counts``: by the fields of ``AuditSummary`` with
+    these names.
     """
 
     bookies: dict[str, BookieInventory] = {}
@@ -270,6 +271,7 @@ class InventoryTotals(msgspec.Struct):
     lost: list[LostRange] = []
     unnamed: list[UnnamedRange] = []
     checked: list[CheckedRange] | None = None
+    silent: set[str] = set()
     counts: dict[str, int] = {}
 
     def add(self, holdings: LedgerHoldings) -> None:
@@ -309,6 +311,7 @@ class InventoryTotals(msgspec.Struct):
         self.unnamed.extend(other.unnamed)
         if other.checked is not None:
             self.checked = [*(self.checked or ()), *other.checked]
+        self.silent |= other.silent
         for name, number in other.counts.items():
             self._count(name, number)
         self.shorten()
@@ -353,6 +356,7 @@ def with_inventory(
     return msgspec.structs.replace(
         report,
         summary=msgspec.structs.replace(report.summary, **counts),
+        bookies=tuple(_with_silence(report.bookies, totals)),
         holdings=tuple(rows),
         bad_copy_ranges=tuple(totals.bad),
         lost_ranges=tuple(totals.lost),
@@ -361,6 +365,16 @@ def with_inventory(
     )
 
 
+def _with_silence(bookies: Iterable[BookieReplication], totals: InventoryTotals) -> Iterator[BookieReplication]:
+    """Bookies that gave lists, and then did not answer: those that never give one may be as they should be."""
+    rows = totals.bookies
+    stopped = {each for each in totals.silent & rows.keys() if rows[each].lists_asked > rows[each].lists_unanswered}
+    for each in bookies:
+        is_known = each.no_answer is not None or each.refusal is not None
+        yield each if is_known or each.bookie_id not in stopped else msgspec.structs.replace(each, no_answer=_STOPPED)
+
+
+_STOPPED = "it stopped answering during the inventory"
 _SUMMED = ("expected_copies", "read_copies", "listed_copies", "unknown_copies", "unnamed_copies", "requests")
 _COUNTED = (
     "inventory_ledgers", "bad_copy_ledgers", "lost_entry_ledgers", "lost_entries", "unknown_ends", "bytes_read",

@@ -123,6 +123,7 @@ class CopyInventory:
         else:
             await self._take_in_time(self._turn, ledgers, totals)
         totals.shorten()
+        totals.silent |= self._lists.silent
         for bookie_id, requests in self._times.requests.items():
             totals.add_requests(bookie_id, requests, self._times.waited_ns[bookie_id] // 1000)
         return totals
