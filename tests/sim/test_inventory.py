@@ -88,9 +88,10 @@ def test_processes_share_what_one_found_out_about_lists() -> None:
         cluster.refuse("list", "b2", Status.TIMEOUT)
         live = (await cluster.ports.registrations.snapshot()).live
 
-        silent = await bookies_without_lists(cluster.ports, live)
+        silent, times = await bookies_without_lists(cluster.ports, live)
 
         assert silent == {"b2"}
+        assert {bookie_id: requests for bookie_id, requests, _ in times.rows()} == dict.fromkeys(BOOKIES, 1)
         assert [len(cluster.asked(each, "list")) for each in (*BOOKIES, "idle")] == [1, 1, 1, 0]
         request = InventoryRequest(way=InventoryWay.LISTED, silent=silent)
         totals = await CopyInventory(cluster.ports, live, request).take(cluster.ports.ledgers.read_all())

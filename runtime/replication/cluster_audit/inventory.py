@@ -366,7 +366,7 @@ def with_inventory(
 
 
 def _with_silence(bookies: Iterable[BookieReplication], totals: InventoryTotals) -> Iterator[BookieReplication]:
-    """Bookies that gave lists, and then did not answer: those that never give one may be as they should be."""
+    """Notes which bookies stopped answering: one that never gives a list may be healthy, and have Java's storage."""
     rows = totals.bookies
     stopped = {each for each in totals.silent & rows.keys() if rows[each].lists_asked > rows[each].lists_unanswered}
     for each in bookies:

@@ -84,10 +84,12 @@ class InventoryRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InventoryJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What executors ask bookies for, and how they connect to them."""
+    """What executors ask bookies for, and how they connect to them. ``probes``: what bookies were asked before, as in
+    ``RequestTimes.rows``."""
 
     request: InventoryRequest
     client: ClientConfig
+    probes: tuple[tuple[str, int, int], ...] = ()
 
 
 class CopyInventory:
@@ -124,8 +126,8 @@ class CopyInventory:
             await self._take_in_time(self._turn, ledgers, totals)
         totals.shorten()
         totals.silent |= self._lists.silent
-        for bookie_id, requests in self._times.requests.items():
-            totals.add_requests(bookie_id, requests, self._times.waited_ns[bookie_id] // 1000)
+        for row in self._times.rows():
+            totals.add_requests(*row)
         return totals
 
     async def _take_in_time(self, turn: InventoryTurn, ledgers: FoundLedgers, totals: InventoryTotals) -> None:
@@ -245,14 +247,17 @@ async def _readable(ledgers: FoundLedgers) -> AsyncGenerator[tuple[int, Versione
                 yield ledger_id, found
 
 
-async def bookies_without_lists(ports: ClientPorts, live_bookies: frozenset[str]) -> frozenset[str]:
+async def bookies_without_lists(
+    ports: ClientPorts, live_bookies: frozenset[str]
+) -> tuple[frozenset[str], RequestTimes]:
     """Those bookies that do not answer a request for a list. Each is asked once, about a ledger that is placed on it.
 
     Only a ledger that the bookie has shows it (wire section 5.9). Bookies without one of the first ledgers are not
     asked. Processes that take an inventory together share the answer, so that not each of them waits for it.
     """
     asked: dict[str, tuple[int, LedgerMetadata]] = {}
-    lists = EntryLists(ports.bookies, ports.clock)
+    times = RequestTimes(ports.clock)
+    lists = EntryLists(ports.bookies, ports.clock, times=times)
     seen = 0
     async with aclosing(_readable(ports.ledgers.read_all())) as ledgers:
         async for ledger_id, found in ledgers:
@@ -262,4 +267,4 @@ async def bookies_without_lists(ports: ClientPorts, live_bookies: frozenset[str]
             if len(asked) == len(live_bookies) or seen == _PROBED_LEDGERS_MAX:
                 break
     await asyncio.gather(*(lists.compared(bookie_id, *about) for bookie_id, about in asked.items()))
-    return lists.silent
+    return lists.silent, times

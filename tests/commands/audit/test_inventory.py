@@ -178,6 +178,10 @@ def test_executors_find_the_same(damaged: tuple[Cluster, BookieProcess, str], tm
 
     assert (plain.exit_code, spark.exit_code) == (FINDINGS, FINDINGS), spark.stderr
     assert without_times(plain.json()) == without_times(spark.json())
+    listed, on_spark = (
+        succeed(cluster, "audit", *options, "--inventory").json() for options in ((), ("--spark", "--cores", "1"))
+    )
+    assert on_spark["requests"] == listed["requests"] + len(cluster.bookies), "one probe of each"
     lines = (out / "bad_copies.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["findings"] == len(spark.json()["bad_copy_ranges"])
     assert {"holdings", "bad_copy_ranges", "lost_ranges"} <= {path.name for path in out.iterdir()}
