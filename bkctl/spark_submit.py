@@ -11,6 +11,8 @@ import os
 import sys
 
 _GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
+_CONFIGURATION = 13
+"""The exit code; its table is in bkctl."""
 
 
 def run() -> None:
@@ -22,7 +24,17 @@ def run() -> None:
     directory = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [each for each in sys.path if os.path.abspath(each) != directory]
     sys.argv[1:1] = ["audit", "run", "--spark"]
-    from bkctl.main import main
+    try:
+        from bkctl.main import main
+    except ModuleNotFoundError as error:
+        if error.name != "bkctl":
+            raise
+        # PYSPARK_PYTHON is that of the executors, which get the code of bkctl from the driver.
+        sys.stderr.write(
+            f"error: the Python that spark-submit started ({sys.executable}) has no bkctl: set PYSPARK_DRIVER_PYTHON "
+            "to the Python with which bkctl is installed\n"
+        )
+        sys.exit(_CONFIGURATION)
 
     sys.exit(main())
 

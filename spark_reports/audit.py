@@ -130,7 +130,7 @@ def audit_in_context(
     )
     # Java does not say which disk is full.
     purpose = "" if out_directory is None else f" (the report was for {out_directory})"
-    totals, held = AuditTotals(), None if inventory is None else InventoryTotals()
+    totals, held = AuditTotals(), None if inventory is None else _totals_before(inventory)
     parts_read = 0
     for part in _parts(spark, _reader(settings, secrets, inventory), on_parts, purpose):
         found = msgspec.json.decode(part, type=PartTotals)
@@ -141,6 +141,14 @@ def audit_in_context(
     if out_directory is not None:
         finish_write_sets(out_directory, parts_read)
     return _finish(totals, facts, out_directory, None if inventory is None else inventory.request.way, held)
+
+
+def _totals_before(job: InventoryJob) -> InventoryTotals:
+    """With what bookies were asked before the executors began."""
+    totals = InventoryTotals()
+    for row in job.probes:
+        totals.add_requests(*row)
+    return totals
 
 
 def _parts_max(running_partitions: int | None, ledgers: int | None, inventory: InventoryJob | None) -> int:

@@ -26,7 +26,14 @@ BAD_COPIES_FILE = "bad_copies.jsonl"
 """What an inventory found, for ``bkctl recover ledger --from-file``; the command writes it."""
 
 
-UNFINISHED_SUFFIX = ".unfinished"
+UNFINISHED_PREFIX = "_unfinished-"
+"""Of files that are being written, or were when a process was killed. Spark does not read names that begin with "_"."""
+
+
+def unfinished_path(path: str) -> str:
+    """Where this process writes a file of a report until it is whole."""
+    directory, name = os.path.split(path)
+    return os.path.join(directory, f"{UNFINISHED_PREFIX}{name}.{os.uname().nodename}-{os.getpid()}")
 
 
 def finish_write_sets(directory: str, part_count: int) -> None:
@@ -34,7 +41,7 @@ def finish_write_sets(directory: str, part_count: int) -> None:
     parts_directory = os.path.join(directory, WRITE_SETS)
     names = os.listdir(parts_directory) if os.path.isdir(parts_directory) else []
     for name in names:
-        if name.endswith(UNFINISHED_SUFFIX):
+        if name.startswith(UNFINISHED_PREFIX):
             os.remove(os.path.join(parts_directory, name))
     found = sum(name.endswith(".parquet") for name in names)
     if found != part_count:

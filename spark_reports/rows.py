@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport
 from bkctl.runtime.replication.judge.verdict import ReplicationRow, WriteSetRow
 from bkctl.spark_reports.errors import SparkReportError
-from bkctl.spark_reports.output import UNFINISHED_SUFFIX, WRITE_SETS
+from bkctl.spark_reports.output import WRITE_SETS, unfinished_path
 
 _ARROW_TYPES = {str: pa.string(), int: pa.int64(), bool: pa.bool_(), tuple: pa.list_(pa.string())}
 
@@ -88,13 +88,14 @@ def _plain(value: object) -> object:
 
 
 def write_report(directory: str, report: AuditReport) -> None:
-    """Write the tables of a report, and its summary as a table of one row."""
-    for name, kind in TABLES.items():
+    """Write the tables of a report, and last its summary as a table of one row: queries take the newest run from it."""
+    for name, kind in reversed(TABLES.items()):
         found = getattr(report, name)
         rows = [msgspec.to_builtins(row) for row in (found if isinstance(found, tuple) else [found])]
         os.makedirs(os.path.join(directory, name))
         path = os.path.join(directory, name, "part-0.parquet")
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema_of(kind)), path)
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema_of(kind)), unfinished_path(path))
+        os.replace(unfinished_path(path), path)
 
 
 def schema_of(kind: type[msgspec.Struct]) -> pa.Schema:
@@ -123,7 +124,7 @@ class WriteSetFile:
             )
         os.makedirs(os.path.join(directory, WRITE_SETS), exist_ok=True)
         self._path = os.path.join(directory, WRITE_SETS, f"part-{part_number}.parquet")
-        self._unfinished_path = f"{self._path}.{os.uname().nodename}-{os.getpid()}{UNFINISHED_SUFFIX}"
+        self._unfinished_path = unfinished_path(self._path)
         self._writer = pq.ParquetWriter(self._unfinished_path, REPLICATION_SCHEMA)
         self._rows: list[ReplicationRow] = []
 

@@ -41,6 +41,13 @@ def _charts(runs: Sequence[AuditRun]) -> Iterator[PageChart]:
         ("Bytes of all copies", in_bytes, "neutral", [run.copy_bytes for run in runs]),
     ):
         yield _chart(runs, title, scale, kind, values)
+    for title, scale, kind, name in (
+        ("Bad copies", copies, "critical", "bad_copies"),
+        ("Entries without a good copy", Scale("entries", "{:,}".format), "lost", "lost_entries"),
+    ):
+        taken = [run for run in runs if getattr(run, name) is not None]
+        if len(taken) > 1:
+            yield _chart(taken, title, scale, kind, [getattr(run, name) for run in taken])
     for what, found in (("owner", [run.owners for run in runs]), ("bookie", [run.bookies for run in runs])):
         for name in _largest(found):
             yield _chart(runs, f"Bytes of {what} {name}", in_bytes, "neutral", [each.get(name, 0) for each in found])

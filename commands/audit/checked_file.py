@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from bkctl.commands.errors import InvalidArgumentError, unreadable_file
 from bkctl.runtime.errors import ConflictError
-from bkctl.runtime.new_file import write_whole
+from bkctl.runtime.new_file import whole_file, write_whole
 from bkctl.runtime.replication.cluster_audit.checked_ledgers import (
     CheckedLedgers,
     CheckedLedgersFormatError,
@@ -15,6 +16,7 @@ from bkctl.runtime.replication.cluster_audit.checked_ledgers import (
 )
 from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay
 from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
+from bkctl.storage.errors import BkctlError
 
 _OPTIONS = {
     InventoryWay.LISTED: "--inventory alone",
@@ -36,7 +38,9 @@ def read_checked(path: str, root: str, instance_id: str | None, way: InventoryWa
     except OSError as error:
         raise unreadable_file(path, error) from error
     except CheckedLedgersFormatError as error:
-        raise InvalidArgumentError(f"--checked-file {path}: {error}; delete it to begin with all ledgers") from error
+        raise InvalidArgumentError(
+            f"--checked-file {path}: {error}; name another file: it will begin with all ledgers"
+        ) from error
     if (found.root, found.instance_id) != (root, instance_id):
         raise ConflictError(
             f"--checked-file {path} is of another cluster ({found.root}, instance {found.instance_id}): use a file for "
@@ -51,6 +55,29 @@ def read_checked(path: str, root: str, instance_id: str | None, way: InventoryWa
     return found
 
 
+class _NotReplaced(Exception):  # noqa: N818  it is not a failure
+    """Ends an attempt to write before the file is replaced."""
+
+
+def require_writable(path: str, checked: CheckedLedgers) -> None:
+    """InvalidArgumentError unless the file could be replaced now. It stays as it is, also if it does not exist."""
+    try:
+        with suppress(_NotReplaced), whole_file(path) as write:
+            write(encode_checked(checked))
+            raise _NotReplaced
+    except OSError as error:
+        raise InvalidArgumentError(f"{_not_written(path, error)}: choose another place") from error
+
+
 def write_checked(path: str, checked: CheckedLedgers) -> None:
-    """Replace the file, all or nothing; OSError."""
-    write_whole(path, encode_checked(checked))
+    """Replace the file, all or nothing, after the report was printed; BkctlError."""
+    try:
+        write_whole(path, encode_checked(checked))
+    except OSError as error:
+        raise BkctlError(
+            f"{_not_written(path, error)}; the report is complete, but the next inventory will begin as this one did"
+        ) from error
+
+
+def _not_written(path: str, error: OSError) -> str:
+    return f"--checked-file {path} cannot be written: {error.strerror}"

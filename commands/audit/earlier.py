@@ -10,6 +10,7 @@ import typer
 
 from bkctl.commands.errors import NotFoundError, unreadable_file
 from bkctl.runtime.optional_packages import require_package
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from bkctl.runtime.replication.cluster_audit.tables import AuditReport
@@ -29,10 +30,15 @@ def read_stored(path: str) -> AuditReport:
     """The report in a directory of ``bkctl audit --out``, or in its JSON file; NotFoundError, InvalidArgumentError,
     MetadataFormatError."""
     from bkctl.spark_reports.audit_files import read_report  # a help page needs the option alone
+    from bkctl.spark_reports.series import runs_in
 
     try:
         return read_report(path)
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and os.path.isdir(path) and (names := runs_in(path)):
+            newest = os.path.join(path, names[-1])
+            reports = counted(len(names), "report")
+            raise NotFoundError(f"{path} has {reports}: name one of them, like {newest}") from error
         raise unreadable_file(str(error.filename or path), error) from error
 
 

@@ -60,15 +60,16 @@ def execute(context: CommandContext, given: AuditInput, kinds: Sequence[str]) ->
     else:
         report = run_to_end(_audit_plainly, context, request, out, plan)
     write_bad_copies(report)
-    if plan is not None:
-        plan.remember(report)
     before, runs = request.earlier.before, _with_this(request.earlier, report, out)
     if out is not None and before is not None:
         write_page(out, report, before, runs)
     _warn_of_no_parquet(context, out)
     seconds = round(time.monotonic() - started_s, 3)
     print_report(context, PrintedAudit(report, out, seconds, before, bool(request.losses), runs))
-    return outcome(context, report, kinds)
+    found = outcome(context, report, kinds)
+    if plan is not None:
+        plan.remember(report)  # last: an error here must not cost the result
+    return found
 
 
 def _with_this(earlier: EarlierReports, report: AuditReport, out: str | None) -> tuple[AuditRun, ...]:

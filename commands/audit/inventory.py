@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from bkctl.commands.audit.checked_file import read_checked, write_checked
+from bkctl.commands.audit.checked_file import read_checked, require_writable, write_checked
 from bkctl.commands.audit.inventory_options import InventoryFlags
 from bkctl.commands.config import Settings
 from bkctl.commands.findings_file import new_findings_file
@@ -31,14 +31,15 @@ class InventoryPlan(NamedTuple):
     checked_file: str | None = None
 
     def for_cluster(self, session: Session, instance_id: str | None) -> InventoryRequest:
-        """The request to bookies of this cluster; errors of ``read_checked``."""
+        """The request to bookies of this cluster; errors of ``read_checked`` and ``require_writable``."""
         if self.time_limit_s is None or self.checked_file is None:
             return self.request
         checked = read_checked(self.checked_file, session.root, instance_id, self.request.way)
+        require_writable(self.checked_file, checked)
         return msgspec.structs.replace(self.request, turn=InventoryTurn(self.time_limit_s, checked.runs))
 
     def remember(self, report: AuditReport) -> None:
-        """Note in the file which ledgers were examined; errors of ``read_checked``, OSError."""
+        """Note in the file which ledgers were examined; errors of ``read_checked`` and ``write_checked``."""
         if self.checked_file is None:
             return
         summary = report.summary

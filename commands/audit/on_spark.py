@@ -22,6 +22,7 @@ from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
+from bkctl.runtime.replication.copy.request_times import RequestTimes
 from bkctl.runtime.replication.survey.inventory import InventoryJob, bookies_without_lists
 from bkctl.spark_reports.audit import audit_in_context
 from bkctl.spark_reports.deployment import SparkDeployment
@@ -79,12 +80,13 @@ async def _inventory_job(context: CommandContext, plan: InventoryPlan) -> Invent
     async with open_session(context) as session:
         ports = (await session.client()).ports
         await require_access(ports)
-        request = plan.for_cluster(session, session.instance_id)
+        request, probes = plan.for_cluster(session, session.instance_id), RequestTimes(ports.clock)
         if request.way is not InventoryWay.ALL_ENTRIES:
             live = (await session.registrations.snapshot()).live
-            request = msgspec.structs.replace(request, silent=await bookies_without_lists(ports, live))
+            silent, probes = await bookies_without_lists(ports, live)
+            request = msgspec.structs.replace(request, silent=silent)
     client = msgspec.structs.replace(context.settings.client, placement=PlacementConfig())  # writers alone need it
-    return InventoryJob(request=request, client=client)
+    return InventoryJob(request=request, client=client, probes=tuple(probes.rows()))
 
 
 @contextmanager

@@ -172,6 +172,8 @@ _TREND_TABLE = Table(
     Column("ledgers", "LEDGERS", is_right=True),
     Column("missing_copies", "MISS COPIES", is_right=True),
     Column("lost", "LOST", is_right=True),
+    Column("bad_copies", "BAD COPIES", is_right=True, priority=2),
+    Column("lost_entries", "LOST ENTRIES", is_right=True, priority=2),
     Column("copies", "COPIES", is_right=True, priority=3),
     Column("live_copies", "LIVE", is_right=True, priority=2),
     Column("copy_bytes", "BYTES OF COPIES", size, is_right=True, priority=1),

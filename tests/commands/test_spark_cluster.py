@@ -133,16 +133,25 @@ def test_spark_submit_runs_the_audit(cluster: SparkCluster, protected_uri: str) 
     script = subprocess.run(
         [sys.executable, "-m", "bkctl.spark_submit"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    submitted = subprocess.run(
-        [
-            os.path.join(spark_home(), "bin", "spark-submit"),
-            *("--master", cluster.url, script, "--metadata-uri", protected_uri, "-o", "json", "--quiet"),
-        ],
-        env=bkctl_environment(**variables(cluster), PYSPARK_DRIVER_PYTHON=sys.executable),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+
+    def submit(**more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [
+                os.path.join(spark_home(), "bin", "spark-submit"),
+                *("--master", cluster.url, script, "--metadata-uri", protected_uri, "-o", "json", "--quiet"),
+            ],
+            env=bkctl_environment(**variables(cluster), **more),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    refused = submit()
+    assert refused.returncode == 13, refused.stderr
+    assert "has no bkctl: set PYSPARK_DRIVER_PYTHON to the Python" in refused.stdout, "the stream of both"
+
+    submitted = submit(PYSPARK_DRIVER_PYTHON=sys.executable)
+
     assert submitted.returncode == 10, submitted.stderr + cluster.logs
     assert json.loads(submitted.stdout)["ledgers"] == LEDGERS
 

@@ -102,3 +102,27 @@ def test_a_lost_log_of_a_java_bookie_is_found_and_its_copies_are_restored(
     assert (clean.exit_code, clean.json()["read_copies"], clean.json()["bad_copies"]) == (0, copies, 0)
     first.require_all_copies()
     second.require_all_copies()
+
+
+def test_entries_whose_every_copy_was_on_a_lost_log_are_critical(
+    cluster: JavaCluster, client: JavaClient, znodes: KazooClient
+) -> None:
+    root, victims = parse_metadata_uri(cluster.metadata_uri).root, cluster.running[:2]
+    ledgers = WrittenLedgers(client, znodes, root, count=3, entries=ENTRY_COUNT)
+    for victim in victims:
+        cluster.stop(victim)
+        for log in logs_of(cluster, victim):
+            log.unlink()
+        cluster.restart(victim)
+
+    found = cluster.run("audit", *READ_ALL, "--fail-on", "critical")
+
+    report = found.json()
+    gone = {
+        ledger_id: set.intersection(*(set(stored_on(cluster, victim, ledger_id)) for victim in victims))
+        for ledger_id in ledgers.ids
+    }
+    lost = [(row["ledger_id"], int(row["first_entry_id"]), row["entries"]) for row in report["lost_ranges"]]
+    assert (found.exit_code, report["severity"]) == (10, "critical")
+    assert lost == [(str(ledger_id), entry_id, 1) for ledger_id in sorted(gone) for entry_id in sorted(gone[ledger_id])]
+    assert report["lost_entries"] == len(lost) == len(ledgers.ids) * ENTRY_COUNT // 3

@@ -55,6 +55,31 @@ def test_a_bookie_that_never_answers_is_asked_for_one_list() -> None:
     simulate(scenario)
 
 
+def test_a_bookie_that_stops_answering_gave_lists_before() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        for _ in range(40):
+            await cluster.store(CLOSED)
+
+        async def ledgers() -> FoundLedgers:
+            seen = 0
+            async for found in cluster.ports.ledgers.read_all():
+                seen += 1
+                if seen == 30:
+                    cluster.refuse("list", "b2", Status.TIMEOUT)
+                yield found
+
+        live = (await cluster.ports.registrations.snapshot()).live
+        request = InventoryRequest(way=InventoryWay.LISTED, config=ReplicationConfig(ledgers_in_parallel=4))
+        totals = await CopyInventory(cluster.ports, live, request).take(ledgers())
+
+        assert totals.silent == {"b2"}
+        assert count(totals, "lists_asked") == dict.fromkeys(BOOKIES, 40)
+        assert 10 < count(totals, "lists_unanswered")["b2"] < 30
+
+    simulate(scenario)
+
+
 def test_processes_share_what_one_found_out_about_lists() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start(*BOOKIES, "idle")
@@ -63,9 +88,10 @@ def test_processes_share_what_one_found_out_about_lists() -> None:
         cluster.refuse("list", "b2", Status.TIMEOUT)
         live = (await cluster.ports.registrations.snapshot()).live
 
-        silent = await bookies_without_lists(cluster.ports, live)
+        silent, times = await bookies_without_lists(cluster.ports, live)
 
         assert silent == {"b2"}
+        assert {bookie_id: requests for bookie_id, requests, _ in times.rows()} == dict.fromkeys(BOOKIES, 1)
         assert [len(cluster.asked(each, "list")) for each in (*BOOKIES, "idle")] == [1, 1, 1, 0]
         request = InventoryRequest(way=InventoryWay.LISTED, silent=silent)
         totals = await CopyInventory(cluster.ports, live, request).take(cluster.ports.ledgers.read_all())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from bkctl.spark_reports.rows import WriteSetFile
 from tests.processes import run_bkctl
 from tests.snapshot_files import SampleCluster, cluster_nodes, write_snapshot
 
@@ -24,7 +26,8 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Two reports, and one that is being written, or was when its audit was killed."""
     directory = tmp_path_factory.mktemp("queries")
     for number in (1, 2):
         path = directory / f"snapshot.{number}"
@@ -33,7 +36,11 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write_snapshot(file, cluster_nodes(cluster), cluster.sessions)
         out = str(directory / "reports" / f"run=2026-11-0{number}")
         assert run_bkctl("audit", "--from", str(path), "--out", out, "--fail-on", "lost").exit_code == 0
-    return directory / "reports"
+    running = directory / "reports" / "run=2026-11-03"
+    running.mkdir()
+    with WriteSetFile(str(running), 0):
+        yield directory / "reports"
+        assert [path.suffix for path in running.glob("*/*.parquet")] == [], "none is whole"
 
 
 @pytest.fixture(scope="module")

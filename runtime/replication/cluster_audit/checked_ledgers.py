@@ -124,12 +124,19 @@ def decode_checked(data: bytes) -> CheckedLedgers:
     """The ledgers in a file; CheckedLedgersFormatError."""
     try:
         head = decode_json(data, dict[str, Any])
+    except JsonTextError as error:
+        reason = f"it is damaged, or was not written by bkctl audit --checked-file: {error}"
+        raise CheckedLedgersFormatError(reason) from error
+    try:
         if head.get("kind") != "CheckedLedgers":
             raise CheckedLedgersFormatError("it was not written by bkctl audit --checked-file")
         if head.get("format") != FORMAT:
-            raise CheckedLedgersFormatError(f"it has another format than {FORMAT}: use the bkctl that wrote it")
+            reason = (
+                f"it has format {head.get('format')}, and this bkctl reads format {FORMAT}: use the bkctl that wrote it"
+            )
+            raise CheckedLedgersFormatError(reason)
         found = msgspec.convert(head, _CheckedFile, strict=False)
-    except (JsonTextError, msgspec.ValidationError) as error:
+    except msgspec.ValidationError as error:
         raise CheckedLedgersFormatError(f"it is damaged: {error}") from error
     ranges = sorted(each for run in found.runs for each in run.ranges)
     is_valid = all(0 <= first <= last <= LEDGER_ID_MAX for first, last in ranges)

@@ -77,6 +77,11 @@ class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
             (self.bookies_gone, "gone"), (self.bookies_back, "back"))  if ids]  # fmt: skip
         numbers = {change: self.number(change) for change in CHANGES}
         parts += [f"{counted(number, 'ledger')} {change}" for change, number in numbers.items() if number]
+        for each in self.different_counts:
+            if each.name in _COPIES and each.before is not None and each.now is not None:
+                change, nouns = each.now - each.before, _COPIES[each.name]
+                number = f"{abs(change):,} {'more' if change > 0 else 'fewer'}"
+                parts.append(f"{number} {nouns[abs(change) > 1]}")
         return enumerated(parts) if parts else "no ledger changed its state"
 
 
@@ -85,6 +90,11 @@ _COUNTED = (
     "unclosable", "unwritable", "unreplaceable", "misplaced", "too_few_racks", "outside_groups", "one_rack",
     "ack_quorum_one", "write_quorum_one", "payload_bytes", "copy_bytes",
 )  # fmt: skip
+_COPIES = {
+    "bad_copies": ("bad copy", "bad copies"),
+    "lost_entries": ("entry without a good copy", "entries without a good copy"),
+}
+"""Counts of inventories, in words: compared if both reports have one."""
 
 
 class _State(msgspec.Struct, frozen=True):
@@ -114,10 +124,12 @@ def compare(before: AuditReport, now: AuditReport) -> AuditChanges:
     unknown |= {HEALED} if now.is_truncated else set()
     changes = [each for each in found if each is not None and each.change not in unknown]
     live_before, live_now = _live(before), _live(now)
+    has_inventories = None not in {before.summary.inventory, now.summary.inventory}
+    names = (*_COUNTED, *(_COPIES if has_inventories else ()))
     return AuditChanges(
         before_ms=before.summary.judged_at_ms,
         now_ms=now.summary.judged_at_ms,
-        counts=tuple(CountChange(name, getattr(before.summary, name), getattr(now.summary, name)) for name in _COUNTED),
+        counts=tuple(CountChange(name, getattr(before.summary, name), getattr(now.summary, name)) for name in names),
         ledgers=tuple(sorted(changes, key=_worst_first)),
         bookies_gone=tuple(sorted(live_before - live_now)),
         bookies_back=tuple(sorted(live_now - live_before)),

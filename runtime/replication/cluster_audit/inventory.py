@@ -27,7 +27,7 @@ from bkctl.runtime.replication.cluster_audit.inventory_tables import (
     UnnamedRange,
 )
 from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead
-from bkctl.runtime.replication.cluster_audit.tables import FINDINGS_MAX, AuditReport
+from bkctl.runtime.replication.cluster_audit.tables import FINDINGS_MAX, AuditReport, BookieReplication
 from bkctl.runtime.replication.judge.copies import CopyState, ListedCopies
 from bkctl.runtime.replication.judge.findings import CopyFinding
 from bkctl.runtime.replication.judge.fragments import (
@@ -89,6 +89,13 @@ class LedgerHoldings(msgspec.Struct, frozen=True, kw_only=True):
         """Whether nothing was found that a change of the metadata meanwhile could explain."""
         return not self.bad and not self.lost and not self.unnamed and self.problem is None
 
+    @property
+    def is_examined(self) -> bool:
+        """Whether some copy was read or listed, or none is expected."""
+        if any(row.expected_copies for row in self.bookies):
+            return any(row.unknown_copies < row.expected_copies for row in self.bookies)
+        return self.problem is None
+
 
 class _Stripes:
     """The entries that one bookie should store of a ledger, up to its end."""
@@ -144,11 +151,10 @@ def holdings_of(head: LedgerHead, metadata: LedgerMetadata, found: LedgerEvidenc
         row.unnamed_copies = sum(each.copies for each in more)
         bookies.append(row)
         bad += ranges
-    lost = merge_ranges((*_listed_nowhere(metadata, found), *(() if found.check is None else found.check.lost)))
     return LedgerHoldings(
         bookies=tuple(bookies),
         bad=tuple(bad),
-        lost=tuple(LostRange(*_fields_of(head), each.first_entry_id, each.last_entry_id, each.count) for each in lost),
+        lost=tuple(sorted(_lost_ranges(head, metadata, found), key=lambda each: each.first_entry_id)),
         unnamed=tuple(unnamed),
         bytes_read=0 if found.check is None else found.check.bytes_read,
         problem=found.problem,
@@ -218,6 +224,13 @@ def _holdings_on(
     return row, bad
 
 
+def _lost_ranges(head: LedgerHead, metadata: LedgerMetadata, found: LedgerEvidence) -> Iterator[LostRange]:
+    lost, failed = ((), ()) if found.check is None else (found.check.lost, found.check.failed)
+    for ranges, has_errors in ((merge_ranges((*_listed_nowhere(metadata, found), *lost)), False), (failed, True)):
+        for each in ranges:
+            yield LostRange(*_fields_of(head), each.first_entry_id, each.last_entry_id, each.count, has_errors)
+
+
 def _listed_nowhere(metadata: LedgerMetadata, found: LedgerEvidence) -> Iterator[EntryRange]:
     """Entries that were not read, and that no bookie of their write set lists, although all gave a list."""
     missing = {bookie_id: listed.missing for bookie_id, listed in (found.listed or {}).items() if listed is not None}
@@ -248,8 +261,9 @@ def _covered(ends: Iterable[tuple[int, int]], depth_min: int) -> Iterator[EntryR
 class InventoryTotals(msgspec.Struct):
     """The sums over any number of ledgers, which can be merged. Lists may be longer than the limit until ``shorten``.
 
-    ``checked``: the ledgers that were examined; None: the inventory had no limit of time.
-    ``counts``: by the fields of ``AuditSummary`` with these names.
+    ``checked``: the ledgers of which something is known now; None: the inventory had no limit of time.
+    ``silent``: bookies that did not answer a request for a list. ``counts``: by the fields of ``AuditSummary`` with
+    these names.
     """
 
     bookies: dict[str, BookieInventory] = {}
@@ -257,6 +271,7 @@ class InventoryTotals(msgspec.Struct):
     lost: list[LostRange] = []
     unnamed: list[UnnamedRange] = []
     checked: list[CheckedRange] | None = None
+    silent: set[str] = set()
     counts: dict[str, int] = {}
 
     def add(self, holdings: LedgerHoldings) -> None:
@@ -284,7 +299,7 @@ class InventoryTotals(msgspec.Struct):
         self._add_bookies([BookieInventory(bookie_id, requests=requests, waited_us=waited_us)])
 
     def note_checked(self, ledger_ids: Iterable[int], left_out: int) -> None:
-        """Note which ledgers were examined, and how many were not, because the time was over."""
+        """Note of which ledgers something is known now, and how many were not begun, because the time was over."""
         self.checked = ranges_of(ledger_ids)
         self._count("left_out_ledgers", left_out)
 
@@ -296,6 +311,7 @@ class InventoryTotals(msgspec.Struct):
         self.unnamed.extend(other.unnamed)
         if other.checked is not None:
             self.checked = [*(self.checked or ()), *other.checked]
+        self.silent |= other.silent
         for name, number in other.counts.items():
             self._count(name, number)
         self.shorten()
@@ -340,6 +356,7 @@ def with_inventory(
     return msgspec.structs.replace(
         report,
         summary=msgspec.structs.replace(report.summary, **counts),
+        bookies=tuple(_with_silence(report.bookies, totals)),
         holdings=tuple(rows),
         bad_copy_ranges=tuple(totals.bad),
         lost_ranges=tuple(totals.lost),
@@ -348,6 +365,16 @@ def with_inventory(
     )
 
 
+def _with_silence(bookies: Iterable[BookieReplication], totals: InventoryTotals) -> Iterator[BookieReplication]:
+    """Notes which bookies stopped answering: one that never gives a list may be healthy, and have Java's storage."""
+    rows = totals.bookies
+    stopped = {each for each in totals.silent & rows.keys() if rows[each].lists_asked > rows[each].lists_unanswered}
+    for each in bookies:
+        is_known = each.no_answer is not None or each.refusal is not None
+        yield each if is_known or each.bookie_id not in stopped else msgspec.structs.replace(each, no_answer=_STOPPED)
+
+
+_STOPPED = "it stopped answering during the inventory"
 _SUMMED = ("expected_copies", "read_copies", "listed_copies", "unknown_copies", "unnamed_copies", "requests")
 _COUNTED = (
     "inventory_ledgers", "bad_copy_ledgers", "lost_entry_ledgers", "lost_entries", "unknown_ends", "bytes_read",

@@ -65,6 +65,8 @@ class LostRange(LedgerHead, frozen=True):
     last_entry_id: int
     entries: int
     """How many."""
+    has_errors: bool = False
+    """Some bookies answered with an error, and may read them once its cause is fixed. Else the entries are lost."""
 
 
 ELSEWHERE, AFTER_END = "elsewhere", "after_end"

@@ -336,7 +336,7 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     """How the copies are known: "listed", "sampled" or "all_entries". None: no inventory was taken, and the counts that
     follow are None too."""
     inventory_ledgers: int | None = None
-    """Ledgers that were examined."""
+    """Ledgers whose bookies were asked."""
     left_out_ledgers: int | None = None
     """Those that were not, because the time of the inventory was over; None: it had no limit."""
     expected_copies: int | None = None
@@ -414,7 +414,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     """At most ``FINDINGS_MAX``, those of the ledgers with the lowest ids."""
 
     checked_ranges: tuple[CheckedRange, ...] = ()
-    """All that an inventory with limited time has examined; empty of one without a limit."""
+    """Those of which some copy was read or listed, or none is expected; empty without a limit of time."""
 
     @property
     def is_truncated(self) -> bool:

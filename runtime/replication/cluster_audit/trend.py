@@ -15,7 +15,8 @@ class AuditRun(msgspec.Struct, frozen=True, kw_only=True):
     """What one report adds to the trend. ``run``: the name of its directory.
 
     ``missing_copies``: ledgers with fewer live copies than Qw, ``lost`` ones included. ``copies`` and ``live_copies``
-    are of entries of complete segments. Bytes are those of ``AuditReport``: of all copies, for each owner and bookie.
+    are of entries of complete segments. ``bad_copies``, ``lost_entries``: None without an inventory. Bytes are those
+    of ``AuditReport``: of all copies, for each owner and bookie.
     """
 
     run: str
@@ -27,6 +28,8 @@ class AuditRun(msgspec.Struct, frozen=True, kw_only=True):
     copies: int
     live_copies: int
     copy_bytes: int
+    bad_copies: int | None = None
+    lost_entries: int | None = None
     owners: dict[str, int]
     bookies: dict[str, int]
 
@@ -40,7 +43,7 @@ def run_of(report: AuditReport, run: str) -> AuditRun:
 def run_of_rows(
     run: str, summary: Mapping[str, Any], bookies: Sequence[Mapping[str, Any]], owners: Sequence[Mapping[str, Any]]
 ) -> AuditRun:
-    """The run from rows of its tables; ``instance_id`` may be missing, as in older reports."""
+    """The run from rows of its tables; older reports have no ``instance_id`` or inventory."""
     return AuditRun(
         run=run,
         judged_at_ms=summary["judged_at_ms"],
@@ -51,6 +54,8 @@ def run_of_rows(
         copies=sum(each["entry_copies"] for each in bookies),
         live_copies=sum(each["entry_copies"] for each in bookies if each["mode"] != "unregistered"),
         copy_bytes=summary["copy_bytes"],
+        bad_copies=summary.get("bad_copies"),
+        lost_entries=summary.get("lost_entries"),
         owners={each["owner"]: each["copy_bytes"] for each in owners},
         bookies={each["bookie_id"]: each["payload_bytes"] for each in bookies},
     )

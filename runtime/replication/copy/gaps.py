@@ -33,10 +33,14 @@ BatchT = TypeVar("BatchT", bound=Sequence[int])
 
 
 class CopyGap(msgspec.Struct, frozen=True):
-    """``entries`` that need not be read, and what each bookie's copies of them are."""
+    """``entries`` that need not be read, and what each bookie's copies of them are.
+
+    ``is_guessed``: no bookie answered about them, and reading was given up.
+    """
 
     entries: EntryRange
     copies: Mapping[str, Copy]
+    is_guessed: bool = False
 
 
 class BarrenRun:
@@ -101,13 +105,14 @@ class CopyGaps:
             if copy.state is CopyState.FAILED and copies[bookie_id].state is CopyState.MISSING:
                 copies[bookie_id] = copy
         next_entry_id = min((entry_id for entry_id, _ in found), default=_NONE)
-        if next_entry_id <= entries.first_entry_id and run.is_hopeless:
+        is_guessed = next_entry_id <= entries.first_entry_id and run.is_hopeless
+        if is_guessed:
             next_entry_id = _NONE
             reason = f"not read: no bookie has a good copy of the {run.entries_max} entries before"
             copies = {each: Copy(each, CopyState.FAILED, reason) for each in bookie_ids}
         gap = EntryRange(entries.first_entry_id, min(next_entry_id - 1, entries.last_entry_id))
         run.note_probe(gap)
-        return CopyGap(gap, copies)
+        return CopyGap(gap, copies, is_guessed)
 
     async def _next(self, bookie_id: str, entry_id: int) -> tuple[int, Copy]:
         """The next entry, from ``entry_id`` on, that a bookie may have, and the copies before it."""

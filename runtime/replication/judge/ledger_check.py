@@ -55,10 +55,11 @@ class LedgerCheck(CopyCounts, frozen=True, kw_only=True):
     """Result for one ledger.
 
     ``lost``: entries for which all bookies of the write set answered and none has a good copy; this is data loss.
-    ``unreadable``: entries without a good copy for which at least one bookie did not answer or failed. Entries of which
-    a live bookie outside of the ensemble has a good copy are in neither: a repair copies them. ``problem``: a
-    sentence about the whole ledger, if its metadata cannot be read or its end is unknown. ``is_deleted``: the ledger
-    was deleted during the check; this is not a finding.
+    ``unreadable``: entries without a good copy for which at least one bookie did not answer or failed. ``failed``:
+    those of them for which all bookies of the write set answered, some with an error. Entries of which a live bookie
+    outside of the ensemble has a good copy are in none of these: a repair copies them. ``problem``: a sentence about
+    the whole ledger, if its metadata cannot be read or its end is unknown. ``is_deleted``: the ledger was deleted
+    during the check; this is not a finding.
     """
 
     ledger_id: int
@@ -68,6 +69,7 @@ class LedgerCheck(CopyCounts, frozen=True, kw_only=True):
     defects: tuple[CopyDefect, ...] = ()
     lost: tuple[EntryRange, ...] = ()
     unreadable: tuple[EntryRange, ...] = ()
+    failed: tuple[EntryRange, ...] = ()
     problem: str | None = None
     is_deleted: bool = False
 

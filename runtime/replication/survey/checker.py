@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Container, Iterable
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -36,24 +36,19 @@ from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
 from bkctl.runtime.replication.judge.copies import Copy, CopyState, compared_copies
 from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
-    EntryRangeSet,
     batches,
     format_ranges,
     in_and_out_of,
     merge_ranges,
     segment_entries,
-    stripe_count,
 )
-from bkctl.runtime.replication.judge.ledger_check import CheckTotals, CopyDefect, LedgerCheck
+from bkctl.runtime.replication.judge.ledger_check import CheckTotals, LedgerCheck
+from bkctl.runtime.replication.survey.check_tally import CheckTally
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.ids import INVALID_ENTRY_ID
 
 ROUNDS_MAX = 3
 """Maximum checks of a ledger whose metadata keeps changing while findings are made."""
-
-
-_PROOFS_OF_ENTRY = frozenset({CopyState.PRESENT, CopyState.DIFFERENT, CopyState.CORRUPT})
-"""States of a copy that show that an entry was written."""
 
 
 class SettledFinding(Protocol):
@@ -158,7 +153,7 @@ class LedgerChecker:
     async def check_by(self, ledger_id: int, metadata: LedgerMetadata, scope: CheckScope) -> LedgerCheck:
         """Check one ledger by this metadata; raises nothing."""
         credentials = credentials_of(ledger_id, metadata)
-        tally = _CheckCounts(entry_bytes_estimate(metadata))
+        tally = CheckTally(entry_bytes_estimate(metadata))
         last_entry_id, failure = await self.end_of(metadata, credentials, scope)
         last_index = len(metadata.segments) - 1
         for segment_index in range(last_index + 1):
@@ -191,8 +186,10 @@ class LedgerChecker:
         asked = [each for each in live.difference(members) if each in self._live_bookies]
         kept = OutsideBookies.of(self._ports, self._copies, credentials, asked)
         found = await kept.found(missing, self._config.barren_entries_max)
-        lost, unreadable = in_and_out_of(check.lost, found)[1], in_and_out_of(check.unreadable, found)[1]
-        return msgspec.structs.replace(check, lost=lost, unreadable=unreadable)
+        lost, unreadable, failed = (
+            in_and_out_of(each, found)[1] for each in (check.lost, check.unreadable, check.failed)
+        )
+        return msgspec.structs.replace(check, lost=lost, unreadable=unreadable, failed=failed)
 
     async def end_of(
         self, metadata: LedgerMetadata, credentials: LedgerCredentials, scope: CheckScope
@@ -215,7 +212,7 @@ class LedgerChecker:
         segment_index: int,
         entries: EntryRange,
         credentials: LedgerCredentials,
-        tally: _CheckCounts,
+        tally: CheckTally,
         scope: CheckScope,
         *,
         is_confirmed: bool = True,
@@ -264,13 +261,14 @@ class LedgerChecker:
             if rest.count:
                 gap = await gaps.at(rest, bookie_ids, earlier_copies, run)
                 if is_confirmed:
-                    tally.add_gap(metadata, ensemble, scope.within(gap.entries), gap.copies)
+                    ranges = scope.within(gap.entries)
+                    tally.add_gap(metadata, ensemble, ranges, gap.copies, is_guessed=gap.is_guessed)
                 else:
                     tally.add_gap_if_found(scope.within(gap.entries), gap.copies)
                 rest = EntryRange(gap.entries.last_entry_id + 1, rest.last_entry_id)
 
     async def _paid(
-        self, batches_wanted: Iterable[dict[int, list[str]]], tally: _CheckCounts
+        self, batches_wanted: Iterable[dict[int, list[str]]], tally: CheckTally
     ) -> AsyncGenerator[_PaidBatch, None]:
         """Batches whose turn has come by the rates. One that waits for a busy bookie holds no room of the others."""
         for wanted in batches_wanted:
@@ -307,7 +305,7 @@ class LedgerChecker:
 
 
 def _problem_of(
-    metadata: LedgerMetadata, scope: CheckScope, failure: BkctlError | None, tally: _CheckCounts
+    metadata: LedgerMetadata, scope: CheckScope, failure: BkctlError | None, tally: CheckTally
 ) -> str | None:
     """What is unknown about the end of the ledger; ``failure``: why it is unknown."""
     doubt = f"entries {format_ranges(tally.uncertain.ranges())} may exist on bookies that gave no certain answer"
@@ -323,125 +321,3 @@ def _problem_of(
     if tally.absent.count:
         sentences.append(f"no bookie of their write sets has {format_ranges(tally.absent.ranges())}")
     return "; ".join(sentences)
-
-
-class _CheckCounts:
-    """Counters for the check of one ledger."""
-
-    def __init__(self, entry_bytes: int) -> None:
-        self.entry_bytes = entry_bytes
-        """Expected size of the next entry: a moving average."""
-        self.entries_total = 0
-        self.last_entry_id = INVALID_ENTRY_ID
-        """The highest that was counted."""
-        self.absent = EntryRangeSet()
-        """Named entries that are not confirmed, and that no bookie of their write sets has."""
-        self.uncertain = EntryRangeSet()
-        """Named entries that are not confirmed: no bookie that answers has them, and others did not answer."""
-        self._entries = 0
-        self._bytes_read = 0
-        self._counts = dict.fromkeys(CopyState, 0)
-        self._defects: dict[tuple[str, CopyState], EntryRangeSet] = {}
-        self._refused: set[tuple[str, CopyState]] = set()
-        self._reasons: dict[tuple[str, CopyState], str] = {}
-        self._damaged: set[tuple[str, CopyState]] = set()
-        self._lost = EntryRangeSet()
-        self._unreadable = EntryRangeSet()
-
-    def add_if_found(self, entry_id: int, copies: Sequence[Copy]) -> None:
-        """Count an entry that is not confirmed, if any bookie has a copy, good or damaged."""
-        if all(copy.state is CopyState.MISSING for copy in copies):
-            self.absent.add(entry_id)
-        elif any(copy.state in _PROOFS_OF_ENTRY or copy.is_damaged for copy in copies):
-            self.entries_total += 1
-            self.add(entry_id, copies, is_confirmed=False)
-        else:
-            self.uncertain.add(entry_id)
-            self._unreadable.add(entry_id)
-
-    def add(self, entry_id: int, copies: Sequence[Copy], *, is_confirmed: bool = True) -> None:
-        """Count one entry. It is never lost unless ``is_confirmed``: no writer may have got an acknowledgement."""
-        self._entries += 1
-        self.last_entry_id = max(self.last_entry_id, entry_id)
-        has_good_copy = is_unknown = False
-        for copy in copies:
-            if copy.body:
-                self._bytes_read += len(copy.body)
-                self.entry_bytes = (self.entry_bytes * 7 + len(copy.body)) // 8
-            if copy.state in {CopyState.PRESENT, CopyState.DIFFERENT}:
-                has_good_copy = True
-            elif copy.state in {CopyState.UNREACHABLE, CopyState.FAILED}:
-                is_unknown = True
-            self._count(copy, EntryRange(entry_id, entry_id), 1)
-        if not has_good_copy:
-            (self._lost if is_confirmed and not is_unknown else self._unreadable).add(entry_id)
-
-    def add_gap(
-        self,
-        metadata: LedgerMetadata,
-        ensemble: Sequence[str],
-        ranges: Sequence[EntryRange],
-        copies: Mapping[str, Copy],
-    ) -> None:
-        """Count entries of one segment that no bookie has, or that were not read. ``copies``: what all of them are."""
-        is_unknown = any(copy.state in {CopyState.UNREACHABLE, CopyState.FAILED} for copy in copies.values())
-        for entries in ranges:
-            self._entries += entries.count
-            for index, bookie_id in enumerate(ensemble):
-                count = stripe_count(entries, index, metadata.ensemble_size, metadata.write_quorum_size)
-                if bookie_id in copies and count:
-                    self._count(copies[bookie_id], entries, count)
-            (self._unreadable if is_unknown else self._lost).add_range(entries)
-
-    def _count(self, copy: Copy, entries: EntryRange, count: int) -> None:
-        """Count copies of ``count`` of these entries on one bookie, all in the state of ``copy``."""
-        self._counts[copy.state] += count
-        if copy.state is CopyState.PRESENT:
-            return
-        key = (copy.bookie_id, copy.state)
-        self._reasons.setdefault(key, copy.reason)
-        if copy.is_damaged:
-            self._damaged.add(key)
-        if copy.is_refused and key not in self._refused:
-            self._refused.add(key)
-            self._reasons[key] = copy.reason
-        self._defects.setdefault(key, EntryRangeSet()).add_range(entries, count)
-
-    def add_gap_if_found(self, ranges: Sequence[EntryRange], copies: Mapping[str, Copy]) -> None:
-        """Count entries that are not confirmed and that no bookie is known to have, as ``add_if_found`` does."""
-        is_absent = all(copy.state is CopyState.MISSING for copy in copies.values())
-        for entries in ranges:
-            for counted in (self.absent,) if is_absent else (self.uncertain, self._unreadable):
-                counted.add_range(entries)
-
-    def result(self, ledger_id: int, ledger_state: str, last_entry_id: int, problem: str | None) -> LedgerCheck:
-        """The counts as a result."""
-        return LedgerCheck(
-            ledger_id=ledger_id,
-            ledger_state=ledger_state,
-            last_entry_id=last_entry_id,
-            entries=self._entries,
-            entries_total=self.entries_total,
-            copies_expected=sum(self._counts.values()),
-            copies_good=self._counts[CopyState.PRESENT],
-            copies_missing=self._counts[CopyState.MISSING],
-            copies_corrupt=self._counts[CopyState.CORRUPT],
-            copies_unreachable=self._counts[CopyState.UNREACHABLE],
-            copies_failed=self._counts[CopyState.FAILED],
-            copies_different=self._counts[CopyState.DIFFERENT],
-            bytes_read=self._bytes_read,
-            defects=tuple(
-                CopyDefect(
-                    *key,
-                    entries.count,
-                    entries.ranges(),
-                    self._reasons[key],
-                    is_damaged=key in self._damaged,
-                    is_refused=key in self._refused,
-                )
-                for key, entries in sorted(self._defects.items(), key=lambda item: (item[0][0], item[0][1].value))
-            ),
-            lost=self._lost.ranges(),
-            unreadable=self._unreadable.ranges(),
-            problem=problem,
-        )

@@ -84,10 +84,12 @@ class InventoryRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InventoryJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What executors ask bookies for, and how they connect to them."""
+    """What executors ask bookies for, and how they connect to them. ``probes``: what bookies were asked before, as in
+    ``RequestTimes.rows``."""
 
     request: InventoryRequest
     client: ClientConfig
+    probes: tuple[tuple[str, int, int], ...] = ()
 
 
 class CopyInventory:
@@ -123,8 +125,9 @@ class CopyInventory:
         else:
             await self._take_in_time(self._turn, ledgers, totals)
         totals.shorten()
-        for bookie_id, requests in self._times.requests.items():
-            totals.add_requests(bookie_id, requests, self._times.waited_ns[bookie_id] // 1000)
+        totals.silent |= self._lists.silent
+        for row in self._times.rows():
+            totals.add_requests(*row)
         return totals
 
     async def _take_in_time(self, turn: InventoryTurn, ledgers: FoundLedgers, totals: InventoryTotals) -> None:
@@ -136,29 +139,35 @@ class CopyInventory:
             async for ledger_id, _ in readable:
                 waiting.add(ledger_id)
                 ledgers_total += 1
-        begun: list[int] = []
+        ledgers_begun, examined = 0, list[int]()
 
         async def in_time() -> AsyncGenerator[int, None]:
+            nonlocal ledgers_begun
             for ledger_id in waiting:
                 if self._ports.clock.monotonic_ns() >= end_ns:
                     return
-                begun.append(ledger_id)
+                ledgers_begun += 1
                 yield ledger_id
 
         async def examine(ledger_id: int) -> None:
             # What was deleted meanwhile, or cannot be read now, needs no second look.
             with suppress(LedgerNotFoundError, MetadataFormatError):
-                await self._add(totals, ledger_id, await self._ports.ledgers.read(ledger_id))
+                holdings = await self._add(totals, ledger_id, await self._ports.ledgers.read(ledger_id))
+                if holdings is not None and holdings.is_examined:
+                    examined.append(ledger_id)
 
         async with aclosing(in_time()) as ledger_ids:
             in_parallel = min(_TIMED_IN_PARALLEL, self._config.ledgers_in_parallel)
             await for_each_bounded(ledger_ids, examine, in_parallel)
-        totals.note_checked(begun, ledgers_total - len(begun))
+        totals.note_checked(examined, ledgers_total - ledgers_begun)
 
-    async def _add(self, totals: InventoryTotals, ledger_id: int, known: Versioned[LedgerMetadata]) -> None:
+    async def _add(
+        self, totals: InventoryTotals, ledger_id: int, known: Versioned[LedgerMetadata]
+    ) -> LedgerHoldings | None:
         holdings = await self._examine_settled(ledger_id, known)
         if holdings is not None:
             totals.add(holdings)
+        return holdings
 
     async def _examine_settled(self, ledger_id: int, known: Versioned[LedgerMetadata]) -> LedgerHoldings | None:
         """What the bookies hold of one ledger; None: it was deleted meanwhile, or its metadata cannot be read now."""
@@ -238,14 +247,17 @@ async def _readable(ledgers: FoundLedgers) -> AsyncGenerator[tuple[int, Versione
                 yield ledger_id, found
 
 
-async def bookies_without_lists(ports: ClientPorts, live_bookies: frozenset[str]) -> frozenset[str]:
+async def bookies_without_lists(
+    ports: ClientPorts, live_bookies: frozenset[str]
+) -> tuple[frozenset[str], RequestTimes]:
     """Those bookies that do not answer a request for a list. Each is asked once, about a ledger that is placed on it.
 
     Only a ledger that the bookie has shows it (wire section 5.9). Bookies without one of the first ledgers are not
     asked. Processes that take an inventory together share the answer, so that not each of them waits for it.
     """
     asked: dict[str, tuple[int, LedgerMetadata]] = {}
-    lists = EntryLists(ports.bookies, ports.clock)
+    times = RequestTimes(ports.clock)
+    lists = EntryLists(ports.bookies, ports.clock, times=times)
     seen = 0
     async with aclosing(_readable(ports.ledgers.read_all())) as ledgers:
         async for ledger_id, found in ledgers:
@@ -255,4 +267,4 @@ async def bookies_without_lists(ports: ClientPorts, live_bookies: frozenset[str]
             if len(asked) == len(live_bookies) or seen == _PROBED_LEDGERS_MAX:
                 break
     await asyncio.gather(*(lists.compared(bookie_id, *about) for bookie_id, about in asked.items()))
-    return lists.silent
+    return lists.silent, times

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.commands.test_cluster_walk import succeed
 from tests.commands.test_recover_ledger import forget
 from tests.processes import BookieProcess, Cluster, run_bkctl
 from tests.runtime.replication.samples import ledger
+from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -130,6 +132,42 @@ def test_a_lost_log_is_found_by_reading_and_its_copies_are_restored(
     assert again["verdict"] == f"no copy is known to be bad: {2 * STRIPED + 3 * WHOLE} read and good"
 
 
+def test_entries_whose_every_copy_is_on_a_lost_log_are_critical(cluster: Cluster, tmp_path: Path) -> None:
+    ledger_id = write(cluster, STRIPED, 2)
+    reports = str(tmp_path / "reports")
+    in_series = ("--compare", reports, "--out")
+    succeed(cluster, "audit", *in_series, f"{reports}/run=1")
+    succeed(cluster, "audit", *READ_ALL, *in_series, f"{reports}/run=2")
+    cluster.down()
+    cluster.up(3)
+    write(cluster, WHOLE, 3)
+    cluster.down()
+    for bookie in cluster.bookies[:2]:
+        remove_oldest_log(bookie)
+    cluster.up(3)
+    ensemble = succeed(cluster, "ledger", "show", ledger_id).json()["ensembles"][0]["ensemble"]
+    kept = ensemble.index(cluster.bookies[2].id)
+    gone = [each for each in range(STRIPED) if kept not in {each % 3, (each + 1) % 3}]
+
+    found = cluster.run("audit", *READ_ALL, "--fail-on", "critical", *in_series, f"{reports}/run=3")
+
+    report = found.json()
+    assert (found.exit_code, report["severity"], report["lost_entries"]) == (FINDINGS, "critical", len(gone))
+    assert [(row["first_entry_id"], row["entries"], row["has_errors"]) for row in report["lost_ranges"]] == [
+        (str(each), 1, True) for each in gone
+    ]
+    assert report["findings"][0]["command"] == f"bkctl ledger explain {ledger_id}"
+    trend = [(row["bad_copies"], row["lost_entries"]) for row in report["trend"]]
+    assert trend == [(None, None), (0, 0), (report["bad_copies"], len(gone))]
+    assert 'aria-label="Entries without a good copy' in Path(reports, "run=3", "report.html").read_text()
+    shown = cluster.run("audit", "show", f"{reports}/run=3", "--compare", f"{reports}/run=2", "-o", "table").stdout
+    assert f"{report['bad_copies']} more bad copies and {len(gone)} more entries without a good copy" in shown
+    assert cluster.run("audit", *READ_ALL, "--fail-on", "lost_entries").exit_code == FINDINGS
+    cluster.stop_bookie(cluster.bookies[0].id)
+    down = cluster.run("audit", *READ_ALL).json()
+    assert (down["lost_entries"], down["lost_ranges"]) == (0, []), "a bookie that is down may have them"
+
+
 @pytest.mark.battery
 def test_executors_find_the_same(damaged: tuple[Cluster, BookieProcess, str], tmp_path: Path) -> None:
     cluster, _, _ = damaged
@@ -140,6 +178,10 @@ def test_executors_find_the_same(damaged: tuple[Cluster, BookieProcess, str], tm
 
     assert (plain.exit_code, spark.exit_code) == (FINDINGS, FINDINGS), spark.stderr
     assert without_times(plain.json()) == without_times(spark.json())
+    listed, on_spark = (
+        succeed(cluster, "audit", *options, "--inventory").json() for options in ((), ("--spark", "--cores", "1"))
+    )
+    assert on_spark["requests"] == listed["requests"] + len(cluster.bookies), "one probe of each"
     lines = (out / "bad_copies.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["findings"] == len(spark.json()["bad_copy_ranges"])
     assert {"holdings", "bad_copy_ranges", "lost_ranges"} <= {path.name for path in out.iterdir()}
@@ -316,8 +358,55 @@ async def test_limited_time_goes_to_the_longest_unchecked(
     file.write_bytes(damaged)
     refused = await asyncio.to_thread(cluster.run, "audit", *spark, *options, "--out", str(tmp_path / "report"))
     assert (refused.exit_code, refused.stdout, file.read_bytes()) == (USAGE, "", damaged)
-    assert f"--checked-file {file}: it is damaged: " in refused.stderr
+    assert f"--checked-file {file}: it is damaged, or was not written by bkctl audit --checked-file: " in refused.stderr
+    assert "; name another file: it will begin with all ledgers" in refused.stderr
     assert not (tmp_path / "report").exists()
+
+
+async def test_ledgers_of_which_nothing_was_read_stay_unchecked(cluster: Cluster, tmp_path: Path) -> None:
+    """Of one ledger all bookies are down, of the other there is no entry."""
+    ledger_id = int(await asyncio.to_thread(write, cluster, 9, 3))
+    uri, down = parse_metadata_uri(cluster.metadata_uri), ["gone-1:3181", "gone-2:3181"]
+    async with await ZooKeeperStore.connect(uri.servers) as store:
+        ledgers = await open_ledger_store(store, uri.root, uri.tree)
+        await ledgers.create(ledger({0: down}, 2, 2, last_entry_id=9, length=100), ledger_id=1000)
+        await ledgers.create(ledger({0: down}, 2, 2, last_entry_id=-1), ledger_id=1001)
+    file = tmp_path / "checked.json"
+
+    for options in (("--inventory",), READ_ALL):
+        file.unlink(missing_ok=True)
+        report = await asyncio.to_thread(
+            cluster.run, "audit", *options, "--for", "1m", "--checked-file", str(file), "--fail-on", "lost_entries"
+        )
+
+        assert (report.exit_code, report.json()["unknown_copies"], report.json()["left_out_ledgers"]) == (OK, 20, 0)
+        assert set(remembered(file)) == ids_of(report.json()) == {ledger_id, 1001}
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(cluster: Cluster) -> None:
+    refused = cluster.run("audit", "--inventory", "--for", "1m", "--checked-file", "/proc/checked")
+
+    assert (refused.exit_code, refused.stdout) == (USAGE, "")
+    assert "--checked-file /proc/checked cannot be written: No such file or directory" in refused.stderr
+
+
+def test_a_file_that_cannot_be_written_at_the_end_costs_no_result(cluster: Cluster, tmp_path: Path) -> None:
+    for _ in range(3):
+        write(cluster, 9, 3)
+    state, out = tmp_path / "state", tmp_path / "report"
+    state.symlink_to(tmp_path)
+    options = ("--for", "1m", "--checked-file", str(state / "checked"), "--out", str(out))
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(cluster.run, "audit", "--inventory", "--copy-rate-per-bookie", "1KiB/s", *options)
+        wait_until(out.exists, "the audit begins its report")
+        state.unlink()
+        state.symlink_to("/proc")
+        done = running.result()
+
+    assert (done.exit_code, done.json()["listed_copies"]) == (1, 81)
+    assert (out / "report.json").exists()
+    assert f"--checked-file {state / 'checked'} cannot be written: No such file or directory" in done.stderr
+    assert "the report is complete" in done.stderr
 
 
 async def test_a_file_of_another_cluster_or_way_is_refused(cluster: Cluster, tmp_path: Path) -> None:
@@ -332,6 +421,27 @@ async def test_a_file_of_another_cluster_or_way_is_refused(cluster: Cluster, tmp
     assert (other_way.exit_code, elsewhere.exit_code) == (CONFLICT, CONFLICT)
     assert "is of inventories with --inventory alone, not with --inventory --read --all-entries" in other_way.stderr
     assert "is of another cluster (" in elsewhere.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"kind": "AuditReport"}', "was not written by bkctl audit --checked-file"),
+        ('{"kind": "CheckedLedgers", "format": 2}', "it has format 2, and this bkctl reads format 1"),
+        ("not JSON", "it is damaged, or was not written by bkctl audit --checked-file"),
+    ],
+)
+def test_no_file_that_may_be_something_else_is_to_be_deleted(
+    cluster: Cluster, tmp_path: Path, text: str, reason: str
+) -> None:
+    file = tmp_path / "report.json"
+    file.write_text(text)
+
+    refused = cluster.run("audit", "--inventory", "--for", "1m", "--checked-file", str(file))
+
+    assert (refused.exit_code, file.read_text()) == (USAGE, text)
+    assert reason in refused.stderr
+    assert "delete" not in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -120,5 +120,11 @@ def test_what_is_no_report(tmp_path: Path) -> None:
     done = run_bkctl("audit", "show", str(tmp_path))
     assert done.exit_code == NOT_FOUND
     assert f"cannot read {tmp_path}/report.json: No such file or directory" in done.stderr
+    for run in ("run=1", "run=2"):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "report.json").touch()
+    series = run_bkctl("audit", "show", str(tmp_path))
+    assert (series.exit_code, series.stdout) == (NOT_FOUND, "")
+    assert f"{tmp_path} has 2 reports: name one of them, like {tmp_path}/run=2" in series.stderr
     (tmp_path / "report.json").write_text("{}")
     assert run_bkctl("audit", "show", str(tmp_path)).exit_code == INTEGRITY

@@ -81,7 +81,21 @@ async def test_an_error_in_answer_is_damage_but_no_proof_of_loss(fleet: Fleet) -
 
     assert counts(check) == (4, 1, 2, 0, 0, 0)
     assert check.copies_failed == 1
-    assert (check.lost, check.unreadable) == ((), (EntryRange(1, 1),))
+    assert (check.lost, check.unreadable, check.failed) == ((), (EntryRange(1, 1),), (EntryRange(1, 1),))
+
+
+async def test_only_if_all_bookies_answered_every_copy_failed(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2", "b3")
+    ledger_id = await fleet.store(ledger({0: ["b1", "b2", "dead"]}, 2, 2, last_entry_id=5, length=length_of(6)))
+    for bookie_id in ("b1", "b2"):
+        fleet.bookies[bookie_id].refuse("read", Status.IO_ERROR)
+    fleet.fakes.put(fleet.bookies["b3"], ledger_id, 3, lac=2)
+
+    check = await fleet.check(ledger_id)
+
+    # Entries 0 and 3 are on b1 and b2, the others on one of them and a dead one. b3 should not have 3.
+    assert (check.failed, check.lost) == ((EntryRange(0, 0),), ())
+    assert check.unreadable == (EntryRange(0, 2), EntryRange(4, 5))
 
 
 async def test_t41_an_entry_that_nobody_has_is_data_loss(fleet: Fleet) -> None:

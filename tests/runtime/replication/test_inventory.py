@@ -128,6 +128,22 @@ def test_what_was_read_counts_more_than_what_was_listed() -> None:
         assert sum(getattr(row, name) for name in parts) == row.expected_copies == 10
 
 
+def test_entries_whose_every_copy_failed_have_no_good_copy() -> None:
+    metadata = ledger({0: BOOKIES[:2]}, 2, 2, last_entry_id=9)
+    defects = tuple(CopyDefect(each, CopyState.FAILED, 2, ranges([3, 4]), "input/output error") for each in BOOKIES[:2])
+    failed, unreadable = ranges([3, 4]), ranges([3, 4, 8])
+    check = LedgerCheck(ledger_id=7, last_entry_id=9, defects=defects, unreadable=unreadable, failed=failed)
+    listed = listed_of(dict.fromkeys(BOOKIES[:2], ranges([6])))
+
+    found = holdings_of(HEAD, metadata, LedgerEvidence(last_entry_id=9, listed=listed, check=check, read=unreadable))
+    totals = InventoryTotals()
+    totals.add(found)
+
+    lost = [(each.first_entry_id, each.last_entry_id, each.entries, each.has_errors) for each in found.lost]
+    assert lost == [(3, 4, 2, True), (6, 6, 1, False)]
+    assert totals.counts["lost_entries"] == 3
+
+
 def test_of_an_open_ledger_only_entries_up_to_the_proven_end_are_expected() -> None:
     metadata = ledger({0: BOOKIES[:2]}, 2, 2, state=LedgerState.OPEN)
 

@@ -49,7 +49,7 @@ def test_a_changed_file_is_refused() -> None:
         (b"[]", "it is damaged"),
         (data.replace(b'"3"', b'"4"'), "it has other ranges than those of 4 ledgers"),
         (data.replace(b'"9"', b'"2"'), "its ranges are invalid or overlap"),
-        (data.replace(b'"format":1', b'"format":2'), "it has another format than 1"),
+        (data.replace(b'"format":1', b'"format":2'), "it has format 2, and this bkctl reads format 1"),
         (data.replace(b"CheckedLedgers", b"LedgerFindings"), "was not written by bkctl audit --checked-file"),
         (data.replace(b'"checked_ms":7', b'"checked_ms":"x"'), "it is damaged"),
     ):

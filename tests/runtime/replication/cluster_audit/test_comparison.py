@@ -58,6 +58,25 @@ def test_the_same_report_has_no_change() -> None:
     assert str(found) == "no ledger changed its state"
 
 
+def test_bad_copies_are_compared_if_both_reports_have_an_inventory() -> None:
+    plain = report(*LEDGERS)
+    clean, bad = (
+        msgspec.structs.replace(
+            plain,
+            summary=msgspec.structs.replace(plain.summary, inventory="all_entries", bad_copies=count, lost_entries=1),
+        )
+        for count in (0, 540)
+    )
+
+    worse, better = compare(clean, bad), compare(bad, clean)
+
+    assert [(each.name, each.before, each.now) for each in worse.different_counts] == [("bad_copies", 0, 540)]
+    assert (str(worse), str(better)) == ("540 more bad copies", "540 fewer bad copies")
+    assert {each.name: each.now for each in worse.counts}["lost_entries"] == 1
+    assert compare(plain, bad).different_counts == compare(bad, plain).different_counts == []
+    assert str(compare(plain, bad)) == "no ledger changed its state"
+
+
 def test_what_was_cut_off_a_list_is_neither_new_nor_healed() -> None:
     """The counts still show it."""
     few, many = report(*LEDGERS[:3], live="abc"), report(*LEDGERS[:3], live="bc")

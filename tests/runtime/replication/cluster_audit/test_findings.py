@@ -23,6 +23,7 @@ from bkctl.runtime.replication.cluster_audit.findings import (
     bookie_severities,
     state_severities,
 )
+from bkctl.runtime.replication.cluster_audit.inventory import InventoryTotals, InventoryWay, with_inventory
 from bkctl.runtime.replication.cluster_audit.inventory_tables import BookieInventory
 from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
@@ -241,6 +242,25 @@ def test_what_helps_with_unknown_copies_depends_on_the_cause() -> None:
     assert sentences["no_lists"].command == "bkctl audit --inventory --read"
     assert sentences["unknown_copies"].sentence.startswith("15 of ")
     assert sentences["unknown_copies"].command == "bkctl audit --inventory --read --all-entries"
+
+
+def test_a_bookie_that_listed_entries_before_is_no_bookie_without_lists() -> None:
+    of_bookies = report(closed(A, B, C))
+    totals = InventoryTotals(silent={A, B})
+    for row in (
+        BookieInventory(A, expected_copies=10, unknown_copies=10, lists_asked=1, lists_unanswered=1),
+        BookieInventory(B, expected_copies=30, listed_copies=10, unknown_copies=20, lists_asked=3, lists_unanswered=2),
+    ):
+        totals.bookies[row.bookie_id] = row
+
+    audited = with_inventory(of_bookies, totals, InventoryWay.LISTED, None)
+
+    sentences = {each.advice.part: each.advice for each in audit_findings(audited)}
+    assert sentences["no_lists"].sentence.startswith("10 copies are unknown: bookie ba:3181 gives no list")
+    assert "it stopped answering during the inventory" in sentences["unread_copies"].sentence
+    assert sentences["unread_copies"].sentence.startswith("20 copies are unknown: bookie bb:3181")
+    assert sentences["unread_copies"].command == f"bkctl bookie show {B}"
+    assert [each.no_answer is None for each in audited.bookies] == [True, False, True]
 
 
 def test_why_nothing_would_repair_is_said_with_and_without_missing_copies() -> None:
