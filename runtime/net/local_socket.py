@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import os
 import socket
@@ -39,8 +40,8 @@ class LocalSocket:
 async def listen_unix(accept: Callable[[], asyncio.BaseProtocol], path: str) -> LocalSocket:
     """Listen on the unix socket ``path`` (mode 0600); OSError, ConfigurationError.
 
-    The caller owns the directory of ``path``: a file that an earlier process left there is replaced. A path that is
-    too long becomes a symbolic link to a socket in the run directory.
+    A socket that an earlier process left there is replaced, nothing else. A path that is too long becomes a symbolic
+    link to a socket in the run directory.
     """
     path = _absolute(path)
     place = path if is_short(path) else os.path.join(run_directory(), _short_name(path))
@@ -50,7 +51,7 @@ async def listen_unix(accept: Callable[[], asyncio.BaseProtocol], path: str) -> 
         )
     paths = (path,) if place == path else (path, place)
     for each in paths:
-        _delete(each)
+        _delete_left_over(each)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         bound.bind(place)
@@ -94,6 +95,15 @@ def _absolute(path: str) -> str:
 
 def _short_name(path: str) -> str:
     return f"{hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()[:16]}.admin.sock"
+
+
+def _delete_left_over(path: str) -> None:
+    """Delete a socket, or the link to one; FileExistsError for anything else."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISSOCK(mode) and not stat.S_ISLNK(mode):
+            raise FileExistsError(errno.EEXIST, "a file that is not a socket has this name", path)
+    _delete(path)
 
 
 def _delete(path: str) -> None:

@@ -188,6 +188,14 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+def test_a_socket_replaces_no_other_file(cluster_uri: str, tmp_path: Path) -> None:
+    file = tmp_path / "notes"
+    file.write_text("mine")
+    ended = run_bkctl("autorecovery", "start", "--admin-socket", str(file), BKCTL_METADATA_URI=cluster_uri)
+    assert (ended.exit_code, "a file that is not a socket has this name" in ended.stderr) == (1, True), ended
+    assert file.read_text() == "mine"
+
+
 async def test_its_admin_interface(cluster_uri: str, start: Callable[..., Daemon], tmp_path: Path) -> None:
     path = str(tmp_path / "a.sock")
     daemon = start(cluster_uri, "--admin-socket", path)
