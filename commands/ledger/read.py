@@ -70,19 +70,15 @@ async def read(
     entries: Annotated[
         str | None, typer.Argument(metavar="[FIRST[-LAST]]", help="Range of entries, inclusive (default: all)")
     ] = None,
-    form: Annotated[
-        Form, typer.Option("--format", help="Payload encoding; raw writes only the payload bytes")
-    ] = Form.AUTO,
+    form: Annotated[Form, typer.Option("--format", help="Encoding; raw: only payloads")] = Form.AUTO,
     from_bookie: Annotated[
         str | None,
         typer.Option("--from-bookie", metavar="BOOKIE", help="Read from it alone, even past the end"),
     ] = None,
     is_keeping_going: Annotated[
-        bool, typer.Option("--keep-going", help="Read on past entries that cannot be read, and name them")
+        bool, typer.Option("--keep-going", help="Go on past entries that cannot be read")
     ] = False,
-    is_following: Annotated[
-        bool, typer.Option("--follow", help="Wait for further entries until the ledger is closed; Ctrl-C ends it")
-    ] = False,
+    is_following: Annotated[bool, typer.Option("--follow", help="Wait for entries until the ledger is closed")] = False,
     password_file: Annotated[
         str | None,
         typer.Option(
@@ -92,9 +88,9 @@ async def read(
 ) -> Outcome:
     """Read entries, without fencing or closing the ledger.
 
-    Checks digests. Ends at the first entry that cannot be read: with 7 if a bookie that should have it does not answer,
-    12 if it is damaged, 1 if no bookie has it. With --keep-going or --from-bookie, exits with 9 if some are left. Of an
-    open ledger, only LAST reads past the last confirmed entry. Payloads that are not text are shown as base64:...
+    Ends at an entry that is missing (1), needs a bookie that is silent (7) or is damaged (12). With --keep-going or
+    --from-bookie, exits with 9 if entries are left. Of an open ledger, only LAST reads past the last confirmed entry.
+    Payloads that are not text are shown as base64:...
     """
     ledger_id = parse_ledger_id(ledger)
     span = parse_entry_range(entries)
