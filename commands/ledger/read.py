@@ -70,7 +70,7 @@ async def read(
     entries: Annotated[
         str | None, typer.Argument(metavar="[FIRST[-LAST]]", help="Range of entries, inclusive (default: all)")
     ] = None,
-    form: Annotated[Form, typer.Option("--format", help="Encoding; raw: only payloads")] = Form.AUTO,
+    form: Annotated[Form, typer.Option("--format", help="Encoding; raw: just bytes")] = Form.AUTO,
     from_bookie: Annotated[
         str | None,
         typer.Option("--from-bookie", metavar="BOOKIE", help="Read from it alone, even past the end"),
