@@ -56,7 +56,6 @@ from bkctl.commands.session import Session, open_session
 from bkctl.runtime.admin.calls import AdminCredentials
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
-from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.config import OpenLedgers
@@ -65,6 +64,7 @@ from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
 from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
 from bkctl.runtime.replication.run.drain import DrainHooks, OpenLedger
 from bkctl.runtime.replication.run.mark_clearing import ClearOutcome
+from bkctl.runtime.replication.survey.removed_bookies import find_removed, require_none_named
 from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
 from bkctl.storage.words import SHOWN_MAX, counted, duration, listed, named
 
@@ -124,12 +124,17 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
         ports = (await session.client()).ports
         operation = Decommission(access.recovery, session.cookies, ports)
         ids, console = request.bookie_ids, context.console
+        removed = await access.recovery.outage.outlast(
+            lambda: find_removed(ports, session.store, session.registrations, request.bookie_ids)
+        )
         if request.is_absence_fine:
-            ids = await operation.known(ids, await read_given_up(RecoveryNotes(session.store, session.root)))
-            if not ids:
-                if not context.settings.is_rehearsal:
-                    await delete_finished_jobs(context, session, request.bookie_ids, request.copying.resume)
-                return nothing_left(request.bookie_ids), None
+            ids = tuple(each for each in ids if each not in removed)
+        else:
+            require_none_named(removed)
+        if not ids:
+            if not context.settings.is_rehearsal:
+                await delete_finished_jobs(context, session, request.bookie_ids, request.copying.resume)
+            return nothing_left(request.bookie_ids), None
         found = await operation.plan(
             ids,
             lambda each: console.say(waiting_sentence(each)),

@@ -27,7 +27,6 @@ from bkctl.runtime.errors import (
 )
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.ledgers.stored_ledgers import IDS_KEPT_MAX, unreadable_advice
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.judge.loss_commands import accept_loss_command
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
@@ -121,18 +120,6 @@ class Decommission:
         self._ports = ports
         self._own_deletes: dict[str, bytes] = {}
         """Cookies that were deleted here, or whose delete was sent but not answered."""
-
-    async def known(self, bookie_ids: Sequence[str], given_up: Mapping[int, GivenUpNote]) -> tuple[str, ...]:
-        """The bookies that are registered, have a cookie, or are referenced by a ledger that was not ``given_up`` with
-        them."""
-        live = (await self.watch.read(bookie_ids)).serving
-        absent = {each for each in bookie_ids if each not in live and await self._cookie_version(each) is None}
-        referenced = absent.difference((await self._recovery.scan(sorted(absent))).unreferenced) if absent else set()
-        for bookie_id in referenced:
-            left = (each.ledger_id for each in (await self._recovery.scan([bookie_id])).ledgers)
-            if any(each not in given_up or bookie_id not in given_up[each].member_since for each in left):
-                absent.discard(bookie_id)
-        return tuple(each for each in bookie_ids if each not in absent)
 
     async def plan(
         self,

@@ -1,0 +1,82 @@
+"""A bookie that was removed with a loss that was accepted is not in the cluster, for every command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.commands.test_advice import run_printed, succeed, write
+from tests.commands.test_one_severity import stop
+from tests.processes import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.battery]
+
+
+def test_a_removed_bookie_is_in_the_way_of_nothing(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> None:
+    cluster = start_cluster(3)
+    write(cluster, 1, ledgers=20)
+    gone = cluster.bookies[0].id
+    stop(cluster, gone)
+    lost = succeed(cluster, "ledger", "list", "--bookie", gone, "-o", "name").stdout.split()
+    (tmp_path / "lost").write_text("\n".join(lost))
+    accept = ("decommission", gone, "--accept-loss", gone, "--from-file", str(tmp_path / "lost"))
+    succeed(cluster, *accept, "--yes")
+
+    ledgers = "1 ledger still names" if len(lost) == 1 else f"{len(lost)} ledgers still name"
+    sentence = f"error: bookie {gone} is not in the cluster: {ledgers} it, whose loss was accepted with it"
+    for words in (
+        ("decommission", gone, "--yes"),
+        ("decommission", gone, "-n"),
+        ("decommission", gone, "--by-retention", "--yes"),
+        (*accept, "--yes"),
+        ("bookie", "drain", gone, "-n"),
+        ("bookie", "drain", gone, "--yes"),
+        ("recover", gone, "-n"),
+        ("recover", gone, "--yes"),
+        ("recover", gone, "--ledger", lost[0], "--yes"),
+        ("autorecovery", "maintenance", "start", gone, "--for", "20m"),
+        ("bookie", "restart-check", gone),
+    ):
+        refused = cluster.run(*words)
+        assert (refused.exit_code, sentence in refused.stderr) == (4, True), (words, refused)
+    assert cluster.run("decommission", gone, "--if-exists", "--yes").exit_code == 0
+    unknown = cluster.run("decommission", "127.0.0.1:1", "--yes")
+    assert (unknown.exit_code, "is unknown" in unknown.stderr) == (4, True), unknown
+
+    cluster.erase_bookie(gone)
+    bookie = cluster.bookie(gone)
+    settings = ("--journal-dir", f"{bookie.directory}/journal", "--ledger-dir", f"{bookie.directory}/ledgers")
+    verify = ("cookie", "verify", *settings, "--bookie-id", gone, "--set", "allowLoopback=true", "-o", "json")
+    found = cluster.run(*verify)
+    assert found.exit_code == 10, found
+    assert f"{ledgers} it, whose loss was accepted" in found.json()["sentence"]
+    for each in run_printed(cluster, found.json()["command"], "-o", "name").stdout.split():
+        succeed(cluster, "ledger", "delete", each, "--confirm", each)
+    started = cluster.run(*verify)
+    assert started.exit_code == 0, started.stdout
+    assert started.json()["is_new"]
+    cluster.start_bookie(gone)
+
+
+def test_a_ledger_that_has_a_copy_again_keeps_its_bookies_known(
+    start_cluster: Callable[[int], Cluster], tmp_path: Path
+) -> None:
+    cluster = start_cluster(3)
+    ledger_id = write(cluster, 2)
+    first, second = succeed(cluster, "ledger", "show", ledger_id, "-o", "json").json()["ensembles"][0]["ensemble"]
+    stop(cluster, first, second)
+    (tmp_path / "lost").write_text(ledger_id)
+    accepted = [word for each in (first, second) for word in ("--accept-loss", each)]
+    succeed(cluster, "decommission", first, second, *accepted, "--from-file", str(tmp_path / "lost"), "--yes")
+    assert cluster.run("recover", first, "-n").exit_code == 4
+
+    bookie = cluster.bookie(second)
+    settings = ("--journal-dir", f"{bookie.directory}/journal", "--ledger-dir", f"{bookie.directory}/ledgers")
+    found = cluster.run("cookie", "verify", *settings, "--bookie-id", second, "-o", "json").json()
+    run_printed(cluster, found["command"], "--yes")
+    cluster.start_bookie(second)
+    succeed(cluster, "recover", first, "--yes")
+    assert cluster.run("recover", first, "-n").exit_code == 4
+    assert succeed(cluster, "ledger", "verify", ledger_id, "-o", "json").json()["copies_good"] == 10
