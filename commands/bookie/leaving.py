@@ -7,7 +7,7 @@ scan all ledgers again, delete their cookies. Each step can be repeated after a 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated
 
 import msgspec
@@ -180,6 +180,7 @@ class _Run:
             before_scan=self.change.renew_lock,
             clear_marks=self._clear_marks,
             keep_cookie=self._keep_cookie,
+            note_losses=self._note_losses,
         )
 
     async def run(self) -> DecommissionReport:
@@ -203,13 +204,11 @@ class _Run:
         if not drained.remaining:
             await delete_finished_jobs(self.context, self.session, found.bookie_ids)
         if request.is_drain_only or not drained.is_complete:
-            return drained
+            return (await operation.accept_losses(found, drained, self.hooks))[0]
         refusal = await self._stop()
         if refusal is not None:
             return msgspec.structs.replace(drained, refusal=refusal)
         self.work.state = ()
-        if found.accepted:
-            await note_given_up(self.session, {each.ledger_id: found.bookie_ids for each in found.accepted})
         report = await operation.finish(found, moved, self.hooks)
         deadlines = RecoveryNotes(self.session.store, self.session.root).deadlines
         for bookie_id in found.bookie_ids if report.is_complete else ():
@@ -275,6 +274,10 @@ class _Run:
         self.change.require_lock()
         self.work.rest = "; cookies may be deleted already"
         self.change.trash.keep("delete", self.session.cookies.path(bookie_id), node)
+
+    async def _note_losses(self, ledger_ids: Collection[int]) -> None:
+        self.change.require_lock()
+        await note_given_up(self.session, dict.fromkeys(ledger_ids, self.found.bookie_ids))
 
     async def _clear_marks(self) -> None:
         """Clear the marks that name the bookies and no other member, of ledgers that are complete without them."""

@@ -7,11 +7,13 @@ import time
 from contextlib import aclosing
 from typing import Annotated
 
+import msgspec
 import typer
 
 from bkctl.commands.command import command
 from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.ledger.rows import SUMMARY_TABLE, stored_row
 from bkctl.commands.listing import Listing, require_no_listing_options
 from bkctl.commands.parse import parse_bookie_id, parse_label, parse_moment_ms, parse_size_bytes, read_ledger_ids
@@ -43,6 +45,9 @@ async def list_ledgers(
     bookie: Annotated[
         list[str] | None, typer.Option("--bookie", metavar="ID", help="Only ledgers with entries on it; repeatable")
     ] = None,
+    without_live_copy: Annotated[
+        bool, typer.Option("--without-live-copy", help="Only with entries that just these bookies have, which are down")
+    ] = False,
     state: Annotated[State | None, _STATE_OPTION] = None,
     created_before: Annotated[
         str | None,
@@ -72,6 +77,8 @@ async def list_ledgers(
     number of omitted ledgers is shown. With -o name or --count, and without --sort and such filters, only ids are read,
     which is much faster. Exits with 4 if the cluster does not know a bookie of --bookie.
     """
+    if without_live_copy and not bookie:
+        raise InvalidArgumentError("--without-live-copy needs --bookie, with each bookie that is down")
     if count:
         require_no_listing_options(context.settings)
     now_ms = int(time.time() * 1000)
@@ -88,6 +95,9 @@ async def list_ledgers(
     async with open_session(context, must_exist=False) as session:
         store, ledgers = session.store, await session.ledgers()
         await _require_known(context, store, ledgers, wanted.bookie_ids)
+        if without_live_copy:
+            live = (await RegistrationClient(store, ledgers.root).snapshot()).live
+            wanted = msgspec.structs.replace(wanted, live=frozenset(live))
         if count:
             number = await _count(context, store, ledgers, wanted)
             context.console.record("LedgerCount", {"count": number}, name="count")

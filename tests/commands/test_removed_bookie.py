@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.commands.test_advice import run_printed, succeed, write
+from tests.commands.test_advice import audit_findings, findings, run_printed, succeed, write
 from tests.commands.test_one_severity import stop
-from tests.processes import Cluster
+from tests.processes import Cluster, bkctl_command, bkctl_environment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.battery]
+
+
+def run_pipeline(cluster: Cluster, directory: Path, pipeline: str) -> subprocess.CompletedProcess[str]:
+    """Run what was printed in a shell."""
+    words = shlex.join(bkctl_command())
+    script = f'bkctl() {{ {words} "$@"; }}\n{pipeline}'
+    environment = bkctl_environment(BKCTL_METADATA_URI=cluster.metadata_uri)
+    return subprocess.run(
+        ["bash", "-c", script], cwd=directory, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def test_a_removed_bookie_is_in_the_way_of_nothing(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> None:
@@ -80,3 +93,51 @@ def test_a_ledger_that_has_a_copy_again_keeps_its_bookies_known(
     succeed(cluster, "recover", first, "--yes")
     assert cluster.run("recover", first, "-n").exit_code == 4
     assert succeed(cluster, "ledger", "verify", ledger_id, "-o", "json").json()["copies_good"] == 10
+
+
+def test_an_accepted_loss_holds_while_other_ledgers_keep_the_bookie(
+    start_cluster: Callable[[int], Cluster], tmp_path: Path
+) -> None:
+    cluster = start_cluster(3)
+    write(cluster, 3, ledgers=2)  # no other bookie can take their copies
+    write(cluster, 1, ledgers=20)
+    gone = cluster.bookies[0].id
+    stop(cluster, gone)
+    left = cluster.run("decommission", gone, "--yes", "-o", "table")
+    match = re.search("this accepts it: (.* && bkctl decommission [^;\n]*)", left.stdout + left.stderr)
+    assert (left.exit_code, match is not None) == (1, True), left
+    assert "2 others" in left.stdout + left.stderr, left
+    assert match is not None
+    assert audit_findings(cluster)["no_live_copy"]["severity"] == "critical"
+
+    accepted = run_pipeline(cluster, tmp_path, match[1] + " --yes -o table")
+    assert accepted.returncode == 1, accepted
+    assert " is accepted, whose metadata still names" in accepted.stdout + accepted.stderr, accepted
+    lost = (tmp_path / "lost-ledgers").read_text().split()
+    for found in (findings(cluster), audit_findings(cluster)):
+        assert "no_live_copy" not in found
+        assert found["loss_accepted"]["finding"].startswith(f"{len(lost)} ledger")
+    assert cluster.run("ledger", "explain", lost[0]).exit_code == 0
+    cluster.start_bookie(gone)
+    assert f"bookie {gone} is back, which was given up" in cluster.run("status", "-o", "table").stdout
+
+
+def test_the_printed_pipeline_lists_only_what_is_lost(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> None:
+    cluster = start_cluster(3)
+    write(cluster, 3, ledgers=2)
+    write(cluster, 1, ledgers=240)
+    gone = cluster.bookies[0].id
+    stop(cluster, gone)
+    lost = succeed(cluster, "ledger", "list", "--bookie", gone, "--without-live-copy", "-o", "name").stdout.split()
+    assert len(lost) > 50
+    assert set(lost) < set(succeed(cluster, "ledger", "list", "--bookie", gone, "-o", "name").stdout.split())
+    other = cluster.bookies[1].id
+    assert succeed(cluster, "ledger", "list", "--bookie", other, "--without-live-copy", "-o", "name").stdout == ""
+    assert cluster.run("ledger", "list", "--without-live-copy").exit_code == 2
+    left = cluster.run("decommission", gone, "--yes", "-o", "table")
+    match = re.search("this accepts it: (.* && bkctl decommission [^;\n]*)", left.stdout + left.stderr)
+    assert match is not None, left
+    accepted = run_pipeline(cluster, tmp_path, match[1] + " --yes -o table")
+    assert accepted.returncode == 1, accepted
+    assert "no_live_copy" not in findings(cluster)
+    assert sorted((tmp_path / "lost-ledgers").read_text().split()) == sorted(lost)
