@@ -46,6 +46,7 @@ from bkctl.commands.replication_access import (
     maintenance_findings,
     note_end,
     policy_of,
+    removed_of,
     replication_access,
     waiting_sentence,
 )
@@ -64,7 +65,7 @@ from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
 from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
 from bkctl.runtime.replication.run.drain import DrainHooks, OpenLedger
 from bkctl.runtime.replication.run.mark_clearing import ClearOutcome
-from bkctl.runtime.replication.survey.removed_bookies import find_removed, require_none_named
+from bkctl.runtime.replication.survey.removed_bookies import require_none_named
 from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
 from bkctl.storage.words import SHOWN_MAX, counted, duration, listed, named
 
@@ -124,9 +125,7 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
         ports = (await session.client()).ports
         operation = Decommission(access.recovery, session.cookies, ports)
         ids, console = request.bookie_ids, context.console
-        removed = await access.recovery.outage.outlast(
-            lambda: find_removed(ports, session.store, session.registrations, request.bookie_ids)
-        )
+        removed = await removed_of(access, request.bookie_ids)
         if request.is_absence_fine:
             ids = tuple(each for each in ids if each not in removed)
         else:

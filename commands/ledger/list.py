@@ -34,9 +34,11 @@ class State(enum.StrEnum):
     OPEN = "open"
     IN_RECOVERY = "in-recovery"
     CLOSED = "closed"
+    LOST = "lost"
+    """Closed, and the bookies of ``--bookie``, which are down, alone have entries of each segment on them."""
 
 
-_STATE_OPTION = typer.Option("--state", metavar="STATE", help="Only open, in-recovery or closed ledgers")
+_STATE_OPTION = typer.Option("--state", metavar="STATE", help="Only open, in-recovery, closed, lost with --bookie")
 
 
 @command("list", example="ledger list --state open --created-before 7d", is_listing=True)
@@ -45,9 +47,6 @@ async def list_ledgers(
     bookie: Annotated[
         list[str] | None, typer.Option("--bookie", metavar="ID", help="Only ledgers with entries on it; repeatable")
     ] = None,
-    without_live_copy: Annotated[
-        bool, typer.Option("--without-live-copy", help="Only with entries that just these bookies have, which are down")
-    ] = False,
     state: Annotated[State | None, _STATE_OPTION] = None,
     created_before: Annotated[
         str | None,
@@ -77,15 +76,13 @@ async def list_ledgers(
     number of omitted ledgers is shown. With -o name or --count, and without --sort and such filters, only ids are read,
     which is much faster. Exits with 4 if the cluster does not know a bookie of --bookie.
     """
-    if without_live_copy and not bookie:
-        raise InvalidArgumentError("--without-live-copy needs --bookie, with each bookie that is down")
     if count:
         require_no_listing_options(context.settings)
     now_ms = int(time.time() * 1000)
     wanted = LedgerFilter(
         excluded_ids=frozenset() if not_in is None else frozenset(read_ledger_ids(not_in)),
         bookie_ids=frozenset(map(parse_bookie_id, bookie or ())),
-        state=None if state is None else LedgerState[state.name],
+        state=None if state in {None, State.LOST} else LedgerState[state.name],
         created_before_ms=None if created_before is None else parse_moment_ms(created_before, now_ms),
         created_after_ms=None if created_after is None else parse_moment_ms(created_after, now_ms),
         bytes_above=None if size_gt is None else parse_size_bytes(size_gt),
@@ -95,9 +92,8 @@ async def list_ledgers(
     async with open_session(context, must_exist=False) as session:
         store, ledgers = session.store, await session.ledgers()
         await _require_known(context, store, ledgers, wanted.bookie_ids)
-        if without_live_copy:
-            live = (await RegistrationClient(store, ledgers.root).snapshot()).live
-            wanted = msgspec.structs.replace(wanted, live=frozenset(live))
+        if state is State.LOST:
+            wanted = await _only_lost(store, ledgers, wanted)
         if count:
             number = await _count(context, store, ledgers, wanted)
             context.console.record("LedgerCount", {"count": number}, name="count")
@@ -105,6 +101,13 @@ async def list_ledgers(
         with context.console.listing(SUMMARY_TABLE) as listing:
             is_by_id = _needs_only_ids(context, wanted)
             await (_list_ids(ledgers, wanted, listing) if is_by_id else _list(context, store, ledgers, wanted, listing))
+
+
+async def _only_lost(store: MetadataStore, ledgers: LedgerStore, wanted: LedgerFilter) -> LedgerFilter:
+    if not wanted.bookie_ids:
+        raise InvalidArgumentError("--state lost needs --bookie, with each bookie that is lost")
+    live = (await RegistrationClient(store, ledgers.root).snapshot()).live
+    return msgspec.structs.replace(wanted, state=LedgerState.CLOSED, live=frozenset(live))
 
 
 def _needs_only_ids(context: CommandContext, wanted: LedgerFilter) -> bool:

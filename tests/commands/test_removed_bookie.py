@@ -128,12 +128,12 @@ def test_the_printed_pipeline_lists_only_what_is_lost(start_cluster: Callable[[i
     write(cluster, 1, ledgers=240)
     gone = cluster.bookies[0].id
     stop(cluster, gone)
-    lost = succeed(cluster, "ledger", "list", "--bookie", gone, "--without-live-copy", "-o", "name").stdout.split()
+    lost = succeed(cluster, "ledger", "list", "--bookie", gone, "--state", "lost", "-o", "name").stdout.split()
     assert len(lost) > 50
     assert set(lost) < set(succeed(cluster, "ledger", "list", "--bookie", gone, "-o", "name").stdout.split())
     other = cluster.bookies[1].id
-    assert succeed(cluster, "ledger", "list", "--bookie", other, "--without-live-copy", "-o", "name").stdout == ""
-    assert cluster.run("ledger", "list", "--without-live-copy").exit_code == 2
+    assert succeed(cluster, "ledger", "list", "--bookie", other, "--state", "lost", "-o", "name").stdout == ""
+    assert cluster.run("ledger", "list", "--state", "lost").exit_code == 2
     left = cluster.run("decommission", gone, "--yes", "-o", "table")
     match = re.search("this accepts it: (.* && bkctl decommission [^;\n]*)", left.stdout + left.stderr)
     assert match is not None, left

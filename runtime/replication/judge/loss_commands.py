@@ -18,7 +18,7 @@ def accept_loss_command(bookie_ids: Sequence[str], ledgers: str = "lost-ledgers"
 def accept_loss_commands(bookie_ids: Sequence[str], ledger_ids: Sequence[int] = ()) -> str:
     """The same for these ledgers, or for all that only they had entries of: others would be refused."""
     named = " ".join(f"--bookie {each}" for each in bookie_ids)
-    ledgers = f"bkctl ledger list {named} --without-live-copy --state closed -o name"
+    ledgers = f"bkctl ledger list {named} --state lost -o name"
     if 0 < len(ledger_ids) <= _IDS_MAX:
         ledgers = f"printf '%s\\n' {' '.join(map(str, ledger_ids))}"
     return f"{ledgers} > lost-ledgers && {accept_loss_command(bookie_ids)}"
