@@ -29,7 +29,7 @@ def run_pipeline(cluster: Cluster, directory: Path, pipeline: str) -> subprocess
 
 def test_a_removed_bookie_is_in_the_way_of_nothing(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> None:
     cluster = start_cluster(3)
-    write(cluster, 1, ledgers=20)
+    write(cluster, 1, ledgers=30)
     gone = cluster.bookies[0].id
     stop(cluster, gone)
     lost = succeed(cluster, "ledger", "list", "--bookie", gone, "-o", "name").stdout.split()
@@ -100,7 +100,7 @@ def test_an_accepted_loss_holds_while_other_ledgers_keep_the_bookie(
 ) -> None:
     cluster = start_cluster(3)
     write(cluster, 3, ledgers=2)  # no other bookie can take their copies
-    write(cluster, 1, ledgers=20)
+    write(cluster, 1, ledgers=30)
     gone = cluster.bookies[0].id
     stop(cluster, gone)
     left = cluster.run("decommission", gone, "--yes", "-o", "table")
