@@ -173,7 +173,18 @@ def exit_code_of_error(error: BaseException, command_path: str) -> int:
         return _nearest(error, _SERVER_ERRORS, ServerExitCode.SERVER_EXCEPTION)
     if any(map(_is_of_permission, (error, error.__cause__))):
         return ExitCode.AUTH  # whatever its sentence is about: a file of settings, of findings, a directory
-    return _nearest(error, _ERRORS, ExitCode.FAILED)
+    return _nearest(_without_answer(error) or error, _ERRORS, ExitCode.FAILED)
+
+
+def _without_answer(error: BaseException) -> BaseException | None:
+    """Why a bookie that is needed for a read gave no valid answer; None if it answered that it has no such entry."""
+    cause = error.__cause__
+    if not isinstance(error, runtime_errors.LedgerReadError) or cause is None:
+        return None
+    if not isinstance(cause, runtime_errors.BookieError):
+        return _without_answer(cause)
+    is_proof = isinstance(cause, runtime_errors.NoSuchEntryError | runtime_errors.NoSuchLedgerError)
+    return None if is_proof else cause
 
 
 def exit_code_of_usage(command_path: str) -> int:

@@ -27,6 +27,7 @@ from bkctl.commands.replication_access import (
     maintenance_findings,
     note_end,
     policy_of,
+    removed_of,
     replication_access,
     waiting_sentence,
 )
@@ -38,6 +39,7 @@ from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, are_refusals
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
+from bkctl.runtime.replication.survey.removed_bookies import require_none_named
 
 FAILED_BOOKIE = "failed-bookie"
 
@@ -80,6 +82,7 @@ async def failed_bookie(
         recovery, console = access.recovery, context.console
         await _require_down(context, recovery, bookie_ids)
         if unfinished is None:
+            require_none_named(await removed_of(access, bookie_ids))
             found = await recovery.plan(bookie_ids, ledger_ids, only_targets=to or ())
         else:
             found = await recovery.plan_unfinished(unfinished)

@@ -29,6 +29,7 @@ from bkctl.runtime.replication.plan.job_file import JobStart
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.recovery import BookieRecovery
+from bkctl.runtime.replication.survey.removed_bookies import find_removed
 from bkctl.storage.adapters.sqlite import temporary_database
 from bkctl.storage.severity import Severity
 
@@ -138,6 +139,14 @@ async def maintenance_findings(session: Session, bookie_ids: Collection[str]) ->
     notes = await list_maintenance(RecoveryNotes(session.store, session.root))
     away = [each for each in notes if each.bookie_id in bookie_ids and not each.is_overdue(session.now_ms)]
     return (PlanFinding(Severity.WARNING, in_maintenance(away, session.now_ms).sentence),) if away else ()
+
+
+async def removed_of(access: ReplicationAccess, bookie_ids: Collection[str]) -> dict[str, int]:
+    """Those of the bookies that have left the cluster, with the number of ledgers that name each."""
+    session = access.session
+    ports = (await session.client()).ports
+    find = partial(find_removed, ports, session.store, session.registrations, bookie_ids)
+    return await access.recovery.outage.outlast(find)
 
 
 async def replication_access(

@@ -15,6 +15,7 @@ from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.outage import OutageWait
 from bkctl.runtime.replication.judge.stop_verdict import StopReason, StopVerdict
 from bkctl.runtime.replication.run.bookie_mode import ModeWatch
+from bkctl.runtime.replication.survey.removed_bookies import find_removed, require_none_named
 from bkctl.runtime.replication.survey.retention import RetentionTally, scan_for_retention
 from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
 from bkctl.storage.words import counted, size
@@ -39,6 +40,11 @@ async def wait_for_retention(context: CommandContext, request: LeavingRequest) -
         outage = OutageWait(session.registrations.snapshot, ports.clock, request.wait_s, lambda _: None)
         watch = ModeWatch(session.registrations, ports.clock, outage)
         switch = BookieSwitch(context, session, watch, request.credentials)
+        removed = await outage.outlast(lambda: find_removed(ports, session.store, session.registrations, ids))
+        if not request.is_absence_fine:
+            require_none_named(removed)
+        elif removed.keys() >= set(ids):
+            return True
         left = await scan_for_retention(ports, ids)
         found = await watch.read(ids)
         if found.down and not left.is_empty:

@@ -7,7 +7,7 @@ scan all ledgers again, delete their cookies. Each step can be repeated after a 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated
 
 import msgspec
@@ -46,6 +46,7 @@ from bkctl.commands.replication_access import (
     maintenance_findings,
     note_end,
     policy_of,
+    removed_of,
     replication_access,
     waiting_sentence,
 )
@@ -56,7 +57,6 @@ from bkctl.commands.session import Session, open_session
 from bkctl.runtime.admin.calls import AdminCredentials
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
-from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.config import OpenLedgers
@@ -65,6 +65,7 @@ from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
 from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
 from bkctl.runtime.replication.run.drain import DrainHooks, OpenLedger
 from bkctl.runtime.replication.run.mark_clearing import ClearOutcome
+from bkctl.runtime.replication.survey.removed_bookies import require_none_named
 from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
 from bkctl.storage.words import SHOWN_MAX, counted, duration, listed, named
 
@@ -124,12 +125,15 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
         ports = (await session.client()).ports
         operation = Decommission(access.recovery, session.cookies, ports)
         ids, console = request.bookie_ids, context.console
+        removed = await removed_of(access, request.bookie_ids)
         if request.is_absence_fine:
-            ids = await operation.known(ids, await read_given_up(RecoveryNotes(session.store, session.root)))
-            if not ids:
-                if not context.settings.is_rehearsal:
-                    await delete_finished_jobs(context, session, request.bookie_ids, request.copying.resume)
-                return nothing_left(request.bookie_ids), None
+            ids = tuple(each for each in ids if each not in removed)
+        else:
+            require_none_named(removed)
+        if not ids:
+            if not context.settings.is_rehearsal:
+                await delete_finished_jobs(context, session, request.bookie_ids, request.copying.resume)
+            return nothing_left(request.bookie_ids), None
         found = await operation.plan(
             ids,
             lambda each: console.say(waiting_sentence(each)),
@@ -175,6 +179,7 @@ class _Run:
             before_scan=self.change.renew_lock,
             clear_marks=self._clear_marks,
             keep_cookie=self._keep_cookie,
+            note_losses=self._note_losses,
         )
 
     async def run(self) -> DecommissionReport:
@@ -198,13 +203,11 @@ class _Run:
         if not drained.remaining:
             await delete_finished_jobs(self.context, self.session, found.bookie_ids)
         if request.is_drain_only or not drained.is_complete:
-            return drained
+            return (await operation.accept_losses(found, drained, self.hooks))[0]
         refusal = await self._stop()
         if refusal is not None:
             return msgspec.structs.replace(drained, refusal=refusal)
         self.work.state = ()
-        if found.accepted:
-            await note_given_up(self.session, {each.ledger_id: found.bookie_ids for each in found.accepted})
         report = await operation.finish(found, moved, self.hooks)
         deadlines = RecoveryNotes(self.session.store, self.session.root).deadlines
         for bookie_id in found.bookie_ids if report.is_complete else ():
@@ -270,6 +273,10 @@ class _Run:
         self.change.require_lock()
         self.work.rest = "; cookies may be deleted already"
         self.change.trash.keep("delete", self.session.cookies.path(bookie_id), node)
+
+    async def _note_losses(self, ledger_ids: Collection[int]) -> None:
+        self.change.require_lock()
+        await note_given_up(self.session, dict.fromkeys(ledger_ids, self.found.bookie_ids))
 
     async def _clear_marks(self) -> None:
         """Clear the marks that name the bookies and no other member, of ledgers that are complete without them."""

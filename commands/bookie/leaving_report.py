@@ -130,9 +130,12 @@ def leaving_advice(report: DecommissionReport) -> list[str]:
         ]
     failures = [failure for recovery in report.recoveries for failure in recovery.failures]
     advice = []
-    if any(each.reason is FailureReason.LOST for each in failures):
-        command = accept_loss_commands(sorted(report.bookie_ids))
-        advice.append(f"if these entries are lost with their disks, this accepts it: {command}")
+    if lost := _lost_with(report, failures):
+        command = accept_loss_commands(sorted(report.bookie_ids), lost)
+        others = len(set(report.remaining).difference(lost))
+        after = f"; {counted(others, 'other', 'others')} must be moved before the cookie can be deleted"
+        sentence = f"if these entries are lost with their disks, this accepts it: {command}"
+        advice.append(sentence + (after if others else ""))
     stuck = sorted({each.ledger_id for each in failures if each.reason is FailureReason.NOT_CLOSED})
     if stuck:
         accepted = " ".join(f"--accept-loss {each}" for each in sorted(report.bookie_ids))
@@ -142,6 +145,18 @@ def leaving_advice(report: DecommissionReport) -> list[str]:
             f"ledger delete {ids} --force-open {accepted} deletes them"
         )
     return advice
+
+
+def _lost_with(report: DecommissionReport, failures: Sequence[LedgerFailure]) -> list[int]:
+    """The ledgers of which nothing but lost entries is left, which only the leaving bookies may have."""
+    leaving = set(report.bookie_ids)
+    lost = {each.ledger_id for each in failures if each.reason is FailureReason.LOST}
+    others = {
+        each.ledger_id
+        for each in failures
+        if each.reason is not FailureReason.LOST or not leaving.issuperset(each.absent)
+    }
+    return sorted(lost.intersection(report.remaining) - others)
 
 
 def nothing_left(bookie_ids: tuple[str, ...]) -> DecommissionReport:

@@ -21,6 +21,7 @@ from bkctl.runtime.config import BookieConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.metadata.bookies.cookies import Cookie
 from bkctl.runtime.net.host import OsHost
+from bkctl.runtime.replication.survey.removed_bookies import find_removed
 from bkctl.storage.words import counted
 
 _TABLE = Table(
@@ -93,7 +94,13 @@ async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
             f"{counted(references.unreadable_count, 'ledger is', 'ledgers are')} unreadable and may reference any "
             f"bookie: {references.unreadable_advice}"
         )
-    return msgspec.structs.replace(evidence, ledgers_naming=references.counts_at_most)
+    evidence = msgspec.structs.replace(evidence, ledgers_naming=references.counts_at_most)
+    if evidence.has_stored or not evidence.is_named(evidence.bookie_id):
+        return evidence
+    session = own.session
+    ports = (await session.client()).ports
+    removed = await find_removed(ports, session.store, session.registrations, [evidence.bookie_id])
+    return msgspec.structs.replace(evidence, is_given_up=evidence.bookie_id in removed)
 
 
 def _rows(evidence: Evidence) -> list[dict[str, object]]:

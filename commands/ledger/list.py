@@ -7,11 +7,13 @@ import time
 from contextlib import aclosing
 from typing import Annotated
 
+import msgspec
 import typer
 
 from bkctl.commands.command import command
 from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.ledger.rows import SUMMARY_TABLE, stored_row
 from bkctl.commands.listing import Listing, require_no_listing_options
 from bkctl.commands.parse import parse_bookie_id, parse_label, parse_moment_ms, parse_size_bytes, read_ledger_ids
@@ -32,9 +34,11 @@ class State(enum.StrEnum):
     OPEN = "open"
     IN_RECOVERY = "in-recovery"
     CLOSED = "closed"
+    LOST = "lost"
+    """Closed, and the bookies of ``--bookie``, which are down, alone have entries of each segment on them."""
 
 
-_STATE_OPTION = typer.Option("--state", metavar="STATE", help="Only open, in-recovery or closed ledgers")
+_STATE_OPTION = typer.Option("--state", metavar="STATE", help="Only open, in-recovery, closed, lost with --bookie")
 
 
 @command("list", example="ledger list --state open --created-before 7d", is_listing=True)
@@ -78,7 +82,7 @@ async def list_ledgers(
     wanted = LedgerFilter(
         excluded_ids=frozenset() if not_in is None else frozenset(read_ledger_ids(not_in)),
         bookie_ids=frozenset(map(parse_bookie_id, bookie or ())),
-        state=None if state is None else LedgerState[state.name],
+        state=None if state in {None, State.LOST} else LedgerState[state.name],
         created_before_ms=None if created_before is None else parse_moment_ms(created_before, now_ms),
         created_after_ms=None if created_after is None else parse_moment_ms(created_after, now_ms),
         bytes_above=None if size_gt is None else parse_size_bytes(size_gt),
@@ -88,6 +92,8 @@ async def list_ledgers(
     async with open_session(context, must_exist=False) as session:
         store, ledgers = session.store, await session.ledgers()
         await _require_known(context, store, ledgers, wanted.bookie_ids)
+        if state is State.LOST:
+            wanted = await _only_lost(store, ledgers, wanted)
         if count:
             number = await _count(context, store, ledgers, wanted)
             context.console.record("LedgerCount", {"count": number}, name="count")
@@ -95,6 +101,13 @@ async def list_ledgers(
         with context.console.listing(SUMMARY_TABLE) as listing:
             is_by_id = _needs_only_ids(context, wanted)
             await (_list_ids(ledgers, wanted, listing) if is_by_id else _list(context, store, ledgers, wanted, listing))
+
+
+async def _only_lost(store: MetadataStore, ledgers: LedgerStore, wanted: LedgerFilter) -> LedgerFilter:
+    if not wanted.bookie_ids:
+        raise InvalidArgumentError("--state lost needs --bookie, with each bookie that is lost")
+    live = (await RegistrationClient(store, ledgers.root).snapshot()).live
+    return msgspec.structs.replace(wanted, state=LedgerState.CLOSED, live=frozenset(live))
 
 
 def _needs_only_ids(context: CommandContext, wanted: LedgerFilter) -> bool:

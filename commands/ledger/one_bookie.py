@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 
 from bkctl.commands.errors import NotFoundError
 from bkctl.runtime.client import LedgerClient
-from bkctl.runtime.client.bookie_copies import BookieCopies, NoGoodCopy
-from bkctl.runtime.client.reader import ENTRIES_WITHOUT_END_MAX, Entry
+from bkctl.runtime.client.bookie_copies import BookieCopies
+from bkctl.runtime.client.reader import ENTRIES_WITHOUT_END_MAX, Entry, NoGoodCopy
 from bkctl.runtime.errors import (
     BookieError,
     BookieIOError,

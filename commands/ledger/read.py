@@ -15,12 +15,13 @@ from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from bkctl.commands.ledger.one_bookie import FoundCopies, open_copies
+from bkctl.commands.ledger.readable import ReadableEntries
 from bkctl.commands.ledger.rows import bytes_text
 from bkctl.commands.parse import parse_bookie_id, parse_entry_range, parse_ledger_id, read_password
 from bkctl.commands.rendering import Column, Row, Table, plain
 from bkctl.commands.session import open_session
 from bkctl.runtime.client import LedgerClient, LedgerReader
-from bkctl.runtime.client.reader import Entry
+from bkctl.runtime.client.reader import ENTRIES_WITHOUT_END_MAX, Entry
 from bkctl.runtime.errors import BookieError, DigestMismatchError, LedgerReadError, NoSuchEntryError, NoSuchLedgerError
 
 _CELL_CHARACTERS_MAX = 100
@@ -69,16 +70,15 @@ async def read(
     entries: Annotated[
         str | None, typer.Argument(metavar="[FIRST[-LAST]]", help="Range of entries, inclusive (default: all)")
     ] = None,
-    form: Annotated[
-        Form, typer.Option("--format", help="Payload encoding; raw writes only the payload bytes")
-    ] = Form.AUTO,
+    form: Annotated[Form, typer.Option("--format", help="Encoding; raw: just bytes")] = Form.AUTO,
     from_bookie: Annotated[
         str | None,
         typer.Option("--from-bookie", metavar="BOOKIE", help="Read from it alone, even past the end"),
     ] = None,
-    is_following: Annotated[
-        bool, typer.Option("--follow", help="Wait for further entries until the ledger is closed; Ctrl-C ends it")
+    is_keeping_going: Annotated[
+        bool, typer.Option("--keep-going", help="Go on past entries that cannot be read")
     ] = False,
+    is_following: Annotated[bool, typer.Option("--follow", help="Wait for entries until the ledger is closed")] = False,
     password_file: Annotated[
         str | None,
         typer.Option(
@@ -88,14 +88,16 @@ async def read(
 ) -> Outcome:
     """Read entries, without fencing or closing the ledger.
 
-    Checks digests; exits with 9 if entries are left. Of an open ledger, only LAST reads past the last confirmed entry.
+    Ends at an entry that is missing (1), needs a bookie that is silent (7) or is damaged (12). With --keep-going or
+    --from-bookie, exits with 9 if entries are left. Of an open ledger, only LAST reads past the last confirmed entry.
     Payloads that are not text are shown as base64:...
     """
     ledger_id = parse_ledger_id(ledger)
     span = parse_entry_range(entries)
     bookie_id = None if from_bookie is None else parse_bookie_id(from_bookie)
+    _check_ways(from_bookie, is_keeping_going=is_keeping_going, is_following=is_following)
     if is_following:
-        _check_followed_ledger(span, from_bookie)
+        _check_followed_ledger(span)
         check_following(context, form)
     password = read_password(password_file)
     async with open_session(context, must_exist=False) as session:
@@ -105,7 +107,10 @@ async def read(
             await _print(context, reader.follow(span[0]), form, is_live=True)
             return Outcome.OK
         if bookie_id is None:
-            await _print(context, ledger_entries(client, ledger_id, password, span, context.console.warn), form)
+            reader, end = await _open(client, ledger_id, password, span[1])
+            if is_keeping_going:
+                return await _print_readable(context, reader, span, end, form)
+            await _print(context, ledger_entries(reader, end, span, context.console.warn), form)
             return Outcome.OK
         found = FoundCopies(await open_copies(client, ledger_id, bookie_id, password), *span)
         await _print(context, found.entries(), form)
@@ -115,10 +120,16 @@ async def read(
     return Outcome.PARTIAL if found.is_partial else Outcome.OK
 
 
-def _check_followed_ledger(span: tuple[int, int | None], from_bookie: str | None) -> None:
-    """InvalidArgumentError for what does not go together with ``--follow``."""
-    if from_bookie is not None:
+def _check_ways(from_bookie: str | None, *, is_keeping_going: bool, is_following: bool) -> None:
+    """InvalidArgumentError for options that do not go together."""
+    if is_keeping_going and (is_following or from_bookie is not None):
+        raise InvalidArgumentError("--keep-going asks all bookies once: use it without --follow and --from-bookie")
+    if is_following and from_bookie is not None:
         raise InvalidArgumentError("--follow asks all bookies of the ledger: omit --from-bookie")
+
+
+def _check_followed_ledger(span: tuple[int, int | None]) -> None:
+    """InvalidArgumentError for what does not go together with ``--follow``."""
     if span[1] is not None:
         raise InvalidArgumentError("--follow ends with the ledger: omit LAST, as in 10-")
 
@@ -181,12 +192,41 @@ def _payload_text(payload: bytes, form: Form) -> str:
             return bytes_text(payload)
 
 
+async def _print_readable(
+    context: CommandContext, reader: LedgerReader, span: tuple[int, int | None], end: str, form: Form
+) -> Outcome:
+    """Print what can be read of the span. InvalidArgumentError if it is endless; otherwise as ``ReadableEntries``."""
+    first, last = span
+    is_beyond = _is_beyond(reader, span, end, context.console.warn)
+    last = reader.last_add_confirmed if last is None else last
+    if is_beyond and last - max(first, reader.last_add_confirmed) > ENTRIES_WITHOUT_END_MAX:
+        raise InvalidArgumentError(
+            f"ledger {reader.ledger_id}: {end}: specify FIRST-LAST with at most {ENTRIES_WITHOUT_END_MAX} entries"
+        )
+    if first > last:
+        await _print(context, reader.entries(first), form)
+        return Outcome.OK
+    found = ReadableEntries(reader, first, last)
+    await _print(context, found.entries(), form)
+    for error in found.errors():
+        context.console.warn(str(error))
+    return Outcome.PARTIAL if found.errors() else Outcome.OK
+
+
+def _is_beyond(reader: LedgerReader, span: tuple[int, int | None], end: str, warn: Callable[[str], None]) -> bool:
+    """Whether the last entry is beyond the last confirmed one, with a warning if it may exist; NotFoundError."""
+    first, last = span
+    highest = first if last is None else last
+    is_beyond = highest > reader.last_add_confirmed
+    if is_beyond and (reader.is_closed or (last is None and first > 0)):
+        raise NotFoundError(f"ledger {reader.ledger_id} has no entry {highest}: {end}")
+    if is_beyond and last is not None:
+        warn(f"ledger {reader.ledger_id}: {end}; entries that are not confirmed may never become part of it")
+    return is_beyond
+
+
 async def ledger_entries(
-    client: LedgerClient,
-    ledger_id: int,
-    password: bytes | None,
-    span: tuple[int, int | None],
-    warn: Callable[[str], None],
+    reader: LedgerReader, end: str, span: tuple[int, int | None], warn: Callable[[str], None]
 ) -> AsyncGenerator[Entry, None]:
     """The entries of ``span``, of which the last may be None: up to the last confirmed one.
 
@@ -196,16 +236,8 @@ async def ledger_entries(
     NotFoundError; otherwise as ``LedgerReader.entries``, and BookieError if it is not certain that an entry exists.
     """
     first, last = span
-    reader, end = await _open(client, ledger_id, password, last)
-    highest = first if last is None else last
-    is_beyond = highest > reader.last_add_confirmed
-    if is_beyond and (reader.is_closed or (last is None and first > 0)):
-        raise NotFoundError(f"ledger {ledger_id} has no entry {highest}: {end}")
-    if not is_beyond or last is None:
-        found = reader.entries(first, last)
-    else:
-        warn(f"ledger {ledger_id}: {end}; entries that are not confirmed may never become part of it")
-        found = _unconfirmed(reader, first, last, end)
+    is_beyond = _is_beyond(reader, span, end, warn)
+    found = reader.entries(first, last) if not is_beyond or last is None else _unconfirmed(reader, first, last, end)
     async with contextlib.aclosing(found):
         async for entry in found:
             yield entry

@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
 
-import msgspec
-
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
 from bkctl.runtime.client.read_ahead import ReadAhead
-from bkctl.runtime.client.reader import Entry
+from bkctl.runtime.client.reader import Entry, NoGoodCopy
 from bkctl.runtime.errors import (
     BookieError,
     BookieIOError,
@@ -22,18 +20,7 @@ from bkctl.runtime.errors import (
     UnknownLedgerStateError,
 )
 from bkctl.runtime.protocol.entry_body import DecodedEntry
-from bkctl.storage.errors import BkctlError
 from bkctl.storage.ids import INVALID_ENTRY_ID
-
-
-class NoGoodCopy(msgspec.Struct, frozen=True, gc=False):
-    """An entry of which the bookie returned no good copy, and why.
-
-    ``error``: NoSuchEntryError, BookieIOError, UnknownLedgerStateError or EntryDigestError.
-    """
-
-    entry_id: int
-    error: BkctlError
 
 
 class BookieCopies:
@@ -70,7 +57,8 @@ class BookieCopies:
         return max(told, listed.last_entry_id), False
 
     async def entries(self, first: int, last: int) -> AsyncGenerator[Entry | NoGoodCopy, None]:
-        """The entries ``first`` to ``last`` in order, each with a correct digest, or why there is none.
+        """The entries ``first`` to ``last`` in order, each with a correct digest, or why there is none:
+        NoSuchEntryError, BookieIOError, UnknownLedgerStateError or EntryDigestError.
 
         Raises other BookieErrors, which concern all entries: NoSuchLedgerError, no answer, no permission, overload.
         """

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -35,6 +35,13 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     entry_id: int
     payload: bytes
+
+
+class NoGoodCopy(msgspec.Struct, frozen=True, gc=False):
+    """An entry of which no good copy was returned, and why."""
+
+    entry_id: int
+    error: BkctlError
 
 
 class LedgerReader:
@@ -130,7 +137,7 @@ class LedgerReader:
     async def unconfirmed_entries(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
         """Like ``entries``, but also above ``last_add_confirmed``, as ``read_unconfirmed``."""
         _check_range(self.ledger_id, first, last)
-        async with contextlib.aclosing(self._pipelined(first, last)) as found:
+        async with contextlib.aclosing(self._pipelined(first, last, self._read_run)) as found:
             async for entry in found:
                 yield entry
 
@@ -151,9 +158,31 @@ class LedgerReader:
             raise LedgerReadError(
                 self.ledger_id, f"entry {last} is beyond the last confirmed entry, {self.last_add_confirmed}"
             )
-        async with contextlib.aclosing(self._pipelined(first, last)) as found:
+        async with contextlib.aclosing(self._pipelined(first, last, self._read_run)) as found:
             async for entry in found:
                 yield entry
+
+    async def readable_entries(self, first: int, last: int) -> AsyncGenerator[Entry | NoGoodCopy, None]:
+        """Entries ``first`` to ``last`` in order, also above ``last_add_confirmed``, or why an entry is not returned:
+        the BookieError or DigestMismatchError that prevails. "No such entry" is proof: all that should have it say so.
+
+        LedgerReadError for an invalid range, or if the metadata store fails; LedgerNotFoundError.
+        """
+        _check_range(self.ledger_id, first, last)
+
+        async def read(entry_ids: range) -> Sequence[Entry | NoGoodCopy]:
+            try:
+                return await self._read_run(entry_ids)
+            except DigestMismatchError as error:
+                return [NoGoodCopy(entry_ids[0], error)]
+            except LedgerReadError as error:
+                if not isinstance(error.__cause__, BookieError):
+                    raise
+                return [NoGoodCopy(entry_ids[0], error.__cause__)]
+
+        async with contextlib.aclosing(self._pipelined(first, last, read)) as found:
+            async for each in found:
+                yield each
 
     async def follow(self, first: int = 0) -> AsyncGenerator[Entry, None]:
         """Entries from ``first`` on while the ledger is written, each once it is confirmed; ends when the ledger is
@@ -190,11 +219,13 @@ class LedgerReader:
     def __aiter__(self) -> AsyncIterator[Entry]:
         return self.entries()
 
-    def _pipelined(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
+    def _pipelined(
+        self, first: int, last: int, read: Callable[[range], Coroutine[Any, Any, Sequence[T]]]
+    ) -> AsyncGenerator[T, None]:
         metadata = self.metadata
         is_batched = metadata.ensemble_size == metadata.write_quorum_size
         ahead = ReadAhead(
-            self._read_run,
+            read,
             self._ports.config,
             _payload_bytes,
             is_batched=is_batched,
@@ -256,8 +287,8 @@ async def reported_by_bookies(ledger_id: int, asking: Awaitable[int]) -> int:
         raise LedgerReadError(ledger_id, f"the last confirmed entry is unknown: {error}") from error
 
 
-def _payload_bytes(entry: Entry) -> int:
-    return len(entry.payload)
+def _payload_bytes(found: object) -> int:
+    return len(found.payload) if isinstance(found, Entry) else 0
 
 
 def _check_range(ledger_id: int, first: int, last: int) -> None:

@@ -260,6 +260,14 @@ def _new_bookie(evidence: Evidence, lacking: list[DirectoryState]) -> CookieFind
 
 
 def _emptied_though_named(evidence: Evidence, count: int) -> CookieFinding:
+    if evidence.is_given_up:
+        return CookieFinding(
+            Cause.EMPTIED_VOLUME,
+            f"empty directory: bookie {evidence.bookie_id} was removed from the cluster, but "
+            f"{counted(count, 'ledger still names', 'ledgers still name')} it, whose loss was accepted: as a new "
+            "bookie it would hide that; delete them first, or give the new bookie another ID",
+            Remedy(("ledger", "list", "--bookie", evidence.bookie_id)),
+        )
     return CookieFinding(
         Cause.EMPTIED_VOLUME,
         f"empty directory: the directories are empty and the cluster has no cookie for {evidence.bookie_id}, but "

@@ -64,7 +64,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     there is none or ``stored_damage`` says why it is unreadable. ``other_cookies``: cookies of other ids that are in
     its VERSION files, or that this host could have had (``former_ids``). ``places``: position of each directory in the
     settings. ``ledgers_naming``: how many ledgers reference an id, for the counted ids. ``is_registered``: a running
-    bookie has this id.
+    bookie has this id. ``is_given_up``: it has left the cluster, and all ledgers that reference it were given up with
+    it.
     """
 
     expected: Cookie
@@ -76,6 +77,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     places: Mapping[str, tuple[str, ...]] = {}
     ledgers_naming: Mapping[str, int] = {}
     is_registered: bool = False
+    is_given_up: bool = False
     is_expansion_allowed: bool = False
 
     @property

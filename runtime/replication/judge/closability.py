@@ -47,7 +47,8 @@ def last_resort(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collecti
 
 def removal(ledger_id: int, rows: Collection[ReplicationRow]) -> str:
     """How a ledger is removed of which entries are lost. Pure."""
-    read = f"bkctl ledger read {ledger_id} reads what is left, and " if any(row.live_copies for row in rows) else ""
+    has_copies = any(row.live_copies for row in rows)
+    read = f"bkctl ledger read {ledger_id} --keep-going reads what is left, and " if has_copies else ""
     return f"{read}bkctl ledger delete {ledger_id} removes the ledger"
 
 

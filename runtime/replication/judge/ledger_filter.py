@@ -8,14 +8,15 @@ import msgspec
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
-from bkctl.runtime.replication.judge.verdict import write_set_rows
+from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
 
 
 class LedgerFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions that must all be true; None and empty ones always are. Times in ms since 1970, sizes in payload bytes.
 
     A ledger that is not closed has no size yet, so conditions on sizes are false for it. ``labels`` are custom
-    metadata: a key with a value, or with None for any value.
+    metadata: a key with a value, or with None for any value. ``live``: the registered bookies, for
+    only ledgers that are lost with ``bookie_ids``.
     """
 
     excluded_ids: Collection[int] = ()
@@ -26,6 +27,7 @@ class LedgerFilter(msgspec.Struct, frozen=True, kw_only=True):
     bytes_above: int | None = None
     bytes_below: int | None = None
     labels: tuple[tuple[str, bytes | None], ...] = ()
+    live: frozenset[str] | None = None
 
     @property
     def needs_metadata(self) -> bool:
@@ -49,6 +51,7 @@ class LedgerFilter(msgspec.Struct, frozen=True, kw_only=True):
             and self._wants_size(metadata)
             and self._wants_labels(metadata)
             and (not self.bookie_ids or any(has_entries_on(metadata, each) for each in self.bookie_ids))
+            and (self.live is None or is_lost_with(metadata, self.bookie_ids, self.live))
         )
 
     def _wants_size(self, metadata: LedgerMetadata) -> bool:
@@ -73,3 +76,15 @@ def has_entries_on(metadata: LedgerMetadata, bookie_id: str) -> bool:
     if bookie_id not in metadata.bookies():
         return False
     return any(bookie_id in row.write_set for row in write_set_rows(0, metadata))
+
+
+def is_lost_with(metadata: LedgerMetadata, bookie_ids: Collection[str], live: Collection[str]) -> bool:
+    """Whether each segment with entries on these bookies has some that only they have, and they are not registered."""
+    named: set[int | None] = set()
+    lost: set[int | None] = set()
+    for row in judge_ledger(write_set_rows(0, metadata), live).rows:
+        if not set(bookie_ids).isdisjoint(row.write_set.write_set):
+            named.add(row.write_set.segment_first_entry_id)
+        if row.replication is ReplicationState.UNAVAILABLE and set(row.missing_bookies).issubset(bookie_ids):
+            lost.add(row.write_set.segment_first_entry_id)
+    return bool(lost) and named <= lost

@@ -27,7 +27,6 @@ from bkctl.runtime.errors import (
 )
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.ledgers.stored_ledgers import IDS_KEPT_MAX, unreadable_advice
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.judge.loss_commands import accept_loss_command
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
@@ -121,18 +120,6 @@ class Decommission:
         self._ports = ports
         self._own_deletes: dict[str, bytes] = {}
         """Cookies that were deleted here, or whose delete was sent but not answered."""
-
-    async def known(self, bookie_ids: Sequence[str], given_up: Mapping[int, GivenUpNote]) -> tuple[str, ...]:
-        """The bookies that are registered, have a cookie, or are referenced by a ledger that was not ``given_up`` with
-        them."""
-        live = (await self.watch.read(bookie_ids)).serving
-        absent = {each for each in bookie_ids if each not in live and await self._cookie_version(each) is None}
-        referenced = absent.difference((await self._recovery.scan(sorted(absent))).unreferenced) if absent else set()
-        for bookie_id in referenced:
-            left = (each.ledger_id for each in (await self._recovery.scan([bookie_id])).ledgers)
-            if any(each not in given_up or bookie_id not in given_up[each].member_since for each in left):
-                absent.discard(bookie_id)
-        return tuple(each for each in bookie_ids if each not in absent)
 
     async def plan(
         self,
@@ -238,6 +225,25 @@ class Decommission:
             read_only=tuple(sorted(plan.live)),
         )
 
+    async def accept_losses(
+        self, plan: DecommissionPlan, report: DecommissionReport, hooks: DrainHooks
+    ) -> tuple[DecommissionReport, list[tuple[int, str]]]:
+        """Note the losses that are still proven, whatever else is left: from then on they are information everywhere.
+
+        Returns the others too, with the reasons; they count as left if anything is.
+        """
+        if not report.accepted:
+            return report, []
+        back = await self._recovery.outage.outlast(lambda: self._recovery.registered(plan.bookie_ids))
+        unproven = [(each, f"bookie {back[0]} is registered again") for each in report.accepted] if back else []
+        unproven = unproven or await self._unproven(plan.bookie_ids, report.accepted)
+        refused = {ledger_id for ledger_id, _ in unproven}
+        proven = [each for each in report.accepted if each not in refused]
+        if proven and hooks.note_losses is not None:
+            await self._recovery.outage.outlast(partial(hooks.note_losses, proven))
+        remaining = sorted({*report.remaining, *refused}) if report.remaining else ()
+        return msgspec.structs.replace(report, accepted=tuple(proven), remaining=tuple(remaining)), unproven
+
     async def finish(self, plan: DecommissionPlan, moved: DrainResult, hooks: DrainHooks) -> DecommissionReport:
         """Delete the cookies, if nothing references the stopped bookies. Live bookies must be stopped before.
 
@@ -249,10 +255,9 @@ class Decommission:
         async def attempt() -> DecommissionReport:
             nonlocal fresh
             found, fresh = fresh or await drain.scan(plan.bookie_ids), None
-            report = _report(plan, moved, found)
+            report, unproven = await self.accept_losses(plan, _report(plan, moved, found), hooks)
             refusal = report.refusal
-            unproven = [] if refusal is not None else await self._unproven(plan.bookie_ids, report.accepted)
-            if unproven:
+            if refusal is None and unproven:
                 refusal = f"no longer proven lost: {listed_reasons(unproven)}"
             deleted: list[str] = []
             if refusal is not None and self._own_deletes:  # the restoration was cut off

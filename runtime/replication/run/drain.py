@@ -57,7 +57,8 @@ class DrainHooks(msgspec.Struct, frozen=True, kw_only=True):
     """Calls during a drain or a decommission, and its job. ``before_scan``: before each scan that may be the last one.
 
     ``job``: see ``RecoveryJob``. ``clear_marks``: once no ledger references the bookies. ``keep_cookie``: with each
-    cookie, before it is deleted; if it raises RefusedError, the cookie stays.
+    cookie, before it is deleted; if it raises RefusedError, the cookie stays. ``note_losses``: with ledgers of which
+    the accepted loss is proven.
     """
 
     on_progress: Callable[[RecoveryProgress], None] | None = None
@@ -66,6 +67,7 @@ class DrainHooks(msgspec.Struct, frozen=True, kw_only=True):
     job: RecoveryJob | None = None
     clear_marks: Callable[[], Awaitable[None]] | None = None
     keep_cookie: Callable[[str, Node], None] = lambda *_: None
+    note_losses: Callable[[Collection[int]], Awaitable[None]] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

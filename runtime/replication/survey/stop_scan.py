@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
@@ -21,6 +22,7 @@ from bkctl.runtime.replication.config import PlacementMode
 from bkctl.runtime.replication.copy.reader import reason_of
 from bkctl.runtime.replication.judge.stop_verdict import ClusterNow, StopCheck, StopVerdict
 from bkctl.runtime.replication.judge.targets import rules_of_run
+from bkctl.runtime.replication.survey.removed_bookies import removed_error
 
 _LEDGERS_PER_PROGRESS = 1000
 _ATTEMPTS = 2
@@ -64,10 +66,12 @@ async def scan_for_stop(
     )
     check = StopCheck(bookie_ids, cluster, ports.clock.random, is_removal=is_removal)
     scanned = marks = 0
+    named: collections.Counter[str] = collections.Counter()
     async with aclosing(ports.ledgers.read_all(window=window)) as ledgers:
         async for ledger_id, found in ledgers:
             if isinstance(found, Versioned):
                 check.add(ledger_id, found.value)
+                named.update(found.value.bookies().intersection(bookie_ids))
             else:
                 check.add_unreadable(ledger_id, str(found))
             scanned += 1
@@ -78,6 +82,8 @@ async def scan_for_stop(
     check.note_gone(sorted(registrations.live - (await registration.snapshot()).live - set(bookie_ids)))
     for bookie_id in bookie_ids:
         if bookie_id not in check.referenced and bookie_id not in registrations.live and bookie_id not in with_cookie:
+            if named[bookie_id]:
+                raise removed_error(bookie_id, named[bookie_id])
             raise BookieNotFoundError(
                 f"bookie {bookie_id} is unknown: no cookie, and no ledger references it", bookie_id
             )

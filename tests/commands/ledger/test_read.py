@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,7 +88,7 @@ def test_named_entries_of_a_ledger_that_cannot_be_closed(cluster: Cluster) -> No
         require(doubtful, 7, f"so it is not certain whether ledger {ledger_id} has entry 10: it is open, and its end")
         assert doubtful.stdout == ""
     for arguments in ((), ("3-",)):
-        require(cluster.run("ledger", "read", ledger_id, *arguments), 1, "specify FIRST-LAST to read these entries")
+        require(cluster.run("ledger", "read", ledger_id, *arguments), 7, "specify FIRST-LAST to read these entries")
     require(cluster.run("ledger", "read", ledger_id, f"0-{2**63}"), 2, "is too large")
     verified = cluster.run("ledger", "verify", ledger_id, "--range", "0-9")
     totals = verified.json()
@@ -186,3 +188,53 @@ def test_entries_beyond_the_end_and_damage_on_one_bookie(cluster: Cluster) -> No
     assert ids_of(rest) == ["0", "1", "2", "3", "5", "7"]
     require(rest, 9, "warning: ", "entry 6 of ledger", "entry 4 of ledger")
     assert (corrupt.stdout, unreadable.stdout) == ("", "")
+
+
+def test_what_is_left_of_a_ledger_is_read_by_the_command_that_is_printed(cluster: Cluster) -> None:
+    ledger_id = write(cluster, (2, 1, 1), is_closed=True)
+    first, second = cluster.run("ledger", "show", ledger_id).json()["ensembles"][0]["ensemble"]
+    even, odd = TEN[::2], TEN[1::2]
+    cluster.stop_bookie(second)
+    require(cluster.run("ledger", "read", ledger_id), 7, "entry 1: ", f"bookie {second}: no connection")
+    steps = cluster.run("ledger", "explain", ledger_id).json()["next_steps"]
+    match = re.search("(bkctl (ledger read [^;]*)) reads what is left", "\n".join(steps))
+    assert match is not None, steps
+    words = shlex.split(match[2])
+
+    left = cluster.run(*words)
+    assert ids_of(left) == even
+    silent = f"warning: ledger {ledger_id}: entry {', '.join(odd)} cannot be read, and may exist: bookie {second}: no"
+    require(left, 9, silent)
+    assert "has entry" not in left.stderr, "silence proves nothing"
+    rows = cluster.run(*words, "-o", "table").stdout.splitlines()[2:]
+    assert [row.split()[0] for row in rows] == even
+    raw = cluster.run(*words, "0-3", "--format", "raw")
+    assert (raw.exit_code, raw.stdout) == (9, "payload of entry 0.payload of entry 2.")
+    assert cluster.run(*words, "2").exit_code == 0
+    alone = cluster.run(*words, "3")
+    require(alone, 7, f"error: ledger {ledger_id}: entry 3 cannot be read, and may exist: bookie {second}: no connect")
+    assert alone.stdout == ""
+    for more in (["--from-bookie", first], ["--follow"]):
+        require(cluster.run(*words, *more), 2, "--keep-going")
+
+    forget(cluster.bookie(second), int(ledger_id), 1, 3)
+    spoil(cluster.bookie(second), 5, 0)
+    cluster.start_bookie(second)
+    damaged = cluster.run(*words)
+    assert ids_of(damaged) == ["0", "2", "4", "6", "7", "8", "9"]
+    require(damaged, 9, f"ledger {ledger_id}: no bookie that should have it has entry 1, 3", "entry 5 is damaged: ")
+    require(cluster.run(*words, "1-1"), 4, f"ledger {ledger_id}: no bookie that should have it has entry 1")
+    require(cluster.run(*words, "5"), 12, "entry 5 is damaged")
+
+
+def test_what_is_left_of_an_open_ledger_without_a_known_end(cluster: Cluster) -> None:
+    ledger_id = write(cluster, (3, 1, 1))
+    [*ensemble] = cluster.run("ledger", "show", ledger_id).json()["ensembles"][0]["ensemble"]
+    cluster.stop_bookie(ensemble[2])
+    require(cluster.run("ledger", "read", ledger_id, "--keep-going"), 7, "specify FIRST-LAST to read these entries")
+    left = cluster.run("ledger", "read", ledger_id, "0-10", "--keep-going")
+    assert ids_of(left) == ["0", "1", "3", "4", "6", "7", "9"]
+    require(left, 9, "its end is unknown", "entry 2, 5, 8 cannot be read, and may exist", "has entry 10")
+    endless = cluster.run("ledger", "read", ledger_id, f"0-{2**63 - 1}", "--keep-going")
+    require(endless, 2, "at most 100000 entries")
+    assert endless.stdout == ""

@@ -243,7 +243,8 @@ def test_a_recovery_that_finds_no_live_copy_is_not_advised() -> None:
     assert (second.part, second.command) == ("bookies_down", "bkctl ledger explain 3")
     assert second.sentence.endswith(
         "a recovery finds no live copy in the ensembles (ledger explain looks outside of them): if its disks are lost "
-        "and there is none, accept the loss: bkctl ledger list --bookie b4:3181 -o name > lost-ledgers && "
+        "and there is none, accept the loss: bkctl ledger list --bookie b4:3181 --state lost "
+        "-o name > lost-ledgers && "
         "bkctl decommission b4:3181 --accept-loss b4:3181 --from-file lost-ledgers"
     )
 

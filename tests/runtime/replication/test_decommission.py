@@ -10,10 +10,11 @@ import pytest
 from bkctl.runtime.errors import BookieNotFoundError, NoNodeError, RefusedError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.bookies.registration import BookieMode
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
 from bkctl.runtime.metadata.store import ANY_VERSION, Versioned
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.run.decommission import DecommissionReport
+from bkctl.runtime.replication.survey.removed_bookies import find_removed
 from tests.runtime.replication.fleet import Fleet, SteppedFleet, carry_out, length_of
 from tests.runtime.replication.samples import ledger
 
@@ -249,17 +250,27 @@ async def test_a_proven_loss_that_is_accepted_keeps_no_cookie_and_changes_no_led
 
 async def test_a_removed_bookie_is_known_by_the_ledgers_that_were_not_given_up_with_it(fleet: Fleet) -> None:
     await fleet.start("b2", "b3")
-    ids = [await fleet.store(two_copies()) for _ in range(2)]
-    decommission = fleet.decommission()
-    assert await decommission.known(["b1", "b9"], {}) == ("b1",)
-    given_up = {each: GivenUpNote(written_ms=1, member_since={"b1": None}) for each in ids}
-    assert await decommission.known(["b1", "b9"], given_up) == ()
-    assert await decommission.known(["b1"], {ids[0]: given_up[ids[0]]}) == ("b1",), "the other was not given up"
-    other = GivenUpNote(written_ms=1, member_since={"b2": None})
-    assert await decommission.known(["b1"], given_up | {ids[0]: other}) == ("b1",)
-    assert await decommission.known(["b2"], given_up) == ("b2",), "it is registered"
+    ids = [await fleet.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=4, length=length_of(5))) for _ in range(2)]
+    notes = RecoveryNotes(fleet.client.store, fleet.ledgers.root).given_up
+
+    async def removed(*bookie_ids: str) -> dict[str, int]:
+        return await find_removed(fleet.client.ports, fleet.client.store, fleet.registration, bookie_ids)
+
+    assert await removed("b1", "b9") == {"b9": 0}
+    await notes.put(str(ids[0]), GivenUpNote(written_ms=1, member_since={"b1": None}))
+    assert await removed("b1") == {}, "the other was not given up"
+    await notes.put(str(ids[1]), GivenUpNote(written_ms=1, member_since={"b2": None}))
+    assert await removed("b1") == {}
+    await notes.put(str(ids[1]), GivenUpNote(written_ms=1, member_since={"b1": None}))
+    assert await removed("b1", "b9") == {"b1": 2, "b9": 0}
+    assert await removed("b2") == {}, "it is registered"
+    kept = await fleet.store(two_copies())
+    await notes.put(str(kept), GivenUpNote(written_ms=1, member_since={"b1": None, "b2": None}))
+    assert await removed("b1") == {}, "the other has a copy, so that this one can be replaced"
+    await fleet.ledgers.delete(kept)
+    assert await removed("b1") == {"b1": 2}
     await fleet.add_cookie("b1")
-    assert await decommission.known(["b1"], given_up) == ("b1",)
+    assert await removed("b1") == {}
 
 
 def keep_outside(fleet: Fleet, ledger_id: int, bookie_id: str, *entry_ids: int) -> None:

@@ -119,8 +119,8 @@ def test_an_accepted_loss_is_no_reason_to_start_bookies() -> None:
         accepted = "loss accepted on 1970-01-01 by ops"
         assert found.problems == (f"{accepted}: entries of 1 segment (from entry 0) have no copy",)
         assert found.next_steps == (
-            f"nothing is left to do: {accepted}; bkctl ledger read {ledger_id} reads what is left, and bkctl ledger "
-            f"delete {ledger_id} removes the ledger",
+            f"nothing is left to do: {accepted}; bkctl ledger read {ledger_id} --keep-going reads what is left, and "
+            f"bkctl ledger delete {ledger_id} removes the ledger",
         )
         assert found.candidates == ()
 

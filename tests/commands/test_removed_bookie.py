@@ -1,0 +1,143 @@
+"""A bookie that was removed with a loss that was accepted is not in the cluster, for every command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.commands.test_advice import audit_findings, findings, run_printed, succeed, write
+from tests.commands.test_one_severity import stop
+from tests.processes import Cluster, bkctl_command, bkctl_environment
+
+pytestmark = [pytest.mark.cluster, pytest.mark.battery]
+
+
+def run_pipeline(cluster: Cluster, directory: Path, pipeline: str) -> subprocess.CompletedProcess[str]:
+    """Run what was printed in a shell."""
+    words = shlex.join(bkctl_command())
+    script = f'bkctl() {{ {words} "$@"; }}\n{pipeline}'
+    environment = bkctl_environment(BKCTL_METADATA_URI=cluster.metadata_uri)
+    return subprocess.run(
+        ["bash", "-c", script], cwd=directory, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_removed_bookie_is_in_the_way_of_nothing(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> None:
+    cluster = start_cluster(3)
+    write(cluster, 1, ledgers=30)
+    gone = cluster.bookies[0].id
+    stop(cluster, gone)
+    lost = succeed(cluster, "ledger", "list", "--bookie", gone, "-o", "name").stdout.split()
+    (tmp_path / "lost").write_text("\n".join(lost))
+    accept = ("decommission", gone, "--accept-loss", gone, "--from-file", str(tmp_path / "lost"))
+    succeed(cluster, *accept, "--yes")
+
+    ledgers = "1 ledger still names" if len(lost) == 1 else f"{len(lost)} ledgers still name"
+    sentence = f"error: bookie {gone} is not in the cluster: {ledgers} it, whose loss was accepted with it"
+    for words in (
+        ("decommission", gone, "--yes"),
+        ("decommission", gone, "-n"),
+        ("decommission", gone, "--by-retention", "--yes"),
+        (*accept, "--yes"),
+        ("bookie", "drain", gone, "-n"),
+        ("bookie", "drain", gone, "--yes"),
+        ("recover", gone, "-n"),
+        ("recover", gone, "--yes"),
+        ("recover", gone, "--ledger", lost[0], "--yes"),
+        ("autorecovery", "maintenance", "start", gone, "--for", "20m"),
+        ("bookie", "restart-check", gone),
+    ):
+        refused = cluster.run(*words)
+        assert (refused.exit_code, sentence in refused.stderr) == (4, True), (words, refused)
+    assert cluster.run("decommission", gone, "--if-exists", "--yes").exit_code == 0
+    unknown = cluster.run("decommission", "127.0.0.1:1", "--yes")
+    assert (unknown.exit_code, "is unknown" in unknown.stderr) == (4, True), unknown
+
+    cluster.erase_bookie(gone)
+    bookie = cluster.bookie(gone)
+    settings = ("--journal-dir", f"{bookie.directory}/journal", "--ledger-dir", f"{bookie.directory}/ledgers")
+    verify = ("cookie", "verify", *settings, "--bookie-id", gone, "--set", "allowLoopback=true", "-o", "json")
+    found = cluster.run(*verify)
+    assert found.exit_code == 10, found
+    assert f"{ledgers} it, whose loss was accepted" in found.json()["sentence"]
+    for each in run_printed(cluster, found.json()["command"], "-o", "name").stdout.split():
+        succeed(cluster, "ledger", "delete", each, "--confirm", each)
+    started = cluster.run(*verify)
+    assert started.exit_code == 0, started.stdout
+    assert started.json()["is_new"]
+    cluster.start_bookie(gone)
+
+
+def test_a_ledger_that_has_a_copy_again_keeps_its_bookies_known(
+    start_cluster: Callable[[int], Cluster], tmp_path: Path
+) -> None:
+    cluster = start_cluster(3)
+    ledger_id = write(cluster, 2)
+    first, second = succeed(cluster, "ledger", "show", ledger_id, "-o", "json").json()["ensembles"][0]["ensemble"]
+    stop(cluster, first, second)
+    (tmp_path / "lost").write_text(ledger_id)
+    accepted = [word for each in (first, second) for word in ("--accept-loss", each)]
+    succeed(cluster, "decommission", first, second, *accepted, "--from-file", str(tmp_path / "lost"), "--yes")
+    assert cluster.run("recover", first, "-n").exit_code == 4
+
+    bookie = cluster.bookie(second)
+    settings = ("--journal-dir", f"{bookie.directory}/journal", "--ledger-dir", f"{bookie.directory}/ledgers")
+    found = cluster.run("cookie", "verify", *settings, "--bookie-id", second, "-o", "json").json()
+    run_printed(cluster, found["command"], "--yes")
+    cluster.start_bookie(second)
+    succeed(cluster, "recover", first, "--yes")
+    assert cluster.run("recover", first, "-n").exit_code == 4
+    assert succeed(cluster, "ledger", "verify", ledger_id, "-o", "json").json()["copies_good"] == 10
+
+
+def test_an_accepted_loss_holds_while_other_ledgers_keep_the_bookie(
+    start_cluster: Callable[[int], Cluster], tmp_path: Path
+) -> None:
+    cluster = start_cluster(3)
+    write(cluster, 3, ledgers=2)  # no other bookie can take their copies
+    write(cluster, 1, ledgers=30)
+    gone = cluster.bookies[0].id
+    stop(cluster, gone)
+    left = cluster.run("decommission", gone, "--yes", "-o", "table")
+    match = re.search("this accepts it: (.* && bkctl decommission [^;\n]*)", left.stdout + left.stderr)
+    assert (left.exit_code, match is not None) == (1, True), left
+    assert "2 others" in left.stdout + left.stderr, left
+    assert match is not None
+    assert audit_findings(cluster)["no_live_copy"]["severity"] == "critical"
+
+    accepted = run_pipeline(cluster, tmp_path, match[1] + " --yes -o table")
+    assert accepted.returncode == 1, accepted
+    assert " is accepted, whose metadata still names" in accepted.stdout + accepted.stderr, accepted
+    lost = (tmp_path / "lost-ledgers").read_text().split()
+    for found in (findings(cluster), audit_findings(cluster)):
+        assert "no_live_copy" not in found
+        assert found["loss_accepted"]["finding"].startswith(f"{len(lost)} ledger")
+    assert cluster.run("ledger", "explain", lost[0]).exit_code == 0
+    cluster.start_bookie(gone)
+    assert f"bookie {gone} is back, which was given up" in cluster.run("status", "-o", "table").stdout
+
+
+def test_the_printed_pipeline_lists_only_what_is_lost(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> None:
+    cluster = start_cluster(3)
+    write(cluster, 3, ledgers=2)
+    write(cluster, 1, ledgers=240)
+    gone = cluster.bookies[0].id
+    stop(cluster, gone)
+    lost = succeed(cluster, "ledger", "list", "--bookie", gone, "--state", "lost", "-o", "name").stdout.split()
+    assert len(lost) > 50
+    assert set(lost) < set(succeed(cluster, "ledger", "list", "--bookie", gone, "-o", "name").stdout.split())
+    other = cluster.bookies[1].id
+    assert succeed(cluster, "ledger", "list", "--bookie", other, "--state", "lost", "-o", "name").stdout == ""
+    assert cluster.run("ledger", "list", "--state", "lost").exit_code == 2
+    left = cluster.run("decommission", gone, "--yes", "-o", "table")
+    match = re.search("this accepts it: (.* && bkctl decommission [^;\n]*)", left.stdout + left.stderr)
+    assert match is not None, left
+    accepted = run_pipeline(cluster, tmp_path, match[1] + " --yes -o table")
+    assert accepted.returncode == 1, accepted
+    assert "no_live_copy" not in findings(cluster)
+    assert sorted((tmp_path / "lost-ledgers").read_text().split()) == sorted(lost)
