@@ -224,6 +224,16 @@ def test_a_maintenance_is_ended_only_for_a_bookie_that_is_back() -> None:
     assert finding.command == "bkctl autorecovery maintenance list", "its end would be refused"
 
 
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_removed_bookie_in_maintenance_neither_serves_nor_is_to_be_started(is_over: bool) -> None:
+    """It has no cookie and no registration; its end needs the consent that a bookie which is down needs."""
+    status = msgspec.structs.replace(HEALTHY, recovery=in_maintenance("b4:3181", is_over=is_over))
+    (finding,) = status_findings(status)
+    assert (finding.severity, finding.part) == (Severity.INFORMATION, "bookies_in_maintenance")
+    assert finding.sentence == "bookie b4:3181 is in maintenance, but not in the cluster"
+    assert finding.command == "bkctl autorecovery maintenance end b4:3181 --accept-risk"
+
+
 def test_the_only_copies_come_before_a_recovery() -> None:
     """A recovery would leave the ledgers that have no live copy: their bookie is started first, if it has a disk."""
     lost = NoLiveCopy(ledgers=5, first_ids=(3, 7), to_start=(("b4:3181",),))
