@@ -43,9 +43,9 @@ def test_a_dead_bookie_that_ledgers_name_is_a_finding(cluster: Cluster) -> None:
     assert f"bkctl recover failed-bookie {dead}" in finding["cure"]
     assert f"bkctl decommission {dead}" in finding["cure"]
     options = ("-u", cluster.metadata_uri)
-    shown = run_bkctl("metadata", "doctor", *options, "-o", "table").stdout
+    text = run_bkctl("metadata", "doctor", *options, "-o", "table").stdout
     for words in ("recover failed-bookie", "decommission"):
-        assert f"{shlex.join(['bkctl', *options])} {words} {dead}" in shown, "as it is pasted, on one line"
+        assert f"{shlex.join(['bkctl', *options])} {words} {dead}" in text, "as it is pasted, on one line"
     away = cluster.run("autorecovery", "maintenance", "start", dead, "--for", "30m", "--yes")
     assert away.exit_code == 0, away
     (finding,) = _dead_bookies(cluster)
