@@ -366,7 +366,8 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
         if without_copy:
             yield f"{command} would leave {_segments_text(without_copy)}: no live copy is known of some of the entries"
         if stuck:
-            yield f"{command} would leave {_segments_text(stuck)}: no bookie can take the copies{_why(refused)}"
+            cure = "" if movable or bookie_id in facts.ignored else f"start {bookie_id}, or add a bookie: "
+            yield f"{cure}{command} would leave {_segments_text(stuck)}: no bookie can take the copies{_why(refused)}"
 
 
 def _without_copy(facts: LedgerFacts) -> list[SegmentFacts]:
