@@ -26,7 +26,7 @@ from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
 from bkctl.runtime.replication.plan.job_file import JobFile, JobWork, UnfinishedJob
-from bkctl.runtime.replication.policy import Policy
+from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.storage.adapters.sqlite import memory_database, temporary_database
@@ -844,6 +844,27 @@ async def test_progress_ends_with_everything_done(fleet: Fleet) -> None:
     assert (last.ledgers_done, last.ledgers_total, last.ledgers_failed) == (5, 5, 0)
     assert last.entries_copied == 50
     assert last.bytes_copied == report.bytes_copied
+
+
+async def test_ledgers_that_fail_leave_the_planned_bytes_with_their_reason(fleet: Fleet) -> None:
+    """What is left is that of the others, and the limit says how long these take at least."""
+    await fleet.start("b2", "b3")
+    for _ in range(2):
+        await fleet.store(ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=9, length=length_of(10)))
+    await fleet.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=length_of(10)))
+    recovery = fleet.recovery(pace=CopyPace(bytes_per_s=1000))
+    plan = await recovery.plan(["b1"])
+    per_ledger = {each.ledger_id: each.bytes_to_copy or 0 for each in plan.ledgers}
+    moments: list[RecoveryProgress] = []
+    report = await recovery.run(plan, moments.append)
+
+    assert report.ledgers_failed == 2
+    last = moments[-1]
+    assert last.failed == ", 2 failed (no bookie to copy to)"
+    failed = {each.ledger_id for each in report.failures}
+    assert last.bytes_planned == sum(size for key, size in per_ledger.items() if key not in failed)
+    assert last.least_s < 0.1, "all of these were copied"
+    assert moments[0].least_s <= plan.totals.bytes_to_copy / 1000
 
 
 async def test_t38_a_session_that_ends_during_the_copy_writes_nothing_and_the_next_one_does(
