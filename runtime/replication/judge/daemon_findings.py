@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
+from bkctl.runtime.replication.judge.accepted_losses import is_back
 from bkctl.runtime.replication.judge.advice import (
     AUTORECOVERY_START,
     AUTORECOVERY_STATUS,
@@ -88,16 +89,7 @@ def _loss_findings(recovery: RecoveryStatus) -> Iterator[Advice]:
 
 def _return_findings(recovery: RecoveryStatus) -> Iterator[Advice]:
     for bookie_id, ledger_ids in recovery.returned:
-        sentence = (
-            f"bookie {bookie_id} is back, which was given up for {counted(len(ledger_ids), 'ledger')}: "
-            f"{listed(ledger_ids)}; it may have entries that the others do not have"
-        )
-        yield Advice(
-            Severity.WARNING,
-            "given_up_bookie",
-            sentence,
-            f"bkctl ledger read {ledger_ids[0]} --from-bookie {bookie_id}",
-        )
+        yield is_back(bookie_id, ledger_ids)
 
 
 def _maintenance_findings(

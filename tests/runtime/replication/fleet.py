@@ -90,13 +90,13 @@ class Fleet:
         """What is stored now."""
         return await self.ledgers.read(ledger_id)
 
-    def recovery(self, config: ReplicationConfig = QUICK, pace: CopyPace = CopyPace()) -> BookieRecovery:
+    def recovery(self, config: ReplicationConfig = QUICK, bytes_per_s: int | None = None) -> BookieRecovery:
         """Recovery with this fleet's parts."""
         return BookieRecovery(
             self.client.ports,
             self.cookies,
             self.locks,
-            Policy(config=config, pace=pace),
+            Policy(config=config, pace=CopyPace(bytes_per_s=bytes_per_s)),
             open_database=temporary_database,
         )
 

@@ -26,7 +26,7 @@ from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
 from bkctl.runtime.replication.plan.job_file import JobFile, JobWork, UnfinishedJob
-from bkctl.runtime.replication.policy import CopyPace, Policy
+from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.storage.adapters.sqlite import memory_database, temporary_database
@@ -852,7 +852,7 @@ async def test_ledgers_that_fail_leave_the_planned_bytes_with_their_reason(fleet
     for _ in range(2):
         await fleet.store(ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=9, length=length_of(10)))
     await fleet.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=length_of(10)))
-    recovery = fleet.recovery(pace=CopyPace(bytes_per_s=1000))
+    recovery = fleet.recovery(bytes_per_s=1000)
     plan = await recovery.plan(["b1"])
     per_ledger = {each.ledger_id: each.bytes_to_copy or 0 for each in plan.ledgers}
     moments: list[RecoveryProgress] = []
