@@ -18,7 +18,7 @@ from bkctl.commands.recovery_rendering import (
 from bkctl.commands.rendering import Column, Lines, Row, Table
 from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, after_recovery, left_groups
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
-from bkctl.storage.severity import Severity, worst
+from bkctl.storage.severity import Severity, word, worst
 from bkctl.storage.words import counted, duration, size
 
 _FINDING_TABLE = Table(
@@ -66,6 +66,8 @@ def print_end(
     console.verdict(verdict.severity, verdict.sentence, *verdict.notes)
     for table, rows in tables:
         console.table(table, rows)
+    if not console.is_for_people:
+        body = {"severity": word(verdict.severity), "verdict": verdict.sentence, **body}
     if console.form is not OutputForm.TABLE:
         console.record(kind, body, name=name, show=show, details=details, lines=lines)
     for table, rows in wide_tables if console.form is OutputForm.WIDE else ():

@@ -115,6 +115,8 @@ def test_a_recovery_of_two_bookies_continues_with_the_one_that_stays_away(operat
     operated.cluster.stop_bookie(started)
     operated.wait_until_down(started)
     lost = operated.run("recover", started, "--yes")
+    report = operated.run("recover", started, "--yes", "-o", "json").json()
+    assert (report["severity"], f"once {started} serves, nothing is left" in report["verdict"]) == ("critical", True)
     assert f"once {started} serves, nothing is left to recover; if it cannot come back, see bkctl ledger" in lost.stdout
 
 
