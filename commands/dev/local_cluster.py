@@ -118,14 +118,15 @@ class LocalCluster:
     async def up(self, bookie_count: int | None, base_port: int | None, *, has_daemon: bool) -> ClusterStatus:
         """Start every server that does not run; on failure, stop those started by this call.
 
-        Of a cluster that was there before, what serves stays: a bookie that cannot start is repaired with its ZooKeeper.
+        Of a cluster that was there before, what serves stays: a bookie that cannot start is repaired while it runs.
         """
         self._require_startable(self.plan(bookie_count, base_port))
         OsFileSystem().make_directories(self._directory)
         with self._locked():
+            is_new = read_state(self._directory) is None
             state = self.plan(bookie_count, base_port)
             write_state(self._directory, state)
-            await self._start_all(state, state.bookies, has_daemon=has_daemon, is_skipping_removed=True)
+            await self._start_all(state, state.bookies, has_daemon=has_daemon, is_skipping_removed=True, is_new=is_new)
         return self.status()
 
     async def start(self, server_ids: Sequence[str]) -> ClusterStatus:
@@ -176,11 +177,16 @@ class LocalCluster:
     # --- steps -------------------------------------------------------------------------------------------------
 
     async def _start_all(
-        self, state: ClusterState, bookies: Sequence[BookieRecord], *, has_daemon: bool, is_skipping_removed: bool
+        self,
+        state: ClusterState,
+        bookies: Sequence[BookieRecord],
+        *,
+        has_daemon: bool,
+        is_skipping_removed: bool,
+        is_new: bool = False,
     ) -> None:
         started: list[tuple[str, ProcessIdentity]] = []
         failures: list[str] = []
-        is_new = not os.path.exists(self._directory_of(ZOOKEEPER))
         try:
             await self._start_zookeeper(state, started)
             idle = [bookie for bookie in bookies if self._process(bookie.name) is None]
@@ -190,9 +196,7 @@ class LocalCluster:
             async with DevRegistrations.connect(state.metadata_uri) as live:
                 if is_skipping_removed:
                     idle = [bookie for bookie in idle if not await self._is_removed(live, bookie)]
-                failures = await self._start_bookies(state, idle, live, started)
-                if failures and is_new:
-                    raise BkctlError(failures[0])
+                failures = await self._start_bookies(state, idle, live, started, is_new=is_new)
                 if has_daemon:
                     await self._start_daemon(state, live, started)
         except BaseException:
@@ -241,8 +245,10 @@ class LocalCluster:
         idle: Sequence[BookieRecord],
         live: DevRegistrations,
         started: list[tuple[str, ProcessIdentity]],
+        *,
+        is_new: bool,
     ) -> list[str]:
-        """Why some did not start; these have ended."""
+        """Why some did not start; these have ended. BkctlError for the first one of a new cluster."""
         before = {bookie.id: await live.registration(bookie.id) for bookie in idle}
         processes: dict[str, ProcessIdentity] = {}
         log_sizes = {bookie.id: self._log_size(bookie.name) for bookie in idle}
@@ -259,6 +265,8 @@ class LocalCluster:
                 await self._end([(bookie.name, process)])
                 last_lines = self._last_log_lines(bookie.name, log_sizes[bookie.id])
                 failures.append(f"bookie {bookie.id} did not start: {last_lines}")
+                if is_new:
+                    raise BkctlError(failures[0])
             else:
                 self._say(f"bookie {bookie.id} is running (pid {process.pid})")
         return failures
