@@ -87,9 +87,8 @@ class WorkProgress:
             return f"stopped before the first of {counted(self._ledgers, 'ledger')} was finished{self.rest}"
         left = last.ledgers_total - last.ledgers_done
         done = f"{last.ledgers_done - last.ledgers_failed} of {counted(last.ledgers_total, 'ledger')} finished"
-        failed = f", {last.ledgers_failed} failed" if last.ledgers_failed else ""
         copied = f"{counted(last.entries_copied, 'entry', 'entries')} ({size(last.bytes_copied)}) copied"
-        return f"stopped before the end: {done}{failed}, {left} left; {copied}{self.rest}"
+        return f"stopped before the end: {done}{last.failed}, {left} left; {copied}{self.rest}"
 
 
 @asynccontextmanager

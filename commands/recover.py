@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import Annotated
 
@@ -113,15 +114,16 @@ async def failed_bookie(
                 note_end(change, report_body(report), outcome_of(report))
         if report.is_complete:
             await delete_finished_jobs(context, session, scanned_for, flags.resume)
-    print_recovery(console, report, _again(context, report, job_file))
+    print_recovery(console, report, partial(_again, context, report, job_file))
     return outcome_of(report)
 
 
-def _again(context: CommandContext, report: RecoveryReport, job_file: str | None) -> str:
-    """The command that moves what is left; ledgers that were in no plan need a new job."""
+def _again(context: CommandContext, report: RecoveryReport, job_file: str | None, without: Collection[str]) -> str:
+    """The command that moves what is left; other bookies, or ledgers that were in no plan, need a new job."""
     is_unplanned = any(failure.reason is FailureReason.NOT_PLANNED for failure in report.failures)
-    if is_unplanned:
-        return continuing_command(context.settings.command_line, dropped=frozenset({"--resume"}))
+    if is_unplanned or without:
+        words = tuple(each for each in context.settings.command_line if each not in without)
+        return continuing_command(words, dropped=frozenset({"--resume"}))
     return continuing_command(context.settings.command_line, job_file)
 
 

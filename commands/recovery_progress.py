@@ -47,8 +47,7 @@ class RecoveryProgressView:
     def _note(self, moment: RecoveryProgress) -> str:
         of_bytes = f" of about {size(moment.bytes_planned)}" if moment.bytes_planned else ""
         note = f"{size(moment.bytes_copied)}{of_bytes}, {size(self._copying.per_second(moment.bytes_copied))}/s"
-        if moment.ledgers_failed:
-            note += f", {moment.ledgers_failed} failed"
+        note += moment.failed
         if moment.oldest_ledger is not None:
             note += f"; oldest: ledger {moment.oldest_ledger}, for {duration(moment.oldest_s)}"
             note += f", waits for {moment.oldest_waits_for}" if moment.oldest_waits_for else ""
@@ -64,15 +63,17 @@ class RecoveryProgressView:
             return moment.writers_wait_s  # bytes that are not copied by now are those of ledgers that failed
         done = _work_done(moment)
         rate = self._working.per_second(done)
-        return max(moment.writers_wait_s, (_work(moment) - done) / rate) if rate > 0 else None
+        least_s = max(moment.writers_wait_s, moment.least_s)
+        return max(least_s, (_work(moment) - done) / rate) if rate > 0 else None
 
 
 def _work(moment: RecoveryProgress) -> int:
-    return moment.bytes_planned + moment.ledgers_total * LEDGER_COST_BYTES
+    return moment.bytes_planned + (moment.ledgers_total - moment.ledgers_failed) * LEDGER_COST_BYTES
 
 
 def _work_done(moment: RecoveryProgress) -> int:
-    return min(moment.bytes_copied, moment.bytes_planned) + moment.ledgers_done * LEDGER_COST_BYTES
+    moved = moment.ledgers_done - moment.ledgers_failed  # one that failed says nothing about the time of the others
+    return min(moment.bytes_copied, moment.bytes_planned) + moved * LEDGER_COST_BYTES
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from bkctl.commands.config import OutputForm
@@ -16,9 +16,9 @@ from bkctl.commands.recovery_rendering import (
     shortened,
 )
 from bkctl.commands.rendering import Column, Lines, Row, Table
-from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, left_groups, what_next
+from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, after_recovery, left_groups
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
-from bkctl.storage.severity import Severity, worst
+from bkctl.storage.severity import Severity, word, worst
 from bkctl.storage.words import counted, duration, size
 
 _FINDING_TABLE = Table(
@@ -66,6 +66,8 @@ def print_end(
     console.verdict(verdict.severity, verdict.sentence, *verdict.notes)
     for table, rows in tables:
         console.table(table, rows)
+    if not console.is_for_people:
+        body = {"severity": word(verdict.severity), "verdict": verdict.sentence, **body}
     if console.form is not OutputForm.TABLE:
         console.record(kind, body, name=name, show=show, details=details, lines=lines)
     for table, rows in wide_tables if console.form is OutputForm.WIDE else ():
@@ -155,14 +157,10 @@ def left_sentence(groups: Sequence[LeftGroup]) -> str:
     return f"{number:,} left: {', '.join(each.sentence for each in groups)}"
 
 
-def recovery_end(report: RecoveryReport, again: str) -> tuple[Verdict, list[LeftGroup]]:
-    """The end of a recovery. ``again``: the command that continues it."""
+def print_recovery(console: Console, report: RecoveryReport, again: Callable[[Collection[str]], str]) -> None:
+    """Print the end of a recovery. ``again``: the command that continues it without some of the bookies."""
     groups = left_groups(report.failures, report.bookie_ids)
-    sentence = f"{moved_sentence([report])}, {left_sentence(groups)}{what_next(groups, again)}"
-    return Verdict(worst(each.left.severity for each in groups), sentence), groups
-
-
-def print_recovery(console: Console, report: RecoveryReport, again: str) -> None:
-    """Print the end of a recovery."""
-    verdict, groups = recovery_end(report, again)
+    sentence = f"{moved_sentence([report])}, {left_sentence(groups)}"
+    sentence += after_recovery(groups, report.bookie_ids, again)
+    verdict = Verdict(worst(each.left.severity for each in groups), sentence)
     print_recoveries(console, "RecoveryReport", report_body(report), verdict, [report], groups)

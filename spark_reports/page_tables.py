@@ -201,7 +201,8 @@ def _missing_copies(row: UnderReplicatedLedger) -> Iterator[str]:
         yield "a write set has no bookie that is registered or has a cookie: its entries are lost"
     elif row.no_copy_bookies:
         sources = enumerated(row.no_copy_bookies, "or")
-        yield f"some entries are on {sources} only: start one, and another if some are still missing"
+        start = "start it" if len(row.no_copy_bookies) == 1 else "start one, and another if some are still missing"
+        yield f"some entries are on {sources} only: {start}"
     yield from _not_closed(row.ledger_state, row.is_closable)
 
 

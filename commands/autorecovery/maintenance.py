@@ -194,16 +194,20 @@ async def list_all(context: CommandContext) -> None:
     async with open_session(context) as session:
         found = await list_maintenance(RecoveryNotes(session.store, session.root))
         registrations = await session.registrations.snapshot()
-        context.console.rows(_TABLE, [_row(session, each, registrations) for each in found])
+        cookies = await session.cookies.ids() if found else []
+        context.console.rows(_TABLE, [_row(session, each, registrations, cookies) for each in found])
 
 
 _ENDED = Table("Bookies", Column("bookie_id", "ID"), Column("delay", "RECOVERY DELAY"))
 
 
-def _row(session: Session, found: Maintenance, registrations: Registrations) -> dict[str, object]:
+def _row(
+    session: Session, found: Maintenance, registrations: Registrations, cookies: Collection[str]
+) -> dict[str, object]:
     note = found.note
     is_read_only = found.bookie_id in registrations.read_only
-    state = "read-only" if is_read_only else "writable" if found.bookie_id in registrations.writable else "down"
+    away = "down" if found.bookie_id in cookies else "removed"
+    state = "read-only" if is_read_only else "writable" if found.bookie_id in registrations.writable else away
     return {
         "bookie_id": found.bookie_id,
         "state": state,

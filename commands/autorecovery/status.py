@@ -60,6 +60,7 @@ async def show_status(context: CommandContext) -> None:
         waiting = None
         if pending.oldest_ms is not None and off is None:
             waiting = WaitingMarks(pending.oldest_ms, has_locks=bool(locked))
+        cookies = await session.cookies.ids() if recovery.maintenance else []
         kind = recovery.auditor_kind
         body = {
             "enabled": off is None,
@@ -88,7 +89,8 @@ async def show_status(context: CommandContext) -> None:
     for table, table_rows in tables.values():
         context.console.table(table, table_rows)
     away = [each.bookie_id for each in recovery.maintenance if each.bookie_id not in registrations.live]
-    found = recovery_findings(recovery, waiting, session.now_ms, away)
+    removed = set(away).difference(cookies)
+    found = recovery_findings(recovery, waiting, session.now_ms, away, removed)
     _warn(context, recovery, None if off is None else note, found, session.now_ms)
 
 

@@ -6,6 +6,7 @@ scan all ledgers again, delete their cookies. Each step can be repeated after a 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from typing import Annotated
@@ -55,7 +56,8 @@ from bkctl.commands.safety.mode_turn import mode_turn
 from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.admin.calls import AdminCredentials
-from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.errors import ConflictError, MetadataFormatError, RefusedError
+from bkctl.runtime.metadata.replication.maintenance import end_maintenance, list_maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.net.loop import LoopClock
@@ -209,10 +211,19 @@ class _Run:
             return msgspec.structs.replace(drained, refusal=refusal)
         self.work.state = ()
         report = await operation.finish(found, moved, self.hooks)
-        deadlines = RecoveryNotes(self.session.store, self.session.root).deadlines
-        for bookie_id in found.bookie_ids if report.is_complete else ():
-            await deadlines.remove(bookie_id)  # nothing of it is waited for
+        if report.is_complete:
+            await self._await_nothing()
         return report
+
+    async def _await_nothing(self) -> None:
+        """Remove the notes of bookies that were expected to be back."""
+        notes = RecoveryNotes(self.session.store, self.session.root)
+        for bookie_id in self.found.bookie_ids:
+            await notes.deadlines.remove(bookie_id)
+        for each in await list_maintenance(notes):
+            if each.bookie_id in self.found.bookie_ids:
+                with contextlib.suppress(ConflictError, MetadataFormatError):  # the status says how to end it
+                    await end_maintenance(notes, self.session.switches, each)
 
     async def _make_read_only(self) -> None:
         """Check again what may have changed since the plan, now that no other command makes bookies read-only."""

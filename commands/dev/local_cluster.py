@@ -9,7 +9,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import msgspec
@@ -116,13 +116,17 @@ class LocalCluster:
     # --- changes -----------------------------------------------------------------------------------------------
 
     async def up(self, bookie_count: int | None, base_port: int | None, *, has_daemon: bool) -> ClusterStatus:
-        """Start every server that does not run; on failure, stop those started by this call."""
+        """Start every server that does not run; on failure, stop those started by this call.
+
+        Of a cluster that was there before, what serves stays: a bookie that cannot start is repaired while it runs.
+        """
         self._require_startable(self.plan(bookie_count, base_port))
         OsFileSystem().make_directories(self._directory)
         with self._locked():
+            is_new = read_state(self._directory) is None
             state = self.plan(bookie_count, base_port)
             write_state(self._directory, state)
-            await self._start_all(state, state.bookies, has_daemon=has_daemon, is_skipping_removed=True)
+            await self._start_all(state, state.bookies, has_daemon=has_daemon, is_skipping_removed=True, is_new=is_new)
         return self.status()
 
     async def start(self, server_ids: Sequence[str]) -> ClusterStatus:
@@ -173,9 +177,16 @@ class LocalCluster:
     # --- steps -------------------------------------------------------------------------------------------------
 
     async def _start_all(
-        self, state: ClusterState, bookies: Sequence[BookieRecord], *, has_daemon: bool, is_skipping_removed: bool
+        self,
+        state: ClusterState,
+        bookies: Sequence[BookieRecord],
+        *,
+        has_daemon: bool,
+        is_skipping_removed: bool,
+        is_new: bool = False,
     ) -> None:
         started: list[tuple[str, ProcessIdentity]] = []
+        failures: list[str] = []
         try:
             await self._start_zookeeper(state, started)
             idle = [bookie for bookie in bookies if self._process(bookie.name) is None]
@@ -185,15 +196,20 @@ class LocalCluster:
             async with DevRegistrations.connect(state.metadata_uri) as live:
                 if is_skipping_removed:
                     idle = [bookie for bookie in idle if not await self._is_removed(live, bookie)]
-                await self._start_bookies(state, idle, live, started)
+                failures = await self._start_bookies(state, idle, live, started, is_new=is_new)
                 if has_daemon:
                     await self._start_daemon(state, live, started)
         except BaseException:
-            for name, process in reversed(started):
-                send_signal(process, signal.SIGTERM)
-                if not await wait_ended(process, _STOP_TIMEOUT_S):
-                    self._say(f"{name} (pid {process.pid}) does not stop")
+            await self._end(reversed(started))
             raise
+        if failures:
+            raise BkctlError(f"{'; '.join(failures)}; ZooKeeper and the other servers run")
+
+    async def _end(self, started: Iterable[tuple[str, ProcessIdentity]]) -> None:
+        for name, process in started:
+            send_signal(process, signal.SIGTERM)
+            if not await wait_ended(process, _STOP_TIMEOUT_S):
+                self._say(f"{name} (pid {process.pid}) does not stop")
 
     async def _start_zookeeper(self, state: ClusterState, started: list[tuple[str, ProcessIdentity]]) -> None:
         if self._process(ZOOKEEPER) is not None:
@@ -229,7 +245,10 @@ class LocalCluster:
         idle: Sequence[BookieRecord],
         live: DevRegistrations,
         started: list[tuple[str, ProcessIdentity]],
-    ) -> None:
+        *,
+        is_new: bool,
+    ) -> list[str]:
+        """Why some did not start; these have ended. BkctlError for the first one of a new cluster."""
         before = {bookie.id: await live.registration(bookie.id) for bookie in idle}
         processes: dict[str, ProcessIdentity] = {}
         log_sizes = {bookie.id: self._log_size(bookie.name) for bookie in idle}
@@ -238,13 +257,19 @@ class LocalCluster:
             started.append((bookie.name, process))  # before its pid file: if the disk is full, only this list ends it
             write_pid_file(os.path.join(self._directory_of(bookie.name), _PID_FILE), process)
             processes[bookie.id] = process
+        failures = []
         for bookie in idle:
             process = processes[bookie.id]
             ledgers = os.path.join(self._directory_of(bookie.name), "ledgers")
             if not await wait_ready(live, bookie.id, before[bookie.id], process, ledgers):
+                await self._end([(bookie.name, process)])
                 last_lines = self._last_log_lines(bookie.name, log_sizes[bookie.id])
-                raise BkctlError(f"bookie {bookie.id} did not start: {last_lines}")
-            self._say(f"bookie {bookie.id} is running (pid {process.pid})")
+                failures.append(f"bookie {bookie.id} did not start: {last_lines}")
+                if is_new:
+                    raise BkctlError(failures[0])
+            else:
+                self._say(f"bookie {bookie.id} is running (pid {process.pid})")
+        return failures
 
     def _spawn(self, state: ClusterState, bookie: BookieRecord) -> ProcessIdentity:
         own_directory = self._directory_of(bookie.name)

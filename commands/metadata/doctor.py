@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import textwrap
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
@@ -11,11 +10,13 @@ import typer
 
 from bkctl.commands.command import command
 from bkctl.commands.config import OutputForm
+from bkctl.commands.console import Console
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.parse import near_miss
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session
+from bkctl.commands.table_layout import wrapped
 from bkctl.runtime.errors import MetadataError
 from bkctl.runtime.metadata.doctor.catalogue import RULES, MetadataFinding
 from bkctl.runtime.metadata.doctor.doctor import KEPT_MAX, DoctorReport, examine_cluster
@@ -38,6 +39,7 @@ _TABLE = Table(
 )
 _RULE_TABLE = Table("Findings of one rule", Column("path", "ZNODE"), Column("problem", "PROBLEM"))
 _LINE_MAX = 110
+_INDENT = "  "
 _SIMILARITY_MIN = 0.6
 _WORST_FIRST = sorted(Severity, reverse=True)
 _STREAMED = {OutputForm.JSONL, OutputForm.CSV, OutputForm.NAME}
@@ -134,7 +136,7 @@ def _print(
     for rule_id in dict.fromkeys(found.rule.id for found in findings):
         of_rule = [found for found in findings if found.rule.id == rule_id]
         if of_rule:
-            heading = _heading(of_rule[0], report.counts[rule_id], min(_LINE_MAX, console.width or _LINE_MAX))
+            heading = _heading(console, of_rule[0], report.counts[rule_id])
             console.table(_RULE_TABLE.titled(heading), [_row(found) for found in of_rule])
     console.sentences("")
     console.record("MetadataDoctorReport", body)
@@ -162,11 +164,12 @@ def _row(found: MetadataFinding) -> dict[str, object]:
     }
 
 
-def _heading(first: MetadataFinding, count: int, width: int) -> str:
-    rule = first.rule
+def _heading(console: Console, first: MetadataFinding, count: int) -> str:
+    rule, width = first.rule, min(_LINE_MAX, console.width or _LINE_MAX)
     lines = [f"{first.severity.name} {rule.id}: {counted(count, 'finding')}"]
-    for text in (rule.consequence, f"Fix{' of the first' if count > 1 else ''}: {first.cure}"):
-        lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    texts = console.completed({"consequence": rule.consequence, "cure": first.cure})
+    for text in (texts["consequence"], f"Fix{' of the first' if count > 1 else ''}: {texts['cure']}"):
+        lines += [f"{_INDENT}{line}" for line in wrapped(str(text), width - len(_INDENT))]
     return "\n".join(lines)
 
 

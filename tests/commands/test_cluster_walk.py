@@ -352,6 +352,24 @@ def test_a_port_that_is_taken_stops_everything_again(start_dev_cluster: Callable
     assert {server["state"] for server in (status["zookeeper"], *status["bookies"])} == {"stopped"}
 
 
+def test_a_bookie_that_cannot_start_does_not_stop_the_others(start_dev_cluster: Callable[[int], DevCluster]) -> None:
+    """Without ZooKeeper the cookie of a wiped bookie could not be removed."""
+    cluster = start_dev_cluster(2)
+    wiped, other = cluster.bookies
+    directory = ("--dir", cluster.directory)
+    succeed(cluster, "dev", "cluster", "down", *directory)
+    cluster.erase_bookie(wiped.id)
+    up = cluster.run("dev", "cluster", "up", *directory)
+    assert (up.exit_code, f"bookie {wiped.id} did not start: " in up.stderr) == (2, True), up
+    assert up.stderr.strip().endswith("; ZooKeeper and the other servers run")
+    status = succeed(cluster, "dev", "cluster", "status", *directory).json()
+    found = {each["id"]: each["state"] for each in servers_of(status)}
+    assert [found.pop(wiped.id), *set(found.values())] == ["stopped", "running"]
+    assert other.id in found
+    succeed(cluster, "decommission", wiped.id, "--yes", "--accept-risk")
+    succeed(cluster, "dev", "cluster", "up", *directory)
+
+
 def test_a_bookie_that_cannot_be_recorded_does_not_stay(start_dev_cluster: Callable[[int], DevCluster]) -> None:
     cluster = start_dev_cluster(1)
     bookie = cluster.bookies[0]

@@ -98,3 +98,20 @@ def test_a_running_bookie_that_the_cluster_needs_is_refused(cluster: Cluster, tm
 
     unknown = cluster.run("decommission", "unknown:1", "--dry-run")
     assert unknown.exit_code == 4
+
+
+def test_a_bookie_that_left_is_in_maintenance_no_longer(cluster: Cluster) -> None:
+    """The end of its maintenance would be refused: it is not registered, and cannot be started."""
+    bookie_id = cluster.bookies[0].id
+    for words in (
+        ("delay", "set", "0"),
+        ("maintenance", "start", bookie_id, "--for", "20m", "--accept-risk"),
+    ):
+        assert cluster.run("autorecovery", *words).exit_code == 0
+    assert cluster.run("autorecovery", "delay", "get", "-o", "json").json()["seconds"] == 1200
+    cluster.stop_bookie(bookie_id)
+    left = cluster.run("decommission", bookie_id, "--yes")
+    assert left.exit_code == 0, left
+    assert cluster.run("autorecovery", "maintenance", "list", "-o", "json").json()["items"] == []
+    assert cluster.run("autorecovery", "delay", "get", "-o", "json").json()["seconds"] == 0
+    assert cluster.run("status", "-o", "json").json()["bookies_in_maintenance"] == 0

@@ -36,7 +36,7 @@ def test_a_line_says_how_far_it_is_and_what_the_oldest_ledger_waits_for() -> Non
     view.show(MOMENT)
     assert view.line() == (
         "2 of 10 ledgers done, 1.0 MiB of about 4.0 MiB, 256.0 KiB/s, 1 failed; oldest: ledger 17, for 42 s, waits for "
-        "source b3:3181, about 12 s left"
+        "source b3:3181, about 13 s left"
     )
 
 
@@ -88,6 +88,31 @@ def test_when_only_writers_are_waited_for_the_time_left_is_their_wait() -> None:
     assert line.endswith("waits 3 s for the writers of 1 open ledger, about 3 s left"), "failed bytes are never copied"
 
 
+def test_ledgers_that_failed_are_no_progress_and_the_time_left_keeps_to_the_limit() -> None:
+    """At 20 KiB/s, 2.4 MiB take two minutes, however soon ten ledgers failed."""
+    watch = ManualClock()
+    view = RecoveryProgressView(Silence(), watch)
+    watch.now_s += 4
+    moment = msgspec.structs.replace(
+        MOMENT,
+        ledgers_done=11,
+        ledgers_total=40,
+        ledgers_failed=10,
+        bytes_copied=80 * 1024,
+        bytes_planned=2560 * 1024,
+        oldest_ledger=None,
+        why_failed="mostly: no bookie to copy to",
+        least_s=124.0,
+    )
+    view.show(moment)
+    end = "20.0 KiB/s, 10 failed (mostly: no bookie to copy to), about {} left"
+    assert (view.line() or "").endswith(end.format("2 min"))
+    view.show(msgspec.structs.replace(moment, least_s=0.0))
+    assert (view.line() or "").endswith(end.format("2 min")), "2,480 KiB and 29 ledgers, at 36 KiB/s"
+    view.show(msgspec.structs.replace(moment, least_s=900.0))
+    assert (view.line() or "").endswith(end.format("15 min"))
+
+
 def test_a_bar_moves_with_the_bytes_and_counts_ledgers() -> None:
     watch = ManualClock()
     bar = ProgressBar("recovering", watch)
@@ -97,7 +122,7 @@ def test_a_bar_moves_with_the_bytes_and_counts_ledgers() -> None:
     first, *others = bar.lines(160)
     assert first == f"recovering {'━' * 9}{' ' * 31} 2/10"
     assert others == [
-        "elapsed 0:04, about 0:12 left; 1.0 MiB of about 4.0 MiB, 256.0 KiB/s, 1 failed; oldest: ledger 17, for 42 s, "
+        "elapsed 0:04, about 0:13 left; 1.0 MiB of about 4.0 MiB, 256.0 KiB/s, 1 failed; oldest: ledger 17, for 42 s, "
         "waits for source b3:3181"
     ], "the rate is that of the bytes"
     over = msgspec.structs.replace(MOMENT, ledgers_done=10, bytes_copied=99 * MEBIBYTE)

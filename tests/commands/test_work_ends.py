@@ -91,6 +91,35 @@ def test_a_recovery_ends_with_what_to_start_and_the_command_that_continues(opera
     assert operated.ledgers_of(first) == set()
 
 
+def test_a_recovery_of_two_bookies_continues_with_the_one_that_stays_away(operated: Operated) -> None:
+    """A recovery of a bookie that serves is refused, so what is printed names only the others."""
+    operated.write(60, 5)
+    both = {bookie.id for bookie in operated.cluster.bookies[:2]}
+    for bookie_id in both:
+        operated.cluster.stop_bookie(bookie_id)
+    operated.wait_until_down(*both)
+    ended = operated.run("recover", *both, "--yes")
+    assert ended.exit_code == 9, ended
+    again = command_after("continue with: ", ended.stdout)
+    (started,) = both.difference(again)
+    assert f"once {started} serves, continue with: " in ended.stdout
+    assert f"if {started} cannot come back, see bkctl ledger explain " in ended.stdout
+
+    operated.cluster.start_bookie(started)
+    alone = operated.run(*again)
+    assert alone.exit_code == 0, alone
+    assert ", none left" in alone.stdout
+    assert operated.run("audit", "--fail-on", "at_risk").exit_code == 0
+
+    operated.write(12, 2, copies=1)
+    operated.cluster.stop_bookie(started)
+    operated.wait_until_down(started)
+    lost = operated.run("recover", started, "--yes")
+    report = operated.run("recover", started, "--yes", "-o", "json").json()
+    assert (report["severity"], f"once {started} serves, nothing is left" in report["verdict"]) == ("critical", True)
+    assert f"once {started} serves, nothing is left to recover; if it cannot come back, see bkctl ledger" in lost.stdout
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.battery)])
 def test_a_drain_that_is_stopped_names_the_bookie_that_stays_read_only(
     operated: Operated, number: signal.Signals

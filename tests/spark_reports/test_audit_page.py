@@ -138,6 +138,12 @@ def test_every_ledger_of_a_table_links_to_its_reasons() -> None:
     assert f"<code>bkctl ledger explain {2**62}</code>" in lost
 
 
+def test_the_one_bookie_with_the_only_copies_is_to_be_started() -> None:
+    row = msgspec.structs.replace(REPORT.under_replicated[-1], no_copy_bookies=("bookie-3:3181",))
+    page = report_page(msgspec.structs.replace(REPORT, under_replicated=(*REPORT.under_replicated[:-1], row)))
+    assert "some entries are on bookie-3:3181 only: start it" in page
+
+
 def test_paper_has_no_boxes_and_says_what_it_leaves_out() -> None:
     page = report_page(REPORT)
     (style,) = re.findall(r"@media print \{\n(.*?)\n\}\n", page, re.DOTALL)

@@ -406,8 +406,8 @@ _INFORMATION = (
 )
 
 _DOWN = (
-    "information for a bookie in maintenance; critical if several bookies are down, if entries have no live copy, or "
-    "if nothing repairs: autorecovery is disabled, or has neither an auditor nor a marked ledger"
+    "critical if entries have no live copy; otherwise information for a bookie in maintenance; critical if several "
+    "bookies are down, or if nothing repairs: autorecovery is disabled, or has neither an auditor nor a marked ledger"
 )
 _DEPENDS = {"bookie-down-with-ledgers": _DOWN, "removed-bookie-with-ledgers": _DOWN}
 _SETTLED = {"ledger-ack-quorum-one", "ledger-format-one"}

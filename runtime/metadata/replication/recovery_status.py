@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import enum
 import functools
+import itertools
 import operator
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
@@ -78,7 +79,7 @@ class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
     maintenance: tuple[Maintenance, ...] = ()
     losses: NotedLosses = NotedLosses()
     returned: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Registered bookies that were given up as if they were lost, with the ledgers that this is about."""
+    """Registered bookies that were given up as if they were lost, with the ledgers that may miss their entries."""
     given_up: Mapping[int, GivenUpNote] = {}
     """Bookies that an operator gave up, by ledger, also of ledgers that were deleted or are whole again."""
     failures: int = 0
@@ -155,7 +156,7 @@ async def read_recovery_status(
         deadlines=tuple(sorted(deadlines, key=lambda each: (each[1].due_ms, each[0]))),
         maintenance=tuple(maintenance),
         losses=losses,
-        returned=await _find_returned(registrations, given_up),
+        returned=await find_returned(registrations, given_up, open_ledgers),
         given_up=given_up,
         failures=failures,
         failure_cause=await _first_cause(notes) if failures else "",
@@ -253,22 +254,32 @@ async def _find_loss(
     return str(ledger_id), note.value
 
 
-async def _find_returned(
-    registrations: RegistrationClient, given_up: Mapping[int, GivenUpNote]
+async def find_returned(
+    registrations: RegistrationClient,
+    given_up: Mapping[int, GivenUpNote],
+    open_ledgers: Callable[[], Awaitable[LedgerStore]],
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Bookies that were given up, are registered, and have the cookie of that time: so they have their old entries."""
+    """Bookies that were given up, are registered, and have the cookie of that time: so they have their old entries.
+
+    Not those that the end of the ledger still names, because their entries are read as before.
+    """
     if not given_up:
         return ()
     live = (await registrations.snapshot()).live
-    ledgers: dict[tuple[str, int], list[int]] = {}
-    for ledger_id, note in given_up.items():
-        for bookie_id, since in note.member_since.items():
-            if bookie_id in live and since is not None:
-                ledgers.setdefault((bookie_id, since), []).append(ledger_id)
-    return tuple(
-        [
-            (bookie_id, tuple(sorted(ledger_ids)))
-            for (bookie_id, since), ledger_ids in sorted(ledgers.items())
-            if await registrations.member_since(bookie_id) == since
-        ]
-    )
+    named = itertools.chain.from_iterable(note.member_since for note in given_up.values())
+    since = {each: await registrations.member_since(each) for each in sorted(live.intersection(named))}
+    found: dict[str, list[int]] = {}
+    for ledger_id, note in sorted(given_up.items()):
+        back = {each for each, then in note.member_since.items() if then is not None and since.get(each) == then}
+        for bookie_id in back.difference(await _members_at_end(await open_ledgers(), ledger_id, back) if back else ()):
+            found.setdefault(bookie_id, []).append(ledger_id)
+    return tuple((bookie_id, tuple(ledger_ids)) for bookie_id, ledger_ids in sorted(found.items()))
+
+
+async def _members_at_end(ledgers: LedgerStore, ledger_id: int, of_deleted: Collection[str]) -> Collection[str]:
+    try:
+        return (await ledgers.read(ledger_id)).value.last_segment.ensemble
+    except LedgerNotFoundError:
+        return of_deleted
+    except MetadataFormatError:
+        return ()

@@ -6,7 +6,7 @@ They are information everywhere, and no advice says to start the bookies that we
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -50,6 +50,14 @@ def loss_accepted(found: AcceptedLosses) -> Advice:
         sentence += f", {last}{accepted_on(found.written_ms, found.user)}"
     command = f"bkctl ledger explain {found.first_ids[0]}" if found.first_ids else "bkctl audit"
     return Advice(Severity.INFORMATION, "loss_accepted", f"{sentence}: {names}" if names else sentence, command)
+
+
+def is_back(bookie_id: str, ledger_ids: Sequence[int]) -> Advice:
+    """A bookie that was given up serves again: until it or a ledger is removed, its entries can be looked at."""
+    which = f"{counted(len(ledger_ids), 'ledger')}: {listed(ledger_ids)}"
+    sentence = f"bookie {bookie_id} is back, which was given up for {which}; it may have entries that the others do not"
+    command = f"bkctl ledger read {ledger_ids[0]} --from-bookie {bookie_id}"
+    return Advice(Severity.INFORMATION, "given_up_bookie", f"{sentence} have", command)
 
 
 def _date(time_ms: int) -> str:

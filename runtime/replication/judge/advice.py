@@ -178,9 +178,9 @@ def bookies_leaving(bookie_ids: Sequence[str], recovering: Collection[str]) -> I
         if is_moved:
             sentence += f"; a command is moving {its} ledgers"
         else:
-            sentence += f"; no command moves {its} ledgers now: bkctl bookie drain {first} moves those that are left, "
+            sentence += f"; no command moves {its} ledgers now: bkctl bookie drain {first} moves any that are left, "
             sentence += f"and decommission also removes {it}; to keep {it}: bkctl bookie undrain {first}"
-        command = "bkctl audit" if is_moved else f"bkctl decommission {first}"
+        command = "bkctl audit" if is_moved else f"bkctl bookie drain {first}"
         yield Advice(Severity.INFORMATION, "bookies_leaving", sentence, command)
 
 

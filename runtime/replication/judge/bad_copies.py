@@ -80,6 +80,11 @@ class LedgerInPlace(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(each for each in self.changes if each.first_entry_id is not None)
 
     @property
+    def bytes_to_copy(self) -> int:
+        """An estimate."""
+        return sum(each.bytes_to_copy for each in self.changes)
+
+    @property
     def bad(self) -> dict[str, tuple[EntryRange, ...]]:
         """The entries of all these copies, by bookie."""
         ranges: dict[str, list[EntryRange]] = {}
@@ -107,7 +112,7 @@ class InPlacePlan(msgspec.Struct, frozen=True):
     @property
     def bytes_estimate(self) -> int:
         """Bytes to write."""
-        return sum(each.bytes_to_copy for ledger in self.ledgers for each in ledger.changes)
+        return sum(ledger.bytes_to_copy for ledger in self.ledgers)
 
     @property
     def left(self) -> tuple[LedgerFailure, ...]:

@@ -208,6 +208,12 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         return [each.bookie_id for each in self.bookies or () if each.bookie_id in unreferenced]
 
     @property
+    def removed(self) -> frozenset[str]:
+        """Bookies in maintenance that are neither registered nor have a cookie."""
+        known = {each.bookie_id for each in self.bookies or ()}
+        return frozenset(each.bookie_id for each in self.maintenance if self.bookies and each.bookie_id not in known)
+
+    @property
     def no_live_copy(self) -> NoLiveCopy:
         """Ledgers that the start of a bookie would bring back: those that were read, else those in the notes."""
         if self.references is not None and self.references.no_live_copy.ledgers:
@@ -440,4 +446,5 @@ def _note_findings(status: ClusterFacts) -> Iterator[Advice]:
     if may_return and losses.count <= status.no_live_copy.ledgers:
         losses = NotedLosses()  # these may come back: whether some are left shows once the bookies are started
     recovery = msgspec.structs.replace(status.recovery, deadlines=deadlines, losses=losses)
-    yield from recovery_findings(recovery, waiting, status.now_ms, {*status.down, *status.unreferenced})
+    down = {*status.down, *status.unreferenced}
+    yield from recovery_findings(recovery, waiting, status.now_ms, down, status.removed)

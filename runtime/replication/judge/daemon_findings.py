@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
+from bkctl.runtime.replication.judge.accepted_losses import is_back
 from bkctl.runtime.replication.judge.advice import (
     AUTORECOVERY_START,
     AUTORECOVERY_STATUS,
@@ -52,15 +53,19 @@ def idle_seconds(recovery: RecoveryStatus, waiting: WaitingMarks | None, now_ms:
 
 
 def recovery_findings(
-    recovery: RecoveryStatus, waiting: WaitingMarks | None, now_ms: int, down: Collection[str] = ()
+    recovery: RecoveryStatus,
+    waiting: WaitingMarks | None,
+    now_ms: int,
+    down: Collection[str] = (),
+    removed: Collection[str] = (),
 ) -> Iterator[Advice]:
     """What is wrong. ``waiting`` None: no ledger is marked, that is unknown, or autorecovery is disabled.
 
-    ``down``: bookies that are not registered.
+    ``down``: bookies that are not registered; ``removed``: those that are not, and have no cookie either.
     """
     yield from _loss_findings(recovery)
     yield from _return_findings(recovery)
-    yield from _maintenance_findings(recovery, now_ms, down)
+    yield from _maintenance_findings(recovery, now_ms, down, removed)
     excused = {each.bookie_id for each in recovery.maintenance if not each.is_overdue(now_ms)}
     auditor = None if recovery.auditor is None else recovery.auditor.bookie_id
     if (waits := waits_for_auditor(recovery.deadlines, auditor, now_ms, excused)) is not None:
@@ -84,20 +89,18 @@ def _loss_findings(recovery: RecoveryStatus) -> Iterator[Advice]:
 
 def _return_findings(recovery: RecoveryStatus) -> Iterator[Advice]:
     for bookie_id, ledger_ids in recovery.returned:
-        sentence = (
-            f"bookie {bookie_id} is back, which was given up for {counted(len(ledger_ids), 'ledger')}: "
-            f"{listed(ledger_ids)}; it may have entries that the others do not have"
-        )
-        yield Advice(
-            Severity.WARNING,
-            "given_up_bookie",
-            sentence,
-            f"bkctl ledger read {ledger_ids[0]} --from-bookie {bookie_id}",
-        )
+        yield is_back(bookie_id, ledger_ids)
 
 
-def _maintenance_findings(recovery: RecoveryStatus, now_ms: int, down: Collection[str]) -> Iterator[Advice]:
-    serving = [each for each in recovery.maintenance if each.bookie_id not in down and not each.is_overdue(now_ms)]
+def _maintenance_findings(
+    recovery: RecoveryStatus, now_ms: int, down: Collection[str], removed: Collection[str]
+) -> Iterator[Advice]:
+    known = [each for each in recovery.maintenance if each.bookie_id not in removed]
+    if left := [each.bookie_id for each in recovery.maintenance if each.bookie_id in removed]:
+        sentence = f"{these_bookies(left, 'is', 'are')} in maintenance, but not in the cluster"
+        command = f"bkctl autorecovery maintenance end {' '.join(left[:SHOWN_MAX])} --accept-risk"
+        yield Advice(Severity.INFORMATION, "bookies_in_maintenance", sentence, command)
+    serving = [each for each in known if each.bookie_id not in down and not each.is_overdue(now_ms)]
     if serving:
         each = in_maintenance(serving, now_ms)
         ids = " ".join(found.bookie_id for found in serving[:SHOWN_MAX])
@@ -105,7 +108,7 @@ def _maintenance_findings(recovery: RecoveryStatus, now_ms: int, down: Collectio
         sentence = f"{each.sentence}; {serves}: once the work is done, bkctl autorecovery maintenance end {ids}; until "
         sentence += f"then {its} loss is not repaired"
         yield msgspec.structs.replace(each, sentence=sentence)
-    overdue = [each for each in recovery.maintenance if each.note is not None and each.is_overdue(now_ms)]
+    overdue = [each for each in known if each.note is not None and each.is_overdue(now_ms)]
     if overdue:
         names = [each.bookie_id for each in overdue]
         since_ms = min(each.note.end_ms for each in overdue if each.note is not None)

@@ -17,8 +17,9 @@ from bkctl.runtime.metadata.replication.recovery_notes import bookies_given_up
 from bkctl.runtime.placement.choice import PlacementNeed, Refusal, refusals
 from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.placement.rules import BrokenRule, judge_ensemble
-from bkctl.runtime.replication.judge.accepted_losses import accepted_on
+from bkctl.runtime.replication.judge.accepted_losses import accepted_on, is_back
 from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance, no_auditor, waits_for_auditor
+from bkctl.runtime.replication.judge.candidates import CandidateVerdict, why_refused
 from bkctl.runtime.replication.judge.closability import how_it_ends, last_resort, needed_refusing, removal, what_helps
 from bkctl.runtime.replication.judge.fragments import Fragment
 from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad
@@ -33,21 +34,6 @@ from bkctl.runtime.replication.judge.verdict import (
 )
 from bkctl.storage.severity import Severity, worst
 from bkctl.storage.words import SHOWN_MAX, counted, enumerated
-
-
-class CandidateVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a bookie could take the copies of a lost member. ``refused_by`` None: it could.
-
-    The verdict is for all segments with this ensemble; ``first_entry_id`` is that of the first.
-    """
-
-    first_entry_id: int
-    replaces: str
-    bookie_id: str
-    rack: str | None
-    free_bytes: int | None
-    refused_by: str | None
-    is_refused_by_rule: bool
 
 
 class LedgerExplanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,6 +193,8 @@ def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
     if note is not None and given_up:
         segments = _segments_text([each for each in facts.segments if each.segment_index in given_up])
         yield Severity.INFORMATION, f"{accepted_on(note.written_ms, note.user)}: entries of {segments} have no copy"
+    for bookie_id in facts.autorecovery.returned:
+        yield Severity.INFORMATION, is_back(bookie_id, [facts.ledger_id]).sentence
     if metadata.state is LedgerState.IN_RECOVERY:
         yield Severity.WARNING, "it is in recovery: a recovery is running, or was started and not finished"
     if missing_answers:
@@ -312,6 +300,14 @@ def _next_steps(
             yield last_resort(ledger_id, metadata, facts.registrations.live)
     elif silent and metadata.is_closed and awaited.isdisjoint(silent) and not may_be_outside:
         yield last_resort(ledger_id, metadata, facts.registrations.live)
+    yield from _accepted(facts)
+
+
+def _accepted(facts: LedgerFacts) -> Iterator[str]:
+    """What is left to do about losses that were accepted."""
+    note, ledger_id = facts.autorecovery.given_up, facts.ledger_id
+    for bookie_id in facts.autorecovery.returned:
+        yield f"{is_back(bookie_id, [ledger_id]).command} reads what {bookie_id} has"
     if note is not None and _given_up(facts):
         accepted = accepted_on(note.written_ms, note.user)
         yield f"nothing is left to do: {accepted}; {removal(ledger_id, _judged(facts).rows)}"
@@ -366,7 +362,9 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
         if without_copy:
             yield f"{command} would leave {_segments_text(without_copy)}: no live copy is known of some of the entries"
         if stuck:
-            yield f"{command} would leave {_segments_text(stuck)}: no bookie can take the copies{_why(refused)}"
+            cure = "" if movable or bookie_id in facts.ignored else f"start {bookie_id}, or add a bookie: "
+            stays = f"{command} would leave {_segments_text(stuck)}"
+            yield f"{cure}{stays}: no bookie can take the copies{why_refused(refused)}"
 
 
 def _without_copy(facts: LedgerFacts) -> list[SegmentFacts]:
@@ -398,14 +396,6 @@ def _outside(facts: LedgerFacts) -> Iterator[str]:
     unasked = [each for each in segments if not asked.intersection(each.without_copy)]
     if asked and unasked:
         yield f"no bookie outside of the ensemble was asked for {_segments_text(unasked)}"
-
-
-def _why(refused: list[CandidateVerdict]) -> str:
-    """The reasons with the number of bookies, and how to accept broken rules."""
-    reasons = {each.bookie_id: (each.refused_by or "").partition(":")[0] for each in refused}
-    counts = ", ".join(f"{count} {reason}" for reason, count in Counter(reasons.values()).items())
-    consent = "; --placement best-effort accepts broken rules"
-    return f" ({counts or 'no bookie is writable'})" + (consent if any(e.is_refused_by_rule for e in refused) else "")
 
 
 def _autorecovery(facts: LedgerFacts) -> Iterator[str]:

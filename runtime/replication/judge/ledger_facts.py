@@ -94,6 +94,8 @@ class AutorecoveryFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Of members that are lost, while a daemon of bkctl is the auditor."""
     given_up: GivenUpNote | None = None
     """The bookies that an operator gave up with what they had of the ledger."""
+    returned: tuple[str, ...] = ()
+    """Those of them that are back, and that its end no longer names."""
 
 
 class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import enum
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -12,6 +12,7 @@ from bkctl.runtime.replication.judge.advice import show_command
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
 from bkctl.storage.severity import Severity
+from bkctl.storage.words import SHOWN_MAX, enumerated
 
 
 class Left(enum.Enum):
@@ -73,6 +74,8 @@ class LeftGroup(msgspec.Struct, frozen=True, kw_only=True):
     ledger_ids: tuple[int, ...]
     remedy: str = ""
     command: str | None = None
+    to_start: tuple[str, ...] = ()
+    """Bookies whose start brings all of them back."""
     detail: str = ""
     owner: str | None = None
 
@@ -140,6 +143,7 @@ def _group(left: Left, failures: Sequence[LedgerFailure], leaving: Collection[st
         ledger_ids=ledger_ids,
         remedy=remedy,
         command=None if command is None else command.format(ledger_ids[0]),
+        to_start=tuple(each[0] for each in to_start),
         detail=first.bare_detail,
         owner=first.owner,
     )
@@ -154,3 +158,25 @@ def what_next(groups: Sequence[LeftGroup], again: str) -> str:
     if not repeated:
         return f"; see {groups[0].command}" if groups and groups[0].command else ""
     return f"; {'then continue' if all(each.remedy for each in repeated) else 'continue'} with: {again}"
+
+
+def after_recovery(
+    groups: Sequence[LeftGroup], bookie_ids: Sequence[str], again: Callable[[Collection[str]], str]
+) -> str:
+    """The same for a recovery of these bookies; ``again`` is the command that continues it without some of them.
+
+    One of them that is started is refused by a recovery, and what references it needs none.
+    """
+    started = list(dict.fromkeys(each for group in groups for each in group.to_start if each in bookie_ids))
+    if not started:
+        return what_next(groups, again(()))
+    names = enumerated(started, shown_max=SHOWN_MAX)
+    it, serves = ("it", f"{names} serves") if len(started) == 1 else ("they", f"{names} serve")
+    explain = next(f"see bkctl ledger explain {group.ledger_ids[0]}" for group in groups if group.to_start)
+    if set(started) != set(bookie_ids):
+        return f"; if {names} cannot come back, {explain}; once {serves}, continue with: {again(started)}"
+    is_movable = any(not set(group.to_start) <= set(started) for group in groups if group.to_start) or any(
+        group.remedy or group.left in {Left.OPEN, Left.AGAIN} for group in groups if not group.to_start
+    )
+    absent = f"continue with: {again(())}" if is_movable else explain
+    return f"; once {serves}, nothing is left to recover; if {it} cannot come back, {absent}"

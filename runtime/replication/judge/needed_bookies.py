@@ -65,19 +65,19 @@ class NeededBookies:
         """Of one of the ``down`` bookies that ledgers need, once all ledgers were added."""
         return down_severity(
             down,
-            is_awaited=bookie_id in self._awaited,
+            is_awaited=bookie_id in self._awaited and bookie_id not in self._without_copy,
             is_repaired=self._is_repaired,
             has_live_copies=not self._without_copy,
         )
 
     def cure(self, bookie_id: str, *, has_cookie: bool) -> str | None:
         """What to do about a bookie that is down, once all ledgers were added; None: recover it, or start it."""
-        if bookie_id in self._awaited:
+        is_movable, lost = bookie_id in self._movable, self._without_copy.get(bookie_id)
+        if bookie_id in self._awaited and lost is None:
             advice = in_maintenance([self._awaited[bookie_id]], self._now_ms)
             return f"Nothing before its time is over: {advice.sentence}. {advice.command} shows it."
         if self._writable is None:
             return None
-        is_movable, lost = bookie_id in self._movable, self._without_copy.get(bookie_id)
         recover = recover_command([bookie_id])
         if lost is not None and has_cookie:
             which = counted(lost.ledgers, "ledger has", "ledgers have")

@@ -156,7 +156,12 @@ class InPlaceRepair:
             on_outage=self.on_outage,
         )
         tasks = [
-            LedgerTask(ledger_id=ledger_id, bad=ledger.bad, ranges=() if job is None else job.file.ranges_of(ledger_id))
+            LedgerTask(
+                ledger_id=ledger_id,
+                bad=ledger.bad,
+                ranges=() if job is None else job.file.ranges_of(ledger_id),
+                bytes_to_copy=ledger.bytes_to_copy,
+            )
             for ledger_id, ledger in planned.items()
         ]
         seconds = await run.run(repairer, each_of(tasks))

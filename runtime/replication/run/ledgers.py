@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+from collections import Counter
 from collections.abc import AsyncIterable, Callable, Coroutine
 from typing import Any
 
@@ -17,7 +18,7 @@ from bkctl.runtime.ledger.owner import owner_of
 from bkctl.runtime.metadata.pulsar_migration import FLAG_AGE_S_MAX
 from bkctl.runtime.ports import Workers
 from bkctl.runtime.replication.copy.tasks import for_each_bounded
-from bkctl.runtime.replication.judge.ledger_result import LedgerResult
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerResult
 from bkctl.runtime.replication.plan.job_file import JobFile, JobRange
 from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
 from bkctl.runtime.replication.policy import CopyPace, Policy
@@ -42,7 +43,11 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
     entries_copied: int
     bytes_copied: int
     bytes_planned: int
-    """Estimated; ledgers of unknown size do not count."""
+    """Estimated; ledgers of unknown size, and those that failed, do not count."""
+    least_s: float = 0.0
+    """How long the rest of these takes at least, by the limit of the run."""
+    why_failed: str = ""
+    """Why most of the ledgers failed that did."""
     waiting_for_writers: int = 0
     """Open ledgers that are left alone for some time, so that their writers can replace the bookies."""
     writers_wait_s: float = 0.0
@@ -55,6 +60,13 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
     """What it waits for, for example "source b1:3181"; empty if nothing."""
     refusal: str = ""
     """Why bookies refused this client when the last ledger failed; empty if they did not."""
+
+    @property
+    def failed(self) -> str:
+        """How many ledgers failed and why, like ", 2 failed (no bookie to copy to)"; empty if none did."""
+        if not self.ledgers_failed:
+            return ""
+        return f", {self.ledgers_failed} failed" + (f" ({self.why_failed})" if self.why_failed else "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +107,9 @@ class LedgerRun:
         self._is_in_doubt = asyncio.Event()
         """A ledger failed: the bookies may not accept this client any longer."""
         self._refusal = ""
-        self._done = self._failed = 0
+        self._done = self._failed_bytes = 0
+        self._failures: Counter[FailureReason] = Counter()
+        """The ledgers that failed, by their first reasons."""
         self._waiting_for_writers = 0
         self._writers_due_ns = 0
         self._repairer: LedgerRepairer
@@ -191,7 +205,9 @@ class LedgerRun:
         if result.failures or result.was_closed:
             result = result.with_owner(await self._owner(task.ledger_id))
         self._done += 1
-        self._failed += bool(result.failures)
+        if result.failures:
+            self._failures[result.failures[0].reason] += 1
+            self._failed_bytes += task.bytes_to_copy
         self._on_result(result)
         if self._job is not None and not result.failures and not self._is_unrecorded:
             self._job.file.append(result)
@@ -204,6 +220,10 @@ class LedgerRun:
         except (LedgerNotFoundError, MetadataError):
             return None
 
+    def _why_failed(self) -> str:
+        mostly = "mostly: " if len(self._failures) > 1 else ""
+        return "".join(f"{mostly}{reason.value}" for reason, _ in self._failures.most_common(1))
+
     def _report_progress(self, *, is_forced: bool = False) -> None:
         now_ns = self._ports.clock.monotonic_ns()
         if self._on_progress is None or not (is_forced or now_ns - self._progress_at_ns >= PROGRESS_INTERVAL_NS):
@@ -211,14 +231,17 @@ class LedgerRun:
         self._progress_at_ns = now_ns
         current = self._repairer.current
         oldest = current[0] if current else self._queue.oldest_waiting()
+        planned, limit = max(0, self._totals.bytes_to_copy - self._failed_bytes), self._repairer.pacer.total.per_s
         self._on_progress(
             RecoveryProgress(
                 ledgers_done=self._done,
                 ledgers_total=self._totals.ledgers,
-                ledgers_failed=self._failed,
+                ledgers_failed=self._failures.total(),
                 entries_copied=self._repairer.entries_copied,
                 bytes_copied=self._repairer.bytes_copied,
-                bytes_planned=self._totals.bytes_to_copy,
+                bytes_planned=planned,
+                least_s=max(0, planned - self._repairer.bytes_copied) / limit if limit else 0.0,
+                why_failed=self._why_failed(),
                 waiting_for_writers=self._waiting_for_writers,
                 writers_wait_s=max(0.0, (self._writers_due_ns - now_ns) / 1e9) if self._waiting_for_writers else 0.0,
                 oldest_ledger=None if oldest is None else oldest.ledger_id,

@@ -211,6 +211,7 @@ class BookieRecovery:
                 earlier_segment=None if ledger.open_segment is None else ledger.open_segment.segment,
                 ranges=() if job is None else job.file.ranges_of(ledger.ledger_id),
                 stored=plan.scanned_metadata.pop(ledger.ledger_id, None),
+                bytes_to_copy=ledger.bytes_to_copy or 0,
                 is_drain=plan.is_drain,
             )
 

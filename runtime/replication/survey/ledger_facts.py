@@ -20,6 +20,7 @@ from bkctl.runtime.errors import (
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.election import read_auditor
@@ -27,7 +28,12 @@ from bkctl.runtime.metadata.replication.lock import read_lock
 from bkctl.runtime.metadata.replication.maintenance import list_maintenance
 from bkctl.runtime.metadata.replication.marks import read_mark
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
-from bkctl.runtime.metadata.replication.recovery_status import find_auditor_daemon, marks_at_deadlines, read_daemons
+from bkctl.runtime.metadata.replication.recovery_status import (
+    find_auditor_daemon,
+    find_returned,
+    marks_at_deadlines,
+    read_daemons,
+)
 from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.ports import Bookies, LacReply
@@ -145,7 +151,12 @@ class LedgerFactsReader:
         daemons = await read_daemons(notes) if lost else ()
         daemon, is_marked = find_auditor_daemon(auditor, daemons), marks_at_deadlines(auditor, daemons)
         deadlines = [(each, await notes.deadlines.find_or_problem(each)) for each in sorted(lost) if is_marked]
-        given_up = await notes.given_up.find_or_problem(str(ledger_id))
+        found = await notes.given_up.find_or_problem(str(ledger_id))
+        given_up = {ledger_id: found.value} if isinstance(found, Versioned) else {}
+
+        async def ledgers() -> LedgerStore:
+            return self._ports.ledgers
+
         return AutorecoveryFacts(
             now_ms=self._ports.clock.now_ms(),
             maintenance=tuple(await list_maintenance(notes)) if lost else (),
@@ -153,7 +164,8 @@ class LedgerFactsReader:
             is_enabled=await ReplicationSwitches(store, root).is_enabled(),
             auditor=None if auditor is None else auditor.bookie_id,
             alarm=None if daemon is None else daemon.alarm,
-            given_up=given_up.value if isinstance(given_up, Versioned) else None,
+            given_up=given_up.get(ledger_id),
+            returned=tuple([each for each, _ in await find_returned(self._ports.registrations, given_up, ledgers)]),
             mark=await read_mark(store, root, ledger_id),
             lock=await read_lock(store, root, ledger_id),
         )

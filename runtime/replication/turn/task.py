@@ -24,7 +24,8 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
 
     ``earlier_segment``: the last segment of an open ledger when it was first read, long enough ago for its writer to
     replace a leaving bookie; None: it was not read then. ``ranges``: what an earlier run copied of the ledger.
-    ``stored``: metadata that was read before, used if its version is still stored. ``is_drain``: the leaving bookies
+    ``stored``: metadata that was read before, used if its version is still stored. ``bytes_to_copy``: an estimate, for
+    the progress of the run. ``is_drain``: the leaving bookies
     serve, so a writer moves on with its next add. ``is_data_first``, ``must_improve``: see ``CopyNeed``.
     """
 
@@ -36,6 +37,7 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
     earlier_segment: Segment | None = None
     ranges: tuple[JobRange, ...] = ()
     stored: Versioned[LedgerMetadata] | None = None
+    bytes_to_copy: int = 0
     is_drain: bool = False
     is_data_first: bool = False
     must_improve: bool = False

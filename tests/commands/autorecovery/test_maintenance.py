@@ -101,6 +101,23 @@ async def test_with_javas_auditor_the_delay_is_raised_and_restored(shell: Shell)
     assert (unknown.exit_code, "is not in maintenance" in unknown.stderr) == (4, True)
 
 
+async def test_a_bookie_that_was_removed_is_not_to_be_started(shell: Shell) -> None:
+    await register(shell, A)
+    await with_our_auditor(shell)
+    await shell.succeed("maintenance", "start", A, "--for", "1s")
+    await shell.store.delete(shell.paths.writable_bookie(A))
+    states = []
+    for path in (None, shell.paths.cookie(A)):
+        if path is not None:
+            await shell.store.delete(path)
+        [item] = (await shell.succeed("maintenance", "list"))["items"]
+        states.append(item["state"])
+    assert states == ["down", "removed"]
+    await asyncio.sleep(1)
+    assert f"start {A}" not in (await shell.run("status")).stderr
+    assert (await shell.succeed("maintenance", "end", A, "--accept-risk"))["ended"] == 1
+
+
 async def test_a_delay_that_is_long_enough_stays(shell: Shell) -> None:
     await register(shell, A)
     await with_java_auditor(shell, 7200)

@@ -113,7 +113,8 @@ async def test_status_shows_what_the_daemons_noted(metadata_uri: str) -> None:
     uri = parse_metadata_uri(metadata_uri)
     async with await ZooKeeperStore.connect(uri.servers) as store:
         await store.create(f"{uri.root}/available/readonly", make_parents=True)
-        await store.create(f"{uri.root}/cookies")
+        for bookie_id in (A, C):
+            await store.create(f"{uri.root}/cookies/{bookie_id}", make_parents=True)
         await store.create(f"{uri.root}/INSTANCEID", b"0b7e1a2c-1111-4222-8333-944455556666")
         await _plant(store, uri.root)
         result = await asyncio.to_thread(run_bkctl, "autorecovery", "status", BKCTL_METADATA_URI=metadata_uri)

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import os
+import shlex
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
@@ -165,7 +166,15 @@ async def test_the_whole_way_with_two_of_three_bookies_lost(planted: Planted) ->
 
     await asyncio.to_thread(planted.cluster.start_bookie, lost[0])
     status = await planted.run("status")
-    assert f"bookie {lost[0]} is back, which was given up for 1 ledger: {ledger_id}; it may have" in status.stdout
+    [back] = [each for each in status.json()["findings"] if each["part"] == "given_up_bookie"]
+    assert f"bookie {lost[0]} is back, which was given up for 1 ledger: {ledger_id}; it may have" in back["finding"]
+    explained = (await planted.run("ledger", "explain", str(ledger_id))).json()
+    assert (back["severity"], back["finding"] in explained["problems"]) == ("information", True)
+    assert any(each.startswith(f"{back['command']} reads") for each in explained["next_steps"])
+    assert (await planted.run(*shlex.split(back["command"])[1:])).exit_code == 0
+    deleted = await planted.run("ledger", "delete", str(ledger_id), "--confirm", str(ledger_id))
+    assert deleted.exit_code == 0, deleted
+    assert "is back" not in (await planted.run("status")).stdout, "there is nothing to look for"
     await planted.stop(lost[0])
     gone = await planted.run("decommission", *lost, "--yes")
     assert gone.exit_code == 0, gone

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
 
-from tests.processes import Cluster, run_bkctl_on_terminal
+from tests.processes import Cluster, run_bkctl, run_bkctl_on_terminal
 
 pytestmark = pytest.mark.cluster
 
@@ -41,6 +42,10 @@ def test_a_dead_bookie_that_ledgers_name_is_a_finding(cluster: Cluster) -> None:
     (finding,) = _dead_bookies(cluster)
     assert f"bkctl recover failed-bookie {dead}" in finding["cure"]
     assert f"bkctl decommission {dead}" in finding["cure"]
+    options = ("-u", cluster.metadata_uri)
+    text = run_bkctl("metadata", "doctor", *options, "-o", "table").stdout
+    for words in ("recover failed-bookie", "decommission"):
+        assert f"{shlex.join(['bkctl', *options])} {words} {dead}" in text, "as it is pasted, on one line"
     away = cluster.run("autorecovery", "maintenance", "start", dead, "--for", "30m", "--yes")
     assert away.exit_code == 0, away
     (finding,) = _dead_bookies(cluster)

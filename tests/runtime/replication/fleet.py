@@ -22,7 +22,7 @@ from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
 from bkctl.runtime.replication.judge.fragments import segment_entries
 from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
-from bkctl.runtime.replication.policy import Policy
+from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
 from bkctl.runtime.replication.run.drain import DrainHooks
 from bkctl.runtime.replication.run.recovery import BookieRecovery
@@ -90,13 +90,13 @@ class Fleet:
         """What is stored now."""
         return await self.ledgers.read(ledger_id)
 
-    def recovery(self, config: ReplicationConfig = QUICK) -> BookieRecovery:
+    def recovery(self, config: ReplicationConfig = QUICK, bytes_per_s: int | None = None) -> BookieRecovery:
         """Recovery with this fleet's parts."""
         return BookieRecovery(
             self.client.ports,
             self.cookies,
             self.locks,
-            Policy(config=config),
+            Policy(config=config, pace=CopyPace(bytes_per_s=bytes_per_s)),
             open_database=temporary_database,
         )
 

@@ -846,6 +846,27 @@ async def test_progress_ends_with_everything_done(fleet: Fleet) -> None:
     assert last.bytes_copied == report.bytes_copied
 
 
+async def test_ledgers_that_fail_leave_the_planned_bytes_with_their_reason(fleet: Fleet) -> None:
+    """What is left is that of the others, and the limit says how long these take at least."""
+    await fleet.start("b2", "b3")
+    for _ in range(2):
+        await fleet.store(ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=9, length=length_of(10)))
+    await fleet.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=length_of(10)))
+    recovery = fleet.recovery(bytes_per_s=1000)
+    plan = await recovery.plan(["b1"])
+    per_ledger = {each.ledger_id: each.bytes_to_copy or 0 for each in plan.ledgers}
+    moments: list[RecoveryProgress] = []
+    report = await recovery.run(plan, moments.append)
+
+    assert report.ledgers_failed == 2
+    last = moments[-1]
+    assert last.failed == ", 2 failed (no bookie to copy to)"
+    failed = {each.ledger_id for each in report.failures}
+    assert last.bytes_planned == sum(size for key, size in per_ledger.items() if key not in failed)
+    assert last.least_s < 0.1, "all of these were copied"
+    assert moments[0].least_s <= plan.totals.bytes_to_copy / 1000
+
+
 async def test_t38_a_session_that_ends_during_the_copy_writes_nothing_and_the_next_one_does(
     fleet: Fleet, zookeeper: EmbeddedZooKeeper
 ) -> None:

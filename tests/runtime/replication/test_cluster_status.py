@@ -130,9 +130,9 @@ def test_a_drain_that_was_cut_is_continued_and_one_that_runs_is_left_alone() -> 
     (cut,) = status_findings(status)
     assert cut.sentence == (
         "bookie b2:3181 leaves the cluster, read-only; no command moves its ledgers now: bkctl bookie drain b2:3181 "
-        "moves those that are left, and decommission also removes it; to keep it: bkctl bookie undrain b2:3181"
+        "moves any that are left, and decommission also removes it; to keep it: bkctl bookie undrain b2:3181"
     )
-    assert cut.command == "bkctl decommission b2:3181"
+    assert cut.command == "bkctl bookie drain b2:3181", "which may be all that was wanted"
     root = RootStatus("an-id", operations=("'bookie drain' by ann",), recovering=frozenset({"b2:3181"}))
     (running,) = status_findings(msgspec.structs.replace(status, root=root))
     assert running.sentence == "bookie b2:3181 leaves the cluster, read-only; a command is moving its ledgers"
@@ -222,6 +222,16 @@ def test_a_maintenance_is_ended_only_for_a_bookie_that_is_back() -> None:
     away = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), recovery=in_maintenance("b4:3181", is_over=True))
     (finding,) = [each for each in status_findings(away) if each.part == "maintenance_overdue"]
     assert finding.command == "bkctl autorecovery maintenance list", "its end would be refused"
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_removed_bookie_in_maintenance_neither_serves_nor_is_to_be_started(is_over: bool) -> None:
+    """It has no cookie and no registration; its end needs the consent that a bookie which is down needs."""
+    status = msgspec.structs.replace(HEALTHY, recovery=in_maintenance("b4:3181", is_over=is_over))
+    (finding,) = status_findings(status)
+    assert (finding.severity, finding.part) == (Severity.INFORMATION, "bookies_in_maintenance")
+    assert finding.sentence == "bookie b4:3181 is in maintenance, but not in the cluster"
+    assert finding.command == "bkctl autorecovery maintenance end b4:3181 --accept-risk"
 
 
 def test_the_only_copies_come_before_a_recovery() -> None:

@@ -207,7 +207,11 @@ def test_without_a_candidate_the_recovery_would_fail_for_these_reasons() -> None
         refused = {each.bookie_id: each.refused_by for each in found.candidates if each.first_entry_id == 0}
         assert refused["b4"] is not None
         assert refused["b4"].startswith("does not answer")
-        assert "would leave 1 segment (from entry 0): no bookie can take the copies (" in steps(found)
+        assert found.next_steps[0].startswith(
+            f"start b1, or add a bookie: bkctl recover failed-bookie b1 --ledger {whole} would leave 1 segment (from "
+            "entry 0): no bookie can take the copies ("
+        ), "what helps comes first, as in the status"
+        assert "start b2" not in "\n".join((await explained(cluster, whole, "b2")).next_steps), "it is assumed gone"
         assert "1 does not answer" in steps(found)
         assert "best-effort" not in steps(found), "it makes no bookie answer"
         found = await explained(cluster, ledger_id)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 import pytest
 
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
-from bkctl.runtime.replication.judge.left_ledgers import Left, left_groups, what_next
+from bkctl.runtime.replication.judge.left_ledgers import Left, after_recovery, left_groups, what_next
 
 AGAIN = "bkctl again"
 
@@ -67,6 +69,44 @@ def test_a_refusal_is_named_before_bookies_that_are_down() -> None:
 )
 def test_the_same_command_is_advised_only_where_it_can_help(failures: list[LedgerFailure], end: str) -> None:
     assert what_next(left_groups(failures, ["b1"]), AGAIN) == end
+
+
+LOST_WITH_B1 = failure(7, FailureReason.LOST, "b1")
+
+
+@pytest.mark.parametrize(
+    ("bookie_ids", "failures", "end"),
+    [
+        ("b1", [LOST_WITH_B1], "once b1 serves, nothing is left to recover; if it cannot come back, see {explain}"),
+        (
+            "b1",
+            [LOST_WITH_B1, failure(8, FailureReason.LOCKED)],
+            "once b1 serves, nothing is left to recover; if it cannot come back, continue with: again b1",
+        ),
+        (
+            "b1 b2",
+            [LOST_WITH_B1, failure(8, FailureReason.LOCKED)],
+            "if b1 cannot come back, see {explain}; once b1 serves, continue with: again b2",
+        ),
+        (
+            "b1 b2",
+            [LOST_WITH_B1, failure(8, FailureReason.LOST, "b2")],
+            "once b1 and b2 serve, nothing is left to recover; if they cannot come back, see {explain}",
+        ),
+        ("b1", [failure(7, FailureReason.LOST, "b1", "b4")], "then continue with: again b1"),
+    ],
+)
+def test_a_recovery_does_not_continue_with_bookies_that_are_to_be_started(
+    bookie_ids: str, failures: list[LedgerFailure], end: str
+) -> None:
+    """They would be refused, because they serve; and what references them is complete."""
+    ids = bookie_ids.split()
+
+    def again(without: Collection[str]) -> str:
+        return " ".join(["again", *(each for each in ids if each not in without)])
+
+    found = after_recovery(left_groups(failures, ids), ids, again)
+    assert found == f"; {end.format(explain='bkctl ledger explain 7')}"
 
 
 def test_bookies_that_failed_as_targets_are_named_with_their_reason() -> None:

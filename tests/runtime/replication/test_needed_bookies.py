@@ -25,8 +25,9 @@ TWO = ledger({0: ("b1", "b2")}, 2, 2, last_entry_id=9, length=100)
         ("", 1, {}, Severity.CRITICAL),
         ("b1", 1, {"is_repaired": False}, Severity.CRITICAL),
         ("b1", 1, {"maintenance": AWAY}, Severity.INFORMATION),
+        ("", 1, {"maintenance": AWAY}, Severity.CRITICAL),
     ],
-    ids=["one", "several", "no live copy", "nothing repairs", "maintenance"],
+    ids=["one", "several", "no live copy", "nothing repairs", "maintenance", "no live copy in maintenance"],
 )
 def test_the_severity(live: str, down: int, more: dict[str, Any], severity: Severity) -> None:
     references = NeededBookies((live,), **more)
@@ -64,6 +65,10 @@ def test_a_bookie_in_maintenance_is_awaited() -> None:
         "Nothing before its time is over: bookie b2 is in maintenance until 10:00 UTC (by ann). bkctl autorecovery "
         "maintenance list shows it."
     )
+    assert (cure("b1 b3", TWO, ledger({0: ("b2",)}, 1, 1, last_entry_id=9, length=100), maintenance=AWAY) or "") == (
+        "Start the bookie first: 1 ledger has entries without a live copy, which a recovery does not find either; "
+        "bkctl ledger explain 1."
+    ), "nothing else brings these back, whatever its time"
 
 
 def test_too_few_bookies_to_copy_to() -> None:
