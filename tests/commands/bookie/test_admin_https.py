@@ -112,6 +112,28 @@ def test_a_client_certificate_or_the_token_and_a_verified_name(
     assert bookie.run("set-mode", "writable").exit_code == 0
 
 
+def client_hello() -> bytes:
+    outgoing = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=LOOPBACK).do_handshake()
+    return outgoing.read()
+
+
+def test_handshakes_that_are_cut_at_every_byte_hold_no_memory(bookie: AdminBookie) -> None:
+    """The client is gone before the handshake begins: the TLS files are looked at first."""
+
+    def resident_bytes() -> int:
+        return int(Path(f"/proc/{bookie.process.pid}/statm").read_text().split()[1]) * 4096
+
+    hello, before = client_hello(), 0
+    for number in range(1500):
+        if number == 500:
+            before = resident_bytes()
+        with socket.create_connection((LOOPBACK, bookie.http_port)) as client:
+            client.sendall(hello[: number % len(hello)])
+    assert resident_bytes() - before < 16 * 1024 * 1024
+
+
 @pytest.mark.parametrize(
     ("since_days", "reason"),
     [(-2, "expired"), (2, "perhaps not valid yet, check its dates"), (None, "not signed by a CA that it trusts")],
