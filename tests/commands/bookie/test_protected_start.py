@@ -147,6 +147,15 @@ def test_roles_of_certificates_decide_who_is_served(start: Start, files: TestAut
     with pytest.raises(Exception, match="bookie 127"):
         asyncio.run(write_and_read(start.metadata_uri, BookieClientConfig(tls=tls)))
     assert "the role 'reader' of its certificate is not in authorized_roles" in start.log.read_text()
+    client = start.directory / "client.conf"
+    password = f"PasswordPath={files.file('password')}\n"
+    client.write_text(
+        "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\ntlsClientAuthentication=true\n"
+        f"clientKeyStoreType=PKCS12\nclientKeyStore={files.file('client.p12')}\nclientKeyStore{password}"
+        f"clientTrustStoreType=PKCS12\nclientTrustStore={files.file('ca.p12')}\nclientTrustStore{password}"
+    )
+    refused = run_bkctl("bookie", "sanity", start.id, "-u", start.metadata_uri, "--conf", str(client))
+    assert (refused.exit_code, "(first role in the OU, clientKeyStore)" in refused.stderr) == (11, True), refused
 
 
 @pytest.mark.parametrize(
