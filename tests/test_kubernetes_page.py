@@ -230,7 +230,7 @@ def test_the_job_sends_the_token_to_the_bookie_that_it_drains(cluster: Cluster, 
                 "bookie-3.bookie.bookkeeper.svc.cluster.local:8080", f"{LOOPBACK}:{bookie.http_port}"
             ).replace("12h", "5s")
 
-        variables = {name: here(value) for name, value in variables_of(drain).items()} | {
+        variables: dict[str, Any] = {name: here(value) for name, value in variables_of(drain).items()} | {
             "BKCTL_METADATA_URI": cluster.metadata_uri,
             "BKCTL_STATE_DIR": str(tmp_path / "state"),
             "BKCTL_ADMIN_TOKEN_FILE": str(tmp_path / "token"),

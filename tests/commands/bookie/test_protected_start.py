@@ -147,6 +147,11 @@ def test_roles_of_certificates_decide_who_is_served(start: Start, files: TestAut
     with pytest.raises(Exception, match="bookie 127"):
         asyncio.run(write_and_read(start.metadata_uri, BookieClientConfig(tls=tls)))
     assert "the role 'reader' of its certificate is not in authorized_roles" in start.log.read_text()
+    client = start.directory / "client.toml"
+    client.write_text("[bookie_client.tls]\nis_hostname_checked = false")
+    refused = run_bkctl("bookie", "sanity", start.id, "-u", start.metadata_uri, "--config", str(client))
+    said = "its certificate is not signed by a CA that this machine trusts: set bookie_client.tls.ca_file"
+    assert (refused.exit_code, said in refused.stderr) == (11, True), refused
     client = start.directory / "client.conf"
     password = f"PasswordPath={files.file('password')}\n"
     client.write_text(
