@@ -16,6 +16,7 @@ import yaml
 
 from bkctl.app import build_app
 from tests.bkctl.test_main import leaves
+from tests.commands.bookie.admin_bookie import running_bookie
 from tests.processes import COMMAND_TIMEOUT_S, LOOPBACK, Cluster, free_port, run_bkctl, start_bkctl
 from tests.test_repository import read
 from tests.until import wait_until
@@ -215,6 +216,28 @@ def test_the_job_drains_scales_and_decommissions() -> None:
             assert (*parsed.params["bookie_ids"], parsed.params["if_exists"]) == (expected, True)
             assert parsed.params["drain_only"] is (container is drain)
         assert "--yes" in words
+
+
+@pytest.mark.cluster
+def test_the_job_sends_the_token_to_the_bookie_that_it_drains(cluster: Cluster, tmp_path: Path) -> None:
+    drain = job_containers()[0]
+    with running_bookie(cluster.metadata_uri, tmp_path) as bookie, bookie.without_socket():
+        (tmp_path / "state").mkdir()
+
+        def here(text: str) -> str:
+            named = text.replace("bookie-3.bookie.bookkeeper.svc.cluster.local:3181", bookie.bookie_id)
+            return named.replace(
+                "bookie-3.bookie.bookkeeper.svc.cluster.local:8080", f"{LOOPBACK}:{bookie.http_port}"
+            ).replace("12h", "5s")
+
+        variables: dict[str, Any] = {name: here(value) for name, value in variables_of(drain).items()} | {
+            "BKCTL_METADATA_URI": cluster.metadata_uri,
+            "BKCTL_STATE_DIR": str(tmp_path / "state"),
+            "BKCTL_ADMIN_TOKEN_FILE": str(tmp_path / "token"),
+        }
+        done = run_bkctl(*map(here, words_of(drain)), **variables)
+    assert done.exit_code == 0, done.stderr
+    assert done.json()["is_complete"] is True
 
 
 @pytest.mark.cluster

@@ -67,8 +67,9 @@ async def init(
     """Create the directories and the cookie of a new bookie.
 
     Its first start would do the same. Refused if a directory has data, or the cluster has a cookie of this bookie or
-    ledgers that reference it. --check does every check of a start and shows each result: port, cluster, cookies, locks,
-    index, journals, disks, directories, file limits. Its exit code is 0, or that of the first failed check.
+    ledgers that reference it. --check does every check of a start and shows each result: user, TLS and logins, port,
+    cluster, cookies, locks, index, journals, disks, directories, file limits. Its exit code is 0, or that of the first
+    failed check.
     """
     settings = context.settings
     if check and (settings.is_rehearsal or settings.apply_path is not None):

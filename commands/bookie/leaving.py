@@ -236,9 +236,11 @@ class _Run:
             if (await watch.read(live)).writable and not request.is_risk_accepted:
                 require_accepted(context, await _check_cluster(session, self.access, self.found), request)
             lock.require_held()
-            self.work.state = (may_be_read_only(live),)
-            await switch.make_read_only(live, request.wait_s, LEAVES_CLUSTER)
+            await switch.make_read_only(live, request.wait_s, LEAVES_CLUSTER, self._note_asked)
             self.work.state = (stays_read_only(live),)
+
+    def _note_asked(self, bookie_ids: Sequence[str]) -> None:
+        self.work.state = (may_be_read_only(bookie_ids),) if bookie_ids else ()
 
     async def _stop(self) -> str | None:
         """Have the live bookies stopped; a sentence if they are not."""

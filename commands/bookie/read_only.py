@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bkctl.commands.bookie.admin_access import admin_of
@@ -14,7 +14,7 @@ from bkctl.commands.session import Session
 from bkctl.runtime.admin.api import StateAnswer
 from bkctl.runtime.admin.calls import AdminCredentials
 from bkctl.runtime.admin.client import AdminClient
-from bkctl.runtime.errors import AdminAccessError, BookieError, RefusedError
+from bkctl.runtime.errors import AdminAccessError, AuthenticationError, BookieError, RefusedError
 from bkctl.runtime.replication.run.bookie_mode import ModeWatch
 from bkctl.storage.errors import BkctlError
 
@@ -33,15 +33,26 @@ class BookieSwitch:
         self._watch = watch
         self._credentials = credentials
 
-    async def make_read_only(self, bookie_ids: Sequence[str], wait_s: float, reason: str) -> None:
-        """Return once none of the bookies is writable; WaitTimeoutError, RefusedError.
+    async def make_read_only(
+        self,
+        bookie_ids: Sequence[str],
+        wait_s: float,
+        reason: str,
+        note: Callable[[Sequence[str]], None] = lambda _: None,
+    ) -> None:
+        """Return once none of the bookies is writable; WaitTimeoutError, RefusedError, AuthenticationError.
 
-        For a bookie that bkctl cannot ask, warns how to make it read-only, and waits for that.
+        For a bookie that bkctl cannot ask, warns how to make it read-only, and waits for that. ``note`` gets those that
+        may be read-only from then on.
         """
         console = self._context.console
-        for bookie_id in bookie_ids:
+        for index, bookie_id in enumerate(bookie_ids):
+            note(bookie_ids[: index + 1])
             try:
                 await self._set(bookie_id, Mode.READ_ONLY, reason)
+            except AuthenticationError:
+                note(bookie_ids[:index])
+                raise
             except (BookieError, AdminAccessError) as error:
                 if (await self._watch.read([bookie_id])).writable:
                     console.warn(f"make bookie {bookie_id} read-only yourself, bkctl cannot: {error}")
@@ -100,7 +111,7 @@ class BookieSwitch:
                 return state
             try:
                 after = await set_operator_mode(client, state, mode, reason)
-            except (BookieError, AdminAccessError):
+            except (BookieError, AdminAccessError, AuthenticationError):
                 raise
             except BkctlError as error:
                 raise RefusedError(f"bookie {bookie_id} cannot be made {mode.value}: {error}") from error

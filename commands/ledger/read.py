@@ -22,7 +22,14 @@ from bkctl.commands.rendering import Column, Row, Table, plain
 from bkctl.commands.session import open_session
 from bkctl.runtime.client import LedgerClient, LedgerReader
 from bkctl.runtime.client.reader import ENTRIES_WITHOUT_END_MAX, Entry
-from bkctl.runtime.errors import BookieError, DigestMismatchError, LedgerReadError, NoSuchEntryError, NoSuchLedgerError
+from bkctl.runtime.errors import (
+    AuthenticationRequiredError,
+    BookieError,
+    DigestMismatchError,
+    LedgerReadError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+)
 
 _CELL_CHARACTERS_MAX = 100
 
@@ -254,6 +261,8 @@ async def _open(
     try:
         reader = await client.open(ledger_id, password=password, asks_end=asks_end)
     except (LedgerReadError, DigestMismatchError) as error:
+        if last is None and isinstance(error.__cause__, AuthenticationRequiredError):
+            raise  # its entries need the same login
         reason = str(error).removeprefix(f"ledger {ledger_id}: ")
         if last is None:
             remedy = "specify FIRST-LAST to read these entries from the bookies that answer"

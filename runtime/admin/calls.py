@@ -134,15 +134,21 @@ def require_short(bookie: str, address: AdminAddress, size_bytes: int) -> None:
         )
 
 
-def error_of_answer(bookie: str, status: int, body: bytes) -> BkctlError:
-    """The error that an answer of ``bookie`` with this status (400 or more) reports."""
+def error_of_answer(bookie: str, status: int, body: bytes, *, has_token: bool = False) -> BkctlError:
+    """The error that an answer of ``bookie`` with this status (400 or more) reports.
+
+    ``has_token``: whether the client has one.
+    """
     sentence, problem = _read(status, body)
     text = f"bookie {bookie}: {sentence}"
     match problem:
         case Problem.UNAUTHORIZED:
+            reason = "it does not accept this token: " if has_token else ""
             return AdminAccessError(
-                f"bookie {bookie}: give the token of this bookie with --token-file or BKCTL_ADMIN_TOKEN_FILE"
+                f"bookie {bookie}: {reason}give the token of this bookie with --token-file or BKCTL_ADMIN_TOKEN_FILE"
             )
+        case Problem.NOT_PERMITTED:
+            return AuthenticationError(text)
         case Problem.REFUSED:
             return RefusedError(text)
         case Problem.CONFLICT:

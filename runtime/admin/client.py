@@ -93,7 +93,8 @@ class AdminClient:
 
         BookieUnavailableError, BookieTimeoutError without an answer; AdminAccessError, RefusedError, ConflictError,
         AdminError for an answer of 400 or more; AdminError for one that is too long; AdminAccessError for a change if
-        the token must not go to this address; AuthenticationError if the certificate of either side is not accepted.
+        the token must not go to this address; AuthenticationError if the certificate of either side is not accepted,
+        or does not permit this.
         """
         wait_s = self._timeout_s if timeout_s is None else timeout_s
         is_change = method not in _LOOKS
@@ -117,7 +118,7 @@ class AdminClient:
                 ) from error
             raise lost_error(self.name, self.address, is_change=is_change) from error
         if status >= 400:
-            raise error_of_answer(self.name, status, data)
+            raise error_of_answer(self.name, status, data, has_token=self._credentials.token is not None)
         return AdminAnswer(data, status)
 
     async def _exchange(self, method: str, path: str, body: object) -> tuple[int, bytes]:

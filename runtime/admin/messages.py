@@ -80,6 +80,8 @@ class Problem(enum.Enum):
 
     INVALID = ("invalid", 400)
     UNAUTHORIZED = ("unauthorized", 401)
+    NOT_PERMITTED = ("not permitted", 403)
+    """To this client, as it is known from its certificate or token."""
     REFUSED = ("refused", 403)
     NOT_FOUND = ("not found", 404)
     METHOD = ("method not allowed", 405)

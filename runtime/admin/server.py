@@ -179,7 +179,7 @@ class AdminServer:
     async def _require_token(self, request: web.Request, read_token: ReadToken, reason: str) -> None:
         """AdminError unless the request has the token. ``reason``: why its certificate is not enough, if it has one."""
         if reason and "Authorization" not in request.headers:
-            raise AdminError(Problem.REFUSED, reason)
+            raise AdminError(Problem.NOT_PERMITTED, reason)
         try:
             expected = await read_token()
         except (OSError, BkctlError) as error:
@@ -189,7 +189,7 @@ class AdminServer:
             ) from error
         if expected is None:
             raise AdminError(
-                Problem.REFUSED,
+                Problem.NOT_PERMITTED,
                 reason
                 or "changes over TCP need a token (adminTokenFile), or over HTTPS a client certificate with a role of "
                 "adminAuthorizedRoles; use the socket on its machine",

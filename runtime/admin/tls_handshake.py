@@ -102,6 +102,8 @@ class TlsHandshake(asyncio.Protocol):
         loop = asyncio.get_running_loop()
 
         async def start() -> asyncio.Transport | None:
+            if transport.is_closing():
+                return None  # uvloop would wait in vain for the handshake, with its buffers
             route_alert(context, loop, transport.write)
             return await loop.start_tls(
                 transport, self, context, server_side=True, ssl_handshake_timeout=_HANDSHAKE_S_MAX

@@ -38,6 +38,7 @@ AnswerT = TypeVar("AnswerT", StartTlsAnswer, AuthAnswer)
 NO_TLS: Final = "it does not use TLS: enable TLS on it, or remove bookie_client.tls"
 """The answer of a bookie to START_TLS means this."""
 
+_TABLE: Final = "bookie_client.tls."
 _ANSWERS_MAX: Final = 32
 """Maximum messages of a bookie before the first request: no login has as many steps."""
 
@@ -78,9 +79,10 @@ def refusal_sentence(config: BookieClientConfig) -> str:
         return "it accepted the login, but serves only clients with TLS: set bookie_client.tls"
     if config.sasl is not None:
         return "it does not accept the identity of this client: see authorizedRoles and saslJaasClientAllowedIds there"
-    setting = config.tls.name_of("certificate", "bookie_client.tls.")
     if config.tls.certificate_file is None and config.tls.key_file is None:
+        setting = config.tls.name_of("certificate", _TABLE)
         return f"it serves only clients with a certificate or a login: set {setting} or bookie_client.sasl"
+    setting = config.tls.name_of("certificate" if config.tls.certificate_file else "key", _TABLE)
     return (
         f"it does not accept the role of this client's certificate (first role in the OU, {setting}), or requires a "
         "login (bookie_client.sasl)"

@@ -66,6 +66,8 @@ def _verification_sentence(
         return "its certificate has expired: renew it (on the bookie: key_file and certificate_file)"
     if code == _NOT_YET_VALID:
         return "its certificate is not valid yet: check the clocks of both machines"
+    if code in _UNKNOWN_CA and config.ca_file is None:
+        return f"its certificate is not signed by a CA that this machine trusts: set {ca_file}"
     if code in _UNKNOWN_CA:
         return f"its certificate is not signed by a CA in {ca_file}"
     if code in _OTHER_NAME:

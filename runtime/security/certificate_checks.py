@@ -96,7 +96,9 @@ def _chain(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certifi
         between = next((each for each in others if _has_signed(each, current)), None)
         if between is None:
             issuer = current.issuer.rfc4514_string()
-            return CertificateFinding(Severity.CRITICAL, "chain", f"its issuer {issuer} is not in the CA file")
+            has_name = any(each.subject == current.issuer for each in authorities)
+            other = ", which has another CA with this name" if has_name else ""
+            return CertificateFinding(Severity.CRITICAL, "chain", f"its issuer {issuer} is not in the CA file{other}")
         others.remove(between)
         current = between
 

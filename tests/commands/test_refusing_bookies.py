@@ -150,6 +150,16 @@ def test_a_ledger_that_can_be_closed_without_a_bookie_that_refuses(accepting: Ou
     assert (row["outcome"], row["last_entry_id"]) == ("closed", "5")
 
 
+def test_an_open_ledger_whose_bookies_all_refuse_is_not_read(accepting: OurCluster) -> None:
+    ledger_id = write(accepting, *SIZES)
+    asyncio.run(left_open(accepting.metadata_uri, int(ledger_id)))
+    refuse_this_client(accepting, *accepting.running)
+    for words in ((), ("--follow", "-o", "jsonl"), ("0-5",)):
+        refused = accepting.run("ledger", "read", ledger_id, *words)
+        assert (refused.exit_code, REFUSES in refused.stderr) == (11, True), (words, refused)
+        assert "from the bookies that answer" not in refused.stderr
+
+
 def test_bookies_that_begin_to_refuse_while_the_writer_has_time(accepting: OurCluster, tmp_path: Path) -> None:
     ledger_id = write(accepting, *SIZES)
     asyncio.run(left_open(accepting.metadata_uri, int(ledger_id)))

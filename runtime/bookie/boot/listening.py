@@ -49,11 +49,12 @@ async def watch_certificate(listener: BookieListener, clock: Clock) -> None:
         left_s = expires_s - now_s
         if left_s < _EXPIRY_WARNING_S and now_s - warned_s >= _WARNING_INTERVAL_S:
             warned_s = now_s
-            logger.warning("The bookie's certificate %s; replace its file (tls.certificate_file)", _when(left_s))
+            logger.warning("The bookie's certificate %s; replace its file (tls.certificate_file)", expiry_words(left_s))
         await clock.sleep(_CHECK_INTERVAL_S)
 
 
-def _when(left_s: float) -> str:
+def expiry_words(left_s: float) -> str:
+    """When a certificate expires in so many seconds."""
     if left_s <= 0:
         return "has expired, and clients refuse it"
     return f"expires in {left_s / _DAY_S:.1f} days"

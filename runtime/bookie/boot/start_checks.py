@@ -13,9 +13,10 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from bkctl.runtime.admin.tcp_ports import admin_port_error, require_token_file, scrape_port_error
+from bkctl.runtime.admin.tcp_ports import admin_port_error, admin_tls, require_token_file, scrape_port_error
 from bkctl.runtime.bookie.admin.interface import read_admin_secret
 from bkctl.runtime.bookie.boot.directory_claim import DirectoryClaim
+from bkctl.runtime.bookie.boot.listening import expiry_words, new_listener, require_startup_user
 from bkctl.runtime.bookie.boot.port_error import port_error
 from bkctl.runtime.bookie.boot.storage_boot import ReplayStoppedError
 from bkctl.runtime.bookie.cookies.check import CookieDecision
@@ -30,6 +31,7 @@ from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.cluster.root import read_cluster_info
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.net.client_handshake import ClientSecurity
 from bkctl.storage.advice import with_path
 from bkctl.storage.dirty_marks import read_dirty_marks, read_machine_boot
 from bkctl.storage.engine.replay_rehearsal import RehearsalImpossibleError, rehearse_replay
@@ -101,8 +103,14 @@ class StartChecks:
 
     async def run(self) -> list[StartCheck]:
         """Do all checks that are possible."""
-        done = [await run_check("port", self._port())]
+        done = [
+            await run_check("user", self._user()),
+            await run_check("TLS and logins", self._protection()),
+            await run_check("connections to bookies", self._client()),
+            await run_check("port", self._port()),
+        ]
         if self._config.admin.is_http_enabled:
+            done.append(await run_check("admin HTTPS", self._admin_https()))
             done.append(await run_check("admin port", self._admin_port()))
             done.append(await run_check("admin token", self._admin_token()))
         elif self._config.admin.has_scrape_port:
@@ -134,6 +142,30 @@ class StartChecks:
         if isinstance(journals.error, RehearsalImpossibleError):
             journals = StartCheck("journals", CheckResult.NOT_CHECKED, journals.detail)
         return [locks, index, journals]
+
+    async def _user(self) -> Finding:
+        require_startup_user(self._config, self._ports.host)
+        return Finding(f"{self._ports.host.user()} may start it")
+
+    async def _protection(self) -> Finding:
+        security = new_listener(self._config, self._ports.clock).security
+        if security is None:
+            return Finding("none: clear text without logins")
+        used = [] if security.begin_login is None else ["logins"]
+        expires_s = None if security.contexts is None else security.contexts.expires_at()
+        if expires_s is None:
+            return Finding("logins in clear text")
+        left_s = expires_s - self._ports.clock.now_ms() / 1000
+        return Finding(", ".join(["TLS", *used, f"the certificate {expiry_words(left_s)}"]), is_warning=left_s <= 0)
+
+    async def _client(self) -> Finding:
+        is_secured = ClientSecurity.of(self._config.client) is not None
+        return Finding("as [bookie_client] says" if is_secured else "clear text without a login")
+
+    async def _admin_https(self) -> Finding:
+        config, ports = self._config, self._ports
+        tls = await admin_tls(config.admin, config.tls, ports.tls_contexts, ports.workers)
+        return Finding("none: clear text" if tls is None else "its files can be used")
 
     async def _port(self) -> Finding:
         config, ports = self._config, self._ports

@@ -114,7 +114,9 @@ def test_changes_over_tcp_need_the_token(bookie: AdminBookie, tmp_path: Path) ->
     for token_file in ("", wrong):
         refused = bookie.run_over_tcp("set-mode", "read-only", "-y", token_file=token_file)
         assert (refused.exit_code, refused.stdout) == (11, "")
-        assert "give the token of this bookie with --token-file or BKCTL_ADMIN_TOKEN_FILE" in refused.stderr
+        reason = "it does not accept this token: " if token_file else ""
+        said = f": {reason}give the token of this bookie with --token-file or BKCTL_ADMIN_TOKEN_FILE"
+        assert f"bookie {bookie.bookie_id}{said}" in refused.stderr
     assert bookie.run("state").json()["mode"] == "writable"
     made = bookie.run_over_tcp("set-mode", "read-only", "-y", token_file=right)
     assert (made.exit_code, made.json()["mode"]) == (0, "read-only")

@@ -40,9 +40,8 @@ def operator(authority: Authority, directory: Path) -> CertificateFiles:
     return write_certificate(authority, directory / "operator", role="admin")
 
 
-@pytest.fixture(scope="module")
-def bookie(new_metadata_uri: Callable[[], str], authority: Authority, directory: Path) -> Iterator[AdminBookie]:
-    """Its files are PKCS12 stores, named by Java's keys."""
+def https(directory: Path, authority: Authority) -> list[str]:
+    """Settings with files that are PKCS12 stores, named by Java's keys."""
     files = write_certificate(authority, directory / "bookie", hosts=(LOOPBACK,))
     certificate = x509.load_pem_x509_certificate(Path(files.certificate).read_bytes())
     key_store, trust_store, password = directory / "key.p12", directory / "trust.p12", directory / "password"
@@ -55,15 +54,18 @@ def bookie(new_metadata_uri: Callable[[], str], authority: Authority, directory:
     trust_store.write_bytes(
         pkcs12.serialize_key_and_certificates(None, None, None, [authority.certificate], NoEncryption())
     )
-    with running_bookie(
-        new_metadata_uri(),
-        directory / "data",
+    return [
         "httpServerTlsEnable=true",
         f"httpServerKeyStorePath={key_store}",
         f"httpServerKeyStorePassword=file:{password}",
         f"httpServerTrustStorePath={trust_store}",
         "adminAuthorizedRoles=admin",
-    ) as started:
+    ]
+
+
+@pytest.fixture(scope="module")
+def bookie(new_metadata_uri: Callable[[], str], authority: Authority, directory: Path) -> Iterator[AdminBookie]:
+    with running_bookie(new_metadata_uri(), directory / "data", *https(directory, authority)) as started:
         yield started
 
 
@@ -104,12 +106,60 @@ def test_a_client_certificate_or_the_token_and_a_verified_name(
     assert bookie.run("set-mode", "writable").exit_code == 0
     reader = write_certificate(authority, tmp_path / "reader", role="reader")
     with_role = set_mode(bookie, "--config", settings(tmp_path / "reader.toml", reader, with_key=True))
-    assert with_role.exit_code == 3, with_role.stderr
+    assert with_role.exit_code == 11, with_role.stderr
     assert "the certificate of this client has the role 'reader', and changes need one of" in with_role.stderr
     own = settings(tmp_path / "own.toml", operator, with_key=True)
     made = set_mode(bookie, "--config", own)
     assert (made.exit_code, made.json()["mode"]) == (0, "read-only"), made.stderr
     assert bookie.run("set-mode", "writable").exit_code == 0
+
+
+def test_without_a_token_a_client_certificate_is_needed(
+    metadata_uri: str, authority: Authority, operator: CertificateFiles, tmp_path: Path, token_file: str
+) -> None:
+    """The files of the bookie's port serve for both."""
+    files = write_certificate(authority, tmp_path / "bookie", hosts=(LOOPBACK,))
+    given = [
+        *("httpServerTlsEnable=true", "adminAuthorizedRoles=admin", "tlsKeyStoreType=PEM", "tlsTrustStoreType=PEM"),
+        "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory",
+        *(f"tlsKeyStore={files.key}", f"tlsCertificatePath={files.certificate}", f"tlsTrustStore={files.ca}"),
+    ]
+    with running_bookie(metadata_uri, tmp_path / "data", *given, has_token=False) as bookie:
+        only_ca = settings(tmp_path / "ca.toml", operator, with_key=False)
+        for words in ((), ("--token-file", token_file)):
+            refused = set_mode(bookie, "--config", only_ca, *words)
+            assert (refused.exit_code, "or over HTTPS a client certificate with a role" in refused.stderr) == (11, True)
+        reader = write_certificate(authority, tmp_path / "reader", role="reader")
+        with bookie.without_socket():
+            drained = run_bkctl(
+                *("bookie", "drain", bookie.bookie_id, "-y", "--accept-risk"),
+                *("--config", settings(tmp_path / "reader.toml", reader, with_key=True)),
+                BKCTL_METADATA_URI=bookie.metadata_uri,
+            )
+        assert (drained.exit_code, "has the role 'reader', and changes need" in drained.stderr) == (11, True), drained
+        assert "may be read-only" not in drained.stderr
+
+
+def client_hello() -> bytes:
+    outgoing = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=LOOPBACK).do_handshake()
+    return outgoing.read()
+
+
+def test_handshakes_that_are_cut_at_every_byte_hold_no_memory(bookie: AdminBookie) -> None:
+    """The client is gone before the handshake begins: the TLS files are looked at first."""
+
+    def resident_bytes() -> int:
+        return int(Path(f"/proc/{bookie.process.pid}/statm").read_text().split()[1]) * 4096
+
+    hello, before = client_hello(), 0
+    for number in range(1500):
+        if number == 500:
+            before = resident_bytes()
+        with socket.create_connection((LOOPBACK, bookie.http_port)) as client:
+            client.sendall(hello[: number % len(hello)])
+    assert resident_bytes() - before < 16 * 1024 * 1024
 
 
 @pytest.mark.parametrize(

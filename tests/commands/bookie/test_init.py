@@ -62,7 +62,8 @@ def test_init_does_what_a_first_start_does(host: NewBookie) -> None:
     checks = host.check()
     assert results(checks) == {}
     assert list(checks) == [
-        *("port", "metadata", "cluster", "cookies", "registration", "locks", "index", "journals", "disks"),
+        *("user", "TLS and logins", "connections to bookies", "port"),
+        *("metadata", "cluster", "cookies", "registration", "locks", "index", "journals", "disks"),
         *("directories", "file limits"),
     ]
     assert checks["cookies"]["detail"].startswith("new bookie")

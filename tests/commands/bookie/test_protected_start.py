@@ -39,14 +39,37 @@ class Start:
         self.log = directory / "bookie.log"
         self.process: BkctlProcess | None = None
 
-    def arguments(self, text: str) -> list[str]:
+    def arguments(self, text: str, *words: str) -> list[str]:
         config = self.directory / "config.toml"
         config.write_text(text)
         return [
-            *("bookie", "start", "--config", str(config), "-u", self.metadata_uri, "--advertised-address", LOOPBACK),
+            *(
+                "bookie",
+                *(words or ("start",)),
+                "--config",
+                str(config),
+                "-u",
+                self.metadata_uri,
+                "--advertised-address",
+                LOOPBACK,
+            ),
             *("--port", self.id.partition(":")[2], "--set", "allowLoopback=true", "--set", "diskUsageThreshold=0.99"),
             *("--journal-dir", str(self.directory / "j"), "--ledger-dir", str(self.directory / "l")),
         ]
+
+    def refused(self, text: str, check: str, *more: str) -> str:
+        """What a start says that is refused; the check has said the same before."""
+        checked = run_bkctl(*self.arguments(text, "init", "--check"), *more)
+        assert checked.exit_code == 13, checked
+        results = {row["name"]: row["result"] for row in checked.json()["checks"]}
+        assert [name for name, result in results.items() if result == "failed"] == [check]
+        refused = run_bkctl(*self.arguments(text), *more)
+        assert refused.exit_code == 1, refused.stderr
+        assert refused.stderr.splitlines()[-1] == checked.stderr.splitlines()[-1]
+        return refused.stderr
+
+    def has_files(self) -> bool:
+        return (self.directory / "j").exists()
 
     def run(self, text: str) -> None:
         with self.log.open("wb") as log:
@@ -124,6 +147,20 @@ def test_roles_of_certificates_decide_who_is_served(start: Start, files: TestAut
     with pytest.raises(Exception, match="bookie 127"):
         asyncio.run(write_and_read(start.metadata_uri, BookieClientConfig(tls=tls)))
     assert "the role 'reader' of its certificate is not in authorized_roles" in start.log.read_text()
+    client = start.directory / "client.toml"
+    client.write_text("[bookie_client.tls]\nis_hostname_checked = false")
+    refused = run_bkctl("bookie", "sanity", start.id, "-u", start.metadata_uri, "--config", str(client))
+    said = "its certificate is not signed by a CA that this machine trusts: set bookie_client.tls.ca_file"
+    assert (refused.exit_code, said in refused.stderr) == (11, True), refused
+    client = start.directory / "client.conf"
+    password = f"PasswordPath={files.file('password')}\n"
+    client.write_text(
+        "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\ntlsClientAuthentication=true\n"
+        f"clientKeyStoreType=PKCS12\nclientKeyStore={files.file('client.p12')}\nclientKeyStore{password}"
+        f"clientTrustStoreType=PKCS12\nclientTrustStore={files.file('ca.p12')}\nclientTrustStore{password}"
+    )
+    refused = run_bkctl("bookie", "sanity", start.id, "-u", start.metadata_uri, "--conf", str(client))
+    assert (refused.exit_code, "(first role in the OU, clientKeyStore)" in refused.stderr) == (11, True), refused
 
 
 @pytest.mark.parametrize(
@@ -131,32 +168,46 @@ def test_roles_of_certificates_decide_who_is_served(start: Start, files: TestAut
     [
         (('bookie.pem"', 'absent.pem"'), "No such file or directory"),
         (('bookie.key"', 'client.key"'), "client.key"),
-        (
-            (
-                "[bookie.tls]",
-                "[bookie.tls]\nauthorized_roles = ['writer']\n[bookie.sasl]\njaas_file = 'x'\n[bookie.tls2]",
-            ),
-            "",
-        ),
+        (('bookie.key"', 'keys.jks"'), "keytool"),
+        (("[bookie.tls]", "[bookie.sasl]\njaas_file = '/none'\n[bookie.tls]"), "/none"),
     ],
 )
 def test_files_that_cannot_be_used_refuse_the_start(
     start: Start, files: TestAuthority, change: tuple[str, str], sentence: str
 ) -> None:
-    refused = run_bkctl(*start.arguments(tables(files).replace(*change)))
-    assert refused.exit_code == 1, refused.stderr
-    assert sentence in refused.stderr
-    assert "Traceback" not in refused.stderr
-    assert not (start.directory / "j").exists()
+    files.file("keys.jks").write_bytes(bytes.fromhex("feedfeed") + bytes(8))
+    refused = start.refused(tables(files).replace(*change), "TLS and logins")
+    assert sentence in refused
+    assert "Traceback" not in refused
+    assert not start.has_files()
+
+
+def test_a_table_that_does_not_exist_refuses_the_start(start: Start, files: TestAuthority) -> None:
+    text = tables(files).replace("[bookie.tls]", "[bookie.tls]\nauthorized_roles = ['writer']\n[bookie.tls2]")
+    assert run_bkctl(*start.arguments(text)).exit_code == 1
+
+
+def test_files_of_the_client_and_of_https_that_cannot_be_used_refuse_the_start(
+    start: Start, files: TestAuthority
+) -> None:
+    of_client = "[bookie_client.tls]\nca_file = '/none'"
+    assert "/none" in start.refused(of_client, "connections to bookies")
+    of_admin = f"[bookie.admin]\nis_http_enabled = true\nhttp_port = {free_port()}\nis_tls_enabled = true"
+    assert "has no files" in start.refused(of_admin, "admin HTTPS")
+
+
+def test_a_check_says_what_protects_the_bookie(start: Start, files: TestAuthority) -> None:
+    text = tables(files, "[bookie.sasl]", f'jaas_file = "{files.file("jaas.conf")}"')
+    checked = run_bkctl(*start.arguments(text, "init", "--check"))
+    (row,) = (row for row in checked.json()["checks"] if row["name"] == "TLS and logins")
+    assert (row["result"], row["detail"]) == ("ok", "TLS, logins, the certificate expires in 10.0 days")
 
 
 def test_only_permitted_users_start_a_bookie(start: Start) -> None:
-    refused = run_bkctl(*start.arguments("[bookie]\npermitted_startup_users = ['other-user', 'third-user']"))
-    assert refused.exit_code == 1, refused.stderr
-    assert f"user {getpass.getuser()} may not start this bookie" in refused.stderr
-    assert not (start.directory / "j").exists()
-    refused = run_bkctl(*start.arguments(""), "--set", "permittedStartupUsers=other-user,third-user")
-    assert "may not start this bookie" in refused.stderr
+    refused = start.refused("[bookie]\npermitted_startup_users = ['other-user', 'third-user']", "user")
+    assert f"user {getpass.getuser()} may not start this bookie" in refused
+    start.refused("", "user", "--set", "permittedStartupUsers=other-user,third-user")
+    assert not start.has_files()
     start.run(f"[bookie]\npermitted_startup_users = ['other-user', '{getpass.getuser()}']")
     assert start.end() == 0
 

@@ -77,6 +77,15 @@ def test_another_ca_and_files_without_a_certificate_are_critical(tmp_path: Path,
     ]
 
 
+def test_another_ca_with_the_same_name_is_not_taken_for_the_issuer(tmp_path: Path, authority: Authority) -> None:
+    files = write_certificate(authority, tmp_path / "b1", hosts=("b1",), days=90)
+    other = tmp_path / "other.pem"
+    other.write_bytes(certificate_pem(new_authority("test", 90, NOW).certificate))
+    result = check(files.certificate, "--ca-file", str(other))
+    said = "its issuer CN=test is not in the CA file, which has another CA with this name"
+    assert worse_than_information(result) == [("critical", "chain", said)]
+
+
 def settings(path: Path, files: CertificateFiles) -> Path:
     path.write_text(
         f'{NO_CLUSTER}[bookie_client.tls]\nkey_file = "{files.key}"\ncertificate_file = "{files.certificate}"\n'
