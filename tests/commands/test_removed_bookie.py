@@ -118,8 +118,9 @@ def test_an_accepted_loss_holds_while_other_ledgers_keep_the_bookie(
         assert "no_live_copy" not in found
         assert found["loss_accepted"]["finding"].startswith(f"{len(lost)} ledger")
     assert cluster.run("ledger", "explain", lost[0]).exit_code == 0
-    cluster.start_bookie(gone)
-    assert f"bookie {gone} is back, which was given up" in cluster.run("status", "-o", "table").stdout
+    cluster.start_bookie(gone)  # the ledgers still name it, so what it has is read as before
+    assert not {"loss_accepted", "given_up_bookie", "no_live_copy"} & findings(cluster).keys()
+    assert cluster.run("ledger", "read", lost[0]).exit_code == 0
 
 
 def test_the_printed_pipeline_lists_only_what_is_lost(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> None:
