@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """More workers than cores, because many tests wait for other processes: in the battery and with Java most of all."""
+    """More workers than cores: many tests wait for other processes, those of the battery and with Java most of all."""
     of_core = 3 if str(config.getoption("markexpr")).startswith(("battery", "interop")) else 2
     return of_core * len(os.sched_getaffinity(0))
 
