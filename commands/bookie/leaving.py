@@ -59,6 +59,7 @@ from bkctl.runtime.admin.calls import AdminCredentials
 from bkctl.runtime.errors import ConflictError, MetadataFormatError, RefusedError
 from bkctl.runtime.metadata.replication.maintenance import end_maintenance, list_maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.config import OpenLedgers
@@ -136,10 +137,12 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
             if not context.settings.is_rehearsal:
                 await delete_finished_jobs(context, session, request.bookie_ids, request.copying.resume)
             return nothing_left(request.bookie_ids), None
+        given_up = await read_given_up(RecoveryNotes(session.store, session.root))
+        noted = [each for each, note in given_up.items() if not note.member_since.keys().isdisjoint(ids)]
         found = await operation.plan(
             ids,
             lambda each: console.say(waiting_sentence(each)),
-            request.accepted,
+            request.accepted | await operation.still_lost(ids, noted),
             request.accepted_from,
             is_rehearsal=context.settings.is_rehearsal,
         )

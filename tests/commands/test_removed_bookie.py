@@ -123,6 +123,21 @@ def test_an_accepted_loss_holds_while_other_ledgers_keep_the_bookie(
     assert cluster.run("ledger", "read", lost[0]).exit_code == 0
 
 
+def test_an_accepted_loss_need_not_be_accepted_again(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> None:
+    cluster = start_cluster(3)
+    kept = write(cluster, 3)  # no other bookie can take its copies
+    write(cluster, 1, ledgers=30)
+    gone = cluster.bookies[0].id
+    stop(cluster, gone)
+    lost = succeed(cluster, "ledger", "list", "--bookie", gone, "--state", "lost", "-o", "name").stdout
+    (tmp_path / "lost").write_text(lost)
+    accept = ("--accept-loss", gone, "--from-file", str(tmp_path / "lost"))
+    assert cluster.run("decommission", gone, *accept, "--yes").exit_code == 1
+    succeed(cluster, "ledger", "delete", kept, "--confirm", kept)
+    succeed(cluster, "decommission", gone, "--yes")
+    assert cluster.run("cookie", "show", gone).exit_code == 4
+
+
 def test_the_printed_pipeline_lists_only_what_is_lost(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> None:
     cluster = start_cluster(3)
     write(cluster, 3, ledgers=2)

@@ -244,6 +244,13 @@ class Decommission:
         remaining = sorted({*report.remaining, *refused}) if report.remaining else ()
         return msgspec.structs.replace(report, accepted=tuple(proven), remaining=tuple(remaining)), unproven
 
+    async def still_lost(self, bookie_ids: Collection[str], ledger_ids: Collection[int]) -> frozenset[int]:
+        """Those of the ledgers that are proven lost with these bookies; none while one of them is registered."""
+        if not ledger_ids or await self._recovery.registered(bookie_ids):
+            return frozenset()
+        unproven = await self._unproven(sorted(bookie_ids), ledger_ids)
+        return frozenset(ledger_ids).difference(ledger_id for ledger_id, _ in unproven)
+
     async def finish(self, plan: DecommissionPlan, moved: DrainResult, hooks: DrainHooks) -> DecommissionReport:
         """Delete the cookies, if nothing references the stopped bookies. Live bookies must be stopped before.
 
