@@ -36,7 +36,7 @@ This page is generated from the code by `make audit-page`.
 - `trend` is null unless `--compare` names a directory of reports: a row for each run, this one last, with `run` (the
   name of its directory), `judged_at`, `ledgers`, `missing_copies` (ledgers under-replicated, at risk or unavailable),
   `lost`, `copies` and `live_copies` (of entries of complete segments, all and those on registered bookies),
-  `copy_bytes`, and of runs with an inventory `bad_copies` and `lost_entries`.
+  `copy_bytes`, and of inventories that read all copies `bad_copies` and `lost_entries`.
 - `--out DIR` has Parquet, one directory per dataset; `report.json` with all but `write_sets`; `report.html`.
 
 A column is only null where its type says so; one that is newer than a report is null in it, or 0. Integers have 64

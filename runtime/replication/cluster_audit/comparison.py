@@ -11,7 +11,8 @@ from collections.abc import Iterable
 import msgspec
 
 from bkctl.runtime.errors import ConflictError
-from bkctl.runtime.replication.cluster_audit.tables import AuditReport, UnderReplicatedLedger
+from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay
+from bkctl.runtime.replication.cluster_audit.tables import AuditReport, AuditSummary, UnderReplicatedLedger
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.words import counted, enumerated
 
@@ -94,7 +95,7 @@ _COPIES = {
     "bad_copies": ("bad copy", "bad copies"),
     "lost_entries": ("entry without a good copy", "entries without a good copy"),
 }
-"""Counts of inventories, in words: compared if both reports have one."""
+"""Counts of inventories, in words."""
 
 
 class _State(msgspec.Struct, frozen=True):
@@ -124,8 +125,7 @@ def compare(before: AuditReport, now: AuditReport) -> AuditChanges:
     unknown |= {HEALED} if now.is_truncated else set()
     changes = [each for each in found if each is not None and each.change not in unknown]
     live_before, live_now = _live(before), _live(now)
-    has_inventories = None not in {before.summary.inventory, now.summary.inventory}
-    names = (*_COUNTED, *(_COPIES if has_inventories else ()))
+    names = (*_COUNTED, *(_COPIES if _are_copies_comparable(before.summary, now.summary) else ()))
     return AuditChanges(
         before_ms=before.summary.judged_at_ms,
         now_ms=now.summary.judged_at_ms,
@@ -135,6 +135,12 @@ def compare(before: AuditReport, now: AuditReport) -> AuditChanges:
         bookies_back=tuple(sorted(live_now - live_before)),
         has_all=not before.is_truncated and not now.is_truncated,
     )
+
+
+def _are_copies_comparable(before: AuditSummary, now: AuditSummary) -> bool:
+    """Whether both inventories know all copies in the same way: a copy that was not examined is not repaired."""
+    is_whole = all(not each.left_out_ledgers and each.unknown_copies == 0 for each in (before, now))
+    return is_whole and before.inventory == now.inventory != InventoryWay.SAMPLED.value
 
 
 def _change(ledger_id: int, before: _State | None, now: _State | None) -> LedgerChange | None:

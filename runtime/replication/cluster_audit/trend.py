@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from bkctl.runtime.errors import ConflictError
+from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 
 
@@ -15,8 +16,8 @@ class AuditRun(msgspec.Struct, frozen=True, kw_only=True):
     """What one report adds to the trend. ``run``: the name of its directory.
 
     ``missing_copies``: ledgers with fewer live copies than Qw, ``lost`` ones included. ``copies`` and ``live_copies``
-    are of entries of complete segments. ``bad_copies``, ``lost_entries``: None without an inventory. Bytes are those
-    of ``AuditReport``: of all copies, for each owner and bookie.
+    are of entries of complete segments. ``bad_copies``, ``lost_entries``: None unless an inventory has read all copies.
+    Bytes are those of ``AuditReport``: of all copies, for each owner and bookie.
     """
 
     run: str
@@ -44,6 +45,8 @@ def run_of_rows(
     run: str, summary: Mapping[str, Any], bookies: Sequence[Mapping[str, Any]], owners: Sequence[Mapping[str, Any]]
 ) -> AuditRun:
     """The run from rows of its tables; older reports have no ``instance_id`` or inventory."""
+    is_whole = summary.get("inventory") == InventoryWay.ALL_ENTRIES.value
+    is_whole = is_whole and not summary.get("left_out_ledgers") and summary.get("unknown_copies") == 0
     return AuditRun(
         run=run,
         judged_at_ms=summary["judged_at_ms"],
@@ -54,8 +57,8 @@ def run_of_rows(
         copies=sum(each["entry_copies"] for each in bookies),
         live_copies=sum(each["entry_copies"] for each in bookies if each["mode"] != "unregistered"),
         copy_bytes=summary["copy_bytes"],
-        bad_copies=summary.get("bad_copies"),
-        lost_entries=summary.get("lost_entries"),
+        bad_copies=summary["bad_copies"] if is_whole else None,
+        lost_entries=summary["lost_entries"] if is_whole else None,
         owners={each["owner"]: each["copy_bytes"] for each in owners},
         bookies={each["bookie_id"]: each["payload_bytes"] for each in bookies},
     )

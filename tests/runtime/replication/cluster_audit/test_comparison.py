@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from bkctl.runtime.errors import ConflictError
 from bkctl.runtime.replication.cluster_audit.comparison import compare, require_comparable
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
+from bkctl.runtime.replication.cluster_audit.trend import run_of
 from tests.runtime.replication.cluster_audit.test_findings import A, B, C, D, E, closed, report
 
 
@@ -58,15 +61,26 @@ def test_the_same_report_has_no_change() -> None:
     assert str(found) == "no ledger changed its state"
 
 
-def test_bad_copies_are_compared_if_both_reports_have_an_inventory() -> None:
+def with_inventory(plain: AuditReport, bad_copies: int, **changes: Any) -> AuditReport:
+    known = {"inventory": "all_entries", "bad_copies": bad_copies, "lost_entries": 1, "unknown_copies": 0} | changes
+    return msgspec.structs.replace(plain, summary=msgspec.structs.replace(plain.summary, **known))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"left_out_ledgers": 1}, {"unknown_copies": 1}, {"inventory": "listed"}, {"inventory": "sampled"}]
+)
+def test_a_copy_that_was_not_examined_is_not_repaired(changes: dict[str, Any]) -> None:
     plain = report(*LEDGERS)
-    clean, bad = (
-        msgspec.structs.replace(
-            plain,
-            summary=msgspec.structs.replace(plain.summary, inventory="all_entries", bad_copies=count, lost_entries=1),
-        )
-        for count in (0, 540)
-    )
+    bad, part = with_inventory(plain, 540), with_inventory(plain, 0, **changes)
+    for found in (compare(bad, part), compare(part, bad), compare(part, with_inventory(plain, 7, inventory="sampled"))):
+        assert (str(found), found.different_counts) == ("no ledger changed its state", [])
+    assert (run_of(part, "run=2").bad_copies, run_of(part, "run=2").lost_entries) == (None, None)
+    assert (run_of(bad, "run=1").bad_copies, run_of(bad, "run=1").lost_entries) == (540, 1)
+
+
+def test_bad_copies_are_compared_if_both_inventories_know_all_copies() -> None:
+    plain = report(*LEDGERS)
+    clean, bad = (with_inventory(plain, count) for count in (0, 540))
 
     worse, better = compare(clean, bad), compare(bad, clean)
 
