@@ -33,6 +33,8 @@ def read_checked(path: str, root: str, instance_id: str | None, way: InventoryWa
         if not os.path.isdir(directory):
             raise InvalidArgumentError(f"--checked-file {path}: there is no directory {directory}")
         return CheckedLedgers(root=root, instance_id=instance_id, way=way.value)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise InvalidArgumentError(f"--checked-file {path} is not a regular file: name another one")
     try:
         found = decode_checked(read_given_file(path, DATA_BYTES_MAX))
     except OSError as error:

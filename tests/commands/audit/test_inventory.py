@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -383,7 +384,10 @@ async def test_ledgers_of_which_nothing_was_read_stay_unchecked(cluster: Cluster
         assert set(remembered(file)) == ids_of(report.json()) == {ledger_id, 1001}
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_the_work(cluster: Cluster) -> None:
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(cluster: Cluster, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    refused = cluster.run("audit", "--inventory", "--for", "1m", "--checked-file", str(tmp_path / "pipe"))
+    assert (refused.exit_code, "is not a regular file" in refused.stderr) == (2, True), refused
     refused = cluster.run("audit", "--inventory", "--for", "1m", "--checked-file", "/proc/checked")
 
     assert (refused.exit_code, refused.stdout) == (USAGE, "")
