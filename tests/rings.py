@@ -62,10 +62,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: ranks[_module_of(item.nodeid)])
 
 
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """More workers than cores: many tests wait for other processes, those of the battery and with Java most of all."""
-    of_core = 3 if str(config.getoption("markexpr")).startswith(("battery", "interop")) else 2
-    return of_core * len(os.sched_getaffinity(0))
+def pytest_xdist_auto_num_workers() -> int:
+    """More workers than cores, because many tests wait for other processes."""
+    return 2 * len(os.sched_getaffinity(0))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
