@@ -138,12 +138,12 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
                 await delete_finished_jobs(context, session, request.bookie_ids, request.copying.resume)
             return nothing_left(request.bookie_ids), None
         given_up = await read_given_up(RecoveryNotes(session.store, session.root))
-        noted = [each for each, note in given_up.items() if not note.member_since.keys().isdisjoint(ids)]
         found = await operation.plan(
             ids,
             lambda each: console.say(waiting_sentence(each)),
-            request.accepted | await operation.still_lost(ids, noted),
+            request.accepted,
             request.accepted_from,
+            noted_losses={each for each, note in given_up.items() if not note.member_since.keys().isdisjoint(ids)},
             is_rehearsal=context.settings.is_rehearsal,
         )
         verdict = await _check_cluster(session, access, found) if found.live else None

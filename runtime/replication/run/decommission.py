@@ -128,6 +128,7 @@ class Decommission:
         accepted_losses: Collection[int] = (),
         accepted_from: str = "",
         *,
+        noted_losses: Collection[int] = (),
         is_rehearsal: bool = False,
     ) -> DecommissionPlan:
         """Find the references to the bookies; writes nothing.
@@ -135,7 +136,8 @@ class Decommission:
         Waits for the end of the sessions of killed bookies, unless ``is_rehearsal``; for ``on_wait`` see
         ``BookieRecovery.require_down``. BookieNotFoundError if one is not registered, has no cookie, and no ledger
         references it. RefusedError if one of the ``accepted_losses``, which are in the file ``accepted_from``,
-        references a bookie and is not proven lost; ignores those that reference none.
+        references a bookie and is not proven lost; ignores those that reference none. ``noted_losses`` were accepted
+        before: they are again, as far as they are still proven and all bookies are down.
         """
         if is_rehearsal:
             live = frozenset((await self.watch.read(bookie_ids)).serving)
@@ -149,13 +151,17 @@ class Decommission:
             versions[bookie_id] = await self._cookie_version(bookie_id)
         plan = await self._recovery.plan(ids, unreachable=frozenset(ids) - live)
         plan = msgspec.structs.replace(plan, is_drain=bool(live))
-        accepted = tuple(ledger for ledger in plan.ledgers if ledger.ledger_id in accepted_losses)
+        noted = () if live else noted_losses
+        named = [each for each in plan.ledgers if each.ledger_id in accepted_losses or each.ledger_id in noted]
         unreadable = [(each.ledger_id, each.detail) for each in plan.unreadable if each.ledger_id in accepted_losses]
-        unproven = unreadable + await self._unproven(ids, [ledger.ledger_id for ledger in accepted])
-        if unproven:
-            more = await self._name_all(ids, [ledger_id for ledger_id, _ in unproven], accepted_from)
-            raise RefusedError(f"nothing was changed: these losses are not proven: {listed_reasons(unproven)}{more}")
-        return DecommissionPlan(ids, versions, plan.without(accepted_losses), live, accepted)
+        unproven = dict(await self._unproven(ids, [ledger.ledger_id for ledger in named]))
+        refused = unreadable + [each for each in unproven.items() if each[0] in accepted_losses]
+        if refused:
+            more = await self._name_all(ids, [ledger_id for ledger_id, _ in refused], accepted_from)
+            raise RefusedError(f"nothing was changed: these losses are not proven: {listed_reasons(refused)}{more}")
+        accepted = tuple(ledger for ledger in named if ledger.ledger_id not in unproven)
+        rest = plan.without({ledger.ledger_id for ledger in accepted})
+        return DecommissionPlan(ids, versions, rest, live, accepted)
 
     async def _name_all(self, bookie_ids: Sequence[str], ledger_ids: Sequence[int], file: str) -> str:
         """Which other bookies must be named, because they are down and may have entries of the first ledger."""
@@ -243,13 +249,6 @@ class Decommission:
             await self._recovery.outage.outlast(partial(hooks.note_losses, proven))
         remaining = sorted({*report.remaining, *refused}) if report.remaining else ()
         return msgspec.structs.replace(report, accepted=tuple(proven), remaining=tuple(remaining)), unproven
-
-    async def still_lost(self, bookie_ids: Collection[str], ledger_ids: Collection[int]) -> frozenset[int]:
-        """Those of the ledgers that are proven lost with these bookies; none while one of them is registered."""
-        if not ledger_ids or await self._recovery.registered(bookie_ids):
-            return frozenset()
-        unproven = await self._unproven(sorted(bookie_ids), ledger_ids)
-        return frozenset(ledger_ids).difference(ledger_id for ledger_id, _ in unproven)
 
     async def finish(self, plan: DecommissionPlan, moved: DrainResult, hooks: DrainHooks) -> DecommissionReport:
         """Delete the cookies, if nothing references the stopped bookies. Live bookies must be stopped before.
