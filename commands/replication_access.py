@@ -18,13 +18,13 @@ from bkctl.commands.rendering import Table
 from bkctl.commands.safety.gate import Change, open_change
 from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session
-from bkctl.runtime.client.access import refusals, require_access
+from bkctl.runtime.client.access import require_access
 from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.replication.maintenance import list_maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
-from bkctl.runtime.replication.judge.advice import in_maintenance, these_bookies
+from bkctl.runtime.replication.judge.advice import causes_text, in_maintenance, these_bookies
 from bkctl.runtime.replication.plan.job_file import JobStart
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.policy import CopyPace, Policy
@@ -101,9 +101,8 @@ class ReplicationAccess(NamedTuple):
 
     def _refusals(self) -> Iterator[PlanFinding]:
         if self.refusing:
-            said = "; ".join(dict.fromkeys(text.partition(f"{each}: ")[2] for each, text in self.refusing.items()))
             bookies = these_bookies(list(self.refusing), "refuses", "refuse")
-            sentence = f"{bookies} this client, so nothing can be copied to or from there: {said}"
+            sentence = f"{bookies} this client, so nothing can be copied to or from there: {causes_text(self.refusing)}"
             yield PlanFinding(Severity.WARNING, sentence)
 
 
@@ -155,7 +154,7 @@ async def replication_access(
     """Parts for one run. ClusterNotFoundError; AuthenticationRequiredError if no bookie accepts this client, or one of
     ``sources`` does not."""
     ports = (await session.client()).ports
-    await require_access(ports, sources)
+    refusing = await require_access(ports, sources, waits_for_all=True)
     recovery = BookieRecovery(
         ports,
         session.cookies,
@@ -165,7 +164,6 @@ async def replication_access(
         partial(leaving_bookies, session.store, session.root),
         open_database=temporary_database,
     )
-    refusing = await refusals(ports, (await ports.registrations.snapshot()).live)
     return ReplicationAccess(recovery, session, ports.ledgers, policy, refusing=refusing)
 
 

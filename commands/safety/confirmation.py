@@ -35,8 +35,7 @@ def show_plan(context: CommandContext, plan: Plan, table: Table, totals: Row | N
 
     PlanShown when the plan itself is the command's result, because of --dry-run or --plan-out. RefusedError when it is
     for another cluster than the pinned one, or has a ``refusal`` (it is not saved, and --dry-run shows it);
-    ConflictError when it differs from the plan of --apply. ``totals`` are
-    shown with the plan, but are not part of it.
+    ConflictError when it differs from the plan of --apply. ``totals`` are shown with the plan, but are no part of it.
     """
     settings = context.settings
     require_pinned_instance(context, plan.instance_id)

@@ -13,14 +13,17 @@ from bkctl.storage.errors import BkctlError
 _Answer: TypeAlias = AuthenticationRequiredError | bool | None
 
 
-async def require_access(ports: ClientPorts, needed: Collection[str] = (), *, is_under_way: bool = False) -> None:
+async def require_access(
+    ports: ClientPorts, needed: Collection[str] = (), *, is_under_way: bool = False, waits_for_all: bool = False
+) -> dict[str, str]:
     """AuthenticationRequiredError if a bookie of ``needed`` refuses this client, or if all that answer do.
 
     Asks the registered bookies, and waits only until one accepts and those of ``needed`` have answered. Single bookies
     that refuse, for example with an expired certificate, do not stop work that can use the others. MetadataError.
 
     ``is_under_way``: waits for all answers, because those of older connections prove nothing: one refusal is enough if
-    this client's certificate has expired.
+    this client's certificate has expired. Returns the bookies that are known to refuse this client, each with a
+    sentence that names it: all of them with ``waits_for_all``.
     """
     live = (await ports.registrations.snapshot()).live
     unanswered = live.intersection(needed)
@@ -29,7 +32,7 @@ async def require_access(ports: ClientPorts, needed: Collection[str] = (), *, is
     waiting = set(asked)
     is_accepted = False
     try:
-        while waiting and (unanswered or not is_accepted or is_under_way):
+        while waiting and (unanswered or not is_accepted or is_under_way or waits_for_all):
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 unanswered -= {asked[task]}
@@ -43,6 +46,7 @@ async def require_access(ports: ClientPorts, needed: Collection[str] = (), *, is
     for error in sorted(refusals, key=lambda error: error.bookie_id):
         if not is_accepted or error.bookie_id in needed or (is_under_way and error.is_expired):
             raise error
+    return {error.bookie_id: str(error) for error in refusals}
 
 
 async def refusals(ports: ClientPorts, bookie_ids: Collection[str]) -> dict[str, str]:

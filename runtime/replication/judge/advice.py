@@ -199,8 +199,7 @@ def not_answering(silent: Sequence[str], refusals: Mapping[str, str], down: int)
     """Registered bookies that do not answer, and those that answered with an error, by bookie; ``down``: others."""
     severity = down_severity(len(silent) + len(refusals) + down)
     if refusals:
-        said = "; ".join(dict.fromkeys(text.partition(f"{each}: ")[2] for each, text in refusals.items()))
-        sentence = f"{these_bookies(list(refusals), 'is', 'are')} registered, but answered: {said}"
+        sentence = f"{these_bookies(list(refusals), 'is', 'are')} registered, but answered: {causes_text(refusals)}"
         yield Advice(severity, "bookies_refusing", sentence, show_command(sorted(refusals)))
     if silent:
         sentence = f"{these_bookies(silent, 'is', 'are')} registered, but did not answer"
@@ -352,6 +351,11 @@ def clock_time(time_ms: int, now_ms: int) -> str:
     """A time of day, like "14:20 UTC"; with the date if it is not that of ``now_ms``."""
     moment, now = (datetime.datetime.fromtimestamp(each / 1000, datetime.UTC) for each in (time_ms, now_ms))
     return moment.strftime("%H:%M UTC" if moment.date() == now.date() else "%Y-%m-%d %H:%M UTC")
+
+
+def causes_text(causes: Mapping[str, str]) -> str:
+    """What is wrong with bookies, in one sentence without their names. ``causes``: of each, perhaps with its name."""
+    return "; ".join(dict.fromkeys(text.partition(f"{each}: ")[2] or text for each, text in causes.items()))
 
 
 def these_bookies(bookie_ids: Sequence[str], singular: str, plural: str) -> str:

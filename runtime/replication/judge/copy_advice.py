@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from bkctl.runtime.replication.judge.advice import Advice, show_command, these_bookies
+from bkctl.runtime.replication.judge.advice import Advice, causes_text, show_command, these_bookies
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, listed
 
@@ -58,9 +58,8 @@ def unread_copies(copies: int, causes: Mapping[str, str]) -> Advice:
 
     ``causes``: by bookie.
     """
-    said = "; ".join(dict.fromkeys(text.rpartition(f"{each}: ")[2] for each, text in causes.items()))
     bookies = these_bookies(list(causes), "cannot be read", "cannot be read")
-    sentence = f"{counted(copies, 'copy is', 'copies are')} unknown: {bookies}: {said}"
+    sentence = f"{counted(copies, 'copy is', 'copies are')} unknown: {bookies}: {causes_text(causes)}"
     return Advice(Severity.WARNING, "unread_copies", sentence, show_command(sorted(causes)))
 
 
