@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from bkctl.runtime.errors import ConflictError
-from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay
+from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay, knows_all_copies
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport, AuditSummary, UnderReplicatedLedger
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.words import counted, enumerated
@@ -139,7 +139,7 @@ def compare(before: AuditReport, now: AuditReport) -> AuditChanges:
 
 def _are_copies_comparable(before: AuditSummary, now: AuditSummary) -> bool:
     """Whether both inventories know all copies in the same way: a copy that was not examined is not repaired."""
-    is_whole = all(not each.left_out_ledgers and each.unknown_copies == 0 for each in (before, now))
+    is_whole = all(knows_all_copies(each.left_out_ledgers, each.unknown_copies) for each in (before, now))
     return is_whole and before.inventory == now.inventory != InventoryWay.SAMPLED.value
 
 

@@ -71,6 +71,11 @@ class LedgerEvidence(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
 
+def knows_all_copies(left_out_ledgers: int | None, unknown_copies: int | None) -> bool:
+    """Whether an inventory with these counts of its summary left out no ledger and no copy."""
+    return not left_out_ledgers and unknown_copies == 0
+
+
 class LedgerHoldings(msgspec.Struct, frozen=True, kw_only=True):
     """What the bookies hold of one ledger. ``problem``: why it is unknown where it ends; its last segment is left out.
 

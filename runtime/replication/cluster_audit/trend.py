@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from bkctl.runtime.errors import ConflictError
-from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay
+from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay, knows_all_copies
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 
 
@@ -46,7 +46,7 @@ def run_of_rows(
 ) -> AuditRun:
     """The run from rows of its tables; older reports have no ``instance_id`` or inventory."""
     is_whole = summary.get("inventory") == InventoryWay.ALL_ENTRIES.value
-    is_whole = is_whole and not summary.get("left_out_ledgers") and summary.get("unknown_copies") == 0
+    is_whole = is_whole and knows_all_copies(summary.get("left_out_ledgers"), summary.get("unknown_copies"))
     return AuditRun(
         run=run,
         judged_at_ms=summary["judged_at_ms"],
