@@ -72,13 +72,11 @@ def require_writable(path: str, checked: CheckedLedgers) -> None:
 
 
 def write_checked(path: str, checked: CheckedLedgers) -> None:
-    """Replace the file, all or nothing, after the report was printed; BkctlError."""
+    """Replace the file, all or nothing; BkctlError."""
     try:
         write_whole(path, encode_checked(checked))
     except OSError as error:
-        raise BkctlError(
-            f"{_not_written(path, error)}; the report is complete, but the next inventory will begin as this one did"
-        ) from error
+        raise BkctlError(_not_written(path, error)) from error
 
 
 def _not_written(path: str, error: OSError) -> str:

@@ -18,6 +18,7 @@ from bkctl.runtime.replication.cluster_audit.tables import AuditReport, AuditSum
 from bkctl.runtime.replication.judge.check_scope import Sample
 from bkctl.runtime.replication.policy import CopyPace
 from bkctl.runtime.replication.survey.inventory import InventoryRequest, InventoryTurn
+from bkctl.storage.errors import BkctlError
 
 _EACH_MIN = 8
 """Entries that ``--read`` reads of each segment on each bookie, in addition to the first and the last."""
@@ -39,12 +40,17 @@ class InventoryPlan(NamedTuple):
         return msgspec.structs.replace(self.request, turn=InventoryTurn(self.time_limit_s, checked.runs))
 
     def remember(self, report: AuditReport) -> None:
-        """Note in the file which ledgers were examined; errors of ``read_checked`` and ``write_checked``."""
+        """Note in the file which ledgers were examined, after the report was printed; BkctlError."""
         if self.checked_file is None:
             return
         summary = report.summary
-        checked = read_checked(self.checked_file, _root_of(summary), summary.instance_id, self.request.way)
-        write_checked(self.checked_file, checked.with_run(summary.judged_at_ms, report.checked_ranges))
+        try:
+            checked = read_checked(self.checked_file, _root_of(summary), summary.instance_id, self.request.way)
+            write_checked(self.checked_file, checked.with_run(summary.judged_at_ms, report.checked_ranges))
+        except BkctlError as error:
+            raise BkctlError(
+                f"{error}; the report is complete, but the next inventory will begin as this one did"
+            ) from error
 
 
 def inventory_plan(flags: InventoryFlags, settings: Settings) -> InventoryPlan | None:

@@ -18,8 +18,8 @@ def no_good_copy(entries: int, ledger_ids: Sequence[int], ledgers: int) -> Advic
     which = counted(entries, "entry", "entries")
     names = f" {listed(ledger_ids, total=ledgers)}"
     sentence = f"{counted(ledgers, 'ledger has', 'ledgers have')} {which} without a good copy on any bookie:{names}"
-    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else None
-    return Advice(Severity.CRITICAL, "entries_without_copy", sentence, command)
+    command = f"bkctl ledger verify {' '.join(map(str, ledger_ids[:_IDS_MAX]))}" if ledger_ids else None
+    return Advice(Severity.CRITICAL, "entries_without_copy", f"{sentence}; see bkctl help lost-entries", command)
 
 
 def bad_copies(

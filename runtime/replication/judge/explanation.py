@@ -33,7 +33,7 @@ from bkctl.runtime.replication.judge.verdict import (
     write_set_rows,
 )
 from bkctl.storage.severity import Severity, worst
-from bkctl.storage.words import SHOWN_MAX, counted, enumerated
+from bkctl.storage.words import SHOWN_MAX, counted, enumerated, listed
 
 
 class LedgerExplanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,9 +207,7 @@ def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
         if answer.problem is not None:
             sentence = f"bookie {bookie_id} is registered but gives no valid answer: {answer.problem}"
             yield Severity.WARNING, sentence
-    for bookie_id, segments_of in _bad_copies(facts).items():
-        sentence = f"bookie {bookie_id} does not have the first or last entry of {_segments_text(segments_of)}"
-        yield Severity.WARNING, sentence
+    yield from _damages(facts)
     for row in _judged(facts).rows:
         if row.replication is ReplicationState.UNAVAILABLE:
             start = row.write_set.segment_first_entry_id
@@ -223,6 +221,15 @@ def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
     mark = facts.autorecovery.mark
     if mark is not None and mark.problem is not None:
         yield Severity.WARNING, f"its mark of under-replication cannot be read: {mark.problem}"
+
+
+def _damages(facts: LedgerFacts) -> Iterator[tuple[Severity, str]]:
+    """Copies that bookies do not return as they should."""
+    for bookie_id, segments_of in _bad_copies(facts).items():
+        segments = _segments_text(segments_of)
+        yield Severity.WARNING, f"bookie {bookie_id} has no good copy of the first or last entry of {segments}"
+    if lost := _lost_entries(facts):
+        yield Severity.CRITICAL, f"no bookie has a good copy of {lost}, and others may be lost, too"
 
 
 def _down(facts: LedgerFacts) -> Iterator[tuple[Severity, str]]:
@@ -287,6 +294,8 @@ def _next_steps(
     if away:
         yield in_maintenance(away, facts.autorecovery.now_ms).sentence
     yield from _recoveries(facts, candidates)
+    if lost := _lost_entries(facts):
+        yield f"find the disks or logs that had {lost}, as in bkctl help lost-entries"
     if _bad_copies(facts):
         limit = " where another bookie of the ensemble has a good one" if _without_copy(facts) else ""
         yield f"bkctl recover ledger {ledger_id} writes missing and damaged copies again{limit}"
@@ -369,6 +378,15 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
 
 def _without_copy(facts: LedgerFacts) -> list[SegmentFacts]:
     return [each for each in _needed(facts) if each.without_copy]
+
+
+def _lost_entries(facts: LedgerFacts) -> str:
+    """Entries without a good copy on any bookie, though all that should have one answer; empty if there is none."""
+    lost: list[int] = []
+    for segment in [each for each in _without_copy(facts) if not facts.is_outside(each)]:
+        of_entries = zip(segment.without_copy, facts.silent_holders(segment), strict=True)
+        lost += [entry_id for entry_id, silent in of_entries if not silent]
+    return f"{'entry' if len(lost) == 1 else 'entries'} {listed(lost)}" if lost else ""
 
 
 def _outside(facts: LedgerFacts) -> Iterator[str]:

@@ -157,7 +157,7 @@ def test_entries_whose_every_copy_is_on_a_lost_log_are_critical(cluster: Cluster
     assert [(row["first_entry_id"], row["entries"], row["has_errors"]) for row in report["lost_ranges"]] == [
         (str(each), 1, True) for each in gone
     ]
-    assert report["findings"][0]["command"] == f"bkctl ledger explain {ledger_id}"
+    assert report["findings"][0]["command"] == f"bkctl ledger verify {ledger_id}"
     trend = [(row["bad_copies"], row["lost_entries"]) for row in report["trend"]]
     assert trend == [(None, None), (0, 0), (report["bad_copies"], len(gone))]
     assert 'aria-label="Entries without a good copy' in Path(reports, "run=3", "report.html").read_text()
@@ -394,7 +394,13 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(cluster: Clust
     assert "--checked-file /proc/checked cannot be written: No such file or directory" in refused.stderr
 
 
-def test_a_file_that_cannot_be_written_at_the_end_costs_no_result(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("becomes", "problem"),
+    [("/proc", "cannot be written: No such file or directory"), ("/proc/gone", "there is no directory")],
+)
+def test_a_file_that_cannot_be_written_at_the_end_costs_no_result(
+    becomes: str, problem: str, cluster: Cluster, tmp_path: Path
+) -> None:
     for _ in range(3):
         write(cluster, 9, 3)
     state, out = tmp_path / "state", tmp_path / "report"
@@ -404,12 +410,13 @@ def test_a_file_that_cannot_be_written_at_the_end_costs_no_result(cluster: Clust
         running = threads.submit(cluster.run, "audit", "--inventory", "--copy-rate-per-bookie", "1KiB/s", *options)
         wait_until(out.exists, "the audit begins its report")
         state.unlink()
-        state.symlink_to("/proc")
+        state.symlink_to(becomes)
         done = running.result()
 
     assert (done.exit_code, done.json()["listed_copies"]) == (1, 81)
     assert (out / "report.json").exists()
-    assert f"--checked-file {state / 'checked'} cannot be written: No such file or directory" in done.stderr
+    assert f"--checked-file {state / 'checked'}" in done.stderr
+    assert problem in done.stderr
     assert "the report is complete" in done.stderr
 
 

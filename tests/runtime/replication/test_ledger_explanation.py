@@ -271,8 +271,21 @@ def test_copies_that_are_not_where_they_should_be() -> None:
         ledger_id = await filled(cluster, CLOSED)
         del cluster.entries["b2", ledger_id][9]
         found = await explained(cluster, ledger_id)
-        assert found.problems == ("bookie b2 does not have the first or last entry of 1 segment (from entry 4)",)
+        assert found.problems == ("bookie b2 has no good copy of the first or last entry of 1 segment (from entry 4)",)
         assert f"bkctl recover ledger {ledger_id}" in steps(found)
+
+    simulate(scenario)
+
+
+def test_entries_that_all_their_bookies_lost() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await filled(cluster, ledger({0: ("b1", "b2")}, 2, 2, last_entry_id=9, length=100))
+        del cluster.entries["b2", ledger_id][9]
+        cluster.failing["b1", 9] = Status.IO_ERROR
+        found = await explained(cluster, ledger_id)
+        assert found.severity is Severity.CRITICAL
+        assert "no bookie has a good copy of entry 9, and others may be lost, too" in found.problems
+        assert found.next_steps[0] == "find the disks or logs that had entry 9, as in bkctl help lost-entries"
 
     simulate(scenario)
 
