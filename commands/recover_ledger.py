@@ -340,7 +340,7 @@ def _verdict(report: InPlaceReport, again: str) -> Verdict:
     if report.stripes_moved:
         done += f", {counted(report.stripes_moved, 'stripe')} moved to other bookies"
     if not report.left:
-        return Verdict(None, f"{done}, no bad copy is left")
+        return Verdict(None, f"{done}, no bad copy is left{_unread_ends(report.plan)}")
     bad, unread = Counter[FailureReason](), Counter[FailureReason]()
     for each in report.left:
         (unread if each.reason in _UNREAD else bad)[each.reason] += max(1, each.copies)
@@ -352,13 +352,24 @@ def _verdict(report: InPlaceReport, again: str) -> Verdict:
         number = counted(unread.total(), "copy is unknown", "copies are unknown")
         left.append(f"{number}, not read: {', '.join(_why_unread(report, *each) for each in unread.items())}")
     helped = [reason for reason in (*bad, *unread) if reason in _REPEATABLE]
-    if not helped:
-        following = f"; see bkctl ledger explain {report.left[0].ledger_id}"
-    else:
-        following = f"; {'then continue' if _UNREAD.issuperset(helped) else 'continue'} with: {again}"
     is_lost = not bad.keys().isdisjoint({FailureReason.LOST, FailureReason.UNREADABLE})
+    if helped:
+        following = f"; {'then continue' if _UNREAD.issuperset(helped) else 'continue'} with: {again}"
+    elif is_lost:
+        following = "; find the disks or logs that had them: bkctl help lost-entries"
+    else:
+        following = f"; see bkctl ledger explain {report.left[0].ledger_id}"
     severity = Severity.CRITICAL if is_lost else Severity.WARNING
     return Verdict(severity, f"{done}, {', '.join(left)}{following}")
+
+
+def _unread_ends(found: InPlacePlan) -> str:
+    """Open last segments, which are left alone; empty if there is none."""
+    unclosed = [ledger.ledger_id for ledger in found.ledgers if ledger.open_from is not None]
+    if not unclosed:
+        return ""
+    close = f"bkctl ledger close {' '.join(map(str, unclosed[:SHOWN_MAX]))}"
+    return f"; not read: the open last segment of {counted(len(unclosed), 'ledger')} (first {close})"
 
 
 def _why_unread(report: InPlaceReport, reason: FailureReason, copies: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from bkctl.commands.recover_ledger import plan_of_unfinished, work_of_repair
+from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.metadata.bookies.service_info import BookieServiceInfo, decode_service_info, encode_service_info
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.replication.judge.bad_copies import BadCopies, InPlacePlan, LedgerInPlace, left_copies
@@ -123,6 +125,7 @@ def test_what_cannot_be_recovered_in_place_is_reported(cluster: Cluster, tmp_pat
     report = result.json()
     assert (report["copies_written"], report["copies_left"]) == (1, 3)
     assert {(each["entries"], each["reason"]) for each in report["left"]} == {("2", "no good copy is left")}
+    assert "find the disks or logs that had them: bkctl help lost-entries" in result.stderr
     assert cluster.run("recover", "ledger", str(ledger_id), "--yes").exit_code == 1, "nothing was written"
 
     findings = tmp_path / "bad.jsonl"
@@ -141,6 +144,18 @@ def test_what_cannot_be_recovered_in_place_is_reported(cluster: Cluster, tmp_pat
     findings.write_text(findings.read_text().replace('"root":"', '"root":"/other'))
     other = cluster.run("recover", "ledger", "--from-file", str(findings))
     assert (other.exit_code, "is about another cluster" in other.stderr) == (2, True)
+
+
+async def test_an_open_last_segment_is_not_called_free_of_bad_copies(cluster: Cluster) -> None:
+    client = await LedgerClient.connect(cluster.metadata_uri)
+    try:
+        async with await client.create(ensemble_size=3, write_quorum_size=3, ack_quorum_size=3) as writer:
+            await writer.append(b"an entry")
+            ledger_id = str(writer.ledger_id)
+            report = await asyncio.to_thread(succeed, cluster, "recover", "ledger", ledger_id)
+    finally:
+        await client.close()
+    assert f"not read: the open last segment of 1 ledger (first bkctl ledger close {ledger_id})" in report.stderr
 
 
 def test_a_continued_repair_still_reports_what_its_plan_had_left() -> None:
