@@ -7,7 +7,7 @@ BkctlError
 ├── ConflictError               another process has locked or changed it
 │   └── LogTakenOverError       another process writes this log of ledgers now
 ├── AdminAccessError            no permission to use an admin interface
-├── AuthenticationError         a login, a certificate or a role was not accepted
+├── AuthenticationError         a login, a certificate, a role or a token was not accepted
 ├── ProtocolError               a peer violated the protocol
 ├── EntryDigestError            an entry body is damaged, or belongs to another entry
 ├── MetadataError
@@ -71,7 +71,7 @@ class AdminAccessError(BkctlError):
 
 
 class AuthenticationError(BkctlError):
-    """A login, a certificate or a role was not accepted, by the other side or by this one."""
+    """A login, a certificate, a role or a token was not accepted, by the other side or by this one."""
 
 
 class ProtocolError(BkctlError):

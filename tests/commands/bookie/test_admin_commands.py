@@ -117,6 +117,9 @@ def test_changes_over_tcp_need_the_token(bookie: AdminBookie, tmp_path: Path) ->
         reason = "it does not accept this token: " if token_file else ""
         said = f": {reason}give the token of this bookie with --token-file or BKCTL_ADMIN_TOKEN_FILE"
         assert f"bookie {bookie.bookie_id}{said}" in refused.stderr
+    drained = bookie.run_over_tcp("drain", "-y", "--accept-risk", token_file=wrong)
+    assert (drained.exit_code, "it does not accept this token" in drained.stderr) == (11, True), drained
+    assert "yourself" not in drained.stderr
     assert bookie.run("state").json()["mode"] == "writable"
     made = bookie.run_over_tcp("set-mode", "read-only", "-y", token_file=right)
     assert (made.exit_code, made.json()["mode"]) == (0, "read-only")
