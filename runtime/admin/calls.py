@@ -143,10 +143,11 @@ def error_of_answer(bookie: str, status: int, body: bytes, *, has_token: bool = 
     text = f"bookie {bookie}: {sentence}"
     match problem:
         case Problem.UNAUTHORIZED:
-            advice = "give the token of this bookie with --token-file or BKCTL_ADMIN_TOKEN_FILE"
-            if has_token:
-                return AuthenticationError(f"bookie {bookie}: it does not accept this token: {advice}")
-            return AdminAccessError(f"bookie {bookie}: {advice}")
+            kind = AuthenticationError if has_token else AdminAccessError
+            reason = "it does not accept this token: " if has_token else ""
+            return kind(
+                f"bookie {bookie}: {reason}give the token of this bookie with --token-file or BKCTL_ADMIN_TOKEN_FILE"
+            )
         case Problem.NOT_PERMITTED:
             return AuthenticationError(text)
         case Problem.REFUSED:

@@ -118,8 +118,7 @@ class Auditor:
             for each, note in returned.items()
             if note.due_ms <= now_ms or each in early
         }
-        if absences:
-            self._returns.note(absences)
+        self._returns.note(returned, absences)
         self._aim = self._aim.without(frozenset(returned))
         self._covered = self._covered.without(frozenset(returned))
         last = self.last_pass

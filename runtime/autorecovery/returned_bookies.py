@@ -1,4 +1,5 @@
-"""Clears the marks that only waited for a bookie that is back. Copies nothing.
+"""Clears the marks that only waited for a bookie that is back, and ends the accepted losses of what only it had.
+Copies nothing.
 
 A mark is cleared only if all of this holds; the others are left to the workers, which look at all copies:
 
@@ -13,6 +14,7 @@ A mark is cleared only if all of this holds; the others are left to the workers,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections import Counter
@@ -25,13 +27,14 @@ from bkctl.runtime.autorecovery.config import AutorecoveryConfig
 from bkctl.runtime.autorecovery.lane import Lane, Turn
 from bkctl.runtime.autorecovery.publisher import Publisher
 from bkctl.runtime.client.ports import ClientPorts
-from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError
+from bkctl.runtime.errors import BadVersionError, LedgerNotFoundError, MetadataFormatError, RefusedError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marks
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.entry_lists import EntryLists
@@ -68,7 +71,7 @@ def waited_only(mark: ListedMark, absences: Mapping[str, Absence]) -> bool:
 
 
 class ReturnedBookies:
-    """Clears marks after a return."""
+    """Clears marks, and notes of accepted losses, after a return."""
 
     def __init__(
         self, ports: ClientPorts, store: MetadataStore, config: AutorecoveryConfig, publisher: Publisher
@@ -82,14 +85,18 @@ class ReturnedBookies:
         marks = UnderReplicationMarks(store, root, ports.clock, is_ctime_stored=config.is_mark_time_stored)
         self._clearing = MarkClearing(store, root, marks, locks)
         self._absences: dict[str, Absence] = {}
+        self._back: set[str] = set()
+        """Bookies that came back after the last run began, also if they are gone again."""
         self.lane = Lane("returns", self._run, ports.clock, interval_s=None)
 
-    def note(self, absences: Mapping[str, Absence]) -> None:
-        """These bookies are back."""
+    def note(self, returned: Collection[str], absences: Mapping[str, Absence]) -> None:
+        """These bookies are back. ``absences``: of those whose ledgers may be marked."""
+        self._back.update(returned)
         self._absences.update(absences)
         self.lane.wake()
 
     async def _run(self, turn: Turn) -> str:
+        await self._end_accepted_losses(turn)
         absences = dict(self._absences)
         if not absences:
             return "no bookie has come back"
@@ -106,6 +113,41 @@ class ReturnedBookies:
         text = f"{names}: cleared {cleared} marks, left {outcomes.total() - cleared} to the workers"
         logger.info("bookies that came back: %s", text)
         return text
+
+    async def _end_accepted_losses(self, turn: Turn) -> None:
+        """A bookie that was given up, and is back with the cookie of that time, has its entries: if it is lost again,
+        that is another loss. Ledgers that no longer name it keep their notes, because no reader asks it."""
+        noted, self._back = self._back, set()
+        try:
+            back = noted | (await self._ports.registrations.snapshot()).live
+            async with aclosing(self._publisher.notes.given_up.all()) as notes:
+                async for key, note in notes:
+                    turn.beat()
+                    if isinstance(note, Versioned) and key.isdecimal():
+                        await self._end_accepted_loss(int(key), note, back.intersection(note.value.member_since))
+        except BaseException:
+            self._back |= noted
+            raise
+
+    async def _end_accepted_loss(self, ledger_id: int, note: Versioned[GivenUpNote], back: Collection[str]) -> None:
+        since, notes, registrations = note.value.member_since, self._publisher.notes.given_up, self._ports.registrations
+        same = set()
+        for bookie_id in back:
+            if since[bookie_id] is not None and since[bookie_id] == await registrations.member_since(bookie_id):
+                same.add(bookie_id)
+        try:
+            ended = same & (await self._ports.ledgers.read(ledger_id)).value.bookies() if same else same
+        except (LedgerNotFoundError, MetadataFormatError):
+            return  # the pass over all ledgers removes the note of one that was deleted
+        if not ended:
+            return
+        left = {each: then for each, then in since.items() if each not in ended}
+        if left:
+            await notes.replace(str(ledger_id), msgspec.structs.replace(note.value, member_since=left), note.version)
+        else:
+            with contextlib.suppress(BadVersionError):
+                await notes.remove(str(ledger_id), note.version)
+        logger.info("ledger %d: its accepted loss is over: %s is back", ledger_id, ", ".join(sorted(ended)))
 
     async def _clear_all(self, absences: Mapping[str, Absence], turn: Turn) -> Counter[ClearOutcome]:
         outcomes: Counter[ClearOutcome] = Counter()

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
 from bkctl.runtime.protocol.status import Status
 from tests.runtime.replication.samples import ledger
-from tests.sim.repair_cluster import RepairCluster, simulate
-from tests.sim.test_auditor import auditing, come_back, marks
+from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
+from tests.sim.test_auditor import auditing, come_back, losses, marks
 
 BOOKIES = ("b1", "b2", "b3", "b4", "b5")
 LONG, SHORT = 999, 19
@@ -45,6 +46,50 @@ def run(scenario: Scenario, seed: int = 0) -> None:
         await scenario(cluster)
 
     simulate(audited, seed=seed)
+
+
+def test_an_accepted_loss_ends_when_its_bookie_is_back_with_its_entries() -> None:
+    """Lost again, it is a new loss. Not for a bookie that is new under the old name, or that its ledger left."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        alone, of_other = [await cluster.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=100)) for _ in "12"]
+        left = await cluster.store(ledger({0: ["b2"]}, 1, 1, last_entry_id=9, length=100))
+        since = await cluster.ports.registrations.member_since("b1")
+        assert since is not None
+        notes = RecoveryNotes(cluster.metadata_store, ROOT).given_up
+
+        async def accept() -> None:
+            for ledger_id, cookie_ms in ((alone, since), (of_other, since - 1), (left, since)):
+                note = GivenUpNote(written_ms=1, member_since={"b1": cookie_ms, "b9": None})
+                await notes.put(str(ledger_id), note)
+
+        async with auditing(cluster):
+            await cluster.clock.sleep(1)
+            kept = cluster.copies["b1"]
+            await cluster.stop("b1")
+            await cluster.clock.sleep(5)
+            await accept()
+            await cluster.clock.sleep(70)
+            assert await losses(cluster) == {}
+            assert await notes.ledger_ids() == {alone, of_other, left}
+            await come_back(cluster, "b1", kept)
+            await cluster.clock.sleep(15)
+            found = await notes.find(str(alone))
+            assert found is not None
+            assert found.value.member_since == {"b9": None}
+            await cluster.stop("b1")
+            await cluster.clock.sleep(100)
+            assert list(await losses(cluster)) == [alone]
+            await come_back(cluster, "b1", kept)
+            await accept()
+        async with auditing(cluster):  # it came back while no auditor was elected
+            await cluster.clock.sleep(15)
+            found = await notes.find(str(alone))
+            assert found is not None
+            assert found.value.member_since == {"b9": None}
+            assert await notes.ledger_ids() == {alone, of_other, left}
+
+    run(scenario)
 
 
 @pytest.mark.parametrize("last_entry_id", [LONG, SHORT])
