@@ -208,7 +208,7 @@ class _Run:
         if not drained.remaining:
             await delete_finished_jobs(self.context, self.session, found.bookie_ids)
         if request.is_drain_only or not drained.is_complete:
-            return (await operation.accept_losses(found, drained, self.hooks))[0]
+            return drained
         refusal = await self._stop()
         if refusal is not None:
             return msgspec.structs.replace(drained, refusal=refusal)

@@ -67,10 +67,12 @@ def leaving_verdict(
     if report.refusal is not None and report.read_only:
         notes.append(stays_read_only(report.read_only))
     if report.accepted:
-        notes.append(
-            f"the loss of entries of {counted(len(report.accepted), 'ledger')} is accepted, whose metadata still names "
-            f"{bookies}: {shortened(report.accepted)}"
-        )
+        loss = f"the loss of entries of {counted(len(report.accepted), 'ledger')}"
+        if report.is_complete:
+            loss += f" is accepted, whose metadata still names {bookies}"
+        else:
+            loss += f" will be accepted when {bookies} {are} removed"
+        notes.append(f"{loss}: {shortened(report.accepted)}")
     if report.refusal is None:
         severity = Severity.WARNING if report.accepted else None
     else:
@@ -191,7 +193,7 @@ def report_fields(report: DecommissionReport) -> dict[str, object]:
         "remaining_ledgers": [str(ledger_id) for ledger_id in report.remaining],
         "open_ledgers": [str(each.ledger_id) for each in report.open_ledgers],
         "open_topics": sorted({each.topic for each in report.open_ledgers if each.topic is not None}),
-        "accepted_losses": [str(ledger_id) for ledger_id in report.accepted],
+        "accepted_losses": [str(ledger_id) for ledger_id in report.accepted if report.is_complete],
         "ledgers": sum(recovery.ledgers for recovery in recoveries),
         "ledgers_repaired": sum(recovery.ledgers_repaired for recovery in recoveries),
         "ledgers_repaired_by_others": sum(recovery.ledgers_repaired_by_others for recovery in recoveries),

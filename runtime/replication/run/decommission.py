@@ -231,25 +231,6 @@ class Decommission:
             read_only=tuple(sorted(plan.live)),
         )
 
-    async def accept_losses(
-        self, plan: DecommissionPlan, report: DecommissionReport, hooks: DrainHooks
-    ) -> tuple[DecommissionReport, list[tuple[int, str]]]:
-        """Note the losses that are still proven, whatever else is left: from then on they are information everywhere.
-
-        Returns the others too, with the reasons; they count as left if anything is.
-        """
-        if not report.accepted:
-            return report, []
-        back = await self._recovery.outage.outlast(lambda: self._recovery.registered(plan.bookie_ids))
-        unproven = [(each, f"bookie {back[0]} is registered again") for each in report.accepted] if back else []
-        unproven = unproven or await self._unproven(plan.bookie_ids, report.accepted)
-        refused = {ledger_id for ledger_id, _ in unproven}
-        proven = [each for each in report.accepted if each not in refused]
-        if proven and hooks.note_losses is not None:
-            await self._recovery.outage.outlast(partial(hooks.note_losses, proven))
-        remaining = sorted({*report.remaining, *refused}) if report.remaining else ()
-        return msgspec.structs.replace(report, accepted=tuple(proven), remaining=tuple(remaining)), unproven
-
     async def finish(self, plan: DecommissionPlan, moved: DrainResult, hooks: DrainHooks) -> DecommissionReport:
         """Delete the cookies, if nothing references the stopped bookies. Live bookies must be stopped before.
 
@@ -261,16 +242,14 @@ class Decommission:
         async def attempt() -> DecommissionReport:
             nonlocal fresh
             found, fresh = fresh or await drain.scan(plan.bookie_ids), None
-            report, unproven = await self.accept_losses(plan, _report(plan, moved, found), hooks)
+            report = _report(plan, moved, found)
             refusal = report.refusal
-            if refusal is None and unproven:
-                refusal = f"no longer proven lost: {listed_reasons(unproven)}"
             deleted: list[str] = []
             if refusal is not None and self._own_deletes:  # the restoration was cut off
                 refusal = await self._restore_cookies(refusal)
             elif refusal is not None:
                 refusal += plan.cookie_remark
-            elif (refusal := await self._delete_cookies(plan, hooks, deleted)) is None and deleted:
+            elif (refusal := await self._delete_cookies(plan, hooks, report.accepted, deleted)) is None and deleted:
                 report = _report(plan, moved, await drain.scan(plan.bookie_ids))
                 if report.refusal is not None:
                     refusal = await self._restore_cookies(report.refusal)
@@ -286,15 +265,24 @@ class Decommission:
 
         return await self._recovery.outage.outlast(attempt)
 
-    async def _delete_cookies(self, plan: DecommissionPlan, hooks: DrainHooks, deleted: list[str]) -> str | None:
-        """Delete the cookies at the versions of the plan; a sentence if one stays."""
+    async def _delete_cookies(
+        self, plan: DecommissionPlan, hooks: DrainHooks, accepted: Sequence[int], deleted: list[str]
+    ) -> str | None:
+        """Delete the cookies at the versions of the plan; a sentence if one stays.
+
+        Notes the accepted losses only now: as long as it has its cookie, a bookie can come back with its entries.
+        """
         await self._ports.ledgers.migration.require_none()
         try:
             await self._recovery.require_down(plan.bookie_ids)
         except RefusedError as error:
             return f"{error}{plan.cookie_remark}"
+        if unproven := await self._unproven(plan.bookie_ids, accepted):
+            return f"no longer proven lost: {listed_reasons(unproven)}{plan.cookie_remark}"
         if hooks.clear_marks is not None:
             await hooks.clear_marks()
+        if accepted and hooks.note_losses is not None:
+            await hooks.note_losses(accepted)
         for bookie_id, version in plan.cookie_versions.items():
             if version is None:
                 continue
