@@ -60,8 +60,8 @@ _kazoo_logger.addFilter(access.RedactingFilter())
 
 T = TypeVar("T")
 
-_RECONNECT_DELAY_S_MAX = 1.0
-_REVIVAL_DELAY_S = 1.0
+_RECONNECT_DELAY_S = 1.0
+_TIDY_TIMEOUT_S = 0.5
 _AUTH_FAILURES_MAX = 2
 """A server that dies during a SASL exchange looks like one that rejects the password, but not twice in a row."""
 
@@ -92,6 +92,7 @@ class ZooKeeperStore:
         self._watches: set[StandingWatch[Any]] = set()
         self._answers: set[asyncio.Future[Any]] = set()
         self._revival: asyncio.Task[None] | None = None
+        self._opener = asyncio.current_task()
         self._failures = ConnectFailures(server_addresses(servers), is_secured=config.tls is not None)
         self._wait_reports = WaitReports(self._failures, on_wait)
         tls = None if config.tls is None else access.tls_contexts(config.tls, environment)
@@ -101,7 +102,7 @@ class ZooKeeperStore:
             timeout=config.session_timeout_ms / 1000,
             handler=self._handler,
             # kazoo's default retry delay grows up to an hour.
-            connection_retry=KazooRetry(max_tries=-1, max_delay=_RECONNECT_DELAY_S_MAX),
+            connection_retry=KazooRetry(max_tries=-1, max_delay=_RECONNECT_DELAY_S),
             logger=_kazoo_logger,
             **access.session_credentials(config, environment, self._failures.note_login),
         )
@@ -198,13 +199,11 @@ class ZooKeeperStore:
         self._wake_waiters()
         if state == KazooState.LOST:
             for callback in list(self._session_lost_callbacks):
-                self._notify(callback)
-
-    def _notify(self, callback: Callable[[], None]) -> None:
-        try:
-            callback()
-        except Exception as error:  # the other callbacks must still be called
-            self._loop.call_exception_handler({"message": "callback for a lost session failed", "exception": error})
+                try:
+                    callback()
+                except Exception as error:  # the other callbacks must still be called
+                    message = "callback for a lost session failed"
+                    self._loop.call_exception_handler({"message": message, "exception": error})
 
     def _lose_session(self, keeper_state: str) -> None:
         self._session_id = 0
@@ -222,7 +221,7 @@ class ZooKeeperStore:
             self._revival = self._loop.create_task(self._revive())
 
     async def _revive(self) -> None:
-        await asyncio.sleep(_REVIVAL_DELAY_S)
+        await asyncio.sleep(_RECONNECT_DELAY_S)
         await asyncio.to_thread(self._start_again)
 
     def _start_again(self) -> None:
@@ -277,13 +276,15 @@ class ZooKeeperStore:
         """Run one kazoo call within the operation time-out; repeat a read, never a write, after a lost connection.
 
         A request is passed to kazoo only while connected. Otherwise kazoo would send it after a reconnect, perhaps long
-        after the caller's time-out.
+        after the caller's time-out. What a cancelled command still asks for only tidies up: it hardly waits for that.
         """
-        sessions_lost_count = self._sessions_lost_count
+        sessions_lost_count, limit_s = self._sessions_lost_count, self._config.operation_timeout_s
         check_path(path)
+        if not self._is_connected and self._opener is not None and self._opener.cancelling():
+            limit_s = min(_TIDY_TIMEOUT_S, limit_s)
         try:
             with outcomes.timed(time.monotonic_ns):
-                async with asyncio.timeout(self._config.operation_timeout_s):
+                async with asyncio.timeout(limit_s):
                     while True:
                         await self._wait_connected(sessions_lost_count, path)
                         try:
@@ -292,9 +293,9 @@ class ZooKeeperStore:
                             if not is_read:
                                 raise
         except TimeoutError:
-            waited = f"{self._config.operation_timeout_s:g} s"
             reasons = f" ({self._failures.sentence})" if self._failures.sentence else ""
-            raise MetadataUnavailableError(f"{path}: no response from ZooKeeper in {waited}{reasons}", path) from None
+            waited = f"no response from ZooKeeper in {limit_s:g} s{reasons}"
+            raise MetadataUnavailableError(f"{path}: {waited}", path) from None
         except kazoo_errors.KazooException as error:
             raise translate(error, path) from error
 
@@ -307,8 +308,7 @@ class ZooKeeperStore:
     def _settle(self, answer: asyncio.Future[Any], ready: Any) -> None:
         self._answers.discard(answer)
         if ready.exception is None:
-            self._has_been_answered = True
-            self._auth_failures_count = 0
+            self._has_been_answered, self._auth_failures_count = True, 0
         if answer.done():
             return  # timed out, cancelled, or the session ended meanwhile
         if ready.exception is None:
@@ -425,7 +425,7 @@ class ZooKeeperStore:
         """End the session; its ephemeral nodes disappear immediately. Running operations fail; can be repeated."""
         if self._is_closed:
             return
-        self._is_closed = True
+        self._is_closed, was_connected = True, self._is_connected
         self._is_connected = self.measures.is_connected = False
         self._wait_reports.end()
         self._wake_waiters()
@@ -437,9 +437,8 @@ class ZooKeeperStore:
         stopped = asyncio.Event()
         # A separate daemon thread: kazoo may wait long for a server that does not respond.
         threading.Thread(target=self._stop_client, args=(stopped,), name="zookeeper-close", daemon=True).start()
-        with contextlib.suppress(TimeoutError):  # a store that never had a session has little to wait for
-            async with asyncio.timeout(CLOSE_TIMEOUT_S if self._session_id or self._sessions_lost_count else 0.2):
-                await stopped.wait()
+        with contextlib.suppress(TimeoutError):  # without a connection no server hears that the session ends
+            await asyncio.wait_for(stopped.wait(), CLOSE_TIMEOUT_S if was_connected else _TIDY_TIMEOUT_S)
 
     def _stop_client(self, stopped: asyncio.Event) -> None:
         try:

@@ -109,6 +109,31 @@ async def test_a_write_that_timed_out_while_disconnected_is_not_sent_later(tmp_p
             await store.close()
 
 
+async def test_a_cancelled_command_does_not_wait_for_a_server_that_is_gone(tmp_path: Path) -> None:
+    server = await EmbeddedZooKeeper.start(str(tmp_path))
+    works, tidied = asyncio.Event(), asyncio.Event()
+
+    async def command() -> None:
+        config = ZooKeeperConfig(operation_timeout_s=600.0)
+        async with await connect_in_time(server.connect_string, config) as store:
+            try:
+                await server.stop()
+                await until(lambda: not is_connected(store))
+                works.set()
+                await asyncio.Event().wait()
+            finally:
+                found = await asyncio.gather(*(store.delete(each, 0) for each in ("/a", "/b")), return_exceptions=True)
+                assert all("no response from ZooKeeper" in str(each) for each in found)
+                tidied.set()
+
+    task = asyncio.create_task(command())
+    await works.wait()
+    task.cancel()
+    async with asyncio.timeout(60):
+        await asyncio.wait([task])
+    assert tidied.is_set()
+
+
 async def _until_connected(store: ZooKeeperStore) -> None:
     while True:
         try:
