@@ -80,11 +80,16 @@ class TwoRacks:
         )
 
     def status(self) -> tuple[int, Any]:
-        """Copies that broke the rules, and the placement task of the auditor."""
-        shown = self.succeed("autorecovery", "status", "-o", "json")
-        (daemon,) = shown["daemons"]
-        (task,) = [each for each in shown["tasks"] if each["task"] == "placement"]
-        return daemon["copies_breaking_placement"], task
+        """Copies that broke the rules, and the placement task of the auditor, once it is elected (again)."""
+
+        def shown() -> tuple[int, Any] | None:
+            found = self.succeed("autorecovery", "status", "-o", "json")
+            tasks = [each for each in found["tasks"] if each["task"] == "placement"]
+            return (found["daemons"][0]["copies_breaking_placement"], tasks[0]) if tasks else None
+
+        status = wait_until(shown, "the auditor has a placement task", tell=lambda: self.daemon.log)
+        assert status is not None
+        return status
 
     def wait_for_checks(self, count: int) -> Any:
         """The placement task after so many more checks."""
