@@ -63,8 +63,8 @@ async def note_open_ledgers(
     await write_rows()
     await workers.run(CHECKPOINT_LANE, set_integrity_flag, first, is_needed=True)
     logger.warning(
-        "integrity check: of %d ledgers, %d have data on this bookie (%d open); missing entries are reported as "
-        "unknown until restored",
+        "integrity check: of %d ledgers, %d have data on this bookie (%d open); missing entries of open ones are "
+        "reported as unknown until restored",
         read_count,
         here_count,
         limbo_count,

@@ -137,7 +137,7 @@ class Decommission:
         ``BookieRecovery.require_down``. BookieNotFoundError if one is not registered, has no cookie, and no ledger
         references it. RefusedError if one of the ``accepted_losses``, which are in the file ``accepted_from``,
         references a bookie and is not proven lost; ignores those that reference none. ``noted_losses`` were accepted
-        before: they are again, as far as they are still proven and all bookies are down.
+        before: they are again, as far as they are still proven and no bookie is up or can come back with its cookie.
         """
         if is_rehearsal:
             live = frozenset((await self.watch.read(bookie_ids)).serving)
@@ -151,7 +151,8 @@ class Decommission:
             versions[bookie_id] = await self._cookie_version(bookie_id)
         plan = await self._recovery.plan(ids, unreachable=frozenset(ids) - live)
         plan = msgspec.structs.replace(plan, is_drain=bool(live))
-        noted = () if live else noted_losses
+        may_return = any(version is not None for version in versions.values())
+        noted = () if live or may_return else noted_losses
         named = [each for each in plan.ledgers if each.ledger_id in accepted_losses or each.ledger_id in noted]
         unreadable = [(each.ledger_id, each.detail) for each in plan.unreadable if each.ledger_id in accepted_losses]
         unproven = dict(await self._unproven(ids, [ledger.ledger_id for ledger in named]))

@@ -78,7 +78,7 @@ async def test_after_a_loss_of_ledger_rows_the_next_boot_looks_at_every_ledger(
     Path(seal_file_name(str(directory))).unlink()
     rebuild(config.storage)
     async with boot(config) as peer:
-        assert "missing entries are reported as unknown until restored" in caplog.text
+        assert "open ones are reported as unknown until restored" in caplog.text
         await require_entries(peer)
     caplog.clear()
     async with boot(config):
