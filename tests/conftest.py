@@ -24,6 +24,7 @@ from tests.processes import Cluster, DevCluster
 from tests.rings import (  # noqa: F401  hooks of pytest
     pytest_collection,
     pytest_collection_modifyitems,
+    pytest_ignore_collect,
     pytest_report_to_serializable,
     pytest_terminal_summary,
     pytest_xdist_auto_num_workers,
