@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from pathlib import Path
 
 import pytest
 
 from bkctl.commands.likely_names import nearest_ids
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.processes import Cluster, run_bkctl
 
 KNOWN = ("127.0.0.1:17535", "b1.example.com:3181", "b2.example.com:3181")
@@ -34,20 +36,20 @@ def test_only_one_slip_is_corrected(typed: str, meant: str | None) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("words", [("status",), ("audit",), ("metadata", "doctor"), ("cluster", "info")])
-def test_a_mistyped_root_gets_the_nearest_one_before_a_new_cluster(
-    start_cluster: Callable[[int], Cluster], words: tuple[str, ...]
-) -> None:
-    uri = start_cluster(1).metadata_uri
-    servers, root = uri.rsplit("/", 1)
-    result = run_bkctl("-u", f"{servers}/{root}x", *words)
-    assert result.exit_code == 4
-    new = f"bkctl -u {servers}/{root}x cluster init"
-    near = f"there is no BookKeeper cluster at /{root}x: did you mean /{root}? To create a new one there: {new}"
-    assert result.stderr == f"error: {near}\n"
-    other = run_bkctl("-u", f"{servers}/quite-another-name", *words).stderr
-    assert "/quite-another-name: this ZooKeeper has " in other
-    assert ". To create a new one there: bkctl -u " in other
+def test_a_mistyped_root_gets_the_nearest_one_before_a_new_cluster(tmp_path: Path) -> None:
+    server = asyncio.run(EmbeddedZooKeeper.start(str(tmp_path)))  # of hundreds not all are looked at
+    try:
+        root = f"zk+hierarchical://{server.connect_string}/ledgers"
+        assert run_bkctl("-u", root, "cluster", "init").exit_code == 0
+        for words in (("status",), ("audit",), ("metadata", "doctor"), ("cluster", "info")):
+            result = run_bkctl("-u", f"{root}x", *words)
+            assert result.exit_code == 4
+            near = "there is no BookKeeper cluster at /ledgersx: did you mean /ledgers?"
+            assert result.stderr == f"error: {near} To create a new one there: bkctl -u {root}x cluster init\n"
+            other = run_bkctl("-u", f"zk+hierarchical://{server.connect_string}/quite-another-name", *words).stderr
+            assert "/quite-another-name: this ZooKeeper has /ledgers. To create a new one there: bkctl -u " in other
+    finally:
+        asyncio.run(server.stop())
 
 
 @pytest.mark.cluster
