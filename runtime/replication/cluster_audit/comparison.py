@@ -139,7 +139,7 @@ def compare(before: AuditReport, now: AuditReport) -> AuditChanges:
 
 def _are_copies_comparable(before: AuditSummary, now: AuditSummary) -> bool:
     """Whether both inventories know all copies in the same way: a copy that was not examined is not repaired."""
-    is_whole = all(knows_all_copies(each.left_out_ledgers, each.unknown_copies) for each in (before, now))
+    is_whole = all(knows_all_copies(msgspec.structs.asdict(each)) for each in (before, now))
     return is_whole and before.inventory == now.inventory != InventoryWay.SAMPLED.value
 
 

@@ -228,7 +228,8 @@ def _held(report: AuditReport) -> Iterator[AuditFinding]:
         yield _finding(advice, summary.bad_copy_ledgers, bad.values())
     yield from _unknown(report)
     if summary.unknown_ends:
-        yield AuditFinding(unknown_ends(summary.unknown_ends), summary.unknown_ends)
+        ledger_ids = [row.ledger_id for row in report.unknown_ends]
+        yield _finding(unknown_ends(summary.unknown_ends, ledger_ids), summary.unknown_ends, report.unknown_ends)
     yield from _unnamed(report)
 
 

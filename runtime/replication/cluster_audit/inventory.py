@@ -24,6 +24,7 @@ from bkctl.runtime.replication.cluster_audit.inventory_tables import (
     BookieInventory,
     CheckedRange,
     LostRange,
+    UnknownEnd,
     UnnamedRange,
 )
 from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead
@@ -71,13 +72,15 @@ class LedgerEvidence(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
 
-def knows_all_copies(left_out_ledgers: int | None, unknown_copies: int | None) -> bool:
-    """Whether an inventory with these counts of its summary left out no ledger and no copy."""
-    return not left_out_ledgers and unknown_copies == 0
+def knows_all_copies(summary: Mapping[str, int | None]) -> bool:
+    """Whether an inventory with these counts of its summary left out no ledger, no last segment and no copy."""
+    return (
+        summary.get("unknown_copies") == 0 and not summary.get("left_out_ledgers") and not summary.get("unknown_ends")
+    )
 
 
 class LedgerHoldings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the bookies hold of one ledger. ``problem``: why it is unknown where it ends; its last segment is left out.
+    """What the bookies hold of one ledger. ``unknown_end``: its last segment is left out.
 
     ``lost``: entries of which all bookies of the write set answered, and none has a good copy.
     """
@@ -87,19 +90,19 @@ class LedgerHoldings(msgspec.Struct, frozen=True, kw_only=True):
     lost: tuple[LostRange, ...] = ()
     unnamed: tuple[UnnamedRange, ...] = ()
     bytes_read: int = 0
-    problem: str | None = None
+    unknown_end: UnknownEnd | None = None
 
     @property
     def is_clean(self) -> bool:
         """Whether nothing was found that a change of the metadata meanwhile could explain."""
-        return not self.bad and not self.lost and not self.unnamed and self.problem is None
+        return not self.bad and not self.lost and not self.unnamed and self.unknown_end is None
 
     @property
     def is_examined(self) -> bool:
         """Whether some copy was read or listed, or none is expected."""
         if any(row.expected_copies for row in self.bookies):
             return any(row.unknown_copies < row.expected_copies for row in self.bookies)
-        return self.problem is None
+        return self.unknown_end is None
 
 
 class _Stripes:
@@ -162,8 +165,13 @@ def holdings_of(head: LedgerHead, metadata: LedgerMetadata, found: LedgerEvidenc
         lost=tuple(sorted(_lost_ranges(head, metadata, found), key=lambda each: each.first_entry_id)),
         unnamed=tuple(unnamed),
         bytes_read=0 if found.check is None else found.check.bytes_read,
-        problem=found.problem,
+        unknown_end=None if found.problem is None else end_unknown(head, metadata, found.problem),
     )
+
+
+def end_unknown(head: LedgerHead, metadata: LedgerMetadata, problem: str) -> UnknownEnd:
+    """That a ledger has a last segment whose end is unknown."""
+    return UnknownEnd(*_fields_of(head), metadata.last_segment.first_entry_id, problem)
 
 
 def _unnamed_on(bookie_id: str, head: LedgerHead, found: LedgerEvidence) -> Iterator[UnnamedRange]:
@@ -275,6 +283,7 @@ class InventoryTotals(msgspec.Struct):
     bad: list[BadCopyRange] = []
     lost: list[LostRange] = []
     unnamed: list[UnnamedRange] = []
+    endless: list[UnknownEnd] = []
     checked: list[CheckedRange] | None = None
     silent: set[str] = set()
     counts: dict[str, int] = {}
@@ -285,6 +294,7 @@ class InventoryTotals(msgspec.Struct):
         self.bad.extend(holdings.bad)
         self.lost.extend(holdings.lost)
         self.unnamed.extend(holdings.unnamed)
+        self.endless.extend(filter(None, (holdings.unknown_end,)))
         for name, number in (
             ("inventory_ledgers", 1),
             ("bad_copy_ledgers", bool(holdings.bad)),
@@ -292,11 +302,11 @@ class InventoryTotals(msgspec.Struct):
             ("lost_entries", sum(each.entries for each in holdings.lost)),
             ("elsewhere_ledgers", any(each.copy == ELSEWHERE for each in holdings.unnamed)),
             ("after_end_ledgers", any(each.copy == AFTER_END for each in holdings.unnamed)),
-            ("unknown_ends", holdings.problem is not None),
+            ("unknown_ends", holdings.unknown_end is not None),
             ("bytes_read", holdings.bytes_read),
         ):
             self._count(name, number)
-        if len(self.bad) + len(self.lost) + len(self.unnamed) > 4 * FINDINGS_MAX:
+        if len(self.bad) + len(self.lost) + len(self.unnamed) + len(self.endless) > 4 * FINDINGS_MAX:
             self.shorten()
 
     def add_requests(self, bookie_id: str, requests: int, waited_us: int) -> None:
@@ -314,6 +324,7 @@ class InventoryTotals(msgspec.Struct):
         self.bad.extend(other.bad)
         self.lost.extend(other.lost)
         self.unnamed.extend(other.unnamed)
+        self.endless.extend(other.endless)
         if other.checked is not None:
             self.checked = [*(self.checked or ()), *other.checked]
         self.silent |= other.silent
@@ -323,7 +334,7 @@ class InventoryTotals(msgspec.Struct):
 
     def shorten(self) -> None:
         """Cut the lists to their limit: the ranges of the ledgers with the lowest ids stay."""
-        lists: tuple[list[Any], ...] = (self.bad, self.lost, self.unnamed)
+        lists: tuple[list[Any], ...] = (self.bad, self.lost, self.unnamed, self.endless)
         for each in lists:
             each.sort(key=_place)
             del each[FINDINGS_MAX:]
@@ -339,8 +350,8 @@ class InventoryTotals(msgspec.Struct):
         self.counts[name] = self.counts.get(name, 0) + number
 
 
-def _place(row: BadCopyRange | LostRange | UnnamedRange) -> tuple[Any, ...]:
-    bookie_id = "" if isinstance(row, LostRange) else row.bookie_id
+def _place(row: BadCopyRange | LostRange | UnnamedRange | UnknownEnd) -> tuple[Any, ...]:
+    bookie_id = row.bookie_id if isinstance(row, BadCopyRange | UnnamedRange) else ""
     return row.ledger_id, bookie_id, row.first_entry_id
 
 
@@ -365,6 +376,7 @@ def with_inventory(
         holdings=tuple(rows),
         bad_copy_ranges=tuple(totals.bad),
         lost_ranges=tuple(totals.lost),
+        unknown_ends=tuple(totals.endless),
         unnamed_ranges=tuple(totals.unnamed),
         checked_ranges=tuple(sorted(totals.checked or (), key=lambda each: each.ledger_id)),
     )

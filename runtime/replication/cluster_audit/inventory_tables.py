@@ -69,6 +69,14 @@ class LostRange(LedgerHead, frozen=True):
     """Some bookies answered with an error, and may read them once its cause is fixed. Else the entries are lost."""
 
 
+class UnknownEnd(LedgerHead, frozen=True):
+    """A ledger whose bookies do not say where it ends, as when too few of them can read their last entry."""
+
+    first_entry_id: int
+    """Of its last segment, of which the inventory knows nothing."""
+    problem: str
+
+
 ELSEWHERE, AFTER_END = "elsewhere", "after_end"
 """Why the metadata does not name a copy: ``UnnamedRange.copy``."""
 

@@ -17,6 +17,7 @@ from bkctl.runtime.replication.cluster_audit.inventory_tables import (
     BookieInventory,
     CheckedRange,
     LostRange,
+    UnknownEnd,
     UnnamedRange,
 )
 from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead, Sums
@@ -404,12 +405,14 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     oldest_open: tuple[ListedLedger, ...] = ()
     """At most ``EXAMPLES_MAX`` ledgers that are not closed, the oldest ones."""
     holdings: tuple[BookieInventory, ...] = ()
-    """Empty without an inventory, like the next three."""
+    """Empty without an inventory, like the next four."""
     bad_copy_ranges: tuple[BadCopyRange, ...] = ()
     """At most ``FINDINGS_MAX``, those of the ledgers with the lowest ids."""
     lost_ranges: tuple[LostRange, ...] = ()
     """At most ``FINDINGS_MAX``, those of the ledgers with the lowest ids."""
 
+    unknown_ends: tuple[UnknownEnd, ...] = ()
+    """At most ``FINDINGS_MAX``, those with the lowest ids."""
     unnamed_ranges: tuple[UnnamedRange, ...] = ()
     """At most ``FINDINGS_MAX``, those of the ledgers with the lowest ids."""
 

@@ -70,10 +70,13 @@ def unknown_copies(copies: int, expected: int) -> Advice:
     return Advice(Severity.INFORMATION, "unknown_copies", sentence, _VERIFIABLE)
 
 
-def unknown_ends(ledgers: int) -> Advice:
-    """Ledgers that are not closed, and of which too few bookies answered to say which entries they have."""
-    sentence = f"the last segment of {counted(ledgers, 'open ledger')} was left out: too few bookies say where it ends"
-    return Advice(Severity.INFORMATION, "unknown_ends", sentence)
+def unknown_ends(ledgers: int, ledger_ids: Sequence[int]) -> Advice:
+    """Ledgers that are not closed, and of which too few bookies answered to say which entries they have: those that
+    lost a log cannot, so copies of acknowledged entries may be gone."""
+    which = f"the open last segment of {counted(ledgers, 'ledger')} was left out"
+    sentence = f"{which}: too few bookies say where it ends: {listed(ledger_ids, total=ledgers)}"
+    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else None
+    return Advice(Severity.WARNING, "unknown_ends", sentence, command)
 
 
 def copies_elsewhere(ledgers: int, bookie_ids: Sequence[str]) -> Advice:

@@ -28,6 +28,7 @@ from bkctl.runtime.replication.cluster_audit.inventory import (
     LedgerEvidence,
     LedgerHoldings,
     ListsByBookie,
+    end_unknown,
     holdings_of,
 )
 from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead
@@ -176,7 +177,8 @@ class CopyInventory:
             owner = owner_of(dict(metadata.custom_metadata))
             head = LedgerHead(ledger_id, metadata.state.name.lower(), owner, metadata.created_ms(known.ctime_ms))
             if metadata.last_entry_id > COUNT_MAX:
-                return LedgerHoldings(problem="the metadata claims more entries than a ledger can have")
+                problem = "the metadata claims more entries than a ledger can have"
+                return LedgerHoldings(unknown_end=end_unknown(head, metadata, problem))
             return holdings_of(head, metadata, await self._evidence(ledger_id, metadata))
 
         try:

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from kazoo.client import KazooClient
 
+from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
 from bkctl.runtime.metadata.paths import VOTE_PREFIX, Paths
@@ -167,6 +168,56 @@ def test_entries_whose_every_copy_is_on_a_lost_log_are_critical(cluster: Cluster
     cluster.stop_bookie(cluster.bookies[0].id)
     down = cluster.run("audit", *READ_ALL).json()
     assert (down["lost_entries"], down["lost_ranges"]) == (0, []), "a bookie that is down may have them"
+
+
+async def leave_open(cluster: Cluster, entries: int) -> str:
+    """A ledger on three bookies whose writer has gone."""
+    client = await LedgerClient.connect(cluster.metadata_uri)
+    writer = await client.create(ensemble_size=3, write_quorum_size=2, ack_quorum_size=2)
+    for number in range(entries):
+        await writer.append(b"entry %d" % number)
+    writer.abandon()
+    await client.close()
+    return str(writer.ledger_id)
+
+
+def lose_logs(cluster: Cluster, *bookies: BookieProcess) -> None:
+    cluster.down()
+    cluster.up(3)
+    cluster.down()
+    for bookie in bookies:
+        remove_oldest_log(bookie)
+    cluster.up(3)
+
+
+async def test_an_open_ledger_whose_end_became_unknown_does_not_look_repaired(cluster: Cluster, tmp_path: Path) -> None:
+    ledger_id = await leave_open(cluster, STRIPED)
+    reports = str(tmp_path / "reports")
+
+    async def audit(run: int) -> dict[str, Any]:
+        options = ("--compare", reports, "--out", f"{reports}/run={run}", "--fail-on", "unknown_copies")
+        result = await asyncio.to_thread(cluster.run, "audit", *READ_ALL, *options)
+        report: dict[str, Any] = result.json() | {"exit_code": result.exit_code}
+        return report
+
+    await audit(0)
+    await asyncio.to_thread(lose_logs, cluster, cluster.bookies[0])
+    bad = await audit(1)
+    await asyncio.to_thread(lose_logs, cluster, cluster.bookies[1])
+    report = await audit(2)
+
+    assert (bad["severity"], bad["unknown_ends"], bad["exit_code"]) == ("warning", 0, OK)
+    assert bad["bad_copies"] > 0
+    assert (report["severity"], report["unknown_ends"], report["exit_code"]) == ("warning", 1, FINDINGS)
+    (finding,) = report["findings"]
+    assert (finding["part"], finding["command"]) == ("unknown_ends", f"bkctl ledger explain {ledger_id}")
+    assert [(each["ledgers"]) for each in finding["owners"]] == [1]
+    (row,) = report["unknown_ends_ledgers"]
+    assert (row["ledger_id"], row["first_entry_id"]) == (ledger_id, "0")
+    assert "its end is unknown: " in row["problem"]
+    assert [row["bad_copies"] for row in report["trend"]] == [0, bad["bad_copies"], None]
+    assert not [each for each in report["changes"]["counts"] if each["name"] == "bad_copies"]
+    assert "Ledgers whose end is unknown" in Path(reports, "run=2", "report.html").read_text()
 
 
 @pytest.mark.battery

@@ -67,7 +67,14 @@ def with_inventory(plain: AuditReport, bad_copies: int, **changes: Any) -> Audit
 
 
 @pytest.mark.parametrize(
-    "changes", [{"left_out_ledgers": 1}, {"unknown_copies": 1}, {"inventory": "listed"}, {"inventory": "sampled"}]
+    "changes",
+    [
+        {"left_out_ledgers": 1},
+        {"unknown_copies": 1},
+        {"unknown_ends": 1},
+        {"inventory": "listed"},
+        {"inventory": "sampled"},
+    ],
 )
 def test_a_copy_that_was_not_examined_is_not_repaired(changes: dict[str, Any]) -> None:
     plain = report(*LEDGERS)
