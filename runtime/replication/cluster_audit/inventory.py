@@ -117,6 +117,7 @@ class _Stripes:
             if bookie_id in segment.ensemble
         ]
         self.count = self.count_in(EntryRange(0, last_entry_id))
+        self._open_from = None if metadata.is_closed else metadata.last_segment.first_entry_id
 
     def count_in(self, entries: EntryRange) -> int:
         """How many of these entries it should store."""
@@ -130,6 +131,10 @@ class _Stripes:
             )
             for part, index in self._parts
         )
+
+    def is_open(self, entries: EntryRange) -> bool:
+        """Whether some are in the last segment, of a ledger that is not closed."""
+        return self._open_from is not None and entries.last_entry_id >= self._open_from
 
     def joined(self, ranges: Sequence[EntryRange]) -> Iterator[EntryRange]:
         """The ranges, as few as possible: entries between two that only other bookies store do not divide them."""
@@ -202,11 +207,9 @@ def _holdings_on(
         setattr(row, name, getattr(row, name) + copies)
         for each in stripes.joined(ranges):
             count = min(copies, stripes.count_in(each))
-            bad.append(
-                BadCopyRange(
-                    *_fields_of(head), bookie_id, state.value, known_by, each.first_entry_id, each.last_entry_id, count
-                )
-            )
+            entries = each.first_entry_id, each.last_entry_id
+            is_open = stripes.is_open(each)
+            bad.append(BadCopyRange(*_fields_of(head), bookie_id, state.value, known_by, *entries, count, is_open))
 
     for defect in () if found.check is None else found.check.defects:
         if defect.bookie_id != bookie_id:

@@ -56,6 +56,8 @@ class BadCopyRange(LedgerHead, frozen=True):
     """The bad copies are those of the entries of this range that the bookie should store."""
     copies: int
     """How many."""
+    is_open: bool = False
+    """Some are in the last segment of a ledger that is not closed: ``ledger close`` first, then ``recover ledger``."""
 
 
 class LostRange(LedgerHead, frozen=True):

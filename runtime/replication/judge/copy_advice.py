@@ -44,6 +44,17 @@ def bad_copies(
     return Advice(Severity.WARNING, "bad_copies", sentence, command)
 
 
+def bad_open_copies(ledger_ids: Sequence[int], first: str | None) -> Advice:
+    """Bad copies in the last segments of ledgers that are not closed, which ``recover ledger`` leaves alone.
+
+    ``first``: the sentence about all bad copies, if there are no others.
+    """
+    ledgers, ids = counted(len(ledger_ids), "ledger"), " ".join(map(str, ledger_ids[:_IDS_MAX]))
+    sentence = first or f"bad copies are in the open last segment of {ledgers}"
+    sentence += f"; close {'it' if len(ledger_ids) == 1 else 'them'} first, then bkctl recover ledger"
+    return Advice(Severity.WARNING, "bad_open_copies", sentence, f"bkctl ledger close {ids}")
+
+
 def without_lists(copies: int, bookie_ids: Sequence[str]) -> Advice:
     """Bookies that list nothing, so that nothing is known about their copies."""
     sentence = (

@@ -23,7 +23,7 @@ from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.commands.test_cluster_walk import succeed
 from tests.commands.test_recover_ledger import forget
-from tests.processes import BookieProcess, Cluster, run_bkctl
+from tests.processes import BkctlResult, BookieProcess, Cluster, run_bkctl
 from tests.runtime.replication.samples import ledger
 from tests.until import wait_until
 
@@ -218,6 +218,51 @@ async def test_an_open_ledger_whose_end_became_unknown_does_not_look_repaired(cl
     assert [row["bad_copies"] for row in report["trend"]] == [0, bad["bad_copies"], None]
     assert not [each for each in report["changes"]["counts"] if each["name"] == "bad_copies"]
     assert "Ledgers whose end is unknown" in Path(reports, "run=2", "report.html").read_text()
+
+
+async def test_bad_copies_of_an_open_ledger_lead_to_close_and_then_to_their_repair(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async def run(*arguments: str) -> BkctlResult:
+        return await asyncio.to_thread(cluster.run, *arguments)
+
+    async def audit(name: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+        report: dict[str, Any] = (await run("audit", *READ_ALL, "--out", str(tmp_path / name))).json()
+        return report, [(each["part"], each["command"]) for each in report["findings"]]
+
+    closed = await asyncio.to_thread(write, cluster, STRIPED, 2)
+    open_id = await leave_open(cluster, STRIPED)
+    await asyncio.to_thread(lose_logs, cluster, cluster.bookies[0])
+    file = str(tmp_path / "mixed" / "bad_copies.jsonl")
+    mixed, findings = await audit("mixed")
+    in_open = sum(row["copies"] for row in mixed["bad_copy_ranges"] if row["is_open"])
+    assert {row["ledger_id"] for row in mixed["bad_copy_ranges"] if row["is_open"]} == {open_id}
+    assert 0 < in_open < mixed["bad_copies"]
+    recover, close = f"bkctl recover ledger --from-file {file}", f"bkctl ledger close {open_id}"
+    assert findings == [("bad_copies", recover), ("bad_open_copies", close)]
+
+    part, none = [await run("recover", "ledger", "--from-file", file, "--yes") for _ in range(2)]
+
+    assert (part.exit_code, none.exit_code) == (9, 1)
+    for result, written in (part, mixed["bad_copies"] - in_open), (none, 0):
+        report = result.json()
+        counts = report["severity"], report["copies_written"], report["copies_left"]
+        assert counts == ("warning", written, in_open)
+        assert [(row["ledger_id"], row["copies"]) for row in report["left"]] == [(open_id, in_open)]
+        assert f"first {close}, then bkctl recover ledger {open_id}" in result.stderr
+        assert "no bad copy is left" not in result.stderr
+    left, findings = await audit("left")
+    assert (findings, left["bad_copies"]) == ([("bad_open_copies", close)], in_open)
+    assert left["verdict"] == (
+        f"1 ledger has {in_open} bad copies: {in_open} failed; close it first, then bkctl recover ledger"
+    )
+
+    await run("ledger", "close", open_id, "--grace", "0s", "--yes")
+    done = await run("recover", "ledger", "--from-file", file, "--yes")
+
+    assert (done.exit_code, done.json()["copies_left"]) == (OK, 0)
+    clean, findings = await audit("clean")
+    assert (clean["bad_copies"], findings, closed != open_id) == (0, [], True)
 
 
 @pytest.mark.battery
