@@ -277,7 +277,8 @@ def _covered(ends: Iterable[tuple[int, int]], depth_min: int) -> Iterator[EntryR
 class InventoryTotals(msgspec.Struct):
     """The sums over any number of ledgers, which can be merged. Lists may be longer than the limit until ``shorten``.
 
-    ``checked``: the ledgers of which something is known now; None: the inventory had no limit of time.
+    ``checked``: the ledgers of which something is known now; None: the inventory had no limit of time. ``tried``: those
+    of which nothing could be read or listed.
     ``silent``: bookies that did not answer a request for a list. ``counts``: by the fields of ``AuditSummary`` with
     these names.
     """
@@ -288,6 +289,7 @@ class InventoryTotals(msgspec.Struct):
     unnamed: list[UnnamedRange] = []
     endless: list[UnknownEnd] = []
     checked: list[CheckedRange] | None = None
+    tried: list[CheckedRange] = []
     silent: set[str] = set()
     counts: dict[str, int] = {}
 
@@ -316,9 +318,10 @@ class InventoryTotals(msgspec.Struct):
         """Add what a bookie was asked, and the sum of the times that its answers took, in microseconds."""
         self._add_bookies([BookieInventory(bookie_id, requests=requests, waited_us=waited_us)])
 
-    def note_checked(self, ledger_ids: Iterable[int], left_out: int) -> None:
-        """Note of which ledgers something is known now, and how many were not begun, because the time was over."""
-        self.checked = ranges_of(ledger_ids)
+    def note_checked(self, ledger_ids: Iterable[int], tried: Iterable[int], left_out: int) -> None:
+        """Note of which ledgers something is known now, of which nothing although they were begun, and how many were
+        not, because the time was over."""
+        self.checked, self.tried = ranges_of(ledger_ids), ranges_of(tried)
         self._count("left_out_ledgers", left_out)
 
     def merge(self, other: InventoryTotals) -> None:
@@ -330,6 +333,7 @@ class InventoryTotals(msgspec.Struct):
         self.endless.extend(other.endless)
         if other.checked is not None:
             self.checked = [*(self.checked or ()), *other.checked]
+        self.tried.extend(other.tried)
         self.silent |= other.silent
         for name, number in other.counts.items():
             self._count(name, number)
@@ -382,6 +386,7 @@ def with_inventory(
         unknown_ends=tuple(totals.endless),
         unnamed_ranges=tuple(totals.unnamed),
         checked_ranges=tuple(sorted(totals.checked or (), key=lambda each: each.ledger_id)),
+        tried_ranges=tuple(sorted(totals.tried, key=lambda each: each.ledger_id)),
     )
 
 

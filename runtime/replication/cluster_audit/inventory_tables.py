@@ -96,7 +96,7 @@ class UnnamedRange(LedgerHead, frozen=True):
 
 
 class CheckedRange(msgspec.Struct, frozen=True):
-    """Ids of ledgers that an inventory with limited time has examined: all from the first to the last."""
+    """Ids of ledgers that an inventory with limited time has begun: all from the first to the last."""
 
     ledger_id: int
     last_ledger_id: int

@@ -418,6 +418,8 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
     checked_ranges: tuple[CheckedRange, ...] = ()
     """Those of which some copy was read or listed, or none is expected; empty without a limit of time."""
+    tried_ranges: tuple[CheckedRange, ...] = ()
+    """The others that were begun: nothing could be read or listed."""
 
     @property
     def is_truncated(self) -> bool:
