@@ -23,13 +23,13 @@ from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.commands.test_cluster_walk import succeed
 from tests.commands.test_recover_ledger import forget
-from tests.processes import BkctlResult, BookieProcess, Cluster, run_bkctl
+from tests.processes import BkctlResult, BookieProcess, Cluster, run_bkctl, start_bkctl
 from tests.runtime.replication.samples import ledger
 from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
 
-OK, USAGE, CONFLICT, FINDINGS = 0, 2, 5, 10
+OK, USAGE, REFUSED, CONFLICT, FINDINGS = 0, 2, 3, 5, 10
 STRIPED, WHOLE = 40, 20
 WRITE_ON_TWO = ("ledger", "write-test", "--entries", "9", "-E", "2", "-W", "2", "-A", "2")
 READ_ALL = ("--inventory", "--read", "--all-entries")
@@ -159,6 +159,8 @@ def test_entries_whose_every_copy_is_on_a_lost_log_are_critical(cluster: Cluster
         (str(each), 1, True) for each in gone
     ]
     assert report["findings"][0]["command"] == f"bkctl ledger verify {ledger_id}"
+    verified = cluster.run("ledger", "verify", ledger_id, "-o", "table")
+    assert (verified.exit_code, "UNREADABLE ENTRIES" in verified.stdout) == (FINDINGS, True)
     trend = [(row["bad_copies"], row["lost_entries"]) for row in report["trend"]]
     assert trend == [(None, None), (0, 0), (report["bad_copies"], len(gone))]
     assert 'aria-label="Entries without a good copy' in Path(reports, "run=3", "report.html").read_text()
@@ -218,6 +220,7 @@ async def test_an_open_ledger_whose_end_became_unknown_does_not_look_repaired(cl
     assert [row["bad_copies"] for row in report["trend"]] == [0, bad["bad_copies"], None]
     assert not [each for each in report["changes"]["counts"] if each["name"] == "bad_copies"]
     assert "Ledgers whose end is unknown" in Path(reports, "run=2", "report.html").read_text()
+    assert [row["bad_copies"] for row in (await audit(3))["trend"]] == [0, bad["bad_copies"], None, None]
 
 
 async def test_bad_copies_of_an_open_ledger_lead_to_close_and_then_to_their_repair(
@@ -514,6 +517,39 @@ def test_a_file_that_cannot_be_written_at_the_end_costs_no_result(
     assert f"--checked-file {state / 'checked'}" in done.stderr
     assert problem in done.stderr
     assert "the report is complete" in done.stderr
+
+
+def test_a_killed_audit_does_not_refuse_its_directory_to_the_next(cluster: Cluster, tmp_path: Path) -> None:
+    for _ in range(3):
+        write(cluster, 9, 3)
+    out = tmp_path / "run=2026-11-30"
+    slow = ("audit", "--inventory", "--copy-rate-per-bookie", "1KiB/s", "--out", str(out))
+    killed = start_bkctl(*slow, variables={"BKCTL_METADATA_URI": cluster.metadata_uri})
+    wait_until(lambda: [*out.glob("write_sets/_unfinished-*")], "the audit writes", process=killed)
+    killed.kill()
+    killed.wait()
+    assert [path.name for path in out.iterdir()] == ["write_sets"]
+
+    assert succeed(cluster, "audit", "--out", str(out)).json()["ledgers"] == 3
+    assert not [*out.glob("write_sets/_unfinished-*")]
+    assert cluster.run("audit", "--out", str(out)).exit_code == REFUSED
+    for name in ("part-0.parquet", "_unfinished-part-0.parquet.host-1"):
+        other = tmp_path / "other" / "write_sets" / name
+        other.parent.mkdir(parents=True, exist_ok=True)
+        other.touch()
+        (tmp_path / "other" / "notes").touch()
+        assert cluster.run("audit", "--out", str(tmp_path / "other")).exit_code == REFUSED
+        assert other.exists()
+
+
+def test_a_link_to_a_file_that_does_not_exist_yet_is_followed(cluster: Cluster, tmp_path: Path) -> None:
+    write(cluster, 9, 3)
+    (tmp_path / "link").symlink_to(tmp_path / "checked")
+
+    succeed(cluster, "audit", "--inventory", "--for", "1m", "--checked-file", str(tmp_path / "link"))
+
+    assert (tmp_path / "link").is_symlink()
+    assert len(remembered(tmp_path / "checked")) == 1
 
 
 async def test_a_file_of_another_cluster_or_way_is_refused(cluster: Cluster, tmp_path: Path) -> None:
