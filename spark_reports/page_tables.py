@@ -181,7 +181,7 @@ def _reasons(name: str, row: object) -> Iterator[str]:
         case BadCopyRange():
             yield f"some of its copies on {row.bookie_id} are {row.copy}"
         case UnknownEnd():
-            yield f"its last segment, from entry {row.first_entry_id:,} on, was not examined: {row.problem}"
+            yield f"entries from {row.first_entry_id:,} on were not examined: {row.problem}"
         case UnnamedRange():
             where = "after its end" if row.copy == AFTER_END else "that the metadata places elsewhere"
             yield f"{row.bookie_id} lists entries {where}"

@@ -73,14 +73,14 @@ class LedgerEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def knows_all_copies(summary: Mapping[str, int | None]) -> bool:
-    """Whether an inventory with these counts of its summary left out no ledger, no last segment and no copy."""
+    """Whether an inventory with these counts of its summary left out no ledger, no end and no copy."""
     return (
         summary.get("unknown_copies") == 0 and not summary.get("left_out_ledgers") and not summary.get("unknown_ends")
     )
 
 
 class LedgerHoldings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the bookies hold of one ledger. ``unknown_end``: its last segment is left out.
+    """What the bookies hold of one ledger. ``unknown_end``: what follows is left out.
 
     ``lost``: entries of which all bookies of the write set answered, and none has a good copy.
     """
@@ -170,13 +170,13 @@ def holdings_of(head: LedgerHead, metadata: LedgerMetadata, found: LedgerEvidenc
         lost=tuple(sorted(_lost_ranges(head, metadata, found), key=lambda each: each.first_entry_id)),
         unnamed=tuple(unnamed),
         bytes_read=0 if found.check is None else found.check.bytes_read,
-        unknown_end=None if found.problem is None else end_unknown(head, metadata, found.problem),
+        unknown_end=None if found.problem is None else end_unknown(head, found.last_entry_id + 1, found.problem),
     )
 
 
-def end_unknown(head: LedgerHead, metadata: LedgerMetadata, problem: str) -> UnknownEnd:
-    """That a ledger has a last segment whose end is unknown."""
-    return UnknownEnd(*_fields_of(head), metadata.last_segment.first_entry_id, problem)
+def end_unknown(head: LedgerHead, first_entry_id: int, problem: str) -> UnknownEnd:
+    """That it is unknown whether a ledger has entries from this one on."""
+    return UnknownEnd(*_fields_of(head), first_entry_id, problem)
 
 
 def _unnamed_on(bookie_id: str, head: LedgerHead, found: LedgerEvidence) -> Iterator[UnnamedRange]:

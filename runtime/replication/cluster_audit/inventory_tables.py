@@ -75,7 +75,7 @@ class UnknownEnd(LedgerHead, frozen=True):
     """A ledger whose bookies do not say where it ends, as when too few of them can read their last entry."""
 
     first_entry_id: int
-    """Of its last segment, of which the inventory knows nothing."""
+    """The first one that was not examined; those before it are certainly part of the ledger."""
     problem: str
 
 

@@ -354,7 +354,7 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Entries of which all bookies of the write set answered, and none has a good copy."""
     lost_entry_ledgers: int | None = None
     unknown_ends: int | None = None
-    """Ledgers that are not closed and whose last add confirmed is unknown: their last segment was left out."""
+    """Ledgers that are not closed and whose end is unknown: entries that no bookie calls confirmed were left out."""
     bytes_read: int | None = None
     """Of all entries that were read."""
     unnamed_copies: int | None = None

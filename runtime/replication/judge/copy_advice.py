@@ -84,8 +84,8 @@ def unknown_copies(copies: int, expected: int) -> Advice:
 def unknown_ends(ledgers: int, ledger_ids: Sequence[int]) -> Advice:
     """Ledgers that are not closed, and of which too few bookies answered to say which entries they have: those that
     lost a log cannot, so copies of acknowledged entries may be gone."""
-    which = f"the open last segment of {counted(ledgers, 'ledger')} was left out"
-    sentence = f"{which}: too few bookies say where it ends: {listed(ledger_ids, total=ledgers)}"
+    which = f"the end of {counted(ledgers, 'open ledger')} is unknown, and was left out"
+    sentence = f"{which}: too few bookies say which entries are confirmed: {listed(ledger_ids, total=ledgers)}"
     command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else None
     return Advice(Severity.WARNING, "unknown_ends", sentence, command)
 

@@ -178,7 +178,7 @@ class CopyInventory:
             head = LedgerHead(ledger_id, metadata.state.name.lower(), owner, metadata.created_ms(known.ctime_ms))
             if metadata.last_entry_id > COUNT_MAX:
                 problem = "the metadata claims more entries than a ledger can have"
-                return LedgerHoldings(unknown_end=end_unknown(head, metadata, problem))
+                return LedgerHoldings(unknown_end=end_unknown(head, 0, problem))
             return holdings_of(head, metadata, await self._evidence(ledger_id, metadata))
 
         try:
