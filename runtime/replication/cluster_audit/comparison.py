@@ -53,6 +53,7 @@ class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
 
     ``has_all``: whether both reports list all of their ledgers. If not, one that is not listed may have been left out:
     then ledgers count as new only if the earlier list has all, and as healed only if the later one has.
+    ``has_unknown_copies``: both are inventories, but do not know all copies in the same way.
     """
 
     before_ms: int
@@ -62,6 +63,7 @@ class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
     bookies_gone: tuple[str, ...]
     bookies_back: tuple[str, ...]
     has_all: bool
+    has_unknown_copies: bool = False
 
     @property
     def different_counts(self) -> list[CountChange]:
@@ -83,7 +85,8 @@ class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
                 change, nouns = each.now - each.before, _COPIES[each.name]
                 number = f"{abs(change):,} {'more' if change > 0 else 'fewer'}"
                 parts.append(f"{number} {nouns[abs(change) > 1]}")
-        return enumerated(parts) if parts else "no ledger changed its state"
+        changes = enumerated(parts) if parts else "no ledger changed its state"
+        return f"{changes}; copies were not compared" if self.has_unknown_copies else changes
 
 
 _COUNTED = (
@@ -125,7 +128,9 @@ def compare(before: AuditReport, now: AuditReport) -> AuditChanges:
     unknown |= {HEALED} if now.is_truncated else set()
     changes = [each for each in found if each is not None and each.change not in unknown]
     live_before, live_now = _live(before), _live(now)
-    names = (*_COUNTED, *(_COPIES if _are_copies_comparable(before.summary, now.summary) else ()))
+    are_comparable = _are_copies_comparable(before.summary, now.summary)
+    names = (*_COUNTED, *(_COPIES if are_comparable else ()))
+    has_inventories = before.summary.inventory is not None and now.summary.inventory is not None
     return AuditChanges(
         before_ms=before.summary.judged_at_ms,
         now_ms=now.summary.judged_at_ms,
@@ -134,6 +139,7 @@ def compare(before: AuditReport, now: AuditReport) -> AuditChanges:
         bookies_gone=tuple(sorted(live_before - live_now)),
         bookies_back=tuple(sorted(live_now - live_before)),
         has_all=not before.is_truncated and not now.is_truncated,
+        has_unknown_copies=has_inventories and not are_comparable,
     )
 
 

@@ -231,7 +231,8 @@ def _held(report: AuditReport) -> Iterator[AuditFinding]:
             yield _finding(advice, ledgers, bad.values())
         if unclosed:
             first = advice.sentence if len(unclosed) == ledgers else None
-            yield _finding(bad_open_copies(list(unclosed), first), len(unclosed), unclosed.values())
+            closable = [each for each in unclosed if each not in {row.ledger_id for row in report.unknown_ends}]
+            yield _finding(bad_open_copies(list(unclosed), closable, first), len(unclosed), unclosed.values())
     yield from _unknown(report)
     if summary.unknown_ends:
         ledger_ids = [row.ledger_id for row in report.unknown_ends]

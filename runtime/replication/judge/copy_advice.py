@@ -44,13 +44,15 @@ def bad_copies(
     return Advice(Severity.WARNING, "bad_copies", sentence, command)
 
 
-def bad_open_copies(ledger_ids: Sequence[int], first: str | None) -> Advice:
+def bad_open_copies(ledger_ids: Sequence[int], closable: Sequence[int], first: str | None) -> Advice:
     """Bad copies in the last segments of ledgers that are not closed, which ``recover ledger`` leaves alone.
 
-    ``first``: the sentence about all bad copies, if there are no others.
+    ``closable``: those whose end is known. ``first``: the sentence about all bad copies, if there are no others.
     """
-    ledgers, ids = counted(len(ledger_ids), "ledger"), " ".join(map(str, ledger_ids[:_IDS_MAX]))
+    ledgers, ids = counted(len(ledger_ids), "ledger"), " ".join(map(str, closable[:_IDS_MAX]))
     sentence = first or f"bad copies are in the open last segment of {ledgers}"
+    if not closable:
+        return Advice(Severity.WARNING, "bad_open_copies", sentence, f"bkctl ledger explain {ledger_ids[0]}")
     sentence += f"; close {'it' if len(ledger_ids) == 1 else 'them'} first, then bkctl recover ledger"
     return Advice(Severity.WARNING, "bad_open_copies", sentence, f"bkctl ledger close {ids}")
 
