@@ -77,7 +77,7 @@ class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         """In one sentence, like "3 ledgers are new, 1 is worse"; bookies first."""
         parts = [f"{counted(len(ids), 'bookie')} {what}" for ids, what in (
-            (self.bookies_gone, "gone"), (self.bookies_back, "back"))  if ids]  # fmt: skip
+            (self.bookies_gone, "gone"), (self.bookies_back, "new or back"))  if ids]  # fmt: skip
         numbers = {change: self.number(change) for change in CHANGES}
         parts += [f"{counted(number, 'ledger')} {change}" for change, number in numbers.items() if number]
         for each in self.different_counts:
