@@ -32,7 +32,8 @@ from bkctl.runtime.errors import LedgerNotFoundError
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.replication.judge.bad_copies import BadCopies, InPlacePlan, LedgerInPlace
 from bkctl.runtime.replication.judge.copies import CopyState
-from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
+from bkctl.runtime.replication.judge.findings import CopyFinding
+from bkctl.runtime.replication.judge.fragments import format_ranges
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, are_refusals
 from bkctl.runtime.replication.plan.job_file import JobWork, UnfinishedJob
 from bkctl.runtime.replication.policy import CopyPace, Policy
@@ -53,7 +54,7 @@ _REPEATABLE = frozenset(
     }
 )
 """Another run may write these copies."""
-_UNREAD = frozenset({FailureReason.UNREACHABLE, FailureReason.REFUSES_CLIENT})
+_UNREAD = frozenset({FailureReason.UNREACHABLE, FailureReason.REFUSES_CLIENT, FailureReason.OPEN})
 """These copies may be good."""
 
 
@@ -119,9 +120,9 @@ async def recover_ledger(
             repair = await _repair(context, session, policy)
             found = plan_of_unfinished(unfinished)
         else:
-            ranges = {} if findings is None else _found_before(session, findings, ledger_ids)
+            before = {} if findings is None else _found_before(session, findings, ledger_ids)
             repair = await _repair(context, session, policy)
-            found = await _verify(context, repair, ledger_ids or sorted(ranges), ranges)
+            found = await _verify(context, repair, ledger_ids or sorted(before), before)
             if findings is None:
                 _require_all_found(found)
         report, job_file = await _carry_out(context, session, repair, found, flags)
@@ -153,16 +154,16 @@ def _outcome(report: InPlaceReport) -> Outcome:
     return Outcome.PARTIAL if report.copies_written or report.copies_moved else Outcome.FAILED
 
 
-def _found_before(session: Session, path: str, ledger_ids: Sequence[int]) -> dict[int, list[EntryRange]]:
-    """The entries with bad copies that a file lists, by ledger; only of these ledgers, if any are given."""
-    ranges: dict[int, list[EntryRange]] = {}
+def _found_before(session: Session, path: str, ledger_ids: Sequence[int]) -> dict[int, list[CopyFinding]]:
+    """The bad copies that a file lists, by ledger; only of these ledgers, if any are given."""
+    found: dict[int, list[CopyFinding]] = {}
     for finding in read_findings(path, session.root, session.instance_id):
         if not ledger_ids or finding.ledger_id in ledger_ids:
-            ranges.setdefault(finding.ledger_id, []).append(finding.entries)
+            found.setdefault(finding.ledger_id, []).append(finding)
     for ledger_id in ledger_ids:
-        if ledger_id not in ranges:
+        if ledger_id not in found:
             raise InvalidArgumentError(f"{path} has no findings about ledger {ledger_id}")
-    return ranges
+    return found
 
 
 async def _repair(context: CommandContext, session: Session, policy: Policy) -> InPlaceRepair:
@@ -175,11 +176,11 @@ async def _verify(
     context: CommandContext,
     repair: InPlaceRepair,
     ledger_ids: Sequence[int],
-    ranges: Mapping[int, Sequence[EntryRange]],
+    found_before: Mapping[int, Sequence[CopyFinding]],
 ) -> InPlacePlan:
     with context.console.progress("verifying") as progress:
         return await repair.plan(
-            ledger_ids, ranges, lambda done, read: progress.update(done, len(ledger_ids), f"{size(read)} read")
+            ledger_ids, found_before, lambda done, read: progress.update(done, len(ledger_ids), f"{size(read)} read")
         )
 
 
@@ -219,7 +220,8 @@ async def _carry_out(
         ):
             work.show, work.file = progress.show, opened.path
             report = await repair.run(found, work.note, opened.job)
-            opened.is_finished = report.is_complete
+            # A continued job reads no last segment either.
+            opened.is_finished = all(each.reason is FailureReason.OPEN for each in report.left)
         note_end(change, _report_body(report), _outcome(report))
     return report, opened.kept_file
 
@@ -357,8 +359,10 @@ def _verdict(report: InPlaceReport, again: str) -> Verdict:
         following = f"; {'then continue' if _UNREAD.issuperset(helped) else 'continue'} with: {again}"
     elif is_lost:
         following = "; find the disks or logs that had them: bkctl help lost-entries"
-    else:
+    elif bad:
         following = f"; see bkctl ledger explain {report.left[0].ledger_id}"
+    else:
+        following = ""
     severity = Severity.CRITICAL if is_lost else Severity.WARNING
     return Verdict(severity, f"{done}, {', '.join(left)}{following}")
 
@@ -368,14 +372,23 @@ def _unread_ends(found: InPlacePlan) -> str:
     unclosed = [ledger.ledger_id for ledger in found.ledgers if ledger.open_from is not None]
     if not unclosed:
         return ""
-    close = f"bkctl ledger close {' '.join(map(str, unclosed[:SHOWN_MAX]))}"
-    return f"; not read: the open last segment of {counted(len(unclosed), 'ledger')} (first {close})"
+    return f"; not read: the open last segment of {counted(len(unclosed), 'ledger')} ({_close_first(unclosed)})"
+
+
+def _close_first(ledger_ids: Sequence[int]) -> str:
+    ids = " ".join(map(str, ledger_ids[:SHOWN_MAX]))
+    return f"first bkctl ledger close {ids}, then bkctl recover ledger {ids}"
 
 
 def _why_unread(report: InPlaceReport, reason: FailureReason, copies: int) -> str:
     """Which bookies, and what to do about them."""
     found = [each for each in report.left if each.reason is reason]
     bookies = enumerated(sorted({each.bookie_id for each in found}))
+    if reason is FailureReason.OPEN:
+        ledger_ids = list(dict.fromkeys(each.ledger_id for each in found))
+        return (
+            f"{copies:,} in the open last segment of {counted(len(ledger_ids), 'ledger')} ({_close_first(ledger_ids)})"
+        )
     if reason is FailureReason.UNREACHABLE:
         return f"{copies:,} ({reason.value}: start {bookies})"
     return f"{copies:,} ({bookies}: {found[0].bare_detail})"

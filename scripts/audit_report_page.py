@@ -28,7 +28,8 @@ This page is generated from the code by `make audit-page`.
 - `findings` are there alone: `severity`, `part` (a stable name), `ledgers` (how many), `finding`, `command` (null: none
   helps), and up to five `owners` of `owners_total`. Each ledger with missing copies or without readable metadata is in
   one of `no_live_copy`, `at_risk`, `one_copy`, `under_replicated`, `unreadable`, `lost_entries` and
-  `loss_accepted`. What an inventory found is in `entries_without_copy`, `bad_copies`, `no_lists`, `unread_copies`,
+  `loss_accepted`. What an inventory found is in `entries_without_copy`, `bad_copies`, `bad_open_copies`, `no_lists`,
+  `unread_copies`,
   `unknown_copies`, `unknown_ends`, `copies_after_end` and `copies_elsewhere`.
 - `changes` is null without `--compare`: how many ledgers are `new`, `worse`, `better` and `healed`, and the `ledgers`
   themselves, with their states `before` and `now`; `has_all` is false if a report lists a part of its ledgers;

@@ -56,7 +56,8 @@ def new_report(directory: str | None) -> Iterator[None]:
     """Create the directory for a report, if one is requested; remove it again when the report fails.
 
     SparkReportError when the disk rejects it. RefusedError when the directory is not empty or another report is being
-    written there, so that a report never overwrites or removes the files of another one.
+    written there, so that a report never overwrites or removes the files of another one. What a killed audit left of an
+    unfinished report is removed: the next run of a nightly job may have the same directory.
     """
     if directory is None:
         yield
@@ -98,11 +99,22 @@ def _prepared(directory: str) -> Iterator[None]:
         raise RefusedError(f"cannot write the report to {directory}: {error.strerror}") from error
     try:
         _lock(directory, descriptor)
+        if _is_of_killed_audit(directory):
+            shutil.rmtree(os.path.join(directory, WRITE_SETS))
         if os.listdir(descriptor):
             raise RefusedError(f"{directory} is not empty: choose a new directory for the report")
         yield
     finally:
         os.close(descriptor)
+
+
+def _is_of_killed_audit(directory: str) -> bool:
+    """Whether it has only what a killed audit leaves: an unfinished file, and perhaps parts that are whole."""
+    if os.listdir(directory) != [WRITE_SETS] or not os.path.isdir(path := os.path.join(directory, WRITE_SETS)):
+        return False
+    names = os.listdir(path)
+    is_known = all(name.startswith((UNFINISHED_PREFIX, "part-")) for name in names)
+    return is_known and any(name.startswith(UNFINISHED_PREFIX) for name in names)
 
 
 def _lock(directory: str, descriptor: int) -> None:

@@ -9,7 +9,13 @@ import msgspec
 
 from bkctl.runtime.placement.isolation import IsolationDemand
 from bkctl.runtime.replication.cluster_audit.comparison import AuditChanges, LedgerChange
-from bkctl.runtime.replication.cluster_audit.inventory_tables import AFTER_END, BadCopyRange, LostRange, UnnamedRange
+from bkctl.runtime.replication.cluster_audit.inventory_tables import (
+    AFTER_END,
+    BadCopyRange,
+    LostRange,
+    UnknownEnd,
+    UnnamedRange,
+)
 from bkctl.runtime.replication.cluster_audit.tables import (
     TABLES,
     AuditReport,
@@ -34,6 +40,7 @@ TITLES = {
     "unreadable": "Ledgers whose metadata cannot be read",
     "lost_ranges": "Entries without a good copy",
     "bad_copy_ranges": "Bad copies",
+    "unknown_ends": "Ledgers whose end is unknown",
     "losses": "What if these bookies were lost",
     "bookies": "Bookies",
     "holdings": "What bookies hold",
@@ -102,7 +109,8 @@ _HEADINGS = {
 
 
 _LEDGER_TABLES = (
-    *("under_replicated", "unreadable", "lost_ranges", "bad_copy_ranges", "unnamed_ranges"),
+    *("under_replicated", "unreadable", "lost_ranges", "bad_copy_ranges", "unknown_ends"),
+    "unnamed_ranges",
     *("misplaced", "ack_quorum_one", "oldest_open"),
 )
 """The tables whose rows are about ledgers."""
@@ -172,6 +180,8 @@ def _reasons(name: str, row: object) -> Iterator[str]:
             yield f"no bookie has a good copy of entries {row.first_entry_id:,} to {row.last_entry_id:,}"
         case BadCopyRange():
             yield f"some of its copies on {row.bookie_id} are {row.copy}"
+        case UnknownEnd():
+            yield f"entries from {row.first_entry_id:,} on were not examined: {row.problem}"
         case UnnamedRange():
             where = "after its end" if row.copy == AFTER_END else "that the metadata places elsewhere"
             yield f"{row.bookie_id} lists entries {where}"
@@ -283,7 +293,7 @@ def _total(summary: AuditSummary, name: str, rows: int) -> int:
             return summary.under_replicated + summary.at_risk + summary.unavailable + summary.given_up
         case "oldest_open":
             return summary.open_ledgers
-        case "unreadable" | "misplaced" | "ack_quorum_one":
+        case "unreadable" | "misplaced" | "ack_quorum_one" | "unknown_ends":
             return getattr(summary, name) or 0
         case _:
             return rows

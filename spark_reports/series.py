@@ -12,7 +12,15 @@ from bkctl.spark_reports.output import REPORT_JSON
 _COLUMNS = {
     "summary": (
         *("judged_at_ms", "instance_id", "ledgers", "under_replicated", "at_risk", "unavailable", "lost"),
-        *("copy_bytes", "inventory", "left_out_ledgers", "unknown_copies", "bad_copies", "lost_entries"),
+        *(
+            "copy_bytes",
+            "inventory",
+            "left_out_ledgers",
+            "unknown_copies",
+            "unknown_ends",
+            "bad_copies",
+            "lost_entries",
+        ),
     ),
     "owners": ("owner", "copy_bytes"),
     "bookies": ("bookie_id", "mode", "entry_copies", "payload_bytes"),

@@ -35,7 +35,7 @@ def _charts(runs: Sequence[AuditRun]) -> Iterator[PageChart]:
     in_bytes = Scale("of copies", size, base=2)
     for title, scale, kind, values in (
         ("Ledgers with missing copies", ledgers, "warning", [run.missing_copies for run in runs]),
-        ("Ledgers with lost entries", ledgers, "lost", [run.lost for run in runs]),
+        ("Ledgers lost with their bookies", ledgers, "lost", [run.lost for run in runs]),
         ("Live copies of entries", copies, "good", [run.live_copies for run in runs]),
         ("Copies of entries that are not live", copies, "critical", [run.copies - run.live_copies for run in runs]),
         ("Bytes of all copies", in_bytes, "neutral", [run.copy_bytes for run in runs]),

@@ -28,12 +28,12 @@ _OPTIONS = {
 def read_checked(path: str, root: str, instance_id: str | None, way: InventoryWay) -> CheckedLedgers:
     """What is in the file; nothing if it does not exist yet. InvalidArgumentError if it is damaged, or no such file;
     ConflictError if it is of another cluster, or of inventories that prove more or less."""
-    if not os.path.lexists(path):
-        directory = os.path.dirname(os.path.abspath(path))
+    if not os.path.exists(path):
+        directory = os.path.dirname(os.path.realpath(path))
         if not os.path.isdir(directory):
             raise InvalidArgumentError(f"--checked-file {path}: there is no directory {directory}")
         return CheckedLedgers(root=root, instance_id=instance_id, way=way.value)
-    if os.path.exists(path) and not os.path.isfile(path):
+    if not os.path.isfile(path):
         raise InvalidArgumentError(f"--checked-file {path} is not a regular file: name another one")
     try:
         found = decode_checked(read_given_file(path, DATA_BYTES_MAX))

@@ -46,7 +46,8 @@ class InventoryPlan(NamedTuple):
         summary = report.summary
         try:
             checked = read_checked(self.checked_file, _root_of(summary), summary.instance_id, self.request.way)
-            write_checked(self.checked_file, checked.with_run(summary.judged_at_ms, report.checked_ranges))
+            now = checked.with_run(summary.judged_at_ms, report.checked_ranges, report.tried_ranges)
+            write_checked(self.checked_file, now)
         except BkctlError as error:
             raise BkctlError(
                 f"{error}; the report is complete, but the next inventory will begin as this one did"

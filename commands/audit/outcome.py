@@ -43,6 +43,8 @@ def outcome(context: CommandContext, report: AuditReport, kinds: Sequence[str]) 
             "ZooKeeper, because there are too many: the report has their state in the file"
         )
     counts = {kind: getattr(summary, kind) for kind in kinds if kind in FINDING_KINDS + INVENTORY_KINDS}
+    if "unknown_copies" in counts:  # nor is it known how many copies follow an unknown end
+        counts["unknown_ends"] = summary.unknown_ends
     for kind, count in counts.items():
         if count is None:
             reason = _UNKNOWN.get(kind, _NO_RACKS)

@@ -137,7 +137,7 @@ _MISPLACED_TABLE = Table(
     Column("owner", "OWNER", priority=5),
 )
 
-_LEDGER_LISTS = ("under_replicated", "unreadable", "misplaced", "ack_quorum_one", "oldest_open")
+_LEDGER_LISTS = ("under_replicated", "unreadable", "misplaced", "ack_quorum_one", "oldest_open", "unknown_ends")
 """Tables of a report whose names are also those of counts. In structured output, ``_ledgers`` follows them."""
 
 

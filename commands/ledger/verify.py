@@ -52,7 +52,7 @@ _TABLE = Table(
     Column("copies_unreachable", "UNREACHABLE", is_right=True, priority=1),
     Column("copies_different", "DIFFERENT", is_right=True, priority=3),
     Column("lost", "LOST ENTRIES"),
-    Column("unreadable", "UNREADABLE ENTRIES", is_wide=True),
+    Column("unreadable", "UNREADABLE ENTRIES"),
     Column("problem", "PROBLEM"),
     name="ledger_id",
 )

@@ -17,6 +17,7 @@ from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.bad_copies import InPlacePlan
 from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.findings import CopyFinding
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.policy import CopyPace, Policy
@@ -383,9 +384,19 @@ def test_only_the_given_ranges_are_verified_and_repaired() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start(*BOOKIES)
         ledger_id = await cluster.store(ledger({0: BOOKIES}, 3, 2, last_entry_id=99, length=1000), holes=["b2"])
-        ranges = {ledger_id: [EntryRange(20, 29), EntryRange(10, 22)]}
+        before = [
+            CopyFinding(
+                ledger_id=ledger_id,
+                bookie_id="b2",
+                state=CopyState.MISSING,
+                first_entry_id=first,
+                last_entry_id=last,
+                copies=1,
+            )
+            for first, last in ((20, 29), (10, 22))
+        ]
         repair = repair_of(cluster)
-        found = await repair.plan([ledger_id], ranges, lambda *_: None)
+        found = await repair.plan([ledger_id], {ledger_id: before}, lambda *_: None)
         assert sorted({each.entry_id for each in cluster.requests}) == list(range(10, 30))
         assert (await repair.run(found, lambda _: None)).is_complete
         assert cluster.holds("b2", ledger_id) == list(range(10, 30))

@@ -249,3 +249,38 @@ def test_limited_time_goes_to_the_longest_unchecked(way: InventoryWay) -> None:
         assert len(checked.runs) > 2
 
     simulate(scenario)
+
+
+def test_ledgers_that_cannot_be_read_take_their_turn_and_not_the_time_of_all_others() -> None:
+    hanging = ["h1", "h2", "h3"]
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*hanging, *BOOKIES)
+        unread = [await cluster.store(ledger({0: hanging}, 3, 2, last_entry_id=9, length=100)) for _ in range(20)]
+        good = [await cluster.store(CLOSED) for _ in range(20)]
+        for bookie_id in hanging:
+            cluster.refuse("read", bookie_id, Status.TIMEOUT)
+        live = (await cluster.ports.registrations.snapshot()).live
+        checked = CheckedLedgers(root="/ledgers", instance_id=None, way="all_entries")
+        seen: list[int] = []
+        for _ in range(30):
+            request = InventoryRequest(
+                way=InventoryWay.ALL_ENTRIES,
+                config=ReplicationConfig(ledgers_in_parallel=1),
+                turn=InventoryTurn(0.05, checked.runs),
+            )
+            totals = await CopyInventory(cluster.ports, live, request).take(cluster.ports.ledgers.read_all())
+            assert totals.checked is not None
+            examined, tried = (
+                [each for row in rows for each in range(row.ledger_id, row.last_ledger_id + 1)]
+                for rows in (totals.checked, totals.tried)
+            )
+            assert len(examined) + len(tried) == totals.counts["inventory_ledgers"] < 20
+            assert (set(examined) <= set(good), set(tried) <= set(unread)) == (True, True)
+            checked = checked.with_run(cluster.clock.now_ms(), totals.checked, totals.tried)
+            seen += examined
+            if set(seen) == set(good):
+                break
+        assert set(seen) == set(good)
+
+    simulate(scenario)

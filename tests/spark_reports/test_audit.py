@@ -25,7 +25,15 @@ from tests.runtime.replication.cluster_audit.brute_force import report_by_brute_
 from tests.runtime.replication.samples import ledger, random_ledger
 from tests.spark_reports.conftest import BOOKIES, FACTS, UNREADABLE_IDS
 
-OF_INVENTORY = {"holdings", "bad_copy_ranges", "lost_ranges", "unnamed_ranges", "checked_ranges"}
+OF_INVENTORY = {
+    "holdings",
+    "bad_copy_ranges",
+    "lost_ranges",
+    "unknown_ends",
+    "unnamed_ranges",
+    "checked_ranges",
+    "tried_ranges",
+}
 
 
 async def everything(ledgers: LedgerStore) -> dict[int, LedgerMetadata | str]:

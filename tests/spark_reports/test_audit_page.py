@@ -168,7 +168,7 @@ def test_what_changed_since_an_earlier_report_is_on_the_page() -> None:
 def test_the_trend_has_the_newest_runs() -> None:
     page = report_page(REPORT, None, SERIES)
     assert "60 of 90 runs" in page
-    lost = page.partition('aria-label="Ledgers with lost entries"')[2].partition("</svg>")[0]
+    lost = page.partition('aria-label="Ledgers lost with their bookies"')[2].partition("</svg>")[0]
     assert lost.count("<rect") == 60
     assert ">2023-12-14 22:13</text>" in lost, "the first of them"
     assert HOSTILE not in report_page(REPORT, None, SERIES)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -23,11 +23,14 @@ FORMAT = 1
 class CheckedRun(msgspec.Struct, frozen=True):
     """One inventory: when it was taken, and the ranges of the ids of ledgers that no later one has examined.
 
-    Ranges are pairs of the first and the last id, ascending.
+    ``tried``: of those of which it could read nothing, and no later one was begun for them. They are not examined, but
+    would take the time of all others if they came first each time. Ranges are pairs of the first and the last id,
+    ascending.
     """
 
     checked_ms: int
     ranges: tuple[tuple[int, int], ...]
+    tried: tuple[tuple[int, int], ...] = ()
 
 
 class CheckedLedgers(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,11 +44,17 @@ class CheckedLedgers(msgspec.Struct, frozen=True, kw_only=True):
     way: str
     runs: tuple[CheckedRun, ...] = ()
 
-    def with_run(self, checked_ms: int, checked: Iterable[CheckedRange]) -> CheckedLedgers:
+    def with_run(
+        self, checked_ms: int, checked: Iterable[CheckedRange], tried: Iterable[CheckedRange] = ()
+    ) -> CheckedLedgers:
         """Also with this inventory."""
-        new = sorted((each.ledger_id, each.last_ledger_id) for each in checked)
-        runs = [msgspec.structs.replace(run, ranges=tuple(_without(run.ranges, new))) for run in self.runs]
-        kept = [run for run in (*runs, CheckedRun(checked_ms, tuple(new))) if run.ranges]
+        new, unread = (sorted((each.ledger_id, each.last_ledger_id) for each in rows) for rows in (checked, tried))
+        begun = sorted((*new, *unread))
+        runs = [
+            CheckedRun(run.checked_ms, tuple(_without(run.ranges, new)), tuple(_without(run.tried, begun)))
+            for run in self.runs
+        ]
+        kept = [run for run in (*runs, CheckedRun(checked_ms, tuple(new), tuple(unread))) if run.ranges or run.tried]
         return msgspec.structs.replace(self, runs=tuple(kept))
 
 
@@ -66,12 +75,15 @@ def _without(ranges: Iterable[tuple[int, int]], others: list[tuple[int, int]]) -
 
 
 class LongestUnchecked:
-    """Sorts ids of ledgers by when they were examined last: first those that never were, then the oldest."""
+    """Sorts ids of ledgers by when they were examined or tried last: first those that never were, then the oldest."""
 
-    def __init__(self, runs: Iterable[CheckedRun]) -> None:
-        ordered = sorted(runs, key=lambda run: run.checked_ms)
-        self._ranges = sorted((*each, number) for number, run in enumerate(ordered, 1) for each in run.ranges)
-        self._by_age = [array("q") for _ in range(len(ordered) + 1)]
+    def __init__(self, runs: Sequence[CheckedRun]) -> None:
+        """``runs``: the oldest first; a clock may have been wrong."""
+        tried = sorted(each for run in runs for each in run.tried)  # later than they were examined
+        self._ranges = sorted(
+            (*each, number) for number, run in enumerate(runs, 1) for each in (*_without(run.ranges, tried), *run.tried)
+        )
+        self._by_age = [array("q") for _ in range(len(runs) + 1)]
 
     def add(self, ledger_id: int) -> None:
         """Take a ledger."""
@@ -112,12 +124,17 @@ class _CheckedFile(CheckedLedgers, frozen=True, kw_only=True):
 def encode_checked(checked: CheckedLedgers) -> bytes:
     """The file."""
     runs = [
-        {"checked_ms": run.checked_ms, "ranges": [[str(first), str(last)] for first, last in run.ranges]}
+        {"checked_ms": run.checked_ms, "ranges": _as_text(run.ranges)}
+        | ({"tried": _as_text(run.tried)} if run.tried else {})
         for run in checked.runs
     ]
     head: dict[str, Any] = {"apiVersion": "bkctl/v1", "kind": "CheckedLedgers", "format": FORMAT}
     fields = {name: getattr(checked, name) for name in ("root", "instance_id", "way")}
     return msgspec.json.encode(head | fields | {"runs": runs, "ledgers": _count(checked)}) + b"\n"
+
+
+def _as_text(ranges: Iterable[tuple[int, int]]) -> list[list[str]]:
+    return [[str(first), str(last)] for first, last in ranges]
 
 
 def decode_checked(data: bytes) -> CheckedLedgers:
@@ -138,10 +155,11 @@ def decode_checked(data: bytes) -> CheckedLedgers:
         found = msgspec.convert(head, _CheckedFile, strict=False)
     except msgspec.ValidationError as error:
         raise CheckedLedgersFormatError(f"it is damaged: {error}") from error
-    ranges = sorted(each for run in found.runs for each in run.ranges)
-    is_valid = all(0 <= first <= last <= LEDGER_ID_MAX for first, last in ranges)
-    if not is_valid or any(later[0] <= earlier[1] for earlier, later in itertools.pairwise(ranges)):
-        raise CheckedLedgersFormatError("it is damaged: its ranges are invalid or overlap")
+    for ranges in ([run.ranges for run in found.runs], [run.tried for run in found.runs]):
+        ordered = sorted(itertools.chain.from_iterable(ranges))
+        is_valid = all(0 <= first <= last <= LEDGER_ID_MAX for first, last in ordered)
+        if not is_valid or any(later[0] <= earlier[1] for earlier, later in itertools.pairwise(ordered)):
+            raise CheckedLedgersFormatError("it is damaged: its ranges are invalid or overlap")
     if _count(found) != found.ledgers:
         raise CheckedLedgersFormatError(f"it is damaged: it has other ranges than those of {found.ledgers} ledgers")
     return CheckedLedgers(root=found.root, instance_id=found.instance_id, way=found.way, runs=found.runs)

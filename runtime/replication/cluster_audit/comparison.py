@@ -53,6 +53,7 @@ class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
 
     ``has_all``: whether both reports list all of their ledgers. If not, one that is not listed may have been left out:
     then ledgers count as new only if the earlier list has all, and as healed only if the later one has.
+    ``has_unknown_copies``: both are inventories, but do not know all copies in the same way.
     """
 
     before_ms: int
@@ -62,6 +63,7 @@ class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
     bookies_gone: tuple[str, ...]
     bookies_back: tuple[str, ...]
     has_all: bool
+    has_unknown_copies: bool = False
 
     @property
     def different_counts(self) -> list[CountChange]:
@@ -75,7 +77,7 @@ class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         """In one sentence, like "3 ledgers are new, 1 is worse"; bookies first."""
         parts = [f"{counted(len(ids), 'bookie')} {what}" for ids, what in (
-            (self.bookies_gone, "gone"), (self.bookies_back, "back"))  if ids]  # fmt: skip
+            (self.bookies_gone, "gone"), (self.bookies_back, "new or back"))  if ids]  # fmt: skip
         numbers = {change: self.number(change) for change in CHANGES}
         parts += [f"{counted(number, 'ledger')} {change}" for change, number in numbers.items() if number]
         for each in self.different_counts:
@@ -83,7 +85,8 @@ class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
                 change, nouns = each.now - each.before, _COPIES[each.name]
                 number = f"{abs(change):,} {'more' if change > 0 else 'fewer'}"
                 parts.append(f"{number} {nouns[abs(change) > 1]}")
-        return enumerated(parts) if parts else "no ledger changed its state"
+        changes = enumerated(parts) if parts else "no ledger changed its state"
+        return f"{changes}; copies were not compared" if self.has_unknown_copies else changes
 
 
 _COUNTED = (
@@ -125,7 +128,9 @@ def compare(before: AuditReport, now: AuditReport) -> AuditChanges:
     unknown |= {HEALED} if now.is_truncated else set()
     changes = [each for each in found if each is not None and each.change not in unknown]
     live_before, live_now = _live(before), _live(now)
-    names = (*_COUNTED, *(_COPIES if _are_copies_comparable(before.summary, now.summary) else ()))
+    are_comparable = _are_copies_comparable(before.summary, now.summary)
+    names = (*_COUNTED, *(_COPIES if are_comparable else ()))
+    has_inventories = before.summary.inventory is not None and now.summary.inventory is not None
     return AuditChanges(
         before_ms=before.summary.judged_at_ms,
         now_ms=now.summary.judged_at_ms,
@@ -134,12 +139,13 @@ def compare(before: AuditReport, now: AuditReport) -> AuditChanges:
         bookies_gone=tuple(sorted(live_before - live_now)),
         bookies_back=tuple(sorted(live_now - live_before)),
         has_all=not before.is_truncated and not now.is_truncated,
+        has_unknown_copies=has_inventories and not are_comparable,
     )
 
 
 def _are_copies_comparable(before: AuditSummary, now: AuditSummary) -> bool:
     """Whether both inventories know all copies in the same way: a copy that was not examined is not repaired."""
-    is_whole = all(knows_all_copies(each.left_out_ledgers, each.unknown_copies) for each in (before, now))
+    is_whole = all(knows_all_copies(msgspec.structs.asdict(each)) for each in (before, now))
     return is_whole and before.inventory == now.inventory != InventoryWay.SAMPLED.value
 
 

@@ -44,6 +44,7 @@ from bkctl.runtime.replication.judge.advice import (
 )
 from bkctl.runtime.replication.judge.copy_advice import (
     bad_copies,
+    bad_open_copies,
     breaks_placement,
     copies_after_end,
     copies_elsewhere,
@@ -221,14 +222,21 @@ def _held(report: AuditReport) -> Iterator[AuditFinding]:
         yield _finding(advice, summary.lost_entry_ledgers, lost.values())
     if summary.bad_copy_ledgers:
         bad = {row.ledger_id: row for row in report.bad_copy_ranges}
+        unclosed = {row.ledger_id: row for row in report.bad_copy_ranges if row.is_open}
         kinds = {name.removesuffix("_copies"): sum(getattr(row, name) for row in rows) for name in BAD_COPIES}
         is_sample = summary.inventory == "sampled"
         ledgers, file = summary.bad_copy_ledgers, summary.bad_copies_file
         advice = bad_copies(kinds, list(bad), ledgers, file, is_sample=is_sample)
-        yield _finding(advice, summary.bad_copy_ledgers, bad.values())
+        if len(unclosed) < ledgers:
+            yield _finding(advice, ledgers, bad.values())
+        if unclosed:
+            first = advice.sentence if len(unclosed) == ledgers else None
+            closable = [each for each in unclosed if each not in {row.ledger_id for row in report.unknown_ends}]
+            yield _finding(bad_open_copies(list(unclosed), closable, first), len(unclosed), unclosed.values())
     yield from _unknown(report)
     if summary.unknown_ends:
-        yield AuditFinding(unknown_ends(summary.unknown_ends), summary.unknown_ends)
+        ledger_ids = [row.ledger_id for row in report.unknown_ends]
+        yield _finding(unknown_ends(summary.unknown_ends, ledger_ids), summary.unknown_ends, report.unknown_ends)
     yield from _unnamed(report)
 
 

@@ -24,6 +24,7 @@ from bkctl.runtime.replication.cluster_audit.inventory_tables import (
     BookieInventory,
     CheckedRange,
     LostRange,
+    UnknownEnd,
     UnnamedRange,
 )
 from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead
@@ -71,13 +72,15 @@ class LedgerEvidence(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
 
-def knows_all_copies(left_out_ledgers: int | None, unknown_copies: int | None) -> bool:
-    """Whether an inventory with these counts of its summary left out no ledger and no copy."""
-    return not left_out_ledgers and unknown_copies == 0
+def knows_all_copies(summary: Mapping[str, int | None]) -> bool:
+    """Whether an inventory with these counts of its summary left out no ledger, no end and no copy."""
+    return (
+        summary.get("unknown_copies") == 0 and not summary.get("left_out_ledgers") and not summary.get("unknown_ends")
+    )
 
 
 class LedgerHoldings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the bookies hold of one ledger. ``problem``: why it is unknown where it ends; its last segment is left out.
+    """What the bookies hold of one ledger. ``unknown_end``: what follows is left out.
 
     ``lost``: entries of which all bookies of the write set answered, and none has a good copy.
     """
@@ -87,19 +90,19 @@ class LedgerHoldings(msgspec.Struct, frozen=True, kw_only=True):
     lost: tuple[LostRange, ...] = ()
     unnamed: tuple[UnnamedRange, ...] = ()
     bytes_read: int = 0
-    problem: str | None = None
+    unknown_end: UnknownEnd | None = None
 
     @property
     def is_clean(self) -> bool:
         """Whether nothing was found that a change of the metadata meanwhile could explain."""
-        return not self.bad and not self.lost and not self.unnamed and self.problem is None
+        return not self.bad and not self.lost and not self.unnamed and self.unknown_end is None
 
     @property
     def is_examined(self) -> bool:
         """Whether some copy was read or listed, or none is expected."""
         if any(row.expected_copies for row in self.bookies):
             return any(row.unknown_copies < row.expected_copies for row in self.bookies)
-        return self.problem is None
+        return self.unknown_end is None
 
 
 class _Stripes:
@@ -114,6 +117,7 @@ class _Stripes:
             if bookie_id in segment.ensemble
         ]
         self.count = self.count_in(EntryRange(0, last_entry_id))
+        self._open_from = None if metadata.is_closed else metadata.last_segment.first_entry_id
 
     def count_in(self, entries: EntryRange) -> int:
         """How many of these entries it should store."""
@@ -127,6 +131,10 @@ class _Stripes:
             )
             for part, index in self._parts
         )
+
+    def is_open(self, entries: EntryRange) -> bool:
+        """Whether some are in the last segment, of a ledger that is not closed."""
+        return self._open_from is not None and entries.last_entry_id >= self._open_from
 
     def joined(self, ranges: Sequence[EntryRange]) -> Iterator[EntryRange]:
         """The ranges, as few as possible: entries between two that only other bookies store do not divide them."""
@@ -162,8 +170,13 @@ def holdings_of(head: LedgerHead, metadata: LedgerMetadata, found: LedgerEvidenc
         lost=tuple(sorted(_lost_ranges(head, metadata, found), key=lambda each: each.first_entry_id)),
         unnamed=tuple(unnamed),
         bytes_read=0 if found.check is None else found.check.bytes_read,
-        problem=found.problem,
+        unknown_end=None if found.problem is None else end_unknown(head, found.last_entry_id + 1, found.problem),
     )
+
+
+def end_unknown(head: LedgerHead, first_entry_id: int, problem: str) -> UnknownEnd:
+    """That it is unknown whether a ledger has entries from this one on."""
+    return UnknownEnd(*_fields_of(head), first_entry_id, problem)
 
 
 def _unnamed_on(bookie_id: str, head: LedgerHead, found: LedgerEvidence) -> Iterator[UnnamedRange]:
@@ -194,11 +207,9 @@ def _holdings_on(
         setattr(row, name, getattr(row, name) + copies)
         for each in stripes.joined(ranges):
             count = min(copies, stripes.count_in(each))
-            bad.append(
-                BadCopyRange(
-                    *_fields_of(head), bookie_id, state.value, known_by, each.first_entry_id, each.last_entry_id, count
-                )
-            )
+            entries = each.first_entry_id, each.last_entry_id
+            is_open = stripes.is_open(each)
+            bad.append(BadCopyRange(*_fields_of(head), bookie_id, state.value, known_by, *entries, count, is_open))
 
     for defect in () if found.check is None else found.check.defects:
         if defect.bookie_id != bookie_id:
@@ -266,7 +277,8 @@ def _covered(ends: Iterable[tuple[int, int]], depth_min: int) -> Iterator[EntryR
 class InventoryTotals(msgspec.Struct):
     """The sums over any number of ledgers, which can be merged. Lists may be longer than the limit until ``shorten``.
 
-    ``checked``: the ledgers of which something is known now; None: the inventory had no limit of time.
+    ``checked``: the ledgers of which something is known now; None: the inventory had no limit of time. ``tried``: those
+    of which nothing could be read or listed.
     ``silent``: bookies that did not answer a request for a list. ``counts``: by the fields of ``AuditSummary`` with
     these names.
     """
@@ -275,7 +287,9 @@ class InventoryTotals(msgspec.Struct):
     bad: list[BadCopyRange] = []
     lost: list[LostRange] = []
     unnamed: list[UnnamedRange] = []
+    endless: list[UnknownEnd] = []
     checked: list[CheckedRange] | None = None
+    tried: list[CheckedRange] = []
     silent: set[str] = set()
     counts: dict[str, int] = {}
 
@@ -285,6 +299,7 @@ class InventoryTotals(msgspec.Struct):
         self.bad.extend(holdings.bad)
         self.lost.extend(holdings.lost)
         self.unnamed.extend(holdings.unnamed)
+        self.endless.extend(filter(None, (holdings.unknown_end,)))
         for name, number in (
             ("inventory_ledgers", 1),
             ("bad_copy_ledgers", bool(holdings.bad)),
@@ -292,20 +307,21 @@ class InventoryTotals(msgspec.Struct):
             ("lost_entries", sum(each.entries for each in holdings.lost)),
             ("elsewhere_ledgers", any(each.copy == ELSEWHERE for each in holdings.unnamed)),
             ("after_end_ledgers", any(each.copy == AFTER_END for each in holdings.unnamed)),
-            ("unknown_ends", holdings.problem is not None),
+            ("unknown_ends", holdings.unknown_end is not None),
             ("bytes_read", holdings.bytes_read),
         ):
             self._count(name, number)
-        if len(self.bad) + len(self.lost) + len(self.unnamed) > 4 * FINDINGS_MAX:
+        if len(self.bad) + len(self.lost) + len(self.unnamed) + len(self.endless) > 4 * FINDINGS_MAX:
             self.shorten()
 
     def add_requests(self, bookie_id: str, requests: int, waited_us: int) -> None:
         """Add what a bookie was asked, and the sum of the times that its answers took, in microseconds."""
         self._add_bookies([BookieInventory(bookie_id, requests=requests, waited_us=waited_us)])
 
-    def note_checked(self, ledger_ids: Iterable[int], left_out: int) -> None:
-        """Note of which ledgers something is known now, and how many were not begun, because the time was over."""
-        self.checked = ranges_of(ledger_ids)
+    def note_checked(self, ledger_ids: Iterable[int], tried: Iterable[int], left_out: int) -> None:
+        """Note of which ledgers something is known now, of which nothing although they were begun, and how many were
+        not, because the time was over."""
+        self.checked, self.tried = ranges_of(ledger_ids), ranges_of(tried)
         self._count("left_out_ledgers", left_out)
 
     def merge(self, other: InventoryTotals) -> None:
@@ -314,8 +330,10 @@ class InventoryTotals(msgspec.Struct):
         self.bad.extend(other.bad)
         self.lost.extend(other.lost)
         self.unnamed.extend(other.unnamed)
+        self.endless.extend(other.endless)
         if other.checked is not None:
             self.checked = [*(self.checked or ()), *other.checked]
+        self.tried.extend(other.tried)
         self.silent |= other.silent
         for name, number in other.counts.items():
             self._count(name, number)
@@ -323,7 +341,7 @@ class InventoryTotals(msgspec.Struct):
 
     def shorten(self) -> None:
         """Cut the lists to their limit: the ranges of the ledgers with the lowest ids stay."""
-        lists: tuple[list[Any], ...] = (self.bad, self.lost, self.unnamed)
+        lists: tuple[list[Any], ...] = (self.bad, self.lost, self.unnamed, self.endless)
         for each in lists:
             each.sort(key=_place)
             del each[FINDINGS_MAX:]
@@ -339,8 +357,8 @@ class InventoryTotals(msgspec.Struct):
         self.counts[name] = self.counts.get(name, 0) + number
 
 
-def _place(row: BadCopyRange | LostRange | UnnamedRange) -> tuple[Any, ...]:
-    bookie_id = "" if isinstance(row, LostRange) else row.bookie_id
+def _place(row: BadCopyRange | LostRange | UnnamedRange | UnknownEnd) -> tuple[Any, ...]:
+    bookie_id = row.bookie_id if isinstance(row, BadCopyRange | UnnamedRange) else ""
     return row.ledger_id, bookie_id, row.first_entry_id
 
 
@@ -365,8 +383,10 @@ def with_inventory(
         holdings=tuple(rows),
         bad_copy_ranges=tuple(totals.bad),
         lost_ranges=tuple(totals.lost),
+        unknown_ends=tuple(totals.endless),
         unnamed_ranges=tuple(totals.unnamed),
         checked_ranges=tuple(sorted(totals.checked or (), key=lambda each: each.ledger_id)),
+        tried_ranges=tuple(sorted(totals.tried, key=lambda each: each.ledger_id)),
     )
 
 

@@ -56,6 +56,8 @@ class BadCopyRange(LedgerHead, frozen=True):
     """The bad copies are those of the entries of this range that the bookie should store."""
     copies: int
     """How many."""
+    is_open: bool = False
+    """Some are in the last segment of a ledger that is not closed: ``ledger close`` first, then ``recover ledger``."""
 
 
 class LostRange(LedgerHead, frozen=True):
@@ -67,6 +69,14 @@ class LostRange(LedgerHead, frozen=True):
     """How many."""
     has_errors: bool = False
     """Some bookies answered with an error, and may read them once its cause is fixed. Else the entries are lost."""
+
+
+class UnknownEnd(LedgerHead, frozen=True):
+    """A ledger whose bookies do not say where it ends, as when too few of them can read their last entry."""
+
+    first_entry_id: int
+    """The first one that was not examined; those before it are certainly part of the ledger."""
+    problem: str
 
 
 ELSEWHERE, AFTER_END = "elsewhere", "after_end"
@@ -86,7 +96,7 @@ class UnnamedRange(LedgerHead, frozen=True):
 
 
 class CheckedRange(msgspec.Struct, frozen=True):
-    """Ids of ledgers that an inventory with limited time has examined: all from the first to the last."""
+    """Ids of ledgers that an inventory with limited time has begun: all from the first to the last."""
 
     ledger_id: int
     last_ledger_id: int

@@ -17,6 +17,7 @@ from bkctl.runtime.replication.cluster_audit.inventory_tables import (
     BookieInventory,
     CheckedRange,
     LostRange,
+    UnknownEnd,
     UnnamedRange,
 )
 from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead, Sums
@@ -353,7 +354,7 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Entries of which all bookies of the write set answered, and none has a good copy."""
     lost_entry_ledgers: int | None = None
     unknown_ends: int | None = None
-    """Ledgers that are not closed and whose last add confirmed is unknown: their last segment was left out."""
+    """Ledgers that are not closed and whose end is unknown: entries that no bookie calls confirmed were left out."""
     bytes_read: int | None = None
     """Of all entries that were read."""
     unnamed_copies: int | None = None
@@ -404,17 +405,21 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     oldest_open: tuple[ListedLedger, ...] = ()
     """At most ``EXAMPLES_MAX`` ledgers that are not closed, the oldest ones."""
     holdings: tuple[BookieInventory, ...] = ()
-    """Empty without an inventory, like the next three."""
+    """Empty without an inventory, like the next four."""
     bad_copy_ranges: tuple[BadCopyRange, ...] = ()
     """At most ``FINDINGS_MAX``, those of the ledgers with the lowest ids."""
     lost_ranges: tuple[LostRange, ...] = ()
     """At most ``FINDINGS_MAX``, those of the ledgers with the lowest ids."""
 
+    unknown_ends: tuple[UnknownEnd, ...] = ()
+    """At most ``FINDINGS_MAX``, those with the lowest ids."""
     unnamed_ranges: tuple[UnnamedRange, ...] = ()
     """At most ``FINDINGS_MAX``, those of the ledgers with the lowest ids."""
 
     checked_ranges: tuple[CheckedRange, ...] = ()
     """Those of which some copy was read or listed, or none is expected; empty without a limit of time."""
+    tried_ranges: tuple[CheckedRange, ...] = ()
+    """The others that were begun: nothing could be read or listed."""
 
     @property
     def is_truncated(self) -> bool:

@@ -46,7 +46,7 @@ def run_of_rows(
 ) -> AuditRun:
     """The run from rows of its tables; older reports have no ``instance_id`` or inventory."""
     is_whole = summary.get("inventory") == InventoryWay.ALL_ENTRIES.value
-    is_whole = is_whole and knows_all_copies(summary.get("left_out_ledgers"), summary.get("unknown_copies"))
+    is_whole = is_whole and knows_all_copies(summary)
     return AuditRun(
         run=run,
         judged_at_ms=summary["judged_at_ms"],

@@ -9,12 +9,13 @@ closed is never touched: its writer, or a recovery, decides what it contains. So
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import msgspec
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.replication.judge.copies import Copy, CopyState, compared_copies
+from bkctl.runtime.replication.judge.findings import CopyFinding
 from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
     Fragment,
@@ -139,12 +140,13 @@ def plan_in_place(
     writable: Collection[str],
     bkctl: Collection[str],
     forecast: Callable[[LedgerMetadata, Fragment], TargetForecast] = lambda *_: TargetForecast(),
+    found_before: Sequence[CopyFinding] = (),
 ) -> LedgerInPlace:
     """Decide about each bad copy that a check found. Those that could not be read are left for that reason, whatever is
     known about the other copies of their entries.
 
     ``writable``: bookies that accept entries. ``bkctl``: those of ``bad_records_on`` that run bkctl. ``forecast``: what
-    is known about the targets for a stripe.
+    is known about the targets for a stripe. ``found_before``: by an earlier check; in the open last segment it stays.
     """
     different = merge_ranges(
         entries for defect in check.defects if defect.state is CopyState.DIFFERENT for entries in defect.entries
@@ -188,9 +190,29 @@ def plan_in_place(
         ledger_id=check.ledger_id,
         metadata_version=version,
         changes=tuple(changes),
-        left=tuple(left),
+        left=(*left, *_in_open_segment(check.ledger_id, metadata, found_before)),
         open_from=None if metadata.is_closed else metadata.last_segment.first_entry_id,
     )
+
+
+def _in_open_segment(
+    ledger_id: int, metadata: LedgerMetadata, found_before: Sequence[CopyFinding]
+) -> Iterator[LedgerFailure]:
+    """Those copies that an earlier check found there, on bookies that still should have them."""
+    if metadata.is_closed:
+        return
+    segment, sizes = metadata.last_segment, (metadata.ensemble_size, metadata.write_quorum_size)
+    for bookie_id in segment.ensemble:
+        copies, ranges = 0, []
+        for each in found_before:
+            inside = EntryRange(max(each.first_entry_id, segment.first_entry_id), each.last_entry_id)
+            count = stripe_count(inside, segment.ensemble.index(bookie_id), *sizes) if inside.count else 0
+            if each.bookie_id == bookie_id and count:
+                copies += min(count, each.copies)
+                ranges.append(inside)
+        if copies:
+            detail = "its last segment is open"
+            yield left_copies(ledger_id, FailureReason.OPEN, bookie_id, copies, merge_ranges(ranges), detail)
 
 
 def _sources(metadata: LedgerMetadata, bookie_id: str, entries: Sequence[EntryRange]) -> tuple[str, ...]:

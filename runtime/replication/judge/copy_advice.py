@@ -44,6 +44,19 @@ def bad_copies(
     return Advice(Severity.WARNING, "bad_copies", sentence, command)
 
 
+def bad_open_copies(ledger_ids: Sequence[int], closable: Sequence[int], first: str | None) -> Advice:
+    """Bad copies in the last segments of ledgers that are not closed, which ``recover ledger`` leaves alone.
+
+    ``closable``: those whose end is known. ``first``: the sentence about all bad copies, if there are no others.
+    """
+    ledgers, ids = counted(len(ledger_ids), "ledger"), " ".join(map(str, closable[:_IDS_MAX]))
+    sentence = first or f"bad copies are in the open last segment of {ledgers}"
+    if not closable:
+        return Advice(Severity.WARNING, "bad_open_copies", sentence, f"bkctl ledger explain {ledger_ids[0]}")
+    sentence += f"; close {'it' if len(ledger_ids) == 1 else 'them'} first, then bkctl recover ledger"
+    return Advice(Severity.WARNING, "bad_open_copies", sentence, f"bkctl ledger close {ids}")
+
+
 def without_lists(copies: int, bookie_ids: Sequence[str]) -> Advice:
     """Bookies that list nothing, so that nothing is known about their copies."""
     sentence = (
@@ -70,10 +83,13 @@ def unknown_copies(copies: int, expected: int) -> Advice:
     return Advice(Severity.INFORMATION, "unknown_copies", sentence, _VERIFIABLE)
 
 
-def unknown_ends(ledgers: int) -> Advice:
-    """Ledgers that are not closed, and of which too few bookies answered to say which entries they have."""
-    sentence = f"the last segment of {counted(ledgers, 'open ledger')} was left out: too few bookies say where it ends"
-    return Advice(Severity.INFORMATION, "unknown_ends", sentence)
+def unknown_ends(ledgers: int, ledger_ids: Sequence[int]) -> Advice:
+    """Ledgers that are not closed, and of which too few bookies answered to say which entries they have: those that
+    lost a log cannot, so copies of acknowledged entries may be gone."""
+    which = f"the end of {counted(ledgers, 'open ledger')} is unknown, and was left out"
+    sentence = f"{which}: too few bookies say which entries are confirmed: {listed(ledger_ids, total=ledgers)}"
+    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else None
+    return Advice(Severity.WARNING, "unknown_ends", sentence, command)
 
 
 def copies_elsewhere(ledgers: int, bookie_ids: Sequence[str]) -> Advice:

@@ -27,7 +27,8 @@ from bkctl.runtime.replication.judge.bad_copies import (
     plan_in_place,
 )
 from bkctl.runtime.replication.judge.check_scope import CheckScope
-from bkctl.runtime.replication.judge.fragments import EntryRange, merge_ranges
+from bkctl.runtime.replication.judge.findings import CopyFinding
+from bkctl.runtime.replication.judge.fragments import merge_ranges
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult
 from bkctl.runtime.replication.judge.targets import PlacementForecast
 from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
@@ -96,10 +97,10 @@ class InPlaceRepair:
     async def plan(
         self,
         ledger_ids: Sequence[int],
-        ranges: Mapping[int, Sequence[EntryRange]],
+        found_before: Mapping[int, Sequence[CopyFinding]],
         on_progress: Callable[[int, int], None],
     ) -> InPlacePlan:
-        """Verify these ledgers, or only ``ranges`` of those that have some; MetadataOutageError.
+        """Verify these ledgers, or of those with bad copies in ``found_before`` only these; MetadataOutageError.
 
         ``on_progress`` gets the ledgers done and the bytes read.
         """
@@ -115,9 +116,9 @@ class InPlaceRepair:
 
         async def plan_one(ledger_id: int) -> None:
             nonlocal bytes_read
-            scope = CheckScope(has_open_end=False)
-            if ledger_id in ranges:
-                scope = CheckScope(merge_ranges(ranges[ledger_id]), has_open_end=False)
+            scope, before = CheckScope(has_open_end=False), found_before.get(ledger_id, ())
+            if before:
+                scope = CheckScope(merge_ranges(each.entries for each in before), has_open_end=False)
             check = await self.outage.outlast(lambda: checker.check(ledger_id, scope))
             bytes_read += check.bytes_read
             try:
@@ -131,8 +132,8 @@ class InPlaceRepair:
                     bkctl = await self.outage.outlast(
                         lambda: self.ports.registrations.running_bkctl(bad_records_on(check))
                     )
-                    writable = registrations.writable
-                    ledgers.append(plan_in_place(check, stored.value, stored.version, writable, bkctl, forecast.of))
+                    known = registrations.writable, bkctl, forecast.of, before
+                    ledgers.append(plan_in_place(check, stored.value, stored.version, *known))
             except LedgerNotFoundError:
                 deleted.append(ledger_id)
             on_progress(len(ledgers) + len(deleted), bytes_read)

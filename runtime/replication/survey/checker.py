@@ -12,11 +12,12 @@ import functools
 import operator
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Container, Iterable
+from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from bkctl.runtime.client.last_entry import read_last_add_confirmed
+from bkctl.runtime.client.last_entry import read_last_add_confirmed, try_read_last_add_confirmed
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
 from bkctl.runtime.client.reader import ENTRIES_WITHOUT_END_MAX
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
@@ -45,7 +46,7 @@ from bkctl.runtime.replication.judge.fragments import (
 from bkctl.runtime.replication.judge.ledger_check import CheckTotals, LedgerCheck
 from bkctl.runtime.replication.survey.check_tally import CheckTally
 from bkctl.storage.errors import BkctlError
-from bkctl.storage.ids import INVALID_ENTRY_ID
+from bkctl.storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
 
 ROUNDS_MAX = 3
 """Maximum checks of a ledger whose metadata keeps changing while findings are made."""
@@ -163,7 +164,7 @@ class LedgerChecker:
             last_scoped = scope.last_from(last_entry_id + 1)
             entries = EntryRange(last_entry_id + 1, INVALID_ENTRY_ID if last_scoped is None else last_scoped)
             await self._check_segment(metadata, last_index, entries, credentials, tally, scope, is_confirmed=False)
-        problem = _problem_of(metadata, scope, failure, tally)
+        problem = _problem_of(last_entry_id + 1, scope, failure, tally)
         last_entry_id = max(last_entry_id, tally.last_entry_id)
         check = tally.result(ledger_id, metadata.state.name.lower(), last_entry_id, problem)
         return await self._without_kept(check, metadata, credentials)
@@ -204,6 +205,9 @@ class LedgerChecker:
         try:
             return await read_last_add_confirmed(self._ports, credentials, metadata, is_fencing=False), None
         except BkctlError as error:
+            with suppress(BkctlError):  # what one bookie knows to be confirmed is part of the ledger
+                known = await try_read_last_add_confirmed(self._ports, credentials, metadata, above=ENTRY_ID_MAX)
+                complete = max(complete, known)
             return complete, error
 
     async def _check_segment(
@@ -304,15 +308,12 @@ class LedgerChecker:
                 found[entry_id] |= copies
 
 
-def _problem_of(
-    metadata: LedgerMetadata, scope: CheckScope, failure: BkctlError | None, tally: CheckTally
-) -> str | None:
-    """What is unknown about the end of the ledger; ``failure``: why it is unknown."""
+def _problem_of(first_entry_id: int, scope: CheckScope, failure: BkctlError | None, tally: CheckTally) -> str | None:
+    """What is unknown about the end of the ledger, from this entry on; ``failure``: why it is unknown."""
     doubt = f"entries {format_ranges(tally.uncertain.ranges())} may exist on bookies that gave no certain answer"
     if failure is None:
         return doubt if tally.uncertain.count else None
     sentences = [f"it is open, and its end is unknown: {failure}"]
-    first_entry_id = metadata.last_segment.first_entry_id
     if scope.last_from(first_entry_id) is None:
         most = f"name at most {ENTRIES_WITHOUT_END_MAX} to read them"
         sentences.append(f"entries from {first_entry_id} on were not read: {most}")

@@ -28,6 +28,7 @@ from bkctl.runtime.replication.cluster_audit.inventory import (
     LedgerEvidence,
     LedgerHoldings,
     ListsByBookie,
+    end_unknown,
     holdings_of,
 )
 from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead
@@ -54,8 +55,8 @@ _PROBED_LEDGERS_MAX = 1000
 
 
 class InventoryTurn(msgspec.Struct, frozen=True):
-    """A limit of time: no ledger is begun after ``time_s`` seconds. ``runs``: what earlier inventories have examined,
-    which comes last."""
+    """A limit of time: no ledger is begun after ``time_s`` seconds. ``runs``: what earlier inventories have examined or
+    tried, which comes last."""
 
     time_s: float
     runs: tuple[CheckedRun, ...] = ()
@@ -131,7 +132,7 @@ class CopyInventory:
         return totals
 
     async def _take_in_time(self, turn: InventoryTurn, ledgers: FoundLedgers, totals: InventoryTotals) -> None:
-        """Examine those first that were examined never, or longest ago. Their metadata is read again then: the order is
+        """Examine those first that were begun never, or longest ago. Their metadata is read again then: the order is
         known when all ids are, and the metadata of all ledgers would not fit in memory."""
         end_ns = self._ports.clock.monotonic_ns() + int(turn.time_s * 1e9)
         waiting, ledgers_total = LongestUnchecked(turn.runs), 0
@@ -139,7 +140,7 @@ class CopyInventory:
             async for ledger_id, _ in readable:
                 waiting.add(ledger_id)
                 ledgers_total += 1
-        ledgers_begun, examined = 0, list[int]()
+        ledgers_begun, examined, tried = 0, list[int](), list[int]()
 
         async def in_time() -> AsyncGenerator[int, None]:
             nonlocal ledgers_begun
@@ -153,13 +154,13 @@ class CopyInventory:
             # What was deleted meanwhile, or cannot be read now, needs no second look.
             with suppress(LedgerNotFoundError, MetadataFormatError):
                 holdings = await self._add(totals, ledger_id, await self._ports.ledgers.read(ledger_id))
-                if holdings is not None and holdings.is_examined:
-                    examined.append(ledger_id)
+                if holdings is not None:
+                    (examined if holdings.is_examined else tried).append(ledger_id)
 
         async with aclosing(in_time()) as ledger_ids:
             in_parallel = min(_TIMED_IN_PARALLEL, self._config.ledgers_in_parallel)
             await for_each_bounded(ledger_ids, examine, in_parallel)
-        totals.note_checked(examined, ledgers_total - ledgers_begun)
+        totals.note_checked(examined, tried, ledgers_total - ledgers_begun)
 
     async def _add(
         self, totals: InventoryTotals, ledger_id: int, known: Versioned[LedgerMetadata]
@@ -176,7 +177,8 @@ class CopyInventory:
             owner = owner_of(dict(metadata.custom_metadata))
             head = LedgerHead(ledger_id, metadata.state.name.lower(), owner, metadata.created_ms(known.ctime_ms))
             if metadata.last_entry_id > COUNT_MAX:
-                return LedgerHoldings(problem="the metadata claims more entries than a ledger can have")
+                problem = "the metadata claims more entries than a ledger can have"
+                return LedgerHoldings(unknown_end=end_unknown(head, 0, problem))
             return holdings_of(head, metadata, await self._evidence(ledger_id, metadata))
 
         try:

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from kazoo.client import KazooClient
 
+from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
 from bkctl.runtime.metadata.paths import VOTE_PREFIX, Paths
@@ -22,13 +23,13 @@ from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.commands.test_cluster_walk import succeed
 from tests.commands.test_recover_ledger import forget
-from tests.processes import BookieProcess, Cluster, run_bkctl
+from tests.processes import BkctlResult, BookieProcess, Cluster, run_bkctl, start_bkctl
 from tests.runtime.replication.samples import ledger
 from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
 
-OK, USAGE, CONFLICT, FINDINGS = 0, 2, 5, 10
+OK, USAGE, REFUSED, CONFLICT, FINDINGS = 0, 2, 3, 5, 10
 STRIPED, WHOLE = 40, 20
 WRITE_ON_TWO = ("ledger", "write-test", "--entries", "9", "-E", "2", "-W", "2", "-A", "2")
 READ_ALL = ("--inventory", "--read", "--all-entries")
@@ -158,6 +159,8 @@ def test_entries_whose_every_copy_is_on_a_lost_log_are_critical(cluster: Cluster
         (str(each), 1, True) for each in gone
     ]
     assert report["findings"][0]["command"] == f"bkctl ledger verify {ledger_id}"
+    verified = cluster.run("ledger", "verify", ledger_id, "-o", "table")
+    assert (verified.exit_code, "UNREADABLE ENTRIES" in verified.stdout) == (FINDINGS, True)
     trend = [(row["bad_copies"], row["lost_entries"]) for row in report["trend"]]
     assert trend == [(None, None), (0, 0), (report["bad_copies"], len(gone))]
     assert 'aria-label="Entries without a good copy' in Path(reports, "run=3", "report.html").read_text()
@@ -167,6 +170,105 @@ def test_entries_whose_every_copy_is_on_a_lost_log_are_critical(cluster: Cluster
     cluster.stop_bookie(cluster.bookies[0].id)
     down = cluster.run("audit", *READ_ALL).json()
     assert (down["lost_entries"], down["lost_ranges"]) == (0, []), "a bookie that is down may have them"
+
+
+async def leave_open(cluster: Cluster, entries: int) -> str:
+    """A ledger on three bookies whose writer has gone."""
+    client = await LedgerClient.connect(cluster.metadata_uri)
+    writer = await client.create(ensemble_size=3, write_quorum_size=2, ack_quorum_size=2)
+    for number in range(entries):
+        await writer.append(b"entry %d" % number)
+    writer.abandon()
+    await client.close()
+    return str(writer.ledger_id)
+
+
+def lose_logs(cluster: Cluster, *bookies: BookieProcess) -> None:
+    cluster.down()
+    cluster.up(3)
+    cluster.down()
+    for bookie in bookies:
+        remove_oldest_log(bookie)
+    cluster.up(3)
+
+
+async def test_an_open_ledger_whose_end_became_unknown_does_not_look_repaired(cluster: Cluster, tmp_path: Path) -> None:
+    ledger_id = await leave_open(cluster, STRIPED)
+    reports = str(tmp_path / "reports")
+
+    async def audit(run: int) -> dict[str, Any]:
+        options = ("--compare", reports, "--out", f"{reports}/run={run}", "--fail-on", "unknown_copies")
+        result = await asyncio.to_thread(cluster.run, "audit", *READ_ALL, *options)
+        report: dict[str, Any] = result.json() | {"exit_code": result.exit_code}
+        return report
+
+    await audit(0)
+    await asyncio.to_thread(lose_logs, cluster, cluster.bookies[0])
+    bad = await audit(1)
+    await asyncio.to_thread(lose_logs, cluster, cluster.bookies[1])
+    report = await audit(2)
+
+    assert (bad["severity"], bad["unknown_ends"], bad["exit_code"]) == ("warning", 0, OK)
+    assert bad["bad_copies"] > 0
+    assert (report["severity"], report["unknown_ends"], report["exit_code"]) == ("critical", 1, FINDINGS)
+    assert report["lost_entries"] == sum(row["entries"] for row in report["lost_ranges"]) > STRIPED / 4
+    findings = {each["part"]: each for each in report["findings"]}
+    assert list(findings) == ["entries_without_copy", "bad_open_copies", "unknown_ends"]
+    for part in ("unknown_ends", "bad_open_copies"):  # it cannot be closed now
+        assert findings[part]["command"] == f"bkctl ledger explain {ledger_id}"
+    assert [(each["ledgers"]) for each in findings["unknown_ends"]["owners"]] == [1]
+    (row,) = report["unknown_ends_ledgers"]
+    assert (row["ledger_id"], int(row["first_entry_id"]) >= STRIPED - 2) == (ledger_id, True)
+    assert "its end is unknown: " in row["problem"]
+    assert [row["bad_copies"] for row in report["trend"]] == [0, bad["bad_copies"], None]
+    assert not [each for each in report["changes"]["counts"] if each["name"] == "bad_copies"]
+    assert "Ledgers whose end is unknown" in Path(reports, "run=2", "report.html").read_text()
+    assert [row["bad_copies"] for row in (await audit(3))["trend"]] == [0, bad["bad_copies"], None, None]
+
+
+async def test_bad_copies_of_an_open_ledger_lead_to_close_and_then_to_their_repair(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async def run(*arguments: str) -> BkctlResult:
+        return await asyncio.to_thread(cluster.run, *arguments)
+
+    async def audit(name: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+        report: dict[str, Any] = (await run("audit", *READ_ALL, "--out", str(tmp_path / name))).json()
+        return report, [(each["part"], each["command"]) for each in report["findings"]]
+
+    closed = await asyncio.to_thread(write, cluster, STRIPED, 2)
+    open_id = await leave_open(cluster, STRIPED)
+    await asyncio.to_thread(lose_logs, cluster, cluster.bookies[0])
+    file = str(tmp_path / "mixed" / "bad_copies.jsonl")
+    mixed, findings = await audit("mixed")
+    in_open = sum(row["copies"] for row in mixed["bad_copy_ranges"] if row["is_open"])
+    assert {row["ledger_id"] for row in mixed["bad_copy_ranges"] if row["is_open"]} == {open_id}
+    assert 0 < in_open < mixed["bad_copies"]
+    recover, close = f"bkctl recover ledger --from-file {file}", f"bkctl ledger close {open_id}"
+    assert findings == [("bad_copies", recover), ("bad_open_copies", close)]
+
+    part, none = [await run("recover", "ledger", "--from-file", file, "--yes") for _ in range(2)]
+
+    assert (part.exit_code, none.exit_code) == (9, 1)
+    for result, written in (part, mixed["bad_copies"] - in_open), (none, 0):
+        report = result.json()
+        counts = report["severity"], report["copies_written"], report["copies_left"]
+        assert counts == ("warning", written, in_open)
+        assert [(row["ledger_id"], row["copies"]) for row in report["left"]] == [(open_id, in_open)]
+        assert f"first {close}, then bkctl recover ledger {open_id}" in result.stderr
+        assert "no bad copy is left" not in result.stderr
+    left, findings = await audit("left")
+    assert (findings, left["bad_copies"]) == ([("bad_open_copies", close)], in_open)
+    assert left["verdict"] == (
+        f"1 ledger has {in_open} bad copies: {in_open} failed; close it first, then bkctl recover ledger"
+    )
+
+    await run("ledger", "close", open_id, "--grace", "0s", "--yes")
+    done = await run("recover", "ledger", "--from-file", file, "--yes")
+
+    assert (done.exit_code, done.json()["copies_left"]) == (OK, 0)
+    clean, findings = await audit("clean")
+    assert (clean["bad_copies"], findings, closed != open_id) == (0, [], True)
 
 
 @pytest.mark.battery
@@ -418,6 +520,39 @@ def test_a_file_that_cannot_be_written_at_the_end_costs_no_result(
     assert f"--checked-file {state / 'checked'}" in done.stderr
     assert problem in done.stderr
     assert "the report is complete" in done.stderr
+
+
+def test_a_killed_audit_does_not_refuse_its_directory_to_the_next(cluster: Cluster, tmp_path: Path) -> None:
+    for _ in range(3):
+        write(cluster, 9, 3)
+    out = tmp_path / "run=2026-11-30"
+    slow = ("audit", "--inventory", "--copy-rate-per-bookie", "1KiB/s", "--out", str(out))
+    killed = start_bkctl(*slow, variables={"BKCTL_METADATA_URI": cluster.metadata_uri})
+    wait_until(lambda: [*out.glob("write_sets/_unfinished-*")], "the audit writes", process=killed)
+    killed.kill()
+    killed.wait()
+    assert [path.name for path in out.iterdir()] == ["write_sets"]
+
+    assert succeed(cluster, "audit", "--out", str(out)).json()["ledgers"] == 3
+    assert not [*out.glob("write_sets/_unfinished-*")]
+    assert cluster.run("audit", "--out", str(out)).exit_code == REFUSED
+    for name in ("part-0.parquet", "_unfinished-part-0.parquet.host-1"):
+        other = tmp_path / "other" / "write_sets" / name
+        other.parent.mkdir(parents=True, exist_ok=True)
+        other.touch()
+        (tmp_path / "other" / "notes").touch()
+        assert cluster.run("audit", "--out", str(tmp_path / "other")).exit_code == REFUSED
+        assert other.exists()
+
+
+def test_a_link_to_a_file_that_does_not_exist_yet_is_followed(cluster: Cluster, tmp_path: Path) -> None:
+    write(cluster, 9, 3)
+    (tmp_path / "link").symlink_to(tmp_path / "checked")
+
+    succeed(cluster, "audit", "--inventory", "--for", "1m", "--checked-file", str(tmp_path / "link"))
+
+    assert (tmp_path / "link").is_symlink()
+    assert len(remembered(tmp_path / "checked")) == 1
 
 
 async def test_a_file_of_another_cluster_or_way_is_refused(cluster: Cluster, tmp_path: Path) -> None:

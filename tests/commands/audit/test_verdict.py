@@ -224,7 +224,7 @@ async def test_what_changed_since_an_earlier_report(audited: AuditedCluster) -> 
     done = audited.audit("--compare", str(old), "--out", str(new), "-o", "table")
     assert done.exit_code == FINDINGS
     tables = tables_of(done.stdout)
-    expected = ": 1 bookie gone, 1 bookie back, 2 ledgers new, 1 ledger worse and 1 ledger better"
+    expected = ": 1 bookie gone, 1 bookie new or back, 2 ledgers new, 1 ledger worse and 1 ledger better"
     assert tables[""][SECOND_TABLE].endswith(expected)
     assert [line.split()[:4] for line in tables["Changed ledgers"]] == [
         ["5", "new", "-", "at_risk"],

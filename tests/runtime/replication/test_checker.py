@@ -193,8 +193,9 @@ async def test_named_entries_are_read_although_the_end_is_unknown(fleet: Fleet) 
 
     check = await fleet.check(ledger_id, CheckScope((EntryRange(0, 8),)))
 
-    # Entries 0, 4 and 8 are on both that are up, 1 and 5 on b2 and a dead one, 2 and 6 on dead ones alone.
-    assert (check.entries, check.copies_good, check.copies_missing, check.copies_corrupt) == (7, 8, 1, 1)
+    # Entries 0, 4 and 8 are on both that are up, 1 and 5 on b2 and a dead one, 2 and 6 on dead ones alone. Entry 8 says
+    # that 0 to 7 are confirmed.
+    assert (check.entries, check.copies_good, check.copies_missing, check.copies_corrupt) == (9, 8, 1, 1)
     assert (check.lost, check.unreadable) == ((), (EntryRange(2, 2), EntryRange(6, 7)))
     assert (check.last_entry_id, check.is_clean) == (8, False)
     assert "it is open, and its end is unknown" in str(check.problem)
@@ -204,6 +205,23 @@ async def test_named_entries_are_read_although_the_end_is_unknown(fleet: Fleet) 
     assert (beyond.entries, beyond.copies_expected, beyond.lost) == (1, 2, ())
     assert beyond.unreadable == (EntryRange(9, 11), EntryRange(13, 13)), "a bookie that is down may have them"
     assert "; no bookie of their write sets has 12" in str(beyond.problem)
+
+
+async def test_entries_that_one_bookie_knows_to_be_confirmed_are_read_although_the_end_is_unknown(fleet: Fleet) -> None:
+    await fleet.start("b1", "b2", "b3")
+    ledger_id = await fleet.store(ledger({0: ["b1", "b2", "b3"]}, 2, 2, state=LedgerState.OPEN))
+    for entry_id in range(9):
+        for index in (entry_id % 3, (entry_id + 1) % 3):
+            fleet.fakes.put(fleet.bookies[f"b{index + 1}"], ledger_id, entry_id, lac=entry_id - 1)
+    for bookie_id in ("b1", "b2"):  # their log is gone
+        fleet.bookies[bookie_id].refuse("read_lac", Status.IO_ERROR)
+        fleet.bookies[bookie_id].refuse("read", Status.IO_ERROR)
+
+    check = await fleet.check(ledger_id)
+
+    assert (check.last_entry_id, check.entries) == (7, 8)
+    assert check.failed == (EntryRange(0, 0), EntryRange(3, 3), EntryRange(6, 6))
+    assert "entries from 8 on were not read: " in str(check.problem)
 
 
 async def test_no_endless_range_is_read_while_the_end_is_unknown(fleet: Fleet) -> None:
