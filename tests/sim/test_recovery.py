@@ -20,6 +20,7 @@ from bkctl.runtime.replication.copy.stripe_task import StripeTask
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, fragments_naming
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.judge.left_ledgers import left_groups
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from tests.runtime.client.fakes import credentials
 from tests.runtime.replication.samples import failed_ledgers, ledger
@@ -244,6 +245,31 @@ def test_the_progress_says_why_bookies_refuse_this_client() -> None:
         assert moments[-1].refusal == ""
 
     simulate(scenario)
+
+
+def test_a_bookie_that_falls_silent_is_named_and_what_it_would_complete_costs_no_rate() -> None:
+    """Half of each stripe is on b3, which answers: to read it for ledgers that fail all the same would use the rate up.
+
+    Found in a recovery with --copy-rate during which a second bookie was killed.
+    """
+    ledgers, in_parallel = 40, 4
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3", "b4")
+        for _ in range(ledgers):
+            await cluster.store(ledger({0: ["b1", "b2", "b3"]}, 2, 2, last_entry_id=98, length=99))
+        plan = await cluster.recovery.plan(["b1"])
+        cluster.copies.pop("b2")  # killed: it is registered until its session ends
+        moments: list[RecoveryProgress] = []
+        report = await cluster.recovery.run(plan, moments.append)
+
+        assert report.ledgers_failed == ledgers
+        assert len([each for each in cluster.asked("b3") if each >= 0]) <= in_parallel * 33
+        assert moments[-1].failed == f", {ledgers} failed (surviving copies cannot be read: b2 does not answer)"
+        (group,) = left_groups(report.failures, ["b1"])
+        assert group.sentence == f"{ledgers} have entries without a live copy (start b2)"
+
+    simulate(scenario, ReplicationConfig(ledgers_in_parallel=in_parallel))
 
 
 def test_t16_a_locked_ledger_goes_to_the_end_of_the_queue() -> None:

@@ -125,7 +125,9 @@ class SourceReader:
         """Read from the preferred sources; returns entries without an answer, and whether sources were just busy."""
         groups = self._by_source(entry_ids)
         unasked = groups.pop("", ())
-        unanswered = [*unasked]
+        if unasked:  # first whether one of these can be read: if not, the others would be read, and paid for, in vain
+            await self._read_single({unasked[0]: None}, good)
+        unanswered = [*unasked[1:]]
         statuses: set[Status] = set()
         for found in await run_all([self._read_from(source, chosen, good) for source, chosen in groups.items()]):
             unanswered += found

@@ -110,6 +110,8 @@ class LedgerRun:
         self._done = self._failed_bytes = 0
         self._failures: Counter[FailureReason] = Counter()
         """The ledgers that failed, by their first reasons."""
+        self._silent: Counter[str] = Counter()
+        """How many of them cannot be read because of a bookie that is not to be replaced."""
         self._waiting_for_writers = 0
         self._writers_due_ns = 0
         self._repairer: LedgerRepairer
@@ -206,7 +208,10 @@ class LedgerRun:
             result = result.with_owner(await self._owner(task.ledger_id))
         self._done += 1
         if result.failures:
-            self._failures[result.failures[0].reason] += 1
+            first = result.failures[0]
+            self._failures[first.reason] += 1
+            if first.reason is FailureReason.UNREADABLE:
+                self._silent.update(set(first.absent).difference(task.leaving, task.unreachable))
             self._failed_bytes += task.bytes_to_copy
         self._on_result(result)
         if self._job is not None and not result.failures and not self._is_unrecorded:
@@ -222,7 +227,10 @@ class LedgerRun:
 
     def _why_failed(self) -> str:
         mostly = "mostly: " if len(self._failures) > 1 else ""
-        return "".join(f"{mostly}{reason.value}" for reason, _ in self._failures.most_common(1))
+        for reason, _ in self._failures.most_common(1):
+            silent = [each for each, _ in self._silent.most_common(1) if reason is FailureReason.UNREADABLE]
+            return f"{mostly}{reason.value}" + "".join(f": {each} does not answer" for each in silent)
+        return ""
 
     def _report_progress(self, *, is_forced: bool = False) -> None:
         now_ns = self._ports.clock.monotonic_ns()
