@@ -15,6 +15,7 @@ from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from bkctl.commands.findings_file import new_findings_file
+from bkctl.commands.ledger.verify_progress import verify_progress
 from bkctl.commands.parse import (
     SEED_MAX,
     drawn_seed,
@@ -36,7 +37,7 @@ from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
 from bkctl.runtime.replication.judge.ledger_check import CheckTotals, CopyDefect, LedgerCheck
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.storage.ids import ENTRY_ID_MAX
-from bkctl.storage.words import counted, decimal, percent, size
+from bkctl.storage.words import SHOWN_MAX, counted, decimal, percent, size
 
 _ROWS_MAX = 100_000
 _TABLE = Table(
@@ -103,12 +104,21 @@ async def verify(
     rate = None if copy_rate is None else parse_bytes_per_second(copy_rate)
     result = _Verified(is_all=is_all)
     started_s = time.monotonic()
+    ended: BaseException | None = None
     async with open_session(context, must_exist=False) as session:
         with contextlib.ExitStack() as files:
             if findings is not None:
                 instance_id = await _instance_id(session)
                 result.note_bad = files.enter_context(new_findings_file(findings, session.root, instance_id))
-            await _verify(context, session, result, named, scope, rate)
+            try:
+                await _verify(context, session, result, named, scope, rate)
+            except BaseException as error:
+                if not result.totals.ledgers:
+                    raise
+                ended = error  # what was found so far counts, and the file is completed
+    if ended is not None:
+        context.console.warn(_so_far(result, findings))
+        raise ended
     result.checks.sort(key=lambda check: check.ledger_id)
     present = [check for check in result.checks if not check.is_deleted]
     unread = None if entries is None else _nothing_read(result, present, entries, is_all=is_all)
@@ -120,6 +130,19 @@ async def verify(
         raise unread
     totals = result.totals
     return Outcome.OK if totals.ledgers == totals.ledgers_clean else Outcome.FINDINGS
+
+
+def _so_far(result: _Verified, findings: str | None) -> str:
+    """What is known if the command ends before its work is done."""
+    totals = result.totals
+    bad = [check.ledger_id for check in result.checks if not (check.is_clean or check.is_deleted)]
+    sentence = f"stopped before the end: {counted(totals.ledgers, 'ledger')} verified ({size(totals.bytes_read)} read)"
+    if not bad:
+        return f"{sentence}, without findings; another run begins with the first ledger"
+    ids = " ".join(map(str, sorted(bad)[:SHOWN_MAX]))
+    kept = "" if findings is None else f"; {findings} has the bad copies found so far"
+    number = f"{totals.ledgers - totals.ledgers_clean:,}"
+    return f"{sentence}, {number} with findings{kept}; to see them: bkctl ledger verify {ids}"
 
 
 def _scope(entries: str | None, sample: str | None, seed: int | None) -> CheckScope:
@@ -172,18 +195,13 @@ async def _verify(
     pacer = SharedPacer(client.ports.clock, CopyRate(client.ports.clock, bytes_per_second))
     checker = LedgerChecker(client.ports, live, context.settings.replication, pacer)
     ids = each_of(named) if named else client.ports.ledgers.list_ids()
-    ledgers_total = len(named)
-    with context.console.progress("verifying") as progress:
-        if not named and progress.is_shown:  # listing ids costs little compared with reading entries
-            ledgers_total = await client.ports.ledgers.count()
+    async with verify_progress(context.console, client.ports, checker, named, scope, bytes_per_second) as progress:
 
         def take(check: LedgerCheck, totals: CheckTotals) -> None:
-            note = f"{counted(totals.copies_good, 'good copy', 'good copies')}, {size(totals.bytes_read)}"
-            progress.update(totals.ledgers, max(totals.ledgers, ledgers_total), note)
+            progress.totals = totals
             result.take(check, totals)
 
-        totals = await checker.check_all(ids, take, scope)
-        progress.update(totals.ledgers, totals.ledgers)  # ledgers may have been created or deleted meanwhile
+        await checker.check_all(ids, take, scope)
 
 
 def _print(
