@@ -140,9 +140,9 @@ def test_the_time_left_is_that_of_the_bytes_and_not_of_the_ledgers() -> None:
         drawing.cancel()
         ended_s = cluster.clock.monotonic_ns() / 1e9
         assert view.ledgers == view.totals.ledgers == small + 1
-        early = [(now_s, left_s) for now_s, left_s in drawn.seen if now_s < ended_s - 5]
-        assert len(early) >= 5, drawn.seen
-        for now_s, left_s in early:
-            assert left_s == pytest.approx(ended_s - now_s, rel=0.75), "metadata assumes larger entries than these"
+        early = [(left_s, ended_s - now_s) for now_s, left_s in drawn.seen if now_s < ended_s / 2]
+        assert len(early) >= 10, drawn.seen
+        for shown_s, real_s in early:
+            assert real_s / 2 <= shown_s <= 2.5 * real_s, "the metadata promises larger entries than these tiny ones"
 
     simulate(scenario)
