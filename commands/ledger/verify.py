@@ -99,12 +99,11 @@ async def verify(
         raise InvalidArgumentError(f"--all means every ledger: omit {' '.join(ledgers)} or --all")
     if not is_all and not ledgers:
         raise InvalidArgumentError("specify ledger IDs or --all")
-    named = [parse_ledger_id(text) for text in dict.fromkeys(ledgers or ())]
-    scope = _scope(entries, sample, seed)
+    named, scope = [parse_ledger_id(text) for text in dict.fromkeys(ledgers or ())], _scope(entries, sample, seed)
     rate = None if copy_rate is None else parse_bytes_per_second(copy_rate)
     result = _Verified(is_all=is_all)
-    started_s = time.monotonic()
     ended: BaseException | None = None
+    started_s = time.monotonic()
     async with open_session(context, must_exist=False) as session:
         with contextlib.ExitStack() as files:
             if findings is not None:
@@ -122,13 +121,13 @@ async def verify(
     result.checks.sort(key=lambda check: check.ledger_id)
     present = [check for check in result.checks if not check.is_deleted]
     unread = None if entries is None else _nothing_read(result, present, entries, is_all=is_all)
-    if unread is not None and not result.totals.entries:
+    totals = result.totals
+    if unread is not None and not totals.entries:
         raise unread
     _print(context, result, present, scope, time.monotonic() - started_s)
     _require_all_found(named, present)
     if unread is not None:
         raise unread
-    totals = result.totals
     return Outcome.OK if totals.ledgers == totals.ledgers_clean else Outcome.FINDINGS
 
 

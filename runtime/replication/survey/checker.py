@@ -264,8 +264,7 @@ class LedgerChecker:
 
         async def check_batch(batch: _PaidBatch, lease: Lease) -> None:
             found = await self._read_batch(batch, credentials, lease, work, is_open=is_open)
-            copies = [copy for row in found.values() for copy in row.values()]
-            if copies:
+            if copies := [copy for row in found.values() for copy in row.values()]:
                 run.note(len(batch.wanted), has_good_copy=any(copy.entry is not None for copy in copies))
             earlier_copies.update((copy.bookie_id, copy) for copy in copies if copy.entry is None)
             add = tally.add if is_confirmed else tally.add_if_found
