@@ -113,7 +113,7 @@ COPY_PARAMETERS = (
     _of_copying("outage_max", str, "metadata_outage_max_s", "DURATION"),
     _of_copying("placement", PlacementMode, "placement", "MODE"),
     _of_copying("verify", VerifyMode, "verify", "MODE"),
-    _shared(COPYING, "copy_rate", str, "--copy-rate", metavar="RATE", help="Copy at most this much, like 200MiB/s"),
+    _shared(COPYING, "copy_rate", str, "--copy-rate", metavar="RATE", help="Copy at most this much, like 200MiB/s, or none"),
     _shared(COPYING, "copy_rate_per_bookie", str, "--copy-rate-per-bookie", metavar="RATE",
         help="The same for each bookie"),
     _shared(COPYING, "resume", str, "--resume", metavar="FILE", help="Continue the job of this job file"),

@@ -19,9 +19,9 @@ from bkctl.commands.ledger.verify_progress import verify_progress
 from bkctl.commands.parse import (
     SEED_MAX,
     drawn_seed,
-    parse_bytes_per_second,
     parse_entry_range,
     parse_ledger_id,
+    parse_rate_limit,
     parse_share,
 )
 from bkctl.commands.rendering import Column, Lines, Table
@@ -100,7 +100,7 @@ async def verify(
     if not is_all and not ledgers:
         raise InvalidArgumentError("specify ledger IDs or --all")
     named, scope = [parse_ledger_id(text) for text in dict.fromkeys(ledgers or ())], _scope(entries, sample, seed)
-    rate = None if copy_rate is None else parse_bytes_per_second(copy_rate)
+    rate = parse_rate_limit(copy_rate)
     result = _Verified(is_all=is_all)
     ended: BaseException | None = None
     started_s = time.monotonic()
