@@ -45,7 +45,7 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
     bytes_planned: int
     """Estimated; ledgers of unknown size, and those that failed, do not count."""
     least_s: float = 0.0
-    """How long the rest of these takes at least, by the limit of the run."""
+    """How long the rest of these takes at least, by the byte rates."""
     why_failed: str = ""
     """Why most of the ledgers failed that did."""
     waiting_for_writers: int = 0
@@ -239,7 +239,7 @@ class LedgerRun:
         self._progress_at_ns = now_ns
         current = self._repairer.current
         oldest = current[0] if current else self._queue.oldest_waiting()
-        planned, limit = max(0, self._totals.bytes_to_copy - self._failed_bytes), self._repairer.pacer.total.per_s
+        planned = max(0, self._totals.bytes_to_copy - self._failed_bytes)
         self._on_progress(
             RecoveryProgress(
                 ledgers_done=self._done,
@@ -248,7 +248,7 @@ class LedgerRun:
                 entries_copied=self._repairer.entries_copied,
                 bytes_copied=self._repairer.bytes_copied,
                 bytes_planned=planned,
-                least_s=max(0, planned - self._repairer.bytes_copied) / limit if limit else 0.0,
+                least_s=self._repairer.least_s(max(0, planned - self._repairer.bytes_copied)),
                 why_failed=self._why_failed(),
                 waiting_for_writers=self._waiting_for_writers,
                 writers_wait_s=max(0.0, (self._writers_due_ns - now_ns) / 1e9) if self._waiting_for_writers else 0.0,
