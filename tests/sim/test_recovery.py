@@ -278,6 +278,25 @@ def test_a_bookie_that_falls_silent_is_named_and_what_it_would_complete_costs_no
     simulate(scenario, ReplicationConfig(ledgers_in_parallel=in_parallel))
 
 
+def test_nothing_is_read_for_a_target_that_has_fallen_silent() -> None:
+    ledgers, entries = 20, 33
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b4", "b5")
+        for _ in range(ledgers):
+            for member in ("b4", "b2"):
+                await cluster.store(ledger({0: ["b1", member]}, 2, 2, last_entry_id=entries - 1, length=entries))
+        plan = await cluster.recovery.plan(["b1"])
+        cluster.copies.pop("b4")  # a source, and as likely a target as b5
+        policy = Policy(config=cluster.recovery.policy.config, pace=CopyPace(bytes_per_s=10_000))
+        report = await cluster.recovery_by(policy).run(plan)
+
+        assert report.ledgers_failed == ledgers
+        assert len([each for each in cluster.asked("b2") if each >= 0]) <= (ledgers + 3) * entries
+
+    simulate(scenario)
+
+
 def test_t16_a_locked_ledger_goes_to_the_end_of_the_queue() -> None:
     """With one ledger at a time, a ledger that waited in its place would hold up all others."""
 

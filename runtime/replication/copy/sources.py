@@ -50,6 +50,8 @@ class SourceReader:
         self.reason = ""
         self.is_refused = False
         """Whether the sources that did not answer do not accept this client."""
+        self.is_target_silent = False
+        """Whether reading was given up because the target does not answer."""
         self._defects: dict[tuple[str, CopyState], EntryRangeSet] = {}
         self.run = BarrenRun(tools.config.barren_entries_max)
         """When it ends a walk, ``after_gap`` is where to go on."""
@@ -140,14 +142,18 @@ class SourceReader:
     ) -> dict[int, Status]:
         """Read entries from one source, except bad copies from the others; returns those without an answer.
 
-        ``needed``: the sources of the whole batch. If one has fallen silent, nothing is read, and paid for, in vain.
+        ``needed``: the sources of the whole batch. If one has fallen silent, or the target (GivenUpError), nothing is
+        read, and paid for, in vain.
         """
         target = self._task.target
         expected_bytes = len(entry_ids) * self.entry_bytes
         with self._activity.waiting(COPY_RATE):
             await self._pacer.take(source, target, expected_bytes)
-        if not all(map(self._copies.is_responsive, needed)):
+        self.is_target_silent = self._copies.is_silent(target)
+        if self.is_target_silent or not all(map(self._copies.is_responsive, needed)):
             self._pacer.correct(source, target, expected_bytes, 0)
+            if self.is_target_silent:
+                raise GivenUpError
             return dict.fromkeys(entry_ids, Status.UNAVAILABLE)
         with self._activity.waiting(f"source {source}"):
             found = await self._copies.read_verified(source, self._task.credentials, entry_ids, self.entry_bytes)
