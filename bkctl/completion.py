@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bkctl.commands.audit.findings import FINDING_KINDS, INVENTORY_KINDS, SEVERITY_KINDS
+from bkctl.commands.audit.tables import sort_fields
 from bkctl.commands.config import GlobalFlags
 from bkctl.commands.help_page import HelpGroup
 from bkctl.manual import page_names
@@ -104,6 +105,8 @@ def _values(root: Any, invocation: Any, parameter: Any, name: str, cluster: Sequ
         yield from _contexts(cluster)
     elif parameter is not None and parameter.name == "fail_on":
         yield from (*SEVERITY_KINDS, *FINDING_KINDS, *INVENTORY_KINDS)
+    elif parameter is not None and parameter.name == "sort" and name in {"audit", "audit run"}:
+        yield from sort_fields()
     elif metavar == "ID":
         yield from _bookie_ids(root, invocation, cluster)
     elif (name, metavar) == ("config explain", "KEY"):

@@ -51,10 +51,8 @@ class ServerExitCode(enum.IntEnum):
     BOOKIE_EXCEPTION = 5
 
 
-SERVER_COMMANDS = frozenset(
-    {"bookie start", "autorecovery start", "dev zookeeper", "dev cluster up", "dev cluster start"}
-)
-"""Commands that exit with codes of the server table."""
+SERVER_COMMANDS = frozenset({"bookie start", "autorecovery start", "dev zookeeper"})
+"""Commands that are servers, and exit with codes of the server table."""
 
 _OUTCOMES = {
     None: ExitCode.OK,

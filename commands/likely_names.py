@@ -33,6 +33,8 @@ async def _with_ids(registrations: RegistrationClient, error: BookieNotFoundErro
     if error.bookie_id is None:
         return error
     known = {*(await registrations.snapshot()).live, *await registrations.with_cookie()}
+    if error.bookie_id in known:
+        return error  # the name is right: something else about the bookie was not found
     meant = nearest_ids(error.bookie_id, sorted(known))
     if not 0 < len(meant) <= _IDS_MAX:
         return error

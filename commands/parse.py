@@ -95,6 +95,9 @@ def parse_size_bytes(text: str) -> int:
     return int(match[1]) * _BYTES[match[2].lower()]
 
 
+NO_LIMIT = "none"
+
+
 def parse_bytes_per_second(text: str) -> int:
     """Bytes per second, more than zero, from ``200MiB/s`` or ``200MiB``."""
     try:
@@ -102,8 +105,13 @@ def parse_bytes_per_second(text: str) -> int:
     except InvalidArgumentError:
         bytes_per_second = 0
     if bytes_per_second == 0:
-        raise InvalidArgumentError(f"'{text}' is not a rate: use a size per second, like 200MiB/s")
+        raise InvalidArgumentError(f"'{text}' is not a rate: use a size per second, like 200MiB/s, or {NO_LIMIT}")
     return bytes_per_second
+
+
+def parse_rate_limit(text: str | None) -> int | None:
+    """Bytes per second as above; None for ``none``, or if nothing is given: no limit."""
+    return None if text is None or text.strip() == NO_LIMIT else parse_bytes_per_second(text)
 
 
 def parse_share(text: str) -> float:

@@ -16,7 +16,7 @@ import msgspec
 from bkctl.commands.console import Console
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError
-from bkctl.commands.parse import parse_bytes_per_second
+from bkctl.commands.parse import NO_LIMIT, parse_rate_limit
 from bkctl.commands.safety.state_directory import state_directory
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConfigurationError, ConflictError, RefusedError
@@ -32,7 +32,6 @@ from bkctl.storage.advice import without_path
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import counted, size
 
-_NO_LIMIT = "none"
 _SUFFIX = ".sqlite"
 _OLD_SUFFIX = ".jsonl"
 _HEAD = b"SQLite format 3\0"
@@ -285,15 +284,15 @@ class RatesFile:
         if self.exists and not all(given):
             self.load()
         pairs = zip(_RATE_FIELDS, given, self.kept, strict=True)
-        lines = [f"{key} = {new or old or _NO_LIMIT}" for key, new, old in pairs]
-        text = f"# Read every second; for example 200MiB/s, or {_NO_LIMIT}.\n" + "\n".join(lines) + "\n"
+        lines = [f"{key} = {new or old or NO_LIMIT}" for key, new, old in pairs]
+        text = f"# Read every second; for example 200MiB/s, or {NO_LIMIT}.\n" + "\n".join(lines) + "\n"
         write_whole(self.path, text.encode())
 
     @property
     def limits(self) -> str:
         """The rates that were loaded, in words: they may be those of an earlier run."""
         rates = {key: getattr(self._pace, field) for key, field in _RATE_FIELDS.items()}
-        return ", ".join(f"{key} {_NO_LIMIT if rate is None else size(rate) + '/s'}" for key, rate in rates.items())
+        return ", ".join(f"{key} {NO_LIMIT if rate is None else size(rate) + '/s'}" for key, rate in rates.items())
 
     def load(self) -> None:
         """Take the rates to start with; ConfigurationError for a file with mistakes, or one that cannot be read."""
@@ -348,7 +347,7 @@ def parse_rates(text: str) -> dict[str, int | None]:
             continue
         if key not in _RATE_FIELDS:
             raise InvalidArgumentError(f"'{line.strip()}' is not understood: use {' or '.join(_RATE_FIELDS)} = RATE")
-        rates[_RATE_FIELDS[key]] = None if value == _NO_LIMIT else parse_bytes_per_second(value)
+        rates[_RATE_FIELDS[key]] = parse_rate_limit(value)
     return rates
 
 
@@ -360,4 +359,4 @@ def _reason(error: Exception) -> str:
 
 def _in_words(pace: CopyPace) -> str:
     rates = zip(("all copies", "each bookie"), (pace.bytes_per_s, pace.bytes_per_s_per_bookie), strict=True)
-    return ", ".join(f"{what} {_NO_LIMIT if rate is None else f'{size(rate)}/s'}" for what, rate in rates)
+    return ", ".join(f"{what} {NO_LIMIT if rate is None else f'{size(rate)}/s'}" for what, rate in rates)

@@ -12,7 +12,7 @@ import msgspec
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.errors import Outcome
 from bkctl.commands.outages import report_outage
-from bkctl.commands.parse import parse_bytes_per_second, parse_duration_s
+from bkctl.commands.parse import parse_duration_s, parse_rate_limit
 from bkctl.commands.recovery_rendering import PLAN_TABLE, PlanItems, plan_body, plan_findings, plan_row, plan_summary
 from bkctl.commands.rendering import Table
 from bkctl.commands.safety.gate import Change, open_change
@@ -123,9 +123,10 @@ def policy_of(
         config = msgspec.structs.replace(config, placement=flags.placement)
     if flags.verify is not None:
         config = msgspec.structs.replace(config, verify=flags.verify)
-    rates = (flags.copy_rate, flags.copy_rate_per_bookie)
-    total, per_bookie = (None if text is None else parse_bytes_per_second(text) for text in rates)
-    pace = CopyPace(bytes_per_s=total, bytes_per_s_per_bookie=per_bookie)
+    pace = CopyPace(
+        bytes_per_s=parse_rate_limit(flags.copy_rate),
+        bytes_per_s_per_bookie=parse_rate_limit(flags.copy_rate_per_bookie),
+    )
     return Policy(config=config, open_ledgers=open_ledgers or OpenLedgers.WAIT, pace=pace)
 
 

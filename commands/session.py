@@ -34,7 +34,7 @@ GC_THRESHOLDS = (20_000, 20, 100)
 """Commands make few reference cycles. With the usual thresholds, the search for them takes 6 % of a recovery's time."""
 
 
-_EXPLAINED_WAIT_S = 3.0
+_EXPLAINED_WAIT_S = 1.2
 """While a wait is shorter, its reason is only in the error at its end."""
 
 

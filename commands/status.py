@@ -23,11 +23,10 @@ from bkctl.runtime.replication.judge.cluster_status import (
     BookieFacts,
     ClusterFacts,
     down_bookies,
-    first_counted,
     refuses_client,
-    seconds_left,
     status_findings,
 )
+from bkctl.runtime.replication.judge.status_pace import first_counted, seconds_left
 from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey
 from bkctl.storage.severity import Severity, word, worst
 from bkctl.storage.words import counted, duration, percent, size
@@ -62,10 +61,10 @@ async def show_status(
     """Show what is down, at risk or in repair, and what to do.
 
     Reads registrations, disks, marks, locks and switches, and ends within seconds also if ZooKeeper or a bookie does
-    not answer. While a bookie is down, it reads ledger metadata for up to four seconds, to know whether a ledger
-    references the bookie. What was not measured is "unknown". --watch also estimates how long repairs will take.
-    Exits with 10 if there is a warning, with 14 if a finding is critical, with 6 if ZooKeeper does not answer, and with
-    11 if no bookie that answers accepts this client.
+    not answer. While a bookie is down or drained, it reads ledger metadata for up to four seconds, to know whether a
+    ledger references the bookie. What was not measured is "unknown". --watch also estimates how long repairs will
+    take. Exits with 10 if there is a warning, with 14 if a finding is critical, with 6 if ZooKeeper does not answer,
+    and with 11 if no bookie that answers accepts this client.
     """
     interval_s = parse_watch(context, interval, is_watching=watch)
     require_metadata_uri(context)
@@ -103,7 +102,9 @@ async def _read_status(context: CommandContext) -> ClusterFacts:
         if facts.bookies is None:
             return facts
         known = await with_reasons(context, session, facts.bookies, _TIMEOUT_S)
-        return msgspec.structs.replace(facts, bookies=known)
+        drained = {each.bookie_id for each in known if each.is_drained} - facts.recovering
+        references = await survey.references(drained) if drained else {}
+        return msgspec.structs.replace(facts, bookies=known, drained=references)
     except ClusterNotFoundError as error:
         raise await with_likely_names(session.store, session.registrations, error) from error
     except MetadataUnavailableError as error:

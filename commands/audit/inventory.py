@@ -10,7 +10,7 @@ from bkctl.commands.audit.checked_file import read_checked, require_writable, wr
 from bkctl.commands.audit.inventory_options import InventoryFlags
 from bkctl.commands.config import Settings
 from bkctl.commands.findings_file import new_findings_file
-from bkctl.commands.parse import drawn_seed, parse_bytes_per_second, parse_duration_s, parse_share
+from bkctl.commands.parse import drawn_seed, parse_duration_s, parse_rate_limit, parse_share
 from bkctl.commands.session import Session
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay, findings_of
@@ -64,9 +64,7 @@ def inventory_plan(flags: InventoryFlags, settings: Settings) -> InventoryPlan |
     if way is InventoryWay.SAMPLED:
         share, each_min = (0.0, _EACH_MIN) if flags.sample is None else (parse_share(flags.sample), 0)
         sample = Sample(share, drawn_seed(flags.seed), each_min=each_min)
-    rate, per_bookie = (
-        None if text is None else parse_bytes_per_second(text) for text in (flags.rate, flags.rate_per_bookie)
-    )
+    rate, per_bookie = parse_rate_limit(flags.rate), parse_rate_limit(flags.rate_per_bookie)
     pace = CopyPace(bytes_per_s=rate, bytes_per_s_per_bookie=per_bookie)
     request = InventoryRequest(
         way=way, sample=sample, pace=pace, config=settings.replication, is_all_bookies=flags.is_all_bookies

@@ -197,6 +197,11 @@ class PrintedAudit(NamedTuple):
     runs: tuple[AuditRun, ...] = ()
 
 
+def sort_fields() -> list[str]:
+    """What ``--sort`` may name."""
+    return [column.key for column in _FINDING_TABLE.columns]
+
+
 def require_order(settings: Settings) -> RowOrder | None:
     """What ``--sort`` asks for, of the listed ledgers; InvalidArgumentError."""
     return None if settings.sort is None else parse_order(settings.sort, _FINDING_TABLE.columns)

@@ -38,6 +38,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote, R
 from bkctl.runtime.metadata.replication.recovery_status import AuditorKind, kind_of_auditor, read_daemons
 from bkctl.runtime.metadata.replication.switches import RecoveryDelay
 from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.replication.judge.advice import these_bookies
 from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
 from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
 from bkctl.storage.severity import Severity
@@ -357,7 +358,7 @@ async def _find(notes: RecoveryNotes, bookie_ids: list[str] | None) -> list[Main
         return found
     chosen = [each for each in found if each.bookie_id in bookie_ids]
     if missing := sorted(set(bookie_ids).difference(each.bookie_id for each in chosen)):
-        raise BookieNotFoundError(f"bookie {', '.join(missing)} is not in maintenance", missing[0])
+        raise BookieNotFoundError(f"{these_bookies(missing, 'is', 'are')} not in maintenance", missing[0])
     return chosen
 
 

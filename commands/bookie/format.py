@@ -90,7 +90,7 @@ async def format_bookie(
     ] = False,
     accept_loss: Annotated[
         str | None,
-        typer.Option("--accept-loss", metavar="BOOKIE", help="This bookie, even if ledgers (may) reference it"),
+        typer.Option("--accept-loss", metavar="ID", help="This bookie, even if ledgers (may) reference it"),
     ] = None,
 ) -> None:
     """Delete all data of a stopped bookie, also of a Java bookie.

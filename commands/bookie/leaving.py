@@ -63,7 +63,7 @@ from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.config import OpenLedgers
-from bkctl.runtime.replication.judge.cluster_status import LEAVES_CLUSTER
+from bkctl.runtime.replication.judge.advice import LEAVES_CLUSTER
 from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
 from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
 from bkctl.runtime.replication.run.drain import DrainHooks, OpenLedger

@@ -24,6 +24,8 @@ async def with_reasons(
     asked = [each for each in bookies if each.is_writable is False][:_ASKED_MAX]
     if not asked:
         return tuple(bookies)
+    import bkctl.runtime.admin.client  # noqa: F401, PLC0415  on a busy machine it takes as long as the answers may
+
     try:
         credentials = read_credentials(context, None)
     except BkctlError:

@@ -29,7 +29,7 @@ from bkctl.storage.words import counted, enumerated, first_lines
 
 LostBookies = Annotated[
     list[str] | None,
-    typer.Option("--accept-loss", metavar="BOOKIE", help="A lost bookie to give up; repeatable"),
+    typer.Option("--accept-loss", metavar="ID", help="A lost bookie to give up; repeatable"),
 ]
 _NOTES_IN_FLIGHT_MAX = 64
 LOSS_TABLE = Table(

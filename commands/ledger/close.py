@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from contextlib import aclosing
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from bkctl.commands.command import command
@@ -81,6 +82,8 @@ async def close(
         if lost:
             losses = await loss_sentences(client, context.settings.replication, found, lost, registered.live)
         plan = _plan(session, found, registered, report, grace_s, losses, lost, refusing)
+        if context.settings.is_dry_run and found and not lost:
+            plan = msgspec.structs.replace(plan, refusal=_refusal(found, registered.live, refusing))
         if not plan.items:
             nothing_to_change(context, plan, table=_PLAN_TABLE)
         else:
@@ -171,6 +174,12 @@ def _doubtful(found: list[StoredLedger], live: Collection[str], refusing: Mappin
             continue
         sentences.append(f"ledger {each.ledger_id} cannot be closed now: {why}")
     return sentences
+
+
+def _refusal(found: list[StoredLedger], live: Collection[str], refusing: Mapping[str, str]) -> str | None:
+    """Why a rehearsal ends with an error: none of the ledgers can be closed now. A run waits, and asks the bookies."""
+    doubtful = _doubtful(found, live, refusing)
+    return f"nothing was changed: {'; '.join(first_lines(doubtful))}" if len(doubtful) == len(found) else None
 
 
 def _item(ledger: StoredLedger, live: Collection[str]) -> dict[str, Any]:

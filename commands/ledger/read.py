@@ -80,7 +80,7 @@ async def read(
     form: Annotated[Form, typer.Option("--format", help="Encoding; raw: just bytes")] = Form.AUTO,
     from_bookie: Annotated[
         str | None,
-        typer.Option("--from-bookie", metavar="BOOKIE", help="Read from it alone, even past the end"),
+        typer.Option("--from-bookie", metavar="ID", help="Read from it alone, even past the end"),
     ] = None,
     is_keeping_going: Annotated[
         bool, typer.Option("--keep-going", help="Go on past entries that cannot be read")

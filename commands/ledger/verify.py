@@ -15,12 +15,13 @@ from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from bkctl.commands.findings_file import new_findings_file
+from bkctl.commands.ledger.verify_progress import verify_progress
 from bkctl.commands.parse import (
     SEED_MAX,
     drawn_seed,
-    parse_bytes_per_second,
     parse_entry_range,
     parse_ledger_id,
+    parse_rate_limit,
     parse_share,
 )
 from bkctl.commands.rendering import Column, Lines, Table
@@ -36,7 +37,7 @@ from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
 from bkctl.runtime.replication.judge.ledger_check import CheckTotals, CopyDefect, LedgerCheck
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.storage.ids import ENTRY_ID_MAX
-from bkctl.storage.words import counted, decimal, percent, size
+from bkctl.storage.words import SHOWN_MAX, counted, decimal, percent, size
 
 _ROWS_MAX = 100_000
 _TABLE = Table(
@@ -98,28 +99,49 @@ async def verify(
         raise InvalidArgumentError(f"--all means every ledger: omit {' '.join(ledgers)} or --all")
     if not is_all and not ledgers:
         raise InvalidArgumentError("specify ledger IDs or --all")
-    named = [parse_ledger_id(text) for text in dict.fromkeys(ledgers or ())]
-    scope = _scope(entries, sample, seed)
-    rate = None if copy_rate is None else parse_bytes_per_second(copy_rate)
+    named, scope = [parse_ledger_id(text) for text in dict.fromkeys(ledgers or ())], _scope(entries, sample, seed)
+    rate = parse_rate_limit(copy_rate)
     result = _Verified(is_all=is_all)
+    ended: BaseException | None = None
     started_s = time.monotonic()
     async with open_session(context, must_exist=False) as session:
         with contextlib.ExitStack() as files:
             if findings is not None:
                 instance_id = await _instance_id(session)
                 result.note_bad = files.enter_context(new_findings_file(findings, session.root, instance_id))
-            await _verify(context, session, result, named, scope, rate)
+            try:
+                await _verify(context, session, result, named, scope, rate)
+            except BaseException as error:
+                if not result.totals.ledgers:
+                    raise
+                ended = error  # what was found so far counts, and the file is completed
+    if ended is not None:
+        context.console.warn(_so_far(result, findings))
+        raise ended
     result.checks.sort(key=lambda check: check.ledger_id)
     present = [check for check in result.checks if not check.is_deleted]
     unread = None if entries is None else _nothing_read(result, present, entries, is_all=is_all)
-    if unread is not None and not result.totals.entries:
+    totals = result.totals
+    if unread is not None and not totals.entries:
         raise unread
     _print(context, result, present, scope, time.monotonic() - started_s)
     _require_all_found(named, present)
     if unread is not None:
         raise unread
-    totals = result.totals
     return Outcome.OK if totals.ledgers == totals.ledgers_clean else Outcome.FINDINGS
+
+
+def _so_far(result: _Verified, findings: str | None) -> str:
+    """What is known if the command ends before its work is done."""
+    totals = result.totals
+    bad = [check.ledger_id for check in result.checks if not (check.is_clean or check.is_deleted)]
+    sentence = f"stopped before the end: {counted(totals.ledgers, 'ledger')} verified ({size(totals.bytes_read)} read)"
+    if not bad:
+        return f"{sentence}, without findings; another run begins with the first ledger"
+    ids = " ".join(map(str, sorted(bad)[:SHOWN_MAX]))
+    kept = "" if findings is None else f"; {findings} has the bad copies found so far"
+    number = f"{totals.ledgers - totals.ledgers_clean:,}"
+    return f"{sentence}, {number} with findings{kept}; to see them: bkctl ledger verify {ids}"
 
 
 def _scope(entries: str | None, sample: str | None, seed: int | None) -> CheckScope:
@@ -172,18 +194,13 @@ async def _verify(
     pacer = SharedPacer(client.ports.clock, CopyRate(client.ports.clock, bytes_per_second))
     checker = LedgerChecker(client.ports, live, context.settings.replication, pacer)
     ids = each_of(named) if named else client.ports.ledgers.list_ids()
-    ledgers_total = len(named)
-    with context.console.progress("verifying") as progress:
-        if not named and progress.is_shown:  # listing ids costs little compared with reading entries
-            ledgers_total = await client.ports.ledgers.count()
+    async with verify_progress(context.console, client.ports, checker, named, scope, bytes_per_second) as progress:
 
         def take(check: LedgerCheck, totals: CheckTotals) -> None:
-            note = f"{counted(totals.copies_good, 'good copy', 'good copies')}, {size(totals.bytes_read)}"
-            progress.update(totals.ledgers, max(totals.ledgers, ledgers_total), note)
+            progress.totals = totals
             result.take(check, totals)
 
-        totals = await checker.check_all(ids, take, scope)
-        progress.update(totals.ledgers, totals.ledgers)  # ledgers may have been created or deleted meanwhile
+        await checker.check_all(ids, take, scope)
 
 
 def _print(

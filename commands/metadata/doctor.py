@@ -53,7 +53,7 @@ async def examine(
         typer.Option("--severity", metavar="MIN", help="Minimum severity: critical, warning or information"),
     ] = Severity.INFORMATION,
     rule: Annotated[
-        list[str] | None, typer.Option("--rule", metavar="ID", help="Only findings of this rule; repeatable")
+        list[str] | None, typer.Option("--rule", metavar="RULE", help="Only findings of this rule; repeatable")
     ] = None,
 ) -> Outcome:
     """Read all metadata of the cluster and report problems, each with its znode and the fix.

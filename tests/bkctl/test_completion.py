@@ -35,6 +35,8 @@ INSTALLED = [name for name in SHELLS if shutil.which(name)]
         (["bookie", "list", "--output=js"], {"--output=json", "--output=jsonl"}),
         (["audit", "--fail-on", "c"], {"critical"}),
         (["audit", "run", "--fail-on", "lost,cr"], {"lost,critical"}),
+        (["audit", "--sort", "prob"], {"problem"}),
+        (["audit", "run", "--sort=own"], {"--sort=owner"}),
         (["config", "explain", "time"], {"timeout"}),
         (["help", "lost-i"], {"lost-index"}),
         (["help", "aud"], {"audit", "audit-queries", "audit-report"}),
@@ -62,7 +64,17 @@ def test_contexts_of_the_file_that_the_line_names(run_main: RunMain, tmp_path: P
 
 def test_bookie_ids_of_the_cluster_that_the_line_names(cluster: Cluster) -> None:
     ids = sorted(bookie.id for bookie in cluster.bookies)
-    for line in ("bookie show", "recover failed-bookie", f"decommission {ids[0]}", "ledger list --bookie"):
+    for line in (
+        "bookie show",
+        "recover failed-bookie",
+        f"decommission {ids[0]}",
+        f"decommission {ids[0]} --accept-loss",
+        "ledger list --bookie",
+        "ledger read 5 --from-bookie",
+        "ledger close 5 --accept-loss",
+        "ledger rewrite-bookie --from",
+        "ledger rewrite-bookie --to",
+    ):
         found = run_bkctl("__complete", "-u", cluster.metadata_uri, *line.split(), "")
         assert (found.stdout.split(), found.stderr) == (ids, "")
     assert run_bkctl("__complete", "recover", "-u", cluster.metadata_uri, ids[0][:5]).stdout.split() == ids

@@ -139,7 +139,7 @@ def test_administrative_commands(error: BaseException, code: int) -> None:
 
 
 @pytest.mark.parametrize(("error", "code"), SERVERS, ids=lambda value: type(value).__name__)
-@pytest.mark.parametrize("path", ["bkctl bookie start", "bkctl dev cluster up", "bkctl dev zookeeper"])
+@pytest.mark.parametrize("path", ["bkctl bookie start", "bkctl autorecovery start", "bkctl dev zookeeper"])
 def test_commands_that_start_servers(error: BaseException, code: int, path: str) -> None:
     assert exit_code_of_error(error, path) == code
 

@@ -217,7 +217,7 @@ def test_a_bookie_dies_is_recovered_and_decommissioned(start_dev_cluster: Callab
     assert gone["is_cookie_deleted"]
     assert victim not in states(cluster)
     start = cluster.run("dev", "cluster", "start", victim, "--dir", cluster.directory)
-    assert start.exit_code == 2
+    assert start.exit_code == 1
     assert "when the bookie was decommissioned" in start.stderr
     again = succeed(cluster, "dev", "cluster", "up", "--dir", cluster.directory)
     assert "was decommissioned and is not started" in again.stderr
@@ -346,7 +346,7 @@ def test_a_port_that_is_taken_stops_everything_again(start_dev_cluster: Callable
             other.bind(("127.0.0.1", port))
             other.listen()
             result = cluster.run("dev", "cluster", "up", "--dir", cluster.directory)
-        assert result.exit_code == 2
+        assert result.exit_code == 5
         assert f"port {port} is in use: {title} {bookie['id']} cannot listen on it" in result.stderr
     status = succeed(cluster, "dev", "cluster", "status", "--dir", cluster.directory).json()
     assert {server["state"] for server in (status["zookeeper"], *status["bookies"])} == {"stopped"}
@@ -360,7 +360,7 @@ def test_a_bookie_that_cannot_start_does_not_stop_the_others(start_dev_cluster: 
     succeed(cluster, "dev", "cluster", "down", *directory)
     cluster.erase_bookie(wiped.id)
     up = cluster.run("dev", "cluster", "up", *directory)
-    assert (up.exit_code, f"bookie {wiped.id} did not start: " in up.stderr) == (2, True), up
+    assert (up.exit_code, f"bookie {wiped.id} did not start: " in up.stderr) == (1, True), up
     assert up.stderr.strip().endswith("; ZooKeeper and the other servers run")
     status = succeed(cluster, "dev", "cluster", "status", *directory).json()
     found = {each["id"]: each["state"] for each in servers_of(status)}
@@ -376,7 +376,7 @@ def test_a_bookie_that_cannot_be_recorded_does_not_stay(start_dev_cluster: Calla
     cluster.kill_bookie(bookie.id)
     os.mkdir(os.path.join(bookie.directory, "process.json.tmp"))  # as on a full disk: the pid file cannot be written
     result = cluster.run("dev", "cluster", "start", bookie.id, "--dir", cluster.directory)
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert "process.json.tmp" in result.stderr
     assert processes_below(Path(bookie.directory)) == []
 

@@ -55,6 +55,8 @@ def test_a_mistyped_root_gets_the_nearest_one_before_a_new_cluster(tmp_path: Pat
 @pytest.mark.cluster
 def test_a_mistyped_bookie_id_gets_the_nearest_ones(cluster: Cluster) -> None:
     bookie_id, *others = (each.id for each in cluster.bookies)
+    right = cluster.run("autorecovery", "maintenance", "end", bookie_id)
+    assert (right.exit_code, right.stderr) == (4, f"error: bookie {bookie_id} is not in maintenance\n")
     typed = f"{bookie_id}x"
     for words in (
         *(("bookie", verb, typed) for verb in ("show", "state", "info", "restart-check", "undrain", "ready")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -103,6 +104,29 @@ def test_a_bar_survives_resizes_and_leaves_nothing_after_ctrl_c(damaged: tuple[C
         assert resume is not None, text
         assert re.fullmatch(rf"bkctl recover {dead} --yes --resume /\S+\.sqlite", resume[1].rstrip()), text
         assert terminal.is_cursor_shown()
+
+
+def test_a_verification_shows_bytes_and_keeps_what_it_found_when_it_is_stopped(
+    damaged: tuple[Cluster, str], tmp_path: Path
+) -> None:
+    cluster, _ = damaged
+    found = tmp_path / "found.jsonl"
+    with Terminal(160, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
+        terminal.bkctl("ledger", "verify", "--all", "--copy-rate", "256KiB", "--out", str(found))
+        screen = terminal.wait(re.compile(r"about \d:\d\d left; .* of about \d.* with findings").search)
+        assert "waits for the copy rate" in screen, screen
+        assert re.search(r"B/s, \d+ ledgers? with findings; oldest: ledger \d+, for ", screen), screen
+        terminal.press("C-c")
+        text = re.sub(r"\s+", " ", terminal.wait_for_prompt())
+    assert not FRAME.search(text), text
+    stopped = re.search(r"stopped before the end: (\d+) ledgers? verified \(.* read\), (\d+) with findings; (.*)", text)
+    assert stopped is not None, text
+    verified, bad = int(stopped[1]), int(stopped[2])
+    assert 0 < bad <= verified < LEDGERS, text
+    assert stopped[3].startswith(f"{found} has the bad copies found so far; to see them: bkctl ledger verify "), text
+    assert "error: interrupted" in text
+    end = json.loads(found.read_text().splitlines()[-1])
+    assert end["kind"] == "LedgerFindingsEnd", "copies that were not read are not bad"
 
 
 @pytest.mark.parametrize("columns", [40, 160])

@@ -201,6 +201,9 @@ def test_a_rate_that_is_not_given_again_stays_as_it_was(rates: RatesFile) -> Non
         rates.write(CopyFlags(copy_rate_per_bookie="1MiB/s"))
     rates.write(CopyFlags(copy_rate="1k", copy_rate_per_bookie="2k"))
     assert Path(rates.path).read_text().endswith("copy-rate = 1k\ncopy-rate-per-bookie = 2k\n")
+    rates.write(CopyFlags(copy_rate="none"))
+    rates.load()
+    assert rates.kept == (None, 2048), "a limit can be lifted"
 
 
 @pytest.mark.parametrize("text", ["copy-rate = 0", "copy-rate", "rate = 5k", "= 5k", "copy-rate = 5k = 5k"])
@@ -229,6 +232,7 @@ def test_a_continued_job_keeps_its_choices() -> None:
     recorded = msgspec.structs.replace(config, placement=PlacementMode.BEST_EFFORT, verify=VerifyMode.SAMPLE)
     continued = policy_of(config, CopyFlags(), None, start)
     assert continued == Policy(config=recorded, open_ledgers=OpenLedgers.SKIP)
+    assert policy_of(config, CopyFlags(copy_rate="none"), None, start) == continued
     given = CopyFlags(placement=PlacementMode.STRICT, verify=VerifyMode.ALL)
     assert policy_of(config, given, OpenLedgers.FENCE, start) == policy_of(config, given, OpenLedgers.FENCE)
 

@@ -205,8 +205,11 @@ def test_a_zookeeper_that_does_not_answer_is_a_finding(is_accepting: bool) -> No
         server.bind(("127.0.0.1", 0))
         if is_accepting:
             server.listen()
-        result = run_bkctl("status", BKCTL_METADATA_URI=f"zk://127.0.0.1:{server.getsockname()[1]}/ledgers")
+        port = server.getsockname()[1]
+        result = run_bkctl("status", BKCTL_METADATA_URI=f"zk://127.0.0.1:{port}/ledgers")
     assert result.exit_code == 6, result
+    reason = f"waiting for ZooKeeper: 127.0.0.1:{port} connection refused\n"
+    assert result.stderr == reason or is_accepting, "while it waits, and not only at the end"
     body = result.json()
     assert (body["severity"], body["zookeeper_reachable"], body["bookies_writable"]) == ("critical", False, None)
     (finding,) = body["findings"]
@@ -229,7 +232,7 @@ def test_a_read_only_bookie_says_why(start_cluster: Callable[..., Cluster]) -> N
     assert cluster.run("bookie", "drain", leaving, "--yes").exit_code == 0
     found = {each["part"]: each for each in _look(cluster).json()["findings"]}
     assert found.keys() == {"no_auditor", "bookies_leaving"}
-    assert found["bookies_leaving"]["command"] == f"bkctl bookie drain {leaving}"
+    assert found["bookies_leaving"]["command"] == f"bkctl decommission {leaving}", "it is empty: the drain is over"
     assert f"bkctl bookie undrain {leaving}" in found["bookies_leaving"]["finding"]
 
     cluster.stop_bookie(full)

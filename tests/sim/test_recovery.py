@@ -20,6 +20,8 @@ from bkctl.runtime.replication.copy.stripe_task import StripeTask
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, fragments_naming
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.judge.left_ledgers import left_groups
+from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from tests.runtime.client.fakes import credentials
 from tests.runtime.replication.samples import failed_ledgers, ledger
@@ -242,6 +244,55 @@ def test_the_progress_says_why_bookies_refuse_this_client() -> None:
         waiting = next(each for each in moments if each.oldest_waits_for == "a bookie that takes its copies")
         assert "b3" in waiting.refusal
         assert moments[-1].refusal == ""
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize(("in_parallel", "rate"), [(4, None), (40, 10_000)])
+def test_a_bookie_that_falls_silent_is_named_and_what_it_would_complete_costs_no_rate(
+    in_parallel: int, rate: int | None
+) -> None:
+    """Half of each stripe is on b3, which answers: to read it for ledgers that fail all the same would use the rate up.
+
+    Found in a recovery with --copy-rate during which a second bookie was killed. Ledgers that wait for their turn by
+    the rate by then give it back.
+    """
+    ledgers = 40
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3", "b4")
+        for _ in range(ledgers):
+            await cluster.store(ledger({0: ["b1", "b2", "b3"]}, 2, 2, last_entry_id=98, length=99))
+        plan = await cluster.recovery.plan(["b1"])
+        cluster.copies.pop("b2")  # killed: it is registered until its session ends
+        moments: list[RecoveryProgress] = []
+        policy = Policy(config=cluster.recovery.policy.config, pace=CopyPace(bytes_per_s=rate))
+        report = await cluster.recovery_by(policy).run(plan, moments.append)
+
+        assert report.ledgers_failed == ledgers
+        assert len([each for each in cluster.asked("b3") if each >= 0]) <= 4 * 33
+        assert moments[-1].failed == f", {ledgers} failed (surviving copies cannot be read: b2 does not answer)"
+        (group,) = left_groups(report.failures, ["b1"])
+        assert group.sentence == f"{ledgers} have entries without a live copy (start b2)"
+
+    simulate(scenario, ReplicationConfig(ledgers_in_parallel=in_parallel))
+
+
+def test_nothing_is_read_for_a_target_that_has_fallen_silent() -> None:
+    ledgers, entries = 20, 33
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b4", "b5")
+        for _ in range(ledgers):
+            for member in ("b4", "b2"):
+                await cluster.store(ledger({0: ["b1", member]}, 2, 2, last_entry_id=entries - 1, length=entries))
+        plan = await cluster.recovery.plan(["b1"])
+        cluster.copies.pop("b4")  # a source, and as likely a target as b5
+        policy = Policy(config=cluster.recovery.policy.config, pace=CopyPace(bytes_per_s=10_000))
+        report = await cluster.recovery_by(policy).run(plan)
+
+        assert report.ledgers_failed == ledgers
+        assert len([each for each in cluster.asked("b2") if each >= 0]) <= (ledgers + 3) * entries
 
     simulate(scenario)
 

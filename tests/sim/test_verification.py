@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
+from bkctl.commands.ledger.verify_progress import VerifyProgress
+from bkctl.commands.progress import Silence
 from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.ledger.write_set import is_in_write_set
 from bkctl.runtime.metadata.pipeline import each_of
@@ -13,7 +19,9 @@ from bkctl.runtime.replication.copy.rate import CopyRate, SharedPacer
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.runtime.replication.judge.ledger_check import CheckTotals, LedgerCheck
 from bkctl.runtime.replication.survey.checker import LedgerChecker
+from tests.runtime.client.fakes import payload
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import RepairCluster, simulate
 
@@ -95,5 +103,46 @@ def test_the_bytes_read_per_second_are_limited_over_all_ledgers() -> None:
         seconds = (cluster.clock.monotonic_ns() - began_ns) / 1e9
         assert totals.copies_good == 6000
         assert totals.bytes_read / seconds == pytest.approx(20_000, rel=0.1)
+
+    simulate(scenario)
+
+
+def test_the_time_left_is_that_of_the_bytes_and_not_of_the_ledgers() -> None:
+    """Many small ledgers and a large one, which is met last: its bytes are known from the start."""
+    entries, small, rate = 2000, 50, 10_000
+
+    class Estimates(Silence):
+        is_shown = True
+
+        def __init__(self, now_s: Callable[[], float]) -> None:
+            self._now_s = now_s
+            self.seen: list[tuple[float, float]] = []
+
+        def update(self, *_: Any, left_s: float | None = None, **__: Any) -> None:
+            if left_s is not None:
+                self.seen.append((self._now_s(), left_s))
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        for last_entry_id in [1] * small + [entries - 1]:
+            length = (last_entry_id + 1) * len(payload(0))
+            await cluster.store(ledger({0: BOOKIES}, 2, 2, last_entry_id=last_entry_id, length=length))
+        checks = await checker(cluster, rate)
+        drawn = Estimates(lambda: cluster.clock.monotonic_ns() / 1e9)
+        view = VerifyProgress(drawn, cluster.ports, checks, rate)
+        await view.measure(cluster.ports.ledgers, (), CheckScope())
+
+        def take(_: LedgerCheck, totals: CheckTotals) -> None:
+            view.totals = totals
+
+        drawing = asyncio.create_task(view.draw())
+        await checks.check_all(cluster.ports.ledgers.list_ids(), take)
+        drawing.cancel()
+        ended_s = cluster.clock.monotonic_ns() / 1e9
+        assert view.ledgers == view.totals.ledgers == small + 1
+        early = [(left_s, ended_s - now_s) for now_s, left_s in drawn.seen if now_s < ended_s / 2]
+        assert len(early) >= 10, drawn.seen
+        for shown_s, real_s in early:
+            assert real_s / 2 <= shown_s <= 2.5 * real_s, "the metadata promises larger entries than these tiny ones"
 
     simulate(scenario)

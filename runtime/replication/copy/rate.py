@@ -35,6 +35,11 @@ class SharedPacer:
         for rate in self._bookies.values():
             rate.change(bytes_per_s_per_bookie)
 
+    def least_s(self, size_bytes: int, targets: int) -> float:
+        """How long copies of so many bytes to so many bookies take at least."""
+        limits = (self.total.per_s, (self._bytes_per_s_per_bookie or 0) * targets)
+        return max((size_bytes / each for each in limits if each), default=0.0)
+
     async def take(self, source: str, target: str, size_bytes: int) -> None:
         """Wait until a batch of about this size may be read and copied."""
         for rate in self._rates(source, target):

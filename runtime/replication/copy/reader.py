@@ -120,6 +120,16 @@ class CopyReader:
         is_silent = bookie_id in self._silent_until_ns or bookie_id in self._asking_again
         return self._is_registered(bookie_id) and not is_silent
 
+    def is_silent(self, bookie_id: str) -> bool:
+        """Whether the bookie did not answer, and is not to be asked yet."""
+        until_ns = self._silent_until_ns.get(bookie_id, 0)
+        return bookie_id in self._asking_again or until_ns > self._clock.monotonic_ns()
+
+    def is_absent(self, bookie_id: str) -> bool:
+        """Whether the bookie is not registered, or gave no answer when it was last asked; a refusal is one."""
+        is_silent = bookie_id in self._silent_until_ns and bookie_id not in self._refusals
+        return is_silent or not self._is_registered(bookie_id)
+
     async def read_all(self, bookie_ids: Sequence[str], credentials: LedgerCredentials, entry_id: int) -> list[Copy]:
         """Read the copies of one entry from these bookies concurrently; results in the order of ``bookie_ids``."""
         return await asyncio.gather(*(self.read(bookie_id, credentials, entry_id) for bookie_id in bookie_ids))

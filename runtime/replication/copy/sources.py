@@ -6,7 +6,7 @@ not answer. Bookies outside of the ensemble are asked last: earlier members may 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NoReturn
 
 from bkctl.runtime.ledger.write_set import is_in_write_set, write_set
@@ -50,6 +50,8 @@ class SourceReader:
         self.reason = ""
         self.is_refused = False
         """Whether the sources that did not answer do not accept this client."""
+        self.is_target_silent = False
+        """Whether reading was given up because the target does not answer."""
         self._defects: dict[tuple[str, CopyState], EntryRangeSet] = {}
         self.run = BarrenRun(tools.config.barren_entries_max)
         """When it ends a walk, ``after_gap`` is where to go on."""
@@ -125,27 +127,45 @@ class SourceReader:
         """Read from the preferred sources; returns entries without an answer, and whether sources were just busy."""
         groups = self._by_source(entry_ids)
         unasked = groups.pop("", ())
-        unanswered = [*unasked]
+        if unasked:  # first whether one of these can be read: if not, the others would be read, and paid for, in vain
+            await self._read_single({unasked[0]: None}, good)
+        unanswered = [*unasked[1:]]
         statuses: set[Status] = set()
-        for found in await run_all([self._read_from(source, chosen, good) for source, chosen in groups.items()]):
+        works = [self._read_from(source, chosen, good, groups) for source, chosen in groups.items()]
+        for found in await run_all(works):
             unanswered += found
             statuses.update(found.values())
         return sorted(unanswered), statuses == {Status.TOO_MANY_REQUESTS} and not unasked
 
-    async def _read_from(self, source: str, entry_ids: Sequence[int], good: dict[int, bytes]) -> dict[int, Status]:
-        """Read entries from one source, except bad copies from the others; returns those without an answer."""
+    async def _read_from(
+        self, source: str, entry_ids: Sequence[int], good: dict[int, bytes], needed: Collection[str]
+    ) -> dict[int, Status]:
+        """Read entries from one source, except bad copies from the others; returns those without an answer.
+
+        ``needed``: the sources of the whole batch. If one has fallen silent, or the target (GivenUpError), nothing is
+        read, and paid for, in vain.
+        """
         target = self._task.target
         expected_bytes = len(entry_ids) * self.entry_bytes
         with self._activity.waiting(COPY_RATE):
             await self._pacer.take(source, target, expected_bytes)
+        self.is_target_silent = self._copies.is_silent(target)
+        if self.is_target_silent or not all(map(self._copies.is_responsive, needed)):
+            self._pacer.correct(source, target, expected_bytes, 0)
+            if self.is_target_silent:
+                raise GivenUpError
+            return dict.fromkeys(entry_ids, Status.UNAVAILABLE)
         with self._activity.waiting(f"source {source}"):
             found = await self._copies.read_verified(source, self._task.credentials, entry_ids, self.entry_bytes)
         self._pacer.correct(source, target, expected_bytes, sum(map(len, found.good.values())))
         good.update(found.good)
         if found.unanswered:
             self._ports.suspects.add(source)
+            if set(found.unanswered.values()) != {Status.TOO_MANY_REQUESTS}:
+                # At once, so that no other source is read for a batch that cannot be completed.
+                await self._read_single({next(iter(found.unanswered)): None}, good)
         await self._read_single(dict.fromkeys(found.bad) if source in self._task.outside else found.bad, good)
-        return found.unanswered
+        return {each: status for each, status in found.unanswered.items() if each not in good}
 
     def _by_source(self, entry_ids: Sequence[int]) -> dict[str, Sequence[int]]:
         """The entries by the bookie to ask; an empty id: no source can be asked with a batch."""

@@ -82,7 +82,8 @@ class _StripeCopy:
             else:
                 await for_each_bounded(self._batches(), self._copy_batch, BATCHES_IN_FLIGHT)
         except GivenUpError:
-            pass
+            if reader.is_target_silent and self._target_failure is None:
+                self._target_failure = f"bookie {task.target}: it does not respond"
         return StripeOutcome(
             entries=entries,
             bytes_copied=self._bytes_copied,

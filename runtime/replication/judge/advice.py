@@ -23,6 +23,8 @@ from bkctl.storage.words import SHOWN_MAX, counted, duration, enumerated, listed
 AUTORECOVERY_STATUS = "bkctl autorecovery status"
 AUTORECOVERY_START = "bkctl autorecovery start"
 MAINTENANCE_LIST = "bkctl autorecovery maintenance list"
+LEAVES_CLUSTER = "leaves the cluster"
+"""What a drain notes at a bookie as the reason for read-only mode, before the operator's name in parentheses."""
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -166,22 +168,34 @@ def not_referenced(bookie_ids: Sequence[str], ledgers: int) -> Advice:
     return Advice(Severity.INFORMATION, "bookies_unreferenced", sentence, f"bkctl decommission {bookie_ids[0]}")
 
 
-def bookies_leaving(bookie_ids: Sequence[str], recovering: Collection[str]) -> Iterator[Advice]:
-    """Bookies that a drain made read-only. ``recovering``: those whose ledgers a command moves now."""
+def bookies_leaving(
+    bookie_ids: Sequence[str], recovering: Collection[str], referenced: Mapping[str, bool]
+) -> Iterator[Advice]:
+    """Bookies that a drain made read-only. ``recovering``: those whose ledgers a command moves now. ``referenced``:
+    whether ledgers name the others, as far as it is known."""
     moved = [each for each in bookie_ids if each in recovering]
-    left = [each for each in bookie_ids if each not in recovering]
-    for each, is_moved in ((moved, True), (left, False)):
-        if not each:
-            continue
+    empty = [each for each in bookie_ids if each not in moved and referenced.get(each) is False]
+    left = [each for each in bookie_ids if each not in moved and each not in empty]
+    for each in filter(None, (moved, left, empty)):
         sentence, first = f"{these_bookies(each, 'leaves', 'leave')} the cluster, read-only", each[0]
-        its, it = ("its", "it") if len(each) == 1 else ("their", "the first")
-        if is_moved:
-            sentence += f"; a command is moving {its} ledgers"
+        its, it, them = ("its", "it", "it") if len(each) == 1 else ("their", "the first", "them")
+        command = f"bkctl decommission {first}"
+        if each is moved:
+            yield Advice(
+                Severity.INFORMATION,
+                "bookies_leaving",
+                f"{sentence}; a command is moving {its} ledgers",
+                "bkctl audit",
+            )
+            continue
+        if each is empty:
+            sentence += f", and no ledger references {them}: stop {it}, and {command} removes it"
         else:
             sentence += f"; no command moves {its} ledgers now: bkctl bookie drain {first} moves any that are left, "
-            sentence += f"and decommission also removes {it}; to keep {it}: bkctl bookie undrain {first}"
-        command = "bkctl audit" if is_moved else f"bkctl bookie drain {first}"
-        yield Advice(Severity.INFORMATION, "bookies_leaving", sentence, command)
+            sentence += f"and decommission also removes {it}"
+            command = f"bkctl bookie drain {first}" if referenced.get(first) else command
+        keep = f"; to keep {it}: bkctl bookie undrain {first}"
+        yield Advice(Severity.INFORMATION, "bookies_leaving", sentence + keep, command)
 
 
 def nothing_writable(read_only: Sequence[str], down: Sequence[str]) -> Advice:

@@ -6,8 +6,7 @@ Only while bookies are down, it has what a short scan of the ledgers' metadata f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -18,6 +17,7 @@ from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, loss
 from bkctl.runtime.replication.judge.advice import (
     AUTORECOVERY_START,
     AUTORECOVERY_STATUS,
+    LEAVES_CLUSTER,
     Advice,
     DownBookies,
     advise_down,
@@ -45,16 +45,11 @@ FULL_CHECK_AGE_MS = 15 * 86_400_000
 """Java's auditor checks all ledgers every week by default: after this, at least one check is missing."""
 
 
-LEAVES_CLUSTER: Final = "leaves the cluster"
-"""What a drain notes at a bookie as the reason for read-only mode, before the operator's name in parentheses."""
-
-
 class BookieFacts(msgspec.Struct, frozen=True):
     """A bookie. ``is_writable`` None: not registered. ``problem``: why a registered one did not report its disks.
 
-    ``is_refusing``: the problem is what it answered; ``is_client_refused``: it is this client's login, certificate or
-    role. ``read_only_reasons``: why it is read-only, a stable word and a
-    text for each, as a bkctl bookie says; ``order``: the reason that the operator gave.
+    ``is_refusing``: the problem is what it answered; ``is_client_refused``: it is about this client. ``order``: the
+    operator's reason. ``read_only_reasons``: why it is read-only, a stable word and a text for each.
     """
 
     bookie_id: str
@@ -77,6 +72,11 @@ class BookieFacts(msgspec.Struct, frozen=True):
     def used_fraction(self) -> float | None:
         """Used part of its disks; None if unknown."""
         return used_fraction(self.total_bytes, self.free_bytes)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether a drain has made it read-only, as far as it says why."""
+        return self.is_writable is False and self.order.startswith(f"{LEAVES_CLUSTER} (")
 
     @property
     def out_of_space(self) -> str | None:
@@ -150,7 +150,7 @@ class RootStatus(msgspec.Struct, frozen=True):
 
 
 class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of the bookies that are down, ``bookie_ids``, the metadata of the ledgers names; ``ledgers`` were read.
+    """Which of the bookies that are down, ``bookie_ids``, the metadata of the ``ledgers`` that were read names.
 
     ``why_unknown``: why not all could be read; None: all were, or all bookies are in ``referenced``: the others are not
     referenced.
@@ -161,13 +161,11 @@ class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
     ledgers: int
     why_unknown: str | None = None
     no_live_copy: NoLiveCopy = NoLiveCopy()
-    """Of the ledgers that were read."""
     can_move: bool = True
-    """Whether one of these has a segment with a live copy of each entry, and enough writable bookies for its copies."""
+    """Whether one of them has a segment with a live copy of each entry, and enough writable bookies for its copies."""
     has_source: bool = True
-    """Whether one of them has a segment with copies to be made and a live copy of each entry."""
-    usual_size: int = 0
-    """The ensemble size of most of them."""
+    """Whether one has a segment with copies to be made and a live copy of each entry."""
+    usual_size: int = 0  # the ensemble size of most of them
 
     @property
     def unreferenced(self) -> frozenset[str]:
@@ -193,6 +191,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     """None: no bookie is down, or a command moves the ledgers of those that are."""
     given_up: AcceptedLosses = AcceptedLosses()
     """Ledgers with losses that an operator accepted."""
+    drained: Mapping[str, bool] = {}
+    """Whether ledgers reference drained bookies that no command moves now, as far as it is known."""
     unknown: Mapping[str, str] = {}
 
     @property
@@ -220,6 +220,11 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
             return self.references.no_live_copy
         losses = NotedLosses() if self.recovery is None else self.recovery.losses
         return noted_without_copy(losses, frozenset(self.down))
+
+    @property
+    def recovering(self) -> frozenset[str]:
+        """Bookies whose ledgers a command moves."""
+        return frozenset() if self.root is None else self.root.recovering
 
     @property
     def maintenance(self) -> tuple[Maintenance, ...]:
@@ -253,21 +258,8 @@ def status_findings(status: ClusterFacts) -> list[Advice]:
     return worst_first(found)
 
 
-def first_counted(before: ClusterFacts | None, now: ClusterFacts) -> ClusterFacts:
-    """The status from which a watch measures its pace: the first that counted all marks, else the present one."""
-    return now if before is None or _total(before.marks) is None else before
-
-
-def seconds_left(before: ClusterFacts, now: ClusterFacts) -> float | None:
-    """Time until no ledger is marked, at the pace between both; None if it is unknown, or no mark was cleared."""
-    counts = [_total(before.marks), _total(now.marks)]
-    seconds = (now.now_ms - before.now_ms) / 1000
-    if counts[0] is None or counts[1] is None or seconds <= 0 or counts[1] >= counts[0]:
-        return None
-    return counts[1] * seconds / (counts[0] - counts[1])
-
-
-def _total(marks: MarkCount | None) -> int | None:
+def total_marks(marks: MarkCount | None) -> int | None:
+    """How many ledgers are marked; None: not all marks were counted."""
     return None if marks is None else marks.at_most
 
 
@@ -299,7 +291,7 @@ def _is_nothing_repaired(status: ClusterFacts) -> bool:
     """Whether autorecovery is disabled, or no ledger is marked and none will be, because no auditor is elected."""
     has_no_auditor = status.auditor is not None and not status.auditor.is_elected
     is_off = status.autorecovery is not None and status.autorecovery.off_since_ms is not None
-    return is_off or (has_no_auditor and _total(status.marks) == 0)
+    return is_off or (has_no_auditor and total_marks(status.marks) == 0)
 
 
 def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
@@ -312,7 +304,7 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
         DownBookies(
             bookie_ids=(*status.down, *(each for each in status.unreferenced if each in awaited)),
             maintenance=status.maintenance,
-            moved=frozenset() if status.root is None else status.root.recovering,
+            moved=status.recovering,
             is_repaired=not _is_nothing_repaired(status),
             others_silent=len(_silent(status.bookies or ())),
             no_live_copy=status.no_live_copy,
@@ -354,22 +346,21 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:
     refusals = {each.bookie_id: each.problem for each in bookies if each.is_refusing and each.problem is not None}
     silent = [each for each in _silent(bookies) if each not in refusals]
     yield from not_answering(silent, refusals, len(status.down))
-    recovering = frozenset[str]() if status.root is None else status.root.recovering
-    yield from _read_only_findings([each for each in bookies if each.is_writable is False], recovering)
+    yield from _read_only_findings(status)
     if foreign:
         sentence = f"{these_bookies(foreign, 'is', 'are')} registered without a cookie"
         yield Advice(Severity.WARNING, "bookies_without_cookie", sentence, "bkctl metadata doctor")
 
 
-def _read_only_findings(bookies: Sequence[BookieFacts], recovering: Collection[str]) -> Iterator[Advice]:
-    full = [each for each in bookies if each.out_of_space is not None]
-    leaving = [each for each in bookies if each not in full and each.order.startswith(f"{LEAVES_CLUSTER} (")]
-    others = [each.bookie_id for each in bookies if each not in full and each not in leaving]
-    if leaving:
-        yield from bookies_leaving([each.bookie_id for each in leaving], recovering)
+def _read_only_findings(status: ClusterFacts) -> Iterator[Advice]:
+    recovering = status.recovering
+    bookies = [each for each in status.bookies or () if each.is_writable is False and each.out_of_space is None]
+    leaving = [each.bookie_id for each in bookies if each.is_drained or each.bookie_id in recovering]
+    others = [each.bookie_id for each in bookies if each.bookie_id not in leaving]
+    yield from bookies_leaving(leaving, recovering, status.drained)
     if others:
-        sentence = f"{these_bookies(others, 'is', 'are')} read-only"
-        yield Advice(Severity.INFORMATION, "bookies_read_only", sentence, f"bkctl bookie state {others[0]}")
+        said = f"{these_bookies(others, 'is', 'are')} read-only"
+        yield Advice(Severity.INFORMATION, "bookies_read_only", said, f"bkctl bookie state {others[0]}")
 
 
 def _disk_findings(bookies: tuple[BookieFacts, ...] | None) -> Iterator[Advice]:

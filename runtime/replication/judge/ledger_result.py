@@ -44,8 +44,8 @@ class LedgerFailure(msgspec.Struct, frozen=True):
     """A part of a ledger that stays as it is: the affected entries, if any, and a sentence with the reason.
 
     ``bookie_id`` and ``copies``: bad copies on this bookie that were not repaired; ``detail`` is about the first.
-    ``absent``: bookies that are not registered, and may have what is missing. ``is_refused``: only because each bookie
-    that could help refuses this client: its login, certificate or role.
+    ``absent``: bookies that are not registered or do not answer, and may have what is missing. ``is_refused``: only
+    because each bookie that could help refuses this client: its login, certificate or role.
     """
 
     ledger_id: int

@@ -75,7 +75,9 @@ class LeftGroup(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str = ""
     command: str | None = None
     to_start: tuple[str, ...] = ()
-    """Bookies whose start brings all of them back."""
+    """Bookies whose start brings all of them back; those that are given up come last."""
+    only_given_up: tuple[int, ...] = ()
+    """Those of the ledgers that only bookies which are given up bring back."""
     detail: str = ""
     owner: str | None = None
 
@@ -125,28 +127,33 @@ def _group(left: Left, failures: Sequence[LedgerFailure], leaving: Collection[st
     if failed is not None:
         remedy = failed  # such as an expired certificate: another bookie would refuse it as well
     command = _COMMANDS.get(left)
-    holders: collections.Counter[frozenset[str]] = collections.Counter()
-    for failure in failures:
-        if failure.is_refused:
-            continue  # first the bookie that runs, then those that do not
-        # The bookies that are given up are asked for last.
-        holders[frozenset(failure.absent).difference(leaving) or frozenset(failure.absent)] += 1
-    if to_start := bookies_to_start(holders):
-        remedy = start_words(to_start)
-        bookies = set().union(*to_start)
-        if bookies <= set(leaving):
-            remedy += f" if {'its' if len(bookies) == 1 else 'their'} disks exist"
-        command = show_command([each[0] for each in to_start])
+    # First the bookies that run and refuse this client, then those that do not run, those that are given up last.
+    absent = {each.ledger_id: frozenset(each.absent) for each in failures if each.absent and not each.is_refused}
+    others = collections.Counter(filter(None, (each.difference(leaving) for each in absent.values())))
+    only_given_up = [ledger_id for ledger_id, each in absent.items() if each.issubset(leaving)]
+    start = bookies_to_start(others)
+    start_last = bookies_to_start(collections.Counter(absent[each] for each in only_given_up))
+    if start or start_last:
+        remedy = ", then ".join(filter(None, (_start(start), _start(start_last, is_given_up=True))))
+        command = show_command([each[0] for each in (*start, *start_last)])
     first = min(failures, key=lambda failure: failure.ledger_id)
     return LeftGroup(
         left=left,
         ledger_ids=ledger_ids,
         remedy=remedy,
         command=None if command is None else command.format(ledger_ids[0]),
-        to_start=tuple(each[0] for each in to_start),
+        to_start=tuple(each[0] for each in (*start, *start_last)),
+        only_given_up=tuple(sorted(only_given_up)),
         detail=first.bare_detail,
         owner=first.owner,
     )
+
+
+def _start(to_start: Sequence[Sequence[str]], *, is_given_up: bool = False) -> str:
+    if not to_start:
+        return ""
+    its = "its" if len(set().union(*to_start)) == 1 else "their"
+    return start_words(to_start) + (f" if {its} disks exist" if is_given_up else "")
 
 
 def what_next(groups: Sequence[LeftGroup], again: str) -> str:
@@ -165,18 +172,25 @@ def after_recovery(
 ) -> str:
     """The same for a recovery of these bookies; ``again`` is the command that continues it without some of them.
 
-    One of them that is started is refused by a recovery, and what references it needs none.
+    One of them that is started is refused by a recovery, and what references it needs none. They come last: what was
+    said to have failed is hardly there, and another bookie that is started lets the same recovery go on.
     """
     started = list(dict.fromkeys(each for group in groups for each in group.to_start if each in bookie_ids))
     if not started:
         return what_next(groups, again(()))
     names = enumerated(started, shown_max=SHOWN_MAX)
     it, serves = ("it", f"{names} serves") if len(started) == 1 else ("they", f"{names} serve")
-    explain = next(f"see bkctl ledger explain {group.ledger_ids[0]}" for group in groups if group.to_start)
+    needing = [ledger_id for each in groups for ledger_id in each.only_given_up]
+    explain = f"see bkctl ledger explain {needing[0]}"
+    others = [each for group in groups for each in group.to_start if each not in bookie_ids]
+    if others:
+        others_serve = f"{enumerated(others, shown_max=SHOWN_MAX)} {'serves' if len(others) == 1 else 'serve'}"
+        sentence = f"; only {names} can have {len(needing):,} of these: {explain}"
+        return f"{sentence}; once {others_serve}, continue with: {again(())}"
     if set(started) != set(bookie_ids):
         return f"; if {names} cannot come back, {explain}; once {serves}, continue with: {again(started)}"
-    is_movable = any(not set(group.to_start) <= set(started) for group in groups if group.to_start) or any(
-        group.remedy or group.left in {Left.OPEN, Left.AGAIN} for group in groups if not group.to_start
+    is_movable = any(
+        group.remedy or group.left in {Left.OPEN, Left.AGAIN} for group in groups if not group.only_given_up
     )
     absent = f"continue with: {again(())}" if is_movable else explain
     return f"; once {serves}, nothing is left to recover; if {it} cannot come back, {absent}"

@@ -91,6 +91,10 @@ class LedgerRepairer:
         """The ledgers in progress, oldest first."""
         return tuple(self._current.values())
 
+    def least_s(self, bytes_to_copy: int) -> float:
+        """How long copies of so many bytes take at least, by the rates."""
+        return self.pacer.least_s(bytes_to_copy, self._tools.targets.count)
+
     async def repair(self, task: LedgerTask) -> LedgerResult:
         """The result for a ledger; MetadataOutageError after a long outage of the metadata store."""
         activity = LedgerActivity(task.ledger_id, self._ports.clock.monotonic_ns())

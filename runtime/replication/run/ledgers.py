@@ -45,7 +45,7 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
     bytes_planned: int
     """Estimated; ledgers of unknown size, and those that failed, do not count."""
     least_s: float = 0.0
-    """How long the rest of these takes at least, by the limit of the run."""
+    """How long the rest of these takes at least, by the byte rates."""
     why_failed: str = ""
     """Why most of the ledgers failed that did."""
     waiting_for_writers: int = 0
@@ -110,6 +110,8 @@ class LedgerRun:
         self._done = self._failed_bytes = 0
         self._failures: Counter[FailureReason] = Counter()
         """The ledgers that failed, by their first reasons."""
+        self._silent: Counter[str] = Counter()
+        """How many of them cannot be read because of a bookie that is not to be replaced."""
         self._waiting_for_writers = 0
         self._writers_due_ns = 0
         self._repairer: LedgerRepairer
@@ -206,7 +208,10 @@ class LedgerRun:
             result = result.with_owner(await self._owner(task.ledger_id))
         self._done += 1
         if result.failures:
-            self._failures[result.failures[0].reason] += 1
+            first = result.failures[0]
+            self._failures[first.reason] += 1
+            if first.reason is FailureReason.UNREADABLE:
+                self._silent.update(set(first.absent).difference(task.leaving, task.unreachable))
             self._failed_bytes += task.bytes_to_copy
         self._on_result(result)
         if self._job is not None and not result.failures and not self._is_unrecorded:
@@ -222,7 +227,10 @@ class LedgerRun:
 
     def _why_failed(self) -> str:
         mostly = "mostly: " if len(self._failures) > 1 else ""
-        return "".join(f"{mostly}{reason.value}" for reason, _ in self._failures.most_common(1))
+        for reason, _ in self._failures.most_common(1):
+            silent = [each for each, _ in self._silent.most_common(1) if reason is FailureReason.UNREADABLE]
+            return f"{mostly}{reason.value}" + "".join(f": {each} does not answer" for each in silent)
+        return ""
 
     def _report_progress(self, *, is_forced: bool = False) -> None:
         now_ns = self._ports.clock.monotonic_ns()
@@ -231,7 +239,7 @@ class LedgerRun:
         self._progress_at_ns = now_ns
         current = self._repairer.current
         oldest = current[0] if current else self._queue.oldest_waiting()
-        planned, limit = max(0, self._totals.bytes_to_copy - self._failed_bytes), self._repairer.pacer.total.per_s
+        planned = max(0, self._totals.bytes_to_copy - self._failed_bytes)
         self._on_progress(
             RecoveryProgress(
                 ledgers_done=self._done,
@@ -240,7 +248,7 @@ class LedgerRun:
                 entries_copied=self._repairer.entries_copied,
                 bytes_copied=self._repairer.bytes_copied,
                 bytes_planned=planned,
-                least_s=max(0, planned - self._repairer.bytes_copied) / limit if limit else 0.0,
+                least_s=self._repairer.least_s(max(0, planned - self._repairer.bytes_copied)),
                 why_failed=self._why_failed(),
                 waiting_for_writers=self._waiting_for_writers,
                 writers_wait_s=max(0.0, (self._writers_due_ns - now_ns) / 1e9) if self._waiting_for_writers else 0.0,

@@ -26,6 +26,7 @@ from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.activity import COPY_RATE
 from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGaps
 from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.rate import SharedPacer
@@ -45,6 +46,7 @@ from bkctl.runtime.replication.judge.fragments import (
 )
 from bkctl.runtime.replication.judge.ledger_check import CheckTotals, LedgerCheck
 from bkctl.runtime.replication.survey.check_tally import CheckTally
+from bkctl.runtime.replication.survey.check_work import CheckWork, bytes_to_check
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
 
@@ -115,6 +117,20 @@ class LedgerChecker:
         self._pacer = pacer or SharedPacer(ports.clock)
         batches_max = max(1, config.entries_in_flight_max // BATCH_ENTRIES)
         self._copies = CopyReader(ports, config, live_bookies.__contains__, items_max=batches_max, times=times)
+        self._current: dict[CheckWork, None] = {}
+        self._bytes_ended = 0
+        self.bytes_read = 0
+        """Of all ledgers so far, of those in progress too."""
+
+    @property
+    def oldest(self) -> CheckWork | None:
+        """The ledger in progress that was begun first."""
+        return next(iter(self._current), None)
+
+    @property
+    def bytes_done(self) -> int:
+        """What is done of the bytes that ``bytes_to_check`` expects of all ledgers."""
+        return self._bytes_ended + sum(each.bytes_done for each in self._current)
 
     async def check_all(
         self,
@@ -153,17 +169,29 @@ class LedgerChecker:
 
     async def check_by(self, ledger_id: int, metadata: LedgerMetadata, scope: CheckScope) -> LedgerCheck:
         """Check one ledger by this metadata; raises nothing."""
+        work = CheckWork(ledger_id, self._ports.clock.monotonic_ns(), bytes_to_check(metadata, scope))
+        self._current[work] = None
+        try:
+            return await self._check(work, metadata, scope)
+        finally:
+            del self._current[work]
+            self._bytes_ended += work.bytes_planned
+
+    async def _check(self, work: CheckWork, metadata: LedgerMetadata, scope: CheckScope) -> LedgerCheck:
+        ledger_id = work.ledger_id
         credentials = credentials_of(ledger_id, metadata)
         tally = CheckTally(entry_bytes_estimate(metadata))
         last_entry_id, failure = await self.end_of(metadata, credentials, scope)
         last_index = len(metadata.segments) - 1
         for segment_index in range(last_index + 1):
             entries = segment_entries(metadata, segment_index, last_entry_id)
-            await self._check_segment(metadata, segment_index, entries, credentials, tally, scope)
+            await self._check_segment(metadata, segment_index, entries, credentials, tally, scope, work)
         if not metadata.is_closed and scope.has_open_end:
             last_scoped = scope.last_from(last_entry_id + 1)
             entries = EntryRange(last_entry_id + 1, INVALID_ENTRY_ID if last_scoped is None else last_scoped)
-            await self._check_segment(metadata, last_index, entries, credentials, tally, scope, is_confirmed=False)
+            await self._check_segment(
+                metadata, last_index, entries, credentials, tally, scope, work, is_confirmed=False
+            )
         problem = _problem_of(last_entry_id + 1, scope, failure, tally)
         last_entry_id = max(last_entry_id, tally.last_entry_id)
         check = tally.result(ledger_id, metadata.state.name.lower(), last_entry_id, problem)
@@ -218,6 +246,7 @@ class LedgerChecker:
         credentials: LedgerCredentials,
         tally: CheckTally,
         scope: CheckScope,
+        work: CheckWork,
         *,
         is_confirmed: bool = True,
     ) -> None:
@@ -238,9 +267,8 @@ class LedgerChecker:
         gaps = CopyGaps(self._ports.bookies, self._copies, credentials)
 
         async def check_batch(batch: _PaidBatch, lease: Lease) -> None:
-            found = await self._read_batch(batch, credentials, lease, is_open=is_open)
-            copies = [copy for row in found.values() for copy in row.values()]
-            if copies:
+            found = await self._read_batch(batch, credentials, lease, work, is_open=is_open)
+            if copies := [copy for row in found.values() for copy in row.values()]:
                 run.note(len(batch.wanted), has_good_copy=any(copy.entry is not None for copy in copies))
             earlier_copies.update((copy.bookie_id, copy) for copy in copies if copy.entry is None)
             add = tally.add if is_confirmed else tally.add_if_found
@@ -256,7 +284,7 @@ class LedgerChecker:
             found = batches(scope.entry_ids(credentials.ledger_id, metadata, rest), count_max)
             wanted = ({each: members(each) for each in ids} for ids in run.until_probe(found, rest.last_entry_id))
             await for_each_leased(
-                self._paid(wanted, tally),
+                self._paid(wanted, tally, work),
                 check_batch,
                 self._copies.windows.items,
                 lambda: tally.entry_bytes * metadata.write_quorum_size * count_max(),
@@ -272,26 +300,30 @@ class LedgerChecker:
                 rest = EntryRange(gap.entries.last_entry_id + 1, rest.last_entry_id)
 
     async def _paid(
-        self, batches_wanted: Iterable[dict[int, list[str]]], tally: CheckTally
+        self, batches_wanted: Iterable[dict[int, list[str]]], tally: CheckTally, work: CheckWork
     ) -> AsyncGenerator[_PaidBatch, None]:
         """Batches whose turn has come by the rates. One that waits for a busy bookie holds no room of the others."""
         for wanted in batches_wanted:
             taken = Counter[str]()
             for bookie_ids in wanted.values():
                 taken.update(dict.fromkeys(bookie_ids, tally.entry_bytes))
-            await self._pacer.take_reads(taken)
+            with work.waiting(COPY_RATE):
+                await self._pacer.take_reads(taken)
             yield _PaidBatch(wanted, taken)
 
     async def _read_batch(
-        self, batch: _PaidBatch, credentials: LedgerCredentials, lease: Lease, *, is_open: bool
+        self, batch: _PaidBatch, credentials: LedgerCredentials, lease: Lease, work: CheckWork, *, is_open: bool
     ) -> dict[int, dict[str, Copy]]:
         """The copies of some entries, by entry and bookie."""
         read = Counter[str]()
-        found = await self._copies.read_each(batch.wanted, credentials)
+        with work.waiting(f"copies on {', '.join(batch.taken)}"):
+            found = await self._copies.read_each(batch.wanted, credentials)
         for copies in found.values():
             read.update({bookie_id: len(copy.body) for bookie_id, copy in copies.items()})
         self._pacer.correct_reads(batch.taken, read)
         lease.resize(read.total())
+        work.bytes_read += read.total()
+        self.bytes_read += read.total()
         if is_open:
             await self._ask_late_ones(found, credentials)
         return found

@@ -1,8 +1,8 @@
 """Status of a cluster: reads the parts of ``ClusterFacts`` at the same time, each with a deadline. Changes nothing.
 
 A part that does not answer in time becomes unknown, with the reason. Marks are counted only as far as their time
-allows. Ledgers are read only while a bookie is down whose ledgers no command moves, at the end and for a short time:
-only if all were read, it is known that none references the bookie. Mostly a few show that some do.
+allows. Ledgers are read only while a bookie is down, or drained, whose ledgers no command moves, at the end and for a
+short time: only if all were read, it is known that none references the bookie. Mostly a few show that some do.
 """
 
 from __future__ import annotations
@@ -197,6 +197,22 @@ class StatusSurvey:
         except BkctlError as error:
             why_unknown = str(error)
         return tally.result(why_unknown)
+
+    async def references(self, bookie_ids: Collection[str]) -> dict[str, bool]:
+        """Whether ledgers name these bookies. Without those for which it could not be found out in time."""
+        found: dict[str, bool] = {}
+        with contextlib.suppress(TimeoutError, BkctlError):
+            async with asyncio.timeout(self._limits.ledgers_s):
+                await self._store.sync(self._root)
+                async with aclosing((await self._open_ledgers()).read_all()) as ledgers:
+                    async for _, ledger in ledgers:
+                        if not isinstance(ledger, Versioned):
+                            return found
+                        found |= dict.fromkeys(ledger.value.bookies().intersection(bookie_ids), True)
+                        if len(found) == len(bookie_ids):
+                            return found
+                return dict.fromkeys(bookie_ids, False) | found
+        return found
 
     async def _part(self, name: str, read: Callable[[], Awaitable[T]], unknown: dict[str, str]) -> T | None:
         """The result; None, with the reason in ``unknown``, if it failed or took too long."""

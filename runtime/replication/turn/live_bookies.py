@@ -104,6 +104,11 @@ class LiveBookies:
         self._read_at_ns = None
         self._is_watched = False
 
+    @property
+    def writable(self) -> Collection[str]:
+        """Those of the last list that take copies."""
+        return self._registrations.writable
+
     def __contains__(self, bookie_id: object) -> bool:
         """Whether the bookie is in the last list, writable or read-only."""
         return bookie_id in self._live

@@ -201,11 +201,12 @@ async def _fail_without_copy(turn: TurnState, metadata: LedgerMetadata, fragment
 def _absent(
     turn: TurnState, metadata: LedgerMetadata, fragment: Fragment, entries: Sequence[EntryRange]
 ) -> tuple[str, ...]:
-    """The bookies that are not registered and should have the first of the entries."""
+    """The bookies that are not registered, or do not answer, and should have the first of the entries."""
+    copies = turn.tools.replicator.copies
     first_entry_id = min(each.first_entry_id for each in entries)
     indexes = write_set(first_entry_id, metadata.ensemble_size, metadata.write_quorum_size)
     members = {fragment.ensemble[index] for index in indexes}
-    return tuple(sorted(each for each in members if each not in turn.tools.live_bookies))
+    return tuple(sorted(each for each in members if copies.is_absent(each)))
 
 
 def need_of(

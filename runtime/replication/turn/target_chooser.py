@@ -49,6 +49,12 @@ class TargetChooser:
         """Whether only some of the writable bookies are targets."""
         return bool(self._only)
 
+    @property
+    def count(self) -> int:
+        """How many bookies are targets, by the last list."""
+        writable = self._live_bookies.writable
+        return len(self._only.intersection(writable) if self._only else writable)
+
     async def choose(self, need: CopyNeed, preferred: str | None = None) -> Choice | NoChoice:
         """A writable bookie for one copy, or why there is none; MetadataError, ConfigurationError.
 

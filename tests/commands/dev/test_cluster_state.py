@@ -140,9 +140,9 @@ def test_a_dry_run_says_what_would_be_done(tmp_path: Path) -> None:
     def dry_run(*words: str) -> BkctlResult:
         return run_bkctl("dev", "cluster", *words, "--dir", str(tmp_path), "--dry-run")
 
-    for verb, code in (("kill", 4), ("start", 1)):
+    for verb in ("kill", "start"):
         refused = dry_run(verb, "nope")
-        assert (refused.exit_code, refused.stderr[:23]) == (code, "error: no bookie 'nope'")
+        assert (refused.exit_code, refused.stderr[:23]) == (4, "error: no bookie 'nope'")
     assert dry_run("kill", "bookie-2").stderr == "error: bookie b is not running\n"
     assert dry_run("start", "bookie-2").stderr == "would start zookeeper and bookie-2\n"
     assert dry_run("down").stderr == "would stop all servers\n"

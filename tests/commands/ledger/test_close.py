@@ -64,6 +64,10 @@ async def test_a_ledger_that_waits_for_a_dead_bookie_is_closed_when_it_is_back(c
         assert [each["registered"] for each in why["bookies"] if each["bookie_id"] == dead] == ["no"]
         assert f"bookie {dead} is not registered; it is in 1 of 1 segment" in why["problems"]
 
+        tried = await asyncio.to_thread(cluster.run, "ledger", "close", str(stuck), "--dry-run")
+        reason = f"nothing was changed: ledger {stuck} cannot be closed now: {dead} not registered"
+        assert (tried.exit_code, reason in tried.stderr) == (3, True), tried
+
         arguments = ["ledger", "close", str(stuck), str(good), "--grace", "0s", "--yes"]
         left = await asyncio.to_thread(cluster.run, *arguments, "-o", "json")
         assert left.exit_code == 9, left

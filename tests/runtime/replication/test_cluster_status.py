@@ -17,8 +17,8 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
 )
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+from bkctl.runtime.replication.judge.advice import LEAVES_CLUSTER
 from bkctl.runtime.replication.judge.cluster_status import (
-    LEAVES_CLUSTER,
     AuditorStatus,
     AutorecoveryStatus,
     BookieFacts,
@@ -28,11 +28,10 @@ from bkctl.runtime.replication.judge.cluster_status import (
     RepairLocks,
     RootStatus,
     down_bookies,
-    first_counted,
-    seconds_left,
     status_findings,
 )
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, bookies_to_start, start_words
+from bkctl.runtime.replication.judge.status_pace import first_counted, seconds_left
 from bkctl.storage.severity import Severity, word, worst
 
 NOW_MS = 1_700_000_000_000
@@ -132,10 +131,21 @@ def test_a_drain_that_was_cut_is_continued_and_one_that_runs_is_left_alone() -> 
         "bookie b2:3181 leaves the cluster, read-only; no command moves its ledgers now: bkctl bookie drain b2:3181 "
         "moves any that are left, and decommission also removes it; to keep it: bkctl bookie undrain b2:3181"
     )
+    assert cut.command == "bkctl decommission b2:3181", "it is unknown whether any is left"
+    (cut,) = status_findings(msgspec.structs.replace(status, drained={"b2:3181": True}))
     assert cut.command == "bkctl bookie drain b2:3181", "which may be all that was wanted"
+    (over,) = status_findings(msgspec.structs.replace(status, drained={"b2:3181": False}))
+    assert over.sentence == (
+        "bookie b2:3181 leaves the cluster, read-only, and no ledger references it: stop it, and bkctl decommission "
+        "b2:3181 removes it; to keep it: bkctl bookie undrain b2:3181"
+    )
+    assert over.command == "bkctl decommission b2:3181"
     root = RootStatus("an-id", operations=("'bookie drain' by ann",), recovering=frozenset({"b2:3181"}))
     (running,) = status_findings(msgspec.structs.replace(status, root=root))
     assert running.sentence == "bookie b2:3181 leaves the cluster, read-only; a command is moving its ledgers"
+    unexplained = msgspec.structs.replace(LEAVING, order="")
+    (unsaid,) = status_findings(msgspec.structs.replace(status, bookies=(GOOD, unexplained), root=root))
+    assert unsaid == running, "its admin interface cannot be asked"
     assert (running.part, running.severity, running.command) == (cut.part, Severity.INFORMATION, "bkctl audit")
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bkctl.runtime.replication.copy.rate import BURST_S, CopyRate
+from bkctl.runtime.replication.copy.rate import BURST_S, CopyRate, SharedPacer
 from tests.sim.loop import VirtualClock, run_simulated
 
 SECONDS = 10.0
@@ -137,5 +137,19 @@ def test_a_waiting_caller_follows_a_changed_rate() -> None:
         await asyncio.gather(*(limit.take(10**12) for _ in range(100)))
         assert clock.monotonic_ns() == pytest.approx(2e9, rel=0.05)
         assert limit.per_s is None
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize(
+    ("rates", "least_s"), [((None, None), 0), ((100, None), 10), ((None, 50), 5), ((100, 10), 25), ((100, 50), 10)]
+)
+def test_the_least_time_of_copies_is_that_of_the_slower_limit(
+    rates: tuple[int | None, int | None], least_s: float
+) -> None:
+    async def scenario(clock: VirtualClock) -> None:
+        pacer = SharedPacer(clock)
+        pacer.change(*rates)
+        assert pacer.least_s(1000, targets=4) == least_s
 
     simulate(scenario)

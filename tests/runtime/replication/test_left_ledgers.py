@@ -46,6 +46,14 @@ def test_a_bookie_that_is_given_up_is_started_only_if_no_other_has_the_entries()
     assert group.sentence == "1 has entries without a live copy (start b1 or b2 if their disks exist)"
 
 
+def test_another_bookie_that_is_down_is_started_before_one_that_is_given_up() -> None:
+    """Although its start brings fewer ledgers back: the other was said to have failed."""
+    lost = [failure(each, FailureReason.LOST, "b1") for each in range(5)]
+    (group,) = left_groups([*lost, failure(5, FailureReason.UNREADABLE, "b1", "b4")], ["b1"])
+    assert group.sentence == "6 have entries without a live copy (start b4, then start b1 if its disks exist)"
+    assert group.command == "bkctl bookie show b4 b1"
+
+
 def test_a_refusal_is_named_before_bookies_that_are_down() -> None:
     refused = msgspec.structs.replace(
         failure(1, FailureReason.UNREADABLE, "b2"), detail="b3: it refuses the login", is_refused=True
@@ -94,6 +102,11 @@ LOST_WITH_B1 = failure(7, FailureReason.LOST, "b1")
             "once b1 and b2 serve, nothing is left to recover; if they cannot come back, see {explain}",
         ),
         ("b1", [failure(7, FailureReason.LOST, "b1", "b4")], "then continue with: again b1"),
+        (
+            "b1",
+            [LOST_WITH_B1, failure(8, FailureReason.UNREADABLE, "b1", "b4"), failure(9, FailureReason.LOST, "b1")],
+            "only b1 can have 2 of these: see {explain}; once b4 serves, continue with: again b1",
+        ),
     ],
 )
 def test_a_recovery_does_not_continue_with_bookies_that_are_to_be_started(
