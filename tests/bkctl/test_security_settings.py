@@ -19,6 +19,7 @@ from bkctl.commands.context import BookieFlags, DaemonFlags
 from bkctl.runtime.config import BookieConfig, ZooKeeperSaslConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.net.tls_failures import alert_sentence
+from bkctl.runtime.security.login import client_logins
 from bkctl.runtime.security.tls_contexts import bookie_contexts, client_contexts
 from bkctl.runtime.security_config import (
     BookieClientConfig,
@@ -28,7 +29,7 @@ from bkctl.runtime.security_config import (
     ClientTlsConfig,
     StoreType,
 )
-from bkctl.settings import read_sources, resolve_settings
+from bkctl.settings import general_values, read_sources, resolve_settings
 from tests.interop.security_files import TestAuthority
 from tests.processes import run_bkctl
 
@@ -94,6 +95,42 @@ def test_the_table_of_a_context_wins(tmp_path: Path) -> None:
 def test_variables_alone_are_enough_and_a_secret_is_a_reference(tmp_path: Path) -> None:
     found = client_of(tmp_path, BKCTL_BOOKIE_CLIENT_SASL_USERNAME="u", BKCTL_BOOKIE_CLIENT_SASL_PASSWORD="sesame-1")
     assert found.sasl == ClientLoginConfig(username="u", password="env:BKCTL_BOOKIE_CLIENT_SASL_PASSWORD")
+
+
+def test_a_variable_may_refer_to_a_secret_as_a_file_does(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("sesame-1\n")
+    reference = f"file:{tmp_path}/password"
+    for variable in ("BKCTL_BOOKIE_CLIENT_SASL_PASSWORD", "BKCTL_ZOOKEEPER_SASL_PASSWORD"):
+        environment = {variable.replace("PASSWORD", "USERNAME"): "u", variable: reference}
+        sources = read_sources(files(tmp_path, "", BOOKIE), environment)
+        found = resolve_settings(sources)
+        sasl = found.client.security.sasl or found.zookeeper.sasl
+        assert sasl is not None
+        assert sasl.password == reference
+    general = general_values(read_sources(files(tmp_path, "", BOOKIE), {"BKCTL_LEDGER_PASSWORD": reference}))
+    assert general["ledger_password",].value == "env:BKCTL_LEDGER_PASSWORD", "only the password itself may be there"
+    client_logins(ClientLoginConfig(username="u", password=reference), {})
+
+
+def test_a_certificate_and_a_login_are_each_of_one_source(tmp_path: Path) -> None:
+    """The files of the TOML file's login would not fit to those of a stronger source; what that leaves out is added."""
+    toml = (
+        '[bookie_client.tls]\nca_file = "/ca.pem"\nkey_file = "/key.pem"\ncertificate_file = "/cert.pem"\n'
+        'ciphers = ["X"]\n[bookie_client.sasl]\nusername = "u"\npassword = "file:/p"\nservice = "s"\n'
+    )
+    conf = f"{TLS}tlsClientAuthentication=true\nclientKeyStore=/op.p12\nclientKeyStoreType=PKCS12\n"
+    conf += "clientKeyStorePasswordPath=/pw\ntlsHostnameVerificationEnabled=true\n"
+    found = client_of(tmp_path, toml=toml, conf=conf, BKCTL_BOOKIE_CLIENT_SASL_JAAS_FILE="/jaas")
+    assert found.tls is not None
+    assert (found.tls.key_file, found.tls.key_type, found.tls.certificate_file) == ("/op.p12", StoreType.PKCS12, None)
+    assert (found.tls.ca_file, found.tls.key_password, found.tls.ciphers) == ("/ca.pem", "file:/pw", ("X",))
+    assert found.sasl == ClientLoginConfig(jaas_file="/jaas", service="s")
+    key = {"BKCTL_BOOKIE_CLIENT_TLS_KEY_FILE": "/k", "BKCTL_BOOKIE_CLIENT_TLS_CERTIFICATE_FILE": "/c"}
+    tls = client_of(tmp_path, toml=toml, conf=conf, **key).tls
+    assert tls is not None
+    assert (tls.key_file, tls.key_type, tls.key_password, tls.certificate_file) == ("/k", StoreType.PEM, None, "/c")
+    login = client_of(tmp_path, toml=toml, BKCTL_BOOKIE_CLIENT_SASL_PASSWORD="sesame-1").sasl
+    assert login == ClientLoginConfig(username="u", password="env:BKCTL_BOOKIE_CLIENT_SASL_PASSWORD", service="s")
 
 
 def test_a_login_at_zookeeper_by_variables_alone() -> None:
