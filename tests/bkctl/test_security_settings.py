@@ -42,6 +42,8 @@ JAVA_KEYS: dict[str, Any] = {
     "certificate_java_key": "tlsCertificatePath",
     "key_java_key": "tlsKeyStore",
 }
+NOT_SHOWN = JAVA_KEYS | dict.fromkeys(("certificate_java_key", "key_java_key"), "tlsClientAuthentication=true")
+"""Of a file that has a key for clients, and does not make them show its certificate."""
 BOOKIE = "metadataServiceUri=zk://h/ledgers\njournalDirectories=/j\nledgerDirectories=/l\n"
 
 
@@ -145,7 +147,7 @@ def test_a_bookie_conf_is_enough_for_clients(tmp_path: Path) -> None:
         "tlsTrustStore=/ca.pem\ntlsTrustStoreType=PEM\ntlsKeyStore=/key.pem\ntlsKeyStoreType=PEM\n"
         "tlsCertificatePath=/cert.pem\ntlsKeyStorePasswordPath=/pw\ntlsEnabledProtocols=TLSv1.2,TLSv1.1\n"
     )
-    plain = ClientTlsConfig(ca_file="/ca.pem", protocols=("TLSv1.2",), is_hostname_checked=False, **JAVA_KEYS)
+    plain = ClientTlsConfig(ca_file="/ca.pem", protocols=("TLSv1.2",), is_hostname_checked=False, **NOT_SHOWN)
     assert client_of(tmp_path, conf=TLS + stores).tls == plain
     mutual = client_of(tmp_path, conf=TLS + stores + "tlsClientAuthentication=true\n").tls
     assert mutual is not None
@@ -162,7 +164,7 @@ def test_keys_of_clients_come_before_those_of_the_bookie(tmp_path: Path) -> None
         ca_type=StoreType.PKCS12,
         ca_password="file:/p",
         is_hostname_checked=True,
-        **JAVA_KEYS | {"ca_java_key": "clientTrustStore"},
+        **NOT_SHOWN | {"ca_java_key": "clientTrustStore"},
     )
 
 
@@ -322,6 +324,7 @@ def test_files_of_both_sources_are_missing_by_the_name_of_their_own(tmp_path: Pa
     ("conf", "sentence"),
     [
         ("", "it requires a client certificate: set tlsClientAuthentication=true, tlsCertificatePath and tlsKeyStore"),
+        ("clientKeyStore=/k.p12\n", "it requires a client certificate: set tlsClientAuthentication=true"),
         (
             "tlsClientAuthentication=true\ntlsKeyStore=/k.p12\n",
             "it rejects the certificate of this client, /k.p12 (tlsKeyStore): expired",
