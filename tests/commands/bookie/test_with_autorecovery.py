@@ -209,7 +209,10 @@ def test_a_secret_that_the_daemon_could_not_read_is_refused_by_name(metadata_uri
     assert "from the file descriptor 9: it is not open" in own.stderr, "without a daemon the bookie reads it"
     (tmp_path / "bkctl.toml").write_text('[bookie_client.sasl]\nusername = "bookkeeper"\npassword = "fd:9"\n')
     assert run_bkctl("cluster", "init", "-u", metadata_uri).exit_code == 0
-    checked = run_bkctl("bookie", "init", "--check", *words[2:-1], str(free_port()), "--set", ENABLED)
+    checked = run_bkctl(
+        "bookie", "init", "--check", *words[2:-1], str(free_port()), "--set", ENABLED, "--set", "allowLoopback=true"
+    )
+    assert checked.stdout, checked.stderr
     rows = {row["name"]: row for row in checked.json()["checks"]}
     assert rows["autorecovery"]["result"] == "failed", checked.stderr
     assert "bookie_client.sasl.password: the process of the autorecovery daemon" in rows["autorecovery"]["detail"]
