@@ -14,6 +14,7 @@ from bkctl.setting_readers import (
     build,
     flag_values,
     java_values,
+    merged,
     settings_of,
     toml_values,
     variable_values,
@@ -74,6 +75,6 @@ def daemon_values(sources: Sources, flags: DaemonFlags, *, is_java_admin_used: b
     values = toml_values(table, AutorecoveryConfig, _SECTION, origin, (_SECTION,)) | log
     if sources.conf is not None:
         of_java = (each for each in settings if is_java_admin_used or each.path[:2] != (_SECTION, "admin"))
-        values |= with_admin_stores(java_values(sources.conf, of_java), _SECTION)
-    values |= variable_values(sources.environment, settings, values)
+        values = merged(values, with_admin_stores(java_values(sources.conf, of_java), _SECTION))
+    values = merged(values, variable_values(sources.environment, settings, values))
     return values | flag_values(flags, settings)

@@ -19,6 +19,7 @@ from bkctl.setting_readers import (
     build,
     flag_values,
     java_values,
+    merged,
     settings_of,
     toml_values,
     variable_values,
@@ -111,8 +112,9 @@ def bookie_values(sources: Sources, flags: BookieFlags, *, has_own_cluster: bool
     settings = settings_of("bookie")
     values = _toml_values(sources)
     if sources.conf is not None:
-        values |= with_admin_stores(java_values(sources.conf, settings), "bookie") | bookie_security(sources.conf)
-    values |= variable_values(sources.environment, settings, values)
+        java = with_admin_stores(java_values(sources.conf, settings), "bookie")
+        values = merged(values, java | bookie_security(sources.conf))
+    values = merged(values, variable_values(sources.environment, settings, values))
     values |= flag_values(flags, settings)
     for path in _DIRECTORIES.values():
         if path in values and isinstance(given := values[path].value, list | tuple):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.security.secrets import is_reference
-from bkctl.runtime.security_config import StoreType
+from bkctl.runtime.security_config import SHOW_CERTIFICATE, StoreType
 from bkctl.setting_readers import FALSE, Given, Givens, Path, truth
 
 if TYPE_CHECKING:
@@ -53,8 +53,12 @@ def client_security(conf: JavaConf) -> Givens:
         is_checked = _is_on(conf, "tlsHostnameVerificationEnabled")
         givens[*_CLIENT, "tls", "is_hostname_checked"] = _given(conf, "tlsHostnameVerificationEnabled", is_checked)
         if not _is_on(conf, "tlsClientAuthentication"):
+            has_key = (*_CLIENT, "tls", "key_file") in givens
             for name in ("key_file", "key_type", "key_password", "certificate_file"):
                 givens.pop((*_CLIENT, "tls", name), None)
+            if has_key:  # then only this is missing
+                missing = Given(SHOW_CERTIFICATE, "", "")
+                givens |= {(*_CLIENT, "tls", f"{name}_java_key"): missing for name in ("key", "certificate")}
     if _class_of(conf, _CLIENT_LOGIN_CLASS, _CLIENT_SASL) is not None:
         givens |= _sasl_table(
             conf,
@@ -103,13 +107,15 @@ def with_file_keys(values: Givens) -> Givens:
     In a table that a Java file asks for, also the key of each file that is missing.
     """
     keys: Givens = {}
+    of_files = {path: (*path[:-1], path[-1].replace("_java_key", "_file")) for path in values}
+    values = {path: given for path, given in values.items() if of_files[path] == path or of_files[path] not in values}
     for path, given in values.items():
         if path[-1].endswith("_file") and (found := _FILE_KEY.search(given.origin)) is not None:
             keys[*path[:-1], path[-1].replace("_file", "_java_key")] = given._replace(value=found[0])
         elif path[-1] == "tls" and _TLS_CLASS in given.origin:
             missing = {name: key for name, key in _KEYS.items() if (*path, f"{name}_file") not in values}
             keys |= {(*path, f"{name}_java_key"): given._replace(value=key) for name, key in missing.items()}
-    return values | keys
+    return keys | values
 
 
 def with_admin_stores(values: Givens, section: str) -> Givens:

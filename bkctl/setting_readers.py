@@ -17,6 +17,7 @@ from bkctl.runtime.autorecovery.config import AutorecoveryConfig
 from bkctl.runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.security.secrets import is_reference
 from bkctl.runtime.security_config import BookieClientConfig, keytool_command
 from bkctl.storage.setting import DURATION_S_MAX, MEBIBYTE, Described, Java, Setting, described
 
@@ -43,7 +44,21 @@ class Given(NamedTuple):
 
 Path: TypeAlias = tuple[str, ...]
 Givens: TypeAlias = dict[Path, Given]
-"""Values by the paths of their settings. ``weaker | stronger`` merges two sources."""
+"""Values by the paths of their settings."""
+
+_LOGIN: Final = ("mechanism", "username", "password", "principal", "keytab", "jaas_file")
+_BELONGING: Final = {
+    "ca_file": ("ca_type", "ca_password"),
+    "key_file": ("key_type", "key_password", "certificate_file"),
+    **dict.fromkeys(("username", "keytab", "jaas_file"), _LOGIN),
+}
+"""What a file or a user needs, so that it must not come from another source than that."""
+
+
+def merged(weaker: Givens, stronger: Givens) -> Givens:
+    """The values of two sources. A CA, a certificate with its key, and a login are each of one source."""
+    replaced = {(*path[:-1], name) for path in stronger for name in _BELONGING.get(path[-1], ())}
+    return {path: given for path, given in weaker.items() if path not in replaced} | stronger
 
 
 def flag_values(flags: msgspec.Struct, settings: Iterable[Described]) -> Givens:
@@ -57,7 +72,10 @@ def flag_values(flags: msgspec.Struct, settings: Iterable[Described]) -> Givens:
 
 
 def variable_values(environment: Mapping[str, str], settings: Iterable[Described], weaker: Givens) -> Givens:
-    """BKCTL_* variables. A secret is not copied: the value refers to it, if its table has another value."""
+    """BKCTL_* variables. A secret is not copied: the value refers to it, if its table has another value.
+
+    It may be a reference itself, as in a file.
+    """
     givens: Givens = {}
     for each in settings:
         if not (text := environment.get(each.variable)):
@@ -67,7 +85,8 @@ def variable_values(environment: Mapping[str, str], settings: Iterable[Described
             table = each.path[:-1]
             if len(each.path) > 2 and not any(path[: len(table)] == table for path in (*weaker, *givens)):
                 continue
-            text = written = f"env:{each.variable}"
+            if not (each.is_in_toml and is_reference(text)):
+                text = written = f"env:{each.variable}"
         givens[each.path] = Given(_parsed(each, text, written), each.variable, written)
     return givens
 

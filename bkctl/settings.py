@@ -50,6 +50,7 @@ from bkctl.setting_readers import (
     build,
     flag_values,
     java_values,
+    merged,
     settings_of,
     toml_values,
     variable_values,
@@ -145,8 +146,8 @@ def section_values(sources: Sources, section: str) -> Givens:
         limit = java.get(("client", "writer_frame_bytes_max"))
         if limit is not None and limit.value > ClientConfig().frame_bytes_max:
             values.setdefault(("client", "frame_bytes_max"), limit)
-        values |= java
-    return values | variable_values(sources.environment, settings, values)
+        values = merged(values, java)
+    return merged(values, variable_values(sources.environment, settings, values))
 
 
 def resolve_settings(sources: Sources) -> Settings:

@@ -277,12 +277,16 @@ def load_config(context: CommandContext, flags: BookieFlags, bookie_id: str | No
 
     ConfigurationError, InvalidArgumentError.
     """
+    config = load_settings(context, flags).config
+    return config if bookie_id is None else msgspec.structs.replace(config, bookie_id=parse_bookie_id(bookie_id))
+
+
+def load_settings(context: CommandContext, flags: BookieFlags) -> BookieSettings:
+    """Settings of the bookie, and of what runs with it; ConfigurationError, InvalidArgumentError."""
     settings = context.load_bookie_settings(flags)
     for warning in settings.warnings:
         context.console.warn(warning)
-    if bookie_id is None:
-        return settings.config
-    return msgspec.structs.replace(settings.config, bookie_id=parse_bookie_id(bookie_id))
+    return settings
 
 
 def id_by_settings(config: BookieConfig) -> str:

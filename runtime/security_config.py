@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -11,6 +11,10 @@ from bkctl.storage.setting import Java, Setting
 
 # fmt: off
 # A setting takes at most three lines here; the formatter would use nine.
+
+
+SHOW_CERTIFICATE: Final = "tlsClientAuthentication=true"
+"""Without it a Java client shows no certificate, also if its file names one."""
 
 
 class StoreType(enum.StrEnum):

@@ -30,8 +30,13 @@ writes `context = "NAME"` into the TOML file.
 
 The variable of a setting is `BKCTL_`, then its table and its name in capitals: `[bookie.disks] full_fraction` is
 `BKCTL_BOOKIE_DISKS_FULL_FRACTION`. If a variable has another name, the table shows it. Lists are separated by commas.
-A variable contains the secret itself. A file contains a reference to it: `file:PATH`, `env:VARIABLE`, or `fd:NUMBER`
-for a file descriptor, which is read once (not by the daemon that a bookie starts). Options never contain secrets.
+A file contains a reference to a secret: `file:PATH`, `env:VARIABLE`, or `fd:NUMBER` for a file descriptor, which is
+read once (not by the daemon that a bookie starts). A variable contains such a reference or the secret itself. Options
+never contain secrets.
+
+In each table for TLS, the CA (`ca_*`) comes from one source, and so does the certificate with its key (`key_*`,
+`certificate_file`); in each table `sasl`, the login. So a source that gives `ca_file`, `key_file`, or `username`,
+`keytab` or `jaas_file`, replaces all that later sources say about the same.
 
 A key of `bk_server.conf` with a unit after it counts in that unit: `gcWaitTime` (ms). Settings marked *live* change
 when a running bookie gets SIGHUP ([a bookie's log](bookie-log.md)).

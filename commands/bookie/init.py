@@ -15,9 +15,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from bkctl.commands.bookie.start import require_meant_cluster
+from bkctl.commands.bookie.start import require_meant_cluster, require_secrets_of_child
 from bkctl.commands.command import command
-from bkctl.commands.context import BookieFlags, CommandContext, id_by_settings, load_config
+from bkctl.commands.context import BookieFlags, CommandContext, id_by_settings, load_settings
 from bkctl.commands.cookie.access import cookie_body, require_not_registered
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
@@ -27,6 +27,7 @@ from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session, require_metadata_uri
 from bkctl.commands.shared_options import takes_bookie_options
+from bkctl.runtime.autorecovery.config import DaemonConfig
 from bkctl.runtime.bookie.boot.directory_claim import DirectoryClaim, release
 from bkctl.runtime.bookie.boot.open_files import connections_warning, fit_open_files
 from bkctl.runtime.bookie.boot.process import real_ports
@@ -37,8 +38,9 @@ from bkctl.runtime.bookie.identity import BookieNames
 from bkctl.runtime.bookie.live_settings import LiveSettings
 from bkctl.runtime.bookie.ports import BookieMetadata, BookiePorts
 from bkctl.runtime.config import BookieConfig
-from bkctl.runtime.errors import ConflictError, RefusedError
+from bkctl.runtime.errors import ConfigurationError, ConflictError, RefusedError
 from bkctl.runtime.metadata.bookies.cookies import encode_cookie
+from bkctl.runtime.net.client_handshake import ClientSecurity
 from bkctl.runtime.net.host import OsHost
 from bkctl.storage.filenames import current_directory
 
@@ -74,7 +76,8 @@ async def init(
     settings = context.settings
     if check and (settings.is_rehearsal or settings.apply_path is not None):
         raise InvalidArgumentError("--check changes nothing: use it without --dry-run, --plan-out and --apply")
-    config = load_config(context, flags)
+    loaded = load_settings(context, flags)
+    config = loaded.config
     config.storage.require_paired_indexes()
     config = msgspec.structs.replace(config, metadata_uri=config.metadata_uri or require_metadata_uri(context))
     if check:
@@ -82,13 +85,20 @@ async def init(
     bookie_id = id_by_settings(config)
     ports = real_ports()
     try:
-        await (_check(context, config, ports, bookie_id) if check else _create(context, config, ports, bookie_id))
+        if check:
+            await _check(context, config, ports, bookie_id, loaded.autorecovery)
+        else:
+            await _create(context, config, ports, bookie_id)
     finally:
         await ports.workers.close()
 
 
-async def _check(context: CommandContext, config: BookieConfig, ports: BookiePorts, bookie_id: str) -> None:
+async def _check(
+    context: CommandContext, config: BookieConfig, ports: BookiePorts, bookie_id: str, child: DaemonConfig | None
+) -> None:
     checks = await StartChecks(config, ports, bookie_id).run()
+    if child is not None:
+        checks.append(await run_check("autorecovery", _autorecovery(child)))
     checks.append(await run_check("directories", asyncio.to_thread(_directories, config)))
     checks.append(await run_check("file limits", asyncio.to_thread(_file_limits, config)))
     rows: list[dict[str, object]] = [
@@ -107,6 +117,16 @@ async def _check(context: CommandContext, config: BookieConfig, ports: BookiePor
 
 def _failures(checks: list[StartCheck]) -> Iterator[Exception]:
     return (each.error for each in checks if each.error is not None)
+
+
+async def _autorecovery(child: DaemonConfig) -> Finding:
+    """ConfigurationError for what the bookie refuses; what only ends its daemon is a warning."""
+    require_secrets_of_child(child)
+    try:
+        ClientSecurity.of(child.client.security)
+    except ConfigurationError as error:
+        return Finding(str(error), is_warning=True)
+    return Finding("in a process of its own")
 
 
 def _directories(config: BookieConfig) -> Finding:

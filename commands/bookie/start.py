@@ -37,6 +37,8 @@ from bkctl.runtime.bookie.ports import ChildDaemon
 from bkctl.runtime.config import BookieConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.metadata.cluster.root import read_instance_id
+from bkctl.runtime.net.bookie_security import BookieSecurity
+from bkctl.runtime.net.client_handshake import ClientSecurity
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.net.systemd import Systemd
 from bkctl.runtime.ports import ServiceManager
@@ -74,8 +76,10 @@ async def start(
     with stoppable_server() as stop:
         settings = context.load_bookie_settings(flags)
         settings.config.storage.require_paired_indexes()
-        _require_secrets_of_child(settings.autorecovery)
+        require_secrets_of_child(settings.autorecovery)
         if context.settings.is_dry_run:
+            BookieSecurity.of(settings.config)
+            ClientSecurity.of(settings.config.client)
             _warn(context, settings)
             for warning in java_warnings(settings.comparison):
                 context.console.warn(warning)
@@ -137,7 +141,7 @@ async def _run(
         await run_with_own_zookeeper(settings.config, directory, say, stop.event, note_serving, manager, autorecovery)
 
 
-def _require_secrets_of_child(config: DaemonConfig | None) -> None:
+def require_secrets_of_child(config: DaemonConfig | None) -> None:
     """ConfigurationError for secrets that the process of the autorecovery daemon could not read."""
     found = [] if config is None else secrets_from_descriptors(config)
     if found:

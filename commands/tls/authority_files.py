@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import datetime
+import glob
 import os
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -62,13 +63,18 @@ class AuthorityFiles:
         self.certificate_path = os.path.join(self.directory, "ca", CA)
 
     def missing_authority(self) -> bool:
-        """Whether there is no authority yet; ConflictError if one of its files is missing, or it has expired."""
+        """Whether there is no authority yet; ConflictError if a file of the one that signed is missing."""
         paths = (self.key_path, self.certificate_path)
-        found = [path for path in paths if os.path.lexists(path)]
-        if len(found) == 1:
-            (lost,) = set(paths) - set(found)
-            raise ConflictError(f"nothing was changed: {lost} is missing: restore it, or give another directory")
-        return not found
+        lost = [path for path in paths if not os.path.lexists(path)]
+        is_none = len(lost) == len(paths)
+        below = (f"{glob.escape(self.directory)}/{kind}/*/*.pem" for kind in ("bookies", "clients"))
+        signed = [path for pattern in below for path in glob.glob(pattern)] if is_none else []
+        if (lost and not is_none) or signed:
+            whose = f", whose CA signed what is in {os.path.dirname(min(signed))}" if signed else ""
+            which = f"{' and '.join(lost)} {'is' if len(lost) == 1 else 'are'} missing{whose}"
+            it = "it" if len(lost) == 1 else "them"
+            raise ConflictError(f"nothing was changed: {which}: restore {it}, or give another directory")
+        return is_none
 
     def missing_of(self, wanted: WantedCertificate) -> MissingFiles:
         """Files to write; ConflictError if what is there is for another name, host or role, or has lost its key."""

@@ -19,6 +19,7 @@ from bkctl.runtime.config import BookieConfig
 from bkctl.runtime.ledger.metadata import parse_host_and_port
 from bkctl.runtime.net.bookie_security import why_contradictory
 from bkctl.runtime.security.certificate_checks import CertificateFinding, Purpose
+from bkctl.runtime.security_config import ClientTlsConfig
 from bkctl.storage.severity import Severity
 
 _TABLE = Table(
@@ -85,10 +86,11 @@ def _file_rows(
 
 def _setting_rows(context: CommandContext, now: datetime.datetime) -> Iterator[dict[str, Any]]:
     """Once for files that several tables name."""
-    findings = (each for checked in _configured(context) for each in findings_of_settings(checked, os.environ, now))
+    config = _bookie_config(context)
+    tables = _configured(context.settings.client.security.tls, config)
+    findings = (each for checked in tables for each in findings_of_settings(checked, os.environ, now))
     for found in dict.fromkeys(findings):
         yield _row(found.path, found.finding)
-    config = _bookie_config(context)
     if config is not None and (why := why_contradictory(config)) is not None:
         yield _row("settings", CertificateFinding(Severity.CRITICAL, "settings", why))
 
@@ -102,11 +104,9 @@ async def _bookie_rows(context: CommandContext, address: str, now: datetime.date
     return [_row(f"bookie {address}", finding) async for finding in found]
 
 
-def _configured(context: CommandContext) -> Iterator[CheckedFiles]:
-    client = context.settings.client.security.tls
+def _configured(client: ClientTlsConfig | None, config: BookieConfig | None) -> Iterator[CheckedFiles]:
     if client is not None:
         yield CheckedFiles(client, Purpose.CLIENT)
-    config = _bookie_config(context)
     if config is None:
         return
     host = config.advertised_address

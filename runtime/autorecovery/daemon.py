@@ -7,9 +7,10 @@ to another store, auditor and worker are stopped.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -22,17 +23,22 @@ from bkctl.runtime.metadata.pulsar_migration import FLAG_AGE_S_MAX, flag_path, r
 from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes, WorkerStatus, daemon_key
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.ports import Clock
+from bkctl.runtime.replication.judge.daemon_findings import refused_daemon
+from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 
 NOTE_STEP_S: Final = 1.0
 NOTE_INTERVAL_S_MIN: Final = 10.0
 NOTE_INTERVAL_S_MAX: Final = 60.0
+ACCESS_INTERVAL_S: Final = 60.0
+"""How often each bookie is asked whether it accepts this daemon."""
 END_S_MAX: Final = 6.0
 """How long the parts may take to end: they give locks and vote back."""
 _RETRY_FIRST_S: Final = 1.0
 _RETRY_MAX_S: Final = 60.0
 _STABLE_S: Final = 60.0
+_REFUSAL: Final = "access"
 
 
 class WorkerPart(Protocol):
@@ -60,11 +66,14 @@ class AutorecoveryDaemon:
     new_worker: Callable[[], WorkerPart] | None
     refused: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """How often each bookie did not accept this daemon."""
+    ask_refusals: Callable[[], Awaitable[Mapping[str, str]]] | None = None
+    """Asks all bookies whether they accept this daemon: why those do not that do not."""
 
     def __post_init__(self) -> None:
         self.worker: WorkerPart | None = None
         self.problems: dict[str, str] = {}
         """What fails now, by the part that reports it."""
+        self._refused_by = 0
         self._notes = RecoveryNotes(self.store, self.root)
         self._is_allowed = False
         self._written: tuple[int, DaemonNote] | None = None
@@ -96,6 +105,8 @@ class AutorecoveryDaemon:
             lanes=() if auditor is None else tuple(msgspec.structs.replace(lane.status) for lane in auditor.lanes),
             worker=None if self.worker is None else self.worker.status(),
             alarm=None if auditor is None else auditor.liveness.alarm,
+            refused_by=self._refused_by,
+            refusal=self.problems.get(_REFUSAL),
         )
 
     @property
@@ -126,6 +137,8 @@ class AutorecoveryDaemon:
             yield self.office.serve()
         if self.new_worker is not None:
             yield self._repair(self.new_worker)
+        if self.ask_refusals is not None:
+            yield self._watch_access(self.ask_refusals)
 
     async def _read_migration_flag(self) -> None:
         try:
@@ -135,6 +148,15 @@ class AutorecoveryDaemon:
         else:
             self.report("migration", None if reason is None else f"auditor and worker are stopped: {reason}")
             self._is_allowed = reason is None
+
+    async def _watch_access(self, ask: Callable[[], Awaitable[Mapping[str, str]]]) -> None:
+        """Otherwise only a check or a repair that fails would show it, perhaps a week later."""
+        while True:
+            with contextlib.suppress(BkctlError):
+                refusals = await ask()
+                self._refused_by = len(refusals)
+                self.report(_REFUSAL, refused_daemon(refusals) if refusals else None)
+            await self.clock.sleep(ACCESS_INTERVAL_S)
 
     async def _repair(self, new_worker: Callable[[], WorkerPart]) -> None:
         """Run a worker; if it fails, another one after a pause."""

@@ -235,7 +235,8 @@ class MarkedLedgerRepair:
         subject, detail = failure.ledger_and_entries, failure.bare_detail
         if failure.bookie_id:
             subject = f"{failure.copies} copies on {failure.bookie_id}: {failure.reason.value}"
-        self._fail(failure.reason, f"{subject}: {detail}" if detail else subject, needs_event=needs_event)
+        reason = FailureReason.REFUSES_CLIENT if failure.is_refused else failure.reason
+        self._fail(reason, f"{subject}: {detail}" if detail else subject, needs_event=needs_event)
 
     def _fail(self, reason: FailureReason, detail: str, *, needs_event: bool = False) -> None:
         self._outcome.failures.append(RepairFailure(reason.name, detail, needs_event))

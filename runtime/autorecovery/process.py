@@ -29,6 +29,7 @@ from bkctl.runtime.autorecovery.office import AuditorOffice
 from bkctl.runtime.autorecovery.routes import DaemonRoutes
 from bkctl.runtime.autorecovery.worker import Worker
 from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.client.access import refusals
 from bkctl.runtime.errors import ConfigurationError, MetadataAuthError
 from bkctl.runtime.ledger.metadata import is_valid_bookie_id
 from bkctl.runtime.metadata.budgeted_store import BudgetedStore
@@ -214,6 +215,7 @@ def _new_daemon(config: DaemonConfig, client: LedgerClient, process_id: ProcessI
         office=office if is_auditor else None,
         new_worker=new_worker if is_worker else None,
         refused=client.refused,
+        ask_refusals=lambda: refusals(ports),
     )
 
 

@@ -49,9 +49,13 @@ async def require_access(
     return {error.bookie_id: str(error) for error in refusals}
 
 
-async def refusals(ports: ClientPorts, bookie_ids: Collection[str]) -> dict[str, str]:
-    """Those of these registered bookies that refuse this client, each with a sentence that names it. MetadataError."""
-    asked = sorted((await ports.registrations.snapshot()).live.intersection(bookie_ids))
+async def refusals(ports: ClientPorts, bookie_ids: Collection[str] | None = None) -> dict[str, str]:
+    """Those of these registered bookies that refuse this client, each with a sentence that names it. MetadataError.
+
+    ``bookie_ids`` None: of all.
+    """
+    live = (await ports.registrations.snapshot()).live
+    asked = sorted(live if bookie_ids is None else live.intersection(bookie_ids))
     answers = await asyncio.gather(*(_ask(ports, each) for each in asked))
     return {each.bookie_id: str(each) for each in answers if isinstance(each, AuthenticationRequiredError)}
 

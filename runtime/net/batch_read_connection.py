@@ -40,7 +40,7 @@ class BatchReadConnection(FrameConnection):
         return bool(self._pending)
 
     @property
-    def is_refused(self) -> bool:
+    def is_without_batches(self) -> bool:
         """Whether the bookie accepted the connection and the client, and ended it without an answer or with a wrong
         one."""
         is_ended = self._lost_reason is not None and self._lost_status is Status.UNAVAILABLE
@@ -68,6 +68,9 @@ class BatchReadConnection(FrameConnection):
                 raise
 
     def _take_answer(self, answer: BatchReadAnswer) -> None:
+        if answer.status is Status.AUTHENTICATION_REQUIRED:
+            self._refuse_request()
+            return
         if answer.status in _REFUSALS:
             raise ProtocolError("the bookie rejects batch reads")
         pending = self._pending.get(answer.request_id)

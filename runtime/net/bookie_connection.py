@@ -93,6 +93,9 @@ class BookieConnection(FrameConnection):
             place += taken or 1
 
     def _take_answer(self, answer: Answer) -> None:
+        if answer.status is Status.AUTHENTICATION_REQUIRED:
+            self._refuse_request()
+            return
         batch = self._batches.get(answer.txn_id)
         if batch is not None:
             if batch.take(answer):

@@ -112,6 +112,8 @@ class ClientHandshake(asyncio.BufferedProtocol):
             transport = await self._start_tls(transport, self._security.contexts, host)
         if self._security.new_login is not None:
             await self._log_in(transport, self._security.new_login, host)
+        elif self._answers:  # Java's late answer to START_TLS: no role of this client is allowed (wire 12.3)
+            raise AuthenticationError(refusal_sentence(self._security.config))
         while transport.is_closing():  # the next protocol would not learn why
             if self._end is not None:
                 raise self._end

@@ -13,13 +13,18 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias, cast
 
 from bkctl.runtime.errors import AuthenticationError, ConfigurationError, ProtocolError
-from bkctl.runtime.net.client_handshake import ClientHandshake, ClientSecurity, login_settings, refused_login
+from bkctl.runtime.net.client_handshake import (
+    ClientHandshake,
+    ClientSecurity,
+    login_settings,
+    refusal_sentence,
+    refused_login,
+)
 from bkctl.runtime.net.tls_failures import alert_sentence, closed_sentence
 from bkctl.runtime.protocol.framing import FrameSplitter
-from bkctl.runtime.protocol.messages import AuthAnswer
 from bkctl.runtime.protocol.status import Status
-from bkctl.runtime.protocol.v3_handshake import decode_handshake_answer
-from bkctl.runtime.security_config import LoginMechanism
+from bkctl.runtime.protocol.v3_handshake import StartTlsAnswer, decode_handshake_answer
+from bkctl.runtime.security_config import BookieClientConfig, LoginMechanism
 from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
@@ -66,7 +71,7 @@ class SharedByConnections:
     security: ClientSecurity | None = None
     """None: clear text, no login."""
     refusals: dict[str, str] = dataclasses.field(default_factory=dict)
-    """Why bookies did not accept the last connection, for those that did not."""
+    """Why bookies did not accept the last connection or request, for those that did not."""
     closed_in_tls: set[str] = dataclasses.field(default_factory=set)
     """Bookies that closed the last connection before the first answer in TLS: they may reject the certificate."""
 
@@ -108,6 +113,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._lost_status = Status.UNAVAILABLE
         self._has_received = False
         self._is_login_pending = False
+        self._may_answer_handshake = False
         self._connecting: asyncio.Task[None] | None = None
         self._transport_closed: asyncio.Future[None] = self._loop.create_future()
 
@@ -115,6 +121,11 @@ class FrameConnection(asyncio.BufferedProtocol):
     @abstractmethod
     def has_pending(self) -> bool:
         """Whether any request is unanswered."""
+
+    @property
+    def is_client_refused(self) -> bool:
+        """Whether it ended because the bookie and this client do not accept each other."""
+        return self._lost_status is Status.AUTHENTICATION_REQUIRED
 
     @abstractmethod
     def _expire(self, adds_below: int, others_below: int) -> None:
@@ -186,27 +197,37 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._splitter.advance(nbytes)
         try:
             while payloads := self._splitter.payloads():
-                if self._is_login_pending and self._is_login_answer(payloads[0]):
-                    del payloads[0]
+                if self._may_answer_handshake:
+                    payloads = self._without_handshake(payloads)
                 self._take(payloads)
+                if self._shared.refusals and self._lost_reason is None:
+                    self._shared.refusals.pop(self.bookie_id, None)
         except ProtocolError as error:
             logger.warning("connection to bookie %s closed: %s", self.bookie_id, error)
             self._lose(str(error))
 
-    def _is_login_answer(self, payload: bytes) -> bool:
-        """Whether the first payload answers the last token of a login, which may end the connection.
+    def _without_handshake(self, payloads: list[bytes]) -> list[bytes]:
+        """The payloads after those that belong to the handshake, which may end the connection."""
+        while payloads and self._ends_handshake(payloads[0]):
+            payloads = payloads[1:]
+        self._may_answer_handshake = not payloads
+        return payloads
 
-        Only GSSAPI has such a token.
-        """
-        self._is_login_pending = False
+    def _ends_handshake(self, payload: bytes) -> bool:
+        """Whether it answers the last token of a login, which only GSSAPI has, or is Java's late answer to START_TLS:
+        the client is not authenticated, or not yet (wire 12.3)."""
         try:
             answer = decode_handshake_answer(payload)
         except ProtocolError:
             return False  # an answer in v2
-        if not isinstance(answer, AuthAnswer):
+        if answer is None:
             return False
-        if answer.status is not Status.OK and self._shared.security is not None:
-            self._refuse(refused_login(self._shared.security.config, LoginMechanism.GSSAPI))
+        security = self._shared.security
+        if security is not None and answer.status is not Status.OK:
+            if not isinstance(answer, StartTlsAnswer) and self._is_login_pending:
+                self._refuse(refused_login(security.config, LoginMechanism.GSSAPI))
+            elif isinstance(answer, StartTlsAnswer) and security.new_login is None:
+                self._refuse_request()
         return True
 
     def pause_writing(self) -> None:
@@ -287,8 +308,8 @@ class FrameConnection(asyncio.BufferedProtocol):
                 self._refuse(f"it does not answer the login{login_settings(security.config, handshake.begun_login)}")
             raise
         self._is_login_pending = handshake.is_verdict_pending
+        self._may_answer_handshake = True
         secured.set_protocol(self)
-        self._shared.refusals.pop(self.bookie_id, None)
         self.connection_made(secured)
 
     def _send(self, frame: bytes) -> tuple[Status, str] | None:
@@ -336,6 +357,14 @@ class FrameConnection(asyncio.BufferedProtocol):
             self._shared.refusals[self.bookie_id] = sentence
             logger.warning("bookie %s: %s", self.bookie_id, sentence)
         self._lose(sentence, Status.AUTHENTICATION_REQUIRED)
+
+    def _refuse_request(self) -> None:
+        """The bookie accepted the connection, and refuses what is asked on it.
+
+        It would do so for ever: roles are examined once, in the handshake. A new connection shows the present files.
+        """
+        security = self._shared.security
+        self._refuse(refusal_sentence(BookieClientConfig() if security is None else security.config))
 
     def _note_close_in_tls(self, sentence: str) -> None:
         """The first time this may be a bookie that ends; the second time in succession it is a refusal."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
@@ -13,6 +13,7 @@ from bkctl.runtime.net.batch_read_connection import BatchReadConnection
 from bkctl.runtime.net.bookie_connection import BookieConnection
 from bkctl.runtime.net.client_handshake import ClientSecurity, refusal_sentence
 from bkctl.runtime.net.frame_connection import FrameConnection, Resolver, SharedByConnections, UnsentBytes
+from bkctl.runtime.net.request_ages import RequestAges
 from bkctl.runtime.net.request_batch import AddBatch, ReadBatch
 from bkctl.runtime.ports import (
     AddDone,
@@ -62,38 +63,13 @@ _SWEEPS_PER_TIMEOUT = 20
 _HANDSHAKE_SHARE = 0.8
 """Maximum time of a connection with TLS or a login, as a share of the shortest time-out of a request."""
 
+_REFUSED_PAUSE_S = 1.0
+"""After a refusal: handshakes cost more than requests, and many requests may be waiting to be refused."""
+
 _FINAL_OF_BATCH = frozenset(
     {Status.TIMEOUT, Status.UNAVAILABLE, Status.TOO_MANY_REQUESTS, Status.AUTHENTICATION_REQUIRED}
 )
 """Outcomes of a batch read that single reads would have too."""
-
-
-class RequestAges:
-    """Determines which transaction ids are older than a timeout (wire section 14.2).
-
-    Ids ascend, so it is enough to note the next id from time to time; no state per request is needed. With one note
-    and one check per interval, a request expires up to two intervals late, never early.
-    """
-
-    def __init__(self, timeout_ns_max: int) -> None:
-        self._timeout_ns_max = timeout_ns_max
-        self._notes: deque[tuple[int, int]] = deque()
-
-    def note(self, now_ns: int, next_txn_id: int) -> None:
-        """Record that all ids below ``next_txn_id`` were assigned at ``now_ns`` or earlier."""
-        notes = self._notes
-        notes.append((now_ns, next_txn_id))
-        while len(notes) > 1 and notes[1][0] <= now_ns - self._timeout_ns_max:
-            notes.popleft()
-
-    def expired_below(self, now_ns: int, timeout_ns: int) -> int:
-        """The smallest id that has not expired: all ids below it were assigned at least ``timeout_ns`` ago."""
-        expired = 0
-        for noted_ns, next_txn_id in self._notes:
-            if noted_ns > now_ns - timeout_ns:
-                break
-            expired = next_txn_id
-        return expired
 
 
 class BookiePool:
@@ -339,9 +315,7 @@ class BookiePool:
                 return
             assert isinstance(answer, answer_type)
             reply = reply_of(answer, bookie_id)
-            if isinstance(reply, AuthenticationRequiredError):
-                future.set_exception(self.error_of(Status.AUTHENTICATION_REQUIRED, bookie_id))
-            elif isinstance(reply, BookieError):
+            if isinstance(reply, BookieError):
                 future.set_exception(reply)
             else:
                 future.set_result(reply)
@@ -379,15 +353,29 @@ class BookiePool:
 
     def _forget(self, connection: FrameConnection) -> None:
         self._losses[connection.bookie_id] += 1
-        if self._connections.get(connection.bookie_id) is connection:
-            del self._connections[connection.bookie_id]
+        self._remove(connection, self._connections)
 
     def _forget_batch_reader(self, connection: FrameConnection) -> None:
         reader = self._batch_readers.get(connection.bookie_id)
-        if reader is connection:
-            del self._batch_readers[connection.bookie_id]
-            if reader.is_refused:
-                self._single_readers.add(connection.bookie_id)
+        if reader is connection and reader.is_without_batches:
+            self._single_readers.add(connection.bookie_id)
+        self._remove(connection, self._batch_readers)
+
+    def _remove(self, connection: FrameConnection, connections: dict[BookieId, ConnectionT]) -> None:
+        """The next request connects again, after a refusal only when the pause is over: until then it is refused."""
+
+        def remove() -> None:
+            if connections.get(connection.bookie_id) is connection:
+                del connections[connection.bookie_id]
+
+        def end_pause() -> None:
+            self._single_readers.discard(connection.bookie_id)  # perhaps it only refused the client
+            remove()
+
+        if connection.is_client_refused and not self._is_closed:
+            self._clock.call_later(_REFUSED_PAUSE_S, end_pause)
+        else:
+            remove()
 
     def _sweep(self) -> None:
         """Time out old requests; repeats as long as any request is pending."""

@@ -6,7 +6,7 @@ import re
 import ssl
 from typing import Final
 
-from bkctl.runtime.security_config import ClientTlsConfig
+from bkctl.runtime.security_config import SHOW_CERTIFICATE, ClientTlsConfig
 from bkctl.storage.advice import without_path
 
 # Codes of OpenSSL's verification (x509_vfy.h).
@@ -122,6 +122,8 @@ def _own_certificate(config: ClientTlsConfig | None) -> str | None:
 def _no_certificate(config: ClientTlsConfig | None) -> str:
     config = config or ClientTlsConfig()
     names = f"{config.name_of('certificate', _TABLE)} and {config.name_of('key', _TABLE)}"
-    if config.key_java_key is not None:  # without it Java's clients show none
-        names = f"tlsClientAuthentication=true, {names}"
+    if config.key_java_key == SHOW_CERTIFICATE:
+        names = SHOW_CERTIFICATE
+    elif config.key_java_key is not None:
+        names = f"{SHOW_CERTIFICATE}, {names}"
     return f"it requires a client certificate: set {names}"

@@ -19,6 +19,7 @@ from bkctl.commands.context import BookieFlags, DaemonFlags
 from bkctl.runtime.config import BookieConfig, ZooKeeperSaslConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.net.tls_failures import alert_sentence
+from bkctl.runtime.security.login import client_logins
 from bkctl.runtime.security.tls_contexts import bookie_contexts, client_contexts
 from bkctl.runtime.security_config import (
     BookieClientConfig,
@@ -28,7 +29,7 @@ from bkctl.runtime.security_config import (
     ClientTlsConfig,
     StoreType,
 )
-from bkctl.settings import read_sources, resolve_settings
+from bkctl.settings import general_values, read_sources, resolve_settings
 from tests.interop.security_files import TestAuthority
 from tests.processes import run_bkctl
 
@@ -41,6 +42,8 @@ JAVA_KEYS: dict[str, Any] = {
     "certificate_java_key": "tlsCertificatePath",
     "key_java_key": "tlsKeyStore",
 }
+NOT_SHOWN = JAVA_KEYS | dict.fromkeys(("certificate_java_key", "key_java_key"), "tlsClientAuthentication=true")
+"""Of a file that has a key for clients, and does not make them show its certificate."""
 BOOKIE = "metadataServiceUri=zk://h/ledgers\njournalDirectories=/j\nledgerDirectories=/l\n"
 
 
@@ -96,6 +99,42 @@ def test_variables_alone_are_enough_and_a_secret_is_a_reference(tmp_path: Path) 
     assert found.sasl == ClientLoginConfig(username="u", password="env:BKCTL_BOOKIE_CLIENT_SASL_PASSWORD")
 
 
+def test_a_variable_may_refer_to_a_secret_as_a_file_does(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("sesame-1\n")
+    reference = f"file:{tmp_path}/password"
+    for variable in ("BKCTL_BOOKIE_CLIENT_SASL_PASSWORD", "BKCTL_ZOOKEEPER_SASL_PASSWORD"):
+        environment = {variable.replace("PASSWORD", "USERNAME"): "u", variable: reference}
+        sources = read_sources(files(tmp_path, "", BOOKIE), environment)
+        found = resolve_settings(sources)
+        sasl = found.client.security.sasl or found.zookeeper.sasl
+        assert sasl is not None
+        assert sasl.password == reference
+    general = general_values(read_sources(files(tmp_path, "", BOOKIE), {"BKCTL_LEDGER_PASSWORD": reference}))
+    assert general["ledger_password",].value == "env:BKCTL_LEDGER_PASSWORD", "only the password itself may be there"
+    client_logins(ClientLoginConfig(username="u", password=reference), {})
+
+
+def test_a_certificate_and_a_login_are_each_of_one_source(tmp_path: Path) -> None:
+    """The files of the TOML file's login would not fit to those of a stronger source; what that leaves out is added."""
+    toml = (
+        '[bookie_client.tls]\nca_file = "/ca.pem"\nkey_file = "/key.pem"\ncertificate_file = "/cert.pem"\n'
+        'ciphers = ["X"]\n[bookie_client.sasl]\nusername = "u"\npassword = "file:/p"\nservice = "s"\n'
+    )
+    conf = f"{TLS}tlsClientAuthentication=true\nclientKeyStore=/op.p12\nclientKeyStoreType=PKCS12\n"
+    conf += "clientKeyStorePasswordPath=/pw\ntlsHostnameVerificationEnabled=true\n"
+    found = client_of(tmp_path, toml=toml, conf=conf, BKCTL_BOOKIE_CLIENT_SASL_JAAS_FILE="/jaas")
+    assert found.tls is not None
+    assert (found.tls.key_file, found.tls.key_type, found.tls.certificate_file) == ("/op.p12", StoreType.PKCS12, None)
+    assert (found.tls.ca_file, found.tls.key_password, found.tls.ciphers) == ("/ca.pem", "file:/pw", ("X",))
+    assert found.sasl == ClientLoginConfig(jaas_file="/jaas", service="s")
+    key = {"BKCTL_BOOKIE_CLIENT_TLS_KEY_FILE": "/k", "BKCTL_BOOKIE_CLIENT_TLS_CERTIFICATE_FILE": "/c"}
+    tls = client_of(tmp_path, toml=toml, conf=conf, **key).tls
+    assert tls is not None
+    assert (tls.key_file, tls.key_type, tls.key_password, tls.certificate_file) == ("/k", StoreType.PEM, None, "/c")
+    login = client_of(tmp_path, toml=toml, BKCTL_BOOKIE_CLIENT_SASL_PASSWORD="sesame-1").sasl
+    assert login == ClientLoginConfig(username="u", password="env:BKCTL_BOOKIE_CLIENT_SASL_PASSWORD", service="s")
+
+
 def test_a_login_at_zookeeper_by_variables_alone() -> None:
     environment = {"BKCTL_ZOOKEEPER_SASL_USERNAME": "u", "BKCTL_ZOOKEEPER_SASL_PASSWORD": "sesame-1"}
     sasl = resolve_settings(read_sources(GlobalFlags(config="/dev/null"), environment)).zookeeper.sasl
@@ -108,7 +147,7 @@ def test_a_bookie_conf_is_enough_for_clients(tmp_path: Path) -> None:
         "tlsTrustStore=/ca.pem\ntlsTrustStoreType=PEM\ntlsKeyStore=/key.pem\ntlsKeyStoreType=PEM\n"
         "tlsCertificatePath=/cert.pem\ntlsKeyStorePasswordPath=/pw\ntlsEnabledProtocols=TLSv1.2,TLSv1.1\n"
     )
-    plain = ClientTlsConfig(ca_file="/ca.pem", protocols=("TLSv1.2",), is_hostname_checked=False, **JAVA_KEYS)
+    plain = ClientTlsConfig(ca_file="/ca.pem", protocols=("TLSv1.2",), is_hostname_checked=False, **NOT_SHOWN)
     assert client_of(tmp_path, conf=TLS + stores).tls == plain
     mutual = client_of(tmp_path, conf=TLS + stores + "tlsClientAuthentication=true\n").tls
     assert mutual is not None
@@ -125,7 +164,7 @@ def test_keys_of_clients_come_before_those_of_the_bookie(tmp_path: Path) -> None
         ca_type=StoreType.PKCS12,
         ca_password="file:/p",
         is_hostname_checked=True,
-        **JAVA_KEYS | {"ca_java_key": "clientTrustStore"},
+        **NOT_SHOWN | {"ca_java_key": "clientTrustStore"},
     )
 
 
@@ -285,6 +324,7 @@ def test_files_of_both_sources_are_missing_by_the_name_of_their_own(tmp_path: Pa
     ("conf", "sentence"),
     [
         ("", "it requires a client certificate: set tlsClientAuthentication=true, tlsCertificatePath and tlsKeyStore"),
+        ("clientKeyStore=/k.p12\n", "it requires a client certificate: set tlsClientAuthentication=true"),
         (
             "tlsClientAuthentication=true\ntlsKeyStore=/k.p12\n",
             "it rejects the certificate of this client, /k.p12 (tlsKeyStore): expired",

@@ -128,6 +128,9 @@ async def test_a_check_of_copies_without_a_login(cluster: JavaCluster, tmp_path:
         try:
             cluster.wait_until(lambda: "check of copies is not complete" in daemon.log)
             metrics = daemon.metrics()
+            cluster.wait_until(lambda: "daemon_refused" in cluster.run("status").stdout)
+            shown = cluster.run("autorecovery", "status")
+            found = {each["part"]: each for each in json.loads(cluster.run("status").stdout)["findings"]}
         finally:
             daemon.kill()
         log = daemon.log
@@ -138,3 +141,7 @@ async def test_a_check_of_copies_without_a_login(cluster: JavaCluster, tmp_path:
         assert metrics[f'bkctl_autorecovery_refused{{bookie="{bookie}"}}'] >= 1
     status = json.loads(cluster.run("status").stdout)
     assert status["last_full_check"] is None
+    refused = found["daemon_refused"]
+    assert refused["severity"] == found["bookies_refusing"]["severity"] == "critical"
+    assert "refuse this daemon, which can neither check nor repair copies there: " + NEITHER in refused["finding"]
+    assert refused["finding"] in shown.stderr

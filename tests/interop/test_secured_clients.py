@@ -13,9 +13,11 @@ import pytest
 from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.config import ClientConfig
 from bkctl.runtime.errors import AuthenticationRequiredError
+from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.security_config import BookieClientConfig, ClientLoginConfig, ClientTlsConfig
 from tests.interop.java_cluster import JavaCluster
 from tests.interop.security_files import TestAuthority
+from tests.until import until
 
 PASSWORD = "login-password-91bc"
 LOGIN = "org.apache.zookeeper.server.auth.DigestLoginModule required"
@@ -133,7 +135,18 @@ WRONG_PASSWORD = (
 NEITHER = "it serves only clients that use TLS or log in: set bookie_client.tls or bookie_client.sasl"
 
 
-async def test_mutual_tls_with_roles(new_metadata_uri: Callable[[], str], tmp_path: Path) -> None:
+async def is_accepted(client: LedgerClient, bookie_id: str) -> bool:
+    """Whether the bookie accepts the client."""
+    try:
+        await client.ports.bookies.info(bookie_id)
+    except AuthenticationRequiredError:
+        return False
+    return True
+
+
+async def test_mutual_tls_with_roles(
+    new_metadata_uri: Callable[[], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with secured_bookie(tmp_path, new_metadata_uri(), ROLES, has_tls=True, is_mutual=True) as secured:
         secured.authority.issue("operator", units="0:operator;1:cluster")
         secured.authority.issue("guest", units="0:guest,operator;1:cluster")
@@ -146,10 +159,14 @@ async def test_mutual_tls_with_roles(new_metadata_uri: Callable[[], str], tmp_pa
         async with secured.client(BookieClientConfig(tls=secured.tls("renewed"))) as client:
             with pytest.raises(AuthenticationRequiredError):
                 await client.ports.bookies.info(secured.bookie_id)
+            batch = await client.ports.bookies.read_many(secured.bookie_id, 1, range(3), bytes_max=1000)
+            assert batch == [Status.AUTHENTICATION_REQUIRED] * 3
             secured.authority.issue("renewed", units="0:operator")
-            secured.cluster.stop(secured.bookie_id)
-            secured.cluster.restart(secured.bookie_id)  # the next connection uses the new files
+            await until(lambda: is_accepted(client, secured.bookie_id))  # no restart: Java keeps the old connection
             await write_and_read(client)
+        assert [each.message for each in caplog.records if each.name.endswith("frame_connection")] == [
+            f"bookie {secured.bookie_id}: {ROLE}"
+        ]
         for tls, sentence in (
             (None, NEITHER),
             (secured.tls("guest"), ROLE),

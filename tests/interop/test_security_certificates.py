@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,8 @@ from tests.interop.secured_clusters import OURS, SecuredCluster, secured_cluster
 from tests.interop.security_files import TestAuthority
 from tests.interop.security_modes import OPERATOR_ROLE, Mode, sides_of
 from tests.interop.traffic_relay import TrafficRelay
-from tests.processes import start_bkctl
+from tests.processes import BkctlResult, start_bkctl
+from tests.recovery_daemons import RecoveryDaemon
 from tests.until import wait_until
 
 pytestmark = pytest.mark.battery  # of `make interop-full`
@@ -70,6 +72,22 @@ class Drain:
         finally:
             process.kill()
             process.wait()
+
+    @contextlib.contextmanager
+    def autorecovery(self) -> Iterator[RecoveryDaemon]:
+        """A daemon that acts at once."""
+        assert self.run("autorecovery", "delay", "set", "0").exit_code == 0
+        with tempfile.TemporaryDirectory(prefix="bkctl-") as directory:
+            daemon = RecoveryDaemon(self._cluster.metadata_uri, Path(directory), **self._cluster.sides.variables)
+            daemon.start()
+            try:
+                yield daemon
+            finally:
+                daemon.kill()
+
+    def run(self, *words: str) -> BkctlResult:
+        """A command with the files of the client as they are now."""
+        return self._cluster.run(*words)
 
     def cut_connections(self) -> None:
         """All of them: new ones are needed."""
@@ -140,6 +158,22 @@ def test_certificates_are_replaced_in_the_middle_of_a_drain(drain: Drain, author
         exit_code, errors = end()
     assert exit_code == 0, errors
     drain.require_all_moved()
+
+
+def test_a_daemon_that_is_refused_repairs_once_its_certificate_is_replaced(
+    drain: Drain, authority: TestAuthority
+) -> None:
+    """Bookies keep the connections of clients that they refuse; no restart, and no cut connection helps here."""
+    authority.issue("client", units="0:guest")
+    with drain.autorecovery() as daemon:
+        wait_until(lambda: "daemon_refused" in drain.run("status").stdout, tell=lambda: daemon.log)
+        drain.lose()
+        wait_until(lambda: "is not repaired" in daemon.log, tell=lambda: daemon.log)
+        assert drain.ledgers.referencing(drain.leaving)
+        authority.issue("client", units=UNITS)
+        wait_until(lambda: not drain.ledgers.referencing(drain.leaving), tell=lambda: daemon.log)
+        wait_until(lambda: "daemon_refused" not in drain.run("status").stdout, tell=lambda: daemon.log)
+    drain.ledgers.require_all_copies()
 
 
 def test_a_certificate_expires_in_the_middle_of_a_drain(drain: Drain, authority: TestAuthority) -> None:

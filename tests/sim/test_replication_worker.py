@@ -116,6 +116,21 @@ def test_the_ledger_with_the_fewest_live_copies_comes_first_then_the_oldest_mark
     simulate(scenario)
 
 
+@pytest.mark.parametrize(("kind", "refusing"), [("read", ["b2", "b3", "b4"]), ("add", ["b4"])])
+def test_a_repair_that_bookies_refuse_says_so_and_not_that_they_failed(kind: str, refusing: list[str]) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3", "b4")
+        ledger_id = await marked(cluster, CLOSED, "b1")
+        for bookie_id in refusing:
+            cluster.refuse(kind, bookie_id, Status.AUTHENTICATION_REQUIRED)
+        async with serving(worker_on(cluster)):
+            note = await until_failed(cluster, ledger_id)
+        assert note.reason == "REFUSES_CLIENT", note
+        assert "set bookie_client.tls or bookie_client.sasl" in note.detail
+
+    simulate(scenario)
+
+
 def test_a_deleted_ledgers_mark_is_cleared_at_once() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start("b2", "b3")

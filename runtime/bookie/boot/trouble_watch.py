@@ -116,6 +116,8 @@ class TroubleWatch:
         found: dict[Trouble, tuple[str, int]] = {}
         if text := self._zookeeper_trouble():
             found[Trouble.ZOOKEEPER] = text, now_ns
+        if problem := self._view.integrity_progress.problem:
+            found[Trouble.RESTORE] = f"entries are not restored from other bookies yet: {problem}", now_ns
         for trouble, lanes in self._watched_lanes().items():
             stalls = {name: watch.stalled_since_ns(now_ns) for name, watch in lanes.items()}
             hanging = {name: since_ns for name, since_ns in stalls.items() if now_ns - since_ns >= HANG_S * 1e9}

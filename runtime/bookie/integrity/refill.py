@@ -56,6 +56,8 @@ class IntegrityProgress(msgspec.Struct):
     ledgers_checked: int = 0
     ledgers_failed: int = 0
     """Ledgers that the last round could not repair."""
+    problem: str = ""
+    """Why the last round did not restore all entries."""
     entries_fetched: int = 0
     bytes_fetched: int = 0
 

@@ -119,14 +119,14 @@ class IntegrityService:
                 first = pending[0]
                 miss = counted(len(pending), "ledger still misses", "ledgers still miss")
                 reason = f"{miss} entries, first ledger {first}: {self._failures[first]}"
-            progress.ledgers_failed = len(pending or ())
+            progress.ledgers_failed, progress.problem = len(pending or ()), reason
             logger.warning("integrity check: %s; next attempt in %.0f s", reason, delay_s)
             await self._ports.clock.sleep(delay_s)
             delay_s = min(delay_s * 2, self._config.retry_delay_s * RETRY_DELAY_FACTOR_MAX)
         await self._checkpoints.settle()
         await self._workers.run(CHECKPOINT_LANE, set_integrity_flag, self._storage.engines[0], is_needed=False)
         progress.is_due = False
-        progress.ledgers_failed = 0
+        progress.ledgers_failed, progress.problem = 0, ""
         logger.warning(
             "integrity check complete: restored %d entries (%d bytes) from other bookies",
             progress.entries_fetched,

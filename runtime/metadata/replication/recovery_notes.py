@@ -182,6 +182,10 @@ class DaemonNote(msgspec.Struct, frozen=True, kw_only=True):
     admin: str | None = None
     alarm: str | None = None
     """Why the auditor marks nothing, in a sentence."""
+    refused_by: int = 0
+    """How many bookies do not accept the daemon's login, certificate or role."""
+    refusal: str | None = None
+    """Which and why, in a sentence."""
 
 
 class LedgerCount(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ from bkctl.runtime.replication.judge.advice import (
     these_bookies,
     worst_first,
 )
-from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
+from bkctl.runtime.replication.judge.daemon_findings import DAEMON_REFUSED, WaitingMarks, recovery_findings
 from bkctl.runtime.replication.judge.disk_advice import disk_findings, used_fraction, why_out_of_space
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, noted_without_copy
 from bkctl.storage.severity import Severity
@@ -331,7 +331,7 @@ def refuses_client(status: ClusterFacts) -> bool:
     return (
         bool(answered)
         and all(each.is_client_refused for each in answered)
-        and all(each.part == "bookies_refusing" for each in critical)
+        and all(each.part in {"bookies_refusing", DAEMON_REFUSED} for each in critical)
     )
 
 

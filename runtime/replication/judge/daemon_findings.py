@@ -6,7 +6,7 @@ Java's auditor and workers write no notes, so most of this concerns daemons of b
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -19,6 +19,8 @@ from bkctl.runtime.replication.judge.advice import (
     MAINTENANCE_LIST,
     Advice,
     age,
+    causes_text,
+    down_severity,
     in_maintenance,
     proven_loss,
     these_bookies,
@@ -28,6 +30,8 @@ from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, duration, enumerated, listed
 
 _CAUSE_CHARS_MAX: Final = 400
+DAEMON_REFUSED: Final = "daemon_refused"
+"""The part of this finding."""
 
 NO_PROGRESS_WARNING_S = 3600
 """Large ledgers take time, but workers repair several at once."""
@@ -127,6 +131,7 @@ def _daemon_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[Advice]:
         wait = age(now_ms, min(each.written_ms for each in silent))
         sentence = f"daemons have not reported for up to {wait} and may hang: {names}"
         yield Advice(Severity.WARNING, "daemon_silent", sentence, AUTORECOVERY_STATUS)
+    yield from _refused_daemons(recovery)
     for daemon in recovery.daemons:
         if daemon.alarm is not None:
             yield Advice(Severity.CRITICAL, "too_many_gone", daemon.alarm, AUTORECOVERY_STATUS)
@@ -138,6 +143,23 @@ def _daemon_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[Advice]:
             name = f"the auditor on {daemon.host} (process {daemon.pid})"
             sentence = f"{name} reports that its task {lane.name} fails: {lane.error} ({since})"
             yield Advice(Severity.WARNING, "auditor_task", sentence, AUTORECOVERY_STATUS)
+
+
+def _refused_daemons(recovery: RecoveryStatus) -> Iterator[Advice]:
+    """One finding for all that are refused alike."""
+    refused: dict[tuple[int, str], list[str]] = {}
+    for each in recovery.daemons:
+        if each.refusal is not None:
+            refused.setdefault((each.refused_by, each.refusal), []).append(f"{each.host} (process {each.pid})")
+    for (count, refusal), names in refused.items():
+        sentence = f"autorecovery on {listed(names)}: {refusal}"
+        yield Advice(down_severity(count), DAEMON_REFUSED, sentence, AUTORECOVERY_STATUS)
+
+
+def refused_daemon(refusals: Mapping[str, str]) -> str:
+    """What a daemon says about the bookies that refuse it, each with its reason."""
+    which = these_bookies(list(refusals), "refuses", "refuse")
+    return f"{which} this daemon, which can neither check nor repair copies there: {causes_text(refusals)}"
 
 
 def _worker_findings(recovery: RecoveryStatus, waiting: WaitingMarks | None, now_ms: int) -> Iterator[Advice]:

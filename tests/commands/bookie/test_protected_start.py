@@ -65,6 +65,10 @@ class Start:
         assert [name for name, result in results.items() if result == "failed"] == [check]
         refused = run_bkctl(*self.arguments(text), *more)
         assert refused.exit_code == 1, refused.stderr
+        if check in {"TLS and logins", "connections to bookies"}:
+            rehearsed = run_bkctl(*self.arguments(text), "--dry-run", *more)
+            assert (rehearsed.exit_code, rehearsed.stdout) == (1, "")
+            assert rehearsed.stderr.splitlines() == refused.stderr.splitlines()[-1:]
         assert refused.stderr.splitlines()[-1] == checked.stderr.splitlines()[-1]
         return refused.stderr
 

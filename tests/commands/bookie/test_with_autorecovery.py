@@ -17,7 +17,7 @@ from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.commands.bookie.admin_bookie import AdminBookie, running_bookie, wait_said
-from tests.processes import children_running, is_alive, kill_and_wait, run_bkctl
+from tests.processes import children_running, free_port, is_alive, kill_and_wait, run_bkctl
 from tests.recovery_daemons import daemon_notes
 from tests.until import wait_until
 
@@ -205,4 +205,14 @@ def test_a_secret_that_the_daemon_could_not_read_is_refused_by_name(metadata_uri
     assert "bookie_client.sasl.password, zookeeper.digest: the process of the autorecovery daemon" in refused.stderr
     assert "use file:PATH or env:VARIABLE" in refused.stderr
     assert not (tmp_path / "j").exists()
-    assert run_bkctl(*words, "--dry-run").exit_code == 0, "without a daemon the bookie reads it"
+    own = run_bkctl(*words, "--dry-run")
+    assert "from the file descriptor 9: it is not open" in own.stderr, "without a daemon the bookie reads it"
+    (tmp_path / "bkctl.toml").write_text('[bookie_client.sasl]\nusername = "bookkeeper"\npassword = "fd:9"\n')
+    assert run_bkctl("cluster", "init", "-u", metadata_uri).exit_code == 0
+    checked = run_bkctl(
+        "bookie", "init", "--check", *words[2:-1], str(free_port()), "--set", ENABLED, "--set", "allowLoopback=true"
+    )
+    assert checked.stdout, checked.stderr
+    rows = {row["name"]: row for row in checked.json()["checks"]}
+    assert rows["autorecovery"]["result"] == "failed", checked.stderr
+    assert "bookie_client.sasl.password: the process of the autorecovery daemon" in rows["autorecovery"]["detail"]

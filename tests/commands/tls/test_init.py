@@ -85,6 +85,7 @@ def test_a_second_run_adds_what_is_missing_and_replaces_nothing(tmp_path: Path) 
         (("--bookie", "b1", "--role", "ops"), "bookies/b1/key.pem", "has lost its key.pem"),
         (("--bookie", "b2"), "ca/key.pem", "ca/key.pem is missing: restore it"),
         (("--bookie", "b2"), "ca/ca.pem", "ca/ca.pem is missing: restore it"),
+        (("--bookie", "b2"), "ca", "/bookies/b1: restore them, or give another directory"),
     ],
 )
 def test_files_that_do_not_fit_are_refused_before_any_change(
@@ -92,7 +93,7 @@ def test_files_that_do_not_fit_are_refused_before_any_change(
 ) -> None:
     assert init(tmp_path, "--bookie", "b1", "--role", "ops").exit_code == 0
     if lost:
-        (tmp_path / lost).unlink()
+        (tmp_path / lost).rename(tmp_path.with_suffix(".offline"))
     before = contents(tmp_path)
     refused = init(tmp_path, *words, "--client", "new")
     assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (5, "", 1)

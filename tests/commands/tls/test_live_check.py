@@ -194,5 +194,7 @@ def test_a_jks_file_of_java_ends_a_command_with_the_line_that_converts_it(metada
         *("bookie", "sanity", "b1:3181", "--conf", str(conf)),
         BKCTL_METADATA_URI=metadata_uri,
         BKCTL_BOOKIE_CLIENT_TLS_CA_FILE=str(store),
+        BKCTL_BOOKIE_CLIENT_TLS_CA_TYPE="PKCS12",
+        BKCTL_BOOKIE_CLIENT_TLS_CA_PASSWORD=f"file:{password}",
     )
     assert (refused.exit_code, "check ca_password" in refused.stderr) == (13, True), refused.stderr

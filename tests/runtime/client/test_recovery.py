@@ -108,10 +108,10 @@ async def test_bookies_that_refuse_this_client_and_are_needed(fakes: Fakes) -> N
     assert set(caught.value.missing) == {"b1", "b2"}
     assert caught.value.is_refused
     assert exit_code_of_error(caught.value, "bkctl log append") == ExitCode.AUTH
-    b1.obey()
-    b1.reject_client("add")
+    b2.obey()
+    b1.reject_client("add")  # and reads, as before: a bookie refuses all requests of a connection
     b3.refuse("add", Status.IO_ERROR)
-    with pytest.raises(LedgerRecoveryError, match=r"is left to replace b3 .*; bookie b[12]: it serves"):
+    with pytest.raises(LedgerRecoveryError, match=r"is left to replace b3 .*; bookie b1: it serves"):
         await fakes.recover(ledger_id)
     assert (await fakes.metadata(ledger_id)).state is LedgerState.IN_RECOVERY
     b1.obey()

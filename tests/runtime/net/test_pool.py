@@ -18,7 +18,8 @@ from bkctl.runtime.errors import (
     UnauthorizedError,
 )
 from bkctl.runtime.net.loop import LoopClock
-from bkctl.runtime.net.pool import BookiePool, RequestAges
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.net.request_ages import RequestAges
 from bkctl.runtime.net.server_connection import ListenerLimits
 from bkctl.runtime.ports import BookieInfo, LacReply, ReadReply
 from bkctl.runtime.protocol.status import Status

@@ -101,6 +101,24 @@ FAULTS: list[tuple[str, Severity, str, dict[str, Any]]] = [
         "its task audit fails: no progress for 120 s (never succeeded)",
         {"daemons": daemon(lanes=(LaneStatus(name="audit", error="no progress for 120 s", failures=2),))},
     ),
+    (
+        "daemon_refused",
+        Severity.WARNING,
+        "autorecovery on host-1 (process 7): bookie b1 refuses this daemon",
+        {"daemons": daemon(refused_by=1, refusal="bookie b1 refuses this daemon")},
+    ),
+    (
+        "daemon_refused",
+        Severity.CRITICAL,
+        "autorecovery on host-1 (process 7), host-1 (process 8): 2 bookies (b1, b2) refuse",
+        {
+            "daemons": tuple(
+                each
+                for pid in (7, 8)
+                for each in daemon(pid=pid, refused_by=2, refusal="2 bookies (b1, b2) refuse this daemon")
+            )
+        },
+    ),
     ("failed_repairs", Severity.INFORMATION, "3 marked ledgers", {"failures": 3}),
     ("failed_repairs", Severity.INFORMATION, "the repair of 1 marked ledger failed and will be", {"failures": 1}),
     (

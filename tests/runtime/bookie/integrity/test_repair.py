@@ -35,6 +35,7 @@ from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.net.pool import BookiePool
 from bkctl.runtime.protocol.entry_body import EntryCodec
 from bkctl.runtime.protocol.status import Status
+from tests.processes import run_bkctl
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import Peer
 from tests.until import until
@@ -275,7 +276,12 @@ async def test_a_kill_in_mid_repair_is_made_up_for(make_trio: MakeTrio, tmp_path
                 assert await peer.read(1, entry_id) == peer.body(1, entry_id)
 
 
-async def test_what_nobody_has_keeps_the_ledger_in_limbo_and_the_repair_due(trio: Trio) -> None:
+async def test_what_nobody_has_keeps_the_ledger_in_limbo_and_the_repair_due(trio: Trio, metadata_uri: str) -> None:
+    def troubles() -> list[str]:
+        shown = run_bkctl("bookie", "state", VICTIM, "-u", metadata_uri, "-o", "json")
+        assert shown.exit_code == 0, shown.stderr
+        return list(shown.json()["troubles"])
+
     async with trio.victim.running() as (process, _):
         await trio.create(1)
         await trio.add(1, range(5), *ENSEMBLE)
@@ -287,10 +293,14 @@ async def test_what_nobody_has_keeps_the_ledger_in_limbo_and_the_repair_due(trio
     async with trio.victim.running() as (process, peer):
         await until(lambda: "1 ledger still misses entries, first ledger 1: entry 5: " in trio.victim.said())
         assert REPAIRED not in trio.victim.said()
+        await until(lambda: asyncio.to_thread(troubles), "bookie state says why")
+        (trouble,) = await asyncio.to_thread(troubles)
+        assert "entries are not restored from other bookies yet: 1 ledger still misses entries, first led" in trouble
         for ledger_id in (1, 2):
             assert await peer.read(ledger_id, 4) == peer.body(ledger_id, 4)
         await trio.ledgers.delete(1)
         await trio.wait_repaired()
+        await until(lambda: asyncio.to_thread(lambda: not troubles()))
 
 
 async def test_a_ledger_that_cannot_be_repaired_stops_neither_the_bookie_nor_the_repair_of_others(trio: Trio) -> None:
