@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -32,7 +32,10 @@ NOTE_STEP_S: Final = 1.0
 NOTE_INTERVAL_S_MIN: Final = 10.0
 NOTE_INTERVAL_S_MAX: Final = 60.0
 ACCESS_INTERVAL_S: Final = 60.0
-"""How often each bookie is asked whether it accepts this daemon."""
+"""How often some bookies are asked whether they accept this daemon."""
+ASKED_MAX: Final = 32
+"""So many, and those that refused it the last time. With all, each bookie of a large cluster would have a connection from
+the daemon of each other one."""
 END_S_MAX: Final = 6.0
 """How long the parts may take to end: they give locks and vote back."""
 _RETRY_FIRST_S: Final = 1.0
@@ -66,8 +69,8 @@ class AutorecoveryDaemon:
     new_worker: Callable[[], WorkerPart] | None
     refused: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """How often each bookie did not accept this daemon."""
-    ask_refusals: Callable[[], Awaitable[Mapping[str, str]]] | None = None
-    """Asks all bookies whether they accept this daemon: why those do not that do not."""
+    ask_refusals: Callable[[Collection[str]], Awaitable[Mapping[str, str]]] | None = None
+    """Asks these bookies, and some others, whether they accept this daemon: why those do not that do not."""
 
     def __post_init__(self) -> None:
         self.worker: WorkerPart | None = None
@@ -149,11 +152,12 @@ class AutorecoveryDaemon:
             self.report("migration", None if reason is None else f"auditor and worker are stopped: {reason}")
             self._is_allowed = reason is None
 
-    async def _watch_access(self, ask: Callable[[], Awaitable[Mapping[str, str]]]) -> None:
+    async def _watch_access(self, ask: Callable[[Collection[str]], Awaitable[Mapping[str, str]]]) -> None:
         """Otherwise only a check or a repair that fails would show it, perhaps a week later."""
+        refusals: Mapping[str, str] = {}
         while True:
             with contextlib.suppress(BkctlError):
-                refusals = await ask()
+                refusals = await ask(refusals.keys())
                 self._refused_by = len(refusals)
                 self.report(_REFUSAL, refused_daemon(refusals) if refusals else None)
             await self.clock.sleep(ACCESS_INTERVAL_S)

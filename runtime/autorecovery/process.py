@@ -22,7 +22,7 @@ from bkctl.runtime.admin.server import AdminServer
 from bkctl.runtime.admin.tcp_ports import ADMIN_LANE, admin_tls, open_tcp_ports, require_token_file
 from bkctl.runtime.autorecovery.auditor import Auditor
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole, DaemonConfig
-from bkctl.runtime.autorecovery.daemon import AutorecoveryDaemon
+from bkctl.runtime.autorecovery.daemon import ASKED_MAX, AutorecoveryDaemon
 from bkctl.runtime.autorecovery.lane import end_tasks
 from bkctl.runtime.autorecovery.metrics import catalogue_of
 from bkctl.runtime.autorecovery.office import AuditorOffice
@@ -215,7 +215,7 @@ def _new_daemon(config: DaemonConfig, client: LedgerClient, process_id: ProcessI
         office=office if is_auditor else None,
         new_worker=new_worker if is_worker else None,
         refused=client.refused,
-        ask_refusals=lambda: refusals(ports),
+        ask_refusals=lambda known: refusals(ports, known, ASKED_MAX),
     )
 
 

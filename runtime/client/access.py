@@ -49,13 +49,14 @@ async def require_access(
     return {error.bookie_id: str(error) for error in refusals}
 
 
-async def refusals(ports: ClientPorts, bookie_ids: Collection[str] | None = None) -> dict[str, str]:
+async def refusals(ports: ClientPorts, bookie_ids: Collection[str], others: int = 0) -> dict[str, str]:
     """Those of these registered bookies that refuse this client, each with a sentence that names it. MetadataError.
 
-    ``bookie_ids`` None: of all.
+    ``others``: asks as many more, drawn at random.
     """
     live = (await ports.registrations.snapshot()).live
-    asked = sorted(live if bookie_ids is None else live.intersection(bookie_ids))
+    asked, rest = sorted(live.intersection(bookie_ids)), sorted(live.difference(bookie_ids))
+    asked += ports.clock.random.sample(rest, min(others, len(rest)))
     answers = await asyncio.gather(*(_ask(ports, each) for each in asked))
     return {each.bookie_id: str(each) for each in answers if isinstance(each, AuthenticationRequiredError)}
 
