@@ -34,7 +34,7 @@ NOTE_INTERVAL_S_MAX: Final = 60.0
 ACCESS_INTERVAL_S: Final = 60.0
 """How often some bookies are asked whether they accept this daemon."""
 ASKED_MAX: Final = 32
-"""So many, and those that refused it the last time. With all, each bookie of a large cluster would have a connection from
+"""So many, and those that refused it the last time: else each bookie of a large cluster would have a connection from
 the daemon of each other one."""
 END_S_MAX: Final = 6.0
 """How long the parts may take to end: they give locks and vote back."""
