@@ -80,7 +80,7 @@ def test_the_extra_has_what_only_some_commands_need() -> None:
     [
         (("dev", "zookeeper", "--dir", "made"), 1),
         (("dev", "zookeeper", "--dir", "made", "--dry-run"), 1),
-        (("dev", "cluster", "up", "--dir", "made"), 1),
+        (("dev", "cluster", "up", "--dir", "made"), 13),
         (("bookie", "start"), 1),
         (("audit", "--spark", "--metadata-uri", "zk://127.0.0.1:1/ledgers"), 13),
         (("audit", "--spark", "--from", "no-file", "--out", "made"), 13),
