@@ -26,7 +26,7 @@ import msgspec
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
 from bkctl.runtime.autorecovery.lane import Lane, Turn
 from bkctl.runtime.autorecovery.publisher import Publisher
-from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.client.ports import ClientPorts, credentials_of
 from bkctl.runtime.errors import BadVersionError, LedgerNotFoundError, MetadataFormatError, RefusedError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.bookies.registration import Registrations
@@ -38,8 +38,10 @@ from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.entry_lists import EntryLists
+from bkctl.runtime.replication.copy.reader import CopyReader
 from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
+from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import stored_entries
 from bkctl.runtime.replication.judge.marks import MarkedLedger, bookies_in_question, judge_mark
 from bkctl.runtime.replication.run.mark_clearing import ClearOutcome, MarkClearing
@@ -115,30 +117,35 @@ class ReturnedBookies:
         return text
 
     async def _end_accepted_losses(self, turn: Turn) -> None:
-        """A bookie that was given up, and is back with the cookie of that time, has its entries: if it is lost again,
-        that is another loss. Ledgers that no longer name it keep their notes, because no reader asks it."""
+        """If a bookie that was given up is back with entries of its ledger, losing it again is another loss. Ledgers
+        that no longer name it keep their notes: no reader asks it."""
         noted, self._back = self._back, set()
         try:
-            back = noted | (await self._ports.registrations.snapshot()).live
+            live = (await self._ports.registrations.snapshot()).live
+            reader = CopyReader(self._ports, ReplicationConfig(), live.__contains__)
             async with aclosing(self._publisher.notes.given_up.all()) as notes:
                 async for key, note in notes:
                     turn.beat()
-                    if isinstance(note, Versioned) and key.isdecimal():
-                        await self._end_accepted_loss(int(key), note, back.intersection(note.value.member_since))
+                    back = (noted | live).intersection(note.value.member_since) if isinstance(note, Versioned) else ()
+                    if isinstance(note, Versioned) and back and key.isdecimal():
+                        await self._end_accepted_loss(int(key), note, back, reader)
         except BaseException:
             self._back |= noted
             raise
 
-    async def _end_accepted_loss(self, ledger_id: int, note: Versioned[GivenUpNote], back: Collection[str]) -> None:
-        since, notes, registrations = note.value.member_since, self._publisher.notes.given_up, self._ports.registrations
-        same = set()
-        for bookie_id in back:
-            if since[bookie_id] is not None and since[bookie_id] == await registrations.member_since(bookie_id):
-                same.add(bookie_id)
+    async def _end_accepted_loss(
+        self, ledger_id: int, note: Versioned[GivenUpNote], back: Collection[str], reader: CopyReader
+    ) -> None:
+        since, notes = note.value.member_since, self._publisher.notes.given_up
         try:
-            ended = same & (await self._ports.ledgers.read(ledger_id)).value.bookies() if same else same
+            metadata = (await self._ports.ledgers.read(ledger_id)).value
         except (LedgerNotFoundError, MetadataFormatError):
             return  # the pass over all ledgers removes the note of one that was deleted
+        ended = [
+            each
+            for each in metadata.bookies().intersection(back)
+            if await self._has_entries(each, since[each], ledger_id, metadata, reader)
+        ]
         if not ended:
             return
         left = {each: then for each, then in since.items() if each not in ended}
@@ -148,6 +155,19 @@ class ReturnedBookies:
             with contextlib.suppress(BadVersionError):
                 await notes.remove(str(ledger_id), note.version)
         logger.info("ledger %d: its accepted loss is over: %s is back", ledger_id, ", ".join(sorted(ended)))
+
+    async def _has_entries(
+        self, bookie_id: str, since_ms: int | None, ledger_id: int, metadata: LedgerMetadata, reader: CopyReader
+    ) -> bool:
+        """Whether it has the cookie of that time, also if it is gone again, or returns the first entry that it should
+        have: a bookie that is new under an old id does neither."""
+        if since_ms is not None and since_ms == await self._ports.registrations.member_since(bookie_id):
+            return True
+        first = next(stored_entries(metadata, bookie_id), None)
+        if first is None:
+            return False
+        copy = await reader.read(bookie_id, credentials_of(ledger_id, metadata), first, attempts_max=1)
+        return copy.state is CopyState.PRESENT
 
     async def _clear_all(self, absences: Mapping[str, Absence], turn: Turn) -> Counter[ClearOutcome]:
         outcomes: Counter[ClearOutcome] = Counter()

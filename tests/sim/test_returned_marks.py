@@ -49,17 +49,27 @@ def run(scenario: Scenario, seed: int = 0) -> None:
 
 
 def test_an_accepted_loss_ends_when_its_bookie_is_back_with_its_entries() -> None:
-    """Lost again, it is a new loss. Not for a bookie that is new under the old name, or that its ledger left."""
+    """Lost again, it is a new loss. Not for a bookie that is new under the old name, or that its ledger left.
+
+    With its old entries it is not new, although its cookie was made again.
+    """
 
     async def scenario(cluster: RepairCluster) -> None:
-        alone, of_other = [await cluster.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=100)) for _ in "12"]
+        alone, with_new_cookie, emptied = [
+            await cluster.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=100)) for _ in range(3)
+        ]
         left = await cluster.store(ledger({0: ["b2"]}, 1, 1, last_entry_id=9, length=100))
         since = await cluster.ports.registrations.member_since("b1")
         assert since is not None
         notes = RecoveryNotes(cluster.metadata_store, ROOT).given_up
 
         async def accept() -> None:
-            for ledger_id, cookie_ms in ((alone, since), (of_other, since - 1), (left, since)):
+            for ledger_id, cookie_ms in (
+                (alone, since),
+                (with_new_cookie, since - 1),
+                (emptied, since - 1),
+                (left, since),
+            ):
                 note = GivenUpNote(written_ms=1, member_since={"b1": cookie_ms, "b9": None})
                 await notes.put(str(ledger_id), note)
 
@@ -67,19 +77,21 @@ def test_an_accepted_loss_ends_when_its_bookie_is_back_with_its_entries() -> Non
             await cluster.clock.sleep(1)
             kept = cluster.copies["b1"]
             await cluster.stop("b1")
+            del kept[emptied]
             await cluster.clock.sleep(5)
             await accept()
             await cluster.clock.sleep(70)
             assert await losses(cluster) == {}
-            assert await notes.ledger_ids() == {alone, of_other, left}
+            assert await notes.ledger_ids() == {alone, with_new_cookie, emptied, left}
             await come_back(cluster, "b1", kept)
             await cluster.clock.sleep(15)
-            found = await notes.find(str(alone))
-            assert found is not None
-            assert found.value.member_since == {"b9": None}
+            for ledger_id, given_up in ((alone, 1), (with_new_cookie, 1), (emptied, 2), (left, 2)):
+                found = await notes.find(str(ledger_id))
+                assert found is not None
+                assert len(found.value.member_since) == given_up, ledger_id
             await cluster.stop("b1")
             await cluster.clock.sleep(100)
-            assert list(await losses(cluster)) == [alone]
+            assert list(await losses(cluster)) == [alone, with_new_cookie]
             await come_back(cluster, "b1", kept)
             await accept()
         async with auditing(cluster):  # it came back while no auditor was elected
@@ -87,7 +99,7 @@ def test_an_accepted_loss_ends_when_its_bookie_is_back_with_its_entries() -> Non
             found = await notes.find(str(alone))
             assert found is not None
             assert found.value.member_since == {"b9": None}
-            assert await notes.ledger_ids() == {alone, of_other, left}
+            assert await notes.ledger_ids() == {alone, with_new_cookie, emptied, left}
 
     run(scenario)
 
