@@ -65,10 +65,14 @@ def execute(context: CommandContext, given: AuditInput, kinds: Sequence[str]) ->
         write_page(out, report, before, runs)
     _warn_of_no_parquet(context, out)
     seconds = round(time.monotonic() - started_s, 3)
-    print_report(context, PrintedAudit(report, out, seconds, before, bool(request.losses), runs))
-    found = outcome(context, report, kinds)
-    if plan is not None:
-        plan.remember(report)  # last: an error here must not cost the result
+    is_kept = out is not None
+    try:
+        print_report(context, PrintedAudit(report, out, seconds, before, bool(request.losses), runs))
+        found = outcome(context, report, kinds)
+        is_kept = True
+    finally:  # last: an error here must not cost the result. The reader of the output may have gone before its end
+        if plan is not None and is_kept:
+            plan.remember(report)
     return found
 
 

@@ -555,6 +555,21 @@ def test_a_link_to_a_file_that_does_not_exist_yet_is_followed(cluster: Cluster, 
     assert len(remembered(tmp_path / "checked")) == 1
 
 
+@pytest.mark.parametrize("has_report", [True, False])
+def test_a_reader_that_goes_away_costs_no_ledger_its_turn(has_report: bool, cluster: Cluster, tmp_path: Path) -> None:
+    """What is in a report is known; what was only printed is not."""
+    write(cluster, 9, 3)
+    checked = tmp_path / "checked"
+    options = ["--for", "1m", "--checked-file", str(checked), *(("--out", str(tmp_path / "r")) if has_report else ())]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as gone:
+        variables = {"BKCTL_METADATA_URI": cluster.metadata_uri}
+        process = start_bkctl("audit", "--inventory", *options, stdout=gone, variables=variables)
+        assert process.wait(60) == 141
+    assert checked.exists() is has_report
+
+
 async def test_a_file_of_another_cluster_or_way_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     file = tmp_path / "checked.json"
     options = ("--for", "1m", "--checked-file", str(file))
