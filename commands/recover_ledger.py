@@ -372,12 +372,10 @@ def _unread_ends(found: InPlacePlan) -> str:
     unclosed = [ledger.ledger_id for ledger in found.ledgers if ledger.open_from is not None]
     if not unclosed:
         return ""
-    return f"; not read: the open last segment of {counted(len(unclosed), 'ledger')} ({_close_first(unclosed)})"
-
-
-def _close_first(ledger_ids: Sequence[int]) -> str:
-    ids = " ".join(map(str, ledger_ids[:SHOWN_MAX]))
-    return f"first bkctl ledger close {ids}, then bkctl recover ledger {ids}"
+    ids = " ".join(map(str, unclosed[:SHOWN_MAX]))
+    return (
+        f"; not read: the open last segment of {counted(len(unclosed), 'ledger')} (bkctl ledger verify {ids} reads it)"
+    )
 
 
 def _why_unread(report: InPlaceReport, reason: FailureReason, copies: int) -> str:
@@ -386,9 +384,9 @@ def _why_unread(report: InPlaceReport, reason: FailureReason, copies: int) -> st
     bookies = enumerated(sorted({each.bookie_id for each in found}))
     if reason is FailureReason.OPEN:
         ledger_ids = list(dict.fromkeys(each.ledger_id for each in found))
-        return (
-            f"{copies:,} in the open last segment of {counted(len(ledger_ids), 'ledger')} ({_close_first(ledger_ids)})"
-        )
+        where = f"in the open last segment of {counted(len(ledger_ids), 'ledger')}"
+        ids = " ".join(map(str, ledger_ids[:SHOWN_MAX]))  # a close fails the writer, and needs enough bookies
+        return f"{copies:,} {where} (bkctl ledger explain {ids} says how it ends, then bkctl recover ledger {ids})"
     if reason is FailureReason.UNREACHABLE:
         return f"{copies:,} ({reason.value}: start {bookies})"
     return f"{copies:,} ({bookies}: {found[0].bare_detail})"

@@ -255,7 +255,7 @@ async def test_bad_copies_of_an_open_ledger_lead_to_close_and_then_to_their_repa
         counts = report["severity"], report["copies_written"], report["copies_left"]
         assert counts == ("warning", written, in_open)
         assert [(row["ledger_id"], row["copies"]) for row in report["left"]] == [(open_id, in_open)]
-        assert f"first {close}, then bkctl recover ledger {open_id}" in result.stderr
+        assert f"explain {open_id} says how it ends, then bkctl recover ledger {open_id}" in result.stderr
         assert "no bad copy is left" not in result.stderr
     left, findings = await audit("left")
     assert (findings, left["bad_copies"]) == ([("bad_open_copies", close)], in_open)
