@@ -87,13 +87,15 @@ class ReturnedBookies:
         marks = UnderReplicationMarks(store, root, ports.clock, is_ctime_stored=config.is_mark_time_stored)
         self._clearing = MarkClearing(store, root, marks, locks)
         self._absences: dict[str, Absence] = {}
-        self._back: set[str] = set()
-        """Bookies that came back after the last run began, also if they are gone again."""
+        self._back: frozenset[str] | None = None
+        """Bookies that came back after the last run began, also if they are gone again. None before the first one: some
+        may have come back while no auditor was elected."""
         self.lane = Lane("returns", self._run, ports.clock, interval_s=None)
 
     def note(self, returned: Collection[str], absences: Mapping[str, Absence]) -> None:
         """These bookies are back. ``absences``: of those whose ledgers may be marked."""
-        self._back.update(returned)
+        if self._back is not None:
+            self._back = self._back.union(returned)
         self._absences.update(absences)
         self.lane.wake()
 
@@ -119,55 +121,51 @@ class ReturnedBookies:
     async def _end_accepted_losses(self, turn: Turn) -> None:
         """If a bookie that was given up is back with entries of its ledger, losing it again is another loss. Ledgers
         that no longer name it keep their notes: no reader asks it."""
-        noted, self._back = self._back, set()
+        noted, self._back = self._back, frozenset()
         try:
             live = (await self._ports.registrations.snapshot()).live
+            back = live if noted is None else noted
+            if not back:
+                return
             reader = CopyReader(self._ports, ReplicationConfig(), live.__contains__)
+            since: dict[str, int | None] = {}
             async with aclosing(self._publisher.notes.given_up.all()) as notes:
                 async for key, note in notes:
                     turn.beat()
-                    back = (noted | live).intersection(note.value.member_since) if isinstance(note, Versioned) else ()
-                    if isinstance(note, Versioned) and back and key.isdecimal():
-                        await self._end_accepted_loss(int(key), note, back, reader)
+                    if not isinstance(note, Versioned) or not key.isdecimal():
+                        continue
+                    returned = back.intersection(note.value.member_since)
+                    for each in sorted(returned - since.keys()):
+                        since[each] = await self._ports.registrations.member_since(each)
+                    if returned:
+                        await self._end_accepted_loss(int(key), note, since, reader)
         except BaseException:
-            self._back |= noted
+            self._back = None if noted is None else noted.union(self._back or ())
             raise
 
     async def _end_accepted_loss(
-        self, ledger_id: int, note: Versioned[GivenUpNote], back: Collection[str], reader: CopyReader
+        self, ledger_id: int, note: Versioned[GivenUpNote], since: Mapping[str, int | None], reader: CopyReader
     ) -> None:
-        since, notes = note.value.member_since, self._publisher.notes.given_up
+        """``since``: when the cookies of the bookies that are back were created."""
+        then, notes = note.value.member_since, self._publisher.notes.given_up
         try:
             metadata = (await self._ports.ledgers.read(ledger_id)).value
         except (LedgerNotFoundError, MetadataFormatError):
             return  # the pass over all ledgers removes the note of one that was deleted
         ended = [
             each
-            for each in metadata.bookies().intersection(back)
-            if await self._has_entries(each, since[each], ledger_id, metadata, reader)
+            for each in metadata.bookies().intersection(then, since)
+            if then[each] == since[each] is not None or await _has_entries(each, ledger_id, metadata, reader)
         ]
         if not ended:
             return
-        left = {each: then for each, then in since.items() if each not in ended}
+        left = {each: cookie_ms for each, cookie_ms in then.items() if each not in ended}
         if left:
             await notes.replace(str(ledger_id), msgspec.structs.replace(note.value, member_since=left), note.version)
         else:
             with contextlib.suppress(BadVersionError):
                 await notes.remove(str(ledger_id), note.version)
         logger.info("ledger %d: its accepted loss is over: %s is back", ledger_id, ", ".join(sorted(ended)))
-
-    async def _has_entries(
-        self, bookie_id: str, since_ms: int | None, ledger_id: int, metadata: LedgerMetadata, reader: CopyReader
-    ) -> bool:
-        """Whether it has the cookie of that time, also if it is gone again, or returns the first entry that it should
-        have: a bookie that is new under an old id does neither."""
-        if since_ms is not None and since_ms == await self._ports.registrations.member_since(bookie_id):
-            return True
-        first = next(stored_entries(metadata, bookie_id), None)
-        if first is None:
-            return False
-        copy = await reader.read(bookie_id, credentials_of(ledger_id, metadata), first, attempts_max=1)
-        return copy.state is CopyState.PRESENT
 
     async def _clear_all(self, absences: Mapping[str, Absence], turn: Turn) -> Counter[ClearOutcome]:
         outcomes: Counter[ClearOutcome] = Counter()
@@ -245,6 +243,15 @@ class ReturnedBookies:
         except (LedgerNotFoundError, MetadataFormatError, RefusedError):
             return None
         return found if found.value.bookies() <= live else None
+
+
+async def _has_entries(bookie_id: str, ledger_id: int, metadata: LedgerMetadata, reader: CopyReader) -> bool:
+    """Whether it returns the first entry that it should have: a bookie that is new under an old id does not."""
+    first = next(stored_entries(metadata, bookie_id), None)
+    if first is None:
+        return False
+    copy = await reader.read(bookie_id, credentials_of(ledger_id, metadata), first, attempts_max=1)
+    return copy.state is CopyState.PRESENT
 
 
 def _is_small(metadata: LedgerMetadata, bookie_id: str) -> bool:

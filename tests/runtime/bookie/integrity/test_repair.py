@@ -276,7 +276,9 @@ async def test_a_kill_in_mid_repair_is_made_up_for(make_trio: MakeTrio, tmp_path
                 assert await peer.read(1, entry_id) == peer.body(1, entry_id)
 
 
-async def test_what_nobody_has_keeps_the_ledger_in_limbo_and_the_repair_due(trio: Trio, metadata_uri: str) -> None:
+async def test_an_entry_that_no_bookie_has_keeps_the_ledger_in_limbo_and_the_repair_due(
+    trio: Trio, metadata_uri: str
+) -> None:
     def troubles() -> list[str]:
         shown = run_bkctl("bookie", "state", VICTIM, "-u", metadata_uri, "-o", "json")
         assert shown.exit_code == 0, shown.stderr
