@@ -210,6 +210,11 @@ class BkctlProcess:
         """SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
+    def __del__(self) -> None:
+        """A test that failed has left it: end it, or a later test fails by the warning about its socket."""
+        self.kill()
+        self._answers.close()
+
 
 class _CommandServer:
     """Runs commands in forks of a process that has imported bkctl: see ``tests/command_server.py``."""

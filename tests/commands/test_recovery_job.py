@@ -64,9 +64,12 @@ class DegradedCluster:
         assert process.wait(COMMAND_TIMEOUT_S) == 0, self.log.read_text()
         return self.log.read_text()
 
-    def job_file(self) -> str:
-        (name,) = (name for name in os.listdir(self.state / "jobs") if name.endswith(".sqlite"))
-        return str(self.state / "jobs" / name)
+    def job_file(self, process: BkctlProcess) -> str:
+        """That of a process that has just been started, once it is there."""
+        jobs = self.state / "jobs"
+        wait_until(lambda: any(jobs.glob("*.sqlite")), process=process, tell=self.log.read_text)
+        (found,) = jobs.glob("*.sqlite")
+        return str(found)
 
     def require_all_recovered(self) -> None:
         assert self.cluster.run("ledger", "list", "--bookie", self.dead, "-o", "name").stdout == ""
@@ -95,9 +98,8 @@ def test_a_killed_job_continues_within_a_long_copy(degraded: DegradedCluster) ->
     degraded.write(10, 10)
     degraded.cluster.stop_bookie(degraded.dead)
     killed = degraded.start("--copy-rate", "2MiB/s")
-    wait_until((degraded.state / "jobs").exists, process=killed, tell=degraded.log.read_text)
-    wait_until(lambda: count_of("range", degraded.job_file()), process=killed, tell=degraded.log.read_text)
-    job_file = degraded.job_file()
+    job_file = degraded.job_file(killed)
+    wait_until(lambda: count_of("range", job_file), process=killed, tell=degraded.log.read_text)
     refused = degraded.cluster.run("recover", "failed-bookie", degraded.dead, "--yes", "--resume", job_file)
     assert (refused.exit_code, "another process continues the job of" in refused.stderr) == (5, True), refused
     killed.kill()
@@ -126,8 +128,7 @@ def test_the_rates_of_a_running_job_can_be_changed(degraded: DegradedCluster) ->
     degraded.write(1, 20_000)
     degraded.cluster.stop_bookie(degraded.dead)
     process = degraded.start("--copy-rate", "50KiB/s")  # it would take minutes
-    wait_until((degraded.state / "jobs").exists, process=process, tell=degraded.log.read_text)
-    rates = Path(f"{degraded.job_file()}.rates")
+    rates = Path(f"{degraded.job_file(process)}.rates")
     wait_until(rates.exists, process=process, tell=degraded.log.read_text)
     assert rates.read_text().endswith("copy-rate = 50KiB/s\ncopy-rate-per-bookie = none\n")
     wait_until(

@@ -34,12 +34,15 @@ class DegradedCluster:
         self.cluster = cluster
         self.log = directory / "command.log"
         self.config = directory / "config.toml"
-        self.config.write_text("[zookeeper]\nsession_timeout_ms = 4000\noperation_timeout_s = 3\n")
+        # Two at a time: all of them together would also end together, and none would be left after an outage.
+        self.config.write_text(
+            "[zookeeper]\nsession_timeout_ms = 4000\noperation_timeout_s = 3\n[replication]\nledgers_in_parallel = 2\n"
+        )
         written = cluster.run(
             "ledger", "write-test", "--ledgers", str(LEDGERS), "--entries", "20", "-E", "2", "-W", "2", "-A", "2"
         )
         assert written.exit_code == 0, written.stderr
-        self.dead = next(each.id for each in cluster.bookies if len(self.referencing(each.id)) >= LEDGERS // 4)
+        self.dead = max((each.id for each in cluster.bookies), key=lambda each: len(self.referencing(each)))
         self._stop(cluster.bookie(self.dead).pid)
         self.planned = len(self.referencing(self.dead))
 
@@ -66,8 +69,8 @@ class DegradedCluster:
         """A command whose run has repaired some ledgers, and not all."""
         variables = {"BKCTL_METADATA_URI": self.cluster.metadata_uri, "BKCTL_CONFIG": str(self.config)}
         with open(self.log, "wb") as log:
-            # The rate makes it slow: the change of each ledger waits for its turn.
-            arguments = (*arguments, "--yes", "--zk-rate", "4")
+            # The rate makes it slow: a ledger takes about a dozen requests.
+            arguments = (*arguments, "--yes", "--zk-rate", "12")
             process = start_bkctl(*arguments, stdout=log, stderr=log, variables=variables)
         try:
             wait_until(lambda: len(self.referencing(self.dead)) < self.planned, process=process, tell=self.said)

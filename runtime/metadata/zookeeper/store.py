@@ -228,6 +228,7 @@ class ZooKeeperStore:
         self._client.start_async()
         if self._is_closed:
             self._client.stop()
+            self._client.close()
 
     def _note_connect_failed(self) -> None:
         if self._has_been_answered or self._is_closed or self._failures.refusal is None:
