@@ -35,6 +35,11 @@ class BookieConnection(FrameConnection):
         """Whether any request is unanswered."""
         return bool(self._adds or self._others or self._batches)
 
+    @property
+    def has_adds(self) -> bool:
+        """Whether any add of a writer is unanswered; those of copiers are in batches."""
+        return bool(self._adds)
+
     def add(self, txn_id: int, frame: bytes, done: AddDone) -> None:
         """Send an add."""
         refusal = self._send(frame)

@@ -66,6 +66,9 @@ _HANDSHAKE_SHARE = 0.8
 _REFUSED_PAUSE_S = 1.0
 """After a refusal: handshakes cost more than requests, and many requests may be waiting to be refused."""
 
+_SETTLE_S_MAX = 2.0
+_SETTLE_INTERVAL_S = 0.005
+
 _FINAL_OF_BATCH = frozenset(
     {Status.TIMEOUT, Status.UNAVAILABLE, Status.TOO_MANY_REQUESTS, Status.AUTHENTICATION_REQUIRED}
 )
@@ -287,7 +290,16 @@ class BookiePool:
         return error_of(status, bookie_id, detail)
 
     async def close(self) -> None:
-        """Fail pending requests with UNAVAILABLE and close all connections; later requests fail the same way."""
+        """Fail pending requests with UNAVAILABLE and close all connections; later requests fail the same way.
+
+        Waits shortly for adds, unless the caller has been cancelled: an entry is acknowledged while some of its copies
+        are still on their way, and they would not arrive.
+        """
+        closer, end = asyncio.current_task(), self._loop.time() + _SETTLE_S_MAX
+        while any(each.has_adds for each in self._connections.values()) and self._loop.time() < end:
+            if closer is not None and closer.cancelling():
+                break
+            await asyncio.sleep(_SETTLE_INTERVAL_S)
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
