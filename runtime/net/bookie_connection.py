@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
 from itertools import takewhile
 from typing import TypeAlias
 
@@ -15,6 +17,18 @@ from bkctl.runtime.protocol.status import Status
 
 AnswerDone: TypeAlias = Callable[[Answer | Status, str], None]
 """Called once with the answer, or with a Status if there is none, and a detail for messages."""
+
+_SETTLE_S_MAX = 2.0
+
+
+async def settle(connections: Iterable[BookieConnection]) -> None:
+    """Wait shortly until no add is unanswered; not at all if the caller has been cancelled."""
+    caller = asyncio.current_task()
+    if caller is not None and caller.cancelling():
+        return
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_SETTLE_S_MAX):
+            await asyncio.gather(*(each.settle() for each in connections))
 
 
 class BookieConnection(FrameConnection):
@@ -29,16 +43,22 @@ class BookieConnection(FrameConnection):
         self._others: dict[int, tuple[type[Answer], AnswerDone]] = {}
         self._batches: dict[int, AddBatch | ReadBatch] = {}
         """By the transaction id of each request."""
+        self._settled: asyncio.Future[None] | None = None
 
     @property
     def has_pending(self) -> bool:
         """Whether any request is unanswered."""
         return bool(self._adds or self._others or self._batches)
 
-    @property
-    def has_adds(self) -> bool:
-        """Whether any add of a writer is unanswered; those of copiers are in batches."""
-        return bool(self._adds)
+    async def settle(self) -> None:
+        """Return once no add of a writer is unanswered; those of copiers are in batches."""
+        if self._adds:
+            self._settled = self._loop.create_future()
+            await self._settled
+
+    def _note_settled(self) -> None:
+        if self._settled is not None and not self._settled.done():
+            self._settled.set_result(None)
 
     def add(self, txn_id: int, frame: bytes, done: AddDone) -> None:
         """Send an add."""
@@ -109,6 +129,8 @@ class BookieConnection(FrameConnection):
             done = self._adds.pop(answer.txn_id, None)
             if done is not None:  # None if the add has timed out
                 done(answer.status)
+            if not self._adds:
+                self._note_settled()
         else:
             expected = self._others.get(answer.txn_id)
             if expected is not None and expected[0] is type(answer):
@@ -117,6 +139,7 @@ class BookieConnection(FrameConnection):
 
     def _end_pending(self, reason: str) -> None:
         adds, self._adds = self._adds, {}
+        self._note_settled()
         others, self._others = self._others, {}
         for done in adds.values():  # in separate calls: one that raises must not stop the others
             self._loop.call_soon(done, self._lost_status)

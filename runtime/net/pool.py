@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 from bkctl.runtime.config import ClientConfig
 from bkctl.runtime.errors import AuthenticationRequiredError, BookieError, ClientClosedError
 from bkctl.runtime.net.batch_read_connection import BatchReadConnection
-from bkctl.runtime.net.bookie_connection import BookieConnection
+from bkctl.runtime.net.bookie_connection import BookieConnection, settle
 from bkctl.runtime.net.client_handshake import ClientSecurity, refusal_sentence
 from bkctl.runtime.net.frame_connection import FrameConnection, Resolver, SharedByConnections, UnsentBytes
 from bkctl.runtime.net.request_ages import RequestAges
@@ -65,9 +65,6 @@ _HANDSHAKE_SHARE = 0.8
 
 _REFUSED_PAUSE_S = 1.0
 """After a refusal: handshakes cost more than requests, and many requests may be waiting to be refused."""
-
-_SETTLE_S_MAX = 2.0
-_SETTLE_INTERVAL_S = 0.005
 
 _FINAL_OF_BATCH = frozenset(
     {Status.TIMEOUT, Status.UNAVAILABLE, Status.TOO_MANY_REQUESTS, Status.AUTHENTICATION_REQUIRED}
@@ -292,18 +289,16 @@ class BookiePool:
     async def close(self) -> None:
         """Fail pending requests with UNAVAILABLE and close all connections; later requests fail the same way.
 
-        Waits shortly for adds, unless the caller has been cancelled: an entry is acknowledged while some of its copies
-        are still on their way, and they would not arrive.
+        Waits shortly for adds: an entry is acknowledged while some of its copies are still on their way, and they would
+        not arrive.
         """
-        closer, end = asyncio.current_task(), self._loop.time() + _SETTLE_S_MAX
-        while any(each.has_adds for each in self._connections.values()) and self._loop.time() < end:
-            if closer is not None and closer.cancelling():
-                break
-            await asyncio.sleep(_SETTLE_INTERVAL_S)
-        self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        await asyncio.gather(*(connection.close() for connection in self._all_connections()))
+        try:
+            await settle(self._connections.values())
+        finally:
+            self._is_closed = True
+            if self._timer is not None:
+                self._timer.cancel()
+            await asyncio.gather(*(connection.close() for connection in self._all_connections()))
 
     def _all_connections(self) -> list[FrameConnection]:
         return [*self._connections.values(), *self._batch_readers.values()]
