@@ -113,8 +113,8 @@ def test_a_verification_shows_bytes_and_keeps_what_it_found_when_it_is_stopped(
     found = tmp_path / "found.jsonl"
     with Terminal(160, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
         terminal.bkctl("ledger", "verify", "--all", "--copy-rate", "256KiB", "--out", str(found))
-        screen = terminal.wait(re.compile(r"about \d:\d\d left; .* of about \d.* with findings").search)
-        assert "waits for the copy rate" in screen, screen
+        progress = re.compile(r"about \d:\d\d left; .* of about \d.* with findings")
+        screen = terminal.wait(lambda seen: progress.search(seen) and "waits for the copy rate" in seen)
         assert re.search(r"B/s, \d+ ledgers? with findings; oldest: ledger \d+, for ", screen), screen
         terminal.press("C-c")
         text = re.sub(r"\s+", " ", terminal.wait_for_prompt())
