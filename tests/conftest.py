@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import itertools
 import logging
@@ -128,6 +129,13 @@ def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leaks_of_module() -> Iterator[None]:
+    """What a module has left open fails its last test, and not a test of another module, whenever Python finds it."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

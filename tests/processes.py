@@ -89,11 +89,20 @@ def _port_locks() -> int:
 
 def is_alive(pid: int) -> bool:
     """Whether the process runs; one that has ended but was not reaped does not."""
+    return _state_of(pid) not in {"Z", ""}
+
+
+def is_waiting(pid: int) -> bool:
+    """Whether the main thread of the process is in a system call that waits for something."""
+    return _state_of(pid) == "S"
+
+
+def _state_of(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
+            return stat.read().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return ""
 
 
 def kill_and_wait(pid: int) -> None:

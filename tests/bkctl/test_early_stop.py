@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import COMMAND_TIMEOUT_S, bkctl_command, bkctl_environment
+from tests.processes import COMMAND_TIMEOUT_S, bkctl_command, bkctl_environment, is_waiting
+from tests.until import wait_until
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 IMPORTS_AND_SIGNALS = """
@@ -55,7 +56,9 @@ def test_a_start_that_reads_its_settings_ends_with_0(number: signal.Signals, tmp
     )
     with process:
         try:
-            with config.open("wb"):  # returns once the process reads
+            with config.open("wb"):  # returns once the process has opened it
+                # A signal that comes just before the system call would not end it, and Python would wait to handle it.
+                wait_until(lambda: is_waiting(process.pid), "it reads", process=process)
                 process.send_signal(number)
                 assert process.wait(COMMAND_TIMEOUT_S) == 0
         finally:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bkctl.runtime.client import LedgerClient
-from tests.processes import BkctlResult, Cluster, start_bkctl
+from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, start_bkctl
 from tests.until import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.battery]
@@ -237,4 +237,4 @@ def test_autorecovery_is_started_and_its_auditor_waited_for(cluster: Cluster) ->
         wait_until(lambda: not findings(cluster))
     finally:
         daemon.terminate()
-        daemon.wait(30)
+        daemon.wait(COMMAND_TIMEOUT_S)

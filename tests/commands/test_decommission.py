@@ -16,7 +16,8 @@ from tests.runtime.bookie.bookie_process import BookieUnderTest, RunningBookie
 
 REGISTRATION_FAILED_EXIT_CODE = 4
 SERVER_EXCEPTION_EXIT_CODE = 2
-BOOKIE_ID = "traced"
+BOOKIE_ID = f"frozen-{os.getpid()}"
+"""Commands look for a bookie of this id on the whole machine: no other test may have it."""
 
 
 @contextlib.asynccontextmanager
@@ -24,7 +25,7 @@ async def one_more_bookie(cluster: Cluster, directory: Path) -> AsyncIterator[tu
     """A bookie that is a child of this process, in a cluster whose other bookies are not."""
     directory.mkdir()
     async with await ZooKeeperStore.connect(parse_metadata_uri(cluster.metadata_uri).servers) as store:
-        bookie = BookieUnderTest(directory, cluster.metadata_uri, store)
+        bookie = BookieUnderTest(directory, cluster.metadata_uri, store, bookie_id=BOOKIE_ID)
         async with bookie.running() as (process, _):
             yield bookie, process
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,14 +21,13 @@ LEDGERS, ENTRIES = 12, 20
 
 @pytest.fixture
 def cluster(metadata_uri: str, tmp_path: Path) -> Iterator[Cluster]:
-    """Two bookies with ledgers, and a third one without."""
+    """Two bookies with ledgers."""
     cluster = Cluster(str(tmp_path / "cluster"), metadata_uri)
     try:
         cluster.up(2)
         words = ("--ledgers", str(LEDGERS), "--entries", str(ENTRIES), "--entry-size", "2KiB", *SIZES)
         written = cluster.run("ledger", "write-test", *words)
         assert written.exit_code == 0, written.stderr
-        cluster.add_bookie()
         yield cluster
     finally:
         cluster.stop()
@@ -49,16 +49,21 @@ async def count_copies(metadata_uri: str) -> int:
 
 
 def test_the_ledgers_that_failed_are_tried_again(cluster: Cluster, tmp_path: Path) -> None:
-    leaving, _, target = (bookie.id for bookie in cluster.bookies)
-    words = ("bookie", "drain", leaving, "--yes", "--accept-risk", "--copy-rate", "64KiB")
-    settings, errors = tmp_path / "bkctl.toml", tmp_path / "errors"
-    settings.write_text("[replication]\nregistration_wait_s = 15.0\n")  # longer than a start takes
-    variables = {"BKCTL_METADATA_URI": cluster.metadata_uri, "BKCTL_CONFIG": str(settings)}
+    leaving, began = cluster.bookies[0].id, time.monotonic()
+    target = cluster.add_bookie()
+    wait_s = 8.0 + 5 * (time.monotonic() - began)  # the end of its session, and much longer than its next start takes
+    words = ("bookie", "drain", leaving, "--yes", "--accept-risk", "--copy-rate", "16KiB")  # takes half a minute
+    settings, errors, state = tmp_path / "bkctl.toml", tmp_path / "errors", tmp_path / "state"
+    settings.write_text(f"[replication]\nregistration_wait_s = {wait_s}\n")
+    own = {"BKCTL_CONFIG": str(settings), "BKCTL_STATE_DIR": str(state)}
+    variables = {"BKCTL_METADATA_URI": cluster.metadata_uri, **own}
     with open(errors, "wb") as stderr, open(tmp_path / "result", "wb") as result:
         drain = start_bkctl(*words, stdout=result, stderr=stderr, variables=variables)
     try:
         wait_until(lambda: 0 < moved_to(cluster, target) < LEDGERS, process=drain, tell=errors.read_text)
         cluster.kill_bookie(target)
+        (rates,) = (state / "jobs").glob("*.rates")
+        rates.write_text("copy-rate = none\n")
         wait_until(lambda: target not in cluster.run("bookie", "list", "--state", "writable", "-o", "name").stdout)
         assert drain.poll() is None, errors.read_text()
         cluster.start_bookie(target)

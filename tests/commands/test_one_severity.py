@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands.test_advice import ensemble_of, findings, succeed, write
-from tests.processes import Cluster, start_bkctl
+from tests.processes import COMMAND_TIMEOUT_S, Cluster, start_bkctl
 from tests.until import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.battery]
@@ -27,7 +27,7 @@ def repaired(start_cluster: Callable[[int], Cluster]) -> Iterator[Cluster]:
         yield cluster
     finally:
         daemon.terminate()
-        daemon.wait(30)
+        daemon.wait(COMMAND_TIMEOUT_S)
 
 
 def severities(cluster: Cluster) -> dict[str, str]:

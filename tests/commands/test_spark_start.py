@@ -13,7 +13,8 @@ from tests.processes import run_bkctl
 from tests.snapshot_files import SampleCluster, cluster_nodes, write_snapshot
 from tests.until import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.battery]
+pytestmark = [pytest.mark.cluster, pytest.mark.battery, pytest.mark.timeout(1800)]
+"""Spark starts eight times, and takes a minute for that on a busy machine."""
 
 FIRST_BYTES = (0xF00BABA8).to_bytes(4, "little")
 OF_THE_RUN = {"seconds": 0, "judged_at": ""}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.processes import COMMAND_TIMEOUT_S, LOOPBACK, bkctl_command, bkctl_environment
 from tests.snapshot_files import SampleCluster
 from tests.spark_cluster import SparkCluster
+from tests.until import wait_until
 from tests.zookeeper_servers import ZooKeeperServer, four_letters
 
 CLUSTER = SampleCluster(ledgers=3_000, session_timeout_ms=3_600_000)
@@ -49,13 +50,10 @@ class AuditedServer(NamedTuple):
         text = four_letters(self.server.port, b"srvr").decode()
         return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("Received: ")), 0)
 
-    def wait_for_reads(self, count: int) -> None:
-        deadline = time.monotonic() + COMMAND_TIMEOUT_S
-        enough = self.reads() + count
-        while self.reads() <= enough:
-            enough += 1  # questions count too, and there are many of them while Spark starts
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+    def wait_for_reads(self, count: int, audit: subprocess.Popen[bytes]) -> None:
+        """Until the audit, which runs, has sent so many more."""
+        enough, questions = self.reads() + count, itertools.count(1)  # questions count too
+        wait_until(lambda: self.reads() - next(questions) >= enough, f"{count} more reads", process=audit)
 
 
 class Running(NamedTuple):
@@ -89,7 +87,7 @@ def auditing(
             env=bkctl_environment(**environment),
         )
         try:
-            audited.wait_for_reads(REQUESTS // 4)
+            audited.wait_for_reads(REQUESTS // 4, process)
             yield Running(process, stdout, stderr)
         finally:
             process.kill()

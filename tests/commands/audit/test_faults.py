@@ -116,9 +116,13 @@ def test_a_lost_executor_of_a_cluster_only_costs_time(
 def test_a_worker_that_comes_later_gets_no_share_of_the_budget(audited: AuditedServer, tmp_path: Path) -> None:
     with (
         spark_cluster(tmp_path / "growing", network=on_loopback("127.0.0.2")) as growing,
-        auditing(audited, "--spark", "--master", growing.url, "--zk-rate", "30", variables=growing.variables),
+        auditing(
+            audited, "--spark", "--master", growing.url, "--zk-rate", "30", variables=growing.variables
+        ) as running,
     ):
+        os.kill(audited.server.pid, signal.SIGSTOP)  # the audit is not over before the worker has started
         growing.add_worker(Host("127.0.0.3", ()))
-        audited.wait_for_reads(CLUSTER.ledgers // 100)
+        os.kill(audited.server.pid, signal.SIGCONT)
+        audited.wait_for_reads(CLUSTER.ledgers // 100, running.process)
         (application,) = growing.state()["activeapps"]
         assert (application["cores"], growing.state()["cores"]) == (1, 2)

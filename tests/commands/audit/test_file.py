@@ -63,7 +63,8 @@ async def zookeeper_with_a_snapshot(directory: Path, of_bookie: bytes) -> AsyncI
     async with await EmbeddedZooKeeper.start(str(directory)) as first:
         uri = f"zk+hierarchical://{first.connect_string}{ROOT}"
         outlasting = ZooKeeperConfig(session_timeout_ms=60_000)  # the restart of ZooKeeper on a busy machine
-        async with await ZooKeeperStore.connect(first.connect_string, outlasting) as store:
+        both = f"{first.connect_string},{first.connect_string}"  # one that starts may leave a connection unanswered
+        async with await ZooKeeperStore.connect(both, outlasting) as store:
             await fill(store, parse_metadata_uri(uri), of_bookie)
             await first.stop()
             async with await EmbeddedZooKeeper.start(str(directory), port=first.port):

@@ -16,6 +16,7 @@ from bkctl.runtime.metadata.bookies.cookies import decode_cookie, encode_cookie
 from bkctl.runtime.metadata.store import MetadataStore
 from tests.commands.cookie.conftest import ID, BookieHost
 from tests.processes import BkctlResult, TerminalSession, free_port, start_bkctl
+from tests.until import wait_until
 
 
 class StoppedBookie(BookieHost):
@@ -239,8 +240,7 @@ def test_a_signal_leaves_what_no_bookie_starts_on_and_format_finishes(
             (junk / str(each)).touch()
         words = ("bookie", "format", "--delete-cookie", "--confirm", ID, *host.arguments)
         process = start_bkctl(*words, variables=host.operator.environment)
-        while not note.exists() and process.poll() is None:
-            pass
+        wait_until(lambda: note.exists() or process.poll() is not None)  # noqa: B023  called at once
         process.send_signal(number)
         process.wait(60)
         if note.exists():

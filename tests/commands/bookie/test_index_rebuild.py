@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands.bookie.admin_bookie import TOKEN, AdminBookie, halt_builder, running_bookie
-from tests.processes import TerminalSession, is_alive, run_bkctl
+from tests.processes import HALTED_SESSION_MS, TerminalSession, is_alive, run_bkctl
 
 pytestmark = pytest.mark.cluster
 
@@ -43,7 +43,7 @@ def begin_and_halt(bookie: AdminBookie) -> tuple[int, int]:
 
 @pytest.fixture
 def bookie(metadata_uri: str, tmp_path: Path) -> Iterator[AdminBookie]:
-    with running_bookie(metadata_uri, tmp_path) as running:
+    with running_bookie(metadata_uri, tmp_path, f"zkTimeout={HALTED_SESSION_MS}") as running:
         write(running)
         yield running
 

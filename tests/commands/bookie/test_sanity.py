@@ -17,6 +17,7 @@ from bkctl.runtime.errors import NoNodeError
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import HALTED_SESSION_MS, BookieProcess, Cluster, run_bkctl, start_bkctl
+from tests.until import until, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -85,12 +86,12 @@ def test_a_start_script_waits_for_a_bookie(start_cluster: Callable[[int], Cluste
             stderr=err,
             variables={"BKCTL_METADATA_URI": cluster.metadata_uri},
         )
-    while f"waiting: bookie {bookie.id}: not registered" not in (tmp_path / "err").read_text():
-        assert waiting.poll() is None
+    said = (tmp_path / "err").read_text
+    wait_until(lambda: f"waiting: bookie {bookie.id}: not registered" in said(), process=waiting, tell=said)
     cluster.start_bookie(bookie.id)
-    assert waiting.wait(120) == 0, (tmp_path / "err").read_text()
+    assert waiting.wait(120) == 0, said()
     assert json.loads((tmp_path / "out").read_text())["passed"] is True
-    assert (tmp_path / "err").read_text().count("waiting: ") == 1, "a reason is given once"
+    assert said().count("waiting: ") == 1, "a reason is given once"
     cluster.down()
     impatient = cluster.run("bookie", "sanity", bookie.id, "--wait", "1ms")
     assert (impatient.exit_code, "not registered" in impatient.stderr) == (7, True)
@@ -106,8 +107,7 @@ def test_a_read_only_bookie_is_asked_and_not_tested(start_cluster: Callable[[int
             "bookie", "start", "--read-only", "--conf", settings_of(bookie, cluster, tmp_path), stderr=output
         )
     try:
-        while "listening on port" not in log.read_text():
-            assert process.poll() is None, log.read_text()
+        wait_until(lambda: "listening on port" in log.read_text(), process=process, tell=log.read_text)
         result = cluster.run("bookie", "sanity", bookie.id, "-o", "json")
         assert result.exit_code == 9, result.stderr
         assert "it answers; writing and reading were not tested" in result.stderr
@@ -133,10 +133,9 @@ def test_ctrl_c_deletes_the_ledger(start_cluster: Callable[..., Cluster], tmp_pa
                 stderr=err,
                 variables={"BKCTL_METADATA_URI": cluster.metadata_uri},
             )
-            while ledgers(cluster) == "":
-                assert running.poll() is None
+            wait_until(lambda: ledgers(cluster) != "", process=running)
             running.send_signal(signal.SIGINT)
-            assert running.wait(60) == 130
+            assert running.wait(120) == 130
         finally:
             os.kill(bookie.pid, signal.SIGCONT)
     assert ledgers(cluster) == ""
@@ -148,13 +147,18 @@ def test_a_ledger_that_cannot_be_deleted_is_named(start_cluster: Callable[..., C
 
     async def pin_first_ledger() -> str:
         """Give the test's ledger a child; its id."""
+        pinned: list[str] = []
+
+        async def pin() -> bool:
+            with contextlib.suppress(NoNodeError):
+                for name in await store.children(f"{uri.root}/00/0000"):
+                    await store.create(f"{uri.root}/00/0000/{name}/child", b"")
+                    pinned.append(name)
+            return bool(pinned)
+
         async with await ZooKeeperStore.connect(uri.servers, ZooKeeperConfig()) as store:
-            while True:
-                with contextlib.suppress(NoNodeError):
-                    for name in await store.children(f"{uri.root}/00/0000"):
-                        await store.create(f"{uri.root}/00/0000/{name}/child", b"")
-                        return name
-                assert running.poll() is None
+            await until(pin, process=running)
+        return pinned[0]
 
     os.kill(bookie.pid, signal.SIGSTOP)
     try:
@@ -167,7 +171,7 @@ def test_a_ledger_that_cannot_be_deleted_is_named(start_cluster: Callable[..., C
         ledger_id = int(asyncio.run(pin_first_ledger()).removeprefix("L"))
     finally:
         os.kill(bookie.pid, signal.SIGCONT)
-    assert running.wait(60) == 9
+    assert running.wait(120) == 9
     assert f"delete it with bkctl ledger delete {ledger_id}" in (tmp_path / "err").read_text()
 
 

@@ -174,7 +174,7 @@ async def test_killed_in_the_middle_everything_deleted_is_in_the_trash(shell: Le
     before = await shell.contents()
     ids = shell.directory / "ids"
     ids.write_text("\n".join(map(str, range(300))))
-    process = await shell.begin("delete", "--from-file", str(ids), "--confirm", "300", "--max-per-second", "75")
+    process = await shell.begin("delete", "--from-file", str(ids), "--confirm", "300", "--max-per-second", "25")
 
     async def has_begun() -> bool:
         assert process.returncode is None

@@ -234,7 +234,7 @@ async def test_killed_in_the_middle_and_run_again(shell: LedgerShell) -> None:
     path, _ = await export(shell, "--all")
     for ledger_id in before:
         await shell.store.delete(shell.path(ledger_id))
-    process = await shell.begin("import", path, "--create-only", "--yes", "--max-per-second", "75")
+    process = await shell.begin("import", path, "--create-only", "--yes", "--max-per-second", "25")
 
     async def has_begun() -> bool:
         assert process.returncode is None

@@ -302,7 +302,7 @@ async def test_killed_in_the_middle_and_run_again(shell: LedgerShell, bookies: l
     expected = await written(shell, new, 2)
     ids = await fill(shell, (OLD, bookies[1]), 300)
     before = await shell.contents()
-    process = await shell.begin(*rewrite(OLD, new, "--confirm", new, "--max-per-second", "75"))
+    process = await shell.begin(*rewrite(OLD, new, "--confirm", new, "--max-per-second", "25"))
 
     async def changed() -> int:
         return sum(version != before[each][1] for each, (_, version) in (await shell.contents()).items())
@@ -363,7 +363,7 @@ async def test_a_source_that_comes_back_stops_it(shell: LedgerShell, bookies: li
     new = bookies[0]
     await written(shell, new, 1)
     await fill(shell, (OLD, bookies[1]), 300)
-    process = await shell.begin(*rewrite(OLD, new, "--confirm", new, "--max-per-second", "100", "-o", "json"))
+    process = await shell.begin(*rewrite(OLD, new, "--confirm", new, "--max-per-second", "25", "-o", "json"))
 
     async def left() -> int:
         return sum(OLD in each.last_segment.ensemble for each in (await metadata(shell)).values())

@@ -77,7 +77,7 @@ def test_a_process_ends_without_closing_its_lanes() -> None:
         "    await LaneWorkers().run('lane', print, 'ran')\n"
         "asyncio.run(main())\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     assert ended.stdout == "ran\n"
 
 

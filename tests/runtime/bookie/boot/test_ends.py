@@ -164,7 +164,7 @@ async def test_a_lane_without_memory_ends_the_bookie(
             workers.is_armed = True
             using = asyncio.ensure_future(use(peer, server))
             try:
-                await asyncio.wait_for(server.serve_until(stopping), 20)
+                await asyncio.wait_for(server.serve_until(stopping), 60)
             finally:
                 workers.is_armed = False
                 using.cancel()

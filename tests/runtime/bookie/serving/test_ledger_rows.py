@@ -295,6 +295,6 @@ async def test_a_row_that_is_lost_during_a_read_leaves_no_request_without_an_ans
         rows.find(ledger_id)
     assert rows.needs_read(0)
     opened.set_damaged(True)
-    async with asyncio.timeout(20):  # else a lost answer is waited for without end
+    async with asyncio.timeout(60):  # else a lost answer is waited for without end
         statuses = [await each.status() for each in asked]
     assert statuses[1:] == [Status.IO_ERROR] * 2

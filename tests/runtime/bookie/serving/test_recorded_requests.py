@@ -31,7 +31,7 @@ class Caller:
         reader, writer = self._streams
         writer.write(frame)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 length = await reader.readexactly(4)
                 return length + await reader.readexactly(int.from_bytes(length, "big"))
         except (asyncio.IncompleteReadError, ConnectionError):

@@ -62,8 +62,11 @@ async def test_what_waits_when_the_session_ends(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_comes_back(tmp_path: Path) -> None:
+    """A server that starts may leave a connection without an answer. Clients wait for one as long as the session lasts,
+    divided by the number of addresses: with two there is time for another connection.
+    """
     server = await EmbeddedZooKeeper.start(str(tmp_path))
-    async with await ZooKeeperStore.connect(server.connect_string, PATIENT) as store:
+    async with await ZooKeeperStore.connect(f"{server.connect_string},{server.connect_string}", PATIENT) as store:
         await store.create("/a", b"one")
         seen: asyncio.Queue[Node | None] = asyncio.Queue()
         store.watch_node("/a", seen.put_nowait)
