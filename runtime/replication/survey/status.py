@@ -254,7 +254,8 @@ class StatusSurvey:
         registrations, with_cookie = await asyncio.gather(
             self._registrations.snapshot(), self._registrations.with_cookie()
         )
-        return await ask_bookies(self._bookies, registrations, frozenset(with_cookie), self._limits.bookie_s)
+        troubles = await self._registrations.troubles(registrations)
+        return await ask_bookies(self._bookies, registrations, frozenset(with_cookie), troubles, self._limits.bookie_s)
 
     async def _count_marks(self) -> MarkCount:
         """Directories are counted first, because 65536 cost one operation; then as many marks are read as time allows.
@@ -375,15 +376,27 @@ class _ReferenceTally:
 
 
 async def ask_bookies(
-    bookies: Bookies, registrations: Registrations, with_cookie: frozenset[str], timeout_s: float
+    bookies: Bookies,
+    registrations: Registrations,
+    with_cookie: frozenset[str],
+    troubles: Mapping[str, str],
+    timeout_s: float,
 ) -> tuple[BookieFacts, ...]:
-    """All bookies that are registered or have a cookie, by id. The registered ones are asked once, at the same time."""
+    """All bookies that are registered or have a cookie, by id. The registered ones are asked once, at the same time.
+
+    ``troubles``: what their registrations say is wrong with them.
+    """
 
     async def ask(bookie_id: str) -> BookieFacts:
         has_cookie = bookie_id in with_cookie
         if bookie_id not in registrations.live:
             return BookieFacts(bookie_id, is_writable=None, has_cookie=has_cookie)
-        status = BookieFacts(bookie_id, is_writable=bookie_id in registrations.writable, has_cookie=has_cookie)
+        status = BookieFacts(
+            bookie_id,
+            is_writable=bookie_id in registrations.writable,
+            has_cookie=has_cookie,
+            trouble=troubles.get(bookie_id, ""),
+        )
         try:
             async with asyncio.timeout(timeout_s):
                 info = await bookies.info(bookie_id)
