@@ -348,7 +348,7 @@ class BookieRegistration:
             )
 
     async def _hold(self, path: str) -> None:
-        """Own an ephemeral node at ``path`` (metadata section 8.3). A node of this session is kept, with the present payload."""
+        """Own an ephemeral node with the payload at ``path`` (metadata section 8.3), perhaps one of this session."""
         stat = await self._store.exists(path)
         if stat is not None:
             if stat.ephemeral_owner == self._store.session_id:
