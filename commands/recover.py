@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Annotated
 
@@ -25,6 +25,7 @@ from bkctl.commands.recovery_job import (
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import PLAN_TABLE, plan_body, report_body
 from bkctl.commands.replication_access import (
+    accepted_of,
     maintenance_findings,
     note_end,
     policy_of,
@@ -37,7 +38,9 @@ from bkctl.commands.session import open_session
 from bkctl.commands.shared_options import takes_copy_options
 from bkctl.commands.work_end import print_recovery
 from bkctl.runtime.replication.config import OpenLedgers
+from bkctl.runtime.replication.judge.accepted_losses import AcceptedLoss
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, are_refusals
+from bkctl.runtime.replication.judge.left_ledgers import Left, left_groups, situation_of
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.runtime.replication.survey.removed_bookies import require_none_named
@@ -79,7 +82,9 @@ async def failed_bookie(
             recorded = with_recorded_rates(flags, context.console)
             policy = policy_of(context.settings.replication, recorded, open_ledgers, unfinished.start)
         access = await replication_access(context, session, policy)
-        access = access._replace(maintenance=await maintenance_findings(session, bookie_ids))
+        access = access._replace(
+            maintenance=await maintenance_findings(session, bookie_ids), accepted=await accepted_of(session)
+        )
         recovery, console = access.recovery, context.console
         await _require_down(context, recovery, bookie_ids)
         if unfinished is None:
@@ -109,13 +114,14 @@ async def failed_bookie(
                 ):
                     work.show, work.file = progress.show, opened.path
                     report = await recovery.run(found, work.note, job=opened.job)
-                    opened.is_finished = report.is_complete
+                    opened.is_finished = is_done(report, access.accepted)
                     job_file = opened.kept_file
-                note_end(change, report_body(report), outcome_of(report))
-        if report.is_complete:
+                note_end(change, report_body(report), outcome_of(report, access.accepted))
+        if is_done(report, access.accepted):
             await delete_finished_jobs(context, session, scanned_for, flags.resume)
-    print_recovery(console, report, partial(_again, context, report, job_file))
-    return outcome_of(report)
+    groups = left_groups(report.failures, report.bookie_ids, accepted=access.accepted)
+    print_recovery(console, report, groups, partial(_again, context, report, job_file))
+    return outcome_of(report, access.accepted)
 
 
 def _again(context: CommandContext, report: RecoveryReport, job_file: str | None, without: Collection[str]) -> str:
@@ -154,10 +160,15 @@ def _target_advice(bookie_ids: list[str], bookie_id: str) -> str:
     return "" if is_first else f"; to copy to it: bkctl recover failed-bookie {others} --to {bookie_id}"
 
 
-def outcome_of(report: RecoveryReport) -> Outcome:
+def is_done(report: RecoveryReport, accepted: Mapping[int, AcceptedLoss]) -> bool:
+    """Whether nothing is left but entries whose loss was accepted."""
+    return all(situation_of(each, accepted) is Left.ACCEPTED for each in report.failures)
+
+
+def outcome_of(report: RecoveryReport, accepted: Mapping[int, AcceptedLoss]) -> Outcome:
     """Complete, or some or all ledgers left: an interrupted run ends with an error instead."""
     if are_refusals(report.failures):
         return Outcome.UNAUTHORIZED
-    if report.is_complete:
+    if is_done(report, accepted):
         return Outcome.OK
     return Outcome.PARTIAL if report.has_progress else Outcome.FAILED

@@ -23,9 +23,7 @@ from bkctl.runtime.errors import (
     AuthenticationRequiredError,
     BookieError,
     ClusterNotFoundError,
-    LedgerNotFoundError,
     MetadataAuthError,
-    MetadataFormatError,
     NoNodeError,
 )
 from bkctl.runtime.ledger.metadata import LedgerMetadata
@@ -64,6 +62,7 @@ from bkctl.runtime.replication.judge.verdict import (
     wanted_members,
     write_set_rows,
 )
+from bkctl.runtime.replication.survey.given_up import judge_given_up
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import listed
 
@@ -148,19 +147,8 @@ class StatusSurvey:
     ) -> AcceptedLosses:
         """Of the ledgers with bookies that were given up, those that exist and have no other copy of some entries."""
         live = {each.bookie_id for each in bookies if each.is_registered}
-        ledgers = await self._open_ledgers()
-
-        async def find(ledger_id: int) -> int | None:
-            try:
-                stored = await ledgers.read(ledger_id)
-            except (LedgerNotFoundError, MetadataFormatError):
-                return None
-            given = given_up[ledger_id].member_since
-            verdict = judge_ledger(write_set_rows(ledger_id, stored.value), live, given)
-            return ledger_id if verdict.has_given_up else None
-
-        async with aclosing(pipelined(each_of(given_up), find, _MARKS_IN_FLIGHT_MAX)) as found:
-            return accepted_losses({each: given_up[each] async for each in found if each is not None})
+        judged = await judge_given_up(await self._open_ledgers(), given_up, live)
+        return accepted_losses({ledger_id: given_up[ledger_id] for ledger_id in judged})
 
     async def _find_references(
         self, root: RootStatus | None, bookies: tuple[BookieFacts, ...] | None, recovery: RecoveryStatus | None
