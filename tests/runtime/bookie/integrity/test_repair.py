@@ -334,7 +334,7 @@ async def test_a_ledger_that_cannot_be_repaired_stops_neither_the_bookie_nor_the
     async with trio.victim.running() as (process, peer):
         await until(
             lambda: (
-                "2 ledgers still miss entries, first ledger 1: " in trio.victim.said()
+                "2 ledgers still miss entries, 1 of them for this reason, first ledger 1: " in trio.victim.said()
                 and "entry 0 has the impossible length -7" in trio.victim.said()
             )
         )
