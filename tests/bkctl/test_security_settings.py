@@ -386,5 +386,6 @@ def test_a_file_that_asks_for_a_login_never_leads_to_a_connection_without(tmp_pa
     read = run_bkctl("ledger", "read", "7", "--conf", str(conf))
     assert read.exit_code == 13
     assert read.stderr == (
-        "error: a login with DIGEST-MD5 needs bookie_client.sasl.username and bookie_client.sasl.password\n"
+        "error: a login with DIGEST-MD5 needs bookie_client.sasl.username and bookie_client.sasl.password, or both in "
+        "a JAAS file (bookie_client.sasl.jaas_file)\n"
     )

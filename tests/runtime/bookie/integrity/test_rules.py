@@ -105,10 +105,7 @@ def test_a_window_of_a_stripe() -> None:
 
 def test_a_refusal_is_named_first_then_the_most_frequent_reason() -> None:
     refused = AuthenticationRequiredError("b", "it refuses the login: check the user")
-    silent, empty = (
-        BookieUnavailableError("a", "connection refused"),
-        NoSuchEntryError("c", "it does not have the entry"),
-    )
+    silent, empty = BookieUnavailableError("a", "connection refused"), NoSuchEntryError("c", "it does not have it")
     miss = miss_of([silent, refused, empty])
     assert miss.is_refused
     assert miss.reason == (
