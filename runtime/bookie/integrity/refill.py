@@ -181,8 +181,9 @@ class _LedgerRefill:
 
     def fail(self, miss: Miss) -> None:
         self.entries_lacking += 1
-        if self._miss is None or (miss.is_refused and not self._miss.is_refused):
-            self._miss = miss
+        # Fetches end in any order: the same one in each round keeps the sentence the same.
+        known = filter(None, (self._miss, miss))
+        self._miss = min(known, key=lambda each: (not each.is_refused, each.entry_id))
 
     def outcome(self) -> RefillOutcome:
         return RefillOutcome(self.entries_fetched, self.entries_lacking, self._miss or Miss(""))
