@@ -25,7 +25,6 @@ from bkctl.commands.recovery_job import (
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import PLAN_TABLE, plan_body, report_body
 from bkctl.commands.replication_access import (
-    accepted_of,
     maintenance_findings,
     note_end,
     policy_of,
@@ -38,9 +37,9 @@ from bkctl.commands.session import open_session
 from bkctl.commands.shared_options import takes_copy_options
 from bkctl.commands.work_end import print_recovery
 from bkctl.runtime.replication.config import OpenLedgers
-from bkctl.runtime.replication.judge.accepted_losses import AcceptedLoss
+from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, are_refusals
-from bkctl.runtime.replication.judge.left_ledgers import Left, left_groups, situation_of
+from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.runtime.replication.survey.removed_bookies import require_none_named
@@ -82,9 +81,7 @@ async def failed_bookie(
             recorded = with_recorded_rates(flags, context.console)
             policy = policy_of(context.settings.replication, recorded, open_ledgers, unfinished.start)
         access = await replication_access(context, session, policy)
-        access = access._replace(
-            maintenance=await maintenance_findings(session, bookie_ids), accepted=await accepted_of(session)
-        )
+        access = access._replace(maintenance=await maintenance_findings(session, bookie_ids))
         recovery, console = access.recovery, context.console
         await _require_down(context, recovery, bookie_ids)
         if unfinished is None:
@@ -119,8 +116,7 @@ async def failed_bookie(
                 note_end(change, report_body(report), outcome_of(report, access.accepted))
         if is_done(report, access.accepted):
             await delete_finished_jobs(context, session, scanned_for, flags.resume)
-    groups = left_groups(report.failures, report.bookie_ids, accepted=access.accepted)
-    print_recovery(console, report, groups, partial(_again, context, report, job_file))
+    print_recovery(console, report, access.accepted, partial(_again, context, report, job_file))
     return outcome_of(report, access.accepted)
 
 
@@ -160,12 +156,12 @@ def _target_advice(bookie_ids: list[str], bookie_id: str) -> str:
     return "" if is_first else f"; to copy to it: bkctl recover failed-bookie {others} --to {bookie_id}"
 
 
-def is_done(report: RecoveryReport, accepted: Mapping[int, AcceptedLoss]) -> bool:
+def is_done(report: RecoveryReport, accepted: Mapping[int, GivenUpLedger]) -> bool:
     """Whether nothing is left but entries whose loss was accepted."""
     return all(situation_of(each, accepted) is Left.ACCEPTED for each in report.failures)
 
 
-def outcome_of(report: RecoveryReport, accepted: Mapping[int, AcceptedLoss]) -> Outcome:
+def outcome_of(report: RecoveryReport, accepted: Mapping[int, GivenUpLedger]) -> Outcome:
     """Complete, or some or all ledgers left: an interrupted run ends with an error instead."""
     if are_refusals(report.failures):
         return Outcome.UNAUTHORIZED

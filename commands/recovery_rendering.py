@@ -10,7 +10,7 @@ from typing import Any, overload
 from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.safety.plan import PlanFinding, time_at_limit
 from bkctl.runtime.replication.config import OpenLedgers, PlacementMode
-from bkctl.runtime.replication.judge.accepted_losses import AcceptedLoss
+from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
 from bkctl.runtime.replication.judge.ledger_result import LedgerFailure, rule_counts
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, OpenSegment, PlanTotals, RecoveryPlan
 from bkctl.runtime.replication.policy import DEFAULT_POLICY, CopyPace, Policy
@@ -186,7 +186,7 @@ def plan_summary(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY, drain_wait
 
 
 def plan_findings(
-    plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY, accepted: Mapping[int, AcceptedLoss] = {}
+    plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY, accepted: Mapping[int, GivenUpLedger] = {}
 ) -> list[PlanFinding]:
     """What a recovery will leave as it is, and rules that it breaks. ``accepted``: losses that an operator accepted."""
     leaves_writers = policy.leaves_writers(is_drain=plan.is_drain)

@@ -25,7 +25,7 @@ from bkctl.runtime.metadata.replication.maintenance import list_maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
-from bkctl.runtime.replication.judge.accepted_losses import AcceptedLoss
+from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
 from bkctl.runtime.replication.judge.advice import causes_text, in_maintenance, these_bookies
 from bkctl.runtime.replication.plan.job_file import JobStart
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
@@ -50,7 +50,7 @@ class ReplicationAccess(NamedTuple):
     """About those of the bookies that are expected back."""
     refusing: Mapping[str, str] = {}
     """Registered bookies that refuse this client, each with a sentence: nothing can be copied to or from them."""
-    accepted: Mapping[int, AcceptedLoss] = {}
+    accepted: Mapping[int, GivenUpLedger] = {}
     """Losses that an operator accepted."""
 
     def change_plan(
@@ -147,14 +147,6 @@ async def maintenance_findings(session: Session, bookie_ids: Collection[str]) ->
     return (PlanFinding(Severity.WARNING, in_maintenance(away, session.now_ms).sentence),) if away else ()
 
 
-async def accepted_of(session: Session) -> dict[int, AcceptedLoss]:
-    """Losses that an operator accepted, by ledger."""
-    given_up = await read_given_up(RecoveryNotes(session.store, session.root))
-    if not given_up:
-        return {}
-    return await judge_given_up(await session.ledgers(), given_up, (await session.registrations.snapshot()).live)
-
-
 async def removed_of(access: ReplicationAccess, bookie_ids: Collection[str]) -> dict[str, int]:
     """Those of the bookies that have left the cluster, with the number of ledgers that name each."""
     session = access.session
@@ -179,7 +171,16 @@ async def replication_access(
         partial(leaving_bookies, session.store, session.root),
         open_database=temporary_database,
     )
-    return ReplicationAccess(recovery, session, ports.ledgers, policy, refusing=refusing)
+    accepted = await _accepted(session)
+    return ReplicationAccess(recovery, session, ports.ledgers, policy, refusing=refusing, accepted=accepted)
+
+
+async def _accepted(session: Session) -> dict[int, GivenUpLedger]:
+    """Losses that an operator accepted, by ledger."""
+    given_up = await read_given_up(RecoveryNotes(session.store, session.root))
+    if not given_up:
+        return {}
+    return await judge_given_up(await session.ledgers(), given_up, (await session.registrations.snapshot()).live)
 
 
 def note_end(change: Change, body: dict[str, object], outcome: Outcome) -> None:

@@ -16,7 +16,8 @@ from bkctl.commands.recovery_rendering import (
     shortened,
 )
 from bkctl.commands.rendering import Column, Lines, Row, Table
-from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, after_recovery
+from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
+from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, after_recovery, left_groups
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.storage.severity import Severity, word, worst
 from bkctl.storage.words import counted, duration, size
@@ -158,10 +159,13 @@ def left_sentence(groups: Sequence[LeftGroup]) -> str:
 
 
 def print_recovery(
-    console: Console, report: RecoveryReport, groups: Sequence[LeftGroup], again: Callable[[Collection[str]], str]
+    console: Console,
+    report: RecoveryReport,
+    accepted: Mapping[int, GivenUpLedger],
+    again: Callable[[Collection[str]], str],
 ) -> None:
-    """Print the end of a recovery. ``groups``: what is left; ``again``: the command that continues it without some of
-    the bookies."""
+    """Print the end of a recovery. ``again``: the command that continues it without some of the bookies."""
+    groups = left_groups(report.failures, report.bookie_ids, accepted=accepted)
     sentence = f"{moved_sentence([report])}, {left_sentence(groups)}"
     sentence += after_recovery(groups, report.bookie_ids, again)
     verdict = Verdict(worst(each.left.severity for each in groups), sentence)

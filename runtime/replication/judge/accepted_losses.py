@@ -30,7 +30,7 @@ class AcceptedLosses(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
 
 
-class AcceptedLoss(msgspec.Struct, frozen=True):
+class GivenUpLedger(msgspec.Struct, frozen=True):
     """A ledger of which an operator gave up the bookies ``gone``, which are not registered.
 
     ``is_whole``: all entries without a live copy are accepted as lost.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
-from bkctl.runtime.replication.judge.accepted_losses import AcceptedLoss
+from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
 from bkctl.runtime.replication.judge.advice import show_command
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
@@ -93,7 +93,7 @@ class LeftGroup(msgspec.Struct, frozen=True, kw_only=True):
         return f"{number:,} {self.left.sentence(number)}" + (f" ({self.remedy})" if self.remedy else "")
 
 
-def situation_of(failure: LedgerFailure, accepted: Mapping[int, AcceptedLoss] = {}) -> Left:
+def situation_of(failure: LedgerFailure, accepted: Mapping[int, GivenUpLedger] = {}) -> Left:
     """What a failure means to the operator. A bookie that refuses this client runs, and may have what is missing."""
     loss = accepted.get(failure.ledger_id)
     if loss is not None and failure.reason is FailureReason.LOST and loss.covers(failure.entries):
@@ -107,7 +107,7 @@ def left_groups(
     failures: Sequence[LedgerFailure],
     leaving: Collection[str],
     others: Collection[int] = (),
-    accepted: Mapping[int, AcceptedLoss] = {},
+    accepted: Mapping[int, GivenUpLedger] = {},
 ) -> list[LeftGroup]:
     """The ledgers by the worst reason of each, the worst group first.
 
