@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, get_args
@@ -20,6 +21,7 @@ from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.security.secrets import is_reference
 from bkctl.runtime.security_config import BookieClientConfig, keytool_command
 from bkctl.storage.setting import DURATION_S_MAX, MEBIBYTE, Described, Java, Setting, described
+from bkctl.storage.words import enumerated
 
 if TYPE_CHECKING:
     from bkctl.java_conf import JavaConf
@@ -53,6 +55,8 @@ _BELONGING: Final = {
     **dict.fromkeys(("username", "keytab", "jaas_file"), _LOGIN),
 }
 """What a file or a user needs, so that it must not come from another source than that."""
+_OF_FILES_AND_LOGINS: Final = frozenset({*_BELONGING, *itertools.chain.from_iterable(_BELONGING.values())})
+_NOTE: Final = "variables_note"
 
 
 def merged(weaker: Givens, stronger: Givens) -> Givens:
@@ -88,7 +92,22 @@ def variable_values(environment: Mapping[str, str], settings: Iterable[Described
             if not (each.is_in_toml and is_reference(text)):
                 text = written = f"env:{each.variable}"
         givens[each.path] = Given(_parsed(each, text, written), each.variable, written)
-    return givens
+    return givens | _variables_notes(givens, weaker)
+
+
+def _variables_notes(variables: Givens, weaker: Givens) -> Givens:
+    """For the tables with files or logins that variables give: which these are, and what does not count then."""
+    notes: Givens = {}
+    for table in {path[:-1] for path in variables if path[-1] in _OF_FILES_AND_LOGINS}:
+        given = [path for path in variables if path[:-1] == table and path[-1] in _OF_FILES_AND_LOGINS]
+        names = [variables[path].origin for path in given]
+        note = f"{enumerated(names)} {'is' if len(names) == 1 else 'are'} set"
+        belonging = {(*table, name) for path in given for name in _BELONGING.get(path[-1], ())}
+        if lost := sorted(belonging & weaker.keys() - variables.keys()):
+            does = "does" if len(lost) == 1 else "do"
+            note += f", so {enumerated([path[-1] for path in lost])} in {weaker[lost[0]].origin} {does} not count"
+        notes[*table, _NOTE] = Given(note, "", "")
+    return notes
 
 
 def _parsed(each: Described, text: str, written: str) -> object:
@@ -112,7 +131,9 @@ def toml_values(
     """
     if not table:
         return {}  # the usual case; msgspec takes a millisecond for the fields
-    fields = {each.name: each.type for each in msgspec.structs.fields(struct) if not each.name.endswith("_java_key")}
+    fields = {
+        each.name: each.type for each in msgspec.structs.fields(struct) if not each.name.endswith(("_java_key", _NOTE))
+    }
     givens: Givens = {}
     for name, value in table.items():
         if name not in fields:

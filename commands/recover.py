@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Annotated
 
@@ -37,7 +37,9 @@ from bkctl.commands.session import open_session
 from bkctl.commands.shared_options import takes_copy_options
 from bkctl.commands.work_end import print_recovery
 from bkctl.runtime.replication.config import OpenLedgers
+from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, are_refusals
+from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.runtime.replication.survey.removed_bookies import require_none_named
@@ -109,13 +111,13 @@ async def failed_bookie(
                 ):
                     work.show, work.file = progress.show, opened.path
                     report = await recovery.run(found, work.note, job=opened.job)
-                    opened.is_finished = report.is_complete
+                    opened.is_finished = is_done(report, access.accepted)
                     job_file = opened.kept_file
-                note_end(change, report_body(report), outcome_of(report))
-        if report.is_complete:
+                note_end(change, report_body(report), outcome_of(report, access.accepted))
+        if is_done(report, access.accepted):
             await delete_finished_jobs(context, session, scanned_for, flags.resume)
-    print_recovery(console, report, partial(_again, context, report, job_file))
-    return outcome_of(report)
+    print_recovery(console, report, access.accepted, partial(_again, context, report, job_file))
+    return outcome_of(report, access.accepted)
 
 
 def _again(context: CommandContext, report: RecoveryReport, job_file: str | None, without: Collection[str]) -> str:
@@ -154,10 +156,15 @@ def _target_advice(bookie_ids: list[str], bookie_id: str) -> str:
     return "" if is_first else f"; to copy to it: bkctl recover failed-bookie {others} --to {bookie_id}"
 
 
-def outcome_of(report: RecoveryReport) -> Outcome:
+def is_done(report: RecoveryReport, accepted: Mapping[int, GivenUpLedger]) -> bool:
+    """Whether nothing is left but entries whose loss was accepted."""
+    return all(situation_of(each, accepted) is Left.ACCEPTED for each in report.failures)
+
+
+def outcome_of(report: RecoveryReport, accepted: Mapping[int, GivenUpLedger]) -> Outcome:
     """Complete, or some or all ledgers left: an interrupted run ends with an error instead."""
     if are_refusals(report.failures):
         return Outcome.UNAUTHORIZED
-    if report.is_complete:
+    if is_done(report, accepted):
         return Outcome.OK
     return Outcome.PARTIAL if report.has_progress else Outcome.FAILED

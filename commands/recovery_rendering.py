@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, overload
 
 from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.safety.plan import PlanFinding, time_at_limit
 from bkctl.runtime.replication.config import OpenLedgers, PlacementMode
+from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
 from bkctl.runtime.replication.judge.ledger_result import LedgerFailure, rule_counts
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, OpenSegment, PlanTotals, RecoveryPlan
 from bkctl.runtime.replication.policy import DEFAULT_POLICY, CopyPace, Policy
@@ -184,14 +185,17 @@ def plan_summary(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY, drain_wait
     return summary
 
 
-def plan_findings(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY) -> list[PlanFinding]:
-    """What a recovery will leave as it is, and rules that it breaks."""
+def plan_findings(
+    plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY, accepted: Mapping[int, GivenUpLedger] = {}
+) -> list[PlanFinding]:
+    """What a recovery will leave as it is, and rules that it breaks. ``accepted``: losses that an operator accepted."""
     leaves_writers = policy.leaves_writers(is_drain=plan.is_drain)
     lost: list[int] = []
     unclosable: list[LedgerPlan] = []
     blocked: list[LedgerPlan] = []
     for ledger in plan.ledgers:  # only once: it is read from a database
-        if not ledger.surviving_copies:
+        loss = accepted.get(ledger.ledger_id)
+        if not ledger.surviving_copies and (loss is None or not loss.is_whole):
             lost.append(ledger.ledger_id)
         if ledger.needs_fencing and _is_unclosable(ledger, leaves_writers=leaves_writers):
             unclosable.append(ledger)

@@ -23,12 +23,15 @@ from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.replication.maintenance import list_maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
+from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
 from bkctl.runtime.replication.judge.advice import causes_text, in_maintenance, these_bookies
 from bkctl.runtime.replication.plan.job_file import JobStart
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.recovery import BookieRecovery
+from bkctl.runtime.replication.survey.given_up import judge_given_up
 from bkctl.runtime.replication.survey.removed_bookies import find_removed
 from bkctl.storage.adapters.sqlite import temporary_database
 from bkctl.storage.severity import Severity
@@ -47,6 +50,8 @@ class ReplicationAccess(NamedTuple):
     """About those of the bookies that are expected back."""
     refusing: Mapping[str, str] = {}
     """Registered bookies that refuse this client, each with a sentence: nothing can be copied to or from them."""
+    accepted: Mapping[int, GivenUpLedger] = {}
+    """Losses that an operator accepted."""
 
     def change_plan(
         self,
@@ -60,6 +65,7 @@ class ReplicationAccess(NamedTuple):
     ) -> Plan:
         """A recovery as a plan that can be shown, saved, compared and confirmed like that of any other command."""
         policy, shown = self.policy, self._shown(found)
+        left = plan_findings(found, policy, self.accepted)
 
         def item_of(ledger: LedgerPlan) -> dict[str, Any]:
             row = plan_row(ledger, policy, is_drain=found.is_drain)
@@ -68,7 +74,7 @@ class ReplicationAccess(NamedTuple):
         return self.session.plan(
             subject=", ".join(found.bookie_ids),
             summary=(*first_summary, *plan_summary(shown, policy, self.drain_wait_s), *more_summary),
-            findings=_worst_first((*risks, *self.maintenance, *self._refusals(), *plan_findings(found, policy))),
+            findings=_worst_first((*risks, *self.maintenance, *self._refusals(), *left)),
             items=PlanItems(found.ledgers, item_of, more_items),
             arguments={
                 "bookie_ids": list(found.bookie_ids),
@@ -165,7 +171,16 @@ async def replication_access(
         partial(leaving_bookies, session.store, session.root),
         open_database=temporary_database,
     )
-    return ReplicationAccess(recovery, session, ports.ledgers, policy, refusing=refusing)
+    accepted = await _accepted(session)
+    return ReplicationAccess(recovery, session, ports.ledgers, policy, refusing=refusing, accepted=accepted)
+
+
+async def _accepted(session: Session) -> dict[int, GivenUpLedger]:
+    """Losses that an operator accepted, by ledger."""
+    given_up = await read_given_up(RecoveryNotes(session.store, session.root))
+    if not given_up:
+        return {}
+    return await judge_given_up(await session.ledgers(), given_up, (await session.registrations.snapshot()).live)
 
 
 def note_end(change: Change, body: dict[str, object], outcome: Outcome) -> None:

@@ -16,6 +16,7 @@ from bkctl.commands.recovery_rendering import (
     shortened,
 )
 from bkctl.commands.rendering import Column, Lines, Row, Table
+from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
 from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, after_recovery, left_groups
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.storage.severity import Severity, word, worst
@@ -157,9 +158,14 @@ def left_sentence(groups: Sequence[LeftGroup]) -> str:
     return f"{number:,} left: {', '.join(each.sentence for each in groups)}"
 
 
-def print_recovery(console: Console, report: RecoveryReport, again: Callable[[Collection[str]], str]) -> None:
+def print_recovery(
+    console: Console,
+    report: RecoveryReport,
+    accepted: Mapping[int, GivenUpLedger],
+    again: Callable[[Collection[str]], str],
+) -> None:
     """Print the end of a recovery. ``again``: the command that continues it without some of the bookies."""
-    groups = left_groups(report.failures, report.bookie_ids)
+    groups = left_groups(report.failures, report.bookie_ids, accepted=accepted)
     sentence = f"{moved_sentence([report])}, {left_sentence(groups)}"
     sentence += after_recovery(groups, report.bookie_ids, again)
     verdict = Verdict(worst(each.left.severity for each in groups), sentence)

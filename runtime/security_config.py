@@ -54,6 +54,8 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The same of certificate_file."""
     key_java_key: str | None = None
     """The same of key_file."""
+    variables_note: str = ""
+    """Which variables give some of this, and what does not count because of them: for errors; no setting."""
 
     @property
     def has_files(self) -> bool:
@@ -86,6 +88,8 @@ class ClientLogin(msgspec.Struct, frozen=True, kw_only=True):
     jaas_file: Annotated[str | None, Setting(
         "JAAS file with the login; then mechanism, user, password, principal and keytab come from it")] = None
     jaas_section: Annotated[str, Setting("Section of the JAAS file")]
+    variables_note: str = ""
+    """Which variables give some of this, and what does not count because of them: for errors; no setting."""
 
 
 class ClientLoginConfig(ClientLogin, frozen=True, kw_only=True):
@@ -142,6 +146,8 @@ class BookieLoginConfig(msgspec.Struct, frozen=True, kw_only=True):
     allowed_ids: Annotated[str, Setting(
         "Regular expression that the whole id of a client must match")] = ".*bookkeeper.*"
     service: Annotated[str, Setting("First part of this bookie's principal, for GSSAPI")] = "bookkeeper"
+    variables_note: str = ""
+    """As of ``ClientLogin``."""
 
 
 def keytool_command(source: str, target: str) -> str:

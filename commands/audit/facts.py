@@ -50,7 +50,8 @@ async def read_facts(context: CommandContext, session: Session, *, is_live: bool
     asked: tuple[BookieFacts, ...] = ()
     if is_live:
         pool = session.bookies(timeout_max_s=_ANSWER_TIMEOUT_S)
-        asked = await ask_bookies(pool, registrations, with_cookie, _ANSWER_TIMEOUT_S)
+        troubles = await session.registrations.troubles(registrations)
+        asked = await ask_bookies(pool, registrations, with_cookie, troubles, _ANSWER_TIMEOUT_S)
         asked = await with_reasons(context, session, asked, _ANSWER_TIMEOUT_S)
     problems = {each.bookie_id: (each.problem, each.is_refusing) for each in asked if each.problem is not None}
     survey = None
@@ -79,6 +80,7 @@ async def read_facts(context: CommandContext, session: Session, *, is_live: bool
         refusals={bookie_id: problem for bookie_id, (problem, is_refusing) in problems.items() if is_refusing},
         disks={each.bookie_id: (each.total_bytes, each.free_bytes) for each in asked if each.total_bytes is not None},
         out_of_space={each.bookie_id: each.out_of_space for each in asked if each.out_of_space is not None},
+        troubles={each.bookie_id: each.trouble for each in asked if each.trouble},
         given_up=recovery.given_up,
         survey=survey,
     )

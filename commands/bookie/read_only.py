@@ -64,6 +64,7 @@ class BookieSwitch:
 
         left = await self._watch.wait_until_none(lambda found: found.writable, bookie_ids, wait_s, say_waiting)
         if left:
+            note([each for each in bookie_ids if each not in left])
             raise WaitTimeoutError(
                 f"bookie {', '.join(left)} is not read-only after {wait_s:g} s (--wait): nothing was copied"
             )

@@ -133,12 +133,18 @@ async def _write(context: CommandContext, client: LedgerClient, config: WriteTes
         context.console.progress("writing") as progress,
     ):
         for number in range(ledger_count):
-            done = number * config.entry_count
-            result = await run_write_test(
-                client,
-                config,
-                lambda entries, done=done: progress.update(done + entries, total),  # type: ignore[misc]
-            )
+            done, created = number * config.entry_count, list[int]()
+            try:
+                result = await run_write_test(
+                    client,
+                    config,
+                    lambda entries, done=done: progress.update(done + entries, total),  # type: ignore[misc]
+                    created.append,
+                )
+            except BaseException:
+                for each in created:
+                    context.console.warn(f"ledger {each} is left: bkctl ledger delete {each} deletes it")
+                raise
             listing.add(_row(result))
 
 

@@ -69,12 +69,16 @@ def payload_of(entry_id: int, size_bytes: int) -> bytes:
 
 
 async def run_write_test(
-    client: LedgerClient, config: WriteTestConfig, on_progress: Callable[[int], None] | None = None
+    client: LedgerClient,
+    config: WriteTestConfig,
+    on_progress: Callable[[int], None] | None = None,
+    on_created: Callable[[int], None] = lambda _: None,
 ) -> WriteTestResult:
     """Create a ledger, write it, close it and read it back.
 
-    ``on_progress`` receives the number of acknowledged entries, at most ten times per second. Raises the errors of the
-    writer, and LedgerReadError for an entry that was read back changed. Keeps the ledger after a failure, for analysis.
+    ``on_progress`` receives the number of acknowledged entries, at most ten times per second; ``on_created`` the id.
+    Raises the errors of the writer, and LedgerReadError for an entry that was read back changed. Keeps the ledger after
+    a failure, for analysis.
     """
     writer = await client.create(
         ensemble_size=config.ensemble_size,
@@ -84,6 +88,7 @@ async def run_write_test(
         password=config.password,
         custom_metadata=CUSTOM_METADATA,
     )
+    on_created(writer.ledger_id)
     run = _Writing(writer, config, client.ports.clock, on_progress)
     async with writer:
         await run.write_all()

@@ -52,7 +52,10 @@ def _configured(config: ClientLogin, table: str, environment: Mapping[str, str])
         _refuse_others(config, ("username", "password"), f"{table}.{{}} has no effect with GSSAPI: remove it")
         return KerberosLogin(config.principal, config.keytab)
     if config.username is None or config.password is None:
-        raise ConfigurationError(f"a login with DIGEST-MD5 needs {table}.username and {table}.password")
+        raise ConfigurationError(
+            f"a login with DIGEST-MD5 needs {table}.username and {table}.password, or both in a JAAS file "
+            f"({table}.jaas_file)"
+        )
     _refuse_others(config, ("principal", "keytab"), f"{table}.{{}} has no effect with DIGEST-MD5: remove it")
     return PasswordLogin(config.username, read_secret(config.password, f"{table}.password", environment))
 

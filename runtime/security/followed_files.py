@@ -20,13 +20,19 @@ _FileState = tuple[int, int, int] | None
 class FollowedFiles(Generic[_Made]):
     """The value that ``make`` made of files. Comparing their states costs microseconds, so no timer is needed."""
 
-    def __init__(self, make: Callable[[], _Made], paths: Iterable[str | None]) -> None:
-        """ConfigurationError of ``make``. ``paths`` may be references to secrets (``file:PATH``)."""
+    def __init__(self, make: Callable[[], _Made], paths: Iterable[str | None], note: str = "") -> None:
+        """ConfigurationError of ``make``, which then also has ``note``, about the origin of the settings.
+
+        ``paths`` may be references to secrets (``file:PATH``).
+        """
         self._make = make
         self._paths = [path for path in map(_path_of, paths) if path is not None]
         # Before the files are read: what is written later differs from this state.
         self._states = self._reported = self._now()
-        self._made = make()
+        try:
+            self._made = make()
+        except ConfigurationError as error:
+            raise ConfigurationError("; ".join(filter(None, (str(error), note)))) from error
 
     def current(self) -> _Made:
         """The value of the files as they are now; if they are unusable, the last one that was usable."""

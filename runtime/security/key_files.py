@@ -65,6 +65,8 @@ class GivenFile(NamedTuple):
 
 def key_pair(key_file: GivenFile, certificate_file: GivenFile | None) -> KeyPair:
     """The private key and its chain; in PKCS12 both are in one file. ConfigurationError."""
+    is_left_over = certificate_file is not None and certificate_file.java_key is None  # if the key file is a store
+    _check_format(key_file, ", and remove certificate_file" if is_left_over else "")
     if key_file.type is StoreType.PKCS12:
         if certificate_file is not None:
             raise ConfigurationError(
@@ -158,14 +160,14 @@ def _pkcs12_store(file: GivenFile) -> pkcs12.PKCS12KeyAndCertificates:
         raise ConfigurationError(f"cannot open {file.path}: {cause}, or it is not PKCS12") from error
 
 
-def _check_format(file: GivenFile) -> None:
-    """Refuse files of another format by its name."""
+def _check_format(file: GivenFile, more: str = "") -> None:
+    """Refuse files of another format by its name. ``more``: what else to do when a JKS file is replaced."""
     if file.content.startswith(_JKS_MAGIC):
         target = file.path.removesuffix(".jks") + ".p12"
         type_fix = f" and {file.name_of('type')} to PKCS12" if file.has_type else ""
         raise ConfigurationError(
             f"{file.path} is a JKS file, which only Java reads. Convert it: {keytool_command(file.path, target)}; then "
-            f"set {file.name_of('file')} to {target}{type_fix}"
+            f"set {file.name_of('file')} to {target}{type_fix}{more}"
         )
     if not file.content:
         raise ConfigurationError(f"{file.path} is empty")

@@ -25,7 +25,9 @@ _NONCE_BYTES: Final = 24
 def client_logins(config: ClientLoginConfig, environment: Mapping[str, str]) -> Callable[[str], ClientExchange]:
     """A function that begins a login at the bookie on a host; ConfigurationError. The login follows its files."""
     login = FollowedFiles(
-        lambda: read_client_login(config, _CLIENT_TABLE, environment), [config.password, config.jaas_file]
+        lambda: read_client_login(config, _CLIENT_TABLE, environment),
+        [config.password, config.jaas_file],
+        config.variables_note,
     )
 
     def begin(host: str) -> ClientExchange:
@@ -59,7 +61,7 @@ def bookie_logins(config: BookieLoginConfig) -> Callable[[], BookieExchange]:
         keytab = kerberos.Keytab(options.get("keyTab"), options.get("principal"))
         credentials = FollowedFiles(keytab.credentials, [keytab.path])
         return lambda: kerberos.GssapiBookie(credentials.current(), config.service, is_allowed)
-    users = FollowedFiles(lambda: _users(read_jaas_section(path, name), path, name), [path])
+    users = FollowedFiles(lambda: _users(read_jaas_section(path, name), path, name), [path], config.variables_note)
     return lambda: DigestMd5Bookie(users.current(), is_allowed, secrets.token_urlsafe(_NONCE_BYTES))
 
 

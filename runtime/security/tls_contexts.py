@@ -37,7 +37,7 @@ class TlsContexts:
     def __init__(self, build: Callable[[], _Built], files: TlsFiles) -> None:
         """ConfigurationError of the first build."""
         paths = (files.ca_file, files.ca_password, files.certificate_file, files.key_file, files.key_password)
-        self._built = FollowedFiles(build, paths)
+        self._built = FollowedFiles(build, paths, files.variables_note)
 
     def current(self) -> ssl.SSLContext:
         """The context for the next connection; connections that exist keep theirs. Takes at most milliseconds."""

@@ -18,6 +18,7 @@ from bkctl.commands.config import GlobalFlags
 from bkctl.commands.context import BookieFlags, DaemonFlags
 from bkctl.runtime.config import BookieConfig, ZooKeeperSaslConfig
 from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.metadata.zookeeper.access import session_credentials
 from bkctl.runtime.net.tls_failures import alert_sentence
 from bkctl.runtime.security.login import client_logins
 from bkctl.runtime.security.tls_contexts import bookie_contexts, client_contexts
@@ -63,6 +64,12 @@ def client_of(tmp_path: Path, *, toml: str = "", conf: str = "", **environment: 
     return found
 
 
+def without_note(login: ClientLoginConfig | BookieLoginConfig | ZooKeeperSaslConfig | None) -> object:
+    """Its settings alone: the note is only for errors."""
+    assert login is not None
+    return msgspec.structs.replace(login, variables_note="")
+
+
 def bookie_of(tmp_path: Path, *, toml: str = "", conf: str = "", **environment: str) -> BookieConfig:
     flags = files(tmp_path, toml, BOOKIE + conf)
     return resolve_bookie_settings(read_sources(flags, environment), BookieFlags()).config
@@ -96,7 +103,8 @@ def test_the_table_of_a_context_wins(tmp_path: Path) -> None:
 
 def test_variables_alone_are_enough_and_a_secret_is_a_reference(tmp_path: Path) -> None:
     found = client_of(tmp_path, BKCTL_BOOKIE_CLIENT_SASL_USERNAME="u", BKCTL_BOOKIE_CLIENT_SASL_PASSWORD="sesame-1")
-    assert found.sasl == ClientLoginConfig(username="u", password="env:BKCTL_BOOKIE_CLIENT_SASL_PASSWORD")
+    login = ClientLoginConfig(username="u", password="env:BKCTL_BOOKIE_CLIENT_SASL_PASSWORD")
+    assert without_note(found.sasl) == login
 
 
 def test_a_variable_may_refer_to_a_secret_as_a_file_does(tmp_path: Path) -> None:
@@ -126,13 +134,46 @@ def test_a_certificate_and_a_login_are_each_of_one_source(tmp_path: Path) -> Non
     assert found.tls is not None
     assert (found.tls.key_file, found.tls.key_type, found.tls.certificate_file) == ("/op.p12", StoreType.PKCS12, None)
     assert (found.tls.ca_file, found.tls.key_password, found.tls.ciphers) == ("/ca.pem", "file:/pw", ("X",))
-    assert found.sasl == ClientLoginConfig(jaas_file="/jaas", service="s")
+    assert without_note(found.sasl) == ClientLoginConfig(jaas_file="/jaas", service="s")
     key = {"BKCTL_BOOKIE_CLIENT_TLS_KEY_FILE": "/k", "BKCTL_BOOKIE_CLIENT_TLS_CERTIFICATE_FILE": "/c"}
     tls = client_of(tmp_path, toml=toml, conf=conf, **key).tls
     assert tls is not None
     assert (tls.key_file, tls.key_type, tls.key_password, tls.certificate_file) == ("/k", StoreType.PEM, None, "/c")
-    login = client_of(tmp_path, toml=toml, BKCTL_BOOKIE_CLIENT_SASL_PASSWORD="sesame-1").sasl
-    assert login == ClientLoginConfig(username="u", password="env:BKCTL_BOOKIE_CLIENT_SASL_PASSWORD", service="s")
+    found = client_of(tmp_path, toml=toml, BKCTL_BOOKIE_CLIENT_SASL_PASSWORD="sesame-1")
+    login = ClientLoginConfig(username="u", password="env:BKCTL_BOOKIE_CLIENT_SASL_PASSWORD", service="s")
+    assert without_note(found.sasl) == login
+
+
+def test_an_error_names_the_variables_that_set_a_login_or_a_certificate_aside(tmp_path: Path) -> None:
+    toml = '[bookie_client.sasl]\njaas_file = "/jaas"\n[bookie_client.tls]\nkey_file = "/key"\n'
+    toml += 'certificate_file = "/cert"\n[zookeeper.sasl]\nusername = "u"\npassword = "file:/p"\n'
+    TestAuthority(tmp_path).issue("client")
+    variables = {
+        "BKCTL_BOOKIE_CLIENT_SASL_USERNAME": "x",
+        "BKCTL_BOOKIE_CLIENT_TLS_KEY_FILE": f"{tmp_path}/client.key",
+        "BKCTL_ZOOKEEPER_SASL_USERNAME": "x",
+    }
+    sources = read_sources(files(tmp_path, toml, BOOKIE), variables)
+    found = resolve_settings(sources)
+    sasl, tls, zookeeper = found.client.security.sasl, found.client.security.tls, found.zookeeper
+    assert sasl is not None
+    assert tls is not None
+    place = f"{tmp_path}/bkctl.toml"
+    for check, count in (
+        (lambda: client_logins(sasl, {}), f"SASL_USERNAME is set, so jaas_file in {place} does not count"),
+        (lambda: client_contexts(tls, {}), f"TLS_KEY_FILE is set, so certificate_file in {place} does not count"),
+        (
+            lambda: session_credentials(zookeeper, {}, print),
+            f"SASL_USERNAME is set, so password in {place} does not count",
+        ),
+    ):
+        with pytest.raises(ConfigurationError) as caught:
+            check()
+        assert re.search(rf"; BKCTL_\w+_{re.escape(count)}$", str(caught.value)), str(caught.value)
+    both = client_of(tmp_path, toml=toml, BKCTL_BOOKIE_CLIENT_SASL_PASSWORD="sesame-1").sasl
+    assert both is not None
+    with pytest.raises(ConfigurationError, match=r"jaas_file: remove one of them; BKCTL_\w+_SASL_PASSWORD is set$"):
+        client_logins(both, {})
 
 
 def test_a_login_at_zookeeper_by_variables_alone() -> None:
@@ -177,10 +218,10 @@ def test_logins_by_the_sections_of_a_jaas_file(tmp_path: Path) -> None:
         sources = read_sources(files(tmp_path, "", conf + line), environment)
         login = ClientLoginConfig(jaas_file="/jaas", jaas_section="C", jaas_daemon_section=section, service="s")
         settings, daemon = resolve_settings(sources), resolve_daemon_settings(sources, DaemonFlags()).config
-        assert settings.client.security.sasl == login
-        assert resolve_bookie_settings(sources, BookieFlags()).config.client.sasl == login
-        assert daemon.client.security.sasl == msgspec.structs.replace(login, jaas_section=section)
-        assert settings.zookeeper.sasl == ZooKeeperSaslConfig(jaas_file="/jaas")
+        assert without_note(settings.client.security.sasl) == login
+        assert without_note(resolve_bookie_settings(sources, BookieFlags()).config.client.sasl) == login
+        assert without_note(daemon.client.security.sasl) == msgspec.structs.replace(login, jaas_section=section)
+        assert without_note(settings.zookeeper.sasl) == ZooKeeperSaslConfig(jaas_file="/jaas")
 
 
 def test_suites_have_javas_names(tmp_path: Path) -> None:
@@ -237,7 +278,7 @@ def test_a_bookie_by_javas_keys(tmp_path: Path) -> None:
         **JAVA_KEYS,
     )
     found = bookie_of(tmp_path, conf=SASL + "saslJaasClientAllowedIds=.*\n", BKCTL_BOOKIE_SASL_JAAS_FILE="/jaas")
-    assert (found.tls, found.sasl) == (None, BookieLoginConfig(jaas_file="/jaas", allowed_ids=".*"))
+    assert (found.tls, without_note(found.sasl)) == (None, BookieLoginConfig(jaas_file="/jaas", allowed_ids=".*"))
 
 
 @pytest.mark.parametrize(
@@ -345,5 +386,6 @@ def test_a_file_that_asks_for_a_login_never_leads_to_a_connection_without(tmp_pa
     read = run_bkctl("ledger", "read", "7", "--conf", str(conf))
     assert read.exit_code == 13
     assert read.stderr == (
-        "error: a login with DIGEST-MD5 needs bookie_client.sasl.username and bookie_client.sasl.password\n"
+        "error: a login with DIGEST-MD5 needs bookie_client.sasl.username and bookie_client.sasl.password, or both in "
+        "a JAAS file (bookie_client.sasl.jaas_file)\n"
     )

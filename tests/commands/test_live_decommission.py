@@ -370,7 +370,8 @@ def test_without_an_admin_interface_it_names_the_setting_and_waits(cluster: Clus
     assert f"make bookie {victim} read-only yourself, bkctl cannot: " in result.stderr
     assert "set httpServerEnabled=true and httpServerHost" in result.stderr
     assert f"waiting up to 1 s until bookie {victim} is registered as read-only" in result.stderr
-    assert "nothing was copied" in result.stderr
+    assert f"bookie {victim} is not read-only after 1 s (--wait): nothing was copied" in result.stderr
+    assert "may be read-only" not in result.stderr
     assert (undone.exit_code, state_of(cluster, victim)) == (0, "writable")
 
 

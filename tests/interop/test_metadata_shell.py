@@ -93,8 +93,9 @@ async def test_java_reads_our_cluster_registrations_and_cookies(
     told = await java.shell("whatisinstanceid")
     assert told.values("readInstanceId") == [instance_id]
 
-    await register(store, root, WRITABLE, BookieMode.WRITABLE)
+    await (await register(store, root, WRITABLE, BookieMode.WRITABLE)).publish("2 ledgers still miss entries")
     read_only = await register(store, root, READ_ONLY, BookieMode.READ_ONLY)
+    await read_only.publish("a ledger disk hangs")
     cookies = CookieStore(store, root)
     for bookie_id in (WRITABLE, READ_ONLY):
         await cookies.create(cookie(bookie_id, instance_id))

@@ -30,7 +30,7 @@ from bkctl.runtime.bookie.boot.port_error import port_error
 from bkctl.runtime.bookie.boot.stages import Stages
 from bkctl.runtime.bookie.boot.start_record import log_start
 from bkctl.runtime.bookie.boot.storage_boot import BOOT_LANE, StorageBoot
-from bkctl.runtime.bookie.boot.trouble_watch import TroubleWatch
+from bkctl.runtime.bookie.boot.trouble_watch import TroubleWatch, publish_troubles
 from bkctl.runtime.bookie.collection.collector import GarbageCollector, assemble_garbage_collector
 from bkctl.runtime.bookie.cookies.check import require_same_cookie
 from bkctl.runtime.bookie.disks.mode_files import ModeFiles
@@ -188,6 +188,7 @@ class BookieServer:
         mode = await run("register", self._register(registration, mode_files), lambda _: registration.unregister())
         following = self._modes.follow(mode, self._ports.clock, register, keep_status)
         await run("follow the mode", self._begin(following), _end)
+        await run("publish troubles", self._begin(publish_troubles(self.view, registration)), _end)
         await run("watch the disks", self._begin(disks.run()), _end)
         collector = await self._new_garbage_collector(names, metadata, path)
         await run("collect garbage", self._begin(collector.run()), functools.partial(_end_after, collector.stop))

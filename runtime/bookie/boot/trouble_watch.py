@@ -17,7 +17,9 @@ from bkctl.runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
 from bkctl.runtime.bookie.serving.reads import LISTS_LANE, READS_LANE, URGENT_READS_LANE
 from bkctl.runtime.bookie.troubles import Trouble, TroubleState
 from bkctl.runtime.bookie.view import BookieView
+from bkctl.runtime.metadata.bookies.registration import BookieRegistration
 from bkctl.runtime.ports import Workers
+from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,8 @@ _LEDGER_LANES: Final = {
     LISTS_LANE: "lists of entries",
     DISKS_LANE: "check of the disks",
 }
+_PUBLISHED_MAX: Final = 500
+"""Characters: each client reads the registrations of all bookies."""
 JOURNAL_HANGS: Final = "a write or sync of a journal hangs"
 
 
@@ -148,6 +152,19 @@ class TroubleWatch:
                 },
             }
         return self._lanes
+
+
+async def publish_troubles(view: BookieView, registration: BookieRegistration) -> None:
+    """Keep what is wrong in the registration, until cancelled. A trouble with ZooKeeper itself cannot be there."""
+    while True:
+        texts = [each.text for each in view.troubles.values() if each.trouble is not Trouble.ZOOKEEPER]
+        wait_s = CHECK_INTERVAL_S
+        try:
+            await registration.publish("; ".join(texts)[:_PUBLISHED_MAX])
+        except BkctlError as error:
+            logger.warning("cannot publish what is wrong (%s) for bkctl status: %s", "; ".join(texts), error)
+            wait_s = LOG_INTERVAL_S
+        await view.ports.clock.sleep(wait_s)
 
 
 def _nothing() -> None:

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from bkctl.runtime.bookie.integrity.rules import OwnStripe, own_stripes
+from bkctl.runtime.bookie.integrity.rules import Miss, OwnStripe, miss_of, own_stripes
 from bkctl.runtime.bookie.serving.checkpoints import CheckpointService
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
 from bkctl.runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError
@@ -24,7 +24,7 @@ from bkctl.runtime.ports import Workers
 from bkctl.runtime.rate_limit import RateLimit
 from bkctl.storage.engine.engine import LedgerDirectoryEngine
 from bkctl.storage.engine.ledger_storage import LedgerStorage
-from bkctl.storage.errors import EntryTooLargeError, MemtableFullError
+from bkctl.storage.errors import BkctlError, EntryTooLargeError, MemtableFullError
 
 INTEGRITY_LANE: Final = "integrity"
 WINDOW_ENTRY_COUNT: Final = 2048
@@ -35,11 +35,11 @@ FAILURES_MAX: Final = 32
 
 
 class RefillOutcome(msgspec.Struct, frozen=True):
-    """Result for one ledger: numbers of entries fetched and still missing, and why the first of these is missing."""
+    """Result for one ledger: numbers of entries fetched and still missing, and why, a refusal first."""
 
     entries_fetched: int = 0
     entries_lacking: int = 0
-    reason: str = ""
+    miss: Miss = Miss("")
 
     @property
     def is_complete(self) -> bool:
@@ -124,17 +124,16 @@ class LedgerRefill:
             if job.entries_lacking >= FAILURES_MAX:
                 return
             await self._rate.take()
-            body, reason = await self._fetch(job, stripe, entry_id)
-            if body is not None:
-                reason = await self._store(job, entry_id, body)
-            if reason:
-                job.fail(f"entry {entry_id}: {reason}")
+            body = await self._fetch(job, stripe, entry_id)
+            miss = body if isinstance(body, Miss) else await self._store(job, entry_id, body)
+            if miss is not None:
+                job.fail(miss._replace(entry_id=entry_id))
             else:
                 job.entries_fetched += 1
 
-    async def _fetch(self, job: _LedgerRefill, stripe: OwnStripe, entry_id: int) -> tuple[bytes | None, str]:
+    async def _fetch(self, job: _LedgerRefill, stripe: OwnStripe, entry_id: int) -> bytes | Miss:
         """A copy with a valid digest, or why there is none."""
-        reasons = []
+        errors: list[BkctlError] = []
         for bookie_id in self._ports.suspects.last(stripe.peers(entry_id)):
             try:
                 reply = await self._ports.bookies.read(bookie_id, job.ledger_id, entry_id)
@@ -143,18 +142,18 @@ class LedgerRefill:
             except BookieError as error:
                 if not isinstance(error, NoSuchEntryError | NoSuchLedgerError):
                     self._ports.suspects.add(bookie_id)
-                reasons.append(str(error))
+                errors.append(error)
             except EntryDigestError as error:
-                reasons.append(f"bookie {bookie_id}: the copy is damaged ({error})")
+                errors.append(BookieError(bookie_id, f"the copy is damaged ({error})"))
             else:
-                return reply.body, ""
-        return None, "; ".join(reasons) or "the metadata gives no other bookie with a copy"
+                return reply.body
+        return miss_of(errors) if errors else Miss("the metadata gives no other bookie with a copy")
 
-    async def _store(self, job: _LedgerRefill, entry_id: int, body: bytes) -> str:
-        """Put a copy into the write cache; returns the reason if that is impossible, otherwise an empty string."""
+    async def _store(self, job: _LedgerRefill, entry_id: int, body: bytes) -> Miss | None:
+        """Put a copy into the write cache; returns why, if that is impossible."""
         while True:
             if not self._tools.allows_add(job.ledger_id):
-                return "no disk space for it on this bookie"
+                return Miss("no disk space for it on this bookie")
             # Storing needs a row: there may never have been one, or the collector may have dropped it.
             job.engine.create_row(job.ledger_id, is_fenced=False, is_limbo=False)
             try:
@@ -162,11 +161,11 @@ class LedgerRefill:
             except MemtableFullError:
                 await self._tools.checkpoints.settle()
             except EntryTooLargeError as error:
-                return str(error)
+                return Miss(str(error))
             else:
                 self._tools.progress.entries_fetched += 1
                 self._tools.progress.bytes_fetched += len(body)
-                return ""
+                return None
 
 
 class _LedgerRefill:
@@ -178,11 +177,13 @@ class _LedgerRefill:
         self.credentials = credentials
         self.entries_fetched = 0
         self.entries_lacking = 0
-        self._reason = ""
+        self._miss: Miss | None = None
 
-    def fail(self, reason: str) -> None:
+    def fail(self, miss: Miss) -> None:
         self.entries_lacking += 1
-        self._reason = self._reason or reason
+        # Fetches end in any order: the same one in each round keeps the sentence the same.
+        known = filter(None, (self._miss, miss))
+        self._miss = min(known, key=lambda each: (not each.is_refused, each.entry_id))
 
     def outcome(self) -> RefillOutcome:
-        return RefillOutcome(self.entries_fetched, self.entries_lacking, self._reason)
+        return RefillOutcome(self.entries_fetched, self.entries_lacking, self._miss or Miss(""))

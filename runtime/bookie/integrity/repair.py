@@ -22,17 +22,22 @@ from typing import Final
 
 from bkctl.runtime.bookie.integrity.preboot_check import set_integrity_flag
 from bkctl.runtime.bookie.integrity.refill import IntegrityTools, LedgerRefill
-from bkctl.runtime.bookie.integrity.rules import is_end_in_doubt, needs_recovery
+from bkctl.runtime.bookie.integrity.rules import Miss, is_end_in_doubt, misses_text, needs_recovery
 from bkctl.runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
 from bkctl.runtime.client.ports import credentials_of
 from bkctl.runtime.client.recovery import LedgerRecovery
 from bkctl.runtime.config import IntegrityConfig
-from bkctl.runtime.errors import BookieError, LedgerNotFoundError, LedgerRecoveryError, UnknownLedgerStateError
+from bkctl.runtime.errors import (
+    AnswersMissingError,
+    BookieError,
+    LedgerNotFoundError,
+    LedgerRecoveryError,
+    UnknownLedgerStateError,
+)
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.rate_limit import RateLimit
 from bkctl.storage.errors import BkctlError
-from bkctl.storage.words import counted
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +62,7 @@ class IntegrityService:
         self._rate = RateLimit(tools.ports.clock, config.bytes_per_s_max)
         self._refill = LedgerRefill(tools, self._rate)
         self._progress = tools.progress
-        self._failures: dict[int, str] = {}
+        self._failures: dict[int, Miss] = {}
         self._due = asyncio.Event()
         self._free = asyncio.Event()
         self._free.set()
@@ -116,9 +121,7 @@ class IntegrityService:
             else:
                 if not pending:
                     break
-                first = pending[0]
-                miss = counted(len(pending), "ledger still misses", "ledgers still miss")
-                reason = f"{miss} entries, first ledger {first}: {self._failures[first]}"
+                reason = misses_text(self._failures)
             progress.ledgers_failed, progress.problem = len(pending or ()), reason
             logger.warning("integrity check: %s; next attempt in %.0f s", reason, delay_s)
             await self._ports.clock.sleep(delay_s)
@@ -176,7 +179,7 @@ class IntegrityService:
                 if ledger_id in seen:
                     continue
                 if not isinstance(found, Versioned):
-                    self._failures[ledger_id] = str(found)
+                    self._failures[ledger_id] = Miss(str(found))
                 elif self._bookie_id in found.value.bookies():
                     await self._fill(ledger_id, found.value)
 
@@ -194,10 +197,12 @@ class IntegrityService:
         except LedgerRecoveryError as error:
             doubting = await self._doubting(ledger_id, found.value.last_segment.ensemble)
             advice = f"; {_advice(doubting)}" if is_end_in_doubt(found.value, doubting) else ""
-            self._failures[ledger_id] = f"{error}{advice}"
+            is_refused = isinstance(error, AnswersMissingError) and error.is_refused
+            text = str(error).removeprefix(f"ledger {ledger_id}: ")
+            self._failures[ledger_id] = Miss(f"{text}{advice}", is_refused)
             return False
         except BkctlError as error:
-            self._failures[ledger_id] = str(error)
+            self._failures[ledger_id] = Miss(str(error))
             return False
         return await self._fill(ledger_id, found.value)
 
@@ -220,11 +225,11 @@ class IntegrityService:
         try:
             outcome = await self._refill.run(ledger_id, metadata)
         except BkctlError as error:
-            self._failures[ledger_id] = str(error)
+            self._failures[ledger_id] = Miss(str(error))
             return False
         self._progress.ledgers_checked += 1
         if not outcome.is_complete:
-            self._failures[ledger_id] = outcome.reason
+            self._failures[ledger_id] = outcome.miss
         return outcome.is_complete
 
 

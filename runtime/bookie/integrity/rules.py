@@ -2,12 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
+from bkctl.runtime.errors import AuthenticationRequiredError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import QuorumCoverage, is_in_write_set, write_set
+from bkctl.storage.errors import BkctlError
+from bkctl.storage.words import counted
+
+
+class Miss(NamedTuple):
+    """Why an entry, or a ledger, was not restored. ``is_refused``: another bookie refuses the login or the certificate
+    of this one, which only an operator can change. ``entry_id`` None: it is about the whole ledger."""
+
+    reason: str
+    is_refused: bool = False
+    entry_id: int | None = None
+
+    def __str__(self) -> str:
+        return self.reason if self.entry_id is None else f"entry {self.entry_id}: {self.reason}"
+
+
+def miss_of(errors: Iterable[BkctlError]) -> Miss:
+    """Why no bookie gave an entry: refusals first, then in the order of the sentences, so that equal reasons count
+    together."""
+    ordered = sorted((not isinstance(each, AuthenticationRequiredError), str(each)) for each in errors)
+    return Miss("; ".join(text for _, text in ordered), is_refused=any(not each for each, _ in ordered))
+
+
+def misses_text(misses: Mapping[int, Miss]) -> str:
+    """How many ledgers were not restored, and why: a refusal first, then the most frequent reason."""
+    counts = Counter(each.reason for each in misses.values())
+    first = min(misses, key=lambda each: (not misses[each].is_refused, -counts[misses[each].reason], each))
+    number = counts[misses[first].reason]
+    alike = "" if number == len(misses) else f" {number:,} of them for this reason,"
+    miss = counted(len(misses), "ledger still misses", "ledgers still miss")
+    return f"{miss} entries,{alike} first ledger {first}: {misses[first]}"
 
 
 class LedgerNeeds(msgspec.Struct, frozen=True):

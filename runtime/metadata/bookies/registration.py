@@ -28,6 +28,7 @@ from bkctl.runtime.errors import (
 )
 from bkctl.runtime.ledger.metadata import is_valid_bookie_id
 from bkctl.runtime.metadata.bookies.service_info import (
+    TROUBLE_PROPERTY,
     BookieServiceInfo,
     decode_service_info,
     encode_service_info,
@@ -142,6 +143,18 @@ class RegistrationClient:
             raise BookieUnavailableError(bookie_id, "its registration has no port for ledger requests")
         return info.rpc_address.host, info.rpc_address.port
 
+    async def troubles(self, registered: Registrations) -> dict[str, str]:
+        """What registered bookies publish that is wrong with them, by bookie; without those where nothing is."""
+        paths = {self._paths.read_only_bookie(each): each for each in registered.read_only}
+        paths |= {self._paths.writable_bookie(each): each for each in registered.writable}
+        nodes = await self._store.get_all(tuple(paths)) if paths else ()
+        found: dict[str, str] = {}
+        for bookie_id, node in zip(paths.values(), nodes, strict=True):
+            with contextlib.suppress(MetadataFormatError):
+                if isinstance(node, Node) and (trouble := decode_service_info(bookie_id, node.data).trouble):
+                    found[bookie_id] = trouble
+        return found
+
     async def running_bkctl(self, bookie_ids: Iterable[str]) -> frozenset[str]:
         """Those of these bookies whose registrations say that they run bkctl; MetadataError.
 
@@ -207,12 +220,14 @@ class BookieRegistration:
         self._clock = clock
         self._paths = Paths(root)
         self._bookie_id = bookie_id
+        self._service_info = service_info
         self._payload = encode_service_info(service_info)
         self._wait_for_expiry_s = session_timeout_ms / 1000 + _EXPIRY_ROUNDING_S
         self._on_failed = on_failed
         self._require_cookie = require_cookie or _no_check
         self._mode: BookieMode | None = None
         self._is_registered = False
+        self._trouble = ""
         self._sessions_lost_count = 0
         self._one_change_at_a_time = asyncio.Lock()
         self._renewal: asyncio.Task[None] | None = None
@@ -242,6 +257,20 @@ class BookieRegistration:
         async with self._one_change_at_a_time:
             await self._register(mode)
             self._mode = mode
+
+    async def publish(self, trouble: str) -> None:
+        """Publish what is wrong with the bookie, "" if nothing is; later registrations have it, too.
+
+        Writes only what is new. Does nothing without a registration. Errors as ``register``.
+        """
+        async with self._one_change_at_a_time:
+            if trouble == self._trouble or self._mode is None or not self._is_registered:
+                return
+            properties = self._service_info.properties | ({TROUBLE_PROPERTY: trouble} if trouble else {})
+            info = msgspec.structs.replace(self._service_info, properties=properties)
+            self._payload = encode_service_info(info)
+            await self._register(self._mode)
+            self._trouble = trouble
 
     async def unregister(self) -> None:
         """Delete the registration, within a second; it is no longer renewed.
@@ -319,10 +348,12 @@ class BookieRegistration:
             )
 
     async def _hold(self, path: str) -> None:
-        """Own an ephemeral node at ``path`` (metadata section 8.3). A node of this session is kept as it is."""
+        """Own an ephemeral node with the payload at ``path`` (metadata section 8.3), perhaps one of this session."""
         stat = await self._store.exists(path)
         if stat is not None:
             if stat.ephemeral_owner == self._store.session_id:
+                if (await self._store.get(path)).data != self._payload:
+                    await self._store.set(path, self._payload, ANY_VERSION)
                 return
             if not stat.ephemeral_owner:
                 raise RegistrationError(

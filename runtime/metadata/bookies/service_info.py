@@ -18,6 +18,8 @@ HTTPS_PROTOCOL: Final = "https"
 TLS_EXTENSION: Final = "tls"
 VERSION_PROPERTY: Final = "version"
 """Property in which a bkctl bookie publishes its software; a Java bookie publishes none."""
+TROUBLE_PROPERTY: Final = "bkctl.trouble"
+"""Property in which a bkctl bookie publishes what is wrong with it, while something is."""
 BKCTL_SOFTWARE: Final = "bkctl "
 """Start of the version of every bkctl bookie; its release follows."""
 
@@ -53,6 +55,11 @@ class BookieServiceInfo(msgspec.Struct, frozen=True):
     def version(self) -> str | None:
         """Software of the bookie; None when it does not publish it."""
         return self.properties.get(VERSION_PROPERTY)
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the bookie, as it says; empty if it publishes nothing of that kind."""
+        return self.properties.get(TROUBLE_PROPERTY, "")
 
     @property
     def is_bkctl(self) -> bool:

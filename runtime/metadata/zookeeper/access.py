@@ -50,7 +50,9 @@ def session_credentials(config: ZooKeeperConfig, environment: Mapping[str, str],
 
 def _sasl_options(config: ZooKeeperSaslConfig, environment: Mapping[str, str], note: NoteLogin) -> dict[str, Any]:
     followed = FollowedFiles(
-        lambda: read_client_login(config, "zookeeper.sasl", environment), [config.password, config.jaas_file]
+        lambda: read_client_login(config, "zookeeper.sasl", environment),
+        [config.password, config.jaas_file],
+        config.variables_note,
     )
     login = followed.current()
     if isinstance(login, KerberosLogin):

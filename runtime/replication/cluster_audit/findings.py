@@ -39,6 +39,7 @@ from bkctl.runtime.replication.judge.advice import (
     open_for_long,
     proven_loss,
     start_first,
+    troubled,
     unreadable_metadata,
     waits_for_auditor,
 )
@@ -348,7 +349,9 @@ def _bookies(report: AuditReport) -> Iterator[AuditFinding]:
     summary = report.summary
     silent = [each.bookie_id for each in report.bookies if each.no_answer is not None]
     refusals = {each.bookie_id: each.refusal for each in report.bookies if each.refusal is not None}
-    for advice in not_answering(silent, refusals, summary.bookies_named_unregistered):
+    troubles = {each.bookie_id: each.trouble for each in report.bookies if each.trouble is not None}
+    down = summary.bookies_named_unregistered
+    for advice in (*not_answering(silent, refusals, down), *troubled(troubles, down)):
         yield AuditFinding(advice)
     used = {each.bookie_id: used_fraction(each.disk_total_bytes, each.disk_free_bytes) for each in report.bookies}
     full = {each.bookie_id: each.out_of_space for each in report.bookies if each.out_of_space is not None}

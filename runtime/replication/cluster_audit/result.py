@@ -48,6 +48,7 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
             disk_total_bytes=facts.disks.get(each, (None, None))[0],
             disk_free_bytes=facts.disks.get(each, (None, None))[1],
             out_of_space=facts.out_of_space.get(each),
+            trouble=facts.troubles.get(each),
         )
         for each in ids
     )

@@ -72,6 +72,8 @@ class BookieReplication(Sums):
     """Likewise."""
     out_of_space: str | None = None
     """Why it is read-only, if it has no space left; null if that is not so, or not known."""
+    trouble: str | None = None
+    """What it publishes that is wrong with it, like entries that it cannot restore; null if nothing is."""
 
 
 class RackReplication(Sums):

@@ -6,12 +6,15 @@ They are information everywhere, and no advice says to start the bookies that we
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.replication.judge.advice import Advice
+from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, listed
 
@@ -25,6 +28,31 @@ class AcceptedLosses(msgspec.Struct, frozen=True, kw_only=True):
     first_ids: tuple[int, ...] = ()
     written_ms: int | None = None
     user: str = ""
+
+
+class GivenUpLedger(msgspec.Struct, frozen=True):
+    """A ledger of which an operator gave up the bookies ``gone``, which are not registered.
+
+    ``is_whole``: all entries without a live copy are accepted as lost.
+    """
+
+    metadata: LedgerMetadata
+    gone: frozenset[str]
+    is_whole: bool
+
+    def covers(self, entries: Iterable[EntryRange]) -> bool:
+        """Whether no other bookie should have any of these entries."""
+        size = self.metadata.ensemble_size  # the write sets repeat after as many entries
+        return all(
+            self._is_lost(entry_id)
+            for each in entries
+            for entry_id in range(each.first_entry_id, min(each.last_entry_id + 1, each.first_entry_id + size))
+        )
+
+    def _is_lost(self, entry_id: int) -> bool:
+        ensemble = self.metadata.segment_of(entry_id).ensemble
+        members = write_set(entry_id, self.metadata.ensemble_size, self.metadata.write_quorum_size)
+        return self.gone.issuperset(ensemble[each] for each in members)
 
 
 def accepted_losses(notes: Mapping[int, GivenUpNote]) -> AcceptedLosses:

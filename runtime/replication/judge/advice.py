@@ -220,6 +220,14 @@ def not_answering(silent: Sequence[str], refusals: Mapping[str, str], down: int)
         yield Advice(severity, "bookies_silent", sentence, show_command(silent))
 
 
+def troubled(troubles: Mapping[str, str], down: int) -> Iterator[Advice]:
+    """Registered bookies that publish what is wrong with them, like entries that they cannot restore from others."""
+    if troubles:
+        sentence = f"{these_bookies(list(troubles), 'reports', 'report')}: {causes_text(troubles)}"
+        severity = down_severity(len(troubles) + down)
+        yield Advice(severity, "bookies_troubled", sentence, f"bkctl bookie state {next(iter(troubles))}")
+
+
 # --- ledgers -------------------------------------------------------------------------------------------------------
 
 

@@ -28,6 +28,7 @@ from bkctl.runtime.replication.judge.advice import (
     not_repairing,
     nothing_writable,
     these_bookies,
+    troubled,
     worst_first,
 )
 from bkctl.runtime.replication.judge.daemon_findings import DAEMON_REFUSED, WaitingMarks, recovery_findings
@@ -49,7 +50,8 @@ class BookieFacts(msgspec.Struct, frozen=True):
     """A bookie. ``is_writable`` None: not registered. ``problem``: why a registered one did not report its disks.
 
     ``is_refusing``: the problem is what it answered; ``is_client_refused``: it is about this client. ``order``: the
-    operator's reason. ``read_only_reasons``: why it is read-only, a stable word and a text for each.
+    operator's reason. ``read_only_reasons``: why it is read-only, a stable word and a text for each. ``trouble``: what
+    its registration says is wrong with it.
     """
 
     bookie_id: str
@@ -62,6 +64,7 @@ class BookieFacts(msgspec.Struct, frozen=True):
     is_client_refused: bool = False
     read_only_reasons: Mapping[str, str] = {}
     order: str = ""
+    trouble: str = ""
 
     @property
     def is_registered(self) -> bool:
@@ -346,6 +349,7 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:
     refusals = {each.bookie_id: each.problem for each in bookies if each.is_refusing and each.problem is not None}
     silent = [each for each in _silent(bookies) if each not in refusals]
     yield from not_answering(silent, refusals, len(status.down))
+    yield from troubled({each.bookie_id: each.trouble for each in bookies if each.trouble}, len(status.down))
     yield from _read_only_findings(status)
     if foreign:
         sentence = f"{these_bookies(foreign, 'is', 'are')} registered without a cookie"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import collections
 import enum
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
+from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
 from bkctl.runtime.replication.judge.advice import show_command
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
@@ -28,10 +29,13 @@ class Left(enum.Enum):
     NEWER = ("has metadata of a newer release", "have metadata of a newer release")
     OPEN = ("waits for its writer", "wait for their writers")
     AGAIN = ("needs another run", "need another run")
+    ACCEPTED = ("has lost entries, which were accepted as lost", "have lost entries, which were accepted as lost")
 
     @property
     def severity(self) -> Severity:
-        """Critical: entries may be lost."""
+        """Critical: entries may be lost. Information: an operator accepted that."""
+        if self is Left.ACCEPTED:
+            return Severity.INFORMATION
         return Severity.CRITICAL if self in {Left.NO_LIVE_COPY, Left.LOST, Left.UNREADABLE} else Severity.WARNING
 
     def sentence(self, number: int) -> str:
@@ -61,6 +65,7 @@ _COMMANDS = {
     Left.NOT_CLOSED: "bkctl ledger explain {0}",
     Left.METADATA: "bkctl metadata doctor",
     Left.OPEN: "bkctl ledger explain {0}",
+    Left.ACCEPTED: "bkctl ledger explain {0}",
 }
 
 
@@ -88,26 +93,35 @@ class LeftGroup(msgspec.Struct, frozen=True, kw_only=True):
         return f"{number:,} {self.left.sentence(number)}" + (f" ({self.remedy})" if self.remedy else "")
 
 
-def situation_of(failure: LedgerFailure) -> Left:
+def situation_of(failure: LedgerFailure, accepted: Mapping[int, GivenUpLedger] = {}) -> Left:
     """What a failure means to the operator. A bookie that refuses this client runs, and may have what is missing."""
+    loss = accepted.get(failure.ledger_id)
+    if loss is not None and failure.reason is FailureReason.LOST and loss.covers(failure.entries):
+        return Left.ACCEPTED
     if failure.reason in {FailureReason.LOST, FailureReason.UNREADABLE} and failure.absent and not failure.is_refused:
         return Left.NO_LIVE_COPY
     return _BY_REASON.get(failure.reason, Left.AGAIN)
 
 
 def left_groups(
-    failures: Sequence[LedgerFailure], leaving: Collection[str], others: Collection[int] = ()
+    failures: Sequence[LedgerFailure],
+    leaving: Collection[str],
+    others: Collection[int] = (),
+    accepted: Mapping[int, GivenUpLedger] = {},
 ) -> list[LeftGroup]:
-    """The ledgers by the worst reason of each, the worst group first. ``others``: ledgers that were not tried."""
+    """The ledgers by the worst reason of each, the worst group first.
+
+    ``others``: ledgers that were not tried. ``accepted``: losses that an operator accepted.
+    """
     worst: dict[int, LedgerFailure] = {}
     order = list(Left)
     for failure in failures:
-        known = worst.get(failure.ledger_id)
-        if known is None or order.index(situation_of(failure)) < order.index(situation_of(known)):
+        known, left = worst.get(failure.ledger_id), situation_of(failure, accepted)
+        if known is None or order.index(left) < order.index(situation_of(known, accepted)):
             worst[failure.ledger_id] = failure
     found: dict[Left, list[LedgerFailure]] = {}
     for failure in worst.values():
-        found.setdefault(situation_of(failure), []).append(failure)
+        found.setdefault(situation_of(failure, accepted), []).append(failure)
     groups = [_group(each, found[each], leaving) for each in order if each in found]
     untried = tuple(sorted(set(others) - worst.keys()))
     if not untried:
@@ -128,7 +142,9 @@ def _group(left: Left, failures: Sequence[LedgerFailure], leaving: Collection[st
         remedy = failed  # such as an expired certificate: another bookie would refuse it as well
     command = _COMMANDS.get(left)
     # First the bookies that run and refuse this client, then those that do not run, those that are given up last.
-    absent = {each.ledger_id: frozenset(each.absent) for each in failures if each.absent and not each.is_refused}
+    # No advice says to start a bookie whose loss was accepted.
+    may_help = () if left is Left.ACCEPTED else [each for each in failures if each.absent and not each.is_refused]
+    absent = {each.ledger_id: frozenset(each.absent) for each in may_help}
     others = collections.Counter(filter(None, (each.difference(leaving) for each in absent.values())))
     only_given_up = [ledger_id for ledger_id, each in absent.items() if each.issubset(leaving)]
     start = bookies_to_start(others)

@@ -23,9 +23,7 @@ from bkctl.runtime.errors import (
     AuthenticationRequiredError,
     BookieError,
     ClusterNotFoundError,
-    LedgerNotFoundError,
     MetadataAuthError,
-    MetadataFormatError,
     NoNodeError,
 )
 from bkctl.runtime.ledger.metadata import LedgerMetadata
@@ -64,6 +62,7 @@ from bkctl.runtime.replication.judge.verdict import (
     wanted_members,
     write_set_rows,
 )
+from bkctl.runtime.replication.survey.given_up import judge_given_up
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import listed
 
@@ -148,19 +147,8 @@ class StatusSurvey:
     ) -> AcceptedLosses:
         """Of the ledgers with bookies that were given up, those that exist and have no other copy of some entries."""
         live = {each.bookie_id for each in bookies if each.is_registered}
-        ledgers = await self._open_ledgers()
-
-        async def find(ledger_id: int) -> int | None:
-            try:
-                stored = await ledgers.read(ledger_id)
-            except (LedgerNotFoundError, MetadataFormatError):
-                return None
-            given = given_up[ledger_id].member_since
-            verdict = judge_ledger(write_set_rows(ledger_id, stored.value), live, given)
-            return ledger_id if verdict.has_given_up else None
-
-        async with aclosing(pipelined(each_of(given_up), find, _MARKS_IN_FLIGHT_MAX)) as found:
-            return accepted_losses({each: given_up[each] async for each in found if each is not None})
+        judged = await judge_given_up(await self._open_ledgers(), given_up, live)
+        return accepted_losses({ledger_id: given_up[ledger_id] for ledger_id in judged})
 
     async def _find_references(
         self, root: RootStatus | None, bookies: tuple[BookieFacts, ...] | None, recovery: RecoveryStatus | None
@@ -254,7 +242,8 @@ class StatusSurvey:
         registrations, with_cookie = await asyncio.gather(
             self._registrations.snapshot(), self._registrations.with_cookie()
         )
-        return await ask_bookies(self._bookies, registrations, frozenset(with_cookie), self._limits.bookie_s)
+        troubles = await self._registrations.troubles(registrations)
+        return await ask_bookies(self._bookies, registrations, frozenset(with_cookie), troubles, self._limits.bookie_s)
 
     async def _count_marks(self) -> MarkCount:
         """Directories are counted first, because 65536 cost one operation; then as many marks are read as time allows.
@@ -375,15 +364,27 @@ class _ReferenceTally:
 
 
 async def ask_bookies(
-    bookies: Bookies, registrations: Registrations, with_cookie: frozenset[str], timeout_s: float
+    bookies: Bookies,
+    registrations: Registrations,
+    with_cookie: frozenset[str],
+    troubles: Mapping[str, str],
+    timeout_s: float,
 ) -> tuple[BookieFacts, ...]:
-    """All bookies that are registered or have a cookie, by id. The registered ones are asked once, at the same time."""
+    """All bookies that are registered or have a cookie, by id. The registered ones are asked once, at the same time.
+
+    ``troubles``: what their registrations say is wrong with them.
+    """
 
     async def ask(bookie_id: str) -> BookieFacts:
         has_cookie = bookie_id in with_cookie
         if bookie_id not in registrations.live:
             return BookieFacts(bookie_id, is_writable=None, has_cookie=has_cookie)
-        status = BookieFacts(bookie_id, is_writable=bookie_id in registrations.writable, has_cookie=has_cookie)
+        status = BookieFacts(
+            bookie_id,
+            is_writable=bookie_id in registrations.writable,
+            has_cookie=has_cookie,
+            trouble=troubles.get(bookie_id, ""),
+        )
         try:
             async with asyncio.timeout(timeout_s):
                 info = await bookies.info(bookie_id)

@@ -12,13 +12,14 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.client.ports import LedgerCredentials, credentials_of
 from bkctl.runtime.errors import LedgerReadError
 from bkctl.runtime.ledger.changes import new_ledger
-from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
 from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.protocol.bookkeeper_wire_pb2 import EOK, VERSION_THREE, WRITE_LAC, Request, Response
@@ -337,3 +338,30 @@ async def test_notes_name_the_ledger_and_its_lost_bookies(planted: Planted) -> N
     found = await notes.given_up.find(str(ledger_id))
     assert found is not None
     assert found.value.member_since.keys() == {lost}
+
+
+async def test_a_recovery_says_of_an_accepted_loss_what_the_status_says(planted: Planted) -> None:
+    """An earlier segment has only copies on the lost bookie, which still belongs to the cluster."""
+    lost, *others = planted.ids[:3]
+    ledger_id = await planted.open_ledger([lost, others[0]], 1, 1)
+    found = await planted.client.ports.ledgers.read(ledger_id)
+    segments = (*found.value.segments, Segment(4, (lost, others[1])))
+    changed = msgspec.structs.replace(found.value, segments=segments)
+    await planted.client.ports.ledgers.write(ledger_id, changed, found.version)
+    await planted.put(ledger_id, others[0], (1, 3))
+    await planted.put(ledger_id, others[1], (5, 7), 4)
+    await planted.stop(lost)
+    closed = await planted.close(ledger_id, lost)
+    assert closed.exit_code == 0, closed
+
+    [accepted] = [each for each in (await planted.run("status")).json()["findings"] if each["part"] == "loss_accepted"]
+    recovered = await planted.run("recover", "failed-bookie", lost, "--yes")
+
+    assert accepted["severity"] == "information"
+    assert recovered.json()["severity"] == "information", recovered
+    assert "critical" not in recovered.stdout + recovered.stderr
+    assert recovered.json()["verdict"] == (
+        "0 ledgers moved, 1 left: 1 has lost entries, which were accepted as lost; see bkctl ledger explain "
+        f"{ledger_id}"
+    )
+    assert recovered.exit_code == 0

@@ -7,6 +7,10 @@ from collections.abc import Collection
 import msgspec
 import pytest
 
+from bkctl.runtime.ledger.changes import new_ledger
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
+from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.left_ledgers import Left, after_recovery, left_groups, what_next
 
@@ -44,6 +48,24 @@ def test_a_bookie_that_is_given_up_is_started_only_if_no_other_has_the_entries()
     assert group.sentence == "1 has entries without a live copy (start b1 if its disks exist)"
     (group,) = left_groups([failure(1, FailureReason.LOST, "b1", "b2")], ["b1", "b2"])
     assert group.sentence == "1 has entries without a live copy (start b1 or b2 if their disks exist)"
+
+
+def test_only_what_was_given_up_counts_as_an_accepted_loss() -> None:
+    """Entry 0 is on b1 and b2, entry 1 on b2 and b3, entry 2 on b3 and b1, and b3 serves without it."""
+    metadata = new_ledger(("b1", "b2", "b3"), 2, 1, DigestType.CRC32C, b"")
+    accepted = {1: GivenUpLedger(metadata, frozenset({"b1", "b2"}), is_whole=True)}
+    for entries, left in (
+        ((EntryRange(0, 0), EntryRange(3, 3)), Left.ACCEPTED),
+        ((EntryRange(0, 1),), Left.NO_LIVE_COPY),
+        ((EntryRange(3, 3), EntryRange(5, 5)), Left.NO_LIVE_COPY),
+        ((EntryRange(0, 10**15),), Left.NO_LIVE_COPY),
+    ):
+        lost = msgspec.structs.replace(failure(1, FailureReason.LOST, "b1"), entries=entries)
+        (group,) = left_groups([lost], ["b1"], accepted=accepted)
+        assert group.left is left
+    accepted = {1: msgspec.structs.replace(accepted[1], gone=frozenset(metadata.bookies()))}
+    (group,) = left_groups([lost], ["b1"], accepted=accepted)
+    assert (group.left, group.to_start, group.command) == (Left.ACCEPTED, (), "bkctl ledger explain 1")
 
 
 def test_another_bookie_that_is_down_is_started_before_one_that_is_given_up() -> None:

@@ -188,6 +188,10 @@ def test_protocols_and_ciphers(authority: TestAuthority) -> None:
         ({"key_type": P12, "key_password": "env:WRONG"}, r"bookie.p12: its password is wrong \(check key_password\)"),
         ({"key_type": P12, "key_password": STORE_PASSWORD}, "give its location as file:PATH, env:VARIABLE or fd"),
         ({"key_type": P12, "key_file": "{tls}/bookie.key"}, "bookie.key is a PEM file: set key_type to PEM"),
+        (
+            {"key_type": P12, "key_file": "{tls}/bookie.key", "certificate_file": "{tls}/bookie.pem"},
+            "bookie.key is a PEM file: set key_type to PEM",
+        ),
         ({"key_type": P12, "key_file": "{tls}/ca.p12", "key_password": "env:STORE"}, "no private key .*trust store"),
     ],
 )  # fmt: skip
@@ -209,7 +213,11 @@ def test_the_command_for_a_jks_file_converts_it(authority: TestAuthority) -> Non
     old = str(authority.file("old.jks"))
     source = ("-srckeystore", str(authority.file("bookie.p12")), "-destkeystore", old, "-deststoretype", "JKS")
     subprocess.run([keytool, "-importkeystore", *source, *passwords], check=True, capture_output=True)
-    with pytest.raises(ConfigurationError, match=r"is a JKS file, which only Java reads. Convert it: ") as refusal:
+    for key_type in (StoreType.PEM, P12):  # of PEM files that the store has replaced
+        left = {"key_type": key_type, "certificate_file": str(authority.file("bookie.pem"))}
+        with pytest.raises(ConfigurationError, match=r"JKS file.* key_type to PKCS12, and remove certificate_file$"):
+            bookie(authority, key_file=old, key_password="env:STORE", **left)
+    with pytest.raises(ConfigurationError, match=r"is a JKS file.*Convert it: .* key_type to PKCS12$") as refusal:
         bookie(authority, key_type=P12, key_file=old, key_password="env:STORE")
     command = re.search(r"keytool (-importkeystore .*); then set key_file to (\S+) and key_type", str(refusal.value))
     assert command is not None

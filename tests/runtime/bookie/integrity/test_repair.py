@@ -285,6 +285,10 @@ async def test_an_entry_that_no_bookie_has_keeps_the_ledger_in_limbo_and_the_rep
         assert shown.exit_code == 0, shown.stderr
         return list(shown.json()["troubles"])
 
+    def advised(*command: str) -> list[tuple[str, str]]:
+        shown = run_bkctl(*command, "-u", metadata_uri, "-o", "json").json()
+        return [(each["finding"], each["command"]) for each in shown["findings"] if each["part"] == "bookies_troubled"]
+
     async with trio.victim.running() as (process, _):
         await trio.create(1)
         await trio.add(1, range(5), *ENSEMBLE)
@@ -299,11 +303,16 @@ async def test_an_entry_that_no_bookie_has_keeps_the_ledger_in_limbo_and_the_rep
         await until(lambda: asyncio.to_thread(troubles), "bookie state says why")
         (trouble,) = await asyncio.to_thread(troubles)
         assert "entries are not restored from other bookies yet: 1 ledger still misses entries, first led" in trouble
+        await until(lambda: asyncio.to_thread(advised, "status"), "status says why")
+        for command in ("status", "audit"):
+            ((sentence, helps),) = await asyncio.to_thread(advised, command)
+            assert sentence.startswith(f"bookie {VICTIM} reports: entries are not restored from other bookies yet: 1 l")
+            assert helps.endswith(f" bookie state {VICTIM}")
         for ledger_id in (1, 2):
             assert await peer.read(ledger_id, 4) == peer.body(ledger_id, 4)
         await trio.ledgers.delete(1)
         await trio.wait_repaired()
-        await until(lambda: asyncio.to_thread(lambda: not troubles()))
+        await until(lambda: asyncio.to_thread(lambda: not troubles() and not advised("status")))
 
 
 async def test_a_ledger_that_cannot_be_repaired_stops_neither_the_bookie_nor_the_repair_of_others(trio: Trio) -> None:
@@ -326,7 +335,7 @@ async def test_a_ledger_that_cannot_be_repaired_stops_neither_the_bookie_nor_the
     async with trio.victim.running() as (process, peer):
         await until(
             lambda: (
-                "2 ledgers still miss entries, first ledger 1: " in trio.victim.said()
+                "2 ledgers still miss entries, 1 of them for this reason, first ledger 1: " in trio.victim.said()
                 and "entry 0 has the impossible length -7" in trio.victim.said()
             )
         )

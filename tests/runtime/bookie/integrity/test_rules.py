@@ -7,12 +7,16 @@ import pytest
 
 from bkctl.runtime.bookie.integrity.rules import (
     LedgerNeeds,
+    Miss,
     is_end_in_doubt,
     last_known_entry_id,
+    miss_of,
+    misses_text,
     needs_of,
     needs_recovery,
     own_stripes,
 )
+from bkctl.runtime.errors import AuthenticationRequiredError, BookieUnavailableError, NoSuchEntryError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from bkctl.runtime.ledger.write_set import negatives_needed, write_set
 
@@ -97,3 +101,23 @@ def test_a_window_of_a_stripe() -> None:
     whole = list(stripe.entry_ids(0, 20))
     assert [*stripe.entry_ids(0, 6), *stripe.entry_ids(7, 13), *stripe.entry_ids(14, 20)] == whole
     assert own_stripes(msgspec.structs.replace(ledger, last_entry_id=-1), ME) == []
+
+
+def test_a_refusal_is_named_first_then_the_most_frequent_reason() -> None:
+    refused = AuthenticationRequiredError("b", "it refuses the login: check the user")
+    silent, empty = BookieUnavailableError("a", "connection refused"), NoSuchEntryError("c", "it does not have it")
+    miss = miss_of([silent, refused, empty])
+    assert miss.is_refused
+    assert miss.reason == (
+        "bookie b: it refuses the login: check the user; bookie a: connection refused; bookie c: it does not have it"
+    )
+    assert miss_of([empty, silent]) == miss_of([silent, empty])
+    lost = {each: miss_of([silent, empty])._replace(entry_id=each) for each in (7, 8, 9)}
+    assert misses_text({7: lost[7]}) == f"1 ledger still misses entries, first ledger 7: entry 7: {lost[7].reason}"
+    assert misses_text(lost) == f"3 ledgers still miss entries, first ledger 7: entry 7: {lost[7].reason}"
+    assert misses_text({3: Miss("no disk space"), **lost}) == (
+        f"4 ledgers still miss entries, 3 of them for this reason, first ledger 7: entry 7: {lost[7].reason}"
+    )
+    assert misses_text({**lost, 10: miss._replace(entry_id=4)}) == (
+        f"4 ledgers still miss entries, 1 of them for this reason, first ledger 10: entry 4: {miss.reason}"
+    )

@@ -106,6 +106,34 @@ async def test_modes_and_address(store: ZooKeeperStore, other_store: ZooKeeperSt
     assert (await client.snapshot()).live == frozenset()
 
 
+async def test_what_is_wrong_is_published_in_each_mode_and_session(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, root: str, zookeeper: EmbeddedZooKeeper
+) -> None:
+    client = await new_cluster(store, root)
+    registration = Bookie(counting := CountingStore(other_store), root).registration
+    await registration.publish("too early")
+    await registration.register(BookieMode.WRITABLE)
+    assert await client.troubles(await client.snapshot()) == {}
+    await registration.publish("3 ledgers miss entries")
+    expected = {"bk-1": "3 ledgers miss entries"}
+    assert await client.troubles(await client.snapshot()) == expected
+    with counting.counted() as asked:
+        await registration.publish("3 ledgers miss entries")
+    assert not asked
+    await registration.register(BookieMode.READ_ONLY)
+    assert await client.troubles(await client.snapshot()) == expected
+    await asyncio.to_thread(expire, session_of(other_store), zookeeper)
+    await until(lambda: registration.is_registered and registration.sessions_lost_count == 1)
+    assert await client.troubles(await client.snapshot()) == expected
+    assert await client.address("bk-1") == ("10.0.0.9", 3181)
+    await registration.publish("")
+    assert await client.troubles(await client.snapshot()) == {}
+    assert (await store.get(f"{root}/available/readonly/bk-1")).data == encode_service_info(INFO)
+    await registration.unregister()
+    await registration.publish("too late")
+    assert (await client.snapshot()).live == frozenset()
+
+
 async def test_the_payload_is_what_java_reads(store: ZooKeeperStore, root: str) -> None:
     await new_cluster(store, root)
     await Bookie(store, root).registration.register(BookieMode.WRITABLE)
