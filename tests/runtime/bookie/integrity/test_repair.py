@@ -277,7 +277,7 @@ async def test_a_kill_in_mid_repair_is_made_up_for(make_trio: MakeTrio, tmp_path
 
 
 async def test_an_entry_that_no_bookie_has_keeps_the_ledger_in_limbo_and_the_repair_due(
-    trio: Trio, tmp_path: Path
+    trio: Trio, metadata_uri: str, tmp_path: Path
 ) -> None:
     def troubles() -> list[str]:
         # By its directory: another test may run a bookie with this id on this machine.
