@@ -56,6 +56,7 @@ from bkctl.runtime.metadata.bookies.service_info import rpc_service_info
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.net.client_handshake import ClientSecurity
 from bkctl.runtime.net.exhaustion import NO_THREAD, on_exhaustion
 from bkctl.runtime.net.listener import BookieListener
 from bkctl.storage import filenames
@@ -211,6 +212,7 @@ class BookieServer:
             logger.warning("%s", self._warning)
         await require_token_file(config.admin, functools.partial(read_admin_secret, self._ports))  # before any change
         require_startup_user(config, self._ports.host)
+        ClientSecurity.of(config.client)  # refused here, not by the repair of lost entries after the cookie exists
         listener = new_listener(config, self._ports.clock)
         try:
             self.view.port = await listener.open(self._ports.listen, self._identity.bind_host, config.port)

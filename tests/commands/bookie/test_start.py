@@ -204,6 +204,21 @@ def test_no_cluster_and_no_server_are_told_apart(
     assert not (tmp_path / "j1").exists()
 
 
+def test_an_unfinished_login_at_other_bookies_is_refused_before_a_cookie_is_written(
+    metadata_uri: str, tmp_path: Path
+) -> None:
+    assert run_bkctl("cluster", "init", "-u", metadata_uri).exit_code == 0
+    config = tmp_path / "config.toml"
+    config.write_text('[bookie_client.sasl]\nusername = "x"\n')
+    refused = run_bkctl(
+        *("bookie", "start", "--config", str(config), "-u", metadata_uri, "--set", "allowLoopback=true"),
+        *("--journal-dir", str(tmp_path / "j"), "--ledger-dir", str(tmp_path / "l"), "--port", str(free_port())),
+    )
+    assert (refused.exit_code, "needs bookie_client.sasl.username and" in refused.stderr) == (1, True), refused
+    assert run_bkctl("cookie", "list", "-o", "name", "-u", metadata_uri).stdout == ""
+    assert not (tmp_path / "l").exists()
+
+
 def test_a_context_pinned_to_another_cluster_is_refused_before_a_cookie_is_written(
     start: Callable[..., RunningBookie], metadata_uri: str, tmp_path: Path
 ) -> None:
