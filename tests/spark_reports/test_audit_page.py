@@ -175,6 +175,15 @@ def test_the_trend_has_the_newest_runs() -> None:
     assert 'id="trend"' not in report_page(REPORT, None, SERIES[:1])
 
 
+def test_every_bar_has_a_colour() -> None:
+    """Without a rule for its class it would be black, also on a dark page."""
+    page = report_page(REPORT, None, SERIES)
+    (style,) = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+    used = {name for names in re.findall(r'<rect class="([^"]+)"', page) for name in names.split()} - {"part"}
+    assert used >= {"ok", "warning", "critical", "neutral"}
+    assert used <= set(re.findall(r"\.([a-z]+)[, ][^{}]*\{ --kind:", style))
+
+
 def test_names_from_the_metadata_are_no_html() -> None:
     page = report_page(REPORT)
     assert "&lt;script&gt;" in page
