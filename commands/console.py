@@ -83,6 +83,7 @@ class Console:
         lines: Lines | None = None,
     ) -> None:
         """Print one object; ``name`` is the key that ``-o name`` prints, ``show`` formats the fields of a table.
+        The names of nested fields have dots.
 
         ``details`` are rows inside the object, in structured formats only; YAML alone needs all of them at once. Tables
         show them by ``table``. ``lines`` are the details that CSV prints instead of the object's fields.
@@ -103,7 +104,7 @@ class Console:
         elif form is OutputForm.YAML:
             self._write(rendering.to_yaml(rendering.in_memory(full)))
         elif form is OutputForm.NAME:
-            self._write(clean(plain(body[name])) if name is not None else kind)
+            self._write(clean(plain(dict(flat(body))[name])) if name is not None else kind)
         elif form is OutputForm.CSV:
             self._write_csv(body, lines)
         else:
