@@ -122,6 +122,7 @@ def report_page(report: AuditReport, before: AuditReport | None = None, runs: Se
         runs_shown=min(len(runs), RUNS_SHOWN_MAX),
         runs_total=len(runs),
         changes=changes,
+        changes_sentence=None if changes is None else str(changes)[:1].upper() + str(changes)[1:],
         changed_since=None if changes is None else time_words(changes.before_ms),
         changed_counts=[] if changes is None else _changed_counts(changes),
         tables=[

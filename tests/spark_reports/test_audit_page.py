@@ -165,8 +165,13 @@ def test_what_changed_since_an_earlier_report_is_on_the_page() -> None:
     assert '<section id="changes">' in page
 
 
+def test_no_change_is_a_sentence() -> None:
+    assert "<p>No ledger changed its state.</p>" in report_page(REPORT, REPORT)
+
+
 def test_the_trend_has_the_newest_runs() -> None:
     page = report_page(REPORT, None, SERIES)
+    assert not re.search(r">1 (ledgers|copies of entries|entries)<", page)
     assert "60 of 90 runs" in page
     lost = page.partition('aria-label="Ledgers lost with their bookies"')[2].partition("</svg>")[0]
     assert lost.count("<rect") == 60
