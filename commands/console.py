@@ -46,7 +46,7 @@ class Console:
     ) -> None:
         """``complete``: adds to the commands in a text the options that this invocation was given for its cluster."""
         self._settings = settings
-        self._complete = complete
+        self.complete = complete
         self._environment = environment
         self._out = out
         self._err = err
@@ -89,7 +89,7 @@ class Console:
         show them by ``table``. ``lines`` are the details that CSV prints instead of the object's fields.
         """
         body, details = self.completed(body), self.completed(details or {})
-        lines = lines and lines._replace(rows=rendering.completed(lines.rows, self._complete))
+        lines = lines and lines._replace(rows=rendering.completed(lines.rows, self.complete))
         if self._gathered is not None:
             self._gathered.append((kind, body, details))
             if self.form in _ONE_DOCUMENT:
@@ -332,11 +332,11 @@ class Console:
 
     def _safe(self, text: str, kept: str = "\n") -> str:
         """A sentence as it is printed. Its line breaks are kept: it may quote text from other sources."""
-        return clean(self._complete(text), kept)
+        return clean(self.complete(text), kept)
 
     def completed(self, row: Row) -> Row:
         """A row with the commands in its texts completed."""
-        return rendering.completed(row, self._complete)
+        return rendering.completed(row, self.complete)
 
     def _wrapped(self, stream: TextIO, text: str) -> str:
         width = self._width_of(stream)

@@ -7,14 +7,14 @@ policy forbids it to load anything.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
 from markupsafe import Markup
 
-from bkctl.runtime.replication.cluster_audit.comparison import AuditChanges, compare
+from bkctl.runtime.replication.cluster_audit.comparison import AuditChanges
 from bkctl.runtime.replication.cluster_audit.findings import (
     AuditFinding,
     audit_findings,
@@ -92,17 +92,23 @@ class PageCount(msgspec.Struct, frozen=True):
     kind: str = ""
 
 
-def report_page(report: AuditReport, before: AuditReport | None = None, runs: Sequence[AuditRun] = ()) -> str:
-    """The whole page; with ``before``, an earlier report, also what changed since; with ``runs``, the earlier ones and
-    this, the oldest first, also the trend."""
+def report_page(
+    report: AuditReport,
+    changes: AuditChanges | None = None,
+    runs: Sequence[AuditRun] = (),
+    complete: Callable[[str], str] = str,
+) -> str:
+    """The whole page; with ``changes`` since an earlier report, and the trend of ``runs``, the earlier ones and this,
+    the oldest first. ``complete``: adds to the commands in a text the options for their cluster."""
     summary = report.summary
     findings = audit_findings(report)
     verdict = audit_verdict(report, findings)
-    changes = None if before is None else compare(before, report)
     tiles, reasons = page_tiles(summary, findings), ledger_reasons(report)
     return _template().render(
         verdict=verdict,
         severity=word(verdict.severity),
+        complete=complete,
+        explain=complete("bkctl ledger explain"),
         findings=findings,
         judged_at=time_words(summary.judged_at_ms),
         file_written=None if summary.file_written_ms is None else time_words(summary.file_written_ms),

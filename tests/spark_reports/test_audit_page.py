@@ -12,13 +12,14 @@ import pytest
 from bkctl.runtime.errors import MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.replication.cluster_audit.comparison import compare
 from bkctl.runtime.replication.cluster_audit.counter import AuditCounter
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.cluster_audit.trend import run_of
 from bkctl.runtime.replication.judge.verdict import judge_ledger, write_set_rows
-from bkctl.spark_reports.audit_files import read_report, write_page, write_report_files
+from bkctl.spark_reports.audit_files import ReportExtras, read_report, write_report_files
 from bkctl.spark_reports.audit_page import report_page
 from bkctl.spark_reports.output import REPORT_JSON, REPORT_PAGE
 from bkctl.spark_reports.page_tables import PRINTED_ROWS_MAX, TABLE_ROWS_MAX, page_table
@@ -155,18 +156,18 @@ def test_paper_has_no_boxes_and_says_what_it_leaves_out() -> None:
 def test_what_changed_since_an_earlier_report_is_on_the_page() -> None:
     summary = msgspec.structs.replace(REPORT.summary, judged_at_ms=REPORT.summary.judged_at_ms - 3_600_000)
     before = msgspec.structs.replace(REPORT, summary=summary, under_replicated=REPORT.under_replicated[:-1])
-    page = report_page(REPORT, before)
+    page = report_page(REPORT, compare(before, REPORT))
     assert '<h2 id="changed">Since the report of 2023-11-14 21:13 UTC</h2>' in page
     assert 'id="changed"' not in report_page(REPORT)
     assert '<section id="changes">' not in page, "a list that lacks a ledger may have been cut"
     summary = msgspec.structs.replace(summary, unavailable=0)
-    page = report_page(REPORT, msgspec.structs.replace(before, summary=summary))
+    page = report_page(REPORT, compare(msgspec.structs.replace(before, summary=summary), REPORT))
     assert "1 ledger new." in page
     assert '<section id="changes">' in page
 
 
 def test_no_change_is_a_sentence() -> None:
-    assert "<p>No ledger changed its state.</p>" in report_page(REPORT, REPORT)
+    assert "<p>No ledger changed its state.</p>" in report_page(REPORT, compare(REPORT, REPORT))
 
 
 def test_the_trend_has_the_newest_runs() -> None:
@@ -218,7 +219,7 @@ def test_a_file_that_is_no_report(tmp_path: Path, data: bytes) -> None:
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
     with Browser(tmp_path / "profile") as browser:
-        write_page(str(tmp_path), REPORT, None, SERIES)
+        write_report_files(str(tmp_path), REPORT, ReportExtras(earlier=tuple(SERIES[:-1])))
         yield browser
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
 import random
+import re
+import shlex
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -241,6 +244,27 @@ async def test_what_changed_since_an_earlier_report(audited: AuditedCluster) -> 
     assert [row["ledger_id"] for row in again["ledgers"]] == ["5", "4", "3", "1"]
     back = run_bkctl("audit", "show", str(old), "--compare", str(new), "-o", "json").json()["changes"]
     assert (back["new"], back["worse"], back["better"], back["healed"]) == (0, 1, 1, 2)
+
+
+@pytest.mark.parametrize("is_compared", [False, True])
+async def test_commands_of_the_page_are_for_the_same_cluster(audited: AuditedCluster, is_compared: bool) -> None:
+    """Pasted elsewhere, they would be for another cluster, or for none."""
+    config = audited.directory / "<b>of ops & me's.toml"
+    config.write_text(f'[contexts.prod]\nmetadata_uri = "{audited.uri}"\n')
+    given = ("--config", str(config), "--context", "prod")
+    old, new = audited.directory / "old", audited.directory / "new"
+    run_bkctl(*given, "audit", "--out", str(old))
+    compared = ("--compare", str(old)) if is_compared else ()
+    body = run_bkctl(*given, "audit", "--out", str(new), *compared, "-o", "json").json()
+    source = (new / "report.html").read_text()
+    assert "<b>of" not in source
+    page = html.unescape(source)
+    commands = [each["command"] for each in body["findings"] if each["command"]]
+    carried = f"bkctl --config {shlex.quote(str(config))} --context prod"
+    assert all(each.startswith(carried) and f"<code>{each}</code>" in page for each in commands)
+    assert f"<code>{carried} ledger explain 1</code>" in page
+    assert f'title="Why: {carried} ledger explain 1"' in page
+    assert re.findall(r"bkctl (?!--config ).*", page) == []
 
 
 async def test_reports_that_cannot_be_compared_are_refused(audited: AuditedCluster) -> None:
