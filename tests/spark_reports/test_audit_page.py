@@ -209,6 +209,26 @@ def test_json_has_the_whole_report_with_ids_as_strings(tmp_path: Path) -> None:
     assert msgspec.structs.asdict(read_report(str(tmp_path))).items() >= msgspec.structs.asdict(REPORT).items()
 
 
+def test_json_has_all_that_changed(tmp_path: Path) -> None:
+    summary = msgspec.structs.replace(REPORT.summary, under_replicated=0)
+    before = msgspec.structs.replace(REPORT, summary=summary, under_replicated=REPORT.under_replicated[-1:])
+    write_report_files(str(tmp_path), REPORT, ReportExtras(before))
+    changes = msgspec.json.decode((tmp_path / REPORT_JSON).read_bytes())["changes"]
+    assert [row["ledger_id"] for row in changes["ledgers"]] == [str(each) for each in range(LEDGERS)]
+    assert f"1,000 rows of {LEDGERS:,}; report.json has all" in " ".join((tmp_path / REPORT_PAGE).read_text().split())
+    assert msgspec.structs.asdict(read_report(str(tmp_path))).items() >= msgspec.structs.asdict(REPORT).items()
+
+
+def test_what_report_json_has_of_a_table_that_is_cut() -> None:
+    """An audit lists 1,000 ledgers that are not closed, and 100,000 that miss copies."""
+    summary = msgspec.structs.replace(REPORT.summary, open_ledgers=5000, under_replicated=200_000)
+    (listed,) = REPORT.oldest_open
+    page = report_page(msgspec.structs.replace(REPORT, summary=summary, oldest_open=TABLE_ROWS_MAX * (listed,)))
+    found = " ".join(page.split())
+    assert "1,000 rows of 5,000<" in found, "it has no more of them"
+    assert f"1,000 rows of 200,001; report.json has {LEDGERS + 1:,}<" in found
+
+
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"kind": "ClusterBackup"}', b"\xff"])
 def test_a_file_that_is_no_report(tmp_path: Path, data: bytes) -> None:
     (tmp_path / REPORT_JSON).write_bytes(data)
