@@ -227,21 +227,21 @@ async def test_what_changed_since_an_earlier_report(audited: AuditedCluster) -> 
     done = audited.audit("--compare", str(old), "--out", str(new), "-o", "table")
     assert done.exit_code == FINDINGS
     tables = tables_of(done.stdout)
-    expected = ": 1 bookie gone, 1 bookie new or back, 2 ledgers new, 1 ledger worse and 1 ledger better"
+    expected = ": 1 bookie gone, 1 bookie new or back, 1 ledger new, 2 ledgers worse and 1 ledger better"
     assert tables[""][SECOND_TABLE].endswith(expected)
     assert [line.split()[:4] for line in tables["Changed ledgers"]] == [
         ["5", "new", "-", "at_risk"],
-        ["4", "new", "-", "under_replicated"],
         ["3", "worse", "under_replicated", "at_risk"],
+        ["4", "worse", "replicated", "under_replicated"],
         ["1", "better", "unavailable", "under_replicated"],
     ]
     assert ["under_replicated", "2", "3"] in [line.split() for line in tables["Changed counts"]]
     page = (new / "report.html").read_text()
-    assert "2 ledgers new, 1 ledger worse and 1 ledger better." in page
+    assert "1 ledger new, 2 ledgers worse and 1 ledger better." in page
     again = run_bkctl("audit", "show", str(new), "--compare", str(old / "report.json"), "-o", "json").json()["changes"]
-    assert (again["new"], again["worse"], again["better"], again["healed"]) == (2, 1, 1, 0)
+    assert (again["new"], again["worse"], again["better"], again["healed"]) == (1, 2, 1, 0)
     assert (again["bookies_gone"], again["bookies_back"]) == ([B3], [DOWN_TOO])
-    assert [row["ledger_id"] for row in again["ledgers"]] == ["5", "4", "3", "1"]
+    assert [row["ledger_id"] for row in again["ledgers"]] == ["5", "3", "4", "1"]
     back = run_bkctl("audit", "show", str(old), "--compare", str(new), "-o", "json").json()["changes"]
     assert (back["new"], back["worse"], back["better"], back["healed"]) == (0, 1, 1, 2)
 
