@@ -40,11 +40,13 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 CHART_BARS_MAX = 30
-_PART_OF_NAME = re.compile(r"[^/.]*[/.]*", re.DOTALL)
 _SHORT_TEXT_MAX = 16
 """Characters of text, such as the name of a state, that stays on one line in a table."""
 _SHORT_NUMBER_MAX = 10
 """The same of numbers with their units; times break between date and time."""
+_SHORT_WORD_MAX = 22
+"""The same of words, such as an address with a comma."""
+_PART_OF_NAME = re.compile(rf"[^/.]{{1,{_SHORT_WORD_MAX}}}[/.]*|[/.]+")
 
 _TILES = {
     "replicated": ("replicated", "Every write set has as many live copies as its write quorum (Qw)."),
@@ -193,10 +195,16 @@ def _template() -> Template:
 
 
 def _breakable(text: str) -> Markup:
-    """Names of topics and hosts are long: lines break after their parts first."""
+    """Lines break between words, and in long ones, such as names of topics and hosts, after their parts first."""
     if len(text) <= _SHORT_TEXT_MAX:
         return Markup.escape(text)
-    return Markup("<wbr>").join(_PART_OF_NAME.findall(text))
+    words = Markup(" ").join(
+        Markup('<span class="short">{}</span>').format(word)
+        if _SHORT_TEXT_MAX // 2 < len(word) <= _SHORT_WORD_MAX
+        else Markup("<wbr>").join(_PART_OF_NAME.findall(word))
+        for word in text.split(" ")
+    )
+    return Markup("<span>{}</span>").format(words)
 
 
 def _charts(report: AuditReport) -> list[PageChart]:

@@ -11,6 +11,7 @@ from bkctl.runtime.placement.isolation import IsolationDemand
 from bkctl.runtime.replication.cluster_audit.comparison import AuditChanges, LedgerChange
 from bkctl.runtime.replication.cluster_audit.inventory_tables import (
     AFTER_END,
+    BAD_COPIES,
     BadCopyRange,
     LostRange,
     UnknownEnd,
@@ -68,6 +69,10 @@ _COLUMNS = {
     "under_replicated": (
         *("ledger_id", "replication", "live_copies_min", "expected_copies", "payload_bytes"),
         *("missing_bookies", "owner"),
+    ),
+    "holdings": (
+        *("bookie_id", "ledgers", "expected_copies", "read_copies", "listed_copies", "unknown_copies"),
+        *BAD_COPIES,
     ),
     "lost_ranges": ("ledger_id", "first_entry_id", "last_entry_id", "entries", "owner"),
     "bad_copy_ranges": (

@@ -15,6 +15,7 @@ from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.replication.cluster_audit.comparison import compare
 from bkctl.runtime.replication.cluster_audit.counter import AuditCounter
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
+from bkctl.runtime.replication.cluster_audit.inventory_tables import BookieInventory
 from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.cluster_audit.trend import run_of
@@ -27,6 +28,7 @@ from tests.browser import Browser
 from tests.runtime.replication.samples import ledger
 
 BOOKIES = [f"bookie-{number}:3181" for number in range(5)]
+BOOKIES_BY_ADDRESS = ("127.0.0.1:28186", "192.168.111.222:31815")
 HOSTILE = "<script>document.title='hacked'</script><img src=x onerror=alert(1)>"
 LEDGERS = 2 * TABLE_ROWS_MAX + 10
 
@@ -271,13 +273,70 @@ _BEYOND = """
 """Texts that end beyond the right edge of the window."""
 
 
+_IN_BOXES = """
+    const boxes = [...document.querySelectorAll(".scroll")];
+    return boxes.filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.parentNode.id);
+"""
+"""Tables of which a part can only be seen by scrolling."""
+_BROKEN = """
+    const isBroken = (each) => each.getClientRects().length > 1;
+    return [...document.querySelectorAll("td .short")].filter(isBroken).map((each) => each.textContent);
+"""
+"""Words on several lines."""
+
+
 @pytest.mark.battery
 @pytest.mark.parametrize("width", [1280, 800, 500])
 def test_the_page_fits_the_window(browser: Browser, tmp_path: Path, width: int) -> None:
-    """A headless window is at least 500 pixels wide."""
-    browser.show(tmp_path / REPORT_PAGE, width)
-    assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
-    assert browser.run(_BEYOND) == []
+    """A headless window is at least 500 pixels wide. With an inventory, and long names."""
+    held = BookieInventory(BOOKIES_BY_ADDRESS[0], *(9_876_543_210,) * 14)
+    row = msgspec.structs.replace(REPORT.under_replicated[0], missing_bookies=BOOKIES_BY_ADDRESS)
+    owner = msgspec.structs.replace(
+        REPORT.owners[0], owner=f"topic persistent://{70 * 'tenant'}/shop.orders", ledgers=9
+    )
+    report = msgspec.structs.replace(REPORT, holdings=(held,), under_replicated=(row,), owners=(owner,))
+    for each in (REPORT, report):
+        (tmp_path / REPORT_PAGE).write_text(report_page(each, None, SERIES))
+        browser.show(tmp_path / REPORT_PAGE, width)
+        assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
+        assert browser.run(_BEYOND) == []
+        assert browser.run(_IN_BOXES) == []
+        assert browser.run(_BROKEN) == []
+    assert browser.run("return [...document.querySelectorAll('td .short')].map((each) => each.textContent)") == [
+        f"{BOOKIES_BY_ADDRESS[0]},",
+        BOOKIES_BY_ADDRESS[1],
+    ]
+
+
+@pytest.mark.battery
+def test_a_usual_report_has_tables_at_each_width_that_has_room(browser: Browser, tmp_path: Path) -> None:
+    held = BookieInventory(BOOKIES_BY_ADDRESS[0], *range(1_000, 15_000, 1_000))
+    row = msgspec.structs.replace(REPORT.under_replicated[0], missing_bookies=BOOKIES_BY_ADDRESS)
+    owner = msgspec.structs.replace(REPORT.owners[0], owner="topic persistent://tenant/shop/orders", ledgers=9)
+    report = msgspec.structs.replace(REPORT, holdings=(held,), under_replicated=(row,), owners=(owner,))
+    (tmp_path / REPORT_PAGE).write_text(report_page(report))
+    cards = "return [...document.querySelectorAll('.cards')].map((each) => each.parentNode.id)"
+    for width in (1280, 800):
+        browser.show(tmp_path / REPORT_PAGE, width)
+        assert browser.run(cards) == []
+        owner_width = "return document.querySelector('#owners tbody td').clientWidth"
+        assert browser.run(owner_width) > width / 8
+    browser.show(tmp_path / REPORT_PAGE, 500)
+    assert "owners" in browser.run(cards)
+
+
+@pytest.mark.battery
+def test_a_search_says_what_it_found(browser: Browser, tmp_path: Path) -> None:
+    browser.show(tmp_path / REPORT_PAGE)
+    count = "return document.querySelector('#under_replicated .bar span').textContent.replace(/\\s+/g, ' ')"
+    all_rows = f"1,000 rows of {LEDGERS + 1:,}; report.json has all"
+    assert browser.run(count).startswith(all_rows)
+    browser.type("#under_replicated input", "unavailable")
+    assert browser.run(count).startswith(f"1 found in {all_rows}")
+    browser.type("#under_replicated input", "x")
+    assert browser.run(count).startswith(f"0 found in {all_rows}")
+    browser.type("#under_replicated input", 12 * "\ue003")
+    assert browser.run(count).startswith(all_rows)
 
 
 @pytest.mark.battery

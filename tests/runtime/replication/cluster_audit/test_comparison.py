@@ -33,9 +33,8 @@ def test_every_kind_of_change() -> None:
     }
     found = compare(before, now)
     assert (found.bookies_gone, found.bookies_back) == ((A,), (E,))
-    assert (
-        str(found)
-        == "1 bookie gone, 1 bookie new or back, 1 ledger newly bad, 1 ledger worse, 1 ledger better and 1 ledger healed"
+    assert str(found) == (
+        "1 bookie gone, 1 bookie new or back, 1 ledger newly bad, 1 ledger worse, 1 ledger better and 1 ledger healed"
     )
     assert {each.name: (each.before, each.now) for each in found.different_counts} == {
         "unavailable": (2, 1),
