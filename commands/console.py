@@ -187,7 +187,8 @@ class Console:
             listing.add(row)
         self._finish(listing)
         if len(rows) > rows_max:
-            self._write(f"... and {len(rows) - rows_max} more" + (" (-o json has them all)" if limit is None else ""))
+            has_all = " (-o json has all)" if limit is None else ""
+            self._write(f"... and {len(rows) - rows_max:,} more of {len(rows):,}{has_all}")
 
     def raw(self, data: bytes) -> None:
         """Write raw bytes to stdout, whatever the output format."""

@@ -158,7 +158,7 @@ async def test_sort_and_limit(audited: AuditedCluster) -> None:
     listed = tables_of(audited.audit("-o", "table", "--sort", "ledger_id:desc", "--limit", "1").stdout)
     (row, more) = listed["Ledgers that miss copies or cannot be read"]
     assert row.split()[0] == "3"
-    assert more == "... and 2 more"
+    assert more == "... and 2 more of 3"
     wrong = audited.audit("--sort", "nothing")
     assert (wrong.exit_code, wrong.stdout) == (USAGE, "")
     assert "cannot sort by 'nothing'" in wrong.stderr
