@@ -24,6 +24,10 @@ _HELP = """Operations toolkit for Apache BookKeeper: bookies, ledgers, recovery.
 _TRY = "Example:\n  bkctl dev cluster up --bookies 3 --dir /tmp/bookies\n"
 
 
+_SAME_MEANING = {"stop": "end"}
+"""Words that are tried for a command, and its name."""
+
+
 class _Members(Mapping[str, Any]):
     """The members of a group by name. Each is made when it is needed: then the module of a command is imported."""
 
@@ -53,10 +57,17 @@ class TreeGroup(HelpGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As click does; a word that is a command of another group gets a hint."""
-        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None and (meant := paths_ending_in(args[0])):
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None and (meant := self._meant(args[0])):
             commands = " or ".join(f"bkctl {path}" for path in meant)
             ctx.fail(f"No such command {args[0]!r}: did you mean {commands}?")
         return super().resolve_command(ctx, args)
+
+    def _meant(self, word: str) -> list[str]:
+        """Paths that the word may stand for. A command that changes something is a guess only if no group was given:
+        ``bookie stop`` is not what ``ledger stop`` means."""
+        if (same := _SAME_MEANING.get(word)) in self.commands:
+            return [f"{self.name} {same}"]
+        return [path for path in paths_ending_in(word) if not self.name or path in GROUPS or not _is_change(path)]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  click's signature
         """The list of members in the help page."""
@@ -138,6 +149,10 @@ def _made(path: str) -> Any:
     if path in GROUPS:
         return _GROUP_CLASSES.get(path, TreeGroup)(name=path, help=GROUPS[path])
     return _command(path).made()
+
+
+def _is_change(path: str) -> bool:
+    return any(each.is_change for each in _command(path).run.effects)  # type: ignore[attr-defined]
 
 
 def _command(path: str) -> Command:

@@ -50,13 +50,13 @@ def explain(
     found = found or [each for each in overview.settings if each.name.endswith(f".{key}")]
     if len(found) == 1:
         body: dict[str, object] = msgspec.to_builtins(found[0])
-        context.console.record("Setting", body, name=found[0].name)
+        context.console.record("Setting", body, name="name")
     elif found:
         with context.console.listing(_MEANINGS) as listing:
             for each in found:
                 listing.add({"name": each.name, "help": each.help})
     elif key in overview.other_java_keys:
-        context.console.record("JavaKey", {"name": key, "effect": overview.other_java_keys[key]}, name=key)
+        context.console.record("JavaKey", {"name": key, "effect": overview.other_java_keys[key]}, name="name")
     else:
         last_names = {each.name.rpartition(".")[2] for each in overview.settings}
         known = (*names, *last_names, *overview.other_java_keys)

@@ -46,7 +46,7 @@ class Console:
     ) -> None:
         """``complete``: adds to the commands in a text the options that this invocation was given for its cluster."""
         self._settings = settings
-        self._complete = complete
+        self.complete = complete
         self._environment = environment
         self._out = out
         self._err = err
@@ -83,12 +83,13 @@ class Console:
         lines: Lines | None = None,
     ) -> None:
         """Print one object; ``name`` is the key that ``-o name`` prints, ``show`` formats the fields of a table.
+        The names of nested fields have dots.
 
         ``details`` are rows inside the object, in structured formats only; YAML alone needs all of them at once. Tables
         show them by ``table``. ``lines`` are the details that CSV prints instead of the object's fields.
         """
         body, details = self.completed(body), self.completed(details or {})
-        lines = lines and lines._replace(rows=rendering.completed(lines.rows, self._complete))
+        lines = lines and lines._replace(rows=rendering.completed(lines.rows, self.complete))
         if self._gathered is not None:
             self._gathered.append((kind, body, details))
             if self.form in _ONE_DOCUMENT:
@@ -103,7 +104,7 @@ class Console:
         elif form is OutputForm.YAML:
             self._write(rendering.to_yaml(rendering.in_memory(full)))
         elif form is OutputForm.NAME:
-            self._write(clean(plain(body[name])) if name is not None else kind)
+            self._write(clean(plain(dict(flat(body))[name])) if name is not None else kind)
         elif form is OutputForm.CSV:
             self._write_csv(body, lines)
         else:
@@ -186,7 +187,8 @@ class Console:
             listing.add(row)
         self._finish(listing)
         if len(rows) > rows_max:
-            self._write(f"... and {len(rows) - rows_max} more" + (" (-o json has them all)" if limit is None else ""))
+            has_all = " (-o json has all)" if limit is None else ""
+            self._write(f"... and {len(rows) - rows_max:,} more of {len(rows):,}{has_all}")
 
     def raw(self, data: bytes) -> None:
         """Write raw bytes to stdout, whatever the output format."""
@@ -331,11 +333,11 @@ class Console:
 
     def _safe(self, text: str, kept: str = "\n") -> str:
         """A sentence as it is printed. Its line breaks are kept: it may quote text from other sources."""
-        return clean(self._complete(text), kept)
+        return clean(self.complete(text), kept)
 
     def completed(self, row: Row) -> Row:
         """A row with the commands in its texts completed."""
-        return rendering.completed(row, self._complete)
+        return rendering.completed(row, self.complete)
 
     def _wrapped(self, stream: TextIO, text: str) -> str:
         width = self._width_of(stream)

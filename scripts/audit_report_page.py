@@ -31,14 +31,16 @@ This page is generated from the code by `make audit-page`.
   `loss_accepted`. What an inventory found is in `entries_without_copy`, `bad_copies`, `bad_open_copies`, `no_lists`,
   `unread_copies`,
   `unknown_copies`, `unknown_ends`, `copies_after_end` and `copies_elsewhere`.
-- `changes` is null without `--compare`: how many ledgers are `new`, `worse`, `better` and `healed`, and the `ledgers`
-  themselves, with their states `before` and `now`; `has_all` is false if a report lists a part of its ledgers;
-  `bookies_gone`, `bookies_back`; `counts`.
+- `changes` is null without `--compare`: how many ledgers are `new` (they did not exist before), `newly_bad` (new or
+  worse: when they were created is unknown), `worse`, `better` and `healed`, and the `ledgers` themselves, with their
+  states `before` and `now`; `has_all` is false if a report lists a part of its ledgers; `bookies_gone`,
+  `bookies_back`; `counts`.
 - `trend` is null unless `--compare` names a directory of reports: a row for each run, this one last, with `run` (the
   name of its directory), `judged_at`, `ledgers`, `missing_copies` (ledgers under-replicated, at risk or unavailable),
   `lost`, `copies` and `live_copies` (of entries of complete segments, all and those on registered bookies),
   `copy_bytes`, and of inventories that read all copies `bad_copies` and `lost_entries`.
-- `--out DIR` has Parquet, one directory per dataset; `report.json` with all but `write_sets`; `report.html`.
+- `--out DIR` has Parquet, one directory per dataset; `report.json` with all but `write_sets`, and with `changes`;
+  `report.html`.
 
 A column is only null where its type says so; one that is newer than a report is null in it, or 0. Integers have 64
 bits, times are milliseconds since 1970 (UTC), bytes are payload bytes of closed ledgers. "Open" means open or in

@@ -23,6 +23,7 @@ from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.cluster_audit.totals import AuditTotals
 from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.spark_reports.audit_files import NO_EXTRAS, ReportExtras, write_report_files
 from bkctl.spark_reports.counting import Examination, count_ledgers
 from bkctl.spark_reports.deployment import is_growing
 from bkctl.spark_reports.errors import SparkReportError
@@ -58,11 +59,12 @@ async def audit_plainly(
     lookup: LiveLookup | None = None,
     on_progress: Callable[[int], None] | None = None,
     inventory: tuple[InventoryWay, Examination] | None = None,
+    extras: ReportExtras = NO_EXTRAS,
 ) -> AuditReport:
     """Audit by one pass in this process; ``on_progress`` gets the number of ledgers seen, after every hundred.
 
     ``groups``: all ledgers; of a file, one for each piece. ``lookup``: looks those with findings up in ZooKeeper.
-    ``inventory``: examines each ledger, in this way.
+    ``inventory``: examines each ledger, in this way. ``extras``: what the files have besides the report.
     RefusedError when ``out_directory`` is not empty; MetadataUnavailableError. Unreadable ledgers are in the report.
     Without PyArrow there are no Parquet files.
     """
@@ -72,7 +74,7 @@ async def audit_plainly(
         totals, held = await count_ledgers(
             groups, facts, out_directory=tables, lookup=lookup, on_progress=on_progress, inventory=examination
         )
-        return _finish(totals, facts, out_directory, way, held)
+        return _finish(totals, facts, out_directory, extras, way, held)
 
 
 def _on_executors(spark: SparkContext, cluster: ClusterFile | None) -> ClusterFile | None:
@@ -100,6 +102,7 @@ def audit_in_context(
     outage_max_s: float | None = None,
     ledgers: int | None = None,
     inventory: InventoryJob | None = None,
+    extras: ReportExtras = NO_EXTRAS,
 ) -> AuditReport:
     """Audit with a Spark of any master; the executors read their own ledgers. Blocks for the whole job.
 
@@ -110,7 +113,7 @@ def audit_in_context(
     ``outage_max_s``: how long the executors wait for ZooKeeper in the middle; None: as long as the default setting.
     ``ledgers``: about how many there are; the more, the more parts.
     Reads the ledgers of ``cluster`` if it is given; its findings are looked up in ZooKeeper if there is a metadata URI.
-    ``inventory``: what executors ask bookies about each ledger.
+    ``inventory``: what executors ask bookies about each ledger. ``extras``: what the files have besides the report.
     """
     from bkctl.spark_reports.write_set_source import PartTotals, SourceSettings  # noqa: PLC0415
 
@@ -140,7 +143,7 @@ def audit_in_context(
         parts_read += 1
     if out_directory is not None:
         finish_write_sets(out_directory, parts_read)
-    return _finish(totals, facts, out_directory, None if inventory is None else inventory.request.way, held)
+    return _finish(totals, facts, out_directory, extras, None if inventory is None else inventory.request.way, held)
 
 
 def _totals_before(job: InventoryJob) -> InventoryTotals:
@@ -215,6 +218,7 @@ def _finish(
     totals: AuditTotals,
     facts: AuditFacts,
     out_directory: str | None,
+    extras: ReportExtras,
     way: InventoryWay | None = None,
     held: InventoryTotals | None = None,
 ) -> AuditReport:
@@ -223,11 +227,9 @@ def _finish(
         path = None if out_directory is None else os.path.join(os.path.abspath(out_directory), BAD_COPIES_FILE)
         report = with_inventory(report, held, way, path)
     if out_directory is not None:
-        from bkctl.spark_reports.audit_files import write_report_files  # noqa: PLC0415
-
         if has_package("pyarrow"):
             from bkctl.spark_reports.rows import write_report  # noqa: PLC0415
 
             write_report(out_directory, report)
-        write_report_files(out_directory, report)
+        write_report_files(out_directory, report, extras)
     return report

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable
+from itertools import chain
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from bkctl.runtime.errors import MetadataFormatError
 from bkctl.runtime.new_file import write_whole
+from bkctl.runtime.replication.cluster_audit.comparison import compare
 from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport
 from bkctl.runtime.replication.cluster_audit.trend import AuditRun
 from bkctl.spark_reports.audit_page import report_page
 from bkctl.spark_reports.output import REPORT_JSON, REPORT_PAGE
+from bkctl.spark_reports.series import with_run
 
 _IDS = ("ledger_id", "last_ledger_id", "first_entry_id", "last_entry_id")
 
@@ -25,27 +28,33 @@ class ReportFile(AuditReport, frozen=True, kw_only=True):
     kind: Literal["AuditReport"] = "AuditReport"
 
 
-def write_report_files(directory: str, report: AuditReport) -> None:
+class ReportExtras(NamedTuple):
+    """What the files have besides the report: what changed since ``before``, an earlier one, and in the page the trend
+    of the ``earlier`` runs and this one. ``complete``: adds to the commands in a text the options for their cluster."""
+
+    before: AuditReport | None = None
+    earlier: tuple[AuditRun, ...] = ()
+    complete: Callable[[str], str] = str
+
+
+NO_EXTRAS = ReportExtras()
+
+
+def write_report_files(directory: str, report: AuditReport, extras: ReportExtras = NO_EXTRAS) -> None:
     """Write both files; OSError."""
+    changes = None if extras.before is None else compare(extras.before, report)
     body = msgspec.to_builtins(report)
-    for name in TABLES:
-        for row in body[name] if isinstance(body[name], list | tuple) else ():
-            row |= {
-                each: str(row[each])
-                for each in ("ledger_id", "last_ledger_id", "first_entry_id", "last_entry_id")
-                if each in row
-            }
+    lists = [body[name] for name in TABLES if isinstance(body[name], list | tuple)]
+    if changes is not None:
+        body["changes"] = msgspec.to_builtins(changes)
+        lists.append(body["changes"]["ledgers"])
+    for row in chain.from_iterable(lists):
+        row |= {each: str(row[each]) for each in _IDS if each in row}
     head = {"apiVersion": "bkctl/v1", "kind": "AuditReport"}
     text = msgspec.json.format(msgspec.json.encode(head | body), indent=1) + b"\n"
     write_whole(os.path.join(directory, REPORT_JSON), text)
-    write_page(directory, report)
-
-
-def write_page(
-    directory: str, report: AuditReport, before: AuditReport | None = None, runs: Sequence[AuditRun] = ()
-) -> None:
-    """Write the page, or replace it by one that also shows what changed since ``before``, and the trend; OSError."""
-    write_whole(os.path.join(directory, REPORT_PAGE), report_page(report, before, runs).encode())
+    page = report_page(report, changes, with_run(extras.earlier, report, directory), extras.complete)
+    write_whole(os.path.join(directory, REPORT_PAGE), page.encode())
 
 
 def read_report(path: str) -> AuditReport:

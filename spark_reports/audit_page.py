@@ -7,14 +7,14 @@ policy forbids it to load anything.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
 from markupsafe import Markup
 
-from bkctl.runtime.replication.cluster_audit.comparison import AuditChanges, compare
+from bkctl.runtime.replication.cluster_audit.comparison import AuditChanges
 from bkctl.runtime.replication.cluster_audit.findings import (
     AuditFinding,
     audit_findings,
@@ -40,11 +40,13 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 CHART_BARS_MAX = 30
-_PART_OF_NAME = re.compile(r"[^/.]*[/.]*", re.DOTALL)
 _SHORT_TEXT_MAX = 16
 """Characters of text, such as the name of a state, that stays on one line in a table."""
 _SHORT_NUMBER_MAX = 10
 """The same of numbers with their units; times break between date and time."""
+_SHORT_WORD_MAX = 22
+"""The same of words, such as an address with a comma."""
+_PART_OF_NAME = re.compile(rf"[^/.]{{1,{_SHORT_WORD_MAX}}}[/.]*|[/.]+")
 
 _TILES = {
     "replicated": ("replicated", "Every write set has as many live copies as its write quorum (Qw)."),
@@ -92,17 +94,23 @@ class PageCount(msgspec.Struct, frozen=True):
     kind: str = ""
 
 
-def report_page(report: AuditReport, before: AuditReport | None = None, runs: Sequence[AuditRun] = ()) -> str:
-    """The whole page; with ``before``, an earlier report, also what changed since; with ``runs``, the earlier ones and
-    this, the oldest first, also the trend."""
+def report_page(
+    report: AuditReport,
+    changes: AuditChanges | None = None,
+    runs: Sequence[AuditRun] = (),
+    complete: Callable[[str], str] = str,
+) -> str:
+    """The whole page; with ``changes`` since an earlier report, and the trend of ``runs``, the earlier ones and this,
+    the oldest first. ``complete``: adds to the commands in a text the options for their cluster."""
     summary = report.summary
     findings = audit_findings(report)
     verdict = audit_verdict(report, findings)
-    changes = None if before is None else compare(before, report)
     tiles, reasons = page_tiles(summary, findings), ledger_reasons(report)
     return _template().render(
         verdict=verdict,
         severity=word(verdict.severity),
+        complete=complete,
+        explain=complete("bkctl ledger explain"),
         findings=findings,
         judged_at=time_words(summary.judged_at_ms),
         file_written=None if summary.file_written_ms is None else time_words(summary.file_written_ms),
@@ -122,6 +130,7 @@ def report_page(report: AuditReport, before: AuditReport | None = None, runs: Se
         runs_shown=min(len(runs), RUNS_SHOWN_MAX),
         runs_total=len(runs),
         changes=changes,
+        changes_sentence=None if changes is None else str(changes)[:1].upper() + str(changes)[1:],
         changed_since=None if changes is None else time_words(changes.before_ms),
         changed_counts=[] if changes is None else _changed_counts(changes),
         tables=[
@@ -186,10 +195,16 @@ def _template() -> Template:
 
 
 def _breakable(text: str) -> Markup:
-    """Names of topics and hosts are long: lines break after their parts first."""
+    """Lines break between words, and in long ones, such as names of topics and hosts, after their parts first."""
     if len(text) <= _SHORT_TEXT_MAX:
         return Markup.escape(text)
-    return Markup("<wbr>").join(_PART_OF_NAME.findall(text))
+    words = Markup(" ").join(
+        Markup('<span class="short">{}</span>').format(word)
+        if _SHORT_TEXT_MAX // 2 < len(word) <= _SHORT_WORD_MAX
+        else Markup("<wbr>").join(_PART_OF_NAME.findall(word))
+        for word in text.split(" ")
+    )
+    return Markup("<span>{}</span>").format(words)
 
 
 def _charts(report: AuditReport) -> list[PageChart]:

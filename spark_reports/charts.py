@@ -31,7 +31,7 @@ class Bar(msgspec.Struct, frozen=True):
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """What the lengths of bars mean: ``unit`` is what is counted, ``text`` a value in words.
+    """What the lengths of bars mean: ``unit`` is what is counted, ``one`` if it is 1, ``text`` a value in words.
 
     ``base``: round values are 1, 2 or 5 times a power of 10, or powers of 2 of bytes.
     """
@@ -39,6 +39,7 @@ class Scale(msgspec.Struct, frozen=True):
     unit: str
     text: Callable[[int], str]
     base: int = 10
+    one: str = ""
 
 
 def ticks(longest: int, base: int = 10) -> list[int]:
@@ -96,12 +97,12 @@ def column_chart(bars: Sequence[Bar], title: str, scale: Scale) -> Markup:
                 bar.kind, (index + 0.1) * width, 20 + _COLUMNS_PX - height, 0.8 * width, height, bar.label, bar.text
             )
         )
-    bottom = 20 + _COLUMNS_PX
+    bottom, unit = 20 + _COLUMNS_PX, (top == 1 and scale.one) or scale.unit
     frame = Markup(
         '<line class="grid" x1="0" x2="100%" y1="20" y2="20"/><line class="grid" x1="0" x2="100%" y1="{0}" y2="{0}"/>'
         '<text class="tick first" x="0" y="14">{1} {2}</text><text class="value" x="100%" y="14">{3}</text>'
         '<text class="tick first" x="0" y="{4}">{5}</text><text class="tick last" x="100%" y="{4}">{6}</text>'
-    ).format(bottom, scale.text(top), scale.unit, bars[-1].text, bottom + 15, bars[0].label, bars[-1].label)
+    ).format(bottom, scale.text(top), unit, bars[-1].text, bottom + 15, bars[0].label, bars[-1].label)
     return _svg(title, bottom + 24, frame + Markup("").join(columns))
 
 

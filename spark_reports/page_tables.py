@@ -11,6 +11,7 @@ from bkctl.runtime.placement.isolation import IsolationDemand
 from bkctl.runtime.replication.cluster_audit.comparison import AuditChanges, LedgerChange
 from bkctl.runtime.replication.cluster_audit.inventory_tables import (
     AFTER_END,
+    BAD_COPIES,
     BadCopyRange,
     LostRange,
     UnknownEnd,
@@ -69,6 +70,10 @@ _COLUMNS = {
         *("ledger_id", "replication", "live_copies_min", "expected_copies", "payload_bytes"),
         *("missing_bookies", "owner"),
     ),
+    "holdings": (
+        *("bookie_id", "ledgers", "expected_copies", "read_copies", "listed_copies", "unknown_copies"),
+        *BAD_COPIES,
+    ),
     "lost_ranges": ("ledger_id", "first_entry_id", "last_entry_id", "entries", "owner"),
     "bad_copy_ranges": (
         *("ledger_id", "bookie_id", "copy", "known_by", "first_entry_id", "last_entry_id", "copies", "owner"),
@@ -125,7 +130,8 @@ class PageCell(msgspec.Struct, frozen=True):
 
 
 class PageTable(msgspec.Struct, frozen=True):
-    """A table of the page. ``numbers``: columns that are sorted by number. ``rows_total`` counts rows left out, too."""
+    """A table of the page. ``numbers``: columns that are sorted by number. ``rows_stored``: rows in report.json.
+    ``rows_total`` counts rows left out there, too."""
 
     name: str
     title: str
@@ -133,6 +139,7 @@ class PageTable(msgspec.Struct, frozen=True):
     headings: tuple[str, ...]
     numbers: frozenset[int]
     rows: tuple[tuple[PageCell, ...], ...]
+    rows_stored: int
     rows_total: int
 
 
@@ -151,14 +158,15 @@ def page_tables(report: AuditReport) -> list[PageTable]:
 def page_table(report: AuditReport, name: str) -> PageTable:
     """One of the report's tables, at most ``TABLE_ROWS_MAX`` rows of it."""
     fields = _COLUMNS.get(name, TABLES[name].__struct_fields__)
-    rows_total = _total(report.summary, name, len(getattr(report, name)))
-    return _table(name, TITLES[name], fields, _shown_rows(report, name), rows_total)
+    rows_stored = len(getattr(report, name))
+    rows_total = _total(report.summary, name, rows_stored)
+    return _table(name, TITLES[name], fields, _shown_rows(report, name), (rows_stored, rows_total))
 
 
 def changes_table(changes: AuditChanges) -> PageTable:
     """The ledgers that changed."""
-    rows = changes.ledgers[:TABLE_ROWS_MAX]
-    return _table("changes", "Changed ledgers", LedgerChange.__struct_fields__, rows, len(changes.ledgers))
+    rows, number = changes.ledgers[:TABLE_ROWS_MAX], len(changes.ledgers)
+    return _table("changes", "Changed ledgers", LedgerChange.__struct_fields__, rows, (number, number))
 
 
 def ledger_reasons(report: AuditReport) -> list[LedgerReasons]:
@@ -242,7 +250,10 @@ def _shown_rows(report: AuditReport, name: str) -> Sequence[msgspec.Struct]:
     return rows[:TABLE_ROWS_MAX]
 
 
-def _table(name: str, title: str, fields: Sequence[str], found: Sequence[msgspec.Struct], rows_total: int) -> PageTable:
+def _table(
+    name: str, title: str, fields: Sequence[str], found: Sequence[msgspec.Struct], numbers: tuple[int, int]
+) -> PageTable:
+    """``numbers``: of rows in report.json, and of all."""
     rows = tuple(tuple(_cell(field, getattr(row, field)) for field in fields) for row in found)
     return PageTable(
         name=name,
@@ -251,7 +262,8 @@ def _table(name: str, title: str, fields: Sequence[str], found: Sequence[msgspec
         headings=tuple(_HEADINGS.get(field) or _heading(field) for field in fields),
         numbers=frozenset(index for row in rows for index, cell in enumerate(row) if cell.number is not None),
         rows=rows,
-        rows_total=rows_total,
+        rows_stored=numbers[0],
+        rows_total=numbers[1],
     )
 
 

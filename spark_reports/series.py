@@ -6,7 +6,8 @@ import os
 from typing import Any
 
 from bkctl.runtime.errors import MetadataFormatError
-from bkctl.runtime.replication.cluster_audit.trend import AuditRun, run_of_rows
+from bkctl.runtime.replication.cluster_audit.tables import AuditReport
+from bkctl.runtime.replication.cluster_audit.trend import AuditRun, run_of, run_of_rows
 from bkctl.spark_reports.output import REPORT_JSON
 
 _COLUMNS = {
@@ -46,6 +47,12 @@ def read_run(directory: str, name: str) -> AuditRun:
         fix = "make the report again, or move it out of the directory"
         raise MetadataFormatError(f"{path} has no Parquet that can be read ({reason}): {fix}") from error
     return run_of_rows(name, summary, tables["bookies"], tables["owners"])
+
+
+def with_run(earlier: tuple[AuditRun, ...], report: AuditReport, directory: str | None) -> tuple[AuditRun, ...]:
+    """The runs of a series, if there is one, with that of a report, in this directory or in none, as the last."""
+    name = os.path.basename(os.path.abspath(directory)) if directory else "now"
+    return (*earlier, run_of(report, name)) if earlier else ()
 
 
 def _rows(path: str, table: str) -> list[dict[str, Any]]:

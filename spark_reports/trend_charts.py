@@ -31,19 +31,20 @@ def trend_charts(runs: Sequence[AuditRun]) -> list[PageChart]:
 
 
 def _charts(runs: Sequence[AuditRun]) -> Iterator[PageChart]:
-    ledgers, copies = Scale("ledgers", "{:,}".format), Scale("copies of entries", "{:,}".format)
+    ledgers = Scale("ledgers", "{:,}".format, one="ledger")
+    copies = Scale("copies of entries", "{:,}".format, one="copy of an entry")
     in_bytes = Scale("of copies", size, base=2)
     for title, scale, kind, values in (
         ("Ledgers with missing copies", ledgers, "warning", [run.missing_copies for run in runs]),
-        ("Ledgers lost with their bookies", ledgers, "lost", [run.lost for run in runs]),
-        ("Live copies of entries", copies, "good", [run.live_copies for run in runs]),
+        ("Ledgers lost with their bookies", ledgers, "critical", [run.lost for run in runs]),
+        ("Live copies of entries", copies, "ok", [run.live_copies for run in runs]),
         ("Copies of entries that are not live", copies, "critical", [run.copies - run.live_copies for run in runs]),
         ("Bytes of all copies", in_bytes, "neutral", [run.copy_bytes for run in runs]),
     ):
         yield _chart(runs, title, scale, kind, values)
     for title, scale, kind, name in (
         ("Bad copies", copies, "critical", "bad_copies"),
-        ("Entries without a good copy", Scale("entries", "{:,}".format), "lost", "lost_entries"),
+        ("Entries without a good copy", Scale("entries", "{:,}".format, one="entry"), "critical", "lost_entries"),
     ):
         taken = [run for run in runs if getattr(run, name) is not None]
         if len(taken) > 1:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from bkctl.commands.audit.earlier import EarlierReports, read_earlier
+from bkctl.commands.audit.earlier import read_earlier
 from bkctl.commands.audit.facts import AuditQuestions, parse_losses, read_facts, with_request
 from bkctl.commands.audit.file import audit_file, open_cluster_file
 from bkctl.commands.audit.inventory import InventoryPlan, inventory_plan, write_bad_copies
@@ -26,10 +25,9 @@ from bkctl.commands.session import open_session
 from bkctl.runtime.client.access import require_access
 from bkctl.runtime.optional_packages import has_package
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
-from bkctl.runtime.replication.cluster_audit.trend import AuditRun, run_of
 from bkctl.runtime.replication.survey.inventory import CopyInventory
 from bkctl.spark_reports.audit import audit_plainly
-from bkctl.spark_reports.audit_files import write_page
+from bkctl.spark_reports.series import with_run
 
 
 class AuditInput(NamedTuple):
@@ -56,13 +54,11 @@ def execute(context: CommandContext, given: AuditInput, kinds: Sequence[str]) ->
         report = audit_on_spark(context, place, place.deployment, request, out, plan)
     elif place.file is not None:
         with open_cluster_file(context, place.file, place.ledgers_root) as (cluster, facts):
-            report = run_to_end(audit_file, context, cluster, with_request(facts, request), out)
+            report = run_to_end(audit_file, context, cluster, facts, request, out)
     else:
         report = run_to_end(_audit_plainly, context, request, out, plan)
     write_bad_copies(report)
-    before, runs = request.earlier.before, _with_this(request.earlier, report, out)
-    if out is not None and before is not None:
-        write_page(out, report, before, runs)
+    before, runs = request.earlier.before, with_run(request.earlier.runs, report, out)
     _warn_of_no_parquet(context, out)
     seconds = round(time.monotonic() - started_s, 3)
     is_kept = out is not None
@@ -74,12 +70,6 @@ def execute(context: CommandContext, given: AuditInput, kinds: Sequence[str]) ->
         if plan is not None and is_kept:
             plan.remember(report)
     return found
-
-
-def _with_this(earlier: EarlierReports, report: AuditReport, out: str | None) -> tuple[AuditRun, ...]:
-    """The runs of a series, with this one as the last."""
-    name = os.path.basename(os.path.abspath(out)) if out else "now"
-    return (*earlier.runs, run_of(report, name)) if earlier.runs else ()
 
 
 def _warn_of_no_parquet(context: CommandContext, out: str | None) -> None:
@@ -109,4 +99,5 @@ async def _audit_plainly(
                 out_directory=out,
                 on_progress=LedgerProgress(progress, total).show,
                 inventory=inventory,
+                extras=request.extras(context),
             )

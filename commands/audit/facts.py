@@ -20,6 +20,7 @@ from bkctl.runtime.replication.cluster_audit.comparison import require_comparabl
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies, Loss, parse_loss
 from bkctl.runtime.replication.judge.cluster_status import BookieFacts
 from bkctl.runtime.replication.survey.status import ask_bookies
+from bkctl.spark_reports.audit_files import ReportExtras
 
 _ANSWER_TIMEOUT_S = 5.0
 """Longest wait for the answer of a bookie: longer than that of the status, because a report is kept."""
@@ -38,6 +39,10 @@ class AuditQuestions(NamedTuple):
 
     losses: tuple[Loss, ...] = ()
     earlier: EarlierReports = EarlierReports()
+
+    def extras(self, context: CommandContext) -> ReportExtras:
+        """What the files of the report have besides it."""
+        return ReportExtras(self.earlier.before, self.earlier.runs, context.console.complete)
 
 
 async def read_facts(context: CommandContext, session: Session, *, is_live: bool = True) -> AuditFacts:

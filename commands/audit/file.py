@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bkctl.commands.audit.facts import read_facts
+from bkctl.commands.audit.facts import AuditQuestions, read_facts, with_request
 from bkctl.commands.audit.ledger_progress import LedgerProgress
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import unreadable_file
@@ -114,7 +114,9 @@ async def _require_same_cluster(path: str, store: FileStore, root: str, session:
         )
 
 
-async def audit_file(context: CommandContext, cluster: ClusterFile, facts: AuditFacts, out: str | None) -> AuditReport:
+async def audit_file(
+    context: CommandContext, cluster: ClusterFile, facts: AuditFacts, request: AuditQuestions, out: str | None
+) -> AuditReport:
     """The audit of a file in this process."""
     lookup = None
     if context.settings.metadata_uri is not None:
@@ -122,10 +124,11 @@ async def audit_file(context: CommandContext, cluster: ClusterFile, facts: Audit
     with SnapshotFile(OsFileSystem(), cluster.path) as file, context.console.progress("auditing") as progress:
         return await audit_plainly(
             LedgersInFile(file, cluster).by_piece(),
-            facts,
+            with_request(facts, request),
             out_directory=out,
             lookup=lookup,
             on_progress=LedgerProgress(progress, cluster.nodes).show,
+            extras=request.extras(context),
         )
 
 

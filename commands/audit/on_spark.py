@@ -72,6 +72,7 @@ def audit_on_spark(
                 outage_max_s=context.settings.replication.metadata_outage_max_s,
                 ledgers=ledgers_count,
                 inventory=job,
+                extras=request.extras(context),
             )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
@@ -15,7 +14,7 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.runtime.replication.cluster_audit.comparison import require_comparable
-from bkctl.runtime.replication.cluster_audit.trend import run_of
+from bkctl.spark_reports.series import with_run
 
 
 @command("show", example="audit show /var/reports/today", is_listing=True, is_local=True)
@@ -36,6 +35,6 @@ def show(
     before, path, runs = read_earlier(compare, report.summary.judged_at_ms)
     if before is not None:
         require_comparable(before, report.summary.instance_id, path)
-    runs = (*runs, run_of(report, os.path.basename(os.path.abspath(directory)))) if runs else ()
-    print_report(context, PrintedAudit(report, directory, before=before, runs=runs))
+    shown = PrintedAudit(report, directory, before=before, runs=with_run(runs, report, directory))
+    print_report(context, shown)
     return outcome(context, report, kinds)

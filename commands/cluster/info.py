@@ -44,7 +44,7 @@ async def show_info(context: CommandContext) -> None:
                 "layout": layout.tree.value if layout is not None else None,
             },
         }
-        context.console.record("ClusterInfo", body, show=_SHOWN)
+        context.console.record("ClusterInfo", body, name="bkctl.metadata_uri", show=_SHOWN)
 
 
 @command("instance-id", example="cluster instance-id", has_tables=False)

@@ -154,6 +154,13 @@ def test_version(run_main: RunMain) -> None:
             "error: No such command 'maintenance': did you mean bkctl autorecovery maintenance? (see bkctl bookie "
             "--help)",
         ),
+        (
+            ["autorecovery", "maintenance", "stop", "b1:3181"],
+            "error: No such command 'stop': did you mean bkctl autorecovery maintenance end? (see bkctl autorecovery "
+            "maintenance --help)",
+        ),
+        (["ledger", "stop"], "error: No such command 'stop' (see bkctl ledger --help)"),
+        (["bookie", "delete"], "error: No such command 'delete' (see bkctl bookie --help)"),
         (["nothing-like-it"], "error: No such command 'nothing-like-it' (see bkctl --help)"),
         (["ledger", "verify"], "error: specify ledger IDs or --all"),
         (["ledger", "verify", "1", "--all"], "error: --all means every ledger: omit 1 or --all"),

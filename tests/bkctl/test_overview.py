@@ -87,6 +87,18 @@ def test_a_key_of_several_settings_names_them(run_main: RunMain) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("journalMaxBackups", "bookie.storage.journal.backup_count_max"),
+        ("numReadWorkerThreads", "numReadWorkerThreads"),
+    ],
+)
+def test_explain_prints_the_name_of_the_setting(run_main: RunMain, key: str, name: str) -> None:
+    result = run_main("config", "explain", key, "-o", "name")
+    assert (result.exit_code, result.stdout) == (0, f"{name}\n")
+
+
 def test_a_java_key_without_a_setting_says_why(run_main: RunMain) -> None:
     ignored = run_main("config", "explain", "numReadWorkerThreads")
     assert "ignored: the bookie runs one thread for each kind of work" in ignored.stdout

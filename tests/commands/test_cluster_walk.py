@@ -57,6 +57,7 @@ def test_look_and_write_and_verify(cluster: Cluster) -> None:
     assert sorted(item["id"] for item in info) == ids
     assert all(0 < item["free_bytes"] <= item["total_bytes"] and item["problem"] is None for item in info)
     overview = succeed(cluster, "cluster", "info").json()
+    assert succeed(cluster, "cluster", "info", "-o", "name").stdout == f"{overview['bkctl']['metadata_uri']}\n"
     assert [overview[key] for key in list(overview)[2:10]] == [False, None, None, None, 3, 3, 0, 0], "no auditor looks"
     assert overview["bkctl"]["metadata_uri"] == cluster.metadata_uri
 

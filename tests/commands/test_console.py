@@ -249,14 +249,14 @@ def test_lists_inside_a_record_end_at_the_limit() -> None:
 
 
 def test_a_table_below_a_record_is_for_people_and_ends_where_the_screen_does() -> None:
-    rows = [{"id": str(number), "bytes": number} for number in range(60)]
+    rows = [{"id": str(number), "bytes": number} for number in range(2060)]
     for settings, shown in ((form(OutputForm.TABLE), 50), (form(OutputForm.TABLE, limit=2), 2)):
         screen = Screen(settings, is_terminal=True)
         screen.console.table(THINGS.titled("Things"), rows)
         lines = screen.out.getvalue().splitlines()
         assert lines[:2] == ["", "Things"]
         assert len(lines) == 4 + shown + 1
-        assert lines[-1] == f"... and {60 - shown} more" + (" (-o json has them all)" if shown == 50 else "")
+        assert lines[-1] == f"... and {2060 - shown:,} more of 2,060" + (" (-o json has all)" if shown == 50 else "")
     for output in (OutputForm.JSON, OutputForm.CSV):
         screen = Screen(form(output))
         screen.console.table(THINGS.titled("Things"), rows)

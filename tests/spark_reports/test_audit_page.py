@@ -12,13 +12,15 @@ import pytest
 from bkctl.runtime.errors import MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.replication.cluster_audit.comparison import compare
 from bkctl.runtime.replication.cluster_audit.counter import AuditCounter
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
+from bkctl.runtime.replication.cluster_audit.inventory_tables import BookieInventory
 from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.cluster_audit.trend import run_of
 from bkctl.runtime.replication.judge.verdict import judge_ledger, write_set_rows
-from bkctl.spark_reports.audit_files import read_report, write_page, write_report_files
+from bkctl.spark_reports.audit_files import ReportExtras, read_report, write_report_files
 from bkctl.spark_reports.audit_page import report_page
 from bkctl.spark_reports.output import REPORT_JSON, REPORT_PAGE
 from bkctl.spark_reports.page_tables import PRINTED_ROWS_MAX, TABLE_ROWS_MAX, page_table
@@ -26,6 +28,7 @@ from tests.browser import Browser
 from tests.runtime.replication.samples import ledger
 
 BOOKIES = [f"bookie-{number}:3181" for number in range(5)]
+BOOKIES_BY_ADDRESS = ("127.0.0.1:28186", "192.168.111.222:31815")
 HOSTILE = "<script>document.title='hacked'</script><img src=x onerror=alert(1)>"
 LEDGERS = 2 * TABLE_ROWS_MAX + 10
 
@@ -155,24 +158,38 @@ def test_paper_has_no_boxes_and_says_what_it_leaves_out() -> None:
 def test_what_changed_since_an_earlier_report_is_on_the_page() -> None:
     summary = msgspec.structs.replace(REPORT.summary, judged_at_ms=REPORT.summary.judged_at_ms - 3_600_000)
     before = msgspec.structs.replace(REPORT, summary=summary, under_replicated=REPORT.under_replicated[:-1])
-    page = report_page(REPORT, before)
+    page = report_page(REPORT, compare(before, REPORT))
     assert '<h2 id="changed">Since the report of 2023-11-14 21:13 UTC</h2>' in page
     assert 'id="changed"' not in report_page(REPORT)
     assert '<section id="changes">' not in page, "a list that lacks a ledger may have been cut"
     summary = msgspec.structs.replace(summary, unavailable=0)
-    page = report_page(REPORT, msgspec.structs.replace(before, summary=summary))
-    assert "1 ledger new." in page
+    page = report_page(REPORT, compare(msgspec.structs.replace(before, summary=summary), REPORT))
+    assert "1 ledger newly bad." in page
     assert '<section id="changes">' in page
+
+
+def test_no_change_is_a_sentence() -> None:
+    assert "<p>No ledger changed its state.</p>" in report_page(REPORT, compare(REPORT, REPORT))
 
 
 def test_the_trend_has_the_newest_runs() -> None:
     page = report_page(REPORT, None, SERIES)
+    assert not re.search(r">1 (ledgers|copies of entries|entries)<", page)
     assert "60 of 90 runs" in page
     lost = page.partition('aria-label="Ledgers lost with their bookies"')[2].partition("</svg>")[0]
     assert lost.count("<rect") == 60
     assert ">2023-12-14 22:13</text>" in lost, "the first of them"
     assert HOSTILE not in report_page(REPORT, None, SERIES)
     assert 'id="trend"' not in report_page(REPORT, None, SERIES[:1])
+
+
+def test_every_bar_has_a_colour() -> None:
+    """Without a rule for its class it would be black, also on a dark page."""
+    page = report_page(REPORT, None, SERIES)
+    (style,) = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+    used = {name for names in re.findall(r'<rect class="([^"]+)"', page) for name in names.split()} - {"part"}
+    assert used >= {"ok", "warning", "critical", "neutral"}
+    assert used <= set(re.findall(r"\.([a-z]+)[, ][^{}]*\{ --kind:", style))
 
 
 def test_names_from_the_metadata_are_no_html() -> None:
@@ -194,6 +211,26 @@ def test_json_has_the_whole_report_with_ids_as_strings(tmp_path: Path) -> None:
     assert msgspec.structs.asdict(read_report(str(tmp_path))).items() >= msgspec.structs.asdict(REPORT).items()
 
 
+def test_json_has_all_that_changed(tmp_path: Path) -> None:
+    summary = msgspec.structs.replace(REPORT.summary, under_replicated=0)
+    before = msgspec.structs.replace(REPORT, summary=summary, under_replicated=REPORT.under_replicated[-1:])
+    write_report_files(str(tmp_path), REPORT, ReportExtras(before))
+    changes = msgspec.json.decode((tmp_path / REPORT_JSON).read_bytes())["changes"]
+    assert [row["ledger_id"] for row in changes["ledgers"]] == [str(each) for each in range(LEDGERS)]
+    assert f"1,000 rows of {LEDGERS:,}; report.json has all" in " ".join((tmp_path / REPORT_PAGE).read_text().split())
+    assert msgspec.structs.asdict(read_report(str(tmp_path))).items() >= msgspec.structs.asdict(REPORT).items()
+
+
+def test_what_report_json_has_of_a_table_that_is_cut() -> None:
+    """An audit lists 1,000 ledgers that are not closed, and 100,000 that miss copies."""
+    summary = msgspec.structs.replace(REPORT.summary, open_ledgers=5000, under_replicated=200_000)
+    (listed,) = REPORT.oldest_open
+    page = report_page(msgspec.structs.replace(REPORT, summary=summary, oldest_open=TABLE_ROWS_MAX * (listed,)))
+    found = " ".join(page.split())
+    assert "1,000 rows of 5,000<" in found, "it has no more of them"
+    assert f"1,000 rows of 200,001; report.json has {LEDGERS + 1:,}<" in found
+
+
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"kind": "ClusterBackup"}', b"\xff"])
 def test_a_file_that_is_no_report(tmp_path: Path, data: bytes) -> None:
     (tmp_path / REPORT_JSON).write_bytes(data)
@@ -204,7 +241,7 @@ def test_a_file_that_is_no_report(tmp_path: Path, data: bytes) -> None:
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
     with Browser(tmp_path / "profile") as browser:
-        write_page(str(tmp_path), REPORT, None, SERIES)
+        write_report_files(str(tmp_path), REPORT, ReportExtras(earlier=tuple(SERIES[:-1])))
         yield browser
 
 
@@ -236,13 +273,70 @@ _BEYOND = """
 """Texts that end beyond the right edge of the window."""
 
 
+_IN_BOXES = """
+    const boxes = [...document.querySelectorAll(".scroll")];
+    return boxes.filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.parentNode.id);
+"""
+"""Tables of which a part can only be seen by scrolling."""
+_BROKEN = """
+    const isBroken = (each) => each.getClientRects().length > 1;
+    return [...document.querySelectorAll("td .short")].filter(isBroken).map((each) => each.textContent);
+"""
+"""Words on several lines."""
+
+
 @pytest.mark.battery
 @pytest.mark.parametrize("width", [1280, 800, 500])
 def test_the_page_fits_the_window(browser: Browser, tmp_path: Path, width: int) -> None:
-    """A headless window is at least 500 pixels wide."""
-    browser.show(tmp_path / REPORT_PAGE, width)
-    assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
-    assert browser.run(_BEYOND) == []
+    """A headless window is at least 500 pixels wide. With an inventory, and long names."""
+    held = BookieInventory(BOOKIES_BY_ADDRESS[0], *(9_876_543_210,) * 14)
+    row = msgspec.structs.replace(REPORT.under_replicated[0], missing_bookies=BOOKIES_BY_ADDRESS)
+    owner = msgspec.structs.replace(
+        REPORT.owners[0], owner=f"topic persistent://{70 * 'tenant'}/shop.orders", ledgers=9
+    )
+    report = msgspec.structs.replace(REPORT, holdings=(held,), under_replicated=(row,), owners=(owner,))
+    for each in (REPORT, report):
+        (tmp_path / REPORT_PAGE).write_text(report_page(each, None, SERIES))
+        browser.show(tmp_path / REPORT_PAGE, width)
+        assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
+        assert browser.run(_BEYOND) == []
+        assert browser.run(_IN_BOXES) == []
+        assert browser.run(_BROKEN) == []
+    assert browser.run("return [...document.querySelectorAll('td .short')].map((each) => each.textContent)") == [
+        f"{BOOKIES_BY_ADDRESS[0]},",
+        BOOKIES_BY_ADDRESS[1],
+    ]
+
+
+@pytest.mark.battery
+def test_a_usual_report_has_tables_at_each_width_that_has_room(browser: Browser, tmp_path: Path) -> None:
+    held = BookieInventory(BOOKIES_BY_ADDRESS[0], *range(1_000, 15_000, 1_000))
+    row = msgspec.structs.replace(REPORT.under_replicated[0], missing_bookies=BOOKIES_BY_ADDRESS)
+    owner = msgspec.structs.replace(REPORT.owners[0], owner="topic persistent://tenant/shop/orders", ledgers=9)
+    report = msgspec.structs.replace(REPORT, holdings=(held,), under_replicated=(row,), owners=(owner,))
+    (tmp_path / REPORT_PAGE).write_text(report_page(report))
+    cards = "return [...document.querySelectorAll('.cards')].map((each) => each.parentNode.id)"
+    for width in (1280, 800):
+        browser.show(tmp_path / REPORT_PAGE, width)
+        assert browser.run(cards) == []
+        owner_width = "return document.querySelector('#owners tbody td').clientWidth"
+        assert browser.run(owner_width) > width / 8
+    browser.show(tmp_path / REPORT_PAGE, 500)
+    assert "owners" in browser.run(cards)
+
+
+@pytest.mark.battery
+def test_a_search_says_what_it_found(browser: Browser, tmp_path: Path) -> None:
+    browser.show(tmp_path / REPORT_PAGE)
+    count = "return document.querySelector('#under_replicated .bar span').textContent.replace(/\\s+/g, ' ')"
+    all_rows = f"1,000 rows of {LEDGERS + 1:,}; report.json has all"
+    assert browser.run(count).startswith(all_rows)
+    browser.type("#under_replicated input", "unavailable")
+    assert browser.run(count).startswith(f"1 found in {all_rows}")
+    browser.type("#under_replicated input", "x")
+    assert browser.run(count).startswith(f"0 found in {all_rows}")
+    browser.type("#under_replicated input", 12 * "\ue003")
+    assert browser.run(count).startswith(all_rows)
 
 
 @pytest.mark.battery

@@ -52,3 +52,10 @@ def test_a_column_is_as_high_as_its_value_on_the_scale() -> None:
         ("77.500", "20.0", "96.0"),
     ]
     assert re.findall(r">([^<]+)</text>", svg) == ["40 ledgers", "40", "first", "last"]
+
+
+def test_a_scale_up_to_one_is_in_the_singular() -> None:
+    svg = column_chart(
+        [Bar("first", 0, "0"), Bar("last", 1, "1")], "Lost", Scale("ledgers", "{:,}".format, one="ledger")
+    )
+    assert re.findall(r">([^<]+)</text>", svg) == ["1 ledger", "1", "first", "last"]

@@ -1,12 +1,13 @@
 """What changed between an earlier report and a later one of the same cluster. Pure.
 
 The reports list the ledgers that miss copies or cannot be read. A ledger that only the earlier one lists was repaired,
-or was deleted meanwhile: a report does not name the ledgers that have all copies.
+or was deleted meanwhile: a report does not name the ledgers that have all copies. Of one that only the later one lists,
+its time of creation says whether it had all copies before, or did not exist.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import msgspec
 
@@ -16,9 +17,9 @@ from bkctl.runtime.replication.cluster_audit.tables import AuditReport, AuditSum
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.words import counted, enumerated
 
-NEW, WORSE, BETTER, HEALED = "new", "worse", "better", "healed"
-CHANGES = (NEW, WORSE, BETTER, HEALED)
-"""The kinds of changes, the one that needs attention first at the beginning."""
+NEW, NEWLY_BAD, WORSE, BETTER, HEALED = "new", "newly_bad", "worse", "better", "healed"
+CHANGES = (NEW, NEWLY_BAD, WORSE, BETTER, HEALED)
+"""The kinds of changes, the one that needs attention first at the beginning. Newly bad: new or worse, it is unknown."""
 
 LOST = "lost"
 STATES = (
@@ -30,7 +31,8 @@ STATES = (
 
 
 class LedgerChange(msgspec.Struct, frozen=True):
-    """A ledger whose state changed. ``before`` and ``now``: a state, ``lost``, or None if it is in no list."""
+    """A ledger whose state changed. ``before`` and ``now``: a state, ``lost``, or None if it did not exist, or if that
+    is unknown."""
 
     ledger_id: int
     change: str
@@ -52,7 +54,8 @@ class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
     """``before_ms``: when the earlier report was made. ``ledgers``: by kind of change, the worst first.
 
     ``has_all``: whether both reports list all of their ledgers. If not, one that is not listed may have been left out:
-    then ledgers count as new only if the earlier list has all, and as healed only if the later one has.
+    then ledgers count as newly bad, or worse than replicated, only if the earlier list has all, and as healed only if
+    the later one has.
     ``has_unknown_copies``: both are inventories, but do not know all copies in the same way.
     """
 
@@ -79,7 +82,8 @@ class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
         parts = [f"{counted(len(ids), 'bookie')} {what}" for ids, what in (
             (self.bookies_gone, "gone"), (self.bookies_back, "new or back"))  if ids]  # fmt: skip
         numbers = {change: self.number(change) for change in CHANGES}
-        parts += [f"{counted(number, 'ledger')} {change}" for change, number in numbers.items() if number]
+        words = {change: change.replace("_", " ") for change in CHANGES}
+        parts += [f"{counted(number, 'ledger')} {words[change]}" for change, number in numbers.items() if number]
         for each in self.different_counts:
             if each.name in _COPIES and each.before is not None and each.now is not None:
                 change, nouns = each.now - each.before, _COPIES[each.name]
@@ -108,6 +112,7 @@ class _State(msgspec.Struct, frozen=True):
     rank: tuple[int, int]
     owner: str | None = None
     missing_bookies: tuple[str, ...] = ()
+    created_ms: int | None = None
 
 
 def require_comparable(before: AuditReport, instance_id: str | None, path: str) -> None:
@@ -123,10 +128,8 @@ def require_comparable(before: AuditReport, instance_id: str | None, path: str) 
 def compare(before: AuditReport, now: AuditReport) -> AuditChanges:
     """What is different in ``now``."""
     old, new = _states(before), _states(now)
-    found = [_change(each, old.get(each), new.get(each)) for each in sorted({*old, *new})]
-    unknown = {NEW} if before.is_truncated else set()
-    unknown |= {HEALED} if now.is_truncated else set()
-    changes = [each for each in found if each is not None and each.change not in unknown]
+    found = [_change(each, old.get(each), new.get(each), before) for each in {*old, *new}]
+    changes = [each for each in found if each is not None and not _may_be_cut_off(each, old, before, now)]
     live_before, live_now = _live(before), _live(now)
     are_comparable = _are_copies_comparable(before.summary, now.summary)
     names = (*_COUNTED, *(_COPIES if are_comparable else ()))
@@ -149,25 +152,42 @@ def _are_copies_comparable(before: AuditSummary, now: AuditSummary) -> bool:
     return is_whole and before.inventory == now.inventory != InventoryWay.SAMPLED.value
 
 
-def _change(ledger_id: int, before: _State | None, now: _State | None) -> LedgerChange | None:
-    if before is None:
-        change = NEW
-    elif now is None:
+def _may_be_cut_off(change: LedgerChange, old: Container[int], before: AuditReport, now: AuditReport) -> bool:
+    """Whether the ledger may be listed in the same state, in the rest of a list that was cut."""
+    if change.change == HEALED:
+        return now.is_truncated
+    return before.is_truncated and change.change != NEW and change.ledger_id not in old
+
+
+def _change(ledger_id: int, old: _State | None, now: _State | None, before: AuditReport) -> LedgerChange | None:
+    known, name = now or old, None if old is None else old.name
+    assert known is not None
+    if now is None:
         change = HEALED
-    elif now.rank == before.rank:
+    elif old is None:
+        change = _change_of_unlisted(now, before)
+        name = ReplicationState.REPLICATED.value if change == WORSE else None
+    elif now.rank == old.rank:
         return None
     else:
-        change = WORSE if now.rank > before.rank else BETTER
-    known = now or before
-    assert known is not None
+        change = WORSE if now.rank > old.rank else BETTER
     return LedgerChange(
         ledger_id,
         change,
-        before=None if before is None else before.name,
+        before=name,
         now=None if now is None else now.name,
         owner=known.owner,
         missing_bookies=() if now is None else now.missing_bookies,
     )
+
+
+def _change_of_unlisted(now: _State, before: AuditReport) -> str:
+    """Of a ledger that the earlier report does not list."""
+    summary = before.summary
+    as_of_ms = summary.judged_at_ms if summary.file_written_ms is None else summary.file_written_ms
+    if now.created_ms is None:
+        return NEWLY_BAD
+    return NEW if now.created_ms > as_of_ms else WORSE
 
 
 def _states(report: AuditReport) -> dict[int, _State]:
@@ -179,7 +199,8 @@ def _states(report: AuditReport) -> dict[int, _State]:
 
 def _state(row: UnderReplicatedLedger) -> _State:
     name = LOST if row.is_lost else row.replication
-    return _State(name, (STATES.index(name), -row.live_copies_min), row.owner, row.missing_bookies)
+    rank = STATES.index(name), -row.live_copies_min
+    return _State(name, rank, row.owner, row.missing_bookies, row.created_ms)
 
 
 def _worst_first(change: LedgerChange) -> tuple[int, int, int]:

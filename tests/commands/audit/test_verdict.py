@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
 import random
+import re
+import shlex
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -155,7 +158,7 @@ async def test_sort_and_limit(audited: AuditedCluster) -> None:
     listed = tables_of(audited.audit("-o", "table", "--sort", "ledger_id:desc", "--limit", "1").stdout)
     (row, more) = listed["Ledgers that miss copies or cannot be read"]
     assert row.split()[0] == "3"
-    assert more == "... and 2 more"
+    assert more == "... and 2 more of 3"
     wrong = audited.audit("--sort", "nothing")
     assert (wrong.exit_code, wrong.stdout) == (USAGE, "")
     assert "cannot sort by 'nothing'" in wrong.stderr
@@ -224,23 +227,44 @@ async def test_what_changed_since_an_earlier_report(audited: AuditedCluster) -> 
     done = audited.audit("--compare", str(old), "--out", str(new), "-o", "table")
     assert done.exit_code == FINDINGS
     tables = tables_of(done.stdout)
-    expected = ": 1 bookie gone, 1 bookie new or back, 2 ledgers new, 1 ledger worse and 1 ledger better"
+    expected = ": 1 bookie gone, 1 bookie new or back, 1 ledger new, 2 ledgers worse and 1 ledger better"
     assert tables[""][SECOND_TABLE].endswith(expected)
     assert [line.split()[:4] for line in tables["Changed ledgers"]] == [
         ["5", "new", "-", "at_risk"],
-        ["4", "new", "-", "under_replicated"],
         ["3", "worse", "under_replicated", "at_risk"],
+        ["4", "worse", "replicated", "under_replicated"],
         ["1", "better", "unavailable", "under_replicated"],
     ]
     assert ["under_replicated", "2", "3"] in [line.split() for line in tables["Changed counts"]]
     page = (new / "report.html").read_text()
-    assert "2 ledgers new, 1 ledger worse and 1 ledger better." in page
+    assert "1 ledger new, 2 ledgers worse and 1 ledger better." in page
     again = run_bkctl("audit", "show", str(new), "--compare", str(old / "report.json"), "-o", "json").json()["changes"]
-    assert (again["new"], again["worse"], again["better"], again["healed"]) == (2, 1, 1, 0)
+    assert (again["new"], again["worse"], again["better"], again["healed"]) == (1, 2, 1, 0)
     assert (again["bookies_gone"], again["bookies_back"]) == ([B3], [DOWN_TOO])
-    assert [row["ledger_id"] for row in again["ledgers"]] == ["5", "4", "3", "1"]
+    assert [row["ledger_id"] for row in again["ledgers"]] == ["5", "3", "4", "1"]
     back = run_bkctl("audit", "show", str(old), "--compare", str(new), "-o", "json").json()["changes"]
     assert (back["new"], back["worse"], back["better"], back["healed"]) == (0, 1, 1, 2)
+
+
+@pytest.mark.parametrize("is_compared", [False, True])
+async def test_commands_of_the_page_are_for_the_same_cluster(audited: AuditedCluster, is_compared: bool) -> None:
+    """Pasted elsewhere, they would be for another cluster, or for none."""
+    config = audited.directory / "<b>of ops & me's.toml"
+    config.write_text(f'[contexts.prod]\nmetadata_uri = "{audited.uri}"\n')
+    given = ("--config", str(config), "--context", "prod")
+    old, new = audited.directory / "old", audited.directory / "new"
+    run_bkctl(*given, "audit", "--out", str(old))
+    compared = ("--compare", str(old)) if is_compared else ()
+    body = run_bkctl(*given, "audit", "--out", str(new), *compared, "-o", "json").json()
+    source = (new / "report.html").read_text()
+    assert "<b>of" not in source
+    page = html.unescape(source)
+    commands = [each["command"] for each in body["findings"] if each["command"]]
+    carried = f"bkctl --config {shlex.quote(str(config))} --context prod"
+    assert all(each.startswith(carried) and f"<code>{each}</code>" in page for each in commands)
+    assert f"<code>{carried} ledger explain 1</code>" in page
+    assert f'title="Why: {carried} ledger explain 1"' in page
+    assert re.findall(r"bkctl (?!--config ).*", page) == []
 
 
 async def test_reports_that_cannot_be_compared_are_refused(audited: AuditedCluster) -> None:

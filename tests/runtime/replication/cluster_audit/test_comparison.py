@@ -26,16 +26,15 @@ def test_every_kind_of_change() -> None:
     before = report(*LEDGERS, live="abc")
     now = report(*LEDGERS[:5], closed(B, C), LEDGERS[6], live="bce")
     assert changes(before, now) == {
-        1: ("new", None, "at_risk"),
+        1: ("newly_bad", None, "at_risk"),
         3: ("worse", "under_replicated", "at_risk"),
         4: ("better", "unavailable", "at_risk"),
         6: ("healed", "unreadable", None),
     }
     found = compare(before, now)
     assert (found.bookies_gone, found.bookies_back) == ((A,), (E,))
-    assert (
-        str(found)
-        == "1 bookie gone, 1 bookie new or back, 1 ledger new, 1 ledger worse, 1 ledger better and 1 ledger healed"
+    assert str(found) == (
+        "1 bookie gone, 1 bookie new or back, 1 ledger newly bad, 1 ledger worse, 1 ledger better and 1 ledger healed"
     )
     assert {each.name: (each.before, each.now) for each in found.different_counts} == {
         "unavailable": (2, 1),
@@ -46,6 +45,39 @@ def test_every_kind_of_change() -> None:
         "payload_bytes": (600, 700),
         "copy_bytes": (1300, 1500),
     }
+
+
+def created(found: AuditReport, *times_ms: int | None) -> AuditReport:
+    """With these times of creation of the ledgers that miss copies."""
+    rows = zip(found.under_replicated, times_ms, strict=True)
+    changed = tuple(msgspec.structs.replace(row, created_ms=time_ms) for row, time_ms in rows)
+    return msgspec.structs.replace(found, under_replicated=changed)
+
+
+def test_only_a_ledger_that_did_not_exist_before_is_new() -> None:
+    ledgers = 3 * (closed(A, B),)
+    before, now = report(*ledgers), report(*ledgers, live="bcd")
+    then_ms = before.summary.judged_at_ms
+    now = created(now, then_ms - 1, then_ms + 1, None)
+    assert changes(before, now) == {
+        1: ("worse", "replicated", "at_risk"),
+        2: ("new", None, "at_risk"),
+        3: ("newly_bad", None, "at_risk"),
+    }
+    assert (
+        str(compare(before, now))
+        == "1 bookie gone, 1 bookie new or back, 1 ledger new, 1 ledger newly bad and 1 ledger worse"
+    )
+    cut = msgspec.structs.replace(before, summary=msgspec.structs.replace(before.summary, unreadable=1))
+    assert changes(cut, now) == {2: ("new", None, "at_risk")}, "the others may be in the rest"
+
+
+def test_a_report_of_a_file_knows_the_ledgers_of_the_file() -> None:
+    before, now = report(closed(A, B)), report(closed(A, B), live="b")
+    written = msgspec.structs.replace(before.summary, file_written_ms=before.summary.judged_at_ms - 3600)
+    now = created(now, before.summary.judged_at_ms - 1)
+    assert changes(before, now)[1][0] == "worse"
+    assert changes(msgspec.structs.replace(before, summary=written), now)[1][0] == "new"
 
 
 def test_a_loss_is_worse_than_an_outage() -> None:
@@ -105,7 +137,7 @@ def test_what_was_cut_off_a_list_is_neither_new_nor_healed() -> None:
     cut = msgspec.structs.replace(many, under_replicated=many.under_replicated[:1])
     assert cut.is_truncated
     assert not compare(few, cut).has_all
-    assert {change for change, _, _ in changes(few, cut).values()} == {"new"}, "3 may be in the rest"
+    assert {change for change, _, _ in changes(few, cut).values()} == {"newly_bad"}, "3 may be in the rest"
     assert {change for change, _, _ in changes(cut, few).values()} == {"healed"}
     assert "under_replicated" in {each.name for each in compare(few, cut).different_counts}
 
