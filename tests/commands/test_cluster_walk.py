@@ -353,6 +353,7 @@ def test_a_port_that_is_taken_stops_everything_again(start_dev_cluster: Callable
     assert {server["state"] for server in (status["zookeeper"], *status["bookies"])} == {"stopped"}
 
 
+@pytest.mark.battery
 def test_a_bookie_that_cannot_start_does_not_stop_the_others(start_dev_cluster: Callable[[int], DevCluster]) -> None:
     """Without ZooKeeper the cookie of a wiped bookie could not be removed."""
     cluster = start_dev_cluster(2)

@@ -24,6 +24,8 @@ FRAME = re.compile(r"elapsed \d|━")
 COMMAND = re.compile(r"([A-Z]+ )? *bkctl ")
 """A line with a command is not wrapped, so that it can be pasted."""
 
+WIDTHS = [40, *(pytest.param(columns, marks=pytest.mark.battery) for columns in (80, 160))]
+
 
 @pytest.fixture(scope="module")
 def damaged(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, str]]:
@@ -85,7 +87,7 @@ def require_one_frame(text: str) -> None:
     assert len(re.findall(r"elapsed \d", text)) == 1, text
 
 
-@pytest.mark.parametrize("columns", [40, 80, 160])
+@pytest.mark.parametrize("columns", WIDTHS)
 def test_a_bar_survives_resizes_and_leaves_nothing_after_ctrl_c(damaged: tuple[Cluster, str], columns: int) -> None:
     cluster, dead = damaged
     with Terminal(columns, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
@@ -129,7 +131,7 @@ def test_a_verification_shows_bytes_and_keeps_what_it_found_when_it_is_stopped(
     assert end["kind"] == "LedgerFindingsEnd", "copies that were not read are not bad"
 
 
-@pytest.mark.parametrize("columns", [40, 160])
+@pytest.mark.parametrize("columns", WIDTHS[::2])
 def test_a_suspended_command_leaves_the_shell_a_clean_terminal(damaged: tuple[Cluster, str], columns: int) -> None:
     cluster, dead = damaged
     with Terminal(columns, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
@@ -152,7 +154,7 @@ def test_a_suspended_command_leaves_the_shell_a_clean_terminal(damaged: tuple[Cl
         assert not FRAME.search(text), "a job in the background draws nothing"
 
 
-@pytest.mark.parametrize("columns", [40, 160])
+@pytest.mark.parametrize("columns", WIDTHS[::2])
 def test_log_lines_and_warnings_go_above_the_bar(damaged: tuple[Cluster, str], columns: int) -> None:
     cluster, dead = damaged
     with Terminal(columns, 50, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
@@ -199,7 +201,7 @@ def test_no_word_of_a_result_is_broken(damaged: tuple[Cluster, str], words: str,
         assert len(line.rstrip()) <= columns or is_whole, line
 
 
-@pytest.mark.parametrize("columns", [40, 80, 160])
+@pytest.mark.parametrize("columns", WIDTHS)
 def test_an_audit_ends_with_its_result_alone(damaged: tuple[Cluster, str], columns: int) -> None:
     cluster, _ = damaged
     variables = {"BKCTL_METADATA_URI": cluster.metadata_uri, "BKCTL_ZOOKEEPER_SCAN_OPERATIONS_PER_S_MAX": "10"}
@@ -295,7 +297,7 @@ def test_a_shorter_look_leaves_nothing_of_the_longer_one(
         terminal.wait_for_prompt()
 
 
-@pytest.mark.parametrize("columns", [40, 80, 160])
+@pytest.mark.parametrize("columns", WIDTHS)
 def test_each_look_of_a_watch_replaces_the_one_before(damaged: tuple[Cluster, str], columns: int) -> None:
     cluster, dead = damaged
     with Terminal(columns, 40, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:

@@ -59,6 +59,7 @@ def variables(secrets: Path, tmp_path: Path) -> dict[str, str]:
     return sides.variables | {"XDG_STATE_HOME": str(tmp_path / "state"), "SPARK_CONF_DIR": str(spark)}
 
 
+@pytest.mark.battery
 def test_no_file_and_no_output_has_a_secret(
     metadata_uri: str, secrets: Path, variables: dict[str, str], tmp_path: Path
 ) -> None:

@@ -139,6 +139,7 @@ def test_status_of_a_cluster_before_and_after_things_fail(start_cluster: Callabl
     asyncio.run(look())
 
 
+@pytest.mark.battery
 def test_an_audit_knows_what_the_status_knows_about_bookies_that_hang(start_cluster: Callable[..., Cluster]) -> None:
     cluster = start_cluster(3, session_ms=120_000)
     assert cluster.run("ledger", "write-test", "--ledgers", "2", "-E", "3", "-W", "3").exit_code == 0

@@ -39,6 +39,7 @@ async def audited(tmp_path: Path) -> AsyncIterator[AuditedServer]:
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.battery
 def test_an_outage_only_delays_the_report(audited: AuditedServer, way: tuple[str, ...]) -> None:
     expected = run_bkctl("audit", "-o", "json", "--metadata-uri", audited.uri)
     with auditing(audited, *way) as running:

@@ -164,6 +164,7 @@ async def test_sort_and_limit(audited: AuditedCluster) -> None:
     assert "cannot sort by 'nothing'" in wrong.stderr
 
 
+@pytest.mark.battery
 async def test_a_stored_report_is_shown_alike_and_spark_gives_the_same(audited: AuditedCluster) -> None:
     out = str(audited.directory / "report")
     plain = audited.audit("--out", out, "-o", "table").stdout

@@ -59,6 +59,7 @@ def is_half_done(operator: Operator) -> bool:
     return 0 < len(operator.children("/00/0000")) < LEDGERS
 
 
+@pytest.mark.battery
 def test_a_format_killed_in_the_middle(operator: Operator, instance_id: str) -> None:
     kill_when(operator.begin("cluster", "format", "--confirm", instance_id), lambda: is_half_done(operator))
     half_done = operator.tree()
@@ -89,6 +90,7 @@ def test_a_nuke_killed_in_the_middle(operator: Operator, instance_id: str) -> No
     assert data_of(operator.tree()) == data_of(before)
 
 
+@pytest.mark.battery
 def test_a_restore_killed_in_the_middle(operator: Operator, instance_id: str, tmp_path: Path) -> None:
     before, path, other = operator.tree(), str(tmp_path / "backup"), str(tmp_path / "other")
     operator.configure("")
@@ -112,7 +114,8 @@ def test_a_restore_killed_in_the_middle(operator: Operator, instance_id: str, tm
     assert data_of(operator.tree()) == data_of(before)
 
 
-@pytest.mark.parametrize("verb", ["nuke", pytest.param("restore", marks=pytest.mark.battery)])
+@pytest.mark.battery
+@pytest.mark.parametrize("verb", ["nuke", "restore"])
 def test_a_command_that_was_stopped_for_longer_than_its_session(
     operator: Operator, instance_id: str, tmp_path: Path, verb: str
 ) -> None:
@@ -151,7 +154,7 @@ def test_a_backup_killed_in_the_middle_leaves_no_archive(operator: Operator, ins
     ("verb", "number"),
     [
         ("nuke", signal.SIGTERM),
-        ("format", signal.SIGINT),
+        pytest.param("format", signal.SIGINT, marks=pytest.mark.battery),
         pytest.param("nuke", signal.SIGINT, marks=pytest.mark.battery),
     ],
 )

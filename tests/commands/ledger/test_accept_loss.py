@@ -224,6 +224,7 @@ async def test_all_that_survivors_have_of_a_striped_ledger_is_found(planted: Pla
     assert done.json()["ledgers"][0]["last_entry_id"] == "299"
 
 
+@pytest.mark.battery
 async def test_a_registered_member_that_does_not_answer_stops_it_before_any_fence(
     start_cluster: Callable[..., Cluster],
 ) -> None:
@@ -267,6 +268,7 @@ async def test_a_ledger_that_can_be_closed_without_a_loss_loses_nothing(planted:
     assert done.json()["ledgers"][0]["last_entry_id"] == "3"
 
 
+@pytest.mark.battery
 async def test_it_is_repeated_after_kill_9_and_two_at_once_agree(planted: Planted) -> None:
     survivor, *lost = planted.ids[:3]
     ledger_id = await planted.open_ledger(planted.ids[:3], 3, 2)

@@ -144,6 +144,7 @@ async def test_with_more_in_the_journal_than_half_a_write_cache(
     await unflushed.require_nothing_lost()
 
 
+@pytest.mark.battery
 async def test_with_more_in_the_journal_than_the_write_cache(
     ledger_disk: SmallDisk, unflushed: UnflushedBookie
 ) -> None:
@@ -166,6 +167,7 @@ async def test_with_more_in_the_journal_than_the_write_cache(
     await unflushed.require_nothing_lost()
 
 
+@pytest.mark.battery
 async def test_without_a_single_free_block_for_a_journal(journal_disk: SmallDisk, unflushed: UnflushedBookie) -> None:
     """Nothing can be journaled: a fence is answered when it can."""
     await unflushed.write()
