@@ -73,6 +73,9 @@ class DownRules(Protocol):
     def cure(self, bookie_id: str, *, has_cookie: bool) -> str | None:
         """What to do about it, if not as the rule of the doctor says. After all ledgers."""
 
+    def writers_stop(self, writable: int) -> tuple[str, str] | None:
+        """What so few writable bookies prevent, and what to do; None: they are enough. After all ledgers."""
+
 
 class References:
     """Collects the bookies that the ledgers of a walk refer to. Memory grows only with the number of bookies."""
@@ -202,6 +205,8 @@ def _registration_faults(paths: Paths, snapshot: Snapshot, rules: DownRules) -> 
             yield finding("registered-by-two-sessions", paths.read_only_bookie(name), problem)
     if paths.available in snapshot.present:  # otherwise that is the finding
         yield from _down_bookies(paths, snapshot, writable.keys() | read_only.keys(), rules)
+        if (stop := rules.writers_stop(len(writable))) is not None:
+            yield msgspec.structs.replace(finding("writers-stop", paths.available, stop[0]), own_cure=stop[1])
     if cookies is None:
         return
     for name in sorted(writable.keys() | read_only.keys()):

@@ -47,7 +47,8 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     ``off_note``: since when it is disabled (None: it is enabled), and who did it; ``is_auditor_elected`` None: unknown.
     ``no_answer``: registered bookies that did not answer, with the reason; ``refusals``: those that answered with an
     error. ``given_up``: by ledger, the bookies whose loss an operator accepted. ``disks``: total and free bytes of
-    the others; ``out_of_space``: why bookies without space are read-only. All of these are empty if none was asked.
+    the others; ``out_of_space``: why bookies without space are read-only; ``read_only_by``: ``drain`` or ``operator``
+    for those that one of these made so. All of these are empty if none was asked.
     """
 
     registrations: Registrations
@@ -67,6 +68,7 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     given_up: Mapping[int, GivenUpNote] = {}
     disks: Mapping[str, tuple[int, int | None]] = {}
     out_of_space: Mapping[str, str] = {}
+    read_only_by: Mapping[str, str] = {}
     survey: BookieSurvey | None = None
     what_if: tuple[Loss, ...] = ()
     ledgers_from: str = ZOOKEEPER

@@ -35,7 +35,6 @@ from bkctl.runtime.replication.judge.advice import (
     not_closable,
     not_referenced,
     not_repairing,
-    nothing_writable,
     open_for_long,
     proven_loss,
     start_first,
@@ -60,6 +59,7 @@ from bkctl.runtime.replication.judge.copy_advice import (
 from bkctl.runtime.replication.judge.disk_advice import disk_findings, used_fraction
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, bookies_to_start
 from bkctl.runtime.replication.judge.verdict import ReplicationState
+from bkctl.runtime.replication.judge.writable_bookies import Idle, WritableBookies, writers_stop
 from bkctl.storage.severity import OK, Severity
 from bkctl.storage.words import SHOWN_MAX, counted, enumerated
 
@@ -182,9 +182,9 @@ def _missing(report: AuditReport) -> Iterator[AuditFinding]:
     if waiting := summary.unavailable - summary.lost:
         away = [row for row in unavailable if not row.is_lost]
         yield _finding(start_first(_without_live_copy(report, away, waiting)), waiting, away)
-    if not summary.bookies_writable and (summary.ledgers or down):
-        read_only = [each.bookie_id for each in report.bookies if each.mode == "read_only"]
-        yield AuditFinding(nothing_writable(read_only, down))
+    writable = WritableBookies(summary.bookies_writable, _idle(report), summary.usual_ensemble_size)
+    if not writable.are_enough and (summary.ledgers or down):
+        yield AuditFinding(writers_stop(writable))
     at_risk = [row for row in rows if row.replication == ReplicationState.AT_RISK.value]
     few = [row for row in rows if row.replication == ReplicationState.UNDER_REPLICATED.value]
     one_copy = [row for row in few if row.live_copies_min == 1]
@@ -211,6 +211,20 @@ def _missing(report: AuditReport) -> Iterator[AuditFinding]:
             user=summary.given_up_by or "",
         )
         yield _finding(loss_accepted(accepted), summary.given_up, given_up)
+
+
+def _idle(report: AuditReport) -> dict[str, Idle]:
+    """Why bookies of the cluster take no entries."""
+    registered = {each.bookie_id for each in report.bookies if each.mode != "unregistered"}
+    down = [loss.name for loss in report.losses if loss.kind == "bookie" and loss.name not in registered]
+    read_only = {each.bookie_id: _why_idle(each) for each in report.bookies if each.mode == "read_only"}
+    return read_only | dict.fromkeys(down, Idle.DOWN)
+
+
+def _why_idle(bookie: BookieReplication) -> Idle:
+    if bookie.out_of_space is not None:
+        return Idle.SPACE
+    return Idle.OTHER if bookie.read_only_by is None else Idle(bookie.read_only_by)
 
 
 def _held(report: AuditReport) -> Iterator[AuditFinding]:

@@ -20,9 +20,10 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     OwnerReplication,
     RackReplication,
 )
-from bkctl.runtime.replication.cluster_audit.totals import LISTS, AuditTotals, loss_key
+from bkctl.runtime.replication.cluster_audit.totals import LISTS, AuditTotals, ensemble_size_of, loss_key
 from bkctl.runtime.replication.judge.accepted_losses import accepted_losses
 from bkctl.runtime.replication.judge.verdict import ReplicationState
+from bkctl.runtime.replication.judge.writable_bookies import usual_size
 
 GIVEN_UP = ReplicationState.GIVEN_UP.value
 _RACK_COUNTS = ("too_few_racks", "one_rack", "rack_unknown")
@@ -48,6 +49,7 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
             disk_total_bytes=facts.disks.get(each, (None, None))[0],
             disk_free_bytes=facts.disks.get(each, (None, None))[1],
             out_of_space=facts.out_of_space.get(each),
+            read_only_by=facts.read_only_by.get(each),
         )
         for each in ids
     )
@@ -70,6 +72,7 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
 def _summary(totals: AuditTotals, known: KnownBookies, bookies: tuple[BookieReplication, ...]) -> AuditSummary:
     found = dict(totals.counts)
     now = {name: found.pop(f"{name}_now", 0) for name in ("replicated", "empty")}
+    sizes = {size: found.pop(each) for each in [*found] if (size := ensemble_size_of(each)) is not None}
     counts: dict[str, Any] = dict.fromkeys(AuditSummary.__struct_fields__, 0) | found
     ledgers = sum(counts[state.value] for state in ReplicationState)
     counts |= dict.fromkeys(INVENTORY_FIELDS)
@@ -107,6 +110,7 @@ def _summary(totals: AuditTotals, known: KnownBookies, bookies: tuple[BookieRepl
         "bookies_writable": modes["writable"],
         "bookies_read_only": modes["read_only"],
         "bookies_named_unregistered": modes["unregistered"],
+        "usual_ensemble_size": usual_size(sizes),
     }
     return AuditSummary(**counts)
 

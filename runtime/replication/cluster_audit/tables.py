@@ -72,6 +72,8 @@ class BookieReplication(Sums):
     """Likewise."""
     out_of_space: str | None = None
     """Why it is read-only, if it has no space left; null if that is not so, or not known."""
+    read_only_by: str | None = None
+    """``drain`` or ``operator``: what made it read-only, and no command moves its ledgers now. Null as before."""
 
 
 class RackReplication(Sums):
@@ -333,6 +335,9 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     bookies_read_only: int
     bookies_named_unregistered: int
     """In write sets, but not registered."""
+    usual_ensemble_size: int = 0
+    """What at least a quarter of the ledgers need: ensembles of so many bookies or more. 0: there are no ledgers, or
+    the report is of an older bkctl."""
     inventory: str | None = None
     """How the copies are known: "listed", "sampled" or "all_entries". None: no inventory was taken, and the counts that
     follow are None too."""

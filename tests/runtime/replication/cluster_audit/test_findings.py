@@ -122,9 +122,14 @@ def test_a_bookie_that_was_removed_cannot_be_started() -> None:
 def test_a_recovery_that_cannot_work_is_not_advised() -> None:
     """Two bookies cannot have three copies."""
     audited = report(closed(A, B, D), live="ab")
-    assert found(audited) == [("warning", "under_replicated", 1, "bkctl bookie show bd:3181")]
+    start = "bkctl bookie show bd:3181"
+    assert found(audited) == [("critical", "writers_stop", None, start), ("warning", "under_replicated", 1, start)]
     assert verdict(audited) == (
-        "warning: 1 ledger has too few live copies: 2 bookies are registered; start bd:3181, or add one"
+        "critical: writers stop: 2 bookies are writable, and ledgers with 3, like many here, cannot be created; "
+        "start bd:3181"
+    )
+    assert audit_findings(audited)[1].advice.sentence == (
+        "1 ledger has too few live copies: 2 bookies are registered; start bd:3181, or add one"
     )
     assert found(report(closed(A, B, D)))[0][3] == "bkctl recover failed-bookie bd:3181"
     wide = ledger({0: (A, B, C, D)}, 2, 2, last_entry_id=9, length=100)
