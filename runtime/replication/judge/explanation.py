@@ -22,7 +22,7 @@ from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance
 from bkctl.runtime.replication.judge.candidates import CandidateVerdict, why_refused
 from bkctl.runtime.replication.judge.closability import how_it_ends, last_resort, needed_refusing, removal, what_helps
 from bkctl.runtime.replication.judge.fragments import Fragment
-from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad
+from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad, seen_of
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
 from bkctl.runtime.replication.judge.targets import stripe_bytes
 from bkctl.runtime.replication.judge.verdict import (
@@ -113,7 +113,8 @@ def _nothing(facts: LedgerFacts, problems: tuple[str, ...]) -> str:
         who = f"{unknown[0]} gives" if len(unknown) == 1 else "they give"
         reasons = dict.fromkeys(facts.answers[each].problem or "" for each in unknown)
         return f"nothing before {who} a valid answer: {'; '.join(reasons)}; bkctl bookie show {unknown[0]}"
-    return "nothing: no command is known that removes these problems" if problems else "nothing: no problem was found"
+    seen = f"nothing is known to be wrong: {seen_of(facts)}"
+    return "nothing: no command is known that removes these problems" if problems else seen
 
 
 def _missing_answers(facts: LedgerFacts) -> dict[str, str]:
