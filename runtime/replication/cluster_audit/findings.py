@@ -234,12 +234,14 @@ def _held(report: AuditReport) -> Iterator[AuditFinding]:
         lost = {row.ledger_id: row for row in report.lost_ranges}
         advice = no_good_copy(summary.lost_entries or 0, list(lost), summary.lost_entry_ledgers)
         yield _finding(advice, summary.lost_entry_ledgers, lost.values())
-    if summary.bad_copy_ledgers:
-        bad = {row.ledger_id: row for row in report.bad_copy_ranges}
-        unclosed = {row.ledger_id: row for row in report.bad_copy_ranges if row.is_open}
+    lost_copies = [row for row in report.bad_copy_ranges if row.is_lost]  # which no other copy can replace
+    bad = {row.ledger_id: row for row in report.bad_copy_ranges if not row.is_lost}
+    if ledgers := (summary.bad_copy_ledgers or 0) - len({row.ledger_id for row in lost_copies} - bad.keys()):
+        unclosed = {row.ledger_id: row for row in bad.values() if row.is_open}
         kinds = {name.removesuffix("_copies"): sum(getattr(row, name) for row in rows) for name in BAD_COPIES}
-        is_sample = summary.inventory == "sampled"
-        ledgers, file = summary.bad_copy_ledgers, summary.bad_copies_file
+        for row in lost_copies:
+            kinds[row.copy] -= row.copies
+        is_sample, file = summary.inventory == "sampled", summary.bad_copies_file
         advice = bad_copies(kinds, list(bad), ledgers, file, is_sample=is_sample)
         if len(unclosed) < ledgers:
             yield _finding(advice, ledgers, bad.values())

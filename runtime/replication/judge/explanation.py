@@ -297,7 +297,7 @@ def _next_steps(
     yield from _recoveries(facts, candidates)
     if lost := _lost_entries(facts):
         yield f"find the disks or logs that had {lost}, as in bkctl help lost-entries"
-    if _bad_copies(facts):
+    if _bad_copies(facts) and metadata.write_quorum_size > 1:
         limit = " where another bookie of the ensemble has a good one" if _without_copy(facts) else ""
         yield f"bkctl recover ledger {ledger_id} writes missing and damaged copies again{limit}"
     yield from _outside(facts)
