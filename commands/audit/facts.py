@@ -85,6 +85,7 @@ async def read_facts(context: CommandContext, session: Session, *, is_live: bool
         out_of_space={each.bookie_id: each.out_of_space for each in asked if each.out_of_space is not None},
         read_only_by={each: why.value for each, why in idle.items() if why in {Idle.DRAIN, Idle.OPERATOR}},
         given_up=recovery.given_up,
+        returned=recovery.returned,
         survey=survey,
     )
 

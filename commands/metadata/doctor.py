@@ -107,6 +107,7 @@ async def _down_rules(context: CommandContext, session: Session) -> NeededBookie
         now_ms=session.now_ms,
         is_repaired=is_at_work,
         idle=idle,
+        returned=dict(recovery.returned),
     )
 
 

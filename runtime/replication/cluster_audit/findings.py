@@ -24,7 +24,7 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     ListedLedger,
     UnderReplicatedLedger,
 )
-from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, loss_accepted
+from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, is_back, loss_accepted
 from bkctl.runtime.replication.judge.advice import (
     Advice,
     MissingCopies,
@@ -211,6 +211,10 @@ def _missing(report: AuditReport) -> Iterator[AuditFinding]:
             user=summary.given_up_by or "",
         )
         yield _finding(loss_accepted(accepted), summary.given_up, given_up)
+    for each in report.bookies:
+        if each.given_up_first:
+            advice = is_back(each.bookie_id, each.given_up_first, each.given_up_ledgers)
+            yield AuditFinding(advice, each.given_up_ledgers)
 
 
 def _idle(report: AuditReport) -> dict[str, Idle]:
@@ -222,9 +226,7 @@ def _idle(report: AuditReport) -> dict[str, Idle]:
 
 
 def _why_idle(bookie: BookieReplication) -> Idle:
-    if bookie.out_of_space is not None:
-        return Idle.SPACE
-    return Idle.OTHER if bookie.read_only_by is None else Idle(bookie.read_only_by)
+    return Idle.SPACE if bookie.out_of_space is not None else Idle(bookie.read_only_by or Idle.OTHER.value)
 
 
 def _held(report: AuditReport) -> Iterator[AuditFinding]:

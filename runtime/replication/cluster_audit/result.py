@@ -24,6 +24,7 @@ from bkctl.runtime.replication.cluster_audit.totals import LISTS, AuditTotals, e
 from bkctl.runtime.replication.judge.accepted_losses import accepted_losses
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.runtime.replication.judge.writable_bookies import usual_size
+from bkctl.storage.words import SHOWN_MAX
 
 GIVEN_UP = ReplicationState.GIVEN_UP.value
 _RACK_COUNTS = ("too_few_racks", "one_rack", "rack_unknown")
@@ -35,6 +36,7 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
     known = KnownBookies(facts)
     ids = sorted(known.live | totals.bookies.keys())
     notes = {each.bookie_id: each.note for each in facts.maintenance if each.note is not None}
+    returned = dict(facts.returned)
     deadlines = {bookie_id: note.due_ms for bookie_id, note in facts.deadlines}
     bookies = tuple(
         msgspec.structs.replace(
@@ -50,6 +52,8 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
             disk_free_bytes=facts.disks.get(each, (None, None))[1],
             out_of_space=facts.out_of_space.get(each),
             read_only_by=facts.read_only_by.get(each),
+            given_up_ledgers=len(returned.get(each, ())),
+            given_up_first=tuple(map(str, returned.get(each, ())[:SHOWN_MAX])),
         )
         for each in ids
     )

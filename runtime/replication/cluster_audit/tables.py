@@ -74,6 +74,10 @@ class BookieReplication(Sums):
     """Why it is read-only, if it has no space left; null if that is not so, or not known."""
     read_only_by: str | None = None
     """``drain`` or ``operator``: what made it read-only, and no command moves its ledgers now. Null as before."""
+    given_up_ledgers: int = 0
+    """Ledgers that it was given up for as lost, and that do not name it: it is back, and may have their entries."""
+    given_up_first: tuple[str, ...] = ()
+    """The first of them."""
 
 
 class RackReplication(Sums):

@@ -195,7 +195,7 @@ def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
         segments = _segments_text([each for each in facts.segments if each.segment_index in given_up])
         yield Severity.INFORMATION, f"{accepted_on(note.written_ms, note.user)}: entries of {segments} have no copy"
     for bookie_id in facts.autorecovery.returned:
-        yield Severity.INFORMATION, is_back(bookie_id, [facts.ledger_id]).sentence
+        yield Severity.WARNING, is_back(bookie_id, [facts.ledger_id]).sentence
     if metadata.state is LedgerState.IN_RECOVERY:
         yield Severity.WARNING, "it is in recovery: a recovery is running, or was started and not finished"
     if missing_answers:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LedgerCount, bookies_given_up
+from bkctl.runtime.replication.judge.accepted_losses import is_back
 from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance, recover_command
 from bkctl.runtime.replication.judge.verdict import (
     ReplicationRow,
@@ -42,9 +43,11 @@ class NeededBookies:
         now_ms: int = 0,
         is_repaired: bool = True,
         idle: Mapping[str, Idle] = MappingProxyType({}),
+        returned: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     ) -> None:
         """``live``: all registered bookies. ``writable``: those of them that take copies; None: unknown.
-        ``maintenance``: all of it. ``is_repaired``: see ``down_severity``. ``idle``: why bookies are not writable."""
+        ``maintenance``: all of it. ``is_repaired``: see ``down_severity``. ``idle``: why bookies are not writable.
+        ``returned``: registered bookies that were given up, with their ledgers."""
         self._live = live
         self._writable = writable
         self._given_up = given_up
@@ -52,6 +55,7 @@ class NeededBookies:
         self._now_ms = now_ms
         self._is_repaired = is_repaired
         self._idle = idle
+        self._returned = returned
         self._sizes = Counter[int]()
         self._movable = frozenset[str]()
         self._without_copy: dict[str, LedgerCount] = {}
@@ -98,6 +102,13 @@ class NeededBookies:
             more = f" Once it is known that the disks are lost, {recover} copies the other ledgers."
             return text + (more if is_movable else "")
         return None if is_movable else _cure_without_move(recover, lost, has_cookie=has_cookie)
+
+    def returned(self, bookie_id: str) -> tuple[str, str] | None:
+        """What is wrong with a bookie that is back although it was given up, and what to do; None: it was not."""
+        if bookie_id not in self._returned:
+            return None
+        advice = is_back(bookie_id, self._returned[bookie_id])
+        return f"{advice.sentence[0].upper()}{advice.sentence[1:]}.", f"{advice.command} reads them."
 
     def writers_stop(self, writable: int) -> tuple[str, str] | None:
         """What so few writable bookies prevent, and what helps, once all ledgers were added; None: they are enough."""
