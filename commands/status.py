@@ -65,7 +65,7 @@ async def show_status(
     ledger references the bookie; while few bookies are writable, or not all, for half a second, to know whether new
     ledgers find enough. What was not measured is "unknown". --watch also estimates how long repairs will take. Exits
     with 10 if there is a warning, with 14 if a finding is critical, with 6 if ZooKeeper does not answer, and with 11
-    if no bookie that answers accepts this client.
+    if no bookie that answers accepts this client, or ZooKeeper does not let this user read all.
     """
     interval_s = parse_watch(context, interval, is_watching=watch)
     require_metadata_uri(context)
@@ -139,7 +139,7 @@ def _print(context: CommandContext, watched: _WatchedStatus) -> Outcome:
 def _outcome(status: ClusterFacts, severity: Severity | None) -> Outcome:
     if status.zookeeper_ms is None:
         return Outcome.METADATA_UNAVAILABLE
-    if _refuses_client(status):
+    if _refuses_client(status) or (status.is_refused and severity is not Severity.CRITICAL):
         return Outcome.UNAUTHORIZED
     if severity is Severity.CRITICAL:
         return Outcome.CRITICAL

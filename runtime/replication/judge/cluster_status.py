@@ -207,6 +207,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     drained: Mapping[str, bool] = {}
     """Whether ledgers reference drained bookies that no command moves now, as far as it is known."""
     unknown: Mapping[str, str] = {}
+    is_refused: bool = False
+    """Whether a part is unknown because this user may not read it in ZooKeeper."""
 
     @property
     def down(self) -> list[str]:
@@ -266,8 +268,8 @@ def status_findings(status: ClusterFacts) -> list[Advice]:
         sentence = f"ZooKeeper took {status.zookeeper_ms:.0f} ms to answer"
         found.append(Advice(Severity.WARNING, "zookeeper", sentence, "bkctl cluster info"))
     for part, reason in status.unknown.items():
-        command = _COMMANDS.get(part, "bkctl cluster info")
-        found.append(Advice(Severity.WARNING, part, f"unknown: {reason}", command))
+        subject, command = _UNKNOWN.get(part, ("a part of the state is", "bkctl cluster info"))
+        found.append(Advice(Severity.WARNING, part, f"{subject} unknown: {reason}", command))
     return worst_first(found)
 
 
@@ -276,13 +278,14 @@ def total_marks(marks: MarkCount | None) -> int | None:
     return None if marks is None else marks.at_most
 
 
-_COMMANDS = {
-    "bookies": "bkctl bookie list",
-    "marks": "bkctl autorecovery pending --count",
-    "locks": "bkctl autorecovery running",
-    "auditor": AUTORECOVERY_STATUS,
-    "autorecovery": AUTORECOVERY_STATUS,
+_UNKNOWN = {
+    "bookies": ("the bookies are", "bkctl bookie list"),
+    "marks": ("the marks of ledgers are", "bkctl autorecovery pending --count"),
+    "locks": ("running repairs are", "bkctl autorecovery running"),
+    "auditor": ("the notes of autorecovery are", AUTORECOVERY_STATUS),
+    "autorecovery": ("the switches of autorecovery are", AUTORECOVERY_STATUS),
 }
+"""What is unknown if a part did not answer, and the command that asks for it."""
 
 
 def _root_findings(root: RootStatus | None) -> Iterator[Advice]:

@@ -111,6 +111,7 @@ class StatusSurvey:
         self._registrations = RegistrationClient(store, root)
         self._foreign = ForeignNames(lambda _: None)
         self._began_ns = 0
+        self._is_refused = False
 
     async def read(self) -> ClusterFacts:
         """The status now; ClusterNotFoundError, MetadataAuthError. MetadataUnavailableError does not end it."""
@@ -150,6 +151,7 @@ class StatusSurvey:
             usual_size=size,
             given_up=given_up,
             unknown=unknown,
+            is_refused=self._is_refused,
         )
 
     async def _find_given_up(
@@ -254,6 +256,7 @@ class StatusSurvey:
         except BkctlError as error:
             if name == "zookeeper" and isinstance(error, MetadataAuthError):
                 raise  # a user who may not read the root can read nothing
+            self._is_refused = self._is_refused or isinstance(error, MetadataAuthError)
             unknown[name] = str(error)
         return None
 
