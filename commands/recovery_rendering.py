@@ -168,15 +168,17 @@ def plan_summary(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY, drain_wait
     """
     leaves_writers = policy.leaves_writers(is_drain=plan.is_drain)
     scanned = counted(plan.ledgers_scanned, "ledger")
-    movable = PlanTotals()
+    movable, partly = PlanTotals(), PlanTotals()
     opened: list[LedgerPlan] = []
     for ledger in plan.ledgers:  # only once: it is read from a database
         is_unclosable = _is_unclosable(ledger, leaves_writers=leaves_writers)
         if _problem(ledger, policy, is_unclosable=is_unclosable) is None:
             movable.add(ledger)
+        elif (part := ledger.movable_part) is not None:
+            partly.add_part(part)
         if ledger.needs_fencing:
             opened.append(ledger)
-    summary = _movable_sentences(plan, movable, policy.pace)
+    summary = _movable_sentences(plan, movable, partly, policy.pace)
     if not plan.ledgers:
         summary.append(f"nothing to recover: none of {scanned} needs to be moved from {', '.join(plan.bookie_ids)}")
     summary += _open_ledger_sentences(opened, policy, is_drain=plan.is_drain, drain_wait_s=drain_wait_s)
@@ -235,22 +237,27 @@ def plan_findings(
     return found
 
 
-def _movable_sentences(plan: RecoveryPlan, movable: PlanTotals, pace: CopyPace) -> list[str]:
-    if not movable.ledgers and plan.ledgers:
+def _movable_sentences(plan: RecoveryPlan, movable: PlanTotals, partly: PlanTotals, pace: CopyPace) -> list[str]:
+    """``partly``: the ledgers of which only a part is moved."""
+    ledgers = movable.ledgers + partly.ledgers
+    if not ledgers and plan.ledgers:
         number, names = counted(len(plan.ledgers), "ledger"), ", ".join(plan.bookie_ids)
         return [f"cannot recover {number} of {names} completely now, and there is no other one"]
-    if not movable.ledgers:
+    if not ledgers:
         return []
     verb = "move" if plan.is_drain else "recover"
+    which = f"{ledgers} of {counted(plan.ledgers_scanned, 'ledger')} from {', '.join(plan.bookie_ids)}"
+    if partly.ledgers:
+        which += ", all of them in part" if not movable.ledgers else f", {partly.ledgers} of them in part"
+    entries, bytes_to_copy = movable.entries + partly.entries, movable.bytes_to_copy + partly.bytes_to_copy
     sentence = (
-        f"will {verb} {movable.ledgers} of {counted(plan.ledgers_scanned, 'ledger')} from "
-        f"{', '.join(plan.bookie_ids)}: {counted(movable.fragments, 'fragment')}, "
-        f"{counted(movable.entries, 'entry', 'entries')}, about {size(movable.bytes_to_copy)}, to copy to "
+        f"will {verb} {which}: {counted(movable.fragments + partly.fragments, 'fragment')}, "
+        f"{counted(entries, 'entry', 'entries')}, about {size(bytes_to_copy)}, to copy to "
         f"{counted(len(plan.targets), 'bookie')}"
     )
     if movable.ledgers_of_unknown_size:
         sentence += f"; the size of {counted(movable.ledgers_of_unknown_size, 'open ledger')} is unknown"
-    return [sentence, *time_to_copy(movable.bytes_to_copy, pace, len(plan.targets))]
+    return [sentence, *time_to_copy(bytes_to_copy, pace, len(plan.targets))]
 
 
 def time_to_copy(bytes_to_copy: int, pace: CopyPace, targets: int) -> tuple[str, ...]:

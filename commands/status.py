@@ -23,9 +23,9 @@ from bkctl.runtime.replication.judge.cluster_status import (
     BookieFacts,
     ClusterFacts,
     down_bookies,
-    refuses_client,
     status_findings,
 )
+from bkctl.runtime.replication.judge.daemon_findings import DAEMON_REFUSED
 from bkctl.runtime.replication.judge.status_pace import first_counted, seconds_left
 from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey
 from bkctl.storage.severity import Severity, word, worst
@@ -62,9 +62,10 @@ async def show_status(
 
     Reads registrations, disks, marks, locks and switches, and ends within seconds also if ZooKeeper or a bookie does
     not answer. While a bookie is down or drained, it reads ledger metadata for up to four seconds, to know whether a
-    ledger references the bookie. What was not measured is "unknown". --watch also estimates how long repairs will
-    take. Exits with 10 if there is a warning, with 14 if a finding is critical, with 6 if ZooKeeper does not answer,
-    and with 11 if no bookie that answers accepts this client.
+    ledger references the bookie; while few bookies are writable, or not all, for half a second, to know whether new
+    ledgers find enough. What was not measured is "unknown". --watch also estimates how long repairs will take. Exits
+    with 10 if there is a warning, with 14 if a finding is critical, with 6 if ZooKeeper does not answer, and with 11
+    if no bookie that answers accepts this client, or ZooKeeper does not let this user read all.
     """
     interval_s = parse_watch(context, interval, is_watching=watch)
     require_metadata_uri(context)
@@ -138,11 +139,22 @@ def _print(context: CommandContext, watched: _WatchedStatus) -> Outcome:
 def _outcome(status: ClusterFacts, severity: Severity | None) -> Outcome:
     if status.zookeeper_ms is None:
         return Outcome.METADATA_UNAVAILABLE
-    if refuses_client(status):
+    if _refuses_client(status) or (status.is_refused and severity is not Severity.CRITICAL):
         return Outcome.UNAUTHORIZED
     if severity is Severity.CRITICAL:
         return Outcome.CRITICAL
     return Outcome.FINDINGS if severity is Severity.WARNING else Outcome.OK
+
+
+def _refuses_client(status: ClusterFacts) -> bool:
+    """Whether all bookies that answered refuse this client, and nothing else is critical."""
+    answered = [each for each in status.bookies or () if each.is_refusing or each.total_bytes is not None]
+    critical = [each for each in status_findings(status) if each.severity is Severity.CRITICAL]
+    return (
+        bool(answered)
+        and all(each.is_client_refused for each in answered)
+        and all(each.part in {"bookies_refusing", DAEMON_REFUSED} for each in critical)
+    )
 
 
 # --- structured formats --------------------------------------------------------------------------------------------

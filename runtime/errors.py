@@ -14,6 +14,7 @@ BkctlError
 │   ├── MetadataUnavailableError   no answer from the metadata store, or the session is lost
 │   │   ├── MetadataLoginError     the session ended in its login
 │   │   ├── SessionExpiredError    the session ended: its ephemeral nodes are deleted
+│   │   ├── MetadataClosedError    this process has closed the store
 │   │   └── MetadataOutageError    a run has waited for the metadata store for its maximum time
 │   ├── NoNodeError
 │   ├── NodeExistsError
@@ -110,6 +111,10 @@ class SessionExpiredError(MetadataUnavailableError):
 
 class MetadataOutageError(MetadataUnavailableError):
     """The metadata store did not answer within the maximum time that a run waits for it."""
+
+
+class MetadataClosedError(MetadataUnavailableError):
+    """This process has closed the metadata store: to wait for it would not help."""
 
 
 class NoNodeError(MetadataError):

@@ -16,12 +16,12 @@ from markupsafe import Markup
 
 from bkctl.runtime.replication.cluster_audit.comparison import AuditChanges
 from bkctl.runtime.replication.cluster_audit.findings import (
-    AuditFinding,
     audit_findings,
     audit_verdict,
     bookie_severities,
     state_severities,
 )
+from bkctl.runtime.replication.cluster_audit.inventory_findings import AuditFinding
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport, AuditSummary, BookieReplication
 from bkctl.runtime.replication.cluster_audit.trend import AuditRun
 from bkctl.spark_reports.charts import Bar, Scale, bar_chart, stacked_bar

@@ -185,9 +185,11 @@ def _reasons(name: str, row: object) -> Iterator[str]:
         case UnderReplicatedLedger():
             yield from _missing_copies(row)
         case LostRange():
-            yield f"no bookie has a good copy of entries {row.first_entry_id:,} to {row.last_entry_id:,}"
+            which = f"entries {row.first_entry_id:,} to {row.last_entry_id:,}"
+            which = f"entry {row.first_entry_id:,}" if row.first_entry_id == row.last_entry_id else which
+            yield f"no bookie has a good copy of {which}, as bkctl ledger verify {row.ledger_id} shows"
         case BadCopyRange():
-            yield f"some of its copies on {row.bookie_id} are {row.copy}"
+            yield f"some of its copies on {row.bookie_id} are {row.copy}, as bkctl ledger verify {row.ledger_id} shows"
         case UnknownEnd():
             yield f"entries from {row.first_entry_id:,} on were not examined: {row.problem}"
         case UnnamedRange():

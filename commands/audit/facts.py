@@ -13,12 +13,14 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import BookieNotFoundError, ConfigurationError
+from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
 from bkctl.runtime.metadata.cluster.root import read_instance_id
 from bkctl.runtime.metadata.replication.recovery_status import is_repaired, read_recovery_status
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_note
 from bkctl.runtime.replication.cluster_audit.comparison import require_comparable
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies, Loss, parse_loss
 from bkctl.runtime.replication.judge.cluster_status import BookieFacts
+from bkctl.runtime.replication.judge.writable_bookies import Idle
 from bkctl.runtime.replication.survey.status import ask_bookies
 from bkctl.spark_reports.audit_files import ReportExtras
 
@@ -58,6 +60,8 @@ async def read_facts(context: CommandContext, session: Session, *, is_live: bool
         troubles = await session.registrations.troubles(registrations)
         asked = await ask_bookies(pool, registrations, with_cookie, troubles, _ANSWER_TIMEOUT_S)
         asked = await with_reasons(context, session, asked, _ANSWER_TIMEOUT_S)
+    leaving = await leaving_bookies(session.store, session.root)
+    idle = {each.bookie_id: each.why_idle(leaving) for each in asked}
     problems = {each.bookie_id: (each.problem, each.is_refusing) for each in asked if each.problem is not None}
     survey = None
     try:
@@ -86,7 +90,9 @@ async def read_facts(context: CommandContext, session: Session, *, is_live: bool
         disks={each.bookie_id: (each.total_bytes, each.free_bytes) for each in asked if each.total_bytes is not None},
         out_of_space={each.bookie_id: each.out_of_space for each in asked if each.out_of_space is not None},
         troubles={each.bookie_id: each.trouble for each in asked if each.trouble},
+        read_only_by={each: why.value for each, why in idle.items() if why in {Idle.DRAIN, Idle.OPERATOR}},
         given_up=recovery.given_up,
+        returned=recovery.returned,
         survey=survey,
     )
 

@@ -32,11 +32,11 @@ from bkctl.runtime.replication.cluster_audit.comparison import (
     listed_changes,
 )
 from bkctl.runtime.replication.cluster_audit.findings import (
-    AuditFinding,
     AuditVerdict,
     audit_findings,
     audit_verdict,
 )
+from bkctl.runtime.replication.cluster_audit.inventory_findings import AuditFinding
 from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport
 from bkctl.runtime.replication.cluster_audit.trend import AuditRun
 from bkctl.runtime.replication.judge.verdict import ReplicationState

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from bkctl.commands.bookie.read_only_reasons import with_reasons
 from bkctl.commands.command import command
 from bkctl.commands.config import OutputForm
 from bkctl.commands.console import Console
@@ -18,12 +19,16 @@ from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.table_layout import wrapped
 from bkctl.runtime.errors import MetadataError
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
 from bkctl.runtime.metadata.doctor.catalogue import RULES, MetadataFinding
 from bkctl.runtime.metadata.doctor.doctor import KEPT_MAX, DoctorReport, examine_cluster
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus, is_repaired, read_recovery_status
 from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.replication.judge.cluster_status import BookieFacts
 from bkctl.runtime.replication.judge.needed_bookies import NeededBookies
+from bkctl.runtime.replication.judge.writable_bookies import Idle
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted
 
@@ -39,6 +44,7 @@ _TABLE = Table(
 )
 _RULE_TABLE = Table("Findings of one rule", Column("path", "ZNODE"), Column("problem", "PROBLEM"))
 _LINE_MAX = 110
+_ANSWER_TIMEOUT_S = 1.5
 _INDENT = "  "
 _SIMILARITY_MIN = 0.6
 _WORST_FIRST = sorted(Severity, reverse=True)
@@ -71,7 +77,7 @@ async def examine(
                 session.root,
                 session.uri.tree,
                 LoopClock(),
-                await _down_rules(session),
+                await _down_rules(context, session),
                 layout_config=zookeeper.layout,
                 is_wanted=is_wanted,
                 racks_path=context.settings.client.placement.pulsar_bookies_path,
@@ -84,14 +90,15 @@ async def examine(
     return Outcome.FINDINGS if has_damage else Outcome.OK
 
 
-async def _down_rules(session: Session) -> NeededBookies:
+async def _down_rules(context: CommandContext, session: Session) -> NeededBookies:
     """How bad it is that bookies are down. What damaged metadata does not show is no reason to call it worse."""
-    registrations, recovery, is_at_work = None, RecoveryStatus(), True
+    registrations, recovery, is_at_work, idle = None, RecoveryStatus(), True, dict[str, Idle]()
     foreign = ForeignNames(lambda _: None)  # they are findings
     with contextlib.suppress(MetadataError):
         registrations = await session.registrations.snapshot()
         recovery = await read_recovery_status(session.store, session.root, foreign, session.ledgers)
         is_at_work = await is_repaired(session.store, session.root, foreign, recovery)
+        idle = await _idle_bookies(context, session, registrations)
     return NeededBookies(
         frozenset() if registrations is None else registrations.live,
         writable=None if registrations is None else registrations.writable,
@@ -99,7 +106,19 @@ async def _down_rules(session: Session) -> NeededBookies:
         maintenance=recovery.maintenance,
         now_ms=session.now_ms,
         is_repaired=is_at_work,
+        idle=idle,
+        returned=dict(recovery.returned),
     )
+
+
+async def _idle_bookies(context: CommandContext, session: Session, registrations: Registrations) -> dict[str, Idle]:
+    """Why bookies are not writable, as far as their admin interfaces say."""
+    leaving = await leaving_bookies(session.store, session.root)
+    down = set(await session.registrations.with_cookie()) - registrations.live
+    modes = dict.fromkeys(registrations.read_only, False) | dict.fromkeys(sorted(down))
+    bookies = [BookieFacts(bookie_id, is_writable=mode, has_cookie=True) for bookie_id, mode in modes.items()]
+    asked = await with_reasons(context, session, bookies, _ANSWER_TIMEOUT_S)
+    return {each.bookie_id: each.why_idle(leaving) for each in asked}
 
 
 def _filter(severity_min: Severity, rule_ids: list[str] | None) -> Callable[[MetadataFinding], bool]:

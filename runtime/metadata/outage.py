@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from bkctl.runtime.errors import MetadataOutageError, MetadataUnavailableError
+from bkctl.runtime.errors import MetadataClosedError, MetadataOutageError, MetadataUnavailableError
 from bkctl.runtime.ports import Clock
 
 T = TypeVar("T")
@@ -69,9 +69,10 @@ class OutageWait:
     async def wait(self, error: MetadataUnavailableError) -> None:
         """Return once the store answers again after this ``error``.
 
-        MetadataOutageError if it does not within the maximum wait, measured from the first error.
+        MetadataOutageError if it does not within the maximum wait, measured from the first error. A store that this
+        process has closed is no outage: reads that were left over at its end.
         """
-        if isinstance(error, MetadataOutageError):
+        if isinstance(error, MetadataOutageError | MetadataClosedError):
             raise error
         if self._outage is None:
             self._outage = MetadataOutage(self._clock.now_ms(), self._wait_max_s, str(error))

@@ -105,7 +105,7 @@ DECIDED = {
         NotEmptyError FencedError LedgerExistsError LedgerClosedError LedgerFencedError LogExistsError
         LogTakenOverError
     """,
-    6: "MetadataUnavailableError MetadataLoginError MetadataOutageError SessionExpiredError",
+    6: "MetadataUnavailableError MetadataClosedError MetadataLoginError MetadataOutageError SessionExpiredError",
     7: """
         BookieError BookieReadOnlyError TooManyRequestsError BookieIOError BadRequestError UnknownLedgerStateError
         BookieTimeoutError BookieUnavailableError ClientClosedError NotEnoughBookiesError

@@ -159,16 +159,17 @@ def leaves_a_ledger_open(cluster: Cluster, bookie_ids: list[str]) -> str:
 def was_the_last_writable_one(cluster: Cluster, others: list[str], down_id: str) -> None:
     for each in others:
         succeed(cluster, "bookie", "set-mode", "read-only", each, "--yes")
-    found = wait_until(lambda: findings(cluster).get("no_writable_bookie"))
-    assert found is not None
-    assert found["finding"] == f"no bookie is writable: start {down_id}"
-    run_printed(cluster, found["command"])
-    cluster.start_bookie(down_id)
-    after = findings(cluster)
-    assert after.keys() == {"no_auditor", "bookies_read_only"}
+    first, second = sorted(others)
+    sentence = f"no bookie is writable: make {first} writable, which an operator set read-only"
+    wait_until(lambda: findings(cluster).get("no_writable_bookie", {}).get("finding") == sentence)
+    run_printed(cluster, findings(cluster)["no_writable_bookie"]["command"])
+    after = wait_until(lambda: "no_writable_bookie" not in (found := findings(cluster)) and found)
+    assert after, "most ledgers need two"
+    assert after["writers_stop"]["command"] == f"bkctl bookie set-mode writable {second}"
     assert "read-only" in run_printed(cluster, after["bookies_read_only"]["command"]).stdout
-    for each in others:
-        succeed(cluster, "bookie", "set-mode", "writable", each)
+    cluster.start_bookie(down_id)
+    assert findings(cluster).keys() == {"no_auditor", "bookies_read_only"}
+    succeed(cluster, "bookie", "set-mode", "writable", second)
 
 
 def is_lost_with_the_only_copy(cluster: Cluster, bookie_id: str, ledger_id: str) -> None:

@@ -68,6 +68,22 @@ def test_a_plan_promises_nothing_for_ledgers_without_a_live_copy() -> None:
     assert plan_summary(plan()) == ["nothing to recover: none of 5 ledgers needs to be moved from b1"]
 
 
+def test_a_plan_counts_what_it_copies_of_ledgers_that_it_cannot_move_completely() -> None:
+    """The first segment of 5 entries has no live copy; the second, of 5, has one on b2."""
+    halves = ledger({0: ["b1", "b4"], 5: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100)
+    half = plan_ledger(2, halves, 0, DEAD, LIVE)
+    (both,) = plan_summary(plan(movable(1), half))
+    assert both == (
+        "will recover 2 of 5 ledgers from b1, 1 of them in part: 2 fragments, 15 entries, about 750 B, to copy to "
+        "2 bookies"
+    )
+    (alone,) = plan_summary(plan(half))
+    assert alone == (
+        "will recover 1 of 5 ledgers from b1, all of them in part: 1 fragment, 5 entries, about 250 B, to copy to "
+        "2 bookies"
+    )
+
+
 def test_a_plan_promises_nothing_for_ledgers_that_have_no_target() -> None:
     metadata = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100)
 

@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar, cast
 
 from bkctl.runtime.config import ZooKeeperConfig
 from bkctl.runtime.errors import (
+    MetadataClosedError,
     MetadataError,
     MetadataUnavailableError,
     NodeExistsError,
@@ -357,7 +358,7 @@ class ModelMetadataStore:
     async def _wait_connected(self, sessions_lost_count: int, path: str) -> ModelConnection:
         while True:
             if self._is_closed:
-                raise MetadataUnavailableError(f"{path}: the connection to ZooKeeper is closed", path)
+                raise MetadataClosedError(f"{path}: the connection to ZooKeeper is closed", path)
             if self._sessions_lost_count != sessions_lost_count:
                 raise SessionExpiredError(f"{path}: the ZooKeeper session expired", path)
             if self._connection is not None and not self._connection.lost.is_set():

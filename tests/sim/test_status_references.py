@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import msgspec
-import pytest
 
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
 from bkctl.runtime.ledger.metadata import LedgerMetadata
@@ -19,6 +18,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, Recove
 from bkctl.runtime.replication.judge.cluster_status import ClusterFacts, DownReferences, status_findings
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy
 from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey
+from bkctl.storage.severity import Severity
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
 from tests.sim.test_auditor import auditing
@@ -82,10 +82,14 @@ def test_no_recovery_is_advised_that_has_nowhere_to_copy_to() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await start(cluster)
         await cluster.store(ledger({0: ["b1:3181", "b2:3181", DOWN]}, 2, 2, last_entry_id=5, length=10))
-        finding = {each.part: each for each in status_findings(await read(cluster))}["bookies_down"]
+        found = {each.part: each for each in status_findings(await read(cluster))}
+        stop, finding = found["writers_stop"], found["bookies_down"]
+        assert (stop.severity, stop.command) == (Severity.CRITICAL, f"bkctl bookie show {DOWN}")
+        assert stop.sentence == (
+            f"writers stop: 2 bookies are writable, and ledgers with 3, like many here, cannot be created; start {DOWN}"
+        )
         assert finding.sentence.endswith(
-            "; 2 bookies are writable, so that ledgers with 3, like most here, cannot be created; too few other "
-            f"bookies are writable to take the copies: start {DOWN}, or add a bookie"
+            f"; too few other bookies are writable to take the copies: start {DOWN}, or add a bookie"
         )
         assert finding.command == f"bkctl bookie show {DOWN}"
         await cluster.start("b3:3181")
@@ -189,20 +193,44 @@ def test_what_there_was_no_time_for_is_unknown() -> None:
     simulate(scenario)
 
 
-@pytest.mark.parametrize("is_moving", [False, True])
-def test_no_ledger_is_read_while_no_answer_is_needed(is_moving: bool) -> None:
-    """All bookies run, or a command already moves the ledgers."""
+def test_no_ledger_is_read_while_no_answer_is_needed() -> None:
+    """All bookies are writable, and more than an ensemble needs."""
 
     async def scenario(cluster: RepairCluster) -> None:
-        if is_moving:
-            await start(cluster)
-        else:
-            await cluster.start("b1:3181", "b2:3181")
+        await cluster.start(*(f"b{number}:3181" for number in range(6)))
+        found = await read(cluster, open_ledgers=must_not_open)
+        assert (found.references, found.usual_size) == (None, 0)
+        assert found.bookies is not None
+
+    simulate(scenario)
+
+
+def test_no_reference_is_sought_while_a_command_moves_the_ledgers() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster)
+        await cluster.store(pair("b1:3181", DOWN))
         holder = OperationHolder("recover failed-bookie", "ann", "h1", 17, "2026-01-01T00:00:00Z")
         async with await lock_bookies(cluster.metadata_store, ROOT, holder, [DOWN]):
-            found = await read(cluster, open_ledgers=must_not_open)
-        assert found.references is None
-        assert found.bookies is not None
+            found = await read(cluster)
+        assert (found.references, found.usual_size) == (None, 2)
+
+    simulate(scenario)
+
+
+def test_the_size_of_a_new_ledger_is_that_of_many_and_no_other() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1:3181", "b2:3181")
+        for _ in range(7):
+            await cluster.store(pair("b1:3181", "b2:3181"))
+        wide = ledger({0: ["b1:3181", "b2:3181", "b1:3182"]}, 2, 2, last_entry_id=5, length=10)
+        await cluster.store(wide)
+        assert (await read(cluster)).usual_size == 2
+        for _ in range(2):
+            await cluster.store(wide)
+        assert (await read(cluster)).usual_size == 3
+        unread = await read(cluster, StatusLimits(sizes_s=0.0))
+        assert unread.usual_size == 0
+        assert "writers_stop" not in {each.part for each in status_findings(unread)}
 
     simulate(scenario)
 

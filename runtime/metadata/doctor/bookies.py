@@ -73,6 +73,12 @@ class DownRules(Protocol):
     def cure(self, bookie_id: str, *, has_cookie: bool) -> str | None:
         """What to do about it, if not as the rule of the doctor says. After all ledgers."""
 
+    def returned(self, bookie_id: str) -> tuple[str, str] | None:
+        """What is wrong with a bookie that is back although it was given up, and what to do; None: it was not."""
+
+    def writers_stop(self, writable: int) -> tuple[str, str] | None:
+        """What so few writable bookies prevent, and what to do; None: they are enough. After all ledgers."""
+
 
 class References:
     """Collects the bookies that the ledgers of a walk refer to. Memory grows only with the number of bookies."""
@@ -200,8 +206,14 @@ def _registration_faults(paths: Paths, snapshot: Snapshot, rules: DownRules) -> 
         if sessions[0] != sessions[1]:
             problem = "Sessions {:#x} and {:#x} own its two registrations.".format(*sessions)
             yield finding("registered-by-two-sessions", paths.read_only_bookie(name), problem)
+    for name in sorted(writable.keys() | read_only.keys()):
+        if (back := rules.returned(name)) is not None:
+            path = paths.writable_bookie(name) if name in writable else paths.read_only_bookie(name)
+            yield msgspec.structs.replace(finding("given-up-bookie-returned", path, back[0], name), own_cure=back[1])
     if paths.available in snapshot.present:  # otherwise that is the finding
         yield from _down_bookies(paths, snapshot, writable.keys() | read_only.keys(), rules)
+        if (stop := rules.writers_stop(len(writable))) is not None:
+            yield msgspec.structs.replace(finding("writers-stop", paths.available, stop[0]), own_cure=stop[1])
     if cookies is None:
         return
     for name in sorted(writable.keys() | read_only.keys()):

@@ -174,6 +174,13 @@ _WARNINGS = (
         "with bkctl cookie create --from-config on the bookie's machine.",
     ),
     (
+        "given-up-bookie-returned",
+        "A bookie is registered again whose loss was accepted, and ledgers no longer name it.",
+        "Its garbage collection will delete the entries of these ledgers that it has, and they may be the only copies.",
+        "bkctl ledger read LEDGER --from-bookie {subject} reads them. Then bkctl ledger delete LEDGER, or bkctl "
+        "decommission {subject}, ends this.",
+    ),
+    (
         "registration-without-address",
         "A registration has no endpoint for ledger requests.",
         "Clients see the bookie but cannot reach it: every ledger that picks it begins with a failed write.",

@@ -111,6 +111,14 @@ CRITICAL = (
         "directories and changes nothing else.",
     ),
     (
+        "writers-stop",
+        "Fewer bookies are writable than the ensembles of many ledgers need.",
+        "New ledgers of that size cannot be created, and a writer that loses a bookie fails, because it cannot replace "
+        "it.",
+        "bkctl status names the bookie that helps the fastest: one to undrain, to set writable, to free or to start. "
+        "Otherwise add one.",
+    ),
+    (
         "session-node-without-session",
         "A lock, vote or registration is persistent, but must be ephemeral.",
         "The node never expires. A lock blocks replication of its ledger; a vote blocks the election of an auditor; a "

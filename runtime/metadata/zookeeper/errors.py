@@ -7,6 +7,7 @@ from kazoo import exceptions as kazoo_errors
 from bkctl.runtime.errors import (
     BadVersionError,
     MetadataAuthError,
+    MetadataClosedError,
     MetadataError,
     MetadataUnavailableError,
     NodeExistsError,
@@ -31,7 +32,7 @@ _MEANINGS: dict[type[Exception], tuple[type[MetadataError], str]] = {
     kazoo_errors.InvalidACLError: (MetadataAuthError, "secure ACLs need an authenticated ZooKeeper session"),
     kazoo_errors.AuthFailedError: (MetadataAuthError, "ZooKeeper rejected the user or the password of this session"),
     kazoo_errors.ConnectionLoss: (MetadataUnavailableError, "the connection to ZooKeeper was lost before the response"),
-    kazoo_errors.ConnectionClosedError: (MetadataUnavailableError, "the connection to ZooKeeper is closed"),
+    kazoo_errors.ConnectionClosedError: (MetadataClosedError, "the connection to ZooKeeper is closed"),
     # After its subclass for a closed connection.
     kazoo_errors.SessionExpiredError: (SessionExpiredError, "the ZooKeeper session expired"),
     kazoo_errors.OperationTimeoutError: (MetadataUnavailableError, "ZooKeeper did not respond in time"),

@@ -259,7 +259,7 @@ class ZooKeeperStore:
         """Return once connected; raise if the store is closed or the session that the caller started in is gone."""
         while True:
             if self._is_closed:
-                raise MetadataUnavailableError(f"{path}: the connection to ZooKeeper is closed", path)
+                raise translate(kazoo_errors.ConnectionClosedError(), path)
             if self._fatal_error is not None:
                 raise self._fatal_error
             if self._sessions_lost_count != sessions_lost_count:

@@ -46,9 +46,10 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     autorecovery is enabled, and an auditor is elected or a ledger is marked; None: unknown. ``off_since_ms`` and
     ``off_note``: since when it is disabled (None: it is enabled), and who did it; ``is_auditor_elected`` None: unknown.
     ``no_answer``: registered bookies that did not answer, with the reason; ``refusals``: those that answered with an
-    error. ``given_up``: by ledger, the bookies whose loss an operator accepted. ``disks``: total and free bytes of
-    the others; ``out_of_space``: why bookies without space are read-only; ``troubles``: what bookies publish that is
-    wrong with them. All of these are empty if none was asked.
+    error. ``given_up``: by ledger, the bookies whose loss an operator accepted; ``returned``: those of them that are
+    back, with the ledgers. ``disks``: total and free bytes of the others; ``out_of_space``: why bookies without space
+    are read-only; ``troubles``: what bookies publish that is wrong with them; ``read_only_by``: ``drain`` or
+    ``operator`` for those that one of these made so. All of these are empty if none was asked.
     """
 
     registrations: Registrations
@@ -66,9 +67,11 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     no_answer: Mapping[str, str] = {}
     refusals: Mapping[str, str] = {}
     given_up: Mapping[int, GivenUpNote] = {}
+    returned: tuple[tuple[str, tuple[int, ...]], ...] = ()
     disks: Mapping[str, tuple[int, int | None]] = {}
     out_of_space: Mapping[str, str] = {}
     troubles: Mapping[str, str] = {}
+    read_only_by: Mapping[str, str] = {}
     survey: BookieSurvey | None = None
     what_if: tuple[Loss, ...] = ()
     ledgers_from: str = ZOOKEEPER

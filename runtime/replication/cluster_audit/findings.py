@@ -15,16 +15,14 @@ from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.replication.cluster_audit.counter import AGES
-from bkctl.runtime.replication.cluster_audit.inventory_tables import AFTER_END, BAD_COPIES, ELSEWHERE, UnnamedRange
-from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead
+from bkctl.runtime.replication.cluster_audit.inventory_findings import AuditFinding, finding_of, held_findings
 from bkctl.runtime.replication.cluster_audit.tables import (
-    NO_OWNER,
     AuditReport,
     BookieReplication,
     ListedLedger,
     UnderReplicatedLedger,
 )
-from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, loss_accepted
+from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, is_back, loss_accepted
 from bkctl.runtime.replication.judge.advice import (
     Advice,
     MissingCopies,
@@ -35,7 +33,6 @@ from bkctl.runtime.replication.judge.advice import (
     not_closable,
     not_referenced,
     not_repairing,
-    nothing_writable,
     open_for_long,
     proven_loss,
     start_first,
@@ -44,47 +41,19 @@ from bkctl.runtime.replication.judge.advice import (
     waits_for_auditor,
 )
 from bkctl.runtime.replication.judge.copy_advice import (
-    bad_copies,
-    bad_open_copies,
     breaks_placement,
-    copies_after_end,
-    copies_elsewhere,
-    no_good_copy,
     older_snapshot,
     small_quorum,
     too_few_writable,
-    unknown_copies,
-    unknown_ends,
-    unread_copies,
-    without_lists,
 )
 from bkctl.runtime.replication.judge.disk_advice import disk_findings, used_fraction
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, bookies_to_start
 from bkctl.runtime.replication.judge.verdict import ReplicationState
+from bkctl.runtime.replication.judge.writable_bookies import Idle, WritableBookies, writers_stop
 from bkctl.storage.severity import OK, Severity
 from bkctl.storage.words import SHOWN_MAX, counted, enumerated
 
-OWNERS_SHOWN_MAX = 5
 _OVER_A_DAY = frozenset(name for name, end_s in AGES if end_s is None or end_s > 86_400)
-
-
-class OwnerCount(msgspec.Struct, frozen=True):
-    """How many of the listed ledgers of a finding are of one owner, in words (None: their metadata names none)."""
-
-    owner: str
-    ledgers: int
-
-
-class AuditFinding(msgspec.Struct, frozen=True):
-    """Advice, and the number of ledgers that it is about; None: it is about bookies.
-
-    ``owners``: those with the most of these ledgers, at most ``OWNERS_SHOWN_MAX``; ``owners_total``: of how many.
-    """
-
-    advice: Advice
-    ledgers: int | None = None
-    owners: tuple[OwnerCount, ...] = ()
-    owners_total: int = 0
 
 
 class AuditVerdict(msgspec.Struct, frozen=True):
@@ -124,7 +93,7 @@ def audit_verdict(report: AuditReport, findings: Sequence[AuditFinding]) -> Audi
 
 def audit_findings(report: AuditReport) -> list[AuditFinding]:
     """All findings, worst first; among equals in the order in which one should act."""
-    found = [*_missing(report), *_held(report), *_source(report), *_bookies(report), *_unreferenced(report)]
+    found = [*_missing(report), *held_findings(report), *_source(report), *_bookies(report), *_unreferenced(report)]
     found += _awaited(report)
     found += _others(report)
     return sorted(found, key=lambda each: each.advice.severity, reverse=True)
@@ -182,10 +151,10 @@ def _missing(report: AuditReport) -> Iterator[AuditFinding]:
     unavailable = [row for row in rows if row.replication == ReplicationState.UNAVAILABLE.value]
     if waiting := summary.unavailable - summary.lost:
         away = [row for row in unavailable if not row.is_lost]
-        yield _finding(start_first(_without_live_copy(report, away, waiting)), waiting, away)
-    if not summary.bookies_writable and (summary.ledgers or down):
-        read_only = [each.bookie_id for each in report.bookies if each.mode == "read_only"]
-        yield AuditFinding(nothing_writable(read_only, down))
+        yield finding_of(start_first(_without_live_copy(report, away, waiting)), waiting, away)
+    writable = WritableBookies(summary.bookies_writable, _idle(report), summary.usual_ensemble_size)
+    if not writable.are_enough and (summary.ledgers or down):
+        yield AuditFinding(writers_stop(writable))
     at_risk = [row for row in rows if row.replication == ReplicationState.AT_RISK.value]
     few = [row for row in rows if row.replication == ReplicationState.UNDER_REPLICATED.value]
     one_copy = [row for row in few if row.live_copies_min == 1]
@@ -197,12 +166,12 @@ def _missing(report: AuditReport) -> Iterator[AuditFinding]:
     ):
         if total:
             found = _missing_copies(report, listed_rows, part, total, what)
-            yield _finding(copies_missing(found, summary.judged_at_ms), total, listed_rows)
+            yield finding_of(copies_missing(found, summary.judged_at_ms), total, listed_rows)
     if summary.unreadable:
         yield AuditFinding(unreadable_metadata(summary.unreadable), summary.unreadable)
     if summary.lost:
         lost = [row for row in unavailable if row.is_lost]
-        yield _finding(proven_loss([row.ledger_id for row in lost], summary.lost), summary.lost, lost)
+        yield finding_of(proven_loss([row.ledger_id for row in lost], summary.lost), summary.lost, lost)
     if summary.given_up:
         given_up = [row for row in rows if row.replication == ReplicationState.GIVEN_UP.value]
         accepted = AcceptedLosses(
@@ -211,82 +180,23 @@ def _missing(report: AuditReport) -> Iterator[AuditFinding]:
             written_ms=summary.given_up_ms,
             user=summary.given_up_by or "",
         )
-        yield _finding(loss_accepted(accepted), summary.given_up, given_up)
+        yield finding_of(loss_accepted(accepted), summary.given_up, given_up)
+    for each in report.bookies:
+        if each.given_up_first:
+            advice = is_back(each.bookie_id, each.given_up_first, each.given_up_ledgers)
+            yield AuditFinding(advice, each.given_up_ledgers)
 
 
-def _held(report: AuditReport) -> Iterator[AuditFinding]:
-    """What the inventory found, if one was taken."""
-    summary, rows = report.summary, report.holdings
-    if summary.lost_entry_ledgers:
-        lost = {row.ledger_id: row for row in report.lost_ranges}
-        advice = no_good_copy(summary.lost_entries or 0, list(lost), summary.lost_entry_ledgers)
-        yield _finding(advice, summary.lost_entry_ledgers, lost.values())
-    if summary.bad_copy_ledgers:
-        bad = {row.ledger_id: row for row in report.bad_copy_ranges}
-        unclosed = {row.ledger_id: row for row in report.bad_copy_ranges if row.is_open}
-        kinds = {name.removesuffix("_copies"): sum(getattr(row, name) for row in rows) for name in BAD_COPIES}
-        is_sample = summary.inventory == "sampled"
-        ledgers, file = summary.bad_copy_ledgers, summary.bad_copies_file
-        advice = bad_copies(kinds, list(bad), ledgers, file, is_sample=is_sample)
-        if len(unclosed) < ledgers:
-            yield _finding(advice, ledgers, bad.values())
-        if unclosed:
-            first = advice.sentence if len(unclosed) == ledgers else None
-            closable = [each for each in unclosed if each not in {row.ledger_id for row in report.unknown_ends}]
-            yield _finding(bad_open_copies(list(unclosed), closable, first), len(unclosed), unclosed.values())
-    yield from _unknown(report)
-    if summary.unknown_ends:
-        ledger_ids = [row.ledger_id for row in report.unknown_ends]
-        yield _finding(unknown_ends(summary.unknown_ends, ledger_ids), summary.unknown_ends, report.unknown_ends)
-    yield from _unnamed(report)
+def _idle(report: AuditReport) -> dict[str, Idle]:
+    """Why bookies of the cluster take no entries."""
+    registered = {each.bookie_id for each in report.bookies if each.mode != "unregistered"}
+    down = [loss.name for loss in report.losses if loss.kind == "bookie" and loss.name not in registered]
+    read_only = {each.bookie_id: _why_idle(each) for each in report.bookies if each.mode == "read_only"}
+    return read_only | dict.fromkeys(down, Idle.DOWN)
 
 
-def _unknown(report: AuditReport) -> Iterator[AuditFinding]:
-    """Copies that were neither read nor listed, by what helps: bookies that can be read, lists, or more reads."""
-    causes = {each.bookie_id: _why_unread(each) for each in report.bookies}
-    copies: Counter[str] = Counter()
-    unread: dict[str, str] = {}
-    without: list[str] = []
-    for row in report.holdings:
-        if not row.unknown_copies:
-            continue
-        cause = causes.get(row.bookie_id)
-        if cause is None and not row.lists_unanswered:  # it was to be read, or else its list would count
-            cause = "it did not answer all requests"
-        if cause is not None:
-            unread[row.bookie_id] = cause
-            copies["unread"] += row.unknown_copies
-        elif not row.read_copies:
-            without.append(row.bookie_id)
-            copies["without"] += row.unknown_copies
-        else:
-            copies["sampled"] += row.unknown_copies
-    if unread:
-        yield AuditFinding(unread_copies(copies["unread"], unread))
-    if without:
-        yield AuditFinding(without_lists(copies["without"], without))
-    if copies["sampled"]:
-        yield AuditFinding(unknown_copies(copies["sampled"], report.summary.expected_copies or 0))
-
-
-def _why_unread(bookie: BookieReplication) -> str | None:
-    """Why nothing can be read from a bookie; None if it answers."""
-    return "it is not registered" if bookie.mode == "unregistered" else bookie.refusal or bookie.no_answer
-
-
-def _unnamed(report: AuditReport) -> Iterator[AuditFinding]:
-    """Copies that the metadata does not name."""
-
-    def found(copy: str) -> tuple[dict[int, UnnamedRange], list[str]]:
-        rows = [row for row in report.unnamed_ranges if row.copy == copy]
-        return {row.ledger_id: row for row in rows}, sorted({row.bookie_id for row in rows})
-
-    if ledgers := report.summary.after_end_ledgers:
-        rows, bookie_ids = found(AFTER_END)
-        yield _finding(copies_after_end(ledgers, list(rows), bookie_ids), ledgers, rows.values())
-    if ledgers := report.summary.elsewhere_ledgers:
-        rows, bookie_ids = found(ELSEWHERE)
-        yield _finding(copies_elsewhere(ledgers, bookie_ids), ledgers, rows.values())
+def _why_idle(bookie: BookieReplication) -> Idle:
+    return Idle.SPACE if bookie.out_of_space is not None else Idle(bookie.read_only_by or Idle.OTHER.value)
 
 
 def _without_live_copy(report: AuditReport, rows: Sequence[UnderReplicatedLedger], total: int) -> NoLiveCopy:
@@ -390,7 +300,7 @@ def _others(report: AuditReport) -> Iterator[AuditFinding]:
     if summary.unclosable:
         found: list[ListedLedger | UnderReplicatedLedger] = [*report.oldest_open, *report.under_replicated]
         rows = {row.ledger_id: row for row in found if row.is_closable is False}
-        yield _finding(not_closable(list(rows), summary.unclosable), summary.unclosable, rows.values())
+        yield finding_of(not_closable(list(rows), summary.unclosable), summary.unclosable, rows.values())
     for part, count, what in (  # a writer replaces bookies that accept no writes, if there are enough others
         ("unwritable", min(summary.unwritable, summary.unreplaceable), "cannot accept writes on the present bookies"),
         ("unreplaceable", summary.unreplaceable, "cannot replace a bookie that does not accept writes"),
@@ -400,7 +310,7 @@ def _others(report: AuditReport) -> Iterator[AuditFinding]:
     yield from _misplaced(report)
     if summary.ack_quorum_one:
         advice = small_quorum("ack_quorum_one", summary.ack_quorum_one, _ACK_QUORUM_ONE)
-        yield _finding(advice, summary.ack_quorum_one, report.ack_quorum_one)
+        yield finding_of(advice, summary.ack_quorum_one, report.ack_quorum_one)
     if summary.write_quorum_one:
         advice = small_quorum("write_quorum_one", summary.write_quorum_one, "one copy of each entry (Qw 1)")
         yield AuditFinding(advice, summary.write_quorum_one)
@@ -415,21 +325,15 @@ def _misplaced(report: AuditReport) -> Iterator[AuditFinding]:
         )
         names = f" {enumerated([row.group for row in groups], shown_max=SHOWN_MAX)}" if groups else ""
         what = f"on bookies outside of their isolation groups{names}"
-        yield _finding(
+        yield finding_of(
             breaks_placement("outside_groups", outside, [row.ledger_id for row in rows], what), outside, rows
         )
     if few := summary.breaking_racks:
         rows = [row for row in report.misplaced if row.racks_min is not None]
         what = "in fewer racks or regions than required"
-        yield _finding(breaks_placement("misplaced", few, [row.ledger_id for row in rows], what), few, rows)
+        yield finding_of(breaks_placement("misplaced", few, [row.ledger_id for row in rows], what), few, rows)
     elif summary.one_rack:
         yield AuditFinding(breaks_placement("one_rack", summary.one_rack, (), "in one rack"), summary.one_rack)
 
 
 _ACK_QUORUM_ONE = "an ack quorum of 1: an acknowledged entry may have had one copy"
-
-
-def _finding(advice: Advice, ledgers: int, rows: Iterable[LedgerHead]) -> AuditFinding:
-    owners = Counter(row.owner or NO_OWNER for row in rows)
-    first = sorted(owners.items(), key=lambda each: (-each[1], each[0]))[:OWNERS_SHOWN_MAX]
-    return AuditFinding(advice, ledgers, tuple(OwnerCount(*each) for each in first), len(owners))

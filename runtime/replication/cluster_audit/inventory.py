@@ -136,6 +136,11 @@ class _Stripes:
         """Whether some are in the last segment, of a ledger that is not closed."""
         return self._open_from is not None and entries.last_entry_id >= self._open_from
 
+    def is_within(self, found: BadCopyRange, ranges: Sequence[EntryRange]) -> bool:
+        """Whether all entries of bad copies that it should store are in some of these ranges."""
+        entries = EntryRange(found.first_entry_id, found.last_entry_id)
+        return sum(map(self.count_in, in_and_out_of((entries,), ranges)[0])) == self.count_in(entries)
+
     def joined(self, ranges: Sequence[EntryRange]) -> Iterator[EntryRange]:
         """The ranges, as few as possible: entries between two that only other bookies store do not divide them."""
         last: EntryRange | None = None
@@ -154,6 +159,8 @@ class _Stripes:
 def holdings_of(head: LedgerHead, metadata: LedgerMetadata, found: LedgerEvidence) -> LedgerHoldings:
     """Compare what was found out about a ledger with what its metadata places on each bookie."""
     bookies, bad, unnamed = [], [], []
+    lost = sorted(_lost_ranges(head, metadata, found), key=lambda each: each.first_entry_id)
+    without_copy = merge_ranges(EntryRange(each.first_entry_id, each.last_entry_id) for each in lost)
     for bookie_id in sorted({*metadata.bookies(), *(found.listed or ())}):
         stripes = _Stripes(metadata, bookie_id, found.last_entry_id)
         more = list(_unnamed_on(bookie_id, head, found))
@@ -163,11 +170,11 @@ def holdings_of(head: LedgerHead, metadata: LedgerMetadata, found: LedgerEvidenc
         row, ranges = _holdings_on(bookie_id, head, stripes, found)
         row.unnamed_copies = sum(each.copies for each in more)
         bookies.append(row)
-        bad += ranges
+        bad += [msgspec.structs.replace(each, is_lost=stripes.is_within(each, without_copy)) for each in ranges]
     return LedgerHoldings(
         bookies=tuple(bookies),
         bad=tuple(bad),
-        lost=tuple(sorted(_lost_ranges(head, metadata, found), key=lambda each: each.first_entry_id)),
+        lost=tuple(lost),
         unnamed=tuple(unnamed),
         bytes_read=0 if found.check is None else found.check.bytes_read,
         unknown_end=None if found.problem is None else end_unknown(head, found.last_entry_id + 1, found.problem),

@@ -58,6 +58,8 @@ class BadCopyRange(LedgerHead, frozen=True):
     """How many."""
     is_open: bool = False
     """Some are in the last segment of a ledger that is not closed: ``ledger close`` first, then ``recover ledger``."""
+    is_lost: bool = False
+    """No other bookie has a good copy of any of them either, so that no command can write them again."""
 
 
 class LostRange(LedgerHead, frozen=True):

@@ -20,9 +20,11 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     OwnerReplication,
     RackReplication,
 )
-from bkctl.runtime.replication.cluster_audit.totals import LISTS, AuditTotals, loss_key
+from bkctl.runtime.replication.cluster_audit.totals import LISTS, AuditTotals, ensemble_size_of, loss_key
 from bkctl.runtime.replication.judge.accepted_losses import accepted_losses
 from bkctl.runtime.replication.judge.verdict import ReplicationState
+from bkctl.runtime.replication.judge.writable_bookies import usual_size
+from bkctl.storage.words import SHOWN_MAX
 
 GIVEN_UP = ReplicationState.GIVEN_UP.value
 _RACK_COUNTS = ("too_few_racks", "one_rack", "rack_unknown")
@@ -34,6 +36,7 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
     known = KnownBookies(facts)
     ids = sorted(known.live | totals.bookies.keys())
     notes = {each.bookie_id: each.note for each in facts.maintenance if each.note is not None}
+    returned = dict(facts.returned)
     deadlines = {bookie_id: note.due_ms for bookie_id, note in facts.deadlines}
     bookies = tuple(
         msgspec.structs.replace(
@@ -49,6 +52,9 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
             disk_free_bytes=facts.disks.get(each, (None, None))[1],
             out_of_space=facts.out_of_space.get(each),
             trouble=facts.troubles.get(each),
+            read_only_by=facts.read_only_by.get(each),
+            given_up_ledgers=len(returned.get(each, ())),
+            given_up_first=tuple(map(str, returned.get(each, ())[:SHOWN_MAX])),
         )
         for each in ids
     )
@@ -71,6 +77,7 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
 def _summary(totals: AuditTotals, known: KnownBookies, bookies: tuple[BookieReplication, ...]) -> AuditSummary:
     found = dict(totals.counts)
     now = {name: found.pop(f"{name}_now", 0) for name in ("replicated", "empty")}
+    sizes = {size: found.pop(each) for each in [*found] if (size := ensemble_size_of(each)) is not None}
     counts: dict[str, Any] = dict.fromkeys(AuditSummary.__struct_fields__, 0) | found
     ledgers = sum(counts[state.value] for state in ReplicationState)
     counts |= dict.fromkeys(INVENTORY_FIELDS)
@@ -108,6 +115,7 @@ def _summary(totals: AuditTotals, known: KnownBookies, bookies: tuple[BookieRepl
         "bookies_writable": modes["writable"],
         "bookies_read_only": modes["read_only"],
         "bookies_named_unregistered": modes["unregistered"],
+        "usual_ensemble_size": usual_size(sizes),
     }
     return AuditSummary(**counts)
 

@@ -74,6 +74,12 @@ class BookieReplication(Sums):
     """Why it is read-only, if it has no space left; null if that is not so, or not known."""
     trouble: str | None = None
     """What it publishes that is wrong with it, like entries that it cannot restore; null if nothing is."""
+    read_only_by: str | None = None
+    """``drain`` or ``operator``: what made it read-only, and no command moves its ledgers now. Null as before."""
+    given_up_ledgers: int = 0
+    """Ledgers that it was given up for as lost, and that do not name it: it is back, and may have their entries."""
+    given_up_first: tuple[str, ...] = ()
+    """The first of them."""
 
 
 class RackReplication(Sums):
@@ -335,6 +341,9 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     bookies_read_only: int
     bookies_named_unregistered: int
     """In write sets, but not registered."""
+    usual_ensemble_size: int = 0
+    """What at least a quarter of the ledgers need: ensembles of so many bookies or more. 0: there are no ledgers, or
+    the report is of an older bkctl."""
     inventory: str | None = None
     """How the copies are known: "listed", "sampled" or "all_entries". None: no inventory was taken, and the counts that
     follow are None too."""

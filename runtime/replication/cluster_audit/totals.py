@@ -37,9 +37,9 @@ class AuditTotals(msgspec.Struct):
     """The sums. ``findings_max``, ``examples_max`` and ``owners_max`` are the limits of the report's lists.
 
     ``counts``: of ledgers, entries and bytes, by the fields of ``AuditSummary`` with these names, and
-    ``replicated_now`` and ``empty_now``: of the ledgers looked up. ``losses`` are by ``loss_key``; ``racks`` by path,
-    "" if unknown, and ``groups`` by name, both with counts of ledgers only. Lists and owners may be longer than their
-    limits until ``shorten``.
+    ``replicated_now`` and ``empty_now``: of the ledgers looked up; also ``ensemble_count``. ``losses`` are by
+    ``loss_key``; ``racks`` by path, "" if unknown, and ``groups`` by name, both with counts of ledgers only. Lists and
+    owners may be longer than their limits until ``shorten``.
     """
 
     findings_max: int = FINDINGS_MAX
@@ -118,6 +118,19 @@ class AuditTotals(msgspec.Struct):
 def loss_key(kind: str, name: str) -> str:
     """The key of a loss."""
     return f"{kind} {name}"
+
+
+_ENSEMBLES = "ensembles_of_"
+
+
+def ensemble_count(size: int) -> str:
+    """The count of ledgers with so many bookies in an ensemble."""
+    return f"{_ENSEMBLES}{size}"
+
+
+def ensemble_size_of(name: str) -> int | None:
+    """The size that a count is about; None: it is about another thing."""
+    return int(name.removeprefix(_ENSEMBLES)) if name.startswith(_ENSEMBLES) else None
 
 
 def _by_id(found: Any) -> object:

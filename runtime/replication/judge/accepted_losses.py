@@ -1,6 +1,7 @@
 """Losses that an operator accepted, by closing ledgers without lost bookies or by decommissioning these. Pure.
 
-They are information everywhere, and no advice says to start the bookies that were given up.
+They are information everywhere, and no advice says to start the bookies that were given up. If one is back, that is a
+warning: its garbage collection will delete what it has.
 """
 
 from __future__ import annotations
@@ -80,12 +81,15 @@ def loss_accepted(found: AcceptedLosses) -> Advice:
     return Advice(Severity.INFORMATION, "loss_accepted", f"{sentence}: {names}" if names else sentence, command)
 
 
-def is_back(bookie_id: str, ledger_ids: Sequence[int]) -> Advice:
-    """A bookie that was given up serves again: until it or a ledger is removed, its entries can be looked at."""
-    which = f"{counted(len(ledger_ids), 'ledger')}: {listed(ledger_ids)}"
+def is_back(bookie_id: str, ledger_ids: Sequence[int | str], total: int = 0) -> Advice:
+    """A bookie that was given up serves again: until it deletes its entries, or it or a ledger is removed, they can be
+    saved. ``total``: of ledgers, if not all are named here."""
+    number = max(total, len(ledger_ids))
+    which = f"{counted(number, 'ledger')}: {listed(ledger_ids, total=number)}"
     sentence = f"bookie {bookie_id} is back, which was given up for {which}; it may have entries that the others do not"
+    sentence += " have, and its garbage collection will delete them: save them now"
     command = f"bkctl ledger read {ledger_ids[0]} --from-bookie {bookie_id}"
-    return Advice(Severity.INFORMATION, "given_up_bookie", f"{sentence} have", command)
+    return Advice(Severity.WARNING, "given_up_bookie", sentence, command)
 
 
 def _date(time_ms: int) -> str:

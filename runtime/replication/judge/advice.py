@@ -18,7 +18,7 @@ from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.replication.judge.loss_commands import accept_loss_commands
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, start_words
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import SHOWN_MAX, counted, duration, enumerated, listed
+from bkctl.storage.words import SHOWN_MAX, counted, duration, listed
 
 AUTORECOVERY_STATUS = "bkctl autorecovery status"
 AUTORECOVERY_START = "bkctl autorecovery start"
@@ -42,8 +42,7 @@ class DownBookies(msgspec.Struct, frozen=True, kw_only=True):
     ``maintenance``: all of it. ``moved``: those whose ledgers a command is moving. ``is_repaired``: whether
     autorecovery copies their ledgers. ``others_silent``: bookies that are registered and do not answer. ``doubt``: why
     it is unknown which of them ledgers reference. ``can_move``: whether enough other bookies could take some copies
-    that have a live one to be made from. ``has_source``: whether some have that. ``writable``: bookies that take
-    entries; ``usual_size``: how many most ledgers need (0: unknown).
+    that have a live one to be made from. ``has_source``: whether some have that.
     """
 
     bookie_ids: tuple[str, ...]
@@ -55,8 +54,6 @@ class DownBookies(msgspec.Struct, frozen=True, kw_only=True):
     doubt: Mapping[str, str] = {}
     can_move: bool = True
     has_source: bool = True
-    writable: int = 0
-    usual_size: int = 0
 
 
 def down_severity(
@@ -117,9 +114,6 @@ def _recover_left(down: DownBookies, left: list[str]) -> Advice:
         doubts = dict.fromkeys(down.doubt[each] for each in left if each in down.doubt)
         doubt = f" (whether any does is unknown: {'; '.join(doubts)})" if doubts else ""
         sentence += f"; nothing repairs ledgers that still reference {listed(left)}{doubt}"
-    if 0 < down.writable < down.usual_size:
-        sentence += f"; {counted(down.writable, 'bookie is', 'bookies are')} writable, so that ledgers with "
-        sentence += f"{down.usual_size}, like most here, cannot be created"
     severity = down_severity(
         len(down.bookie_ids) + down.others_silent,
         is_repaired=down.is_repaired,
@@ -196,17 +190,6 @@ def bookies_leaving(
             command = f"bkctl bookie drain {first}" if referenced.get(first) else command
         keep = f"; to keep {it}: bkctl bookie undrain {first}"
         yield Advice(Severity.INFORMATION, "bookies_leaving", sentence + keep, command)
-
-
-def nothing_writable(read_only: Sequence[str], down: Sequence[str]) -> Advice:
-    """No bookie takes new entries, so nothing can be written or copied."""
-    sentence = "no bookie is writable"
-    if down:
-        sentence += f": start {enumerated(down, 'or', SHOWN_MAX)}"
-        return Advice(Severity.CRITICAL, "no_writable_bookie", sentence, f"bkctl bookie show {down[0]}")
-    if read_only:
-        return Advice(Severity.CRITICAL, "no_writable_bookie", sentence, f"bkctl bookie state {read_only[0]}")
-    return Advice(Severity.CRITICAL, "no_writable_bookie", sentence + ": start one", "bkctl bookie list")
 
 
 def not_answering(silent: Sequence[str], refusals: Mapping[str, str], down: int) -> Iterator[Advice]:

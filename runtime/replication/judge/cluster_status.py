@@ -6,7 +6,7 @@ Only while bookies are down, it has what a short scan of the ledgers' metadata f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -26,14 +26,14 @@ from bkctl.runtime.replication.judge.advice import (
     not_answering,
     not_referenced,
     not_repairing,
-    nothing_writable,
     these_bookies,
     troubled,
     worst_first,
 )
-from bkctl.runtime.replication.judge.daemon_findings import DAEMON_REFUSED, WaitingMarks, recovery_findings
+from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
 from bkctl.runtime.replication.judge.disk_advice import disk_findings, used_fraction, why_out_of_space
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, noted_without_copy
+from bkctl.runtime.replication.judge.writable_bookies import Idle, WritableBookies, writers_stop
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import duration
 
@@ -85,6 +85,18 @@ class BookieFacts(msgspec.Struct, frozen=True):
     def out_of_space(self) -> str | None:
         """Why it is read-only, if it has no space left."""
         return why_out_of_space(self.read_only_reasons)
+
+    def why_idle(self, recovering: Collection[str]) -> Idle:
+        """Why it takes no entries. ``recovering``: bookies whose ledgers a command moves."""
+        if self.bookie_id in recovering:
+            return Idle.LEAVING
+        if not self.is_registered:
+            return Idle.DOWN
+        if self.out_of_space is not None:
+            return Idle.SPACE
+        if "manual" in self.read_only_reasons:
+            return Idle.DRAIN if self.is_drained else Idle.OPERATOR
+        return Idle.OTHER
 
 
 class MarkCount(msgspec.Struct, frozen=True):
@@ -168,7 +180,6 @@ class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
     """Whether one of them has a segment with a live copy of each entry, and enough writable bookies for its copies."""
     has_source: bool = True
     """Whether one has a segment with copies to be made and a live copy of each entry."""
-    usual_size: int = 0  # the ensemble size of most of them
 
     @property
     def unreferenced(self) -> frozenset[str]:
@@ -192,11 +203,15 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     autorecovery: AutorecoveryStatus | None = None
     references: DownReferences | None = None
     """None: no bookie is down, or a command moves the ledgers of those that are."""
+    usual_size: int = 0
+    """How many bookies a new ledger usually needs, by the ledgers that were read; 0: none was."""
     given_up: AcceptedLosses = AcceptedLosses()
     """Ledgers with losses that an operator accepted."""
     drained: Mapping[str, bool] = {}
     """Whether ledgers reference drained bookies that no command moves now, as far as it is known."""
     unknown: Mapping[str, str] = {}
+    is_refused: bool = False
+    """Whether a part is unknown because this user may not read it in ZooKeeper."""
 
     @property
     def down(self) -> list[str]:
@@ -256,8 +271,8 @@ def status_findings(status: ClusterFacts) -> list[Advice]:
         sentence = f"ZooKeeper took {status.zookeeper_ms:.0f} ms to answer"
         found.append(Advice(Severity.WARNING, "zookeeper", sentence, "bkctl cluster info"))
     for part, reason in status.unknown.items():
-        command = _COMMANDS.get(part, "bkctl cluster info")
-        found.append(Advice(Severity.WARNING, part, f"unknown: {reason}", command))
+        subject, command = _UNKNOWN.get(part, ("a part of the state is", "bkctl cluster info"))
+        found.append(Advice(Severity.WARNING, part, f"{subject} unknown: {reason}", command))
     return worst_first(found)
 
 
@@ -266,13 +281,14 @@ def total_marks(marks: MarkCount | None) -> int | None:
     return None if marks is None else marks.at_most
 
 
-_COMMANDS = {
-    "bookies": "bkctl bookie list",
-    "marks": "bkctl autorecovery pending --count",
-    "locks": "bkctl autorecovery running",
-    "auditor": AUTORECOVERY_STATUS,
-    "autorecovery": AUTORECOVERY_STATUS,
+_UNKNOWN = {
+    "bookies": ("the bookies are", "bkctl bookie list"),
+    "marks": ("the marks of ledgers are", "bkctl autorecovery pending --count"),
+    "locks": ("running repairs are", "bkctl autorecovery running"),
+    "auditor": ("the notes of autorecovery are", AUTORECOVERY_STATUS),
+    "autorecovery": ("the switches of autorecovery are", AUTORECOVERY_STATUS),
 }
+"""What is unknown if a part did not answer, and the command that asks for it."""
 
 
 def _root_findings(root: RootStatus | None) -> Iterator[Advice]:
@@ -314,8 +330,6 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
             doubt=dict.fromkeys(doubted, why_unknown or ""),
             can_move=references is None or references.can_move,
             has_source=references is None or references.has_source,
-            writable=sum(each.is_writable is True for each in status.bookies or ()),
-            usual_size=0 if references is None else references.usual_size,
         ),
         status.now_ms,
     )
@@ -327,25 +341,15 @@ def _silent(bookies: Sequence[BookieFacts]) -> list[str]:
     return [each.bookie_id for each in bookies if each.is_registered and each.problem is not None]
 
 
-def refuses_client(status: ClusterFacts) -> bool:
-    """Whether all bookies that answered refuse this client, and nothing else is critical."""
-    answered = [each for each in status.bookies or () if each.is_refusing or each.total_bytes is not None]
-    critical = [each for each in status_findings(status) if each.severity is Severity.CRITICAL]
-    return (
-        bool(answered)
-        and all(each.is_client_refused for each in answered)
-        and all(each.part in {"bookies_refusing", DAEMON_REFUSED} for each in critical)
-    )
-
-
 def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:
     bookies = status.bookies
     if bookies is None:
         return
-    read_only = [each.bookie_id for each in bookies if each.is_writable is False]
     foreign = [each.bookie_id for each in bookies if each.is_registered and not each.has_cookie]
-    if not any(each.is_writable for each in bookies):
-        yield nothing_writable(read_only, [each.bookie_id for each in bookies if not each.is_registered])
+    idle = {each.bookie_id: each.why_idle(status.recovering) for each in bookies if not each.is_writable}
+    writable = WritableBookies(len(bookies) - len(idle), idle, status.usual_size)
+    if not writable.are_enough:
+        yield writers_stop(writable)
     refusals = {each.bookie_id: each.problem for each in bookies if each.is_refusing and each.problem is not None}
     silent = [each for each in _silent(bookies) if each not in refusals]
     yield from not_answering(silent, refusals, len(status.down))

@@ -22,7 +22,7 @@ from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance
 from bkctl.runtime.replication.judge.candidates import CandidateVerdict, why_refused
 from bkctl.runtime.replication.judge.closability import how_it_ends, last_resort, needed_refusing, removal, what_helps
 from bkctl.runtime.replication.judge.fragments import Fragment
-from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad
+from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad, seen_of
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
 from bkctl.runtime.replication.judge.targets import stripe_bytes
 from bkctl.runtime.replication.judge.verdict import (
@@ -113,7 +113,8 @@ def _nothing(facts: LedgerFacts, problems: tuple[str, ...]) -> str:
         who = f"{unknown[0]} gives" if len(unknown) == 1 else "they give"
         reasons = dict.fromkeys(facts.answers[each].problem or "" for each in unknown)
         return f"nothing before {who} a valid answer: {'; '.join(reasons)}; bkctl bookie show {unknown[0]}"
-    return "nothing: no command is known that removes these problems" if problems else "nothing: no problem was found"
+    seen = f"nothing is known to be wrong: {seen_of(facts)}"
+    return "nothing: no command is known that removes these problems" if problems else seen
 
 
 def _missing_answers(facts: LedgerFacts) -> dict[str, str]:
@@ -194,7 +195,7 @@ def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
         segments = _segments_text([each for each in facts.segments if each.segment_index in given_up])
         yield Severity.INFORMATION, f"{accepted_on(note.written_ms, note.user)}: entries of {segments} have no copy"
     for bookie_id in facts.autorecovery.returned:
-        yield Severity.INFORMATION, is_back(bookie_id, [facts.ledger_id]).sentence
+        yield Severity.WARNING, is_back(bookie_id, [facts.ledger_id]).sentence
     if metadata.state is LedgerState.IN_RECOVERY:
         yield Severity.WARNING, "it is in recovery: a recovery is running, or was started and not finished"
     if missing_answers:
@@ -296,7 +297,7 @@ def _next_steps(
     yield from _recoveries(facts, candidates)
     if lost := _lost_entries(facts):
         yield f"find the disks or logs that had {lost}, as in bkctl help lost-entries"
-    if _bad_copies(facts):
+    if _bad_copies(facts) and metadata.write_quorum_size > 1:
         limit = " where another bookie of the ensemble has a good one" if _without_copy(facts) else ""
         yield f"bkctl recover ledger {ledger_id} writes missing and damaged copies again{limit}"
     yield from _outside(facts)

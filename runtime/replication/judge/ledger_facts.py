@@ -147,6 +147,17 @@ def end_of(metadata: LedgerMetadata, answers: Mapping[str, MemberAnswer]) -> int
     return max((before_last_segment, *(answer.last_add_confirmed for answer in answers.values())))
 
 
+def seen_of(facts: LedgerFacts) -> str:
+    """What is known of a ledger without problems, of which only some entries were read, and the command that reads
+    all."""
+    copies = [copy for segment in facts.segments for copy in segment.copies]
+    states = {state for copy in copies for state in (copy.first, copy.last) if state is not None}
+    if not states:
+        return "there was no entry to read"
+    which = "each bookie has its" if states == {CopyState.PRESENT} else "not all bookies gave their"
+    return f"{which} first and last entry of each segment; bkctl ledger verify {facts.ledger_id} reads all entries"
+
+
 def is_bad(copy: StripeCopy) -> bool:
     """Whether the first or the last entry is missing or damaged."""
     return copy.first in BAD_COPIES or copy.last in BAD_COPIES

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LedgerCount, bookies_given_up
+from bkctl.runtime.replication.judge.accepted_losses import is_back
 from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance, recover_command
 from bkctl.runtime.replication.judge.verdict import (
     ReplicationRow,
@@ -16,6 +18,13 @@ from bkctl.runtime.replication.judge.verdict import (
     judge_ledger,
     wanted_members,
     write_set_rows,
+)
+from bkctl.runtime.replication.judge.writable_bookies import (
+    Idle,
+    WritableBookies,
+    too_few_text,
+    usual_size,
+    what_helps_writers,
 )
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted
@@ -33,21 +42,28 @@ class NeededBookies:
         maintenance: Collection[Maintenance] = (),
         now_ms: int = 0,
         is_repaired: bool = True,
+        idle: Mapping[str, Idle] = MappingProxyType({}),
+        returned: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     ) -> None:
         """``live``: all registered bookies. ``writable``: those of them that take copies; None: unknown.
-        ``maintenance``: all of it. ``is_repaired``: see ``down_severity``."""
+        ``maintenance``: all of it. ``is_repaired``: see ``down_severity``. ``idle``: why bookies are not writable.
+        ``returned``: registered bookies that were given up, with their ledgers."""
         self._live = live
         self._writable = writable
         self._given_up = given_up
         self._awaited = {each.bookie_id: each for each in maintenance if not each.is_overdue(now_ms)}
         self._now_ms = now_ms
         self._is_repaired = is_repaired
+        self._idle = idle
+        self._returned = returned
+        self._sizes = Counter[int]()
         self._movable = frozenset[str]()
         self._without_copy: dict[str, LedgerCount] = {}
         """Ledgers with entries that only the bookie, and others that are down, can have."""
 
     def needed(self, ledger_id: int, metadata: LedgerMetadata) -> frozenset[str]:
         """The bookies that a ledger needs: all that its metadata names, but for those whose loss was accepted."""
+        self._sizes[metadata.ensemble_size] += 1
         members = metadata.bookies()
         if members.issubset(self._live):
             return members
@@ -86,6 +102,21 @@ class NeededBookies:
             more = f" Once it is known that the disks are lost, {recover} copies the other ledgers."
             return text + (more if is_movable else "")
         return None if is_movable else _cure_without_move(recover, lost, has_cookie=has_cookie)
+
+    def returned(self, bookie_id: str) -> tuple[str, str] | None:
+        """What is wrong with a bookie that is back although it was given up, and what to do; None: it was not."""
+        if bookie_id not in self._returned:
+            return None
+        advice = is_back(bookie_id, self._returned[bookie_id])
+        return f"{advice.sentence[0].upper()}{advice.sentence[1:]}.", f"{advice.command} reads them."
+
+    def writers_stop(self, writable: int) -> tuple[str, str] | None:
+        """What so few writable bookies prevent, and what helps, once all ledgers were added; None: they are enough."""
+        found = WritableBookies(writable, self._idle, usual_size(self._sizes))
+        if self._writable is None or not self._sizes or found.are_enough:
+            return None
+        problem, (how, command) = too_few_text(found), what_helps_writers(found)
+        return f"{problem[0].upper()}{problem[1:]}.", f"{how[0].upper()}{how[1:]}: {command}."
 
 
 def _cure_without_move(recover: str, lost: LedgerCount | None, *, has_cookie: bool) -> str:

@@ -35,6 +35,14 @@ class OpenSegment(msgspec.Struct, frozen=True, gc=False):
     created_ms: int | None
 
 
+class MovablePart(msgspec.Struct, frozen=True, gc=False):
+    """What a recovery copies of a ledger that it cannot move completely: fragments and copies of entries in it."""
+
+    fragments: int
+    entries: int
+    bytes_to_copy: int
+
+
 class LedgerPlan(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One ledger that references a leaving bookie.
 
@@ -57,6 +65,8 @@ class LedgerPlan(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Why the targets are not enough for some fragment, whatever the rules."""
     close_needs: tuple[str, ...] = ()
     """Bookies that are down without which its end cannot be found, so that it cannot be closed first."""
+    movable_part: MovablePart | None = None
+    """None: nothing can be copied, or nothing in the plan prevents that all is."""
 
     @property
     def needs_fencing(self) -> bool:
@@ -95,6 +105,13 @@ class PlanTotals:
         self.ledgers_without_live_copy += ledger.surviving_copies == 0
         self.ledgers_without_target += ledger.why_no_target is not None
         self.broken_rules.update(broken.rule for broken in ledger.broken_rules)
+
+    def add_part(self, part: MovablePart) -> None:
+        """Count one more ledger, and what is copied of it."""
+        self.ledgers += 1
+        self.fragments += part.fragments
+        self.entries += part.entries
+        self.bytes_to_copy += part.bytes_to_copy
 
 
 def totals_of(ledgers: Iterable[LedgerPlan]) -> PlanTotals:
@@ -169,6 +186,14 @@ def plan_ledger(
     entries = sum(stripe_count(fragment.entries, index, *sizes) for fragment, index in copies)
     payload_bytes = sum(stripe_bytes(metadata, fragment, index) for fragment, index in copies)
     is_open = len(complete) < len(fragments)
+    surviving = min(_surviving_copies(metadata, fragment, live) for fragment in fragments)
+    why_no_target = next((each.why_none for each in forecasts if each.why_none is not None), None)
+    close_needs = tuple(sorted(blocking_members(metadata, live))) if is_open else ()
+    broken_rules = tuple(broken for each in forecasts for broken in each.broken)
+    part = None
+    if not surviving or why_no_target is not None or close_needs or broken_rules:
+        free = [found for found, each in zip(fragments, forecasts, strict=True) if each == TargetForecast()]
+        part = _movable_part(metadata, [each for each in free if not each.is_open], live)
     return LedgerPlan(
         ledger_id=ledger_id,
         metadata_version=version,
@@ -176,12 +201,29 @@ def plan_ledger(
         fragments=len(fragments),
         entries=entries,
         bytes_to_copy=payload_bytes + entries * ENTRY_HEAD_BYTES if metadata.is_closed else None,
-        surviving_copies=min(_surviving_copies(metadata, fragment, live) for fragment in fragments),
+        surviving_copies=surviving,
         open_segment=_open_segment(metadata, created_ms) if is_open else None,
-        broken_rules=tuple(broken for each in forecasts for broken in each.broken),
-        why_no_target=next((each.why_none for each in forecasts if each.why_none is not None), None),
-        close_needs=tuple(sorted(blocking_members(metadata, live))) if is_open else (),
+        broken_rules=broken_rules,
+        why_no_target=why_no_target,
+        close_needs=close_needs,
+        movable_part=part,
     )
+
+
+def _movable_part(metadata: LedgerMetadata, fragments: Iterable[Fragment], live: frozenset[str]) -> MovablePart | None:
+    """What each leaving bookie has of these fragments, unless one of its entries has no live copy."""
+    sizes = (metadata.ensemble_size, metadata.write_quorum_size)
+    found, entries, payload_bytes = 0, 0, 0
+    for fragment in fragments:
+        indexes = [
+            index
+            for index in fragment.bookie_indexes
+            if _surviving_copies(metadata, msgspec.structs.replace(fragment, bookie_indexes=(index,)), live)
+        ]
+        found += bool(indexes)
+        entries += sum(stripe_count(fragment.entries, index, *sizes) for index in indexes)
+        payload_bytes += sum(stripe_bytes(metadata, fragment, index) for index in indexes)
+    return MovablePart(found, entries, payload_bytes + entries * ENTRY_HEAD_BYTES) if found else None
 
 
 def _open_segment(metadata: LedgerMetadata, created_ms: int | None) -> OpenSegment:

@@ -2,7 +2,8 @@
 
 A part that does not answer in time becomes unknown, with the reason. Marks are counted only as far as their time
 allows. Ledgers are read only while a bookie is down, or drained, whose ledgers no command moves, at the end and for a
-short time: only if all were read, it is known that none references the bookie. Mostly a few show that some do.
+short time: only if all were read, it is known that none references the bookie. Mostly a few show that some do. A
+sample is read if few bookies are writable, or not all: whether these are enough depends on what ledgers need.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ from bkctl.runtime.replication.judge.verdict import (
     wanted_members,
     write_set_rows,
 )
+from bkctl.runtime.replication.judge.writable_bookies import usual_size
 from bkctl.runtime.replication.survey.given_up import judge_given_up
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import listed
@@ -69,17 +71,22 @@ from bkctl.storage.words import listed
 T = TypeVar("T")
 
 _MARKS_IN_FLIGHT_MAX = 64
+_SIZES_READ_MAX = 1000
+_WRITABLE_ENOUGH = 6
+"""Larger ensembles are rare: if so many bookies are writable, and none is not, no ledger is read."""
 
 
 class StatusLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Longest waits, in seconds: for all answers but the ledgers, for the answer of a bookie, for the count of the
-    marks, and for the metadata of the ledgers; ``copies_s`` once all bookies that are down were found in some."""
+    marks, and for the metadata of the ledgers; ``copies_s`` once all bookies that are down were found in some;
+    ``sizes_s`` for a sample of them."""
 
     total_s: float = 2.0
     bookie_s: float = 1.5
     marks_s: float = 0.2
     ledgers_s: float = 4.0
     copies_s: float = 1.0
+    sizes_s: float = 0.5
 
 
 class StatusSurvey:
@@ -103,6 +110,7 @@ class StatusSurvey:
         self._registrations = RegistrationClient(store, root)
         self._foreign = ForeignNames(lambda _: None)
         self._began_ns = 0
+        self._is_refused = False
 
     async def read(self) -> ClusterFacts:
         """The status now; ClusterNotFoundError, MetadataAuthError. MetadataUnavailableError does not end it."""
@@ -127,6 +135,7 @@ class StatusSurvey:
             given_up = await self._part("given_up", read, unknown) or given_up
         if more is not None:
             more = msgspec.structs.replace(more, is_restore_unfinished=root.startswith(RESTORE_MARK))
+        references, size = await self._find_references(more, bookies, recovery)
         return ClusterFacts(
             now_ms=now_ms,
             zookeeper_ms=latency_ms,
@@ -137,9 +146,11 @@ class StatusSurvey:
             auditor=None if recovery is None else _auditor_of(recovery),
             recovery=recovery,
             autorecovery=autorecovery,
-            references=await self._find_references(more, bookies, recovery),
+            references=references,
+            usual_size=size,
             given_up=given_up,
             unknown=unknown,
+            is_refused=self._is_refused,
         )
 
     async def _find_given_up(
@@ -152,23 +163,24 @@ class StatusSurvey:
 
     async def _find_references(
         self, root: RootStatus | None, bookies: tuple[BookieFacts, ...] | None, recovery: RecoveryStatus | None
-    ) -> DownReferences | None:
-        """Which bookies that are down the ledgers reference, as far as the time allows.
+    ) -> tuple[DownReferences | None, int]:
+        """Which bookies that are down the ledgers reference, as far as the time allows, and how many a new one needs.
 
         A bookie that was removed has no cookie, but perhaps still the auditor's note with a deadline.
         """
         if bookies is None:
-            return None
+            return None, 0
         moved = frozenset[str]() if root is None else root.recovering
         awaited = {bookie_id for bookie_id, _ in recovery.deadlines} if recovery is not None else set[str]()
         known = awaited.union(each.bookie_id for each in bookies) - moved
         down = frozenset(known.difference(each.bookie_id for each in bookies if each.is_registered))
         if not down:
-            return None
+            return None, await self._usual_size(bookies)
         if root is None or root.migration is not None or root.is_restore_unfinished:
-            return DownReferences(bookie_ids=down, referenced=frozenset(), ledgers=0, why_unknown="no ledger was read")
+            why_unknown = "no ledger was read"
+            return DownReferences(bookie_ids=down, referenced=frozenset(), ledgers=0, why_unknown=why_unknown), 0
         tally = _ReferenceTally(down, bookies, recovery or RecoveryStatus(), self._clock.now_ms())
-        why_unknown: str | None = None
+        problem: str | None = None
         try:
             began_s = asyncio.get_running_loop().time()
             async with asyncio.timeout(self._limits.ledgers_s) as limit:
@@ -179,12 +191,29 @@ class StatusSurvey:
                         tally.add(ledger_id, found)
                         if tally.are_all_found and not were_all_found:
                             limit.reschedule(began_s + self._limits.copies_s)
-            why_unknown = tally.problem
+            problem = tally.problem
         except TimeoutError:
-            why_unknown = f"only {tally.count:,} ledgers were read in {self._limits.ledgers_s:g} s"
+            problem = f"only {tally.count:,} ledgers were read in {self._limits.ledgers_s:g} s"
         except BkctlError as error:
-            why_unknown = str(error)
-        return tally.result(why_unknown)
+            problem = str(error)
+        return tally.result(problem), usual_size(tally.sizes)
+
+    async def _usual_size(self, bookies: tuple[BookieFacts, ...]) -> int:
+        """How many bookies a new ledger needs, by the first ledgers; 0: unknown, or there are enough in any case."""
+        if len(bookies) >= _WRITABLE_ENOUGH and all(each.is_writable for each in bookies):
+            return 0
+        sizes = collections.Counter[int]()
+        with contextlib.suppress(TimeoutError, BkctlError):
+            async with (
+                asyncio.timeout(self._limits.sizes_s),
+                aclosing((await self._open_ledgers()).read_all()) as ledgers,
+            ):
+                async for _, found in ledgers:
+                    if isinstance(found, Versioned):
+                        sizes[found.value.ensemble_size] += 1
+                    if sizes.total() >= _SIZES_READ_MAX:
+                        break
+        return usual_size(sizes)
 
     async def references(self, bookie_ids: Collection[str]) -> dict[str, bool]:
         """Whether ledgers name these bookies. Without those for which it could not be found out in time."""
@@ -215,6 +244,7 @@ class StatusSurvey:
         except BkctlError as error:
             if name == "zookeeper" and isinstance(error, MetadataAuthError):
                 raise  # a user who may not read the root can read nothing
+            self._is_refused = self._is_refused or isinstance(error, MetadataAuthError)
             unknown[name] = str(error)
         return None
 
@@ -323,7 +353,8 @@ class _ReferenceTally:
         self._no_live_copy = NoLiveCopyTally({each.bookie_id for each in bookies if each.has_cookie} - self._live)
         self._referenced = frozenset[str]()
         self._can_move = self._has_source = False
-        self._sizes = collections.Counter[int]()
+        self.sizes = collections.Counter[int]()
+        """How many ledgers have ensembles of a size."""
 
     @property
     def are_all_found(self) -> bool:
@@ -336,7 +367,7 @@ class _ReferenceTally:
         if not isinstance(found, Versioned):
             self.problem = str(found)
             return
-        self._sizes[found.value.ensemble_size] += 1
+        self.sizes[found.value.ensemble_size] += 1
         missing = found.value.bookies() - self._live
         if not missing:
             return
@@ -359,7 +390,6 @@ class _ReferenceTally:
             no_live_copy=self._no_live_copy.result(is_exact=why_unknown is None),
             can_move=self._can_move or not self._referenced,
             has_source=self._has_source or why_unknown is not None,
-            usual_size=max(self._sizes, key=lambda size: (self._sizes[size], -size), default=0),
         )
 
 

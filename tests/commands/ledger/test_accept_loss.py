@@ -170,7 +170,11 @@ async def test_the_whole_way_with_two_of_three_bookies_lost(planted: Planted) ->
     [back] = [each for each in status.json()["findings"] if each["part"] == "given_up_bookie"]
     assert f"bookie {lost[0]} is back, which was given up for 1 ledger: {ledger_id}; it may have" in back["finding"]
     explained = (await planted.run("ledger", "explain", str(ledger_id))).json()
-    assert (back["severity"], back["finding"] in explained["problems"]) == ("information", True)
+    assert (back["severity"], back["finding"] in explained["problems"]) == ("warning", True)
+    audited = (await planted.run("audit")).json()["findings"]
+    assert [each["command"] for each in audited if each["finding"] == back["finding"]] == [back["command"]]
+    doctor = (await planted.run("metadata", "doctor", "--rule", "given-up-bookie-returned")).json()["findings"]
+    assert [(each["severity"], each["cure"]) for each in doctor] == [("warning", f"{back['command']} reads them.")]
     assert any(each.startswith(f"{back['command']} reads") for each in explained["next_steps"])
     assert (await planted.run(*shlex.split(back["command"])[1:])).exit_code == 0
     deleted = await planted.run("ledger", "delete", str(ledger_id), "--confirm", str(ledger_id))

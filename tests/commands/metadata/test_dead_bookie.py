@@ -30,10 +30,11 @@ def test_a_dead_bookie_that_ledgers_name_is_a_finding(cluster: Cluster) -> None:
 
     found = cluster.run("metadata", "doctor", "--severity", "warning")
     assert found.exit_code == 10
-    finding, no_auditor = found.json()["findings"]
+    stop, finding, no_auditor = found.json()["findings"]
     status = {each["part"]: each["severity"] for each in cluster.run("status").json()["findings"]}
     assert (no_auditor["rule"], no_auditor["severity"]) == ("no-auditor", status["no_auditor"])
     assert (finding["severity"], finding["rule"]) == (status["bookies_down"], "bookie-down-with-ledgers")
+    assert (stop["severity"], stop["rule"]) == (status["writers_stop"], "writers-stop"), "two take no ensemble of three"
     assert finding["severity"] == "critical", "nothing repairs"
     assert finding["problem"] == f"Bookie {dead} is not registered, and 3 ledgers reference it."
     assert finding["cure"] == "Start the bookie, or add one: too few others are writable to take the copies."

@@ -32,6 +32,7 @@ from bkctl.runtime.metadata.store import MetadataStore
 
 INSTANCE_ID = "0b7e1a2c-1111-4222-8333-944455556666"
 BOOKIES = tuple(f"10.0.0.{number}:3181" for number in (1, 2, 3))
+SPARE = "bookie-9.example.com:3181"
 LEDGER = "00/0000/L0001"
 MARK = "underreplication/ledgers/0000/0000/0000/0001/urL0000000001"
 VOTE = "underreplication/auditorelection/V_0000000000"
@@ -73,7 +74,7 @@ def registration(bookie_id: str) -> bytes:
 
 
 def sound_cluster() -> Nodes:
-    """Three bookies, two ledgers, an auditor at work, one ledger marked and under repair."""
+    """Three bookies and one without ledgers, two ledgers, an auditor at work, one ledger marked and under repair."""
     nodes: dict[str, bytes] = {
         "": b"",
         "INSTANCEID": INSTANCE_ID.encode(),
@@ -96,8 +97,9 @@ def sound_cluster() -> Nodes:
         **dict.fromkeys(interior(MARK)[2:], b""),
         MARK: encode_mark(UnderReplicationMark((BOOKIES[0],), 1700000000123)),
     }
-    nodes |= {f"cookies/{bookie_id}": cookie(bookie_id, "/data") for bookie_id in BOOKIES}
-    ephemeral = {f"available/{bookie_id}": registration(bookie_id) for bookie_id in BOOKIES[:2]}
+    nodes |= {f"cookies/{bookie_id}": cookie(bookie_id, "/data") for bookie_id in (*BOOKIES, SPARE)}
+    writable = (*BOOKIES[:2], SPARE)  # as many as the ledgers need
+    ephemeral = {f"available/{bookie_id}": registration(bookie_id) for bookie_id in writable}
     ephemeral[f"available/readonly/{BOOKIES[2]}"] = registration(BOOKIES[2])
     ephemeral["underreplication/locks/urL0000000001"] = encode_lock("worker.example.com")
     ephemeral[VOTE] = encode_vote(BOOKIES[0])

@@ -78,6 +78,7 @@ FAULTS: list[tuple[str, Severity, dict[str, Any]]] = [
     ("bookies_without_cookie", Severity.WARNING, {"bookies": (GOOD, bookie("b2", has_cookie=False))}),
     ("no_writable_bookie", Severity.CRITICAL, {"bookies": (bookie("b2", is_writable=False),)}),
     ("no_writable_bookie", Severity.CRITICAL, {"bookies": ()}),
+    ("writers_stop", Severity.CRITICAL, {"bookies": (GOOD, LEAVING), "usual_size": 2}),
     ("disks", Severity.WARNING, {"bookies": (GOOD, bookie("b2", free_bytes=10))}),
     ("disks", Severity.WARNING, {"bookies": (GOOD, bookie("b2", free_bytes=5))}),
     ("disks", Severity.CRITICAL, {"bookies": (GOOD, bookie("b2", free_bytes=5), bookie("b3", free_bytes=1))}),
@@ -307,6 +308,39 @@ def test_nothing_is_writable() -> None:
         "no bookie is writable: start b4:3181",
         "bkctl bookie show b4:3181",
     )
+
+
+ORDERED = bookie("b3", is_writable=False, read_only_reasons={"manual": "set by an operator"}, order="new disk")
+FULL = bookie("b6", is_writable=False, **NO_ROOM)
+UNEXPLAINED = bookie("b8", is_writable=False)
+
+
+@pytest.mark.parametrize(
+    ("others", "command"),
+    [
+        ((UNEXPLAINED, DOWN, FULL, ORDERED, LEAVING), "bkctl bookie undrain b2:3181"),
+        ((UNEXPLAINED, DOWN, FULL, ORDERED), "bkctl bookie set-mode writable b3:3181"),
+        ((UNEXPLAINED, DOWN, FULL), "bkctl help full-disk"),
+        ((UNEXPLAINED, DOWN), "bkctl bookie show b4:3181"),
+        ((UNEXPLAINED,), "bkctl bookie state b8:3181"),
+        ((), "bkctl bookie list"),
+    ],
+)
+def test_what_helps_writers_the_fastest_comes_first(others: tuple[BookieFacts, ...], command: str) -> None:
+    status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, *others), usual_size=2)
+    (finding,) = [each for each in status_findings(status) if each.part == "writers_stop"]
+    assert (finding.severity, finding.command) == (Severity.CRITICAL, command)
+    enough = msgspec.structs.replace(status, usual_size=1)
+    assert "writers_stop" not in {each.part for each in status_findings(enough)}
+    alone = msgspec.structs.replace(status, bookies=(GOOD,), usual_size=0)
+    assert status_findings(alone) == [], "a new cluster of one bookie"
+
+
+def test_a_bookie_that_a_command_empties_now_is_not_kept_for_writers() -> None:
+    root = RootStatus("an-id", operations=("'bookie drain' by ann",), recovering=frozenset({"b2:3181"}))
+    status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, LEAVING), usual_size=2, root=root)
+    (finding,) = [each for each in status_findings(status) if each.part == "writers_stop"]
+    assert (finding.sentence.rpartition("; ")[2], finding.command) == ("add a bookie", "bkctl bookie list")
 
 
 def test_the_delay_that_a_maintenance_has_set_is_left_to_its_end() -> None:

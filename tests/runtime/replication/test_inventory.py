@@ -91,6 +91,11 @@ def test_lists_are_compared_entry_by_entry(seed: int) -> None:
         if all((entry_id, bookie_id) in listed for bookie_id in members(metadata, entry_id))
     }
     assert {entry_id for row in found.lost for entry_id in range(row.first_entry_id, row.last_entry_id + 1)} == nowhere
+    for bad in found.bad:
+        stored = {
+            each for each in range(bad.first_entry_id, bad.last_entry_id + 1) if (each, bad.bookie_id) in expected
+        }
+        assert bad.is_lost == (stored <= nowhere)
 
 
 def test_a_striped_bookie_that_lost_all_has_one_range() -> None:
@@ -141,6 +146,7 @@ def test_entries_whose_every_copy_failed_have_no_good_copy() -> None:
 
     lost = [(each.first_entry_id, each.last_entry_id, each.entries, each.has_errors) for each in found.lost]
     assert lost == [(3, 4, 2, True), (6, 6, 1, False)]
+    assert all(each.is_lost for each in found.bad), "no copy is left that could replace them"
     assert totals.counts["lost_entries"] == 3
 
 

@@ -81,7 +81,12 @@ def test_a_whole_ledger_has_no_problem_and_two_reads_per_segment_and_bookie() ->
         found = explain(facts)
         assert found.replication is ReplicationState.REPLICATED
         assert (found.problems, found.candidates, found.is_closable) == ((), (), None)
-        assert found.next_steps == ("nothing: no problem was found",)
+        seen = "nothing is known to be wrong: each bookie has its first and last entry of each segment"
+        assert found.next_steps == (f"{seen}; bkctl ledger verify {ledger_id} reads all entries",)
+        nothing = msgspec.structs.replace(CLOSED, segments=CLOSED.segments[:1], last_entry_id=-1, length=0)
+        empty = await cluster.create(nothing)
+        (step,) = (await explained(cluster, empty)).next_steps
+        assert step == "nothing is known to be wrong: there was no entry to read"
 
     simulate(scenario)
 

@@ -455,6 +455,7 @@ def summary(cluster: Cluster) -> AuditSummary:
     rack_counts["outside_groups"] = sum(bool(each.outside_bookies) for each in listed_) if has_groups else None
     rack_counts["misplaced"] = len(listed_) if has_groups or cluster.racks_required else None
     by_state: dict[str, Any] = {state: states[state] for state in STATES}
+    sizes = [each.ensemble_size for each in ledgers]
     return AuditSummary(
         judged_at_ms=cluster.facts.now_ms,
         ledgers_from="zookeeper",
@@ -489,6 +490,7 @@ def summary(cluster: Cluster) -> AuditSummary:
         bookies_writable=modes["writable"],
         bookies_read_only=modes["read_only"],
         bookies_named_unregistered=modes["unregistered"],
+        usual_ensemble_size=max((each for each in sizes if 4 * sum(s >= each for s in sizes) >= len(sizes)), default=0),
     )
 
 

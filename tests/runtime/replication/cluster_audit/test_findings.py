@@ -24,7 +24,7 @@ from bkctl.runtime.replication.cluster_audit.findings import (
     state_severities,
 )
 from bkctl.runtime.replication.cluster_audit.inventory import InventoryTotals, InventoryWay, with_inventory
-from bkctl.runtime.replication.cluster_audit.inventory_tables import BookieInventory
+from bkctl.runtime.replication.cluster_audit.inventory_tables import BadCopyRange, BookieInventory, LostRange
 from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.judge.verdict import WriteSetRow, write_set_rows
@@ -122,9 +122,14 @@ def test_a_bookie_that_was_removed_cannot_be_started() -> None:
 def test_a_recovery_that_cannot_work_is_not_advised() -> None:
     """Two bookies cannot have three copies."""
     audited = report(closed(A, B, D), live="ab")
-    assert found(audited) == [("warning", "under_replicated", 1, "bkctl bookie show bd:3181")]
+    start = "bkctl bookie show bd:3181"
+    assert found(audited) == [("critical", "writers_stop", None, start), ("warning", "under_replicated", 1, start)]
     assert verdict(audited) == (
-        "warning: 1 ledger has too few live copies: 2 bookies are registered; start bd:3181, or add one"
+        "critical: writers stop: 2 bookies are writable, and ledgers with 3, like many here, cannot be created; "
+        "start bd:3181"
+    )
+    assert audit_findings(audited)[1].advice.sentence == (
+        "1 ledger has too few live copies: 2 bookies are registered; start bd:3181, or add one"
     )
     assert found(report(closed(A, B, D)))[0][3] == "bkctl recover failed-bookie bd:3181"
     wide = ledger({0: (A, B, C, D)}, 2, 2, last_entry_id=9, length=100)
@@ -213,6 +218,24 @@ def test_full_disks_are_as_bad_as_in_the_status() -> None:
         ("warning", "bookie ba:3181 is read-only: a disk is full", "bkctl help full-disk"),
         ("warning", "disks of bookie bc:3181 are at least 90.0 % full", "bkctl help full-disk"),
     ]
+
+
+def test_a_bad_copy_that_no_other_can_replace_is_not_to_be_recovered() -> None:
+    """Ledger 1 has a bad copy that is the only one; of ledger 2 another bookie has a good one."""
+    only = BadCopyRange(1, "closed", None, None, A, "failed", "read", 1, 1, 1, is_lost=True)
+    lost = LostRange(1, "closed", None, None, 1, 1, 1)
+    totals = InventoryTotals(bad=[only], lost=[lost])
+    totals.counts |= {"bad_copy_ledgers": 1, "lost_entry_ledgers": 1, "lost_entries": 1}
+    totals.bookies[A] = BookieInventory(A, expected_copies=3, read_copies=2, failed_copies=1)
+    audited = report(closed(A, B), closed(A, B), is_repaired=True)
+    critical = ("critical", "entries_without_copy", 1, "bkctl ledger verify 1")
+    assert found(with_inventory(audited, totals, InventoryWay.ALL_ENTRIES, "bad.jsonl")) == [critical]
+    totals.bad.append(BadCopyRange(2, "closed", None, None, A, "failed", "read", 1, 1, 1))
+    totals.counts["bad_copy_ledgers"] = 2
+    totals.bookies[A].failed_copies = 2
+    both = with_inventory(audited, totals, InventoryWay.ALL_ENTRIES, "bad.jsonl")
+    assert found(both) == [critical, ("warning", "bad_copies", 1, "bkctl recover ledger --from-file bad.jsonl")]
+    assert audit_findings(both)[1].advice.sentence == "1 ledger has 1 bad copy: 1 failed"
 
 
 def test_what_helps_with_unknown_copies_depends_on_the_cause() -> None:
