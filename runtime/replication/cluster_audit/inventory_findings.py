@@ -111,7 +111,7 @@ def _unknown(report: AuditReport) -> Iterator[AuditFinding]:
 
 def _why_unread(bookie: BookieReplication) -> str | None:
     """Why nothing can be read from a bookie; None if it answers."""
-    return "it is not registered" if bookie.mode == "unregistered" else bookie.refusal or bookie.no_answer
+    return "not registered" if bookie.mode == "unregistered" else bookie.refusal or bookie.no_answer
 
 
 def _unnamed(report: AuditReport) -> Iterator[AuditFinding]:

@@ -257,7 +257,7 @@ def test_what_helps_with_unknown_copies_depends_on_the_cause() -> None:
     }
     assert sentences["unread_copies"].sentence == (
         "54 copies are unknown: 4 bookies (bb:3181, bc:3181, bd:3181, bf:3181) cannot be read: it refuses the login of "
-        "operator: check bookie_client.sasl.username; no answer within 1.5 s; it is not registered; it did not answer "
+        "operator: check bookie_client.sasl.username; no answer within 1.5 s; not registered; it did not answer "
         "all requests"
     )
     assert sentences["unread_copies"].command == "bkctl bookie show bb:3181 bc:3181 bd:3181 bf:3181"
