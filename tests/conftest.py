@@ -124,10 +124,14 @@ def _is_fit_for_tests(directory: str) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Commands under test leave their audit trail, backups and caches here, not in the developer's own directories."""
+    """Commands under test leave their audit trail, backups, caches and sockets here, not in those of the developer.
+
+    So they also find no bookie that another worker's test runs.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("run")))
         yield
 
 
