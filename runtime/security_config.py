@@ -105,6 +105,15 @@ class BookieClientConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     tls: ClientTlsConfig | None = None
     sasl: ClientLoginConfig | None = None
+    tls_java_key: str | None = None
+    """The key that would switch TLS on in the Java file that settings come from; no setting."""
+    sasl_java_key: str | None = None
+    """The same of a login."""
+
+    def name_of(self, table: Literal["tls", "sasl"]) -> str:
+        """What switches TLS or a login on, as the source of the settings names it."""
+        java_key: str | None = getattr(self, f"{table}_java_key")
+        return java_key or f"bookie_client.{table}"
 
 
 class BookieTlsConfig(TlsFiles, frozen=True, kw_only=True):

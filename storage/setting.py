@@ -27,6 +27,9 @@ DECIMAL_MAX: Final = 10**15
 DURATION_S_MAX: Final = 100 * 365 * 86_400
 """Longest duration; "never" is capped to this. Timers accept at most about three times as much."""
 
+FIELDS_FOR_ERRORS: Final = ("_java_key", "variables_note")
+"""The ends of names of fields that say where values come from. They are no settings."""
+
 
 JavaUnit: TypeAlias = Literal["", "decimal", "s", "ms", "MiB"]
 """Unit of a number in bk_server.conf; "" for whole numbers in the unit of the setting."""

@@ -82,7 +82,9 @@ def files(tmp_path: Path, toml: str, conf: str) -> GlobalFlags:
 
 
 def test_without_settings_connections_are_plain(tmp_path: Path) -> None:
-    assert client_of(tmp_path) == BookieClientConfig()
+    assert client_of(tmp_path) == BookieClientConfig(
+        tls_java_key="tlsProviderFactoryClass", sasl_java_key="clientAuthProviderFactoryClass"
+    )
     assert (bookie_of(tmp_path).tls, bookie_of(tmp_path).sasl) == (None, None)
 
 
@@ -389,3 +391,32 @@ def test_a_file_that_asks_for_a_login_never_leads_to_a_connection_without(tmp_pa
         "error: a login with DIGEST-MD5 needs bookie_client.sasl.username and bookie_client.sasl.password, or both in "
         "a JAAS file (bookie_client.sasl.jaas_file)\n"
     )
+
+
+UNUSED = "tlsProvider=JDK\ntlsTrustStore=/ca.pem\ntlsTrustStoreType=PEM\ntlsClientAuthentication=true\n"
+
+
+def test_tls_that_no_key_switches_on_is_named_once(tmp_path: Path) -> None:
+    flags = files(tmp_path, "", BOOKIE.replace("//h/", "//127.0.0.1:1/") + UNUSED)
+    words = ("--conf", str(flags.conf), "--config", str(flags.config))
+    said = (
+        f"warning: {flags.conf}: tlsTrustStore, tlsClientAuthentication have no effect without "
+        f"{TLS.strip()}: connections are in clear text"
+    )
+    for command in (("bookie", "start", "--dry-run"), ("autorecovery", "start", "--dry-run"), ("config", "show")):
+        result = run_bkctl(*command, *words)
+        assert (result.exit_code, result.stderr.splitlines().count(said)) == (0, 1), result
+        assert "OpenSSL" not in result.stderr
+    checked = run_bkctl("bookie", "init", "--check", *words, "--timeout", "1s")
+    assert checked.stderr.splitlines().count(said) == 1, checked.stderr
+    switched_on = run_bkctl("config", "show", *words, BKCTL_BOOKIE_CLIENT_TLS_CA_FILE="/ca.pem")
+    assert "clear text" not in switched_on.stderr
+    authority = TestAuthority(tmp_path)
+    authority.issue("bookie")
+    of_bookie = run_bkctl(
+        *("bookie", "start", "--dry-run", *words),
+        BKCTL_BOOKIE_TLS_KEY_FILE=str(authority.file("bookie.key")),
+        BKCTL_BOOKIE_TLS_CERTIFICATE_FILE=str(authority.file("bookie.pem")),
+    )
+    assert (of_bookie.exit_code, "clear text" in of_bookie.stderr) == (0, False), of_bookie.stderr
+    assert "tlsProvider has no effect (TLS comes from OpenSSL" in of_bookie.stderr
