@@ -196,7 +196,8 @@ def own_pair(config: TlsFiles, environment: Mapping[str, str]) -> KeyPair | None
     if config.certificate_file is not None:
         given = (config.certificate_file, StoreType.PEM, None)
         certificate_file = read_key_file("certificate", *given, environment, config.certificate_java_key)
-    return key_pair(key_file, certificate_file)
+    of_certificate = "certificate_file" if config.key_java_key is None else config.name_of("certificate")
+    return key_pair(key_file, certificate_file, of_certificate)
 
 
 def _load_pair(context: ssl.SSLContext, pair: KeyPair) -> None:

@@ -347,6 +347,20 @@ def test_files_that_a_java_file_does_not_name_are_missing_by_its_keys(tmp_path: 
     assert str(caught.value) == sentence
 
 
+def test_a_key_without_a_certificate_is_missing_by_the_name_of_its_own_source(tmp_path: Path) -> None:
+    authority = TestAuthority(tmp_path)
+    authority.issue("bookie")
+    key = authority.file("bookie.key")
+    of_java = f"{TLS}tlsKeyStore={key}\ntlsKeyStoreType=PEM\n"
+    of_toml = f'[bookie.tls]\nkey_file = "{key}"\n'
+    for toml, conf, setting in (("", of_java, "tlsCertificatePath"), (of_toml, TLS, "certificate_file")):
+        found = bookie_of(tmp_path, toml=toml, conf=conf).tls
+        assert found is not None
+        with pytest.raises(ConfigurationError) as caught:
+            bookie_contexts(found, {})
+        assert str(caught.value) == f"{key} contains a key without a certificate: set {setting}"
+
+
 def test_files_of_both_sources_are_missing_by_the_name_of_their_own(tmp_path: Path) -> None:
     conf = TLS + f"tlsCertificatePath={tmp_path}/none\ntlsClientAuthentication=true\n"
     authority = TestAuthority(tmp_path)
