@@ -9,7 +9,13 @@ from bkctl.commands.context import BookieFlags, BookieSettings, JavaComparison, 
 from bkctl.commands.errors import InvalidArgumentError, NoDirectoryError
 from bkctl.java_conf import JavaConf
 from bkctl.java_keys import REFUSED, ignored_keys, is_refused, missing_feature_notes, unknown_key_notes
-from bkctl.java_security import bookie_security, clear_text_warnings, with_admin_stores, with_file_keys
+from bkctl.java_security import (
+    bookie_security,
+    clear_text_warnings,
+    old_version_warnings,
+    with_admin_stores,
+    with_file_keys,
+)
 from bkctl.runtime.config import AdminConfig, BookieConfig, ZooKeeperConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.security_config import BookieClientConfig
@@ -67,7 +73,7 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
     warnings = [*_uri_warnings(sources, metadata_uri, origin), *_journal_warnings(values)]
     comparison = JavaComparison()
     if conf is not None:
-        warnings += unknown_key_notes(conf.settings())
+        warnings += [*unknown_key_notes(conf.settings()), *old_version_warnings(conf)]
         # Without TLS, keys that would not count with it are of no interest.
         considered = [each for each in conf.settings() if config.tls is not None or not each[0].startswith("tls")]
         comparison = JavaComparison(

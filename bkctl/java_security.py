@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from bkctl.java_security_keys import SECURITY_KEYS
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.security.secrets import is_reference
-from bkctl.runtime.security_config import SHOW_CERTIFICATE, StoreType, TlsFiles
+from bkctl.runtime.security_config import SHOW_CERTIFICATE, TLS_VERSIONS, StoreType, TlsFiles
 from bkctl.setting_readers import FALSE, Given, Givens, Path, truth
 from bkctl.storage.words import listed
 
@@ -204,9 +204,25 @@ def _versions_and_suites(conf: JavaConf, path: Path) -> Givens:
         givens[*path, "ciphers"] = _given(conf, _SUITES, [_openssl_name(suite) for suite in suites])
     elif conf.texts(_SUITES):
         givens[*path, "protocols"] = _given(conf, _SUITES, ["TLSv1.3"])
-    if versions := [version for version in conf.texts(_PROTOCOLS) if version not in _TOO_OLD]:
+    versions = [version for version in conf.texts(_PROTOCOLS) if version in TLS_VERSIONS]
+    others = [version for version in conf.texts(_PROTOCOLS) if version not in TLS_VERSIONS]
+    if versions:
+        others = [version for version in others if version not in _TOO_OLD]
         givens[*path, "protocols"] = _given(conf, _PROTOCOLS, versions)
+    if others:
+        raise ConfigurationError(_not_supported(conf, others))
     return givens
+
+
+def old_version_warnings(conf: JavaConf) -> list[str]:
+    """A sentence about TLS versions that a file names next to those that are used."""
+    old = [version for version in conf.texts(_PROTOCOLS) if version in _TOO_OLD]
+    return [_not_supported(conf, old, " and left out")] if old and _has_tls(conf) else []
+
+
+def _not_supported(conf: JavaConf, versions: list[str], more: str = "") -> str:
+    are = "is" if len(versions) == 1 else "are"
+    return f"{conf.source(_PROTOCOLS)}: {listed(versions)} {are} not supported{more} (use {', '.join(TLS_VERSIONS)})"
 
 
 def _openssl_name(suite: str) -> str:

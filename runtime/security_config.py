@@ -17,6 +17,10 @@ SHOW_CERTIFICATE: Final = "tlsClientAuthentication=true"
 """Without it a Java client shows no certificate, also if its file names one."""
 
 
+TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+"""The TLS versions that OpenSSL still has."""
+
+
 class StoreType(enum.StrEnum):
     """Format of a file with keys or certificates. JKS is refused with the command that converts it."""
 

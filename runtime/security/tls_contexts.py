@@ -18,12 +18,12 @@ from bkctl.runtime.security.alerting_context import AlertingContext
 from bkctl.runtime.security.followed_files import FollowedFiles
 from bkctl.runtime.security.key_files import GivenFile, KeyPair, authorities_pem, key_pair
 from bkctl.runtime.security.secrets import read_secret
-from bkctl.runtime.security_config import BookieTlsConfig, ClientTlsConfig, StoreType, TlsFiles
+from bkctl.runtime.security_config import TLS_VERSIONS, BookieTlsConfig, ClientTlsConfig, StoreType, TlsFiles
 from bkctl.storage.adapters.given_files import read_given_file
 
 logger = logging.getLogger(__name__)
 
-_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_VERSIONS: Final = {name: ssl.TLSVersion[name.replace(".", "_")] for name in TLS_VERSIONS}
 
 
 class _Built(NamedTuple):

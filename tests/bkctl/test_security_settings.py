@@ -347,6 +347,24 @@ def test_files_that_a_java_file_does_not_name_are_missing_by_its_keys(tmp_path: 
     assert str(caught.value) == sentence
 
 
+def test_versions_that_openssl_no_longer_has_are_named(tmp_path: Path) -> None:
+    place = f"{tmp_path}/bk.conf:5 (tlsEnabledProtocols)"
+    for versions, refused in (
+        ("TLSv1.1", "TLSv1.1 is"),
+        ("TLSv1.2,TLSv9", "TLSv9 is"),
+        ("TLSv1,TLSv1.1", "TLSv1, TLSv1.1 are"),
+    ):
+        for settings_of_side in (client_of, bookie_of):
+            with pytest.raises(ConfigurationError) as caught:
+                settings_of_side(tmp_path, conf=f"{TLS}tlsEnabledProtocols={versions}\n")
+            assert str(caught.value) == f"{place}: {refused} not supported (use TLSv1.2, TLSv1.3)"
+    flags = files(tmp_path, "", f"{BOOKIE}{TLS}tlsEnabledProtocols=TLSv1.2,TLSv1.1\n")
+    loaded = resolve_bookie_settings(read_sources(flags, {}), BookieFlags())
+    assert loaded.config.tls is not None
+    assert loaded.config.tls.protocols == ("TLSv1.2",)
+    assert loaded.warnings == (f"{place}: TLSv1.1 is not supported and left out (use TLSv1.2, TLSv1.3)",)
+
+
 def test_a_key_without_a_certificate_is_missing_by_the_name_of_its_own_source(tmp_path: Path) -> None:
     authority = TestAuthority(tmp_path)
     authority.issue("bookie")
