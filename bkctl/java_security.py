@@ -48,6 +48,13 @@ _OF_TLS: Final = frozenset(
 _KEYS: Final = {"ca": "tlsTrustStore", "certificate": "tlsCertificatePath", "key": "tlsKeyStore"}
 """What a Java bookie and client need for TLS, by our names of the files."""
 
+_JUDGED_LATER: Final = {
+    "ciphers": _SUITES,
+    "allowed_ids": "saslJaasClientAllowedIds",
+    "permitted_startup_users": "permittedStartupUsers",
+}
+"""Keys of settings whose values are judged when they are used."""
+
 _CLIENT: Final = ("bookie_client",)
 _BOOKIE: Final = ("bookie",)
 
@@ -129,7 +136,8 @@ def bookie_security(conf: JavaConf) -> Givens:
 def with_file_keys(values: Givens) -> Givens:
     """Values of all sources, with the key of each file that a Java file gives: errors about it name this key.
 
-    In a table that a Java file asks for, also the key of each file that is missing.
+    Also the place of a value that is judged later, and, in a table that a Java file asks for, the key of each file that
+    is missing.
     """
     keys: Givens = {}
     given_names = {(*path[:-1], path[-1].removesuffix("_file")) for path in values}  # of files and tables
@@ -141,6 +149,8 @@ def with_file_keys(values: Givens) -> Givens:
     for path, given in values.items():
         if path[-1].endswith("_file") and (found := _FILE_KEY.search(given.origin)) is not None:
             keys[*path[:-1], path[-1].replace("_file", "_java_key")] = given._replace(value=found[0])
+        elif (key := _JUDGED_LATER.get(path[-1])) is not None and key in given.origin:
+            keys[*path[:-1], f"{path[-1]}_java_key"] = given._replace(value=given.origin)
         elif path[-1] == "tls" and _TLS_CLASS in given.origin:
             missing = {name: key for name, key in _KEYS.items() if (*path, f"{name}_file") not in values}
             keys |= {(*path, f"{name}_java_key"): given._replace(value=key) for name, key in missing.items()}

@@ -18,7 +18,7 @@ from bkctl.runtime.config import BookieConfig
 from bkctl.runtime.log_level import LogLevel
 from bkctl.runtime.replication.config import PlacementMode, VerifyMode
 from bkctl.runtime.security.secrets import is_descriptor, is_reference
-from bkctl.storage.setting import FIELDS_FOR_ERRORS, Java, Setting, described
+from bkctl.storage.setting import Java, Setting, described, setting_values
 
 
 class LogFormat(StrEnum):
@@ -154,17 +154,10 @@ def shown_secret(value: object) -> object:
 
 def shown_config(config: msgspec.Struct) -> dict[str, Any]:
     """A configuration for display, without secrets that are written out."""
-    body: dict[str, Any] = _without_notes(msgspec.to_builtins(config))
+    body: dict[str, Any] = setting_values(config)
     for path, table in _tables_with_secrets(config, body):
         table[path[-1]] = shown_secret(table[path[-1]])
     return body
-
-
-def _without_notes(value: Any) -> Any:
-    """Without the fields that are no settings: they are for errors."""
-    if not isinstance(value, dict):
-        return value
-    return {name: _without_notes(each) for name, each in value.items() if not name.endswith(FIELDS_FOR_ERRORS)}
 
 
 def secrets_from_descriptors(config: msgspec.Struct) -> list[str]:

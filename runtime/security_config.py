@@ -58,6 +58,8 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The same of certificate_file."""
     key_java_key: str | None = None
     """The same of key_file."""
+    ciphers_java_key: str | None = None
+    """The place of a Java file that gives ciphers: its line and key; no setting."""
     variables_note: str = ""
     """Which variables give some of this, and what does not count because of them: for errors; no setting."""
 
@@ -159,6 +161,8 @@ class BookieLoginConfig(msgspec.Struct, frozen=True, kw_only=True):
     allowed_ids: Annotated[str, Setting(
         "Regular expression that the whole id of a client must match")] = ".*bookkeeper.*"
     service: Annotated[str, Setting("First part of this bookie's principal, for GSSAPI")] = "bookkeeper"
+    allowed_ids_java_key: str | None = None
+    """The place of a Java file that gives allowed_ids; no setting."""
     variables_note: str = ""
     """As of ``ClientLogin``."""
 

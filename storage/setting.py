@@ -191,6 +191,18 @@ def described(struct: type[Any], *section: str) -> tuple[Described, ...]:
     return tuple(_walk(struct, section))
 
 
+def setting_values(config: msgspec.Struct) -> dict[str, Any]:
+    """The values of a struct and of its nested structs, without those that are only for errors."""
+    values: dict[str, Any] = _settings_alone(msgspec.to_builtins(config))
+    return values
+
+
+def _settings_alone(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {name: _settings_alone(each) for name, each in value.items() if not name.endswith(FIELDS_FOR_ERRORS)}
+
+
 def require_ranges(struct: msgspec.Struct) -> None:
     """Raise ValueError if a number is out of the range of its field, however the struct was created."""
     for each in described(type(struct)):

@@ -119,11 +119,11 @@ def _limited(context: ssl.SSLContext, config: TlsFiles) -> ssl.SSLContext:
     # As in Java, every certificate of the CA file is trusted, also one that is no root.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if config.ciphers:
-        _set_ciphers(context, config.ciphers)
+        _set_ciphers(context, config.ciphers, config.ciphers_java_key or "ciphers")
     return context
 
 
-def _set_ciphers(context: ssl.SSLContext, names: Collection[str]) -> None:
+def _set_ciphers(context: ssl.SSLContext, names: Collection[str], setting: str) -> None:
     for name in names:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).set_ciphers(name)
@@ -131,7 +131,7 @@ def _set_ciphers(context: ssl.SSLContext, names: Collection[str]) -> None:
             fix = "use OpenSSL's name (openssl ciphers -s -tls1_2)"
             if name.startswith("TLS_") and "_WITH_" not in name:
                 fix = "those of TLS 1.3 are always enabled, remove it"
-            raise ConfigurationError(f"{name} in ciphers is not a cipher suite of TLS 1.2: {fix}") from error
+            raise ConfigurationError(f"{name} in {setting} is not a cipher suite of TLS 1.2: {fix}") from error
     context.set_ciphers(":".join(names))
 
 

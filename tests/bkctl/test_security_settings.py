@@ -67,7 +67,8 @@ def client_of(tmp_path: Path, *, toml: str = "", conf: str = "", **environment: 
 def without_note(login: ClientLoginConfig | BookieLoginConfig | ZooKeeperSaslConfig | None) -> object:
     """Its settings alone: the note is only for errors."""
     assert login is not None
-    return msgspec.structs.replace(login, variables_note="")
+    login = msgspec.structs.replace(login, variables_note="")
+    return msgspec.structs.replace(login, allowed_ids_java_key=None) if isinstance(login, BookieLoginConfig) else login
 
 
 def bookie_of(tmp_path: Path, *, toml: str = "", conf: str = "", **environment: str) -> BookieConfig:
@@ -363,6 +364,22 @@ def test_versions_that_openssl_no_longer_has_are_named(tmp_path: Path) -> None:
     assert loaded.config.tls is not None
     assert loaded.config.tls.protocols == ("TLSv1.2",)
     assert loaded.warnings == (f"{place}: TLSv1.1 is not supported and left out (use TLSv1.2, TLSv1.3)",)
+
+
+def test_values_that_only_the_bookie_can_judge_are_refused_with_their_place(tmp_path: Path) -> None:
+    authority = TestAuthority(tmp_path)
+    authority.issue("bookie")
+    own = f"tlsKeyStore={authority.file('bookie.key')}\ntlsKeyStoreType=PEM\ntlsCertificatePath={tmp_path}/bookie.pem\n"
+    (tmp_path / "jaas").write_text('Bookie { Digest required user_a="b"; };')
+    for conf, place in (
+        (f"permittedStartupUsers=x\n{TLS}{own}", "4 (permittedStartupUsers)"),
+        (f"tlsEnabledCipherSuites=TLS_FOO\n{TLS}{own}", "4 (tlsEnabledCipherSuites)"),
+        (f"saslJaasClientAllowedIds=*bad(\n{SASL}", "4 (saslJaasClientAllowedIds)"),
+    ):
+        flags = files(tmp_path, "", BOOKIE + conf)
+        words = ("--conf", str(flags.conf), "--config", str(flags.config))
+        refused = run_bkctl("bookie", "start", "--dry-run", *words, BKCTL_BOOKIE_SASL_JAAS_FILE=f"{tmp_path}/jaas")
+        assert (refused.exit_code, f" {flags.conf}:{place} " in refused.stderr) == (1, True), refused
 
 
 def test_a_key_without_a_certificate_is_missing_by_the_name_of_its_own_source(tmp_path: Path) -> None:
