@@ -10,7 +10,7 @@ import os
 from typing import Annotated
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext, DaemonFlags, DaemonSettings, LogFormat, LogSettings, shown_config
+from bkctl.commands.context import CommandContext, DaemonFlags, LogFormat, LogSettings, shown_config
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.event_loop import handle_hangup, stoppable_server
@@ -55,14 +55,16 @@ async def start(
         if bookie_id is not None and settings.config.autorecovery.replication_target is not ReplicationTarget.LOCAL:
             raise InvalidArgumentError("--bookie-id has no effect unless replication_target is local: leave it out")
         if context.settings.is_dry_run:
-            _warn(context, settings)
+            for warning in settings.warnings:
+                context.console.warn(warning)
             context.console.record("AutorecoveryConfig", shown_config(settings.config))
             return
         if settings.log.log_format is LogFormat.JSON:
             context.console.log_messages(logger)
         is_debug = context.settings.is_debug
         with contextlib.closing(ServerLog(settings.log, is_debug=is_debug, server="daemon")) as log:
-            _warn(context, settings)
+            for warning in settings.warnings:
+                logger.warning("%s", warning)
             handle_hangup(functools.partial(_reload, context, flags, log), stop.request)
             try:
                 process_id = ProcessId(await asyncio.to_thread(canonical_host_name), os.getpid())
@@ -70,11 +72,6 @@ async def start(
             except Exception as error:
                 log.note_failure(error)
                 raise
-
-
-def _warn(context: CommandContext, settings: DaemonSettings) -> None:
-    for warning in settings.warnings:
-        context.console.warn(warning)
 
 
 def _reload(context: CommandContext, flags: DaemonFlags, log: ServerLog) -> None:
