@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from bkctl.commands.context import DaemonFlags, DaemonSettings, LogSettings
-from bkctl.java_security import with_admin_stores, with_file_keys
+from bkctl.java_security import clear_text_warnings, with_admin_stores, with_file_keys
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, DaemonConfig
 from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
 from bkctl.setting_readers import (
@@ -30,7 +30,9 @@ def resolve_daemon_settings(sources: Sources, flags: DaemonFlags) -> DaemonSetti
     values = daemon_values(sources, flags)
     log = {path: given for path, given in values.items() if path[-1] in _LOG_NAMES}
     config = _build_daemon(sources, {path: given for path, given in values.items() if path not in log})
-    return DaemonSettings(config=config, log=build(log, LogSettings, settings_of(_SECTION), _SECTION))
+    warnings = clear_text_warnings(sources.conf, config.client.security.tls)
+    log_settings = build(log, LogSettings, settings_of(_SECTION), _SECTION)
+    return DaemonSettings(config=config, warnings=warnings, log=log_settings)
 
 
 def resolve_daemon_of_bookie(sources: Sources) -> DaemonConfig:

@@ -9,7 +9,13 @@ from bkctl.commands.context import BookieFlags, BookieSettings, JavaComparison, 
 from bkctl.commands.errors import InvalidArgumentError, NoDirectoryError
 from bkctl.java_conf import JavaConf
 from bkctl.java_keys import REFUSED, ignored_keys, is_refused, missing_feature_notes, unknown_key_notes
-from bkctl.java_security import bookie_security, with_admin_stores, with_file_keys
+from bkctl.java_security import (
+    bookie_security,
+    clear_text_warnings,
+    old_version_warnings,
+    with_admin_stores,
+    with_file_keys,
+)
 from bkctl.runtime.config import AdminConfig, BookieConfig, ZooKeeperConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.security_config import BookieClientConfig
@@ -67,11 +73,14 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
     warnings = [*_uri_warnings(sources, metadata_uri, origin), *_journal_warnings(values)]
     comparison = JavaComparison()
     if conf is not None:
-        warnings += unknown_key_notes(conf.settings())
+        warnings += [*unknown_key_notes(conf.settings()), *old_version_warnings(conf)]
+        # Without TLS, keys that would not count with it are of no interest.
+        considered = [each for each in conf.settings() if config.tls is not None or not each[0].startswith("tls")]
         comparison = JavaComparison(
             missing=tuple(missing_feature_notes(conf.settings())),
             admin=tuple(_admin_differences(config)),
-            ignored={reason: tuple(keys) for reason, keys in ignored_keys(conf.settings()).items()},
+            ignored={reason: tuple(keys) for reason, keys in ignored_keys(considered).items()},
+            clear_text=clear_text_warnings(conf, config.tls),
         )
     return BookieSettings(
         config=config,

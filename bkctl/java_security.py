@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from bkctl.java_security_keys import SECURITY_KEYS
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.security.secrets import is_reference
-from bkctl.runtime.security_config import SHOW_CERTIFICATE, StoreType
+from bkctl.runtime.security_config import SHOW_CERTIFICATE, TLS_VERSIONS, StoreType, TlsFiles
 from bkctl.setting_readers import FALSE, Given, Givens, Path, truth
+from bkctl.storage.words import listed
 
 if TYPE_CHECKING:
     from bkctl.java_conf import JavaConf
@@ -37,8 +39,21 @@ _SUITE_OF_TLS_1_3: Final = re.compile(r"TLS_(AES_[0-9]+_\w+|CHACHA20_POLY1305)_S
 _FILE_KEY: Final = re.compile(
     r"\b(?:(?:client|tls)(?:Trust|Key)Store|tlsCertificatePath|httpServer(?:Trust|Key)StorePath)(?=\)?$)"
 )
+_OF_TLS: Final = frozenset(
+    key
+    for key in SECURITY_KEYS
+    if key.startswith(("client", "tls")) and not key.endswith(("Class", "PasswordPath", "Type"))
+)
+"""The keys that need another one, which switches TLS on; without those that only belong to a store."""
 _KEYS: Final = {"ca": "tlsTrustStore", "certificate": "tlsCertificatePath", "key": "tlsKeyStore"}
 """What a Java bookie and client need for TLS, by our names of the files."""
+
+_JUDGED_LATER: Final = {
+    "ciphers": _SUITES,
+    "allowed_ids": "saslJaasClientAllowedIds",
+    "permitted_startup_users": "permittedStartupUsers",
+}
+"""Keys of settings whose values are judged when they are used."""
 
 _CLIENT: Final = ("bookie_client",)
 _BOOKIE: Final = ("bookie",)
@@ -59,7 +74,11 @@ def client_security(conf: JavaConf) -> Givens:
             if has_key:  # then only this is missing
                 missing = Given(SHOW_CERTIFICATE, "", "")
                 givens |= {(*_CLIENT, "tls", f"{name}_java_key"): missing for name in ("key", "certificate")}
-    if _class_of(conf, _CLIENT_LOGIN_CLASS, _CLIENT_SASL) is not None:
+    else:
+        givens[*_CLIENT, "tls_java_key"] = Given(_TLS_CLASS, "", "")
+    if _class_of(conf, _CLIENT_LOGIN_CLASS, _CLIENT_SASL) is None:
+        givens[*_CLIENT, "sasl_java_key"] = Given(_CLIENT_LOGIN_CLASS, "", "")
+    else:
         givens |= _sasl_table(
             conf,
             _CLIENT,
@@ -68,6 +87,19 @@ def client_security(conf: JavaConf) -> Givens:
             saslJaasAuditorSectionName="jaas_daemon_section",
         )
     return givens
+
+
+def clear_text_warnings(conf: JavaConf | None, tls: TlsFiles | None) -> tuple[str, ...]:
+    """A sentence about keys of TLS in a file that does not switch it on, unless another source did: ``tls``."""
+    if conf is None or tls is not None or conf.text(_TLS_CLASS) is not None:
+        return ()
+    given = [key for key, value, _ in conf.settings() if key in _OF_TLS and (value or "no").lower() not in FALSE]
+    if not given:
+        return ()
+    return (
+        f"{conf.origin}: {listed(given)} {'has' if len(given) == 1 else 'have'} no effect without {_TLS_CLASS}={_TLS}: "
+        "connections are in clear text",
+    )
 
 
 def bookie_security(conf: JavaConf) -> Givens:
@@ -104,14 +136,21 @@ def bookie_security(conf: JavaConf) -> Givens:
 def with_file_keys(values: Givens) -> Givens:
     """Values of all sources, with the key of each file that a Java file gives: errors about it name this key.
 
-    In a table that a Java file asks for, also the key of each file that is missing.
+    Also the place of a value that is judged later, and, in a table that a Java file asks for, the key of each file that
+    is missing.
     """
     keys: Givens = {}
-    of_files = {path: (*path[:-1], path[-1].replace("_java_key", "_file")) for path in values}
-    values = {path: given for path, given in values.items() if of_files[path] == path or of_files[path] not in values}
+    given_names = {(*path[:-1], path[-1].removesuffix("_file")) for path in values}  # of files and tables
+    values = {
+        path: given
+        for path, given in values.items()
+        if not path[-1].endswith("_java_key") or (*path[:-1], path[-1].removesuffix("_java_key")) not in given_names
+    }
     for path, given in values.items():
         if path[-1].endswith("_file") and (found := _FILE_KEY.search(given.origin)) is not None:
             keys[*path[:-1], path[-1].replace("_file", "_java_key")] = given._replace(value=found[0])
+        elif (key := _JUDGED_LATER.get(path[-1])) is not None and key in given.origin:
+            keys[*path[:-1], f"{path[-1]}_java_key"] = given._replace(value=given.origin)
         elif path[-1] == "tls" and _TLS_CLASS in given.origin:
             missing = {name: key for name, key in _KEYS.items() if (*path, f"{name}_file") not in values}
             keys |= {(*path, f"{name}_java_key"): given._replace(value=key) for name, key in missing.items()}
@@ -175,9 +214,25 @@ def _versions_and_suites(conf: JavaConf, path: Path) -> Givens:
         givens[*path, "ciphers"] = _given(conf, _SUITES, [_openssl_name(suite) for suite in suites])
     elif conf.texts(_SUITES):
         givens[*path, "protocols"] = _given(conf, _SUITES, ["TLSv1.3"])
-    if versions := [version for version in conf.texts(_PROTOCOLS) if version not in _TOO_OLD]:
+    versions = [version for version in conf.texts(_PROTOCOLS) if version in TLS_VERSIONS]
+    others = [version for version in conf.texts(_PROTOCOLS) if version not in TLS_VERSIONS]
+    if versions:
+        others = [version for version in others if version not in _TOO_OLD]
         givens[*path, "protocols"] = _given(conf, _PROTOCOLS, versions)
+    if others:
+        raise ConfigurationError(_not_supported(conf, others))
     return givens
+
+
+def old_version_warnings(conf: JavaConf) -> list[str]:
+    """A sentence about TLS versions that a file names next to those that are used."""
+    old = [version for version in conf.texts(_PROTOCOLS) if version in _TOO_OLD]
+    return [_not_supported(conf, old, " and left out")] if old and _has_tls(conf) else []
+
+
+def _not_supported(conf: JavaConf, versions: list[str], more: str = "") -> str:
+    are = "is" if len(versions) == 1 else "are"
+    return f"{conf.source(_PROTOCOLS)}: {listed(versions)} {are} not supported{more} (use {', '.join(TLS_VERSIONS)})"
 
 
 def _openssl_name(suite: str) -> str:

@@ -21,7 +21,8 @@ SECURITY_KEYS: Final = {
     "tlsClientAuthentication": "is_client_certificate_required in [bookie.tls]; clients show their certificate",
     "tlsHostnameVerificationEnabled": "is_hostname_checked in [bookie_client.tls]; false if the file asks for TLS "
     "without this key, as in Java",
-    "tlsEnabledProtocols": f"protocols in {_BOTH_SIDES}; versions before TLSv1.2 are left out",
+    "tlsEnabledProtocols": f"protocols in {_BOTH_SIDES}; versions before TLSv1.2 are left out, and refused "
+    "if there is no other",
     "tlsEnabledCipherSuites": f"ciphers in {_BOTH_SIDES}, by Java's or OpenSSL's names",
     "tlsCertificatePath": f"certificate_file in {_BOTH_SIDES}, if the key is a PEM file",
     **_store("tlsKeyStore", "key", _BOTH_SIDES),

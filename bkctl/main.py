@@ -36,6 +36,7 @@ from bkctl.commands.context import (
 )
 from bkctl.commands.errors import ChangeCutOffError, ReaderGoneError, StoppedBySignalError
 from bkctl.commands.rendering import is_color_wanted
+from bkctl.java_security import clear_text_warnings
 from bkctl.log_setup import configure_logging
 from bkctl.runtime.errors import MetadataLoginError, MetadataOutageError, MetadataUnavailableError
 from bkctl.settings import Sources, contexts_of, read_sources, resolve_settings, without_context
@@ -91,6 +92,9 @@ class CommandLineInvocation:
         for warning in variable_warnings(sources):
             self.console.warn(warning)
         is_server = exit_codes.is_logging_command(command_path)
+        if not is_server:  # it logs them
+            for warning in clear_text_warnings(sources.conf, self.settings.client.security.tls):
+                self.console.warn(warning)
         stream = sys.stderr if is_server else self._console.log_stream
         self._at_end.callback(configure_logging(self.settings, stream, is_server=is_server))
         loader = _BookieSettingsLoader(sources, lambda: read_sources(flags, self._environment))

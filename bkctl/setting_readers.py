@@ -20,7 +20,7 @@ from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.security.secrets import is_reference
 from bkctl.runtime.security_config import BookieClientConfig, keytool_command
-from bkctl.storage.setting import DURATION_S_MAX, MEBIBYTE, Described, Java, Setting, described
+from bkctl.storage.setting import DURATION_S_MAX, FIELDS_FOR_ERRORS, MEBIBYTE, Described, Java, Setting, described
 from bkctl.storage.words import enumerated
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def toml_values(
     if not table:
         return {}  # the usual case; msgspec takes a millisecond for the fields
     fields = {
-        each.name: each.type for each in msgspec.structs.fields(struct) if not each.name.endswith(("_java_key", _NOTE))
+        each.name: each.type for each in msgspec.structs.fields(struct) if not each.name.endswith(FIELDS_FOR_ERRORS)
     }
     givens: Givens = {}
     for name, value in table.items():

@@ -18,7 +18,7 @@ from bkctl.runtime.config import BookieConfig
 from bkctl.runtime.log_level import LogLevel
 from bkctl.runtime.replication.config import PlacementMode, VerifyMode
 from bkctl.runtime.security.secrets import is_descriptor, is_reference
-from bkctl.storage.setting import Java, Setting, described
+from bkctl.storage.setting import Java, Setting, described, setting_values
 
 
 class LogFormat(StrEnum):
@@ -87,6 +87,8 @@ class JavaComparison(msgspec.Struct, frozen=True, kw_only=True):
     """How open its admin port is."""
     ignored: Mapping[str, tuple[str, ...]] = {}
     """Keys that have no effect here, by the reason."""
+    clear_text: tuple[str, ...] = ()
+    """What it does not protect either."""
 
 
 class BookieSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +111,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of an autorecovery daemon from all sources. ``config.metadata_uri`` may be empty."""
 
     config: DaemonConfig
+    warnings: tuple[str, ...] = ()
     log: LogSettings = LogSettings()
 
 
@@ -151,7 +154,7 @@ def shown_secret(value: object) -> object:
 
 def shown_config(config: msgspec.Struct) -> dict[str, Any]:
     """A configuration for display, without secrets that are written out."""
-    body: dict[str, Any] = msgspec.to_builtins(config)
+    body: dict[str, Any] = setting_values(config)
     for path, table in _tables_with_secrets(config, body):
         table[path[-1]] = shown_secret(table[path[-1]])
     return body

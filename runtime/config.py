@@ -426,6 +426,8 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
         unit="bytes", low=1024, high=_INT_MAX, java=Java("nettyMaxFrameSizeBytes"))] = 5 * 1024 * 1024
     permitted_startup_users: Annotated[tuple[str, ...], Setting("Users of the system that may start the bookie",
         java=Java("permittedStartupUsers"), unset="all")] = ()
+    permitted_startup_users_java_key: str | None = None
+    """The place of a Java file that gives permitted_startup_users; no setting."""
     disks: DiskConfig = DiskConfig()
     garbage_collection: GarbageCollectionConfig = GarbageCollectionConfig()
     integrity: IntegrityConfig = IntegrityConfig()

@@ -17,6 +17,10 @@ SHOW_CERTIFICATE: Final = "tlsClientAuthentication=true"
 """Without it a Java client shows no certificate, also if its file names one."""
 
 
+TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+"""The TLS versions that OpenSSL still has."""
+
+
 class StoreType(enum.StrEnum):
     """Format of a file with keys or certificates. JKS is refused with the command that converts it."""
 
@@ -54,6 +58,8 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The same of certificate_file."""
     key_java_key: str | None = None
     """The same of key_file."""
+    ciphers_java_key: str | None = None
+    """The place of a Java file that gives ciphers: its line and key; no setting."""
     variables_note: str = ""
     """Which variables give some of this, and what does not count because of them: for errors; no setting."""
 
@@ -105,6 +111,15 @@ class BookieClientConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     tls: ClientTlsConfig | None = None
     sasl: ClientLoginConfig | None = None
+    tls_java_key: str | None = None
+    """The key that would switch TLS on in the Java file that settings come from; no setting."""
+    sasl_java_key: str | None = None
+    """The same of a login."""
+
+    def name_of(self, table: Literal["tls", "sasl"]) -> str:
+        """What switches TLS or a login on, as the source of the settings names it."""
+        java_key: str | None = getattr(self, f"{table}_java_key")
+        return java_key or f"bookie_client.{table}"
 
 
 class BookieTlsConfig(TlsFiles, frozen=True, kw_only=True):
@@ -146,6 +161,8 @@ class BookieLoginConfig(msgspec.Struct, frozen=True, kw_only=True):
     allowed_ids: Annotated[str, Setting(
         "Regular expression that the whole id of a client must match")] = ".*bookkeeper.*"
     service: Annotated[str, Setting("First part of this bookie's principal, for GSSAPI")] = "bookkeeper"
+    allowed_ids_java_key: str | None = None
+    """The place of a Java file that gives allowed_ids; no setting."""
     variables_note: str = ""
     """As of ``ClientLogin``."""
 

@@ -27,6 +27,9 @@ DECIMAL_MAX: Final = 10**15
 DURATION_S_MAX: Final = 100 * 365 * 86_400
 """Longest duration; "never" is capped to this. Timers accept at most about three times as much."""
 
+FIELDS_FOR_ERRORS: Final = ("_java_key", "variables_note")
+"""The ends of names of fields that say where values come from. They are no settings."""
+
 
 JavaUnit: TypeAlias = Literal["", "decimal", "s", "ms", "MiB"]
 """Unit of a number in bk_server.conf; "" for whole numbers in the unit of the setting."""
@@ -186,6 +189,18 @@ class Described(NamedTuple):
 def described(struct: type[Any], *section: str) -> tuple[Described, ...]:
     """The settings of a struct and of its nested structs, in the order of the fields."""
     return tuple(_walk(struct, section))
+
+
+def setting_values(config: msgspec.Struct) -> dict[str, Any]:
+    """The values of a struct and of its nested structs, without those that are only for errors."""
+    values: dict[str, Any] = _settings_alone(msgspec.to_builtins(config))
+    return values
+
+
+def _settings_alone(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {name: _settings_alone(each) for name, each in value.items() if not name.endswith(FIELDS_FOR_ERRORS)}
 
 
 def require_ranges(struct: msgspec.Struct) -> None:

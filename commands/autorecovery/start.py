@@ -55,12 +55,16 @@ async def start(
         if bookie_id is not None and settings.config.autorecovery.replication_target is not ReplicationTarget.LOCAL:
             raise InvalidArgumentError("--bookie-id has no effect unless replication_target is local: leave it out")
         if context.settings.is_dry_run:
+            for warning in settings.warnings:
+                context.console.warn(warning)
             context.console.record("AutorecoveryConfig", shown_config(settings.config))
             return
         if settings.log.log_format is LogFormat.JSON:
             context.console.log_messages(logger)
         is_debug = context.settings.is_debug
         with contextlib.closing(ServerLog(settings.log, is_debug=is_debug, server="daemon")) as log:
+            for warning in settings.warnings:
+                logger.warning("%s", warning)
             handle_hangup(functools.partial(_reload, context, flags, log), stop.request)
             try:
                 process_id = ProcessId(await asyncio.to_thread(canonical_host_name), os.getpid())

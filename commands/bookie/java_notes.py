@@ -8,7 +8,8 @@ from bkctl.storage.words import listed
 
 def java_warnings(comparison: JavaComparison) -> list[str]:
     """What may break: a line for each."""
-    return [f"compared with a Java bookie: {each}" for each in (*comparison.missing, *comparison.admin)]
+    differences = (*comparison.missing, *comparison.admin)
+    return [*comparison.clear_text, *(f"compared with a Java bookie: {each}" for each in differences)]
 
 
 def ignored_key_notes(comparison: JavaComparison) -> list[str]:

@@ -32,6 +32,7 @@ from bkctl.commands.session import open_session, require_metadata_uri
 from bkctl.commands.shared_options import setting_option, takes_bookie_options
 from bkctl.runtime.autorecovery.child import AutorecoveryChild
 from bkctl.runtime.autorecovery.config import DaemonConfig
+from bkctl.runtime.bookie.boot.listening import require_startup_user
 from bkctl.runtime.bookie.boot.process import run_bookie
 from bkctl.runtime.bookie.ports import ChildDaemon
 from bkctl.runtime.config import BookieConfig
@@ -39,6 +40,7 @@ from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.metadata.cluster.root import read_instance_id
 from bkctl.runtime.net.bookie_security import BookieSecurity
 from bkctl.runtime.net.client_handshake import ClientSecurity
+from bkctl.runtime.net.host import OsHost
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.net.systemd import Systemd
 from bkctl.runtime.ports import ServiceManager
@@ -78,6 +80,7 @@ async def start(
         settings.config.storage.require_paired_indexes()
         require_secrets_of_child(settings.autorecovery)
         if context.settings.is_dry_run:
+            require_startup_user(settings.config, OsHost())
             BookieSecurity.of(settings.config)
             ClientSecurity.of(settings.config.client)
             _warn(context, settings)

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from bkctl.runtime.config import BookieConfig
-from bkctl.storage.setting import described
+from bkctl.storage.setting import described, setting_values
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class LiveSettings:
 
     def __init__(self, config: BookieConfig) -> None:
         self._config = config
-        self._values = dict(_flat(msgspec.to_builtins(config)))
+        self._values = dict(_flat(setting_values(config)))
         self._setters: list[RateSetter] = []
 
     @property
@@ -41,7 +41,7 @@ class LiveSettings:
         """Apply the rates of ``config``, and log other settings that have changed since the start."""
         if not config.metadata_uri:  # a bookie with its own ZooKeeper
             config = msgspec.structs.replace(config, metadata_uri=self._config.metadata_uri)
-        fresh = dict(_flat(msgspec.to_builtins(config)))
+        fresh = dict(_flat(setting_values(config)))
         changed = sorted(
             name for name in fresh.keys() | self._values.keys() if fresh.get(name) != self._values.get(name)
         )

@@ -74,14 +74,14 @@ class ClientSecurity:
 def refusal_sentence(config: BookieClientConfig) -> str:
     """Why a bookie answers EUA to a request, without more knowledge than this client's settings."""
     if config.tls is None and config.sasl is None:
-        return "it serves only clients that use TLS or log in: set bookie_client.tls or bookie_client.sasl"
+        return f"it serves only clients that use TLS or log in: set {config.name_of('tls')} or {config.name_of('sasl')}"
     if config.tls is None:
-        return "it accepted the login, but serves only clients with TLS: set bookie_client.tls"
+        return f"it accepted the login, but serves only clients with TLS: set {config.name_of('tls')}"
     if config.sasl is not None:
         return "it does not accept the identity of this client: see authorizedRoles and saslJaasClientAllowedIds there"
     if config.tls.certificate_file is None and config.tls.key_file is None:
         setting = config.tls.name_of("certificate", _TABLE)
-        return f"it serves only clients with a certificate or a login: set {setting} or bookie_client.sasl"
+        return f"it serves only clients with a certificate or a login: set {setting} or {config.name_of('sasl')}"
     setting = config.tls.name_of("certificate" if config.tls.certificate_file else "key", _TABLE)
     return (
         f"it does not accept the role of this client's certificate (first role in the OU, {setting}), or requires a "
@@ -172,8 +172,8 @@ class ClientHandshake(asyncio.BufferedProtocol):
             return refused_login(self._security.config, self.begun_login)
         if self._security.contexts is None:
             return (
-                "it accepts no SASL login without TLS: set bookie_client.tls, or remove bookie_client.sasl if it "
-                "requires no login"
+                f"it accepts no SASL login without TLS: set {self._security.config.name_of('tls')}, or remove "
+                "bookie_client.sasl if it requires no login"
             )
         return "it accepts no SASL login: remove bookie_client.sasl"
 

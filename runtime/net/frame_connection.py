@@ -68,7 +68,8 @@ class SharedByConnections:
     frame_bytes_max: int
     unsent: UnsentBytes
     read_buffer: memoryview
-    security: ClientSecurity | None = None
+    client: BookieClientConfig
+    security: ClientSecurity | None
     """None: clear text, no login."""
     refusals: dict[str, str] = dataclasses.field(default_factory=dict)
     """Why bookies did not accept the last connection or request, for those that did not."""
@@ -363,8 +364,7 @@ class FrameConnection(asyncio.BufferedProtocol):
 
         It would do so for ever: roles are examined once, in the handshake. A new connection shows the present files.
         """
-        security = self._shared.security
-        self._refuse(refusal_sentence(BookieClientConfig() if security is None else security.config))
+        self._refuse(refusal_sentence(self._shared.client))
 
     def _note_close_in_tls(self, sentence: str) -> None:
         """The first time this may be a bookie that ends; the second time in succession it is a refusal."""

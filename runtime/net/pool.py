@@ -88,7 +88,8 @@ class BookiePool:
         self._clock = clock
         unsent = UnsentBytes(unsent_bytes_max, _UNSENT_BYTES_OF_ALL_MAX)
         security = ClientSecurity.of(config.security)
-        self._shared = SharedByConnections(config.frame_bytes_max, unsent, read_buffer(_READ_BYTES), security)
+        buffer = read_buffer(_READ_BYTES)
+        self._shared = SharedByConnections(config.frame_bytes_max, unsent, buffer, config.security, security)
         self._connect_timeout_s = config.connect_timeout_s
         if security is not None:  # before the requests that wait for the connection expire: the error has the reason
             shortest_s = min(config.add_timeout_s, config.read_timeout_s)

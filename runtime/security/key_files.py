@@ -26,6 +26,7 @@ _ADMIN_ENDING: Final = "Path"
 """Of Java's keys for stores of the admin port, such as httpServerKeyStorePath. They have no key for the type."""
 _JKS_MAGIC: Final = (bytes.fromhex("feedfeed"), bytes.fromhex("cececece"))
 _PEM_MARK: Final = b"-----BEGIN "
+_CERTIFICATE_MARK: Final = b"CERTIFICATE-----"
 _PEM_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
@@ -63,8 +64,11 @@ class GivenFile(NamedTuple):
         return self.java_key is None or not self.java_key.endswith(_ADMIN_ENDING)
 
 
-def key_pair(key_file: GivenFile, certificate_file: GivenFile | None) -> KeyPair:
-    """The private key and its chain; in PKCS12 both are in one file. ConfigurationError."""
+def key_pair(key_file: GivenFile, certificate_file: GivenFile | None, certificate_setting: str) -> KeyPair:
+    """The private key and its chain; in PKCS12 both are in one file. ConfigurationError.
+
+    ``certificate_setting``: what would name the file of the certificate.
+    """
     is_left_over = certificate_file is not None and certificate_file.java_key is None  # if the key file is a store
     _check_format(key_file, ", and remove certificate_file" if is_left_over else "")
     if key_file.type is StoreType.PKCS12:
@@ -74,7 +78,10 @@ def key_pair(key_file: GivenFile, certificate_file: GivenFile | None) -> KeyPair
                 "certificate. Remove certificate_file, or set key_type to PEM"
             )
         return _pkcs12_pair(key_file)
-    pair = KeyPair(_pem_key(key_file), pem_certificates(certificate_file or key_file))
+    key = _pem_key(key_file)
+    if certificate_file is None and _CERTIFICATE_MARK not in key_file.content:
+        raise ConfigurationError(f"{key_file.path} contains a key without a certificate: set {certificate_setting}")
+    pair = KeyPair(key, pem_certificates(certificate_file or key_file))
     if _public_bytes(pair.key.public_key()) != _public_bytes(pair.chain[0].public_key()):
         raise ConfigurationError(
             f"the key in {key_file.path} does not belong to the (first) certificate in "
@@ -107,7 +114,7 @@ def pem_certificates(file: GivenFile) -> tuple[x509.Certificate, ...]:
     try:
         return tuple(x509.load_pem_x509_certificates(file.content))
     except ValueError as error:
-        if b"CERTIFICATE-----" in file.content:
+        if _CERTIFICATE_MARK in file.content:
             raise ConfigurationError(f"the certificate in {file.path} is damaged") from error
         raise ConfigurationError(_no_certificate(file)) from error
 

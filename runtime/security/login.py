@@ -48,7 +48,8 @@ def bookie_logins(config: BookieLoginConfig) -> Callable[[], BookieExchange]:
     try:
         allowed = re.compile(config.allowed_ids)
     except re.error as error:
-        raise ConfigurationError(f"allowed_ids {config.allowed_ids!r} is not a regular expression: {error}") from error
+        setting = config.allowed_ids_java_key or "allowed_ids"
+        raise ConfigurationError(f"{setting} {config.allowed_ids!r} is not a regular expression: {error}") from error
 
     def is_allowed(name: str) -> bool:
         return allowed.fullmatch(name) is not None

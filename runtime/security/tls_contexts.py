@@ -18,12 +18,12 @@ from bkctl.runtime.security.alerting_context import AlertingContext
 from bkctl.runtime.security.followed_files import FollowedFiles
 from bkctl.runtime.security.key_files import GivenFile, KeyPair, authorities_pem, key_pair
 from bkctl.runtime.security.secrets import read_secret
-from bkctl.runtime.security_config import BookieTlsConfig, ClientTlsConfig, StoreType, TlsFiles
+from bkctl.runtime.security_config import TLS_VERSIONS, BookieTlsConfig, ClientTlsConfig, StoreType, TlsFiles
 from bkctl.storage.adapters.given_files import read_given_file
 
 logger = logging.getLogger(__name__)
 
-_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_VERSIONS: Final = {name: ssl.TLSVersion[name.replace(".", "_")] for name in TLS_VERSIONS}
 
 
 class _Built(NamedTuple):
@@ -119,11 +119,11 @@ def _limited(context: ssl.SSLContext, config: TlsFiles) -> ssl.SSLContext:
     # As in Java, every certificate of the CA file is trusted, also one that is no root.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if config.ciphers:
-        _set_ciphers(context, config.ciphers)
+        _set_ciphers(context, config.ciphers, config.ciphers_java_key or "ciphers")
     return context
 
 
-def _set_ciphers(context: ssl.SSLContext, names: Collection[str]) -> None:
+def _set_ciphers(context: ssl.SSLContext, names: Collection[str], setting: str) -> None:
     for name in names:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).set_ciphers(name)
@@ -131,7 +131,7 @@ def _set_ciphers(context: ssl.SSLContext, names: Collection[str]) -> None:
             fix = "use OpenSSL's name (openssl ciphers -s -tls1_2)"
             if name.startswith("TLS_") and "_WITH_" not in name:
                 fix = "those of TLS 1.3 are always enabled, remove it"
-            raise ConfigurationError(f"{name} in ciphers is not a cipher suite of TLS 1.2: {fix}") from error
+            raise ConfigurationError(f"{name} in {setting} is not a cipher suite of TLS 1.2: {fix}") from error
     context.set_ciphers(":".join(names))
 
 
@@ -196,7 +196,8 @@ def own_pair(config: TlsFiles, environment: Mapping[str, str]) -> KeyPair | None
     if config.certificate_file is not None:
         given = (config.certificate_file, StoreType.PEM, None)
         certificate_file = read_key_file("certificate", *given, environment, config.certificate_java_key)
-    return key_pair(key_file, certificate_file)
+    of_certificate = "certificate_file" if config.key_java_key is None else config.name_of("certificate")
+    return key_pair(key_file, certificate_file, of_certificate)
 
 
 def _load_pair(context: ssl.SSLContext, pair: KeyPair) -> None:

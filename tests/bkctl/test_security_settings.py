@@ -67,7 +67,8 @@ def client_of(tmp_path: Path, *, toml: str = "", conf: str = "", **environment: 
 def without_note(login: ClientLoginConfig | BookieLoginConfig | ZooKeeperSaslConfig | None) -> object:
     """Its settings alone: the note is only for errors."""
     assert login is not None
-    return msgspec.structs.replace(login, variables_note="")
+    login = msgspec.structs.replace(login, variables_note="")
+    return msgspec.structs.replace(login, allowed_ids_java_key=None) if isinstance(login, BookieLoginConfig) else login
 
 
 def bookie_of(tmp_path: Path, *, toml: str = "", conf: str = "", **environment: str) -> BookieConfig:
@@ -82,7 +83,9 @@ def files(tmp_path: Path, toml: str, conf: str) -> GlobalFlags:
 
 
 def test_without_settings_connections_are_plain(tmp_path: Path) -> None:
-    assert client_of(tmp_path) == BookieClientConfig()
+    assert client_of(tmp_path) == BookieClientConfig(
+        tls_java_key="tlsProviderFactoryClass", sasl_java_key="clientAuthProviderFactoryClass"
+    )
     assert (bookie_of(tmp_path).tls, bookie_of(tmp_path).sasl) == (None, None)
 
 
@@ -345,6 +348,54 @@ def test_files_that_a_java_file_does_not_name_are_missing_by_its_keys(tmp_path: 
     assert str(caught.value) == sentence
 
 
+def test_versions_that_openssl_no_longer_has_are_named(tmp_path: Path) -> None:
+    place = f"{tmp_path}/bk.conf:5 (tlsEnabledProtocols)"
+    for versions, refused in (
+        ("TLSv1.1", "TLSv1.1 is"),
+        ("TLSv1.2,TLSv9", "TLSv9 is"),
+        ("TLSv1,TLSv1.1", "TLSv1, TLSv1.1 are"),
+    ):
+        for settings_of_side in (client_of, bookie_of):
+            with pytest.raises(ConfigurationError) as caught:
+                settings_of_side(tmp_path, conf=f"{TLS}tlsEnabledProtocols={versions}\n")
+            assert str(caught.value) == f"{place}: {refused} not supported (use TLSv1.2, TLSv1.3)"
+    flags = files(tmp_path, "", f"{BOOKIE}{TLS}tlsEnabledProtocols=TLSv1.2,TLSv1.1\n")
+    loaded = resolve_bookie_settings(read_sources(flags, {}), BookieFlags())
+    assert loaded.config.tls is not None
+    assert loaded.config.tls.protocols == ("TLSv1.2",)
+    assert loaded.warnings == (f"{place}: TLSv1.1 is not supported and left out (use TLSv1.2, TLSv1.3)",)
+
+
+def test_values_that_only_the_bookie_can_judge_are_refused_with_their_place(tmp_path: Path) -> None:
+    authority = TestAuthority(tmp_path)
+    authority.issue("bookie")
+    own = f"tlsKeyStore={authority.file('bookie.key')}\ntlsKeyStoreType=PEM\ntlsCertificatePath={tmp_path}/bookie.pem\n"
+    (tmp_path / "jaas").write_text('Bookie { Digest required user_a="b"; };')
+    for conf, place in (
+        (f"permittedStartupUsers=x\n{TLS}{own}", "4 (permittedStartupUsers)"),
+        (f"tlsEnabledCipherSuites=TLS_FOO\n{TLS}{own}", "4 (tlsEnabledCipherSuites)"),
+        (f"saslJaasClientAllowedIds=*bad(\n{SASL}", "4 (saslJaasClientAllowedIds)"),
+    ):
+        flags = files(tmp_path, "", BOOKIE + conf)
+        words = ("--conf", str(flags.conf), "--config", str(flags.config))
+        refused = run_bkctl("bookie", "start", "--dry-run", *words, BKCTL_BOOKIE_SASL_JAAS_FILE=f"{tmp_path}/jaas")
+        assert (refused.exit_code, f" {flags.conf}:{place} " in refused.stderr) == (1, True), refused
+
+
+def test_a_key_without_a_certificate_is_missing_by_the_name_of_its_own_source(tmp_path: Path) -> None:
+    authority = TestAuthority(tmp_path)
+    authority.issue("bookie")
+    key = authority.file("bookie.key")
+    of_java = f"{TLS}tlsKeyStore={key}\ntlsKeyStoreType=PEM\n"
+    of_toml = f'[bookie.tls]\nkey_file = "{key}"\n'
+    for toml, conf, setting in (("", of_java, "tlsCertificatePath"), (of_toml, TLS, "certificate_file")):
+        found = bookie_of(tmp_path, toml=toml, conf=conf).tls
+        assert found is not None
+        with pytest.raises(ConfigurationError) as caught:
+            bookie_contexts(found, {})
+        assert str(caught.value) == f"{key} contains a key without a certificate: set {setting}"
+
+
 def test_files_of_both_sources_are_missing_by_the_name_of_their_own(tmp_path: Path) -> None:
     conf = TLS + f"tlsCertificatePath={tmp_path}/none\ntlsClientAuthentication=true\n"
     authority = TestAuthority(tmp_path)
@@ -389,3 +440,32 @@ def test_a_file_that_asks_for_a_login_never_leads_to_a_connection_without(tmp_pa
         "error: a login with DIGEST-MD5 needs bookie_client.sasl.username and bookie_client.sasl.password, or both in "
         "a JAAS file (bookie_client.sasl.jaas_file)\n"
     )
+
+
+UNUSED = "tlsProvider=JDK\ntlsTrustStore=/ca.pem\ntlsTrustStoreType=PEM\ntlsClientAuthentication=true\n"
+
+
+def test_tls_that_no_key_switches_on_is_named_once(tmp_path: Path) -> None:
+    flags = files(tmp_path, "", BOOKIE.replace("//h/", "//127.0.0.1:1/") + UNUSED)
+    words = ("--conf", str(flags.conf), "--config", str(flags.config))
+    said = (
+        f"warning: {flags.conf}: tlsTrustStore, tlsClientAuthentication have no effect without "
+        f"{TLS.strip()}: connections are in clear text"
+    )
+    for command in (("bookie", "start", "--dry-run"), ("autorecovery", "start", "--dry-run"), ("config", "show")):
+        result = run_bkctl(*command, *words)
+        assert (result.exit_code, result.stderr.splitlines().count(said)) == (0, 1), result
+        assert "OpenSSL" not in result.stderr
+    checked = run_bkctl("bookie", "init", "--check", *words, "--timeout", "1s")
+    assert checked.stderr.splitlines().count(said) == 1, checked.stderr
+    switched_on = run_bkctl("config", "show", *words, BKCTL_BOOKIE_CLIENT_TLS_CA_FILE="/ca.pem")
+    assert "clear text" not in switched_on.stderr
+    authority = TestAuthority(tmp_path)
+    authority.issue("bookie")
+    of_bookie = run_bkctl(
+        *("bookie", "start", "--dry-run", *words),
+        BKCTL_BOOKIE_TLS_KEY_FILE=str(authority.file("bookie.key")),
+        BKCTL_BOOKIE_TLS_CERTIFICATE_FILE=str(authority.file("bookie.pem")),
+    )
+    assert (of_bookie.exit_code, "clear text" in of_bookie.stderr) == (0, False), of_bookie.stderr
+    assert "tlsProvider has no effect (TLS comes from OpenSSL" in of_bookie.stderr

@@ -24,9 +24,8 @@ def require_startup_user(config: BookieConfig, host: Host) -> None:
     """ConfigurationError if the user of this process may not start the bookie."""
     permitted = config.permitted_startup_users
     if permitted and (user := host.user()) not in permitted:
-        raise ConfigurationError(
-            f"user {user} may not start this bookie: permitted_startup_users has {', '.join(permitted)}"
-        )
+        setting = config.permitted_startup_users_java_key or "permitted_startup_users"
+        raise ConfigurationError(f"user {user} may not start this bookie: {setting} has {', '.join(permitted)}")
 
 
 def new_listener(config: BookieConfig, clock: Clock) -> BookieListener:

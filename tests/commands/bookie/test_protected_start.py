@@ -65,7 +65,7 @@ class Start:
         assert [name for name, result in results.items() if result == "failed"] == [check]
         refused = run_bkctl(*self.arguments(text), *more)
         assert refused.exit_code == 1, refused.stderr
-        if check in {"TLS and logins", "connections to bookies"}:
+        if check in {"TLS and logins", "connections to bookies", "user"}:
             rehearsed = run_bkctl(*self.arguments(text), "--dry-run", *more)
             assert (rehearsed.exit_code, rehearsed.stdout) == (1, "")
             assert rehearsed.stderr.splitlines() == refused.stderr.splitlines()[-1:]
@@ -210,7 +210,8 @@ def test_a_check_says_what_protects_the_bookie(start: Start, files: TestAuthorit
 def test_only_permitted_users_start_a_bookie(start: Start) -> None:
     refused = start.refused("[bookie]\npermitted_startup_users = ['other-user', 'third-user']", "user")
     assert f"user {getpass.getuser()} may not start this bookie" in refused
-    start.refused("", "user", "--set", "permittedStartupUsers=other-user,third-user")
+    refused = start.refused("", "user", "--set", "permittedStartupUsers=other-user,third-user")
+    assert "may not start this bookie: --set permittedStartupUsers has other-user, third-user" in refused
     assert not start.has_files()
     start.run(f"[bookie]\npermitted_startup_users = ['other-user', '{getpass.getuser()}']")
     assert start.end() == 0

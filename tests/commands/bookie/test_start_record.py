@@ -44,6 +44,7 @@ def test_a_start_is_described_once(metadata_uri: str, tmp_path: Path) -> None:
         f"allowLoopback=true\njournalDirectories={tmp_path}/j\nledgerDirectories={tmp_path}/l1,{tmp_path}/l2\n"
         f"httpServerEnabled=true\nhttpServerPort={http_port}\nopenFileLimit=1\nnumReadWorkerThreads=8\n"
         "pageLimit=1\npageSize=1\nreadBufferSizeBytes=1\nlocalScrubInterval=1\nextraServerComponents=a.B\n"
+        "tlsTrustStore=/ca.pem\n"
     )
     assert run_bkctl("cluster", "init", "--conf", str(conf)).exit_code == 0
     text = start_and_stop(tmp_path, "--conf", str(conf), "--read-only", "--log-format", "json")
@@ -68,7 +69,10 @@ def test_a_start_is_described_once(metadata_uri: str, tmp_path: Path) -> None:
         compared, ("extraServerComponents", "httpServerHost is 127.0.0.1", "adminTokenFile"), strict=True
     ):
         assert part in each["Body"]
-    [ignored] = bodies_with(log, "no effect")
+    [unprotected] = bodies_with(log, "connections are in clear text")
+    assert unprotected["SeverityText"] == "WARN"
+    assert "tlsTrustStore has no effect without tlsProviderFactoryClass=" in unprotected["Body"]
+    [ignored] = bodies_with(log, "no effect (")
     assert log.index(start) < log.index(compared[0]) < log.index(ignored)
     assert ignored["SeverityText"] == "INFO"
     assert ignored["Body"] == (

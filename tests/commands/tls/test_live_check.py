@@ -143,6 +143,21 @@ def test_a_client_without_tls(
     assert (severity, result.exit_code) == (("information", 0) if is_served else ("critical", 10))
 
 
+def test_a_java_file_without_the_key_that_switches_tls_on(
+    metadata_uri: str, authority: Authority, tmp_path: Path
+) -> None:
+    files = write_certificate(authority, tmp_path / "bookie", hosts=(LOOPBACK,), days=90)
+    conf = tmp_path / "client.conf"
+    conf.write_text(f"clientTrustStore={files.ca}\nclientTrustStoreType=PEM\n")
+    fix = ": set tlsProviderFactoryClass or clientAuthProviderFactoryClass"
+    with running_bookie(metadata_uri, tmp_path / "data", variables=of_bookie(files, IS_REQUIRED="true")) as bookie:
+        words = ("--conf", str(conf), "-u", metadata_uri)
+        checked = run_bkctl("tls", "check", "--bookie", bookie.bookie_id, "-o", "json", *words)
+        refused = run_bkctl("bookie", "sanity", bookie.bookie_id, *words)
+    assert findings(checked)["access"][1].endswith(fix)
+    assert (refused.exit_code, refused.stderr.splitlines()[-1][-len(fix) :]) == (11, fix)
+
+
 def test_a_bookie_without_tls_and_no_bookie_at_all(metadata_uri: str, client: CertificateFiles, tmp_path: Path) -> None:
     with running_bookie(metadata_uri, tmp_path / "data") as bookie:
         plain = check(client, bookie.bookie_id)

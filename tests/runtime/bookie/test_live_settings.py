@@ -44,7 +44,8 @@ def test_rates_are_taken_over_and_logged_once(caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.INFO):
         live.reload(changed)
         live.reload(CONFIG)
-        live.reload(CONFIG)
+        moved = msgspec.structs.replace(CONFIG, permitted_startup_users_java_key="bk.conf:9 (permittedStartupUsers)")
+        live.reload(moved)
     assert [config.garbage_collection.copied_entries_per_s_max for config in taken] == [5000, 1000, 1000]
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
