@@ -99,7 +99,7 @@ def _task(lane: LaneStatus) -> Row:
         "state": state,
         "started_at": time_text(lane.started_ms),
         "ended_at": time_text(lane.ended_ms),
-        "succeeded_at": time_text(lane.succeeded_ms),
+        "succeeded_at": time_text(lane.succeeded_ms if lane.result_ms is None else lane.result_ms),
         "result": lane.result or None,
         "error": lane.error,
         "runs": lane.runs,

@@ -17,7 +17,7 @@ from bkctl.commands.tls.file_checks import CheckedFiles, findings_of_file, findi
 from bkctl.commands.tls.live_checks import findings_of_bookie
 from bkctl.runtime.config import BookieConfig
 from bkctl.runtime.ledger.metadata import parse_host_and_port
-from bkctl.runtime.net.bookie_security import why_contradictory
+from bkctl.runtime.net.bookie_security import why_contradictory, why_refused_by_others
 from bkctl.runtime.security.certificate_checks import CertificateFinding, Purpose
 from bkctl.runtime.security_config import ClientTlsConfig
 from bkctl.storage.severity import Severity
@@ -54,9 +54,9 @@ async def check(
     """Check certificates: those of the settings or of files, and those of live bookies.
 
     Looks at chain, names, dates, role, use, key and, on a connection, the protocol and whether the bookie accepts this
-    client. The settings are [bookie_client.tls], [bookie.tls] and [bookie.admin.tls], or Java's keys in --conf. A
-    certificate that expires within 30 days is a warning, an expired one is critical. Exits with 10 if a finding is a
-    warning or worse.
+    client. The settings are [bookie_client.tls], [bookie.tls] and [bookie.admin.tls], or Java's keys in --conf; those
+    of a bookie must also let it use other bookies that have them. A certificate that expires within 30 days is a
+    warning, an expired one is critical. Exits with 10 if a finding is a warning or worse.
     """
     if ca_file is not None and not paths:
         raise InvalidArgumentError("--ca-file is for FILEs: without one, the settings name their CA")
@@ -91,8 +91,12 @@ def _setting_rows(context: CommandContext, now: datetime.datetime) -> Iterator[d
     findings = (each for checked in tables for each in findings_of_settings(checked, os.environ, now))
     for found in dict.fromkeys(findings):
         yield _row(found.path, found.finding)
-    if config is not None and (why := why_contradictory(config)) is not None:
+    if config is None:
+        return
+    if (why := why_contradictory(config)) is not None:
         yield _row("settings", CertificateFinding(Severity.CRITICAL, "settings", why))
+    elif (why := why_refused_by_others(config)) is not None:
+        yield _row("settings", CertificateFinding(Severity.WARNING, "settings", why))
 
 
 async def _bookie_rows(context: CommandContext, address: str, now: datetime.datetime) -> list[dict[str, Any]]:
@@ -106,7 +110,8 @@ async def _bookie_rows(context: CommandContext, address: str, now: datetime.date
 
 def _configured(client: ClientTlsConfig | None, config: BookieConfig | None) -> Iterator[CheckedFiles]:
     if client is not None:
-        yield CheckedFiles(client, Purpose.CLIENT)
+        roles = config.tls.authorized_roles if config is not None and config.tls is not None else ()
+        yield CheckedFiles(client, Purpose.CLIENT, roles=roles)
     if config is None:
         return
     host = config.advertised_address

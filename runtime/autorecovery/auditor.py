@@ -27,6 +27,7 @@ from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.marks import list_marked_ids
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
 from bkctl.runtime.metadata.store import MetadataStore, Node
+from bkctl.storage.words import counted
 
 logger = logging.getLogger(__name__)
 
@@ -197,11 +198,11 @@ class Auditor:
                 count += 1
                 turn.beat()
         self.marked = count
-        return f"{count} ledgers are marked"
+        return counted(count, "ledger is marked", "ledgers are marked")
 
 
 def _summary(scan: LostBookieScan, outcomes: MarkOutcomes) -> str:
-    parts = [f"{scan.ledgers} ledgers, {count_written(outcomes)} marks written"]
+    parts = [f"{counted(scan.ledgers, 'ledger')}, {counted(count_written(outcomes), 'mark')} written"]
     parts += [
         f"{count} {what}"
         for count, what in (

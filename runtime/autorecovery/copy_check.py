@@ -50,6 +50,7 @@ from bkctl.runtime.replication.judge.ledger_check import CopyDefect, LedgerCheck
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 from bkctl.storage.errors import BkctlError
+from bkctl.storage.words import counted
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +101,7 @@ class CopyCheck:
         wait_s = (max(progress.began_ms, progress.repeat_ms) - clock.now_ms()) / 1000
         if wait_s > 0:
             self.lane.due_in(min(wait_s, DUE_CHECK_INTERVAL_S))
+            turn.result_ms = progress.last_ended_ms if _shows_last(progress) else None
             return summary_of(progress)
         try:
             self.lane.due_in(await self._go_on(progress, turn))
@@ -239,14 +241,18 @@ def _answers(defects: Iterable[CopyDefect]) -> str:
     return ", ".join(f"{defect.bookie_id} ({defect.reason})" for defect in defects)
 
 
+def _shows_last(progress: CopyCheckNote) -> bool:
+    """Whether the round has not begun, so that its summary is that of the last one. Pure."""
+    return progress.last is not None and progress.last_ledger_id < 0 and not progress.found.ledgers
+
+
 def summary_of(progress: CopyCheckNote | None) -> str:
     """The round, or the last one if the next has not begun, in a few words. Pure."""
     if progress is None:
         return NOT_YET
-    found = progress.found
-    is_last = progress.last is not None and progress.last_ledger_id < 0 and not found.ledgers
-    counts = progress.last if is_last and progress.last is not None else found
-    if is_last:
+    counts = progress.found
+    if _shows_last(progress) and progress.last is not None:
+        counts = progress.last
         done = "all ledgers checked" if counts.is_complete else "not all copies were read"
     elif progress.repeats:
         done = f"reading ledgers with unknown copies again (repeat {progress.repeats})"
@@ -254,9 +260,9 @@ def summary_of(progress: CopyCheckNote | None) -> str:
         done = f"checked up to ledger {progress.last_ledger_id}"
     unread = f", {counts.unreadable.ledgers} could not be read" if counts.unreadable.ledgers else ""
     return (
-        f"{done}: {counts.ledgers} ledgers{unread}, {counts.copies} copies, {counts.copies_bad} bad, "
-        f"{counts.copies_unknown} unknown; "
-        f"{counts.marked.ledgers} ledgers marked, {counts.lost.ledgers} with lost entries"
+        f"{done}: {counted(counts.ledgers, 'ledger')}{unread}, {counted(counts.copies, 'copy')}, "
+        f"{counts.copies_bad} bad, {counts.copies_unknown} unknown; "
+        f"{counted(counts.marked.ledgers, 'ledger')} marked, {counts.lost.ledgers} with lost entries"
     )
 
 

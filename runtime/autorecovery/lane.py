@@ -29,6 +29,8 @@ class Turn:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.beat_ns = clock.monotonic_ns()
+        self.result_ms: int | None = None
+        """When the result of this run was found, if an earlier run found it."""
 
     def beat(self) -> None:
         """Sign of life: call it at least every ``silence_max_s``."""
@@ -87,7 +89,7 @@ class Lane:
                 status.hangs += 1
                 self._note_failure(f"no progress for {self.silence_max_s:g} s")
                 return False
-            status.result = running.result()
+            status.result, status.result_ms = running.result(), turn.result_ms
         except asyncio.CancelledError:
             await end_tasks((running,), CANCEL_WAIT_S)
             raise

@@ -40,6 +40,7 @@ from bkctl.runtime.metadata.replication.switches import PeriodicCheck, Replicati
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.replication.judge.verdict import LedgerVerdict, ReplicationState, judge_ledger, write_set_rows
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.storage.words import counted
 
 NoteT = TypeVar("NoteT", bound=MetadataCheckNote)
 
@@ -93,6 +94,7 @@ class MetadataCheck(abc.ABC, Generic[NoteT]):
             seconds = (clock.monotonic_ns() - began_ns) / 1e9
             await self._keep(msgspec.structs.replace(self._found, ended_ms=clock.now_ms(), seconds=seconds))
         self.lane.due_in(min(await self._due_in_s(), DUE_CHECK_INTERVAL_S))
+        turn.result_ms = None if self.result is None else self.result.ended_ms
         return self._words()
 
     def _words(self) -> str:
@@ -177,7 +179,8 @@ class ReplicaCensus(MetadataCheck[ReplicaCountNote]):
 
     def _summary(self, result: ReplicaCountNote, unread: str) -> str:
         return (
-            f"{result.ledgers} ledgers{unread}: {result.no_copy.ledgers} with entries that have no live copy, "
+            f"{counted(result.ledgers, 'ledger')}{unread}: "
+            f"{result.no_copy.ledgers} with entries that have no live copy, "
             f"{result.one_copy.ledgers} with one, {result.below_ack_quorum.ledgers} below the ack quorum, "
             f"{result.below_write_quorum.ledgers} below the write quorum"
         )

@@ -32,6 +32,7 @@ from bkctl.runtime.placement.isolation import IsolationDemand, isolation_demand
 from bkctl.runtime.placement.rules import faults_of
 from bkctl.runtime.placement.survey import BookieSurvey, rules_that_apply
 from bkctl.runtime.replication.judge.fragments import segment_entries
+from bkctl.storage.words import counted
 
 LEDGERS_PER_REFRESH = 500
 """Closed ledgers after which the registrations are read again, and whether autorecovery is disabled."""
@@ -93,7 +94,7 @@ class PlacementCheck(MetadataCheck[PlacementCheckNote]):
 
     def _summary(self, result: PlacementCheckNote, unread: str) -> str:
         return (
-            f"{result.ledgers} closed ledgers{unread}: {result.broken.ledgers} break placement rules, "
+            f"{counted(result.ledgers, 'closed ledger')}{unread}: {result.broken.ledgers} break placement rules, "
             f"{result.improvable.ledgers} of them can be improved, {result.marked} were marked"
         )
 

@@ -80,6 +80,26 @@ def why_contradictory(config: BookieConfig) -> str | None:
     )
 
 
+def why_refused_by_others(config: BookieConfig) -> str | None:
+    """Why bookies with the same settings refuse this one when it repairs ledgers there; None if they may not.
+
+    Roles of certificates are not compared here. Reads no file.
+    """
+    tls, client, why = config.tls, config.client, None
+    if config.sasl is not None and client.sasl is None:
+        why = "does not log in (bookie_client.sasl)"
+    elif tls is not None and client.tls is None and (tls.is_required or tls.authorized_roles):
+        why = "connects in clear text (bookie_client.tls)"
+    elif (
+        tls is not None
+        and (tls.is_client_certificate_required or tls.authorized_roles)
+        and client.tls is not None
+        and client.tls.key_file is None
+    ):
+        why = f"shows no certificate ({client.tls.name_of('key', 'bookie_client.tls.')})"
+    return None if why is None else f"bookies with these settings refuse this one as their client: it {why}"
+
+
 @dataclasses.dataclass(frozen=True)
 class BookieSecurity:
     """How connections of clients are protected. ``contexts`` None: no TLS; ``begin_login`` None: no SASL."""

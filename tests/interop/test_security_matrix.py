@@ -183,7 +183,9 @@ def _read_and_write(row: Row, cluster: SecuredCluster, ledger_ids: list[int]) ->
     with row.cell("verify"):
         row.succeed("ledger", "verify", *map(str, ledger_ids))
     with row.cell("audit --spark"):
-        row.succeed("audit", "--spark", "--cores", "1", "--fail-on", "critical")
+        reading = ("--inventory", "--read", "--all-entries", "--fail-on", "critical,unknown_copies,bad_copies")
+        audit = row.succeed("audit", "--spark", "--cores", "1", *reading).json()
+        assert audit["read_copies"] == audit["expected_copies"] >= LEDGERS * ENTRIES, "an executor did not read them"
 
 
 def _autorecover(cluster: SecuredCluster, ledgers: Ledgers, directory: Path) -> None:

@@ -537,7 +537,7 @@ def test_a_mark_of_java_is_merged_and_a_garbage_mark_is_left_alone(caplog: pytes
             await cluster.clock.sleep(1)
             assert await marks(cluster) == {merged: ("b9", "b1")}
             assert (await cluster.metadata_store.get(path)).data == b"\xff"
-            assert auditor.lanes[1].status.result == "2 ledgers, 1 marks written, 1 not marked because of an error"
+            assert auditor.lanes[1].status.result == "2 ledgers, 1 mark written, 1 not marked because of an error"
         assert f"ledger {garbage} cannot be marked" in caplog.text
 
     simulate(scenario)

@@ -95,6 +95,27 @@ def test_missing_damaged_and_corrupt_copies_are_marked_and_the_stamp_is_the_end_
     simulate(scenario)
 
 
+def test_the_status_shows_the_time_of_the_result_and_not_of_a_run_that_had_nothing_to_do() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        await triple(cluster)
+        config = AutorecoveryConfig(check_period_s=3600, replicas_check_interval_s=3600)
+        async with auditing(cluster, config) as auditor:
+            await cluster.clock.sleep(3599)
+            for lane, check, result in (
+                (auditor.copies.lane, PeriodicCheck.ALL_LEDGERS, "all ledgers checked: 1 ledger, 6 copies, 0 bad"),
+                (auditor.replicas.lane, PeriodicCheck.REPLICAS, "1 ledger: 0 with entries that have no live copy"),
+            ):
+                ended_ms = await last_check_ms(cluster, check)
+                assert ended_ms is not None
+                assert lane.status.result.startswith(result)
+                assert lane.status.succeeded_ms is not None
+                assert lane.status.succeeded_ms > ended_ms + 600_000
+                assert lane.status.result_ms == ended_ms
+
+    simulate(scenario)
+
+
 def test_a_share_of_the_entries_finds_what_the_ends_do_not_show() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start(*BOOKIES)

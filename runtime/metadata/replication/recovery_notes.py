@@ -132,6 +132,8 @@ class LaneStatus(msgspec.Struct, kw_only=True):
     """When a run last reached its end without an error."""
     result: str = ""
     """What the last successful run did, in a few words."""
+    result_ms: int | None = None
+    """When that was found, if an earlier run found it: the last one had nothing to do."""
     error: str | None = None
     """Why the last run failed; None if it did not, or if the next one has made progress."""
     runs: int = 0

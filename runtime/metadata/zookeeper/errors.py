@@ -16,6 +16,16 @@ from bkctl.runtime.errors import (
     SessionExpiredError,
 )
 
+
+class _NoLoginError(kazoo_errors.SessionClosedRequireSaslError, kazoo_errors.AuthFailedError):  # type: ignore[misc]
+    """The answer to a wrong password where sessions need a login. Kazoo's own class ends its thread with a traceback.
+
+    As an AuthFailedError it ends the session, as a rejected login does elsewhere.
+    """
+
+
+kazoo_errors.EXCEPTIONS[kazoo_errors.SessionClosedRequireSaslError.code] = _NoLoginError
+
 _MEANINGS: dict[type[Exception], tuple[type[MetadataError], str]] = {
     kazoo_errors.NoNodeError: (NoNodeError, "no such node"),
     kazoo_errors.NodeExistsError: (NodeExistsError, "node already exists"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -48,6 +49,7 @@ def _daemon(now_ms: int) -> DaemonNote:
     lanes = (
         LaneStatus(name="liveness", result="3 bookies are registered", succeeded_ms=now_ms, runs=7),
         LaneStatus(name="copies", error="no progress for 300 s", hangs=1, failures=1, runs=1),
+        LaneStatus(name="replicas", result="8 ledgers", result_ms=now_ms - HOUR_MS, succeeded_ms=now_ms, runs=9),
     )
     return DaemonNote(
         bookie_id=A,
@@ -126,7 +128,11 @@ async def test_status_shows_what_the_daemons_noted(metadata_uri: str) -> None:
         assert [(each["task"], each["state"], each["hangs"]) for each in body["tasks"]] == [
             ("liveness", "waits", 0),
             ("copies", "fails", 1),
+            ("replicas", "waits", 0),
         ]
+        liveness, _, replicas = (each["succeeded_at"] for each in body["tasks"])
+        age = datetime.fromisoformat(liveness) - datetime.fromisoformat(replicas)
+        assert age == timedelta(hours=1)  # later runs had nothing to do
         (daemon,) = body["daemons"]
         assert (daemon["host"], daemon["repaired"], daemon["failed"]) == ("host-a", 40, 2)
         assert [(each["ledger_id"], each["waits_for"]) for each in daemon["holds"]] == [("9", "space on bookies")]

@@ -128,6 +128,53 @@ def test_files_that_serve_both_sides_are_listed_once(tmp_path: Path, authority: 
     assert finding.startswith("roles of certificates and logins with SASL exclude each other")
 
 
+REFUSED = "bookies with these settings refuse this one as their client: it "
+"""It is their client when it repairs ledgers."""
+
+
+@pytest.mark.parametrize(
+    ("of_bookie", "of_client", "expected"),
+    [
+        ('authorized_roles = ["admin", "bookie"]', "[bookie_client.tls]\n{key}{ca}", None),
+        (
+            'authorized_roles = ["admin"]',
+            "[bookie_client.tls]\n{key}{ca}",
+            ("warning", "role", "the first role bookie, but the bookie accepts admin"),
+        ),
+        (
+            'authorized_roles = ["admin"]',
+            "",
+            ("warning", "settings", f"{REFUSED}connects in clear text (bookie_client.tls)"),
+        ),
+        ("is_required = true", "", ("warning", "settings", f"{REFUSED}connects in clear text (bookie_client.tls)")),
+        (
+            "is_client_certificate_required = true",
+            "[bookie_client.tls]\n{ca}",
+            ("warning", "settings", f"{REFUSED}shows no certificate (bookie_client.tls.key_file)"),
+        ),
+        ("is_client_certificate_required = true", "", None),
+        (
+            '[bookie.sasl]\njaas_file = "jaas.conf"',
+            "[bookie_client.tls]\n{key}{ca}",
+            ("warning", "settings", f"{REFUSED}does not log in (bookie_client.sasl)"),
+        ),
+    ],
+)
+def test_what_a_bookie_needs_as_a_client_of_the_others(
+    tmp_path: Path, authority: Authority, of_bookie: str, of_client: str, expected: tuple[str, str, str] | None
+) -> None:
+    files = write_certificate(authority, tmp_path / "b1", hosts=("b1",), role="bookie", days=90)
+    key, ca = f'key_file = "{files.key}"\ncertificate_file = "{files.certificate}"\n', f'ca_file = "{files.ca}"\n'
+    config = tmp_path / "c.toml"
+    config.write_text(
+        f'{NO_CLUSTER}[bookie]\njournal_directories = ["{tmp_path}/j"]\nledger_directories = ["{tmp_path}/l"]\n'
+        f'advertised_address = "b1"\n[bookie.tls]\n{key}{ca}{of_bookie}\n{of_client.format(key=key, ca=ca)}'
+    )
+    result = check("--config", str(config))
+    assert worse_than_information(result) == ([] if expected is None else [expected])
+    assert result.exit_code == (0 if expected is None else 10)
+
+
 def test_nothing_to_check_is_said(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(NO_CLUSTER)
     result = check("--config", str(tmp_path / "c.toml"))

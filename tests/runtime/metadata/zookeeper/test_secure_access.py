@@ -27,7 +27,7 @@ from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.metadata.zookeeper.threads import LoopHandler
 from bkctl.runtime.security_config import LoginMechanism, StoreType
-from tests.processes import run_bkctl
+from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, run_bkctl
 from tests.runtime.metadata.link import TcpLink
 from tests.until import until
 from tests.zookeeper_servers import ZooKeeperServer, secured_server
@@ -265,6 +265,30 @@ async def test_sasl_that_the_server_does_not_know(zookeeper: EmbeddedZooKeeper, 
     config = ZooKeeperConfig(sasl=sasl(tmp_path), operation_timeout_s=4.0)
     with pytest.raises(MetadataUnavailableError, match=r"the SASL login: check the user and .*, and that SASL is on"):
         await ZooKeeperStore.connect(zookeeper.connect_string, config)
+
+
+def test_a_server_that_closes_sessions_without_a_login(tmp_path: Path) -> None:
+    """It answers a wrong password with an error of its own instead of only closing the connection."""
+    (tmp_path / "jaas.conf").write_text(
+        f'Server {{ org.apache.zookeeper.server.auth.DigestLoginModule required user_bkctl="{PASSWORD}"; }};\n'
+    )
+    properties = {"java.security.auth.login.config": "./jaas.conf", "zookeeper.sessionRequireClientSASLAuth": "true"}
+    with secured_server(tmp_path, SASL_PROVIDER, properties) as server:
+        uri = f"zk+hierarchical://{server.address}/ledgers"
+
+        def run(*words: str, password: str) -> BkctlResult:
+            user = {"BKCTL_ZOOKEEPER_SASL_USERNAME": "bkctl", "BKCTL_ZOOKEEPER_SASL_PASSWORD": password}
+            return run_bkctl(*words, "-u", uri, timeout_s=COMMAND_TIMEOUT_S, **user)
+
+        for words in (("cluster", "info"), ("autorecovery", "status")):
+            for refused, sentence in (
+                (run(*words, password="wrong"), f"{server.address} rejected the user or the password: check"),
+                (run_bkctl(*words, "-u", uri), "ZooKeeper accepts only users that log in: set zookeeper.sasl"),
+            ):
+                assert (refused.exit_code, refused.stderr.count("\n")) == (11, 1), refused.stderr
+                assert sentence in refused.stderr
+        made = run("cluster", "init", password=PASSWORD)
+        assert made.exit_code == 0, made.stderr
 
 
 async def test_sasl_without_a_user() -> None:
