@@ -83,8 +83,9 @@ async def test_looking_at_javas_cluster_changes_nothing(
         *(bkctl(java, *command.split(), *arguments) for command, arguments in LOOKS.items() if "doctor" not in command),
         bkctl(java, "cluster", "backup", str(tmp_path / "backup")),
     )
-    # Java's mark names a bookie that its own cookie and registration show alive: nothing is wrong with the tree.
-    await bkctl(java, "metadata", "doctor", "--severity", "critical")
+    # Java's mark names a bookie that its own cookie and registration show alive: the tree is sound, writers are not.
+    looked = await bkctl(java, "metadata", "doctor", "--severity", "critical", exit_code=10)
+    assert [each["rule"] for each in looked.json()["findings"]] == ["writers-stop"]
     assert dump(znodes, root) == before
 
 
