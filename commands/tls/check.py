@@ -63,7 +63,10 @@ async def check(
     now = datetime.datetime.now(datetime.UTC)
     rows = list(_file_rows(context, paths, ca_file, now) if paths else () if bookies else _setting_rows(context, now))
     if not rows and not bookies:
-        raise InvalidArgumentError("the settings have no TLS files: give FILEs or --bookie HOST:PORT")
+        raise InvalidArgumentError(
+            "the settings have no TLS files of a client, or of a bookie with its ledger directories: give FILEs or "
+            "--bookie HOST:PORT"
+        )
     for address in bookies or ():
         rows += await _bookie_rows(context, address, now)
     with context.console.listing(_TABLE) as listing:

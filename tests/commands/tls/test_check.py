@@ -180,7 +180,8 @@ def test_nothing_to_check_is_said(tmp_path: Path) -> None:
     result = check("--config", str(tmp_path / "c.toml"))
     assert (result.exit_code, result.stderr) == (
         2,
-        "error: the settings have no TLS files: give FILEs or --bookie HOST:PORT\n",
+        "error: the settings have no TLS files of a client, or of a bookie with its ledger directories: give FILEs or "
+        "--bookie HOST:PORT\n",
     )
     useless = check("--ca-file", "x", "--bookie", "b1:3181")
     assert (useless.exit_code, "--ca-file is for FILEs" in useless.stderr) == (2, True)
