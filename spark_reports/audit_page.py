@@ -34,7 +34,7 @@ from bkctl.spark_reports.page_tables import (
 )
 from bkctl.spark_reports.trend_charts import RUNS_SHOWN_MAX, PageChart, trend_charts
 from bkctl.storage.severity import OK, Severity, word
-from bkctl.storage.words import duration, size
+from bkctl.storage.words import capitalized, duration, size
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -130,7 +130,7 @@ def report_page(
         runs_shown=min(len(runs), RUNS_SHOWN_MAX),
         runs_total=len(runs),
         changes=changes,
-        changes_sentence=None if changes is None else str(changes)[:1].upper() + str(changes)[1:],
+        changes_sentence=None if changes is None else capitalized(str(changes)),
         changed_since=None if changes is None else time_words(changes.before_ms),
         changed_counts=[] if changes is None else _changed_counts(changes),
         tables=[

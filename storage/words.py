@@ -59,6 +59,11 @@ def duration(value: object) -> str:
     return f"{value:.0f} s"
 
 
+def capitalized(text: str) -> str:
+    """The text with a capital at its beginning; the rest, such as names, stays as it is."""
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """``1 ledger``, ``2,000 ledgers``; ``plural`` if it is irregular, or if a verb follows."""
     return f"{number:,} {noun if number == 1 else plural or _plural(noun)}"

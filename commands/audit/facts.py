@@ -55,12 +55,13 @@ async def read_facts(context: CommandContext, session: Session, *, is_live: bool
     registrations = await session.registrations.snapshot()
     with_cookie = frozenset(await session.registrations.with_cookie())
     asked: tuple[BookieFacts, ...] = ()
+    leaving = frozenset[str]()
     if is_live:
         pool = session.bookies(timeout_max_s=_ANSWER_TIMEOUT_S)
         troubles = await session.registrations.troubles(registrations)
         asked = await ask_bookies(pool, registrations, with_cookie, troubles, _ANSWER_TIMEOUT_S)
         asked = await with_reasons(context, session, asked, _ANSWER_TIMEOUT_S)
-    leaving = await leaving_bookies(session.store, session.root)
+        leaving = await leaving_bookies(session.store, session.root)
     idle = {each.bookie_id: each.why_idle(leaving) for each in asked}
     problems = {each.bookie_id: (each.problem, each.is_refusing) for each in asked if each.problem is not None}
     survey = None

@@ -36,7 +36,12 @@ from bkctl.runtime.autorecovery.publisher import DisabledError, MarkRequest, Pub
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import MetadataUnavailableError, SessionExpiredError
 from bkctl.runtime.metadata.pipeline import each_of
-from bkctl.runtime.metadata.replication.recovery_notes import FIRST_IDS_MAX, CopyCheckNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_notes import (
+    FIRST_IDS_MAX,
+    CopyCheckCounts,
+    CopyCheckNote,
+    RecoveryNotes,
+)
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.ports import Clock
@@ -101,7 +106,7 @@ class CopyCheck:
         wait_s = (max(progress.began_ms, progress.repeat_ms) - clock.now_ms()) / 1000
         if wait_s > 0:
             self.lane.due_in(min(wait_s, DUE_CHECK_INTERVAL_S))
-            turn.result_ms = progress.last_ended_ms if _shows_last(progress) else None
+            turn.result_ms = None if _last_shown(progress) is None else progress.last_ended_ms
             return summary_of(progress)
         try:
             self.lane.due_in(await self._go_on(progress, turn))
@@ -241,18 +246,18 @@ def _answers(defects: Iterable[CopyDefect]) -> str:
     return ", ".join(f"{defect.bookie_id} ({defect.reason})" for defect in defects)
 
 
-def _shows_last(progress: CopyCheckNote) -> bool:
-    """Whether the round has not begun, so that its summary is that of the last one. Pure."""
-    return progress.last is not None and progress.last_ledger_id < 0 and not progress.found.ledgers
+def _last_shown(progress: CopyCheckNote) -> CopyCheckCounts | None:
+    """What the last round found, while the next has not begun. Pure."""
+    return progress.last if progress.last_ledger_id < 0 and not progress.found.ledgers else None
 
 
 def summary_of(progress: CopyCheckNote | None) -> str:
     """The round, or the last one if the next has not begun, in a few words. Pure."""
     if progress is None:
         return NOT_YET
-    counts = progress.found
-    if _shows_last(progress) and progress.last is not None:
-        counts = progress.last
+    counts, last = progress.found, _last_shown(progress)
+    if last is not None:
+        counts = last
         done = "all ledgers checked" if counts.is_complete else "not all copies were read"
     elif progress.repeats:
         done = f"reading ledgers with unknown copies again (repeat {progress.repeats})"

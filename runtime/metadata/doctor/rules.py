@@ -30,7 +30,7 @@ from bkctl.runtime.metadata.replication.format import (
 )
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, parse_delay
 from bkctl.runtime.metadata.store import Node
-from bkctl.storage.words import counted, duration
+from bkctl.storage.words import capitalized, counted, duration
 
 DISABLED_LONG_MS = 24 * 60 * 60 * 1000
 """If replication is off for longer, the operator has probably forgotten it."""
@@ -337,4 +337,4 @@ def shown(data: bytes) -> str:
 def sentence(error: MetadataFormatError) -> str:
     """The error message for unreadable bytes, as a sentence on one line."""
     text = str(error).replace("\n", " ")
-    return f"{text[:1].upper()}{text[1:300].rstrip('.')}."
+    return f"{capitalized(text[:300]).rstrip('.')}."

@@ -27,7 +27,7 @@ from bkctl.runtime.replication.judge.writable_bookies import (
     what_helps_writers,
 )
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import counted
+from bkctl.storage.words import capitalized, counted
 
 
 class NeededBookies:
@@ -108,7 +108,7 @@ class NeededBookies:
         if bookie_id not in self._returned:
             return None
         advice = is_back(bookie_id, self._returned[bookie_id])
-        return f"{advice.sentence[0].upper()}{advice.sentence[1:]}.", f"{advice.command} reads them."
+        return f"{capitalized(advice.sentence)}.", f"{advice.command} reads them."
 
     def writers_stop(self, writable: int) -> tuple[str, str] | None:
         """What so few writable bookies prevent, and what helps, once all ledgers were added; None: they are enough."""
@@ -116,7 +116,7 @@ class NeededBookies:
         if self._writable is None or not self._sizes or found.are_enough:
             return None
         problem, (how, command) = too_few_text(found), what_helps_writers(found)
-        return f"{problem[0].upper()}{problem[1:]}.", f"{how[0].upper()}{how[1:]}: {command}."
+        return f"{capitalized(problem)}.", f"{capitalized(how)}: {command}."
 
 
 def _cure_without_move(recover: str, lost: LedgerCount | None, *, has_cookie: bool) -> str:
