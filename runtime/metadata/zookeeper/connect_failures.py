@@ -43,6 +43,11 @@ class ConnectFailures:
         self.login_failure: str | None = None
         """Why this side could not begin or finish a login, which it does after the session is open."""
 
+    @property
+    def servers_count(self) -> int:
+        """Number of addresses."""
+        return len(self._servers)
+
     def note_login(self, failure: str | None) -> None:
         """The last login failed for a reason of this side, or succeeded."""
         self.login_failure = failure

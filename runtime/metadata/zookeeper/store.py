@@ -96,7 +96,7 @@ class ZooKeeperStore:
         self._failures = ConnectFailures(server_addresses(servers), is_secured=config.tls is not None)
         self._wait_reports = WaitReports(self._failures, on_wait)
         tls = None if config.tls is None else access.tls_contexts(config.tls, environment)
-        self._handler = LoopHandler(self._loop, self._failures, tls, self._note_connect_failed)
+        self._handler = LoopHandler(self._loop, self._failures, tls, self._note_connect_failed, config)
         self._client = KazooClient(
             hosts=servers,
             timeout=config.session_timeout_ms / 1000,

@@ -17,6 +17,7 @@ from typing import Any
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.hosts import collect_hosts
 
+from bkctl.runtime.config import ZooKeeperConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.metadata.zookeeper.access import NotingSocket
 from bkctl.runtime.metadata.zookeeper.buffered_socket import RequestSignal, ServerSocket, wait_for_room, wait_readable
@@ -48,6 +49,7 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
         failures: ConnectFailures,
         tls: Callable[[], ssl.SSLContext] | None,
         on_connect_failed: Callable[[], None],
+        config: ZooKeeperConfig,
     ) -> None:
         """``tls``: the context for the next connection; None: clear text."""
         super().__init__()
@@ -55,6 +57,10 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
         self._failures = failures
         self._tls = tls
         self._on_connect_failed = on_connect_failed
+        # Kazoo would wait for a server that is down, or that starts, until the session has ended. There must be time
+        # for another; kazoo may try one twice in a row.
+        self._opening_s_max = config.session_timeout_ms / 1000 / (failures.servers_count + 1)
+        self._is_opening = True
         self._crossing: collections.deque[Callable[[], object]] = collections.deque()
         self._is_waking = False
 
@@ -96,19 +102,20 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
         """Like ``select.select``, as kazoo calls it: for a server, alone or with the signal for requests."""
         if wlist:
             return [], wlist if wait_for_room(wlist[0], timeout) else [], []
-        server, signal = rlist if len(rlist) > 1 else (rlist[0], None)
-        return wait_readable(server, signal, timeout), [], []
+        if len(rlist) > 1:
+            self._is_opening = False  # kazoo waits for requests
+            return wait_readable(rlist[0], rlist[1], timeout), [], []
+        return wait_readable(rlist[0], None, self._opening_s_max if self._is_opening else timeout), [], []
 
-    def create_connection(
-        self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: object
-    ) -> ServerSocket:
+    def create_connection(self, address: tuple[str, int], hostname: str | None = None, **_: object) -> ServerSocket:
         """Connect, with TLS if configured, and note the result. ``hostname`` is the server's name in the settings.
 
         Kazoo's own function trusts the system's authorities even if the settings specify one.
         """
         server = (hostname or address[0], address[1])
         try:
-            connection = socket.create_connection(address, timeout)
+            self._is_opening = True
+            connection = socket.create_connection(address, self._opening_s_max)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
                 connection = self._secure(connection, self._tls(), server)

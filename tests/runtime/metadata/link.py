@@ -17,7 +17,7 @@ class TcpLink:
         self._target_port = target_port
         self._passing = asyncio.Event()
         self._passing.set()
-        self._is_down = self._is_deaf = self._breaks_after_first_answer = False
+        self._is_down = self._is_deaf = self._breaks_after_first_answer = self._ignores_next = False
         self._writers: set[asyncio.StreamWriter] = set()
         self._ways: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -36,6 +36,11 @@ class TcpLink:
     def cut(self) -> None:
         """Connections break; new ones are closed at once until ``restore``."""
         self._is_down = True
+        self.break_connections()
+
+    def break_connections(self, *, ignores_next: bool = False) -> None:
+        """Connections break. ``ignores_next``: the next one is accepted and never answered, later ones are."""
+        self._ignores_next = ignores_next
         for writer in list(self._writers):
             writer.transport.abort()
 
@@ -50,8 +55,7 @@ class TcpLink:
     def break_after_first_answer(self) -> None:
         """Every connection ends once one answer has come back on it: a server that dies while somebody logs in."""
         self._breaks_after_first_answer = True
-        for writer in list(self._writers):
-            writer.transport.abort()
+        self.break_connections()
 
     def restore(self) -> None:
         """All is well again."""
@@ -74,6 +78,10 @@ class TcpLink:
             at_end.callback(self._ways.discard, way)
             self._keep(to_client, at_end)
             if self._is_down:
+                return
+            if self._ignores_next:
+                self._ignores_next = False
+                await client.read()
                 return
             server, to_server = await asyncio.open_connection(LOOPBACK, self._target_port)
             self._keep(to_server, at_end)

@@ -408,7 +408,7 @@ def test_what_tls_has_decrypted_already_is_ready(certificates: Certificates) -> 
     server = threading.Thread(target=serve)
     server.start()
     loop = asyncio.new_event_loop()
-    handler = LoopHandler(loop, ConnectFailures([]), None, lambda: None)
+    handler = LoopHandler(loop, ConnectFailures([]), None, lambda: None, ZooKeeperConfig())
     with client_side.wrap_socket(ours, server_hostname="anything") as secured:
         connection = ServerSocket(secured)
         assert handler.select([connection], [], [], 20.0)[0] == [connection]

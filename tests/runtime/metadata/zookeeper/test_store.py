@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +22,7 @@ from bkctl.runtime.metadata.store import ANY_VERSION, CreateNode, Node
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.conftest import CONFIG, connect_in_time, expire, halt, session_of
-from tests.runtime.metadata.link import TcpLink
+from tests.runtime.metadata.link import LOOPBACK, TcpLink
 from tests.until import until, wait_until
 
 PATIENT = ZooKeeperConfig(session_timeout_ms=30_000, operation_timeout_s=60.0)
@@ -62,11 +65,8 @@ async def test_what_waits_when_the_session_ends(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_comes_back(tmp_path: Path) -> None:
-    """A server that starts may leave a connection without an answer. Clients wait for one as long as the session lasts,
-    divided by the number of addresses: with two there is time for another connection.
-    """
     server = await EmbeddedZooKeeper.start(str(tmp_path))
-    async with await ZooKeeperStore.connect(f"{server.connect_string},{server.connect_string}", PATIENT) as store:
+    async with await ZooKeeperStore.connect(server.connect_string, PATIENT) as store:
         await store.create("/a", b"one")
         seen: asyncio.Queue[Node | None] = asyncio.Queue()
         store.watch_node("/a", seen.put_nowait)
@@ -185,6 +185,47 @@ async def test_a_lost_connection_is_told_once_and_so_is_the_new_one(
         f"lost the connection to ZooKeeper at {where}, reconnecting",
         f"connected to ZooKeeper at {where} again",
     ]
+
+
+async def test_a_connection_without_an_answer_does_not_cost_the_session(zookeeper: EmbeddedZooKeeper) -> None:
+    """A server that starts accepts connections before it can answer on them."""
+    link = await TcpLink.open(zookeeper.port)
+    config = ZooKeeperConfig(session_timeout_ms=6_000, operation_timeout_s=60.0)
+    async with await connect_in_time(link.address, config) as store:
+        await asyncio.sleep(1.2)  # the session ends this much sooner than the last try
+        session_id = store.session_id
+        link.break_connections(ignores_next=True)
+        await until(lambda: not is_connected(store))
+        await store.sync("/")
+        assert store.session_id == session_id
+    await link.close()
+
+
+async def test_a_machine_that_is_down_does_not_cost_the_session(zookeeper: EmbeddedZooKeeper) -> None:
+    """No answer comes from there at all, not even that a port is closed."""
+    link = await TcpLink.open(zookeeper.port)
+    config = ZooKeeperConfig(session_timeout_ms=6_000, operation_timeout_s=60.0)
+    with unreachable_server() as server:
+        async with await connect_in_time(f"{server},{link.address}", config) as store:
+            session_id = store.session_id
+            for _ in range(5):  # which of the two is tried first is random
+                link.break_connections()
+                await until(lambda: not is_connected(store))
+                await store.sync("/")
+            assert store.session_id == session_id
+    await link.close()
+
+
+@contextlib.contextmanager
+def unreachable_server() -> Iterator[str]:
+    """An address where a connection is neither accepted nor refused: too many wait to be accepted."""
+    with contextlib.ExitStack() as at_end:
+        listener = at_end.enter_context(socket.create_server((LOOPBACK, 0), backlog=0))
+        for _ in range(2):
+            client = at_end.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
+        yield f"{LOOPBACK}:{listener.getsockname()[1]}"
 
 
 async def test_what_begins_before_the_loop_has_heard_of_the_end(
