@@ -210,8 +210,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     drained: Mapping[str, bool] = {}
     """Whether ledgers reference drained bookies that no command moves now, as far as it is known."""
     unknown: Mapping[str, str] = {}
-    is_refused: bool = False
-    """Whether a part is unknown because this user may not read it in ZooKeeper."""
+    refused: frozenset[str] = frozenset()
+    """Those of ``unknown`` that this user may not read in ZooKeeper."""
 
     @property
     def down(self) -> list[str]:
@@ -273,7 +273,16 @@ def status_findings(status: ClusterFacts) -> list[Advice]:
     for part, reason in status.unknown.items():
         subject, command = _UNKNOWN.get(part, ("a part of the state is", "bkctl cluster info"))
         found.append(Advice(Severity.WARNING, part, f"{subject} unknown: {reason}", command))
-    return worst_first(found)
+    return worst_first([_readable(each, status.refused) for each in found])
+
+
+def _readable(advice: Advice, refused: Collection[str]) -> Advice:
+    """With a command that does not read what ZooKeeper refuses: it would be refused, too."""
+    if advice.part in refused:
+        sentence = f"{advice.sentence}, or let this user in (zkCli: getAcl, setAcl)"
+        return msgspec.structs.replace(advice, sentence=sentence, command=_PERMISSION)
+    is_refused = bool(refused) and advice.command == AUTORECOVERY_STATUS
+    return msgspec.structs.replace(advice, command=_PERMISSION) if is_refused else advice
 
 
 def total_marks(marks: MarkCount | None) -> int | None:
@@ -281,6 +290,7 @@ def total_marks(marks: MarkCount | None) -> int | None:
     return None if marks is None else marks.at_most
 
 
+_PERMISSION = "bkctl help exit-codes"
 _UNKNOWN = {
     "bookies": ("the bookies are", "bkctl bookie list"),
     "marks": ("the marks of ledgers are", "bkctl autorecovery pending --count"),

@@ -110,7 +110,7 @@ class StatusSurvey:
         self._registrations = RegistrationClient(store, root)
         self._foreign = ForeignNames(lambda _: None)
         self._began_ns = 0
-        self._is_refused = False
+        self._refused: set[str] = set()
 
     async def read(self) -> ClusterFacts:
         """The status now; ClusterNotFoundError, MetadataAuthError. MetadataUnavailableError does not end it."""
@@ -150,7 +150,7 @@ class StatusSurvey:
             usual_size=size,
             given_up=given_up,
             unknown=unknown,
-            is_refused=self._is_refused,
+            refused=frozenset(self._refused),
         )
 
     async def _find_given_up(
@@ -244,7 +244,8 @@ class StatusSurvey:
         except BkctlError as error:
             if name == "zookeeper" and isinstance(error, MetadataAuthError):
                 raise  # a user who may not read the root can read nothing
-            self._is_refused = self._is_refused or isinstance(error, MetadataAuthError)
+            if isinstance(error, MetadataAuthError):
+                self._refused.add(name)
             unknown[name] = str(error)
         return None
 

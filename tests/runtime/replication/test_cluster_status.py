@@ -301,6 +301,14 @@ def test_few_bookies_are_started_and_the_most_useful_first() -> None:
     assert bookies_to_start({}) == ()
 
 
+def test_what_zookeeper_refuses_is_not_asked_again() -> None:
+    unknown = {"auditor": "/ledgers/available: no permission", "bookies": "/ledgers/available: no permission"}
+    refused = msgspec.structs.replace(HEALTHY, unknown=unknown, refused=frozenset(unknown))
+    assert {each.part: each.command for each in status_findings(refused)} == dict.fromkeys(
+        unknown, "bkctl help exit-codes"
+    )
+
+
 def test_nothing_is_writable() -> None:
     down = msgspec.structs.replace(HEALTHY, bookies=(DOWN, bookie("b2", is_writable=False)))
     (finding,) = [each for each in status_findings(down) if each.part == "no_writable_bookie"]
