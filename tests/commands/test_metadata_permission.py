@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.commands.test_advice import run_printed
+from tests.commands.test_advice import run_printed, write
 from tests.processes import Cluster
 from tests.zookeeper_permissions import Permissions
 
@@ -34,6 +34,26 @@ def test_status_doctor_and_audit_without_permission(cluster: Cluster, below: str
             assert audited.exit_code == 11, audited
             assert audited.stderr.startswith(f"error: {path}: no permission"), audited
             assert audited.stderr.count("\n") == 1, audited
+    finally:
+        permissions.lift(path)
+        permissions.close()
+
+
+@pytest.mark.parametrize("below", ["00", "LAYOUT"])
+def test_ledgers_without_permission_while_a_bookie_is_down(cluster: Cluster, below: str) -> None:
+    write(cluster, 2)
+    cluster.stop_bookie(cluster.bookies[0].id)
+    permissions = Permissions(cluster.metadata_uri)
+    path = f"{permissions.root}/{below}"
+    try:
+        permissions.limit(path, write=True)
+        status = cluster.run("status", "-o", "json")
+        found = {each["part"]: each for each in status.json()["findings"]}
+        assert found["ledgers"]["finding"].startswith(
+            f"the ledgers of bookies that are down are unknown: {path}: no perm"
+        )
+        assert {found[part]["command"] for part in ("ledgers", "bookies_down")} == {"bkctl help exit-codes"}
+        assert status.exit_code in {11, 14}, "14: without an auditor, a bookie that is down is critical"
     finally:
         permissions.lift(path)
         permissions.close()

@@ -11,6 +11,8 @@ from bkctl.storage.severity import Severity
 
 _PERMISSION = "bkctl help exit-codes"
 _UNKNOWN = {
+    "root": ("a part of the state is", "bkctl cluster info"),
+    "ledgers": ("the ledgers of bookies that are down are", "bkctl ledger list"),
     "bookies": ("the bookies are", "bkctl bookie list"),
     "marks": ("the marks of ledgers are", "bkctl autorecovery pending --count"),
     "locks": ("running repairs are", "bkctl autorecovery running"),
@@ -32,5 +34,7 @@ def readable(advice: Advice, refused: Collection[str]) -> Advice:
     if advice.part in refused:
         sentence = f"{advice.sentence}, or let this user in (zkCli: getAcl, setAcl)"
         return msgspec.structs.replace(advice, sentence=sentence, command=_PERMISSION)
-    is_refused = bool(refused) and advice.command == AUTORECOVERY_STATUS
-    return msgspec.structs.replace(advice, command=_PERMISSION) if is_refused else advice
+    needed = {"ledgers"} if (advice.command or "").startswith("bkctl recover ") else set[str]()
+    if advice.command == AUTORECOVERY_STATUS:
+        needed = _UNKNOWN.keys() - {"ledgers"}
+    return advice if needed.isdisjoint(refused) else msgspec.structs.replace(advice, command=_PERMISSION)
