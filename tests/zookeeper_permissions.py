@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
@@ -24,6 +26,12 @@ class Permissions:
         acl = [make_digest_acl("admin", "secret", all=True), make_acl("world", "anyone", **allowed)]
         self._client.ensure_path(path)
         self._client.set_acls(path, acl)
+
+    def tree(self, path: str) -> Iterator[str]:
+        """The node and all nodes below it."""
+        yield path
+        for name in self._client.get_children(path):
+            yield from self.tree(f"{path}/{name}")
 
     def lift(self, path: str) -> None:
         """Everything, as before."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.commands.test_advice import run_printed, write
@@ -57,3 +59,27 @@ def test_ledgers_without_permission_while_a_bookie_is_down(cluster: Cluster, bel
     finally:
         permissions.lift(path)
         permissions.close()
+
+
+def test_ledgers_that_this_user_may_not_change_are_left_with_the_reason(
+    start_cluster: Callable[[int], Cluster],
+) -> None:
+    cluster = start_cluster(4)
+    write(cluster, 3, ledgers=4)
+    bookie = cluster.bookies[0].id
+    permissions = Permissions(cluster.metadata_uri)
+    nodes = list(permissions.tree(f"{permissions.root}/00"))
+    for each in nodes:
+        permissions.limit(each, read=True)
+    drain = ("bookie", "drain", bookie, "--yes", "--accept-risk")
+    refused = cluster.run(*drain)
+    assert refused.exit_code == 11, refused
+    assert " may not be changed by this user (ZooKeeper refuses the change: " in refused.json()["verdict"]
+    assert f"{permissions.root}/00/" in refused.json()["verdict"]
+    assert ": no permission: the node's ACL is for other users; log in as one of them" in refused.json()["verdict"]
+    (failures,) = refused.json()["failures"]
+    assert (failures["reason"], failures["count"]) == ("ZooKeeper refuses the change", len(failures["ledger_ids"]))
+    for each in nodes:
+        permissions.lift(each)
+    permissions.close()
+    assert cluster.run(*drain).exit_code == 0
