@@ -28,6 +28,7 @@ from bkctl.runtime.errors import (
     SessionExpiredError,
 )
 from bkctl.runtime.ledger.metadata import is_valid_bookie_id
+from bkctl.runtime.metadata.bookies.expiry import wait_for_expiry
 from bkctl.runtime.metadata.bookies.service_info import (
     TROUBLE_PROPERTY,
     BookieServiceInfo,
@@ -382,7 +383,7 @@ class BookieRegistration:
                     f"{path} is not a registration but a persistent node that was created by hand; delete it "
                     "(bkctl metadata doctor lists such nodes)"
                 )
-            await self._wait_for_expiry(path)
+            await wait_for_expiry(self._store, path, self._bookie_id, self._wait_for_expiry_s)
         try:
             await self._store.create(path, self._payload, is_ephemeral=True)
         except NodeExistsError:
@@ -405,30 +406,6 @@ class BookieRegistration:
             f"{self._paths.available} is missing, so no bookie can register in {root}: a restore or nuke may be "
             "unfinished; run bkctl metadata doctor"
         )
-
-    async def _wait_for_expiry(self, path: str) -> None:
-        """Wait until the node of another session is gone; never delete it by force."""
-        logger.warning(
-            "bookie %s is still registered by another session: waiting up to %g s for it to expire",
-            self._bookie_id,
-            self._wait_for_expiry_s,
-        )
-        gone = asyncio.Event()
-
-        def look(node: Node | None) -> None:
-            if node is None:
-                gone.set()
-
-        watch = self._store.watch_node(path, look)
-        try:
-            async with asyncio.timeout(self._wait_for_expiry_s):
-                await gone.wait()
-        except TimeoutError:
-            raise RegistrationError(
-                f"another running process is registered as bookie {self._bookie_id}: stop it, or choose another id"
-            ) from None
-        finally:
-            watch.cancel()
 
     def _note_session_lost(self) -> None:
         self._sessions_lost_count += 1

@@ -360,17 +360,13 @@ class ZooKeeperStore:
         """Create a node and return its path; NodeExistsError, NoNodeError without ``make_parents``."""
         acl = OPEN_ACL_UNSAFE if is_open_acl else self._acl
         check_data(path, data)
+        create = functools.partial(
+            self._client.create_async, path, data, acl=acl, ephemeral=is_ephemeral, sequence=is_sequential
+        )
+        creates = self.measures.creates
         while True:
             try:
-                created: str = await self._request(
-                    path,
-                    self.measures.creates,
-                    lambda: self._client.create_async(
-                        path, data, acl=acl, ephemeral=is_ephemeral, sequence=is_sequential
-                    ),
-                    is_read=False,
-                    is_of_parent=True,
-                )
+                created: str = await self._request(path, creates, create, is_read=False, is_of_parent=True)
             except NoNodeError:
                 parent = path.rpartition("/")[0]
                 if not make_parents or not parent:
