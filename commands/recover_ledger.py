@@ -46,6 +46,7 @@ _REPEATABLE = frozenset(
     {
         FailureReason.UNREACHABLE,
         FailureReason.REFUSES_CLIENT,
+        FailureReason.NO_PERMISSION,
         FailureReason.LOCKED,
         FailureReason.LOCK_LOST,
         FailureReason.CONFLICT,

@@ -168,7 +168,7 @@ def plan_summary(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY, drain_wait
     """
     leaves_writers = policy.leaves_writers(is_drain=plan.is_drain)
     scanned = counted(plan.ledgers_scanned, "ledger")
-    movable, partly = PlanTotals(), PlanTotals()
+    movable, partly, lost = PlanTotals(), PlanTotals(), 0
     opened: list[LedgerPlan] = []
     for ledger in plan.ledgers:  # only once: it is read from a database
         is_unclosable = _is_unclosable(ledger, leaves_writers=leaves_writers)
@@ -176,9 +176,11 @@ def plan_summary(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY, drain_wait
             movable.add(ledger)
         elif (part := ledger.movable_part) is not None:
             partly.add_part(part)
+        else:
+            lost += not ledger.surviving_copies
         if ledger.needs_fencing:
             opened.append(ledger)
-    summary = _movable_sentences(plan, movable, partly, policy.pace)
+    summary = _movable_sentences(plan, movable, partly, lost, policy.pace)
     if not plan.ledgers:
         summary.append(f"nothing to recover: none of {scanned} needs to be moved from {', '.join(plan.bookie_ids)}")
     summary += _open_ledger_sentences(opened, policy, is_drain=plan.is_drain, drain_wait_s=drain_wait_s)
@@ -237,12 +239,24 @@ def plan_findings(
     return found
 
 
-def _movable_sentences(plan: RecoveryPlan, movable: PlanTotals, partly: PlanTotals, pace: CopyPace) -> list[str]:
-    """``partly``: the ledgers of which only a part is moved."""
+def _unmovable_sentence(plan: RecoveryPlan, lost: int) -> str:
+    verb, names, left = "move" if plan.is_drain else "recover", ", ".join(plan.bookie_ids), len(plan.ledgers) - lost
+    if not lost:
+        return f"will {verb} nothing now: {counted(left, 'ledger')} of {names} cannot be moved"
+    sentence = (
+        f"will {verb} {counted(lost, 'ledger')} of {names} only as far as bookies outside of the ensembles have the "
+        "entries, which the run asks"
+    )
+    return sentence + (f"; {counted(left, 'other ledger')} cannot be moved now" if left else "")
+
+
+def _movable_sentences(
+    plan: RecoveryPlan, movable: PlanTotals, partly: PlanTotals, lost: int, pace: CopyPace
+) -> list[str]:
+    """``partly``: the ledgers of which only a part is moved. ``lost``: how many others have no live copy."""
     ledgers = movable.ledgers + partly.ledgers
     if not ledgers and plan.ledgers:
-        number, names = counted(len(plan.ledgers), "ledger"), ", ".join(plan.bookie_ids)
-        return [f"cannot recover {number} of {names} completely now, and there is no other one"]
+        return [_unmovable_sentence(plan, lost)]
     if not ledgers:
         return []
     verb = "move" if plan.is_drain else "recover"

@@ -139,7 +139,7 @@ def _print(context: CommandContext, watched: _WatchedStatus) -> Outcome:
 def _outcome(status: ClusterFacts, severity: Severity | None) -> Outcome:
     if status.zookeeper_ms is None:
         return Outcome.METADATA_UNAVAILABLE
-    if _refuses_client(status) or (status.is_refused and severity is not Severity.CRITICAL):
+    if _refuses_client(status) or (status.refused and severity is not Severity.CRITICAL):
         return Outcome.UNAUTHORIZED
     if severity is Severity.CRITICAL:
         return Outcome.CRITICAL

@@ -134,7 +134,11 @@ class NotEmptyError(MetadataError):
 
 
 class MetadataAuthError(MetadataError):
-    """The session has no permission for this operation on the znode."""
+    """The session has no permission for this operation on the znode; of its parent, to create or delete it."""
+
+    def for_caller(self, paths: Sequence[str]) -> Self:
+        """As in the base class."""
+        return super().for_caller([*paths, *(each.rpartition("/")[0] for each in paths)])
 
 
 class MetadataFormatError(MetadataError):

@@ -37,7 +37,7 @@ counts all of them. `looked_at` is the number of nodes of each kind that were re
 | 10 | at least one finding is a warning or worse, of those that `--rule` and `--severity` select |
 | 4 | there is no cluster |
 | 6 | ZooKeeper does not answer |
-| 11 | no permission to read the ledgers root |
+| 11 | no permission to read a node, and nothing is critical |
 
 The cluster may change during the scan. A suspicious node is read again a second later, and a problem that concerns
 several nodes must be seen twice. So a lock or mark that has disappeared, or a bookie that changed its mode, is not

@@ -176,7 +176,14 @@ def ledger_reasons(report: AuditReport) -> list[LedgerReasons]:
         for row in _shown_rows(report, name):
             sentences = found.setdefault(row.ledger_id, [])  # type: ignore[attr-defined]
             sentences += [each for each in _reasons(name, row) if each not in sentences]
-    return [LedgerReasons(ledger_id, tuple(sentences)) for ledger_id, sentences in found.items()]
+    return [LedgerReasons(ledger_id, _with_command(ledger_id, sentences)) for ledger_id, sentences in found.items()]
+
+
+def _with_command(ledger_id: int, sentences: Sequence[str]) -> tuple[str, ...]:
+    """The command that shows more follows the last of the sentences that it is about."""
+    shown = f", as bkctl ledger verify {ledger_id} shows"
+    last = max((number for number, each in enumerate(sentences) if each.endswith(shown)), default=-1)
+    return tuple(each if number == last else each.removesuffix(shown) for number, each in enumerate(sentences))
 
 
 def _reasons(name: str, row: object) -> Iterator[str]:

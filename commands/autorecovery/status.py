@@ -85,7 +85,7 @@ async def show_status(context: CommandContext) -> None:
             warn_of_second_auditor(context, await read_pulsar_auditor(session.store, session.root))
     tables = status_tables(recovery, locks, session.now_ms)
     rows = {key: rows for key, (_, rows) in tables.items()}
-    context.console.record("AutorecoveryStatus", body, name="enabled", details=context.console.cut(rows))
+    context.console.record("AutorecoveryStatus", body, name="auditor", details=context.console.cut(rows))
     for table, table_rows in tables.values():
         context.console.table(table, table_rows)
     away = [each.bookie_id for each in recovery.maintenance if each.bookie_id not in registrations.live]

@@ -205,7 +205,8 @@ def _explain(context: CommandContext, state: StateAnswer, mode: Mode) -> None:
         context.console.warn(f"bookie {state.bookie_id} is still {state.mode}: {reasons_text(state)}")
     elif state.registered is False:
         context.console.warn(
-            f"bookie {state.bookie_id} is {mode}, but not registered as such yet: ZooKeeper does not answer it"
+            f"bookie {state.bookie_id} is {mode}, but ZooKeeper has not registered it as such yet: "
+            f"bkctl bookie state {state.bookie_id} shows why"
         )
 
 

@@ -47,6 +47,7 @@ _LINE_MAX = 110
 _ANSWER_TIMEOUT_S = 1.5
 _INDENT = "  "
 _SIMILARITY_MIN = 0.6
+_WITHOUT_PERMISSION = "node-without-permission"
 _WORST_FIRST = sorted(Severity, reverse=True)
 _STREAMED = {OutputForm.JSONL, OutputForm.CSV, OutputForm.NAME}
 
@@ -66,7 +67,7 @@ async def examine(
 
     Reads only. Nodes that disappear or are fixed during the scan are not reported. Copies of entries are not counted;
     bkctl audit does that. --limit limits the findings that are listed; all are counted. Exits with 10 if a finding is a
-    warning or worse.
+    warning or worse, and with 11 if this user may not read a node and nothing is critical.
     """
     is_wanted = _filter(severity, rule)
     zookeeper, limit = context.settings.zookeeper, context.settings.limit
@@ -86,6 +87,8 @@ async def examine(
             )
     findings = report.findings if limit is None else report.findings[:limit]
     _print(context, report, findings, str(session.uri))
+    if report.counts.get(_WITHOUT_PERMISSION) and not report.count(Severity.CRITICAL):
+        return Outcome.UNAUTHORIZED
     has_damage = any(report.count(each) for each in Severity if each >= Severity.WARNING)
     return Outcome.FINDINGS if has_damage else Outcome.OK
 

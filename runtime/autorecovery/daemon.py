@@ -214,14 +214,15 @@ class AutorecoveryDaemon:
                     await self._notes.daemons.remove(daemon_key(self._written[0]))
 
     async def _write_note(self) -> None:
-        """Write the note if it is due: when something changed, at most every 10 s, and at least every 60 s."""
+        """Write the note if it is due: when something changed, an alarm at once, all else at most every 10 s; and at
+        least every 60 s."""
         session_id, note, now_ns = self.store.session_id, self.status(), self.clock.monotonic_ns()
         if not session_id or not self._is_allowed:
             return
         if self._written is not None and self._written[0] == session_id:
             before, age_s = self._written[1], (now_ns - self._written_ns) / 1e9
             is_changed = msgspec.structs.replace(note, written_ms=before.written_ms) != before
-            if age_s < (NOTE_INTERVAL_S_MIN if is_changed else NOTE_INTERVAL_S_MAX):
+            if note.alarm == before.alarm and age_s < (NOTE_INTERVAL_S_MIN if is_changed else NOTE_INTERVAL_S_MAX):
                 return
         await self._notes.daemons.put(daemon_key(session_id), note)
         self._written, self._written_ns = (session_id, note), now_ns

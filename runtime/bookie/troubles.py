@@ -13,6 +13,8 @@ class Trouble(enum.Enum):
     ZOOKEEPER = "zookeeper"
     JOURNAL_DISK = "journal_disk"
     LEDGER_DISK = "ledger_disk"
+    REGISTRATION = "registration"
+    """ZooKeeper refuses to register the mode that the bookie has."""
     RESTORE = "restore"
     """Entries that a crash or a lost disk took cannot be fetched from other bookies."""
 

@@ -1,35 +1,85 @@
-"""A node of ZooKeeper that this user may not read: no permission, in one sentence with its subject."""
+"""A node of ZooKeeper that this user may not read: no permission, in one sentence with its subject and what helps."""
 
 from __future__ import annotations
 
-import pytest
-from kazoo.client import KazooClient
-from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
+from collections.abc import Callable
 
-from bkctl.runtime.metadata.uri import parse_metadata_uri
+import pytest
+
+from tests.commands.test_advice import run_printed, write
 from tests.processes import Cluster
+from tests.zookeeper_permissions import Permissions
 
 pytestmark = pytest.mark.cluster
 
 
-def test_status_and_audit_without_permission_for_the_registrations(cluster: Cluster) -> None:
-    uri = parse_metadata_uri(cluster.metadata_uri)
-    path = f"{uri.root}/available"
-    client = KazooClient(uri.servers)
-    client.start()
+@pytest.mark.parametrize("below", ["available", "cookies", "INSTANCEID"])
+def test_status_doctor_and_audit_without_permission(cluster: Cluster, below: str) -> None:
+    permissions = Permissions(cluster.metadata_uri)
+    path = f"{permissions.root}/{below}"
     try:
-        client.set_acls(path, [make_digest_acl("admin", "secret", all=True)])
+        permissions.limit(path, write=True)
         status = cluster.run("status", "-o", "json")
         assert status.exit_code == 11, status
-        (found,) = [each for each in status.json()["findings"] if each["part"] == "bookies"]
-        assert found["finding"].startswith(f"the bookies are unknown: {path}: no permission")
+        (found,) = [each for each in status.json()["findings"] if f" unknown: {path}: no permission" in each["finding"]]
+        assert found["finding"].endswith(
+            "(zookeeper.sasl or zookeeper.digest), or let this user in (zkCli: getAcl, setAcl)"
+        )
+        for each in status.json()["findings"]:
+            if each["part"] != "no_auditor":
+                run_printed(cluster, each["command"])
+        doctor = cluster.run("metadata", "doctor", "-o", "json")
+        assert doctor.exit_code == 11, doctor
+        assert (path, "warning") in {(each["path"], each["severity"]) for each in doctor.json()["findings"]}
         for _ in range(4):
             audited = cluster.run("audit")
             assert audited.exit_code == 11, audited
             assert audited.stderr.startswith(f"error: {path}: no permission"), audited
             assert audited.stderr.count("\n") == 1, audited
     finally:
-        client.add_auth("digest", "admin:secret")
-        client.set_acls(path, OPEN_ACL_UNSAFE)
-        client.stop()
-        client.close()
+        permissions.lift(path)
+        permissions.close()
+
+
+@pytest.mark.parametrize("below", ["00", "LAYOUT"])
+def test_ledgers_without_permission_while_a_bookie_is_down(cluster: Cluster, below: str) -> None:
+    write(cluster, 2)
+    cluster.stop_bookie(cluster.bookies[0].id)
+    permissions = Permissions(cluster.metadata_uri)
+    path = f"{permissions.root}/{below}"
+    try:
+        permissions.limit(path, write=True)
+        status = cluster.run("status", "-o", "json")
+        found = {each["part"]: each for each in status.json()["findings"]}
+        assert found["ledgers"]["finding"].startswith(
+            f"the ledgers of bookies that are down are unknown: {path}: no perm"
+        )
+        assert {found[part]["command"] for part in ("ledgers", "bookies_down")} == {"bkctl help exit-codes"}
+        assert status.exit_code in {11, 14}, "14: without an auditor, a bookie that is down is critical"
+    finally:
+        permissions.lift(path)
+        permissions.close()
+
+
+def test_ledgers_that_this_user_may_not_change_are_left_with_the_reason(
+    start_cluster: Callable[[int], Cluster],
+) -> None:
+    cluster = start_cluster(4)
+    write(cluster, 3, ledgers=4)
+    bookie = cluster.bookies[0].id
+    permissions = Permissions(cluster.metadata_uri)
+    nodes = list(permissions.tree(f"{permissions.root}/00"))
+    for each in nodes:
+        permissions.limit(each, read=True)
+    drain = ("bookie", "drain", bookie, "--yes", "--accept-risk")
+    refused = cluster.run(*drain)
+    assert refused.exit_code == 11, refused
+    assert " may not be changed by this user (ZooKeeper refuses the change: " in refused.json()["verdict"]
+    assert f"{permissions.root}/00/" in refused.json()["verdict"]
+    assert ": no permission: the node's ACL is for other users; log in as one of them" in refused.json()["verdict"]
+    (failures,) = refused.json()["failures"]
+    assert (failures["reason"], failures["count"]) == ("ZooKeeper refuses the change", len(failures["ledger_ids"]))
+    for each in nodes:
+        permissions.lift(each)
+    permissions.close()
+    assert cluster.run(*drain).exit_code == 0

@@ -63,8 +63,15 @@ def test_a_plan_promises_nothing_for_ledgers_without_a_live_copy() -> None:
     one, several = plan(lost(2), movable(1)), plan(lost(2), lost(3), lost(4))
     assert plan_summary(one) == [will]
     assert plan_findings(one) == [PlanFinding(Severity.CRITICAL, f"will not move 1 ledger {end} (ledger 2)")]
-    assert plan_summary(several) == ["cannot recover 3 ledgers of b1 completely now, and there is no other one"]
+    assert plan_summary(several) == [
+        "will recover 3 ledgers of b1 only as far as bookies outside of the ensembles have the entries, "
+        "which the run asks"
+    ]
     assert plan_findings(several) == [PlanFinding(Severity.CRITICAL, f"will not move 3 ledgers {end} (ledger 2, 3, 4)")]
+    unclosable = plan_ledger(5, ledger({0: ["b1", "b2", "b4"]}, 3, 2, state=LedgerState.OPEN), 0, DEAD, LIVE)
+    (first, *_) = plan_summary(plan(lost(2), unclosable))
+    assert first.startswith("will recover 1 ledger of b1 only as far as")
+    assert first.endswith("; 1 other ledger cannot be moved now")
     assert plan_summary(plan()) == ["nothing to recover: none of 5 ledgers needs to be moved from b1"]
 
 
@@ -100,7 +107,7 @@ def test_a_plan_promises_nothing_for_ledgers_that_have_no_target() -> None:
     assert any("left alone without --placement best-effort" in each.finding for each in found)
     lenient = plan_summary(plan(movable(1), by_rule, blocked), BEST_EFFORT)
     assert lenient[0].startswith("will recover 2 of 5 ledgers from b1: 2 fragments, 20 entries")
-    assert plan_summary(plan(by_rule)) == ["cannot recover 1 ledger of b1 completely now, and there is no other one"]
+    assert plan_summary(plan(by_rule)) == ["will recover nothing now: 1 ledger of b1 cannot be moved"]
 
 
 def test_a_plan_says_which_ledgers_cannot_be_closed() -> None:
@@ -113,7 +120,7 @@ def test_a_plan_says_which_ledgers_cannot_be_closed() -> None:
     why = "it cannot be closed: entries may exist that only b1 and b4 can have"
     about = "(no known owner, of unknown age)"
     left = f"will leave the last segment of 2 ledgers as it is: 0 {about}, 1 {about}; {why}"
-    assert plan_summary(plan(*ledgers)) == ["cannot recover 2 ledgers of b1 completely now, and there is no other one"]
+    assert plan_summary(plan(*ledgers)) == ["will recover nothing now: 2 ledgers of b1 cannot be moved"]
     assert plan_findings(plan(*ledgers)) == [PlanFinding(Severity.WARNING, left)]
     assert plan_body(plan(*ledgers))["ledgers_fenced_first"] == 0
     assert [(row["needs_fencing"], row["problem"]) for row in map(plan_row, ledgers)] == [(False, why)] * 2

@@ -73,6 +73,26 @@ def test_writers_that_stop_are_critical_and_the_printed_command_lets_them_go_on(
     assert_goes_on(cluster)
 
 
+def test_two_missing_bookies_are_both_named(cluster: Cluster) -> None:
+    write(cluster, 3, ledgers=4)
+    first, second = sorted(each.id for each in cluster.bookies[1:])
+    cluster.stop_bookie(first)
+    cluster.stop_bookie(second)
+    how = f"start {first} and {second} (2 more bookies are needed)"
+    assert_stopped(cluster, 1, how, f"bkctl bookie show {first} {second}")
+    cluster.start_bookie(first)
+    assert_stopped(cluster, 2, f"start {second}", f"bkctl bookie show {second}")
+    cluster.start_bookie(second)
+    assert_goes_on(cluster)
+    modes = ("bookie", "set-mode", "read-only", first, second, "--yes")
+    succeed(cluster, *modes)
+    command = f"bkctl bookie set-mode writable {first} {second}"
+    how = f"make {first} and {second} writable, which an operator set read-only (2 more bookies are needed)"
+    assert_stopped(cluster, 1, how, command)
+    run_printed(cluster, command)
+    assert_goes_on(cluster)
+
+
 def test_one_ledger_of_an_unusual_size_does_not_count(cluster: Cluster) -> None:
     ids = [each.id for each in cluster.bookies]
     write(cluster, 1, ledgers=10)

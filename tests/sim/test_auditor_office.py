@@ -19,6 +19,7 @@ from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.pulsar_migration import flag_path
 from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes, WorkerStatus
 from bkctl.runtime.metadata.store import MetadataStore, children_of
+from tests.runtime.replication.samples import ledger
 from tests.sim.autorecovery_cluster import process_on
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
 
@@ -199,6 +200,33 @@ def test_a_worker_that_fails_stops_neither_the_daemon_nor_its_auditor_and_is_sta
     assert "the worker failed and starts again in 1 s: no luck" in caplog.text
 
 
+def test_an_alarm_and_its_end_are_in_the_note_at_once() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b2", "b3")
+        for each in ("b1", "b2"):
+            await cluster.store(ledger({0: [each, "b3"]}, 2, 2, last_entry_id=5, length=10))
+        daemons = RecoveryNotes(cluster.metadata_store, ROOT).daemons
+
+        async def alarm() -> str | None:
+            [key] = await daemons.keys()
+            note = await daemons.find(key)
+            assert note is not None
+            return note.value.alarm
+
+        daemon, stop = daemon_of(cluster), asyncio.Event()
+        async with running(lambda: daemon.serve(stop)):
+            await cluster.clock.sleep(20)
+            for each in ("b1", "b2"):
+                await cluster.stop(each)
+            await cluster.clock.sleep(2)
+            assert "2 of 3 bookies are gone" in (await alarm() or "")
+            await cluster.start("b1", "b2")
+            await cluster.clock.sleep(2)
+            assert await alarm() is None
+
+    simulate(scenario)
+
+
 def test_while_pulsar_migrates_its_metadata_neither_auditor_nor_worker_runs() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start("b1", "b2", "b3")
@@ -222,7 +250,7 @@ def test_while_pulsar_migrates_its_metadata_neither_auditor_nor_worker_runs() ->
     simulate(scenario)
 
 
-def daemon_of(cluster: RepairCluster, new_worker: Callable[[], FailingWorker]) -> AutorecoveryDaemon:
+def daemon_of(cluster: RepairCluster, new_worker: Callable[[], FailingWorker] | None = None) -> AutorecoveryDaemon:
     store = cluster.metadata_store
     who = DaemonNote(bookie_id="ours", host="h", pid=1, role="both", started_ms=0, written_ms=0, is_auditor=False)
     return AutorecoveryDaemon(

@@ -146,9 +146,11 @@ def test_what_only_an_inventory_shows_names_the_command_that_reads_all_entries()
     """The explanation of a ledger reads few entries."""
     lost = LostRange(7, "closed", None, None, 1, 1, 1)
     bad = BadCopyRange(8, "closed", None, None, BOOKIES[0], "corrupt", "read", 2, 5, 4)
-    page = report_page(msgspec.structs.replace(REPORT, lost_ranges=(lost,), bad_copy_ranges=(bad,)))
+    both = msgspec.structs.replace(lost, ledger_id=8)
+    page = report_page(msgspec.structs.replace(REPORT, lost_ranges=(lost, both), bad_copy_ranges=(bad,)))
     assert "no bookie has a good copy of entry 1, as bkctl ledger verify 7 shows" in page
     assert f"some of its copies on {BOOKIES[0]} are corrupt, as bkctl ledger verify 8 shows" in page
+    assert page.count("bkctl ledger verify 8") == 1
 
 
 def test_the_one_bookie_with_the_only_copies_is_to_be_started() -> None:

@@ -22,6 +22,7 @@ from bkctl.runtime.admin.messages import (
 )
 from bkctl.runtime.bookie.admin.state_route import mode_answer
 from bkctl.runtime.bookie.view import BookieView
+from bkctl.runtime.errors import MetadataAuthError
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.storage.advice import with_path
 from bkctl.storage.operator_mode import OperatorMode
@@ -97,21 +98,25 @@ class ModeRoutes:
         if is_read_only and not view.modes.is_read_only_mode_enabled:
             raise AdminError(Problem.INVALID, "read-only mode is disabled (readOnlyModeEnabled=false)")
         async with self._one_change_at_a_time:
-            await self._store(is_read_only, reason)
-        try:
-            async with asyncio.timeout(REGISTRATION_S_MAX):
-                await view.modes.registered()
-        except TimeoutError:
-            pass  # the answer says so
+            before, now_ms = view.modes.order, view.ports.clock.now_ms()
+            order = OperatorMode(is_read_only=is_read_only, since_ms=now_ms, written_ms=now_ms, reason=reason or "")
+            if is_read_only and before is not None:
+                kept = before.reason if reason is None else reason
+                order = msgspec.structs.replace(order, since_ms=before.since_ms, reason=kept)
+            await self._store(order)
+            try:
+                async with asyncio.timeout(REGISTRATION_S_MAX):
+                    await view.modes.registered()
+            except TimeoutError:
+                pass  # the answer says so
+            except MetadataAuthError as error:
+                back = before or OperatorMode(is_read_only=False, since_ms=now_ms, written_ms=now_ms)
+                await self._store(msgspec.structs.replace(back, written_ms=view.ports.clock.now_ms()))
+                raise AdminError(Problem.NOT_PERMITTED, _unchanged(error)) from error
 
-    async def _store(self, is_read_only: bool, reason: str | None) -> None:
+    async def _store(self, order: OperatorMode) -> None:
         """Keep the order in the ledger directories, then follow it."""
         view = self._view
-        before, now_ms = view.modes.order, view.ports.clock.now_ms()
-        order = OperatorMode(is_read_only=is_read_only, since_ms=now_ms, written_ms=now_ms, reason=reason or "")
-        if is_read_only and before is not None:
-            kept = before.reason if reason is None else reason
-            order = msgspec.structs.replace(order, since_ms=before.since_ms, reason=kept)
         assert view.mode_files is not None
         try:
             await view.mode_files.store_order(order)
@@ -119,6 +124,12 @@ class ModeRoutes:
             text = f"the mode is unchanged, because no ledger directory can keep it: {with_path(error)}"
             raise AdminError(Problem.INTERNAL, text) from error
         view.modes.follow_order(order)
+
+
+def _unchanged(error: MetadataAuthError) -> str:
+    return (
+        f"the mode is unchanged: {error}, in the settings of this bookie, or let its user create and delete nodes there"
+    )
 
 
 def require_running(view: BookieView) -> None:

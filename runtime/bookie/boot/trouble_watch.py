@@ -120,6 +120,8 @@ class TroubleWatch:
         found: dict[Trouble, tuple[str, int]] = {}
         if text := self._zookeeper_trouble():
             found[Trouble.ZOOKEEPER] = text, now_ns
+        if refusal := self._view.modes.refusal:
+            found[Trouble.REGISTRATION] = f"not registered as {self._view.modes.text}: {refusal}", now_ns
         if problem := self._view.integrity_progress.problem:
             found[Trouble.RESTORE] = f"entries are not restored from other bookies yet: {problem}", now_ns
         for trouble, lanes in self._watched_lanes().items():
@@ -137,7 +139,8 @@ class TroubleWatch:
         if not view.store.measures.is_connected:
             return "no connection to ZooKeeper, so clients may not find this bookie"
         if view.is_running and view.registration is not None and not view.registration.is_registered:
-            return "not registered in ZooKeeper, so clients cannot find this bookie"
+            refusal = f": {view.registration.refusal}" if view.registration.refusal else ""
+            return f"not registered in ZooKeeper, so clients cannot find this bookie{refusal}"
         return ""
 
     def _watched_lanes(self) -> dict[Trouble, dict[str, LaneWatch]]:

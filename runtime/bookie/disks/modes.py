@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from bkctl.runtime.bookie.disks.rules import DiskSample, DiskVerdict
-from bkctl.runtime.errors import MetadataUnavailableError, RefusedError
+from bkctl.runtime.errors import MetadataAuthError, MetadataUnavailableError, RefusedError
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.ports import Clock
 from bkctl.storage.advice import with_path
@@ -65,6 +65,7 @@ class BookieModes:
         self._order: OperatorMode | None = None
         self._changed = asyncio.Event()
         self._registered: BookieMode | None = None
+        self._refused: tuple[BookieMode, str] | None = None
         self._waiting_for_registration: list[asyncio.Future[None]] = []
         self._no_room_callbacks: list[Callable[[], None]] = []
 
@@ -100,6 +101,11 @@ class BookieModes:
     def is_registered(self) -> bool:
         """Whether the registration has the current mode."""
         return self._registered is self.mode
+
+    @property
+    def refusal(self) -> str:
+        """Why this bookie may not register its current mode; empty if it may."""
+        return self._refused[1] if self._refused is not None and self._refused[0] is self.mode else ""
 
     @property
     def is_disk_full(self) -> bool:
@@ -187,7 +193,7 @@ class BookieModes:
         """The entry logs must not change: reject all adds from now on, including those with high priority.
 
         Returns once the bookie is registered as read-only, so that no writer chooses it. RefusedError if the settings
-        forbid read-only mode. Call ``end_rebuild`` in any case.
+        forbid read-only mode, MetadataAuthError if ZooKeeper does. Call ``end_rebuild`` in any case.
         """
         if not self._is_read_only_mode_enabled and not self._reasons:
             raise RefusedError(
@@ -206,7 +212,7 @@ class BookieModes:
             self._changed.set()
 
     async def registered(self) -> None:
-        """Return when the registration has the current mode."""
+        """Return when the registration has the current mode; MetadataAuthError if this bookie may not register it."""
         while not self.is_registered:
             await self._next_registration()
 
@@ -234,6 +240,9 @@ class BookieModes:
                 except MetadataUnavailableError as error:
                     logger.warning("not registered as %s yet: %s", mode.value, error)
                     await clock.sleep(self._retry_delay_s)
+                except MetadataAuthError as error:
+                    self._note_refused(mode, error)
+                    await clock.sleep(self._retry_delay_s)
 
     async def _next_registration(self) -> None:
         registered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -241,11 +250,20 @@ class BookieModes:
         await registered
 
     def _note_registered(self, mode: BookieMode) -> None:
-        self._registered = mode
+        self._registered, self._refused = mode, None
+        self._end_waiting(lambda each: each.set_result(None))
+
+    def _note_refused(self, mode: BookieMode, error: MetadataAuthError) -> None:
+        if (mode, str(error)) != self._refused:
+            logger.error("not registered as %s: %s", mode.value, error)
+        self._refused = mode, str(error)
+        self._end_waiting(lambda each: each.set_exception(MetadataAuthError(str(error), error.path)))
+
+    def _end_waiting(self, end: Callable[[asyncio.Future[None]], None]) -> None:
         waiting, self._waiting_for_registration = self._waiting_for_registration, []
         for each in waiting:
             if not each.done():
-                each.set_result(None)
+                end(each)
 
     def _add(self, reason: ReadOnlyReason, detail: str) -> None:
         if reason in self._reasons:

@@ -121,7 +121,8 @@ STATE: Final = (
     gauge(
         "bkctl_trouble_seconds",
         _TROUBLES,
-        "For how long a disk has hung, ZooKeeper was out of reach, or entries were not restored; 0 if all is well.",
+        "For how long a disk has hung, ZooKeeper was out of reach or refused to register the mode, or entries were not "
+        "restored; 0 if all is well.",
         float,
     ),
     gauge("bkctl_connections", LISTENER, "Open connections of clients.", lambda listener: listener.connection_count),

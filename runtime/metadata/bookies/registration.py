@@ -18,6 +18,7 @@ from bkctl.runtime.errors import (
     BookieNotFoundError,
     BookieUnavailableError,
     ClusterNotFoundError,
+    MetadataAuthError,
     MetadataError,
     MetadataFormatError,
     MetadataUnavailableError,
@@ -27,6 +28,7 @@ from bkctl.runtime.errors import (
     SessionExpiredError,
 )
 from bkctl.runtime.ledger.metadata import is_valid_bookie_id
+from bkctl.runtime.metadata.bookies.expiry import wait_for_expiry
 from bkctl.runtime.metadata.bookies.service_info import (
     TROUBLE_PROPERTY,
     BookieServiceInfo,
@@ -227,6 +229,7 @@ class BookieRegistration:
         self._require_cookie = require_cookie or _no_check
         self._mode: BookieMode | None = None
         self._is_registered = False
+        self._refusal = ""
         self._trouble = ""
         self._sessions_lost_count = 0
         self._one_change_at_a_time = asyncio.Lock()
@@ -244,6 +247,11 @@ class BookieRegistration:
         return self._is_registered
 
     @property
+    def refusal(self) -> str:
+        """Why this user may not register again; empty if it may."""
+        return self._refusal
+
+    @property
     def sessions_lost_count(self) -> int:
         """Sessions that expired."""
         return self._sessions_lost_count
@@ -253,6 +261,7 @@ class BookieRegistration:
 
         Waits until the registration of an earlier process of this bookie expires. RegistrationError when another
         process keeps it, the cluster does not exist, or ``require_cookie`` raises it; MetadataUnavailableError.
+        MetadataAuthError: this user may not; a bookie that was registered still is in its old mode.
         """
         async with self._one_change_at_a_time:
             await self._register(mode)
@@ -311,13 +320,12 @@ class BookieRegistration:
         if is_new:
             await self._require_cookie()
         if mode is BookieMode.WRITABLE:
-            await self._hold(writable_path)
-            await self._drop(read_only_path)
+            await self._exchange(read_only_path, writable_path)
         else:
-            with contextlib.suppress(NodeExistsError, NoNodeError):
-                await self._store.create(self._paths.read_only)
-            await self._hold(read_only_path)
-            await self._drop(writable_path)
+            if await self._store.exists(self._paths.read_only) is None:
+                with contextlib.suppress(NodeExistsError, NoNodeError):
+                    await self._store.create(self._paths.read_only)
+            await self._exchange(writable_path, read_only_path)
         if is_new:
             await self._require_cookie_or_withdraw(sessions_lost_count)
         if self._sessions_lost_count != sessions_lost_count:
@@ -337,30 +345,45 @@ class BookieRegistration:
     def _both_paths(self) -> tuple[str, str]:
         return self._paths.writable_bookie(self._bookie_id), self._paths.read_only_bookie(self._bookie_id)
 
+    async def _exchange(self, old_path: str, new_path: str) -> None:
+        """Own the new node, then delete the old one. If that is not permitted, this session's new one is taken back."""
+        is_created = await self._hold(new_path)
+        try:
+            await self._drop(old_path)
+        except MetadataAuthError:
+            if is_created:
+                await self._take_back(new_path)
+            raise
+
     async def _drop(self, path: str) -> None:
         try:
             await self._store.delete(path)
         except NoNodeError:
             pass
         except MetadataError as error:
+            if isinstance(error, MetadataAuthError) and self._is_registered:
+                raise  # it is of this session, so it would stay
             logger.warning(
                 "bookie %s: its old registration stays until its session expires: %s", self._bookie_id, error
             )
 
-    async def _hold(self, path: str) -> None:
-        """Own an ephemeral node with the payload at ``path`` (metadata section 8.3), perhaps one of this session."""
+    async def _hold(self, path: str) -> bool:
+        """Own an ephemeral node with the payload at ``path`` (metadata section 8.3), perhaps one of this session.
+
+        Returns whether it is new.
+        """
         stat = await self._store.exists(path)
         if stat is not None:
             if stat.ephemeral_owner == self._store.session_id:
                 if (await self._store.get(path)).data != self._payload:
                     await self._store.set(path, self._payload, ANY_VERSION)
-                return
+                return False
             if not stat.ephemeral_owner:
                 raise RegistrationError(
                     f"{path} is not a registration but a persistent node that was created by hand; delete it "
                     "(bkctl metadata doctor lists such nodes)"
                 )
-            await self._wait_for_expiry(path)
+            await wait_for_expiry(self._store, path, self._bookie_id, self._wait_for_expiry_s)
         try:
             await self._store.create(path, self._payload, is_ephemeral=True)
         except NodeExistsError:
@@ -372,6 +395,7 @@ class BookieRegistration:
                 ) from None
         except NoNodeError:
             raise RegistrationError(await self._why_there_is_no_directory()) from None
+        return True
 
     async def _why_there_is_no_directory(self) -> str:
         """A nuke deletes it first and a restore creates it last: creating it in between would enable collection."""
@@ -382,30 +406,6 @@ class BookieRegistration:
             f"{self._paths.available} is missing, so no bookie can register in {root}: a restore or nuke may be "
             "unfinished; run bkctl metadata doctor"
         )
-
-    async def _wait_for_expiry(self, path: str) -> None:
-        """Wait until the node of another session is gone; never delete it by force."""
-        logger.warning(
-            "bookie %s is still registered by another session: waiting up to %g s for it to expire",
-            self._bookie_id,
-            self._wait_for_expiry_s,
-        )
-        gone = asyncio.Event()
-
-        def look(node: Node | None) -> None:
-            if node is None:
-                gone.set()
-
-        watch = self._store.watch_node(path, look)
-        try:
-            async with asyncio.timeout(self._wait_for_expiry_s):
-                await gone.wait()
-        except TimeoutError:
-            raise RegistrationError(
-                f"another running process is registered as bookie {self._bookie_id}: stop it, or choose another id"
-            ) from None
-        finally:
-            watch.cancel()
 
     def _note_session_lost(self) -> None:
         self._sessions_lost_count += 1
@@ -423,10 +423,16 @@ class BookieRegistration:
                 except MetadataUnavailableError as error:
                     logger.warning("bookie %s is not registered: %s", self._bookie_id, error)
                     await self._clock.sleep(_RETRY_DELAY_S)
+                except MetadataAuthError as error:
+                    if str(error) != self._refusal:
+                        logger.error("bookie %s may not register again: %s", self._bookie_id, error)
+                    self._refusal = str(error)
+                    await self._clock.sleep(_RETRY_DELAY_S)
                 except BkctlError as error:
                     logger.error("bookie %s cannot register again: %s", self._bookie_id, error)
                     self._on_failed(error)
                     return
+            self._refusal = ""
         logger.warning("bookie %s is registered again", self._bookie_id)
 
 

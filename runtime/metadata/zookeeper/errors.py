@@ -50,8 +50,13 @@ _MEANINGS: dict[type[Exception], tuple[type[MetadataError], str]] = {
 }
 
 
-def translate(error: BaseException, path: str) -> MetadataError:
-    """The MetadataError for a kazoo error, for the node at ``path``."""
+def translate(error: BaseException, path: str, *, is_of_parent: bool = False) -> MetadataError:
+    """The MetadataError for a kazoo error, for the node at ``path``.
+
+    ``is_of_parent``: the node was to be created or deleted, which the ACL of its parent permits.
+    """
+    if is_of_parent and isinstance(error, kazoo_errors.NoAuthError):
+        path = path.rpartition("/")[0] or "/"
     for foreign, (ours, sentence) in _MEANINGS.items():
         if isinstance(error, foreign):
             return ours(f"{path}: {sentence}", path)

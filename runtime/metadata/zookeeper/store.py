@@ -273,11 +273,14 @@ class ZooKeeperStore:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    async def _request(self, path: str, outcomes: Outcomes, submit: Callable[[], Any], *, is_read: bool) -> Any:
+    async def _request(
+        self, path: str, outcomes: Outcomes, submit: Callable[[], Any], *, is_read: bool, is_of_parent: bool = False
+    ) -> Any:
         """Run one kazoo call within the operation time-out; repeat a read, never a write, after a lost connection.
 
         A request is passed to kazoo only while connected. Otherwise kazoo would send it after a reconnect, perhaps long
         after the caller's time-out. What a cancelled command still asks for only tidies up: it hardly waits for that.
+        ``is_of_parent``: see ``translate``.
         """
         sessions_lost_count, limit_s = self._sessions_lost_count, self._config.operation_timeout_s
         check_path(path)
@@ -298,7 +301,7 @@ class ZooKeeperStore:
             waited = f"no response from ZooKeeper in {limit_s:g} s{reasons}"
             raise MetadataUnavailableError(f"{path}: {waited}", path) from None
         except kazoo_errors.KazooException as error:
-            raise translate(error, path) from error
+            raise translate(error, path, is_of_parent=is_of_parent) from error
 
     def _answer(self, result: Any) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = self._loop.create_future()
@@ -357,16 +360,13 @@ class ZooKeeperStore:
         """Create a node and return its path; NodeExistsError, NoNodeError without ``make_parents``."""
         acl = OPEN_ACL_UNSAFE if is_open_acl else self._acl
         check_data(path, data)
+        create = functools.partial(
+            self._client.create_async, path, data, acl=acl, ephemeral=is_ephemeral, sequence=is_sequential
+        )
+        creates = self.measures.creates
         while True:
             try:
-                created: str = await self._request(
-                    path,
-                    self.measures.creates,
-                    lambda: self._client.create_async(
-                        path, data, acl=acl, ephemeral=is_ephemeral, sequence=is_sequential
-                    ),
-                    is_read=False,
-                )
+                created: str = await self._request(path, creates, create, is_read=False, is_of_parent=True)
             except NoNodeError:
                 parent = path.rpartition("/")[0]
                 if not make_parents or not parent:
@@ -396,7 +396,7 @@ class ZooKeeperStore:
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
         """Delete a node at a version; BadVersionError, NoNodeError, NotEmptyError."""
         delete = functools.partial(self._client.delete_async, path, expected_version)
-        await self._request(path, self.measures.deletes, delete, is_read=False)
+        await self._request(path, self.measures.deletes, delete, is_read=False, is_of_parent=True)
 
     async def sync(self, path: str) -> None:
         """Make later reads see everything that others finished before this call."""

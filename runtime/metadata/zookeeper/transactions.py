@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
-from bkctl.runtime.metadata.store import CheckNode, CreateNode, NodeStat, NodeWrite, SetNode
+from bkctl.runtime.metadata.store import CheckNode, CreateNode, DeleteNode, NodeStat, NodeWrite, SetNode
 from bkctl.runtime.metadata.zookeeper.errors import error_of, is_at_fault, translate
 
 INT: Final = struct.Struct(">i")
@@ -119,5 +119,5 @@ def stats_of(writes: Sequence[NodeWrite], results: Sequence[NodeStat | Exception
     # The operations other than the one at fault have RolledBackError or RuntimeInconsistency.
     failures.sort(key=lambda failure: not is_at_fault(failure[1]))
     for write, result in failures:
-        raise translate(result, write.path)
+        raise translate(result, write.path, is_of_parent=isinstance(write, CreateNode | DeleteNode))
     return [result for result in results if not isinstance(result, Exception)]

@@ -415,8 +415,8 @@ _COUNTED = (
 
 
 def findings_of(rows: Iterable[BadCopyRange]) -> Iterator[CopyFinding]:
-    """The bad copies as lines of a file for ``recover ledger``."""
-    for row in rows:
+    """The bad copies that others can replace, as lines of a file for ``recover ledger``."""
+    for row in (each for each in rows if not each.is_lost):
         yield CopyFinding(
             ledger_id=row.ledger_id,
             bookie_id=row.bookie_id,

@@ -17,7 +17,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.replication.judge.advice import Advice
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import counted, listed
+from bkctl.storage.words import SHOWN_MAX, counted, listed
 
 _IDS_KEPT_MAX = 10
 
@@ -87,7 +87,9 @@ def is_back(bookie_id: str, ledger_ids: Sequence[int | str], total: int = 0) -> 
     number = max(total, len(ledger_ids))
     which = f"{counted(number, 'ledger')}: {listed(ledger_ids, total=number)}"
     sentence = f"bookie {bookie_id} is back, which was given up for {which}; it may have entries that the others do not"
-    sentence += " have, and its garbage collection will delete them: save them now"
+    sentence += " have, and its garbage collection will delete them: save them now, then "
+    sentence += f"bkctl ledger delete {' '.join(map(str, ledger_ids[:SHOWN_MAX]))} or bkctl decommission {bookie_id} "
+    sentence += "ends this"
     command = f"bkctl ledger read {ledger_ids[0]} --from-bookie {bookie_id}"
     return Advice(Severity.WARNING, "given_up_bookie", sentence, command)
 

@@ -16,7 +16,6 @@ from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, loss_accepted
 from bkctl.runtime.replication.judge.advice import (
     AUTORECOVERY_START,
-    AUTORECOVERY_STATUS,
     LEAVES_CLUSTER,
     Advice,
     DownBookies,
@@ -33,6 +32,7 @@ from bkctl.runtime.replication.judge.advice import (
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
 from bkctl.runtime.replication.judge.disk_advice import disk_findings, used_fraction, why_out_of_space
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, noted_without_copy
+from bkctl.runtime.replication.judge.unknown_parts import readable, unknown_findings
 from bkctl.runtime.replication.judge.writable_bookies import Idle, WritableBookies, writers_stop
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import duration
@@ -210,8 +210,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     drained: Mapping[str, bool] = {}
     """Whether ledgers reference drained bookies that no command moves now, as far as it is known."""
     unknown: Mapping[str, str] = {}
-    is_refused: bool = False
-    """Whether a part is unknown because this user may not read it in ZooKeeper."""
+    refused: frozenset[str] = frozenset()
+    """Those of ``unknown`` that this user may not read in ZooKeeper."""
 
     @property
     def down(self) -> list[str]:
@@ -270,25 +270,13 @@ def status_findings(status: ClusterFacts) -> list[Advice]:
     if status.zookeeper_ms >= LATENCY_WARNING_MS:
         sentence = f"ZooKeeper took {status.zookeeper_ms:.0f} ms to answer"
         found.append(Advice(Severity.WARNING, "zookeeper", sentence, "bkctl cluster info"))
-    for part, reason in status.unknown.items():
-        subject, command = _UNKNOWN.get(part, ("a part of the state is", "bkctl cluster info"))
-        found.append(Advice(Severity.WARNING, part, f"{subject} unknown: {reason}", command))
-    return worst_first(found)
+    found += unknown_findings(status.unknown)
+    return worst_first([readable(each, status.refused) for each in found])
 
 
 def total_marks(marks: MarkCount | None) -> int | None:
     """How many ledgers are marked; None: not all marks were counted."""
     return None if marks is None else marks.at_most
-
-
-_UNKNOWN = {
-    "bookies": ("the bookies are", "bkctl bookie list"),
-    "marks": ("the marks of ledgers are", "bkctl autorecovery pending --count"),
-    "locks": ("running repairs are", "bkctl autorecovery running"),
-    "auditor": ("the notes of autorecovery are", AUTORECOVERY_STATUS),
-    "autorecovery": ("the switches of autorecovery are", AUTORECOVERY_STATUS),
-}
-"""What is unknown if a part did not answer, and the command that asks for it."""
 
 
 def _root_findings(root: RootStatus | None) -> Iterator[Advice]:

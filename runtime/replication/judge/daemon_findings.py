@@ -134,7 +134,8 @@ def _daemon_findings(recovery: RecoveryStatus, now_ms: int) -> Iterator[Advice]:
     yield from _refused_daemons(recovery)
     for daemon in recovery.daemons:
         if daemon.alarm is not None:
-            yield Advice(Severity.CRITICAL, "too_many_gone", daemon.alarm, AUTORECOVERY_STATUS)
+            sentence = f"{daemon.alarm} (as of {age(now_ms, daemon.written_ms)} ago)"
+            yield Advice(Severity.CRITICAL, "too_many_gone", sentence, AUTORECOVERY_STATUS)
         for lane in daemon.lanes:
             if lane.error is None:
                 continue

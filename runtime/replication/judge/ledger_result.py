@@ -26,6 +26,7 @@ class FailureReason(enum.Enum):
     LOCK_LOST = "the replication lock was lost"
     METADATA_UNREADABLE = "the ledger metadata cannot be read"
     METADATA_NEWER = "a newer release wrote the ledger metadata"
+    NO_PERMISSION = "ZooKeeper refuses the change"
     CONFLICT = "the ledger metadata kept changing"
     DIFFERENT = "the copies differ"
     UNREACHABLE = "the bookie does not answer"
@@ -78,8 +79,9 @@ class LedgerFailure(msgspec.Struct, frozen=True):
 
 
 def are_refusals(failures: Collection[LedgerFailure]) -> bool:
-    """Whether something is left, all of it only because bookies refuse this client."""
-    return bool(failures) and all(each.is_refused or each.reason is FailureReason.REFUSES_CLIENT for each in failures)
+    """Whether something is left, all of it only because bookies or ZooKeeper refuse this client."""
+    refusals = {FailureReason.REFUSES_CLIENT, FailureReason.NO_PERMISSION}
+    return bool(failures) and all(each.is_refused or each.reason in refusals for each in failures)
 
 
 class LedgerOutcome(enum.Enum):

@@ -27,6 +27,7 @@ class Left(enum.Enum):
     PLACEMENT = ("has no target that keeps the placement rules", "have no target that keeps the placement rules")
     METADATA = ("has metadata that cannot be read", "have metadata that cannot be read")
     NEWER = ("has metadata of a newer release", "have metadata of a newer release")
+    REFUSED = ("may not be changed by this user", "may not be changed by this user")
     OPEN = ("waits for its writer", "wait for their writers")
     AGAIN = ("needs another run", "need another run")
     ACCEPTED = ("has lost entries, which were accepted as lost", "have lost entries, which were accepted as lost")
@@ -52,6 +53,7 @@ _BY_REASON = {
     FailureReason.PLACEMENT: Left.PLACEMENT,
     FailureReason.METADATA_UNREADABLE: Left.METADATA,
     FailureReason.METADATA_NEWER: Left.NEWER,
+    FailureReason.NO_PERMISSION: Left.REFUSED,
     FailureReason.OPEN: Left.OPEN,
 }
 _REMEDIES = {
@@ -64,9 +66,14 @@ _COMMANDS = {
     Left.UNREADABLE: "bkctl ledger verify {0}",
     Left.NOT_CLOSED: "bkctl ledger explain {0}",
     Left.METADATA: "bkctl metadata doctor",
+    Left.REFUSED: "bkctl help exit-codes",
     Left.OPEN: "bkctl ledger explain {0}",
     Left.ACCEPTED: "bkctl ledger explain {0}",
 }
+
+
+_SAID = {FailureReason.TARGETS_FAILED, FailureReason.NO_PERMISSION}
+"""The remedy is in what was answered."""
 
 
 class LeftGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,9 +142,7 @@ def left_groups(
 def _group(left: Left, failures: Sequence[LedgerFailure], leaving: Collection[str]) -> LeftGroup:
     ledger_ids = tuple(sorted(failure.ledger_id for failure in failures))
     remedy = _REMEDIES.get(left, "")
-    failed = next(
-        (each.cause for each in failures if each.is_refused or each.reason is FailureReason.TARGETS_FAILED), None
-    )
+    failed = next((each.cause for each in failures if each.is_refused or each.reason in _SAID), None)
     if failed is not None:
         remedy = failed  # such as an expired certificate: another bookie would refuse it as well
     command = _COMMANDS.get(left)

@@ -35,7 +35,12 @@ class WritableBookies(msgspec.Struct, frozen=True):
     @property
     def are_enough(self) -> bool:
         """Whether most new ledgers can be created."""
-        return self.writable >= max(1, self.usual_size)
+        return self.missing <= 0
+
+    @property
+    def missing(self) -> int:
+        """How many more most new ledgers need."""
+        return max(1, self.usual_size) - self.writable
 
 
 def usual_size(ledgers: Mapping[int, int]) -> int:
@@ -68,17 +73,26 @@ def too_few_text(found: WritableBookies) -> str:
 
 def what_helps_writers(found: WritableBookies) -> tuple[str, str]:
     """What is the fastest, and its command: one step, after which there may be another."""
+    how, command = _fastest(found)
+    return how + (f" ({found.missing} more bookies are needed)" if found.missing > 1 else ""), command
+
+
+def _fastest(found: WritableBookies) -> tuple[str, str]:
     ids = {why: [each for each, reason in found.idle.items() if reason is why] for why in Idle}
-    if ids[Idle.DRAIN]:
-        first = ids[Idle.DRAIN][0]
-        return f"keep {first}, which a drain made read-only and no command empties now", f"bkctl bookie undrain {first}"
-    if ids[Idle.OPERATOR]:
-        first = ids[Idle.OPERATOR][0]
-        return f"make {first} writable, which an operator set read-only", f"bkctl bookie set-mode writable {first}"
+    if drained := ids[Idle.DRAIN][: found.missing]:
+        how = (
+            f"keep {enumerated(drained, shown_max=SHOWN_MAX)}, which a drain made read-only and no command empties now"
+        )
+        return how, f"bkctl bookie undrain {' '.join(drained)}"
+    if ordered := ids[Idle.OPERATOR][: found.missing]:
+        how = f"make {enumerated(ordered, shown_max=SHOWN_MAX)} writable, which an operator set read-only"
+        return how, f"bkctl bookie set-mode writable {' '.join(ordered)}"
     if ids[Idle.SPACE]:
         return f"free space on {ids[Idle.SPACE][0]}, or give it a disk", "bkctl help full-disk"
-    if ids[Idle.DOWN]:
-        return f"start {enumerated(ids[Idle.DOWN], 'or', SHOWN_MAX)}", show_command(ids[Idle.DOWN])
+    if down := ids[Idle.DOWN]:
+        is_choice = 1 < found.missing < len(down)
+        names = enumerated(down, "or" if found.missing == 1 else "and", SHOWN_MAX)
+        return f"start {f'{found.missing} of ' if is_choice else ''}{names}", show_command(down)
     if ids[Idle.OTHER]:
         first = ids[Idle.OTHER][0]
         return f"find out why {first} is read-only, or add a bookie", f"bkctl bookie state {first}"

@@ -110,29 +110,29 @@ class StatusSurvey:
         self._registrations = RegistrationClient(store, root)
         self._foreign = ForeignNames(lambda _: None)
         self._began_ns = 0
-        self._is_refused = False
+        self._unknown: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
 
     async def read(self) -> ClusterFacts:
         """The status now; ClusterNotFoundError, MetadataAuthError. MetadataUnavailableError does not end it."""
-        unknown: dict[str, str] = {}
         now_ms = self._clock.now_ms()
         began_ns = self._began_ns = self._clock.monotonic_ns()
-        root = await self._part("zookeeper", self._read_root, unknown)
+        root = await self._part("zookeeper", self._read_root)
         if root is None:
-            return ClusterFacts(now_ms=now_ms, unknown=unknown)
+            return ClusterFacts(now_ms=now_ms, unknown=self._unknown)
         latency_ms = (self._clock.monotonic_ns() - began_ns) / 1e6
         more, bookies, marks, locks, recovery, autorecovery = await asyncio.gather(
-            self._part("root", self._read_more_of_root, unknown),
-            self._part("bookies", self._read_bookies, unknown),
-            self._part("marks", self._count_marks, unknown),
-            self._part("locks", self._read_locks, unknown),
-            self._part("auditor", self._read_recovery_status, unknown),
-            self._part("autorecovery", self._read_autorecovery, unknown),
+            self._part("root", self._read_more_of_root),
+            self._part("bookies", self._read_bookies),
+            self._part("marks", self._count_marks),
+            self._part("locks", self._read_locks),
+            self._part("auditor", self._read_recovery_status),
+            self._part("autorecovery", self._read_autorecovery),
         )
         given_up = AcceptedLosses()
         if recovery is not None and recovery.given_up and bookies is not None:
             read = functools.partial(self._find_given_up, recovery.given_up, bookies)
-            given_up = await self._part("given_up", read, unknown) or given_up
+            given_up = await self._part("given_up", read) or given_up
         if more is not None:
             more = msgspec.structs.replace(more, is_restore_unfinished=root.startswith(RESTORE_MARK))
         references, size = await self._find_references(more, bookies, recovery)
@@ -149,8 +149,8 @@ class StatusSurvey:
             references=references,
             usual_size=size,
             given_up=given_up,
-            unknown=unknown,
-            is_refused=self._is_refused,
+            unknown=self._unknown | self._refused,
+            refused=frozenset(self._refused),
         )
 
     async def _find_given_up(
@@ -196,6 +196,8 @@ class StatusSurvey:
             problem = f"only {tally.count:,} ledgers were read in {self._limits.ledgers_s:g} s"
         except BkctlError as error:
             problem = str(error)
+            if isinstance(error, MetadataAuthError):
+                self._refused["ledgers"] = problem
         return tally.result(problem), usual_size(tally.sizes)
 
     async def _usual_size(self, bookies: tuple[BookieFacts, ...]) -> int:
@@ -231,8 +233,8 @@ class StatusSurvey:
                 return dict.fromkeys(bookie_ids, False) | found
         return found
 
-    async def _part(self, name: str, read: Callable[[], Awaitable[T]], unknown: dict[str, str]) -> T | None:
-        """The result; None, with the reason in ``unknown``, if it failed or took too long."""
+    async def _part(self, name: str, read: Callable[[], Awaitable[T]]) -> T | None:
+        """The result; None, with the reason noted, if it failed or took too long."""
         elapsed_s = (self._clock.monotonic_ns() - self._began_ns) / 1e9
         try:
             async with asyncio.timeout(self._limits.total_s - elapsed_s):
@@ -240,12 +242,11 @@ class StatusSurvey:
         except ClusterNotFoundError:
             raise
         except TimeoutError:
-            unknown[name] = f"no answer within {self._limits.total_s:g} s"
+            self._unknown[name] = f"no answer within {self._limits.total_s:g} s"
         except BkctlError as error:
             if name == "zookeeper" and isinstance(error, MetadataAuthError):
                 raise  # a user who may not read the root can read nothing
-            self._is_refused = self._is_refused or isinstance(error, MetadataAuthError)
-            unknown[name] = str(error)
+            (self._refused if isinstance(error, MetadataAuthError) else self._unknown)[name] = str(error)
         return None
 
     async def _read_root(self) -> bytes:

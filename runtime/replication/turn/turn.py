@@ -12,6 +12,7 @@ import msgspec
 from bkctl.runtime.errors import (
     BadVersionError,
     LedgerNotFoundError,
+    MetadataAuthError,
     MetadataFormatError,
     MetadataUnavailableError,
     SessionExpiredError,
@@ -111,6 +112,8 @@ class LedgerTurn:
             return failed(lock.ledger_id, FailureReason.METADATA_UNREADABLE, str(error))
         except MetadataUnavailableError:
             raise
+        except MetadataAuthError as error:
+            return failed(lock.ledger_id, FailureReason.NO_PERMISSION, str(error))
         except BkctlError as error:
             return failed(lock.ledger_id, FailureReason.ERROR, str(error))
 

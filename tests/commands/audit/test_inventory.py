@@ -21,6 +21,7 @@ from bkctl.runtime.metadata.paths import VOTE_PREFIX, Paths
 from bkctl.runtime.metadata.replication.format import encode_vote
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from tests.commands.test_advice import run_printed
 from tests.commands.test_cluster_walk import succeed
 from tests.commands.test_recover_ledger import forget
 from tests.processes import BkctlResult, BookieProcess, Cluster, run_bkctl, start_bkctl
@@ -290,7 +291,7 @@ def test_executors_find_the_same(damaged: tuple[Cluster, BookieProcess, str], tm
     assert {"holdings", "bad_copy_ranges", "lost_ranges"} <= {path.name for path in out.iterdir()}
 
 
-def test_adds_that_no_bookie_lists_are_found_without_reading(cluster: Cluster) -> None:
+def test_adds_that_no_bookie_lists_are_found_without_reading(cluster: Cluster, tmp_path: Path) -> None:
     ledger_id = write(cluster, 9, 3)
     cluster.down()
     for bookie in cluster.bookies:
@@ -298,7 +299,7 @@ def test_adds_that_no_bookie_lists_are_found_without_reading(cluster: Cluster) -
     forget(cluster.bookies[0], int(ledger_id), 7)
     cluster.up(3)
 
-    result = cluster.run("audit", "--inventory")
+    result = cluster.run("audit", "--inventory", "--out", str(tmp_path / "report"))
 
     report = result.json()
     assert (result.exit_code, report["severity"], report["bad_copies"]) == (FINDINGS, "critical", 7)
@@ -316,6 +317,10 @@ def test_adds_that_no_bookie_lists_are_found_without_reading(cluster: Cluster) -
     assert [each["part"] for each in report["findings"]] == ["entries_without_copy", "bad_copies"]
     unread = cluster.run("audit", "--inventory", "--fail-on", "unavailable")
     assert unread.exit_code == OK
+    repaired = run_printed(cluster, report["findings"][1]["command"], "--yes").json()
+    assert (repaired["copies_written"], repaired["copies_left"]) == (1, 0), "no repair brings the others back"
+    again = cluster.run("audit", "--inventory").json()
+    assert [each["part"] for each in again["findings"]] == ["entries_without_copy"]
 
 
 async def edit(cluster: Cluster, ledger_id: int, change: Callable[[LedgerMetadata], LedgerMetadata]) -> None:

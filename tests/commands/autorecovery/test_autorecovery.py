@@ -102,6 +102,7 @@ async def test_looking_at_a_cluster_where_nothing_ever_was_creates_nothing(shell
         **{key: [] for key in ("tasks", "daemons", "holders", "bookies_gone", "maintenance", "losses")},
         "truncated": False,
     }
+    assert (await shell.run("status", "-o", "name")).stdout == "-\n", "the name is that of the auditor"
     assert (await shell.succeed("pending"))["items"] == []
     assert (await shell.succeed("running"))["items"] == []
     for arguments in (("auditor",), ("delay", "get")):

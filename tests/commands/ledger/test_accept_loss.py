@@ -169,6 +169,7 @@ async def test_the_whole_way_with_two_of_three_bookies_lost(planted: Planted) ->
     status = await planted.run("status")
     [back] = [each for each in status.json()["findings"] if each["part"] == "given_up_bookie"]
     assert f"bookie {lost[0]} is back, which was given up for 1 ledger: {ledger_id}; it may have" in back["finding"]
+    assert back["finding"].endswith(f", then bkctl ledger delete {ledger_id} or bkctl decommission {lost[0]} ends this")
     explained = (await planted.run("ledger", "explain", str(ledger_id))).json()
     assert (back["severity"], back["finding"] in explained["problems"]) == ("warning", True)
     audited = (await planted.run("audit")).json()["findings"]

@@ -234,7 +234,7 @@ def test_what_may_not_be_read_is_told(planted: Planted) -> None:
     planted.client.set_acls(f"{planted.root}/00/0000/L0001", closed)
     planted.client.set_acls(f"{planted.root}/cookies", closed)
     result = planted.run(*DOCTOR)
-    assert result.exit_code == FINDINGS
+    assert result.exit_code == AUTH
     assert {(each["rule"], each["path"]) for each in result.json()["findings"]} == {
         ("node-without-permission", f"{planted.root}/00/0000/L0001"),
         ("node-without-permission", f"{planted.root}/cookies"),

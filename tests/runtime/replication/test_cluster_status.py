@@ -301,6 +301,14 @@ def test_few_bookies_are_started_and_the_most_useful_first() -> None:
     assert bookies_to_start({}) == ()
 
 
+def test_what_zookeeper_refuses_is_not_asked_again() -> None:
+    unknown = {"auditor": "/ledgers/available: no permission", "bookies": "/ledgers/available: no permission"}
+    refused = msgspec.structs.replace(HEALTHY, unknown=unknown, refused=frozenset(unknown))
+    assert {each.part: each.command for each in status_findings(refused)} == dict.fromkeys(
+        unknown, "bkctl help exit-codes"
+    )
+
+
 def test_nothing_is_writable() -> None:
     down = msgspec.structs.replace(HEALTHY, bookies=(DOWN, bookie("b2", is_writable=False)))
     (finding,) = [each for each in status_findings(down) if each.part == "no_writable_bookie"]
@@ -334,6 +342,30 @@ def test_what_helps_writers_the_fastest_comes_first(others: tuple[BookieFacts, .
     assert "writers_stop" not in {each.part for each in status_findings(enough)}
     alone = msgspec.structs.replace(status, bookies=(GOOD,), usual_size=0)
     assert status_findings(alone) == [], "a new cluster of one bookie"
+
+
+@pytest.mark.parametrize(
+    ("others", "how", "command"),
+    [
+        ((DOWN, bookie("b5", is_writable=None)), "start b4:3181 and b5:3181", "bookie show b4:3181 b5:3181"),
+        (
+            (DOWN, *(bookie(each, is_writable=None) for each in ("b5", "b7"))),
+            "start 2 of b4:3181, b5:3181 and b7:3181",
+            "bookie show b4:3181 b5:3181 b7:3181",
+        ),
+        ((DOWN,), "start b4:3181", "bookie show b4:3181"),
+        (
+            (DOWN, ORDERED, msgspec.structs.replace(ORDERED, bookie_id="b9:3181")),
+            "make b3:3181 and b9:3181 writable, which an operator set read-only",
+            "bookie set-mode writable b3:3181 b9:3181",
+        ),
+    ],
+)
+def test_all_that_writers_need_are_named(others: tuple[BookieFacts, ...], how: str, command: str) -> None:
+    status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, *others), usual_size=3)
+    (finding,) = [each for each in status_findings(status) if each.part == "writers_stop"]
+    assert finding.sentence.endswith(f"; {how} (2 more bookies are needed)")
+    assert finding.command == f"bkctl {command}"
 
 
 def test_a_bookie_that_a_command_empties_now_is_not_kept_for_writers() -> None:

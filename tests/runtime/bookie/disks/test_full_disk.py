@@ -30,6 +30,7 @@ from tests.processes import run_bkctl
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import KEY, Peer
 from tests.until import until
+from tests.zookeeper_permissions import Permissions
 
 pytestmark = pytest.mark.cluster
 
@@ -97,6 +98,32 @@ async def test_it_is_read_only_until_there_is_room(bookie: BookieUnderTest) -> N
         await require_all(peer, [*acknowledged, ENTRY_COUNT])
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, 60) == 0
+
+
+async def test_it_serves_on_where_zookeeper_refuses_its_new_registration(
+    bookie: BookieUnderTest, metadata_uri: str
+) -> None:
+    permissions = Permissions(metadata_uri)
+    async with bookie.running(LIMITED) as (process, peer):
+        permissions.limit(permissions.available, read=True)
+        adds = (peer.add(LEDGER_ID, n, peer.body(LEDGER_ID, n, PAYLOAD)) for n in range(ENTRY_COUNT))
+        statuses = await asyncio.gather(*adds)
+
+        async def publishes() -> bool:
+            found = await bookie.registrations.troubles(await bookie.registrations.snapshot())
+            return f": {permissions.available}: no permission" in found.get("traced", "")
+
+        await until(publishes, "its registration says what is wrong")
+        assert await peer.add(LEDGER_ID, ENTRY_COUNT) is Status.READ_ONLY
+        await require_all(peer, [entry_id for entry_id, status in enumerate(statuses) if status is Status.OK])
+        status = run_bkctl("status", BKCTL_METADATA_URI=metadata_uri).json()
+        (found,) = [each for each in status["findings"] if each["part"] == "bookies_troubled"]
+        assert "not registered as read-only (no space for a checkpoint): " in found["finding"]
+        assert bookie.said().count("not registered as read-only: ") == 1
+        permissions.lift(permissions.available)
+        await wait_registered(bookie, BookieMode.READ_ONLY)
+        assert process.poll() is None
+    permissions.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.battery)])

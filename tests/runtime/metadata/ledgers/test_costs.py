@@ -27,9 +27,9 @@ def counts_operations(session: ZooKeeperStore, counted: list[str]) -> None:
     """Every request of the session, parents and failures included, is written down."""
     request = session._request
 
-    async def count(path: str, outcomes: Outcomes, submit: Callable[[], object], *, is_read: bool) -> object:
+    async def count(path: str, outcomes: Outcomes, submit: Callable[[], object], **kind: bool) -> object:
         counted.append(path)
-        return await request(path, outcomes, submit, is_read=is_read)
+        return await request(path, outcomes, submit, **kind)
 
     session._request = count  # type: ignore[method-assign]
 
