@@ -80,13 +80,7 @@ def _is_inside(own: OwnStorage, path: object) -> bool:
     return isinstance(path, str) and any(path.startswith(f"{each}{os.sep}") for each in own.config.all_directories)
 
 
-def make_plan(
-    own: OwnStorage,
-    *,
-    summary: Sequence[str],
-    items: Sequence[dict[str, Any]],
-    arguments: dict[str, Any] | None = None,
-) -> Plan:
+def make_plan(own: OwnStorage, *, summary: Sequence[str], items: Sequence[dict[str, Any]] = ()) -> Plan:
     """A plan that changes these directories and nothing else; its subject is the bookie id of their VERSION files.
 
     ``items`` are those of ``Plan``; ``path`` is a file or directory. Without a VERSION file the subject is the first
@@ -99,7 +93,6 @@ def make_plan(
         subject=bookie_id or own.config.ledger_directories[0],
         summary=tuple(summary),
         items=tuple(items),
-        arguments=arguments or {},
     )
 
 

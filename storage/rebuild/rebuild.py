@@ -56,6 +56,11 @@ class DirectoryPlan(msgspec.Struct, frozen=True):
     is_version_lost: bool = False
     """Whether only the ledger directory has a VERSION file, because the disk of the index was replaced."""
 
+    @property
+    def loses_ledger_rows(self) -> bool:
+        """Whether the old ledger rows are lost, and with them fences, limbo and rows without entries."""
+        return LEDGERS_DATABASE in self.databases and self.states[LEDGERS_DATABASE].is_lost
+
     def path(self, database: str) -> str:
         """Directory of a database."""
         return os.path.join(self.index_directory, database)
@@ -160,7 +165,7 @@ class IndexRebuild:
         try:
             journaled = self._read_journals(due)
             under_way = [self._build(plan, journaled) for plan in due]
-            needs_check = any(each.doubted.limbo or _has_lost_rows(each.plan) for each in under_way)
+            needs_check = any(each.doubted.limbo or each.plan.loses_ledger_rows for each in under_way)
             self._write_ledgers(under_way, needs_check=needs_check)
             self._flag_kept_indexes(plans, under_way, needs_check=needs_check)
             for plan in due:
@@ -291,11 +296,6 @@ def _is_due(state: IndexState, name: str, chosen: Sequence[str] | None) -> bool:
 def _require_ledger_rows(state: IndexState) -> None:
     if state.is_lost:
         raise IndexDamagedError(f"{state.detail}: the locations cannot be built without the ledger rows; rebuild both")
-
-
-def _has_lost_rows(plan: DirectoryPlan) -> bool:
-    """Whether the old ledger rows are lost, and with them fences, limbo and rows without entries."""
-    return LEDGERS_DATABASE in plan.databases and plan.states[LEDGERS_DATABASE].is_lost
 
 
 def _report(each: _UnderWay) -> DirectoryReport:
