@@ -169,11 +169,12 @@ class IndexBuild:
         readable: list[str] = []
         for path in paths:
             try:
-                found = _row_of(read_idx_header(self._fs, path))
+                header = read_idx_header(self._fs, path)
             except (ValueError, OSError) as error:
                 self._report.note(path, str(error))
                 is_whole = False
             else:
+                found = LedgerRow(header.master_key, is_fenced=header.is_fenced, explicit_lac=header.explicit_lac)
                 row = found if row is None else _merged(path, row, found)
                 readable.append(path)
         for entry_id, location in read_idx_locations(self._fs, readable):
@@ -260,10 +261,6 @@ def discard_build(fs: FileSystem, index_directory: str) -> None:
 def building_path(index_directory: str, database: str) -> str:
     """Directory of a database while adoption fills it."""
     return os.path.join(index_directory, database + ADOPTING_SUFFIX)
-
-
-def _row_of(header: IdxHeader) -> LedgerRow:
-    return LedgerRow(header.master_key, is_fenced=header.is_fenced, explicit_lac=header.explicit_lac)
 
 
 def _merged(path: str, one: LedgerRow, other: LedgerRow) -> LedgerRow:

@@ -122,7 +122,10 @@ def plan_rebuild(
         }
         databases = tuple(name for name in DATABASES if _is_due(states[name], name, chosen))
         if LOCATIONS_DATABASE in databases and LEDGERS_DATABASE not in databases:
-            _require_ledger_rows(states[LEDGERS_DATABASE])
+            state = states[LEDGERS_DATABASE]
+            if state.is_lost:
+                advice = "the locations cannot be built without the ledger rows; rebuild both"
+                raise IndexDamagedError(f"{state.detail}: {advice}")
         logs = read_log_directory(filesystem, ledger_directory)
         names = filesystem.list_directory(ledger_directory)
         sizes = (filesystem.size(os.path.join(ledger_directory, name)) for name in names if name.endswith(".log"))
@@ -291,11 +294,6 @@ def _is_due(state: IndexState, name: str, chosen: Sequence[str] | None) -> bool:
     if chosen is None:
         return state.is_lost
     return name in chosen and state.condition is not IndexCondition.NEW
-
-
-def _require_ledger_rows(state: IndexState) -> None:
-    if state.is_lost:
-        raise IndexDamagedError(f"{state.detail}: the locations cannot be built without the ledger rows; rebuild both")
 
 
 def _report(each: _UnderWay) -> DirectoryReport:

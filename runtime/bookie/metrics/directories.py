@@ -8,7 +8,6 @@ from bkctl.runtime.admin.metric import counter, duration, gauge, sizes
 from bkctl.runtime.bookie.metrics.scopes import BOOKIE, DIRECTORIES, on_loop
 from bkctl.runtime.bookie.view import BookieView
 from bkctl.storage.engine.engine import LedgerDirectoryEngine
-from bkctl.storage.measures import Outcomes
 
 
 def _write_cache_max_bytes(view: BookieView) -> int:
@@ -19,10 +18,6 @@ def _write_cache_max_bytes(view: BookieView) -> int:
 def _ledger_rows_max_bytes(view: BookieView) -> int:
     storage = view.config.storage
     return storage.engine.ledger_rows_bytes_max * len(storage.ledger_directories)
-
-
-def _total_ns(outcomes: Outcomes) -> int:
-    return outcomes.succeeded.total + outcomes.failed.total
 
 
 def _cache_misses_count(engine: LedgerDirectoryEngine) -> int:
@@ -115,7 +110,7 @@ DIRECTORY: Final = (
         "bookie_read_locations_index_time",
         _ON_LOOP,
         "Milliseconds spent looking up entries in the index.",
-        lambda engine: _total_ns(engine.measures.lookups) / 1e6,
+        lambda engine: (engine.measures.lookups.succeeded.total + engine.measures.lookups.failed.total) / 1e6,
     ),
     counter(
         "bookie_read_entrylog_time",
