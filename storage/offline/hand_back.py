@@ -183,7 +183,7 @@ def _flush_and_report(
 def _rows(storage: LedgerStorage) -> Iterator[tuple[int, LedgerRow]]:
     for engine in storage.engines:
         for ledger_id in sorted(engine.ledger_ids()):
-            row = engine.ledger(ledger_id)
+            row = engine.rows.find(ledger_id)
             if row is not None:
                 yield ledger_id, row
 
@@ -193,7 +193,7 @@ def _rows_and_fences(storage: LedgerStorage) -> Iterator[tuple[int, LedgerRow]]:
     yield from _rows(storage)
     for engine in storage.engines:
         for ledger_id in sorted(engine.collected.ids()):
-            if engine.ledger(ledger_id) is None:
+            if engine.rows.find(ledger_id) is None:
                 yield ledger_id, LedgerRow(is_fenced=True)
 
 
@@ -209,7 +209,7 @@ def _records(ledger_id: int, row: LedgerRow) -> list[bytes]:
 
 def _require_nothing_unknown(storage: LedgerStorage) -> None:
     limbo = [str(ledger_id) for ledger_id, row in _rows(storage) if row.is_limbo]
-    if limbo or storage.engines[0].read_flags():
+    if limbo or storage.engines[0].rows.read_flags():
         what = f"{counted(len(limbo), 'ledger')} may miss entries here ({listed(limbo)})" if limbo else ""
         raise AdoptionRefusedError(
             f"nothing was changed: {what or 'an integrity check is due'}; Java would report missing entries as "
