@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import os
-from typing import Final
 
 import msgspec
 
@@ -14,8 +13,8 @@ from bkctl.storage.entry_log.format import HEADER_BYTES
 from bkctl.storage.entry_log.reader import list_entry_logs
 from bkctl.storage.errors import IndexDamagedError, IndexMissingError, NoRoomToStartError, StorageError
 from bkctl.storage.filenames import (
+    DATABASES,
     LEDGERS_DATABASE,
-    LOCATIONS_DATABASE,
     entry_log_file_name,
     last_mark_file_name,
     seal_file_name,
@@ -149,9 +148,6 @@ def _require_no_history(filesystem: FileSystem, ledger_directory: str, index_pat
         raise IndexMissingError(
             f"{index_path} is missing, but {witness} exists, so stored entries would be reported as missing; {advice}"
         )
-
-
-DATABASES: Final = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
 
 
 class IndexCondition(enum.Enum):

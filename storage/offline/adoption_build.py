@@ -25,6 +25,7 @@ from bkctl.storage.entry_log.writer import EntryLogWriter
 from bkctl.storage.errors import AdoptionRefusedError, EntryLogError
 from bkctl.storage.filenames import (
     ADOPTING_SUFFIX,
+    DATABASES,
     LEDGERS_DATABASE,
     LOCATIONS_DATABASE,
     entry_log_file_name,
@@ -32,7 +33,7 @@ from bkctl.storage.filenames import (
 )
 from bkctl.storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId, pack_location, unpack_location
 from bkctl.storage.index.java_index import HEADER_BYTES, LOCATION_BYTES, IdxHeader, decode_idx_header, decode_locations
-from bkctl.storage.index.journaled_rows import JournaledLedger, JournaledLedgers, row_with_journals
+from bkctl.storage.index.journaled_rows import JournaledLedger, JournaledLedgers, Unreadable, row_with_journals
 from bkctl.storage.index.kept_files import KeptFiles, remove_files
 from bkctl.storage.index.ledger_index import LedgerIndex, LedgerRow, encode_row, explicit_lac_of, is_placeholder_key
 from bkctl.storage.index.seal import SealedIndex, create_sealed_index
@@ -44,13 +45,6 @@ _UNREADABLE_TOLD_MAX = 1000
 _LEDGER_KEY = struct.Struct(">q")
 _ENTRY_KEY = struct.Struct(">qq")
 _LOCATION = struct.Struct(">q")
-
-
-class Unreadable(msgspec.Struct, frozen=True):
-    """Something that the Java index references and that cannot be read."""
-
-    path: str
-    reason: str
 
 
 class BuildReport(msgspec.Struct):
@@ -247,7 +241,7 @@ class IndexBuild:
 
 def discard_build(fs: FileSystem, index_directory: str) -> None:
     """Delete the files of an unfinished build from an index directory (``current``); safe to repeat. OSError."""
-    for database in (LEDGERS_DATABASE, LOCATIONS_DATABASE):
+    for database in DATABASES:
         path = building_path(index_directory, database)
         if fs.exists(path):
             KeptFiles(fs, path).drop()

@@ -24,10 +24,10 @@ import msgspec
 from bkctl.storage.config import StorageConfig
 from bkctl.storage.entry_log.scan_order import LogDirectory, finish_links, read_log_directory, remove_replaced
 from bkctl.storage.errors import IndexDamagedError
-from bkctl.storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, VERSION, current_directory
+from bkctl.storage.filenames import DATABASES, LEDGERS_DATABASE, LOCATIONS_DATABASE, VERSION, current_directory
 from bkctl.storage.ids import LedgerId
 from bkctl.storage.index.ledger_index import NEEDS_INTEGRITY_CHECK, LedgerIndex, LedgerRow
-from bkctl.storage.index.opening import DATABASES, IndexCondition, IndexState, inspect_index
+from bkctl.storage.index.opening import IndexCondition, IndexState, inspect_index
 from bkctl.storage.index.seal import open_sealed_index
 from bkctl.storage.index.swap import begin_rebuilt, commit_rebuilt, discard_rebuilt, finish_swap
 from bkctl.storage.ports import Children, FileSystem, OpenIndexStore
