@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from bkctl.runtime.admin.metric import Scope
+from bkctl.runtime.admin.metric import AnyMetric, Metric, Scope
 from bkctl.runtime.bookie.metrics.scopes import BOOKIE, LISTENER, REQUEST_PATH, on_loop, part
 from bkctl.runtime.bookie.serving.request_path import RequestPath
 from bkctl.runtime.bookie.view import BookieView
@@ -53,7 +53,13 @@ _REQUESTS: Final = part(lambda view: None if view.listener is None else view.lis
 _ON_LOOP: Final = on_loop(_REQUESTS)
 _FAILURES: Final = Scope(("operation", "status"), _failures)
 
-REQUESTS: Final = (
+
+def _durations(meaning: str, read: Callable[[RequestMeasures], Outcomes], *names: str) -> list[Metric[RequestMeasures]]:
+    """What Java has under several names."""
+    return [_REQUESTS.duration(name, meaning, read) for name in names]
+
+
+REQUESTS: Final[tuple[AnyMetric, ...]] = (
     _ON_LOOP.duration(
         "bookkeeper_server_ADD_ENTRY",
         "Adds, from their arrival until they are answered.",
@@ -104,15 +110,11 @@ REQUESTS: Final = (
         "Reads that wait for their turn.",
         lambda listener: listener.read_lanes.waiting_count,
     ),
-    _REQUESTS.duration(
+    *_durations(
+        "How long reads waited for their turn.",
+        lambda requests: requests.read_waits,
         "bookkeeper_server_READ_ENTRY_BLOCKED_WAIT",
-        "How long reads waited for their turn.",
-        lambda requests: requests.read_waits,
-    ),
-    _REQUESTS.duration(
         "bookkeeper_server_READ_ENTRY_SCHEDULING_DELAY",
-        "How long reads waited for their turn.",
-        lambda requests: requests.read_waits,
     ),
     _REQUESTS.counter(
         "bookkeeper_server_READ_ENTRY_REJECTED",
@@ -159,55 +161,35 @@ REQUESTS: Final = (
         "Reads of several entries at once (wire protocol v2), from their arrival until they are answered.",
         lambda requests: requests.batch_reads,
     ),
-    _REQUESTS.duration(
+    *_durations(
+        "Reads of the explicit LAC, from their arrival until they are answered.",
+        lambda requests: requests.lac_reads,
         "bookkeeper_server_READ_LAC",
-        "Reads of the explicit LAC, from their arrival until they are answered.",
-        lambda requests: requests.lac_reads,
-    ),
-    _REQUESTS.duration(
         "bookkeeper_server_READ_LAC_REQUEST",
-        "Reads of the explicit LAC, from their arrival until they are answered.",
-        lambda requests: requests.lac_reads,
     ),
-    _REQUESTS.duration(
+    *_durations(
+        "Writes of the explicit LAC, from their arrival until they are answered.",
+        lambda requests: requests.lac_writes,
         "bookkeeper_server_WRITE_LAC",
-        "Writes of the explicit LAC, from their arrival until they are answered.",
-        lambda requests: requests.lac_writes,
-    ),
-    _REQUESTS.duration(
         "bookkeeper_server_WRITE_LAC_REQUEST",
-        "Writes of the explicit LAC, from their arrival until they are answered.",
-        lambda requests: requests.lac_writes,
     ),
-    _REQUESTS.duration(
+    *_durations(
+        "Requests to make a ledger durable, from their arrival until they are answered.",
+        lambda requests: requests.forced_ledgers,
         "bookkeeper_server_FORCE_LEDGER",
-        "Requests to make a ledger durable, from their arrival until they are answered.",
-        lambda requests: requests.forced_ledgers,
-    ),
-    _REQUESTS.duration(
         "bookkeeper_server_FORCE_LEDGER_REQUEST",
-        "Requests to make a ledger durable, from their arrival until they are answered.",
-        lambda requests: requests.forced_ledgers,
     ),
-    _REQUESTS.duration(
+    *_durations(
+        "Requests for the disk space, from their arrival until they are answered.",
+        lambda requests: requests.bookie_infos,
         "bookkeeper_server_GET_BOOKIE_INFO",
-        "Requests for the disk space, from their arrival until they are answered.",
-        lambda requests: requests.bookie_infos,
-    ),
-    _REQUESTS.duration(
         "bookkeeper_server_GET_BOOKIE_INFO_REQUEST",
-        "Requests for the disk space, from their arrival until they are answered.",
-        lambda requests: requests.bookie_infos,
     ),
-    _REQUESTS.duration(
+    *_durations(
+        "Requests for the entries of a ledger, from their arrival until they are answered.",
+        lambda requests: requests.entry_lists,
         "bookkeeper_server_GET_LIST_OF_ENTRIES_OF_LEDGER",
-        "Requests for the entries of a ledger, from their arrival until they are answered.",
-        lambda requests: requests.entry_lists,
-    ),
-    _REQUESTS.duration(
         "bookkeeper_server_GET_LIST_OF_ENTRIES_OF_LEDGER_REQUEST",
-        "Requests for the entries of a ledger, from their arrival until they are answered.",
-        lambda requests: requests.entry_lists,
     ),
     _REQUESTS.duration(
         "bookie_BOOKIE_ADD_ENTRY",
