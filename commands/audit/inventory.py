@@ -12,9 +12,9 @@ import msgspec
 
 from bkctl.commands.audit.inventory_options import InventoryFlags
 from bkctl.commands.config import Settings
-from bkctl.commands.errors import InvalidArgumentError, unreadable_file
+from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.findings_file import new_findings_file
-from bkctl.commands.parse import drawn_seed, parse_duration_s, parse_rate_limit, parse_share
+from bkctl.commands.parse import drawn_seed, parse_duration_s, parse_rate_limit, parse_share, read_named_file
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConflictError
 from bkctl.runtime.metadata.uri import parse_metadata_uri
@@ -30,7 +30,7 @@ from bkctl.runtime.replication.cluster_audit.tables import AuditReport, AuditSum
 from bkctl.runtime.replication.judge.check_scope import Sample
 from bkctl.runtime.replication.policy import CopyPace
 from bkctl.runtime.replication.survey.inventory import InventoryRequest, InventoryTurn
-from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
+from bkctl.storage.adapters.given_files import DATA_BYTES_MAX
 from bkctl.storage.errors import BkctlError
 
 _OPTIONS = {
@@ -117,9 +117,7 @@ def read_checked(path: str, root: str, instance_id: str | None, way: InventoryWa
     if not os.path.isfile(path):
         raise InvalidArgumentError(f"--checked-file {path} is not a regular file: name another one")
     try:
-        found = decode_checked(read_given_file(path, DATA_BYTES_MAX))
-    except OSError as error:
-        raise unreadable_file(path, error) from error
+        found = decode_checked(read_named_file(path, bytes_max=DATA_BYTES_MAX))
     except CheckedLedgersFormatError as error:
         raise InvalidArgumentError(
             f"--checked-file {path}: {error}; name another file: it will begin with all ledgers"
