@@ -8,7 +8,8 @@ import datetime
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from bkctl.commands.errors import InvalidArgumentError, unreadable_file
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.parse import read_named_file
 from bkctl.commands.rendering import envelope, to_json_line
 from bkctl.runtime.new_file import whole_file
 from bkctl.runtime.replication.judge.findings import (
@@ -21,7 +22,7 @@ from bkctl.runtime.replication.judge.findings import (
     encode_finding,
     encode_header,
 )
-from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
+from bkctl.storage.adapters.given_files import DATA_BYTES_MAX
 
 
 @contextmanager
@@ -53,9 +54,7 @@ def new_findings_file(
 def read_findings(path: str, root: str, instance_id: str | None) -> tuple[CopyFinding, ...]:
     """The bad copies in a file; NotFoundError, InvalidArgumentError for an invalid file or one of another cluster."""
     try:
-        header, findings = decode_findings(read_given_file(path, DATA_BYTES_MAX).splitlines())
-    except OSError as error:
-        raise unreadable_file(f"the findings {path}", error) from error
+        header, findings = decode_findings(read_named_file(path, "the findings", DATA_BYTES_MAX).splitlines())
     except FindingsFormatError as error:
         raise InvalidArgumentError(f"{path} is not a file of findings: {error}") from error
     if (header.root, header.instance_id) != (root, instance_id):

@@ -55,7 +55,7 @@ class Listing:
         self._kind, self._columns, self._name = table.title, table.columns, table.name
         self._write = write
         self._tables = tables
-        self._shown = rendering.shown_columns(table.columns, form)
+        self._shown = [each for each in table.columns if form is OutputForm.WIDE or not each.is_wide]
         self._is_table = form in {OutputForm.TABLE, OutputForm.WIDE}
         self.layout: Layout | None = None
         """How the table is shown, once that is known."""
@@ -71,7 +71,8 @@ class Listing:
     @property
     def is_full(self) -> bool:
         """Whether ``--limit`` is reached, so that reading further is of no use."""
-        return self._settings.sort is None and self._limit_reached(self._added_count)
+        limit = self._settings.limit
+        return self._settings.sort is None and limit is not None and self._added_count >= limit
 
     def add(self, row: Row) -> None:
         """Add a row; beyond ``--limit`` it only marks the listing as truncated."""
@@ -136,9 +137,6 @@ class Listing:
             if self._settings.limit is not None and len(self._rows) > self._settings.limit:
                 del self._rows[self._settings.limit :]
                 self._is_truncated = True
-
-    def _limit_reached(self, count: int) -> bool:
-        return self._settings.limit is not None and count >= self._settings.limit
 
 
 class RowOrder(NamedTuple):

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 
 from bkctl.commands.errors import InvalidArgumentError, unreadable_file
-from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
+from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, SMALL_BYTES_MAX, read_given_file
 from bkctl.storage.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
 from bkctl.storage.setting import DURATION_S_MAX
 
@@ -172,15 +172,20 @@ _LEDGER_VARIABLE = "BKCTL_LEDGER_PASSWORD"
 PASSWORD_HELP = f"File with the ledger password (default: ${_LEDGER_VARIABLE})"
 
 
+def read_named_file(path: str, what: str = "", bytes_max: int = SMALL_BYTES_MAX) -> bytes:
+    """A file of the command line; ``what``: how an error names it. NotFoundError, InvalidArgumentError."""
+    try:
+        return read_given_file(path, bytes_max)
+    except OSError as error:
+        raise unreadable_file(f"{what} {path}".lstrip(), error) from error
+
+
 def read_password(path: str | None) -> bytes | None:
     """The password, without the line end after it; None if there is none."""
     if path is None:
         text = os.environ.get(_LEDGER_VARIABLE)
         return None if text is None else text.encode()
-    try:
-        return read_given_file(path).removesuffix(b"\n").removesuffix(b"\r")
-    except OSError as error:
-        raise unreadable_file(f"the password file {path}", error) from error
+    return read_named_file(path, "the password file").removesuffix(b"\n").removesuffix(b"\r")
 
 
 def read_ledger_ids(path: str) -> list[int]:
@@ -190,7 +195,7 @@ def read_ledger_ids(path: str) -> list[int]:
     """
     ids: dict[int, None] = {}
     try:
-        for number, line in enumerate(read_given_file(path, DATA_BYTES_MAX).split(b"\n"), 1):
+        for number, line in enumerate(read_named_file(path, "the ledger ids in", DATA_BYTES_MAX).split(b"\n"), 1):
             text = line.decode().partition("#")[0].partition(",")[0].strip()
             if not text or (number == 1 and text == "ledger_id"):
                 continue
@@ -198,8 +203,6 @@ def read_ledger_ids(path: str) -> list[int]:
                 ids[parse_ledger_id(text)] = None
             except InvalidArgumentError as error:
                 raise InvalidArgumentError(f"{path}, line {number}: {error}") from error
-    except OSError as error:
-        raise unreadable_file(f"the ledger ids in {path}", error) from error
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(f"{path} is not a text file: no ledger ids") from error
     return list(ids)

@@ -124,8 +124,8 @@ async def recover_ledger(
             before = {} if findings is None else _found_before(session, findings, ledger_ids)
             repair = await _repair(context, session, policy)
             found = await _verify(context, repair, ledger_ids or sorted(before), before)
-            if findings is None:
-                _require_all_found(found)
+            if findings is None and found.deleted:
+                raise LedgerNotFoundError(found.deleted[0], "no such ledger")
         report, job_file = await _carry_out(context, session, repair, found, flags)
     _print(context, report, continuing_command(context.settings.command_line, job_file))
     return _outcome(report)
@@ -183,11 +183,6 @@ async def _verify(
         return await repair.plan(
             ledger_ids, found_before, lambda done, read: progress.update(done, len(ledger_ids), f"{size(read)} read")
         )
-
-
-def _require_all_found(found: InPlacePlan) -> None:
-    if found.deleted:
-        raise LedgerNotFoundError(found.deleted[0], "no such ledger")
 
 
 async def _carry_out(

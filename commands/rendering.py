@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeGuard, TypeVar, cast
 
 import msgspec
 
-from bkctl.commands.config import ColorMode, OutputForm
+from bkctl.commands.config import ColorMode
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import UNKNOWN
 
@@ -266,11 +266,6 @@ def to_csv_line(values: Iterable[object]) -> str:
     # Before Python 3.13 the writer quotes a field only for the characters of its own line end.
     csv.writer(buffer, lineterminator=_CSV_LINE_END).writerow(map(_csv_field, values))
     return clean(buffer.getvalue().removesuffix(_CSV_LINE_END), "\n")
-
-
-def shown_columns(columns: Sequence[Column], form: OutputForm) -> list[Column]:
-    """Columns of a table: all of them in ``wide``."""
-    return [column for column in columns if form is OutputForm.WIDE or not column.is_wide]
 
 
 def flat(body: Row, prefix: str = "") -> list[tuple[str, object]]:

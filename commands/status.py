@@ -20,7 +20,6 @@ from bkctl.runtime.errors import ClusterNotFoundError, MetadataUnavailableError
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.judge.cluster_status import (
-    BookieFacts,
     ClusterFacts,
     down_bookies,
     status_findings,
@@ -229,7 +228,7 @@ def _bookie_rows(status: ClusterFacts) -> list[dict[str, object]]:
     return [
         {
             "id": each.bookie_id,
-            "state": _state(each),
+            "state": {True: "writable", False: "read-only", None: "down"}[each.is_writable],
             "has_cookie": each.has_cookie,
             "total_bytes": each.total_bytes,
             "free_bytes": each.free_bytes,
@@ -237,10 +236,6 @@ def _bookie_rows(status: ClusterFacts) -> list[dict[str, object]]:
         }
         for each in status.bookies or ()
     ]
-
-
-def _state(bookie: BookieFacts) -> str:
-    return {True: "writable", False: "read-only", None: "down"}[bookie.is_writable]
 
 
 # --- the screen ----------------------------------------------------------------------------------------------------

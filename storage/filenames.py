@@ -49,6 +49,7 @@ LOCATIONS_DATABASE = "ldb-locations"
 """LevelDB directory: (ledger, entry) -> location. Not "locations", which is Java's RocksDB directory."""
 LEDGERS_DATABASE = "ldb-ledgers"
 """LevelDB directory: ledger -> row. Not "ledgers", which is Java's RocksDB directory."""
+DATABASES = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
 
 JAVA_DATABASES = ("ledgers", "locations")
 """RocksDB directories of a Java bookie with DbLedgerStorage: its two indexes."""

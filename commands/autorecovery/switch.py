@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 import typer
 
 from bkctl.commands.autorecovery.access import change_setting
@@ -15,7 +16,7 @@ from bkctl.commands.rendering import time_text
 from bkctl.commands.safety.audit_trail import user_name
 from bkctl.commands.session import open_session
 from bkctl.runtime.metadata.paths import Paths
-from bkctl.runtime.metadata.replication.switch_note import SwitchNote, encode_note
+from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 
 _KIND = "AutorecoverySwitch"
 
@@ -54,7 +55,7 @@ async def disable(
     seconds = None if duration is None else parse_duration_s(duration)
     async with open_session(context) as session:
         until = None if seconds is None else time_text(session.now_ms + round(seconds * 1000))
-        note = b"" if reason is None and until is None else encode_note(SwitchNote(user_name(), reason, until))
+        note = b"" if reason is None and until is None else msgspec.json.encode(SwitchNote(user_name(), reason, until))
         is_changed = await change_setting(
             context,
             session,

@@ -9,7 +9,7 @@ import hashlib
 import os
 import resource
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Annotated
 
 import msgspec
@@ -31,7 +31,7 @@ from bkctl.runtime.autorecovery.config import DaemonConfig
 from bkctl.runtime.bookie.boot.directory_claim import DirectoryClaim, release
 from bkctl.runtime.bookie.boot.open_files import connections_warning, fit_open_files
 from bkctl.runtime.bookie.boot.process import real_ports
-from bkctl.runtime.bookie.boot.start_checks import CheckResult, Finding, StartCheck, StartChecks, run_check
+from bkctl.runtime.bookie.boot.start_checks import CheckResult, Finding, StartChecks, run_check
 from bkctl.runtime.bookie.cookies.check import CookieCheck, CookieDecision
 from bkctl.runtime.bookie.cookies.directories import version_path
 from bkctl.runtime.bookie.identity import BookieNames
@@ -104,7 +104,7 @@ async def _check(
     rows: list[dict[str, object]] = [
         {"name": each.name, "result": each.result, "detail": each.detail} for each in checks
     ]
-    failed = next(_failures(checks), None)
+    failed = next((each.error for each in checks if each.error is not None), None)
     body: dict[str, object] = {"bookie_id": bookie_id, "would_start": failed is None}
     context.console.record("BookieStartCheck", body, name="bookie_id", details={"checks": rows})
     if context.console.is_for_people:
@@ -113,10 +113,6 @@ async def _check(
     context.console.table(_CHECK_TABLE, rows)
     if failed is not None:
         raise failed
-
-
-def _failures(checks: list[StartCheck]) -> Iterator[Exception]:
-    return (each.error for each in checks if each.error is not None)
 
 
 async def _autorecovery(child: DaemonConfig) -> Finding:

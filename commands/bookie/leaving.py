@@ -19,7 +19,6 @@ from bkctl.commands.bookie.leaving_report import (
     leaving_outcome,
     may_be_read_only,
     not_stopped,
-    nothing_left,
     print_leaving,
     report_fields,
     stays_read_only,
@@ -136,7 +135,8 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
         if not ids:
             if not context.settings.is_rehearsal:
                 await delete_finished_jobs(context, session, request.bookie_ids, request.copying.resume)
-            return nothing_left(request.bookie_ids), None
+            ids = request.bookie_ids
+            return DecommissionReport(bookie_ids=ids, recoveries=(), ledgers_scanned=0, remaining=()), None
         given_up = await read_given_up(RecoveryNotes(session.store, session.root))
         found = await operation.plan(
             ids,

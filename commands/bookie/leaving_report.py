@@ -161,11 +161,6 @@ def _lost_with(report: DecommissionReport, failures: Sequence[LedgerFailure]) ->
     return sorted(lost.intersection(report.remaining) - others)
 
 
-def nothing_left(bookie_ids: tuple[str, ...]) -> DecommissionReport:
-    """The report on bookies that are not in the cluster."""
-    return DecommissionReport(bookie_ids=bookie_ids, recoveries=(), ledgers_scanned=0, remaining=())
-
-
 def leaving_outcome(report: DecommissionReport) -> Outcome:
     """A refusal is a failure, or a partial success when ledgers were moved or a cookie was deleted."""
     if report.refusal is None:

@@ -11,9 +11,8 @@ from typing import Annotated
 
 import msgspec
 
-from bkctl.commands.bookie.java_notes import ignored_key_notes, java_warnings
 from bkctl.commands.bookie.own_cluster import run_with_own_zookeeper
-from bkctl.commands.bookie.reloader import Reloader
+from bkctl.commands.bookie.reloader import Reloader, ignored_key_notes, java_warnings
 from bkctl.commands.command import command
 from bkctl.commands.context import (
     BookieFlags,
@@ -34,7 +33,6 @@ from bkctl.runtime.autorecovery.child import AutorecoveryChild
 from bkctl.runtime.autorecovery.config import DaemonConfig
 from bkctl.runtime.bookie.boot.listening import require_startup_user
 from bkctl.runtime.bookie.boot.process import run_bookie
-from bkctl.runtime.bookie.ports import ChildDaemon
 from bkctl.runtime.config import BookieConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.metadata.cluster.root import read_instance_id
@@ -136,7 +134,7 @@ async def _run(
         stop.note_serving()
         reloader.note_serving(apply_settings)
 
-    autorecovery = None if settings.autorecovery is None else _new_child(settings.autorecovery)
+    autorecovery = None if settings.autorecovery is None else AutorecoveryChild(settings.autorecovery, LoopClock())
     if settings.data_directory is None:
         await run_bookie(settings.config, stop.event, note_serving, manager, autorecovery)
     else:
@@ -153,7 +151,3 @@ def require_secrets_of_child(config: DaemonConfig | None) -> None:
             f"{names}: the process of the autorecovery daemon (is_autorecovery_enabled) has no file descriptors of "
             "this one: use file:PATH or env:VARIABLE"
         )
-
-
-def _new_child(config: DaemonConfig) -> ChildDaemon:
-    return AutorecoveryChild(config, LoopClock())

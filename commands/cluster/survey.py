@@ -214,19 +214,15 @@ async def _notes_items(session: Session) -> tuple[dict[str, Any], ...]:
     )
 
 
-def now_text() -> str:
-    """The current time in RFC 3339."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 async def new_header(session: Session, tree: LedgerTree) -> ArchiveHeader:
     """First line of an archive created now."""
     instance_id = await read_instance_id(session.store, session.root)
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     return ArchiveHeader(
         root=session.root,
         instance_id=instance_id,
         layout=tree.value,
-        created=now_text(),
+        created=now.replace("+00:00", "Z"),
         maintenance=await read_maintenance(session.store, session.root),
         format=FORMAT_WITH_LOGS if await LogNodes(session.store, session.root).names() else 1,
     )

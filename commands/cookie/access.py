@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from bkctl.commands.context import CommandContext
-from bkctl.commands.errors import InvalidArgumentError, unreadable_file
+from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import parse_bookie_id
 from bkctl.commands.rendering import Column, Table, plain
 from bkctl.commands.session import Session
@@ -16,7 +16,6 @@ from bkctl.runtime.errors import BookieNotFoundError, MetadataFormatError, NoNod
 from bkctl.runtime.metadata.bookies.cookies import Cookie, decode_cookie
 from bkctl.runtime.metadata.ledgers.stored_ledgers import BookieReferences, find_references
 from bkctl.runtime.metadata.store import Node
-from bkctl.storage.adapters.given_files import read_given_file
 from bkctl.storage.words import counted
 
 SubjectArgument = Annotated[
@@ -95,14 +94,6 @@ def require_unnamed(references: BookieReferences, bookie_id: str, advice: str) -
             f"nothing was changed: the metadata of {counted(references.unreadable_count, 'ledger')} ({ids}) cannot be "
             f"read and may reference bookie {bookie_id}: {references.unreadable_advice}"
         )
-
-
-def read_cookie_file(path: str) -> bytes:
-    """Contents of a file; NotFoundError, InvalidArgumentError."""
-    try:
-        return read_given_file(path)
-    except OSError as error:
-        raise unreadable_file(f"the cookie {path}", error) from error
 
 
 def require_fitting(session: Session, bookie_id: str, data: bytes, path: str) -> Cookie:

@@ -16,12 +16,12 @@ from bkctl.commands.cookie.access import (
     SubjectArgument,
     cookie_body,
     named_file,
-    read_cookie_file,
     require_fitting,
     require_unused,
 )
 from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.effect import Effect
+from bkctl.commands.parse import read_named_file
 from bkctl.commands.safety.gate import Change
 from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
@@ -65,7 +65,7 @@ async def create(
 
 
 async def _create_from_file(context: CommandContext, session: Session, bookie_id: str, file: str) -> None:
-    data = read_cookie_file(file)
+    data = read_named_file(file, "the cookie")
     cookie = require_fitting(session, bookie_id, data, file)
 
     async def examine() -> tuple[Plan, None]:

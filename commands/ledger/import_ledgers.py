@@ -11,9 +11,9 @@ import typer
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
-from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome, unreadable_file
+from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from bkctl.commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
-from bkctl.commands.parse import parse_ledger_id
+from bkctl.commands.parse import parse_ledger_id, read_named_file
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.gate import nothing_to_change, open_change
 from bkctl.commands.safety.plan import Plan
@@ -31,7 +31,7 @@ from bkctl.runtime.metadata.ledgers.transfer import (
     parse_transfer,
 )
 from bkctl.runtime.metadata.pipeline import each_of
-from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
+from bkctl.storage.adapters.given_files import DATA_BYTES_MAX
 from bkctl.storage.words import counted, listed
 
 PLAN_TABLE = Table(
@@ -139,7 +139,7 @@ def _read(
     context: CommandContext, session: Session, ledgers: LedgerStore, path: str, ledger_id: int | None
 ) -> TransferFile:
     transfer = parse_transfer(
-        _contents(path),
+        read_named_file(path, bytes_max=DATA_BYTES_MAX),
         root=ledgers.root,
         tree=ledgers.tree,
         instance_id=session.instance_id,
@@ -153,13 +153,6 @@ def _read(
     if not transfer.ledgers:
         raise NotFoundError(f"{path} contains no ledger" + ("" if ledger_id is None else f" {ledger_id}"))
     return transfer
-
-
-def _contents(path: str) -> bytes:
-    try:
-        return read_given_file(path, DATA_BYTES_MAX)
-    except OSError as error:
-        raise unreadable_file(path, error) from error
 
 
 class _Prepared(NamedTuple):

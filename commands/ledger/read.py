@@ -102,9 +102,8 @@ async def read(
     ledger_id = parse_ledger_id(ledger)
     span = parse_entry_range(entries)
     bookie_id = None if from_bookie is None else parse_bookie_id(from_bookie)
-    _check_ways(from_bookie, is_keeping_going=is_keeping_going, is_following=is_following)
+    _check_ways(from_bookie, span, is_keeping_going=is_keeping_going, is_following=is_following)
     if is_following:
-        _check_followed_ledger(span)
         check_following(context, form)
     password = read_password(password_file)
     async with open_session(context, must_exist=False) as session:
@@ -127,17 +126,15 @@ async def read(
     return Outcome.PARTIAL if found.is_partial else Outcome.OK
 
 
-def _check_ways(from_bookie: str | None, *, is_keeping_going: bool, is_following: bool) -> None:
+def _check_ways(
+    from_bookie: str | None, span: tuple[int, int | None], *, is_keeping_going: bool, is_following: bool
+) -> None:
     """InvalidArgumentError for options that do not go together."""
     if is_keeping_going and (is_following or from_bookie is not None):
         raise InvalidArgumentError("--keep-going asks all bookies once: use it without --follow and --from-bookie")
     if is_following and from_bookie is not None:
         raise InvalidArgumentError("--follow asks all bookies of the ledger: omit --from-bookie")
-
-
-def _check_followed_ledger(span: tuple[int, int | None]) -> None:
-    """InvalidArgumentError for what does not go together with ``--follow``."""
-    if span[1] is not None:
+    if is_following and span[1] is not None:
         raise InvalidArgumentError("--follow ends with the ledger: omit LAST, as in 10-")
 
 

@@ -57,16 +57,13 @@ def summary_row(ledger_id: int, found: Versioned[LedgerMetadata]) -> dict[str, o
     }
 
 
-def unreadable_row(ledger_id: int, problem: str) -> dict[str, object]:
-    """A ledger whose metadata cannot be read."""
-    row: dict[str, object] = dict.fromkeys(column.key for column in SUMMARY_TABLE.columns)
-    return row | {"ledger_id": str(ledger_id), "state": "unreadable", "problem": problem}
-
-
 def stored_row(ledger: StoredLedger) -> dict[str, object]:
     """One ledger of a listing, readable or not."""
     found = ledger.versioned
-    return unreadable_row(ledger.ledger_id, ledger.problem) if found is None else summary_row(ledger.ledger_id, found)
+    if found is not None:
+        return summary_row(ledger.ledger_id, found)
+    row: dict[str, object] = dict.fromkeys(column.key for column in SUMMARY_TABLE.columns)
+    return row | {"ledger_id": str(ledger.ledger_id), "state": "unreadable", "problem": ledger.problem}
 
 
 def detail(ledger_id: int, found: Versioned[LedgerMetadata]) -> dict[str, object]:

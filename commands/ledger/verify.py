@@ -107,7 +107,7 @@ async def verify(
     async with open_session(context, must_exist=False) as session:
         with contextlib.ExitStack() as files:
             if findings is not None:
-                instance_id = await _instance_id(session)
+                instance_id = await read_instance_id(session.store, session.root)
                 result.note_bad = files.enter_context(new_findings_file(findings, session.root, instance_id))
             try:
                 await _verify(context, session, result, named, scope, rate)
@@ -152,10 +152,6 @@ def _scope(entries: str | None, sample: str | None, seed: int | None) -> CheckSc
     if sample is not None:
         drawn = Sample(parse_share(sample), drawn_seed(seed))
     return CheckScope((EntryRange(first, ENTRY_ID_MAX if last is None else last),), drawn)
-
-
-async def _instance_id(session: Session) -> str | None:
-    return await read_instance_id(session.store, session.root)
 
 
 class _Verified:

@@ -114,7 +114,7 @@ async def open_change(
     plan = _filled_in(context, plan)
     show_plan(context, plan, table, totals)
     if store is not None:
-        await _require_no_migration(store, plan)
+        await MigrationWatch(store, plan.root).require_none()
     await confirm_plan(context, plan)
     operation_id = secrets.token_hex(8)
 
@@ -141,10 +141,6 @@ async def open_change(
             _end(context, trail, change, change.result)
     finally:
         await change.release_lock()
-
-
-async def _require_no_migration(store: MetadataStore, plan: Plan) -> None:
-    await MigrationWatch(store, plan.root).require_none()
 
 
 def nothing_to_change(

@@ -13,11 +13,12 @@ from typing import Any
 
 import msgspec
 
-from bkctl.commands.errors import InvalidArgumentError, unreadable_file
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.parse import read_named_file
 from bkctl.commands.rendering import API_VERSION, envelope, json_parts
 from bkctl.runtime.errors import ConflictError, RefusedError
 from bkctl.runtime.new_file import whole_file
-from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
+from bkctl.storage.adapters.given_files import DATA_BYTES_MAX
 from bkctl.storage.json_text import JsonTextError, decode_json
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, duration
@@ -108,14 +109,12 @@ def save_plan(plan: Plan, path: str) -> None:
 def load_plan(path: str) -> Plan:
     """Read a saved plan; NotFoundError, InvalidArgumentError for an invalid file, RefusedError when it was edited."""
     try:
-        fields = decode_json(read_given_file(path, DATA_BYTES_MAX), dict[str, Any])
+        fields = decode_json(read_named_file(path, "the plan", DATA_BYTES_MAX), dict[str, Any])
         if (fields.pop("apiVersion", None), fields.pop("kind", None)) != (API_VERSION, _KIND):
             raise InvalidArgumentError(f"{path} is not a plan saved by bkctl")
         saved_hash = fields.pop("plan_hash", None)
         plan = msgspec.convert(fields, Plan)
         plan = msgspec.structs.replace(plan, items=tuple(plan.items))
-    except OSError as error:
-        raise unreadable_file(f"the plan {path}", error) from error
     except (JsonTextError, msgspec.ValidationError) as error:
         raise InvalidArgumentError(f"{path} is not a plan saved by bkctl: {error}") from error
     if plan.plan_hash != saved_hash:

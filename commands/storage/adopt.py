@@ -50,8 +50,7 @@ async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
         require_version_files(own)
         survey = survey_adoption(own.file_system, own.config)
         if survey is None:
-            sentence = "no index of a Java bookie in these directories: nothing to do"
-            plan = make_plan(own, summary=[sentence], items=[])
+            plan = make_plan(own, summary=["no index of a Java bookie in these directories: nothing to do"])
             nothing_to_change(context, plan, table=PLAN_TABLE)
             _report(context, None, BuildReport())
             return Outcome.OK

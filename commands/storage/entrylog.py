@@ -144,7 +144,7 @@ def scan(
     try:
         with context.console.listing(_SCAN_TABLE) as listing:
             for each in _frames(found.with_strays(), ledger_ids, entry):
-                if not start <= _frame_offset(each) < (_end(stop)):
+                if not start <= _frame_offset(each) < (2**63 if stop is None else stop):
                     continue
                 listing.add(_scan_row(each))
                 if listing.is_full:
@@ -240,10 +240,6 @@ def _frames(found: Iterator[ScannedEntry], ledger_ids: frozenset[int], entry_id:
 
 def _frame_offset(entry: ScannedEntry) -> int:
     return entry.location.offset - LENGTH_BYTES
-
-
-def _end(stop: int | None) -> int:
-    return 2**63 if stop is None else stop
 
 
 def _scan_row(entry: ScannedEntry) -> dict[str, object]:

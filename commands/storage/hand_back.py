@@ -49,8 +49,7 @@ async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
     with open_own_storage(context, flags, is_locked=True) as own:
         require_agreeing_directories(own)
         if not needs_hand_back(own.file_system, own.config):
-            sentence = "no index of bkctl in these directories: nothing to do"
-            plan = make_plan(own, summary=[sentence], items=[])
+            plan = make_plan(own, summary=["no index of bkctl in these directories: nothing to do"])
             nothing_to_change(context, plan, table=PLAN_TABLE)
             _print(context, HandBackReport(), next_steps=())
             return

@@ -110,7 +110,8 @@ async def rebuild(
         require_no_java_index(own)
         plans = plan_rebuild(own.file_system, open_plyvel, own.config, wanted or None)
         if not any(plan.databases for plan in plans):
-            nothing_to_change(context, _empty_plan(own), table=_PLAN_TABLE)
+            sentence = "no index is damaged: nothing to do (--ledger-rows or --locations rebuild it anyway)"
+            nothing_to_change(context, make_plan(own, summary=[sentence]), table=_PLAN_TABLE)
             _report(context, RebuildReport(directories=(), journal_damages=(), needs_integrity_check=False))
             return Outcome.OK
         plan = _plan(own, plans)
@@ -134,8 +135,7 @@ def _plan(own: OwnStorage, plans: Sequence[DirectoryPlan]) -> Plan:
     databases = sum(len(plan.databases) for plan in plans)
     names = {1: "1 index", 2: "2 indexes"}.get(databases, f"{databases} indexes")
     summary = [f"{names} will be built from {counted(log_count, 'entry log')} with {size(log_bytes)}"]
-    lost = [plan for plan in plans if _loses_rows(plan)]
-    if lost:
+    if any(plan.loses_ledger_rows for plan in plans):
         summary.append(
             "the ledger rows are lost: every ledger will be fenced, keys are taken from the journals if possible, and "
             "the bookie will compare itself with its peers"
@@ -146,15 +146,6 @@ def _plan(own: OwnStorage, plans: Sequence[DirectoryPlan]) -> Plan:
             f"{ONE_AT_A_TIME}"
         )
     return make_plan(own, summary=summary, items=items)
-
-
-def _empty_plan(own: OwnStorage) -> Plan:
-    sentence = "no index is damaged: nothing to do (--ledger-rows or --locations rebuild it anyway)"
-    return make_plan(own, summary=[sentence], items=[])
-
-
-def _loses_rows(plan: DirectoryPlan) -> bool:
-    return LEDGERS_DATABASE in plan.databases and plan.states[LEDGERS_DATABASE].is_lost
 
 
 def _items(plan: DirectoryPlan) -> Iterator[dict[str, Any]]:

@@ -19,6 +19,7 @@ from bkctl.commands.storage.own_storage import OwnStorage, open_own_storage
 from bkctl.storage.adapters.index_store import open_plyvel
 from bkctl.storage.errors import IndexMissingError
 from bkctl.storage.filenames import (
+    DATABASES,
     LEDGERS_DATABASE,
     LOCATIONS_DATABASE,
     current_directory,
@@ -28,7 +29,7 @@ from bkctl.storage.filenames import (
 from bkctl.storage.index.adoption_note import advise_on_lost_index
 from bkctl.storage.index.ledger_index import LedgerIndex, is_placeholder_key
 from bkctl.storage.index.location_index import LocationIndex
-from bkctl.storage.index.opening import DATABASES, IndexCondition, IndexState, inspect_index, open_or_view_index
+from bkctl.storage.index.opening import IndexCondition, IndexState, inspect_index, open_or_view_index
 from bkctl.storage.index.seal import SealedIndex, decode_seal_record, is_sealed_index_present
 from bkctl.storage.index.swap import finish_swap
 from bkctl.storage.words import size

@@ -114,11 +114,14 @@ async def end(
         survey = _survey(own)
         wanted = _wanted(survey, chosen)
         if not wanted:
-            nothing_to_change(context, _empty_plan(own, chosen), table=_PLAN_TABLE)
+            which = "no ledger" if chosen is None else "none of these ledgers"
+            plan = make_plan(own, summary=[f"{which} is in limbo: nothing to do"])
+            nothing_to_change(context, plan, table=_PLAN_TABLE)
             _report(context, ended_count=0, left_count=_limbo_count(survey), logs=())
             return Outcome.OK
         _require_settled(survey)
-        logs = await _read_logs(context, own, survey, wanted)
+        with context.console.progress("reading entry logs") as progress:
+            logs = await work_beside_loop(lambda require: _find_doubtful_logs(own, survey, wanted, progress, require))
         kept = {ledger_id for log in logs for ledger_id in log.ledger_ids}
         _require_any(wanted, kept, logs, is_named=chosen is not None)
         plan = _plan(own, survey, wanted - kept, logs)
@@ -167,13 +170,6 @@ def _require_any(wanted: Collection[int], kept: Collection[int], logs: _Doubtful
             f"nothing was changed: {'; '.join(map(_sentence, logs))}; entries in these logs may be lost here, and only "
             "the bookie's repair can restore them from other bookies (bkctl help lost-entries)"
         )
-
-
-async def _read_logs(
-    context: CommandContext, own: OwnStorage, survey: LimboSurvey, wanted: Collection[int]
-) -> list[DoubtfulLog]:
-    with context.console.progress("reading entry logs") as progress:
-        return await work_beside_loop(lambda require: _find_doubtful_logs(own, survey, wanted, progress, require))
 
 
 def _find_doubtful_logs(
@@ -235,11 +231,6 @@ def _plan(own: OwnStorage, survey: LimboSurvey, ledger_ids: Collection[int], log
         summary.append(f"{empty_count} of them have no entries on this bookie: check that this is correct")
     summary += [f"will stay in limbo: {_sentence(log)}" for log in logs]
     return make_plan(own, summary=summary, items=items)
-
-
-def _empty_plan(own: OwnStorage, chosen: Collection[int] | None) -> Plan:
-    sentence = f"{'no ledger' if chosen is None else 'none of these ledgers'} is in limbo: nothing to do"
-    return make_plan(own, summary=[sentence], items=[])
 
 
 def _report(context: CommandContext, *, ended_count: int, left_count: int, logs: _DoubtfulLogs) -> None:

@@ -46,6 +46,22 @@ class Scope(Generic[T]):
     labels: tuple[str, ...]
     parts: Callable[[Any], Iterable[tuple[tuple[str, ...], T]]]
 
+    def counter(self, name: str, meaning: str, read: Callable[[T], float]) -> Metric[T]:
+        """A number that only grows while the process runs; queue lengths that Java reports as counters also fall."""
+        return Metric(name, MetricType.COUNTER, self, meaning, read)
+
+    def gauge(self, name: str, meaning: str, read: Callable[[T], float]) -> Metric[T]:
+        """A number that rises and falls."""
+        return Metric(name, MetricType.GAUGE, self, meaning, read)
+
+    def duration(self, name: str, meaning: str, read: Callable[[T], Outcomes]) -> Metric[T]:
+        """A summary of durations, measured in nanoseconds and reported in milliseconds."""
+        return Metric(name, MetricType.SUMMARY, self, meaning, read, Unit.MILLISECONDS)
+
+    def sizes(self, name: str, meaning: str, read: Callable[[T], Outcomes]) -> Metric[T]:
+        """A summary of sizes: bytes or numbers of things."""
+        return Metric(name, MetricType.SUMMARY, self, meaning, read)
+
 
 @dataclasses.dataclass(frozen=True)
 class Metric(Generic[T]):
@@ -65,23 +81,3 @@ class Metric(Generic[T]):
 
 
 AnyMetric: TypeAlias = Metric[Any]
-
-
-def counter(name: str, scope: Scope[T], meaning: str, read: Callable[[T], float]) -> Metric[T]:
-    """A number that only grows while the process runs; queue lengths that Java reports as counters also fall."""
-    return Metric(name, MetricType.COUNTER, scope, meaning, read)
-
-
-def gauge(name: str, scope: Scope[T], meaning: str, read: Callable[[T], float]) -> Metric[T]:
-    """A number that rises and falls."""
-    return Metric(name, MetricType.GAUGE, scope, meaning, read)
-
-
-def duration(name: str, scope: Scope[T], meaning: str, read: Callable[[T], Outcomes]) -> Metric[T]:
-    """A summary of durations, measured in nanoseconds and reported in milliseconds."""
-    return Metric(name, MetricType.SUMMARY, scope, meaning, read, Unit.MILLISECONDS)
-
-
-def sizes(name: str, scope: Scope[T], meaning: str, read: Callable[[T], Outcomes]) -> Metric[T]:
-    """A summary of sizes: bytes or numbers of things."""
-    return Metric(name, MetricType.SUMMARY, scope, meaning, read)

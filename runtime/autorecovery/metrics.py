@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
-from bkctl.runtime.admin.metric import AnyMetric, Scope, counter, gauge
+from bkctl.runtime.admin.metric import AnyMetric, Scope
 from bkctl.runtime.autorecovery.auditor import Auditor
 from bkctl.runtime.autorecovery.daemon import AutorecoveryDaemon
 from bkctl.runtime.metadata.replication.recovery_notes import LaneStatus, WorkerStatus
@@ -55,54 +55,54 @@ _COPIES: Final = _of_auditor(lambda auditor: None if (found := auditor.copies.pr
 # fmt: off
 # A metric takes at most three lines here; the formatter would use six.
 _PLAIN: Final[tuple[AnyMetric, ...]] = (
-    gauge("auditor_NUM_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY", _REPLICAS,
+    _REPLICAS.gauge("auditor_NUM_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY",
         "Ledgers with an entry without a live copy, at the last count of replicas.",
         lambda note: note.no_copy.ledgers),
-    gauge("auditor_NUM_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY", _REPLICAS,
+    _REPLICAS.gauge("auditor_NUM_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY",
         "Ledgers with an entry with fewer live copies than the ack quorum, at the last count of replicas.",
         lambda note: note.below_ack_quorum.ledgers),
-    gauge("auditor_NUM_LEDGERS_HAVING_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY", _REPLICAS,
+    _REPLICAS.gauge("auditor_NUM_LEDGERS_HAVING_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY",
         "Ledgers with an entry with fewer live copies than the write quorum, at the last count of replicas.",
         lambda note: note.below_write_quorum.ledgers),
-    gauge("auditor_NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY", _PLACEMENT,
+    _PLACEMENT.gauge("auditor_NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY",
         "Ledgers that break a placement rule, at the last check.", lambda note: note.broken.ledgers),
-    counter("auditor_NUM_LEDGERS_CHECKED", _COPIES,
+    _COPIES.counter("auditor_NUM_LEDGERS_CHECKED",
         "Ledgers whose copies the present round has checked.", lambda counts: counts.ledgers),
-    counter("replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED", _WORKER,
+    _WORKER.counter("replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED",
         "Ledgers that were repaired.", lambda status: status.ledgers_repaired),
-    counter("replication_worker_NUM_DEFER_LEDGER_LOCK_RELEASE_OF_FAILED_LEDGER", _WORKER,
+    _WORKER.counter("replication_worker_NUM_DEFER_LEDGER_LOCK_RELEASE_OF_FAILED_LEDGER",
         "Repairs that failed and wait for another attempt.", lambda status: status.ledgers_failed),
-    gauge("bkctl_autorecovery_is_auditor", _DAEMON,
+    _DAEMON.gauge("bkctl_autorecovery_is_auditor",
         "1 while this process is the auditor.", lambda daemon: daemon.auditor is not None),
-    gauge("bkctl_autorecovery_problems", _DAEMON,
+    _DAEMON.gauge("bkctl_autorecovery_problems",
         "What fails now; the status names it.", lambda daemon: len(daemon.all_problems)),
-    counter("bkctl_autorecovery_refused", Scope(("bookie",), _refused),
+    Scope(("bookie",), _refused).counter("bkctl_autorecovery_refused",
         "Requests that failed because the bookie and the daemon do not accept each other: TLS, login or role.", float),
-    gauge("bkctl_auditor_bookies_lost", _LIVENESS,
+    _LIVENESS.gauge("bkctl_auditor_bookies_lost",
         "Known bookies that are not registered.", lambda liveness: len(liveness.lost)),
-    gauge("bkctl_auditor_is_alarm", _LIVENESS,
+    _LIVENESS.gauge("bkctl_auditor_is_alarm",
         "1 while too many bookies are gone, so nothing is marked.", lambda liveness: liveness.verdict.is_alarm),
-    gauge("bkctl_auditor_ledgers_marked", _BACKLOG, "Marked ledgers of the cluster, counted every 30 s.", float),
-    gauge("bkctl_auditor_ledgers_lost", _AUDITOR, "Ledgers with entries without a copy, at the last pass.",
+    _BACKLOG.gauge("bkctl_auditor_ledgers_marked", "Marked ledgers of the cluster, counted every 30 s.", float),
+    _AUDITOR.gauge("bkctl_auditor_ledgers_lost", "Ledgers with entries without a copy, at the last pass.",
         lambda auditor: 0 if auditor.last_pass is None else auditor.last_pass.lost),
-    gauge("bkctl_auditor_ledgers_unreadable", _AUDITOR, "Ledgers with unreadable metadata.",
+    _AUDITOR.gauge("bkctl_auditor_ledgers_unreadable", "Ledgers with unreadable metadata.",
         lambda auditor: 0 if auditor.last_pass is None else auditor.last_pass.unreadable),
-    gauge("bkctl_auditor_ledgers_with_one_copy", _REPLICAS,
+    _REPLICAS.gauge("bkctl_auditor_ledgers_with_one_copy",
         "Ledgers with one live copy, at the last count of replicas.", lambda note: note.one_copy.ledgers),
-    gauge("bkctl_auditor_copies_bad", _COPIES,
+    _COPIES.gauge("bkctl_auditor_copies_bad",
         "Copies that the present round found missing or damaged.", lambda counts: counts.copies_bad),
-    gauge("bkctl_auditor_copies_unknown", _COPIES,
+    _COPIES.gauge("bkctl_auditor_copies_unknown",
         "Copies that the present round could not read: while there are any, no check is complete.",
         lambda counts: counts.copies_unknown),
 )
 _WORK: Final[tuple[AnyMetric, ...]] = (
-    gauge("bkctl_replication_worker_ledgers_waiting", _WORKER,
+    _WORKER.gauge("bkctl_replication_worker_ledgers_waiting",
         "Marked ledgers that this worker knows and has not begun.", lambda status: status.waiting),
-    gauge("bkctl_replication_worker_ledgers_held", _WORKER,
+    _WORKER.gauge("bkctl_replication_worker_ledgers_held",
         "Ledgers that this worker repairs now.", lambda status: len(status.held)),
-    counter("bkctl_replication_worker_bytes_copied", _WORKER,
+    _WORKER.counter("bkctl_replication_worker_bytes_copied",
         "Bytes of entries that were copied.", lambda status: status.bytes_copied),
-    counter("bkctl_replication_worker_copies_breaking_placement", _WORKER,
+    _WORKER.counter("bkctl_replication_worker_copies_breaking_placement",
         "Lost copies that went to a wrong rack or region, because no bookie kept the placement rules.",
         lambda status: status.copies_breaking_placement),
 )
@@ -119,12 +119,12 @@ def catalogue_of(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
 
     return (
         *_PLAIN,
-        gauge("bkctl_auditor_lane_success_age_seconds", _LANE,
+        _LANE.gauge("bkctl_auditor_lane_success_age_seconds",
             "Time since a run of this task of the auditor last succeeded, -1 if none has.",
             lambda status: age_s(status.succeeded_ms)),
-        counter("bkctl_auditor_lane_failures", _LANE,
+        _LANE.counter("bkctl_auditor_lane_failures",
             "Runs of this task of the auditor that failed or hung.", lambda status: status.failures),
-        gauge("bkctl_replication_worker_idle_seconds", _WORKER,
+        _WORKER.gauge("bkctl_replication_worker_idle_seconds",
             "Time since a marked ledger was finished while others wait, -1 if none was; 0 if none waits.", idle_s),
         *_WORK,
     )

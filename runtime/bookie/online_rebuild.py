@@ -277,7 +277,7 @@ class OnlineRebuild:
                 fence.result()
         for ledger_ids in in_batches(doubted.limbo, ROWS_PER_TURN):
             for ledger_id in ledger_ids:
-                engine.create_row(ledger_id, **doubted.flags(ledger_id))
+                engine.rows.create_row(ledger_id, **doubted.flags(ledger_id))
             await self._ports.clock.sleep(0)
             if not engine.rows.has_room:
                 await self._parts.path.checkpoints.settle()

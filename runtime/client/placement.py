@@ -40,7 +40,6 @@ from bkctl.storage.words import listed
 
 logger = logging.getLogger(__name__)
 
-_PROBLEMS_NAMED_MAX = 5
 
 SURVEY_AGE_S_MAX = 30.0
 """Racks, groups and free space are read again after this time."""

@@ -46,40 +46,40 @@ def nothing_skipped(_: str) -> bool:
 
 
 async def walk_tree(
-    store: NodeReader, path: str, *, is_skipped: Callable[[str], bool] = nothing_skipped, window: int = WINDOW
+    store: NodeReader, path: str, *, is_skipped: Callable[[str], bool] = nothing_skipped
 ) -> AsyncGenerator[TreeNode, None]:
     """Yield the node at ``path`` and all nodes below it; nothing when it is absent.
 
     Skips each path for which ``is_skipped`` is true, and everything below it, without reading it. Each level of the
-    tree has at most ``window`` requests in flight.
+    tree has at most ``WINDOW`` requests in flight.
     """
     top = await _fetch(store, path, is_skipped)
     if top is None:
         return
-    nodes = _unfold(store, top, is_skipped, window)
+    nodes = _unfold(store, top, is_skipped)
     async with contextlib.aclosing(nodes):
         async for found in nodes:
             yield found
 
 
 async def _unfold(
-    store: NodeReader, fetched: _Fetched, is_skipped: Callable[[str], bool], window: int
+    store: NodeReader, fetched: _Fetched, is_skipped: Callable[[str], bool]
 ) -> AsyncGenerator[TreeNode, None]:
     yield fetched.found
     if fetched.children is not None:
         for child in fetched.children:
-            async for found in _unfold(store, child, is_skipped, window):
+            async for found in _unfold(store, child, is_skipped):
                 yield found
         return
     path = fetched.found.path
     children = pipelined(
-        each_of(await _child_paths(store, path, is_skipped)), lambda child: _fetch(store, child, is_skipped), window
+        each_of(await _child_paths(store, path, is_skipped)), lambda child: _fetch(store, child, is_skipped), WINDOW
     )
     async with contextlib.aclosing(children):
         async for each in children:
             if each is None:
                 continue
-            async for found in _unfold(store, each, is_skipped, window):
+            async for found in _unfold(store, each, is_skipped):
                 yield found
 
 

@@ -37,7 +37,6 @@ class RequestMeasures(Measures):
 
     def __init__(self, now_ns: NowNs) -> None:
         super().__init__(now_ns)
-        self.adds_in_progress = 0
         self.adds = Outcomes()
         self.recovery_adds = Outcomes()
         """Also counted in ``adds``."""
@@ -79,7 +78,6 @@ class RequestMeasures(Measures):
     def note_adds(self, run: AddRun, status: Status, size_bytes: int) -> None:
         """Count adds that are answered, with their ``AddRun.size_bytes``."""
         count, elapsed_ns = len(run.bodies), self.now_ns() - run.received_ns
-        self.adds_in_progress -= count
         if status is Status.OK:
             self.adds.succeeded.note((elapsed_ns, count))
             _add_sizes(self.added_bytes.succeeded, run.bodies, size_bytes)

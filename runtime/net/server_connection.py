@@ -342,12 +342,9 @@ class ServerConnection(asyncio.BufferedProtocol):
             cost_bytes = request_cost_bytes(call)
             if isinstance(call, AddRun):
                 call, cost_bytes = self._cut_to_room(call, cost_bytes)
-                self._measures.adds_in_progress += len(call.bodies)
             self._begin_request(cost_bytes)
             if not self._handle(call):
                 self._end_request(request_cost_bytes(call))  # of a run, its remaining adds
-                if isinstance(call, AddRun):
-                    self._measures.adds_in_progress -= len(call.bodies)
 
     def _shake_hands(self, call: HandshakeCall) -> None:
         self._send_answer(call, handshake_answer(call))

@@ -26,7 +26,7 @@ from bkctl.storage.engine.relocation import EntryRelocation
 from bkctl.storage.engine.stored_entries import StoredEntries
 from bkctl.storage.errors import MemtableFullError
 from bkctl.storage.ids import INVALID_ENTRY_ID, EntryId, LedgerId
-from bkctl.storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerRow, explicit_lac_of
+from bkctl.storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, explicit_lac_of
 from bkctl.storage.index.seal import SealedIndex
 from bkctl.storage.measures import NowNs, no_clock
 from bkctl.storage.ports import FileSystem, OpenIndexStore
@@ -44,7 +44,7 @@ class LedgerDirectoryEngine:
     def __init__(self, files: DirectoryFiles, config: EngineConfig, steps: StepSizes, now_ns: NowNs) -> None:
         self.measures = EngineMeasures(now_ns)
         self._files = files
-        self._ledgers = self.rows = ledgers = files.ledgers
+        self.rows = ledgers = files.ledgers
         self._half_bytes = config.memtable_bytes_max // 2
         self.body_bytes_max = body_bytes_max(config)
         self._active = Memtable(self._half_bytes)
@@ -111,48 +111,32 @@ class LedgerDirectoryEngine:
 
     def ledger_ids(self) -> list[LedgerId]:
         """Ids of all ledgers that have a row, unordered."""
-        return list(self._ledgers)
+        return list(self.rows)
 
     @property
     def ledger_count(self) -> int:
         """Number of ledgers that have a row."""
-        return len(self._ledgers)
-
-    def ledger(self, ledger_id: LedgerId) -> LedgerRow | None:
-        """Row of a ledger, or None if the ledger is unknown. StorageError if ``rows.needs_read``."""
-        return self._ledgers.find(ledger_id)
-
-    def create_row(self, ledger_id: LedgerId, *, is_fenced: bool, is_limbo: bool) -> bool:
-        """Ensure that a ledger has a row with these flags (rules: ``LedgerIndex.create_row``)."""
-        return self._ledgers.create_row(ledger_id, is_fenced=is_fenced, is_limbo=is_limbo)
-
-    def set_fenced(self, ledger_id: LedgerId) -> bool:
-        """Fence a ledger (rules: ``LedgerIndex.set_fenced``)."""
-        return self._ledgers.set_fenced(ledger_id)
+        return len(self.rows)
 
     def find_misplaced_ledger(self, position: int, directory_count: int) -> LedgerId | None:
         """A ledger, or the fence of a collected one, that does not belong in the directory at this position."""
-        known = itertools.chain(self._ledgers, self.collected.ids())
+        known = itertools.chain(self.rows, self.collected.ids())
         return next((ledger_id for ledger_id in known if ledger_id % directory_count != position), None)
-
-    def set_master_key(self, ledger_id: LedgerId, master_key: bytes) -> bool:
-        """Store a ledger's key (rules: ``LedgerIndex.set_master_key``); returns whether the row is new or changed."""
-        return self._ledgers.set_master_key(ledger_id, master_key)
 
     def set_limbo(self, ledger_id: LedgerId) -> bool:
         """Put a ledger in limbo: nothing of it is denied. Returns whether that is new; False for an unknown ledger."""
-        return self._ledgers.set_limbo(ledger_id, is_limbo=True)
+        return self.rows.set_limbo(ledger_id, is_limbo=True)
 
     def clear_limbo(self, ledger_id: LedgerId) -> bool:
         """End a ledger's limbo; returns whether it was in one."""
-        return self._ledgers.set_limbo(ledger_id, is_limbo=False)
+        return self.rows.set_limbo(ledger_id, is_limbo=False)
 
     def set_explicit_lac(self, ledger_id: LedgerId, body: bytes) -> bool:
         """Store the body of an explicit-LAC request (16 bytes or more); returns False if the ledger is unknown.
 
         Its LAC raises the value of ``last_add_confirmed``.
         """
-        if not self._ledgers.set_explicit_lac(ledger_id, body):
+        if not self.rows.set_explicit_lac(ledger_id, body):
             return False
         self._raise_last_add_confirmed(ledger_id, explicit_lac_of(body))
         return True
@@ -168,13 +152,13 @@ class LedgerDirectoryEngine:
     def note_last_stored(
         self, ledger_id: LedgerId, last_entry: tuple[EntryId, bytes] | None, read_generation: int
     ) -> EntryId:
-        """Take the result of ``find_last`` into account; returns the highest LAC known. StorageError like ``ledger``.
+        """Take the result of ``find_last`` into account; returns the highest LAC known. StorageError as ``rows.find``.
 
         If ``read_generation``, of the request for ``find_last``, has changed, the result may be of a deleted ledger.
         """
         lasts = filter(None, (last_entry, self.last_cached(ledger_id)))  # a dropped row took the LAC of adds along
         stored: EntryId = max([-1, *(_LAST_ADD_CONFIRMED.unpack_from(body)[0] for _, body in lasts)])
-        row = self._ledgers.find(ledger_id)
+        row = self.rows.find(ledger_id)
         if row is None or read_generation != self._read_generation:
             return max(stored, self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID))
         if row.explicit_lac is not None and len(row.explicit_lac) >= EXPLICIT_LAC_BYTES_MIN:
@@ -182,8 +166,8 @@ class LedgerDirectoryEngine:
         self._raise_last_add_confirmed(ledger_id, stored)
         self._stored_end_seen.add(ledger_id)
         highest = self._last_add_confirmed[ledger_id]
-        if not self._ledgers.is_kept(ledger_id):
-            self._ledgers.on_dropped(ledger_id)
+        if not self.rows.is_kept(ledger_id):
+            self.rows.on_dropped(ledger_id)
         return highest
 
     def delete_ledger(self, ledger_id: LedgerId) -> None:
@@ -197,11 +181,11 @@ class LedgerDirectoryEngine:
             self._job.memtable.delete_ledger(ledger_id)
         self._flushed.delete_ledger(ledger_id)
         self.read_cache.drop_ledger(ledger_id)
-        self._ledgers.on_dropped(ledger_id)
+        self.rows.on_dropped(ledger_id)
         self._read_generation += 1
         self.delete_count += 1
         self._deletions_replayable[ledger_id] = self.delete_count
-        self._ledgers.delete(ledger_id)
+        self.rows.delete(ledger_id)
         self._deleted.add(ledger_id)
         self._hidden_ledgers.add(ledger_id)
 
@@ -235,7 +219,7 @@ class LedgerDirectoryEngine:
         both cases nothing is stored and the caller must not journal anything.
         """
         assert entry_id >= 0, "the caller refuses negative ids (H19)"
-        assert ledger_id in self._ledgers, "the caller sets the key first"
+        assert ledger_id in self.rows, "the caller sets the key first"
         last_add_confirmed: EntryId = _LAST_ADD_CONFIRMED.unpack_from(body)[0]
         if len(body) > self.body_bytes_max or not self._active.put(ledger_id, entry_id, body):
             self._refuse(ledger_id, entry_id, body)
@@ -330,12 +314,12 @@ class LedgerDirectoryEngine:
     @property
     def checkpoint_bytes(self) -> int:
         """Disk space needed to flush the write caches, in addition to the disk's reserve."""
-        return self.memtable_bytes + self._ledgers.opening_bytes + self._files.locations.opening_bytes
+        return self.memtable_bytes + self.rows.opening_bytes + self._files.locations.opening_bytes
 
     @property
     def is_filling_up(self) -> bool:
         """Whether the write cache or the changed rows need a checkpoint, or the cache has refused an entry (H17)."""
-        return self._was_full or 2 * self._active.used_bytes >= self._half_bytes or self._ledgers.is_filling_up
+        return self._was_full or 2 * self._active.used_bytes >= self._half_bytes or self.rows.is_filling_up
 
     @property
     def is_checkpoint_due(self) -> bool:
@@ -363,7 +347,7 @@ class LedgerDirectoryEngine:
         if self._job is None:
             deletions = {**self._deletions, **dict.fromkeys(deleted, 0)}
             tables, self._active, self._flushed = (self._active, self._flushed), Memtable(self._half_bytes), Memtable(0)
-            self._job = DirectoryCheckpoint(*tables, self._ledgers.take_changes(), deleted, deletions)
+            self._job = DirectoryCheckpoint(*tables, self.rows.take_changes(), deleted, deletions)
             self._was_full = False
         elif deleted:
             self._job = self._job.without(deleted)
@@ -377,7 +361,7 @@ class LedgerDirectoryEngine:
         for ledger_id in self._deleted:
             self._flushed.delete_ledger(ledger_id)
         self._is_job_running = False
-        self._ledgers.note_written()
+        self.rows.note_written()
         self._deletions = done.deletions_left
         self._hidden_ledgers.difference_update(job.deletions.keys() - done.deletions_left.keys() - self._deleted)
         self._read_generation += 1
@@ -398,14 +382,6 @@ class LedgerDirectoryEngine:
         """Make a job durable (rules: ``CheckpointWriter.write``)."""
         job.former.release()
         return self._checkpoints.write(job, pause)
-
-    def read_flags(self) -> int:
-        """Flags of the whole bookie, kept in the first directory (rules: ``LedgerIndex.read_flags``)."""
-        return self._ledgers.read_flags()
-
-    def write_flags(self, flags: int) -> None:
-        """Replace the flags durably."""
-        self._ledgers.write_flags(flags)
 
     @property
     def is_index_lost(self) -> bool:

@@ -103,7 +103,9 @@ class LedgerStorage:
         with contextlib.ExitStack() as undo:
             if locks is None:
                 undo.callback(_release, held)
-            _require_no_change_of_index(filesystem, config)
+            change = find_change_under_way(filesystem, config)
+            if change is not None:  # adoption or hand-back would miss what the bookie writes
+                raise AdoptionRefusedError(change.advice)
             engines: list[LedgerDirectoryEngine] = []
             for ledger_directory, index_directory in config.engine_directories:
                 engine = LedgerDirectoryEngine.open(
@@ -325,13 +327,6 @@ def lock_directories(filesystem: FileSystem, config: StorageConfig) -> list[Dire
         _release(locks)
         raise
     return locks
-
-
-def _require_no_change_of_index(filesystem: FileSystem, config: StorageConfig) -> None:
-    """Refuse to run during an unfinished adoption or hand-back, which would miss what the bookie writes."""
-    change = find_change_under_way(filesystem, config)
-    if change is not None:
-        raise AdoptionRefusedError(change.advice)
 
 
 def _require_routing(config: StorageConfig, engines: Sequence[LedgerDirectoryEngine]) -> None:

@@ -30,7 +30,7 @@ from bkctl.storage.errors import (
 from bkctl.storage.filenames import journal_file_name
 from bkctl.storage.framing import LENGTH_BYTES
 from bkctl.storage.ids import EntryId, JournalId, LedgerId, LogMark
-from bkctl.storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerRow
+from bkctl.storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerIndex
 from bkctl.storage.journal.catalog import JournalCatalog
 from bkctl.storage.journal.format import GROUP_BYTES_MAX, JournalRecord, JournalRecordKind
 from bkctl.storage.journal.group import JournalGroup
@@ -71,8 +71,7 @@ class ReplayReport(msgspec.Struct):
 class ReplayTarget(Protocol):
     """What the records of a ledger are applied to: ``LedgerDirectoryEngine``, or a rehearsal. Errors as there."""
 
-    def ledger(self, ledger_id: LedgerId) -> LedgerRow | None:
-        """Row of a ledger."""
+    rows: LedgerIndex
 
     def add(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:
         """Add an entry."""
@@ -81,12 +80,6 @@ class ReplayTarget(Protocol):
         self, ledger_id: LedgerId, entry_ids: Sequence[EntryId], bodies: Sequence[bytes], last_add_confirmed: EntryId
     ) -> bool:
         """Add entries of one ledger; False, adding none, unless all fit."""
-
-    def set_master_key(self, ledger_id: LedgerId, master_key: bytes) -> bool:
-        """Store a ledger's key."""
-
-    def set_fenced(self, ledger_id: LedgerId) -> bool:
-        """Fence a ledger."""
 
     def set_explicit_lac(self, ledger_id: LedgerId, body: bytes) -> bool:
         """Store an explicit LAC."""
@@ -193,7 +186,7 @@ class JournalReplay(Generic[TargetT]):
     def _add_all(self, ledger_id: LedgerId, entries: _LedgerEntries) -> None:
         entry_ids, bodies, last_adds_confirmed = entries
         engine = self._engine_of(ledger_id)
-        if engine.ledger(ledger_id) is None:
+        if engine.rows.find(ledger_id) is None:
             self.report.skipped_count += len(bodies)
         elif engine.add_many(ledger_id, entry_ids, bodies, max(last_adds_confirmed)):
             self.report.entry_count += len(bodies)
@@ -216,7 +209,7 @@ class JournalReplay(Generic[TargetT]):
             self._make_row_room(engine)
 
     def _apply_entry(self, engine: TargetT, record: JournalRecord) -> None:
-        if engine.ledger(record.ledger_id) is None:
+        if engine.rows.find(record.ledger_id) is None:
             self.report.skipped_count += 1
             return
         self._add(engine, record.ledger_id, record.entry_id, record.payload)
@@ -231,12 +224,12 @@ class JournalReplay(Generic[TargetT]):
         self.report.entry_count += 1
 
     def _apply_ledger_key(self, engine: TargetT, record: JournalRecord) -> None:
-        engine.set_master_key(record.ledger_id, record.payload)
+        engine.rows.set_master_key(record.ledger_id, record.payload)
         self.report.ledger_key_count += 1
 
     def _apply_fence(self, engine: TargetT, record: JournalRecord) -> None:
         # Java drops the fence of a ledger whose row was never flushed, and the ledger takes adds again (H3).
-        engine.set_fenced(record.ledger_id)
+        engine.rows.set_fenced(record.ledger_id)
         self.report.fence_count += 1
 
     def _apply_explicit_lac(self, engine: TargetT, record: JournalRecord) -> None:

@@ -30,9 +30,7 @@ class _Rehearsal:
 
     def __init__(self, rows: LedgerIndex, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self.ledger = rows.find
-        self.set_master_key = rows.set_master_key
-        self.set_fenced = rows.set_fenced
+        self.rows = rows
         self.set_explicit_lac = rows.set_explicit_lac
 
     def add(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:

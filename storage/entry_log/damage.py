@@ -7,17 +7,17 @@ unfinished log: everything acknowledged there is also in the journal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bkctl.storage.entry_log.format import HEADER_BYTES, EntryLogHeader, FrameStart, StrayRecord
+from bkctl.storage.entry_log.format import HEADER_BYTES, EntryLogHeader, StrayRecord
 from bkctl.storage.ids import LedgerId
 from bkctl.storage.words import listed
 
 if TYPE_CHECKING:
-    from bkctl.storage.entry_log.scan import Gap
+    from bkctl.storage.entry_log.scan import LogScan
 
 
 _SURPLUS: Final = "it has entries that its ledgers map does not list"
@@ -26,21 +26,14 @@ _SURPLUS: Final = "it has entries that its ledgers map does not list"
 class LogFindings(msgspec.Struct, frozen=True, kw_only=True):
     """The results of the scan of one log."""
 
-    size_bytes: int
+    scan: LogScan
+    """At its end."""
+    found_bytes: Mapping[LedgerId, int]
+    """Bytes of each ledger that the scan found."""
     header: EntryLogHeader | None
     """None if it is missing or incomplete."""
     ledgers_map: Mapping[LedgerId, int] | None
     """Bytes of each ledger according to the log's own map; None if there is no valid map."""
-    found_bytes: Mapping[LedgerId, int]
-    """Bytes of each ledger that the scan found."""
-    gaps: Sequence[Gap]
-    stray: StrayRecord | None = None
-    """The first record with a negative id."""
-    stray_count: int = 0
-    dropped_bytes: int
-    cut_frame: FrameStart | None
-    hides_frames: bool
-    """Whether there are entries after the start of the cut frame."""
     entry_bytes_max: int
 
 
@@ -63,10 +56,10 @@ class LogDamage(msgspec.Struct, frozen=True):
 
 def judge_log(findings: LogFindings) -> LogDamage | None:
     """The damage of a log; None if its scan can be trusted."""
-    damage, stray = _judge(findings), findings.stray
+    damage, stray = _judge(findings), findings.scan.stray
     if stray is None:
         return damage
-    more = f" ({findings.stray_count - 1} more like it)" if findings.stray_count > 1 else ""
+    more = f" ({findings.scan.stray_count - 1} more like it)" if findings.scan.stray_count > 1 else ""
     reason = (
         f"the record at offset {stray.offset} has the ids {stray.ledger_id}:{stray.entry_id}, as no entry has{more}"
     )
@@ -78,19 +71,19 @@ def judge_log(findings: LogFindings) -> LogDamage | None:
 
 
 def _judge(findings: LogFindings) -> LogDamage | None:
-    header = findings.header
+    header, scan = findings.header, findings.scan
     if header is None:
-        is_blank = not findings.found_bytes and not findings.gaps and not findings.dropped_bytes
+        is_blank = not findings.found_bytes and not scan.gaps and not scan.dropped_bytes
         # Its first block was never synced, so nothing else in it was.
-        is_unfinished = findings.size_bytes < HEADER_BYTES or is_blank
+        is_unfinished = scan.size_bytes < HEADER_BYTES or is_blank
         return None if is_unfinished else LogDamage("it has no header", None)
     if header.has_map:
         return _judge_by_map(findings)
-    if findings.gaps:
-        gap = findings.gaps[0]
+    if scan.gaps:
+        gap = scan.gaps[0]
         return LogDamage(f"{gap.size_bytes} bytes from offset {gap.offset} on are not entries", None)
     if not _is_torn_by_crash(findings):
-        return LogDamage(f"its last {findings.dropped_bytes} bytes are not entries", None)
+        return LogDamage(f"its last {scan.dropped_bytes} bytes are not entries", None)
     return None
 
 
@@ -111,10 +104,10 @@ def _judge_by_map(findings: LogFindings) -> LogDamage | None:
 
 def _is_torn_by_crash(findings: LogFindings) -> bool:
     """Whether the log's end is complete, or may be the result of a crash: a frame that was only begun."""
-    cut = findings.cut_frame
+    cut = findings.scan.cut_frame
     if cut is None:
         return True
-    if findings.hides_frames:
+    if findings.scan.hides_frames:
         return False
     is_entry = cut.ledger_id >= 0 and cut.entry_id >= 0 and cut.size_bytes <= findings.entry_bytes_max
     is_map = cut.ledger_id == -1

@@ -69,17 +69,7 @@ def judge_scan(
         file.close()
     return judge_log(
         LogFindings(
-            size_bytes=scan.size_bytes,
-            header=header,
-            ledgers_map=ledgers_map,
-            found_bytes=found_bytes,
-            gaps=scan.gaps,
-            stray=scan.stray,
-            stray_count=scan.stray_count,
-            dropped_bytes=scan.dropped_bytes,
-            cut_frame=scan.cut_frame,
-            hides_frames=scan.hides_frames,
-            entry_bytes_max=entry_bytes_max,
+            scan=scan, found_bytes=found_bytes, header=header, ledgers_map=ledgers_map, entry_bytes_max=entry_bytes_max
         )
     )
 

@@ -51,10 +51,14 @@ class ChangeUnderWay(NamedTuple):
 def find_change_under_way(fs: FileSystem, config: StorageConfig) -> ChangeUnderWay | None:
     """The interrupted change in these directories, or None. OSError."""
     for name, command in ((ADOPTION, "adopt"), (HANDING_BACK, "hand-back")):
-        path = os.path.join(current_directory(config.ledger_directories[0]), name)
-        if fs.exists(path):
+        if fs.exists(path := note_path(config, name)):
             return ChangeUnderWay(path, command)
     return None
+
+
+def note_path(config: StorageConfig, name: str) -> str:
+    """Path of the note with this name."""
+    return os.path.join(current_directory(config.ledger_directories[0]), name)
 
 
 def begin_note(fs: FileSystem, config: StorageConfig, aside: str) -> ChangeNote:

@@ -27,7 +27,7 @@ _COMPARATOR: Final = b"leveldb.BytewiseComparator"
 _TAG_COMPARATOR, _TAG_LOG, _TAG_NEXT_FILE, _TAG_LAST_SEQUENCE, _TAG_COMPACTION = 1, 2, 3, 4, 5
 _TAG_DELETED_TABLE, _TAG_NEW_TABLE, _TAG_PREVIOUS_LOG = 6, 7, 9
 FOOTER_BYTES: Final = 48
-_MAGIC: Final = struct.pack("<Q", 0xDB4775248B80FB57)
+MAGIC: Final = struct.pack("<Q", 0xDB4775248B80FB57)
 _INTERNAL_KEY_TAIL = struct.Struct("<Q")
 BLOCK_TRAILER_BYTES: Final = 5
 _CRC_DELTA: Final = 0xA282EAD8
@@ -114,7 +114,7 @@ def decode_log(data: bytes) -> Iterator[bytes]:
             raise ValueError(f"a record at offset {offset} that crosses its block")
         if end > len(data):
             return
-        if checksum != _masked(crc32c(memoryview(data)[offset + _HEADER.size - 1 : end])):
+        if checksum != masked_crc(memoryview(data)[offset + _HEADER.size - 1 : end]):
             raise ValueError(f"a record at offset {offset} does not match its checksum")
         if (kind in {_WHOLE, _FIRST}) is bool(parts) or kind > _LAST or kind == 0:
             raise ValueError(f"a fragment at offset {offset} that does not belong there")
@@ -148,7 +148,7 @@ def decode_manifest(data: bytes) -> Manifest:
 
 def decode_footer(footer: bytes) -> Handle:
     """Position of a table's index."""
-    if len(footer) != FOOTER_BYTES or not footer.endswith(_MAGIC):
+    if len(footer) != FOOTER_BYTES or not footer.endswith(MAGIC):
         raise ValueError("no table ends there")
     _, position = _handle(footer, 0)
     return _handle(footer, position)[0]
@@ -176,7 +176,7 @@ def checked_block(data: bytes) -> bytes:
     block, trailer = data[:-BLOCK_TRAILER_BYTES], data[-BLOCK_TRAILER_BYTES:]
     if len(trailer) < BLOCK_TRAILER_BYTES or trailer[0] != 0:
         raise ValueError("a block that is truncated or compressed")
-    if int.from_bytes(trailer[1:], "little") != _masked(crc32c(trailer[:1], crc32c(block))):
+    if int.from_bytes(trailer[1:], "little") != masked_crc(memoryview(data)[: len(block) + 1]):
         raise ValueError("a block does not match its checksum")
     return block
 
@@ -264,6 +264,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def _masked(checksum: int) -> int:
-    """A CRC-32C in LevelDB's masked form."""
-    return ((checksum >> 15 | checksum << 17) + _CRC_DELTA) & 0xFFFFFFFF
+def masked_crc(data: bytes | memoryview) -> int:
+    """CRC-32C in LevelDB's masked form."""
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + _CRC_DELTA) & 0xFFFFFFFF

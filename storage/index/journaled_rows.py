@@ -33,8 +33,8 @@ from bkctl.storage.journal.reader import JournalScan, list_journals
 from bkctl.storage.ports import FileSystem
 
 
-class UnreadableJournal(msgspec.Struct, frozen=True):
-    """A journal file that could not be read to its end."""
+class Unreadable(msgspec.Struct, frozen=True):
+    """A file that could not be read, or not to its end."""
 
     path: str
     reason: str
@@ -56,7 +56,7 @@ class JournaledLedgers(msgspec.Struct):
     """All ledgers that have a record in a journal."""
 
     ledgers: dict[LedgerId, JournaledLedger] = {}
-    unreadable: list[UnreadableJournal] = []
+    unreadable: list[Unreadable] = []
     """If there are any, a fence may be missing."""
 
 
@@ -78,7 +78,7 @@ def read_journaled_ledgers(fs: FileSystem, config: StorageConfig) -> JournaledLe
                 for record in scan:
                     note_record(found.ledgers, record)
             except (StorageError, OSError) as error:
-                found.unreadable.append(UnreadableJournal(path, str(error)))
+                found.unreadable.append(Unreadable(path, str(error)))
     return found
 
 

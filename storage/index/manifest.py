@@ -10,7 +10,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from bkctl.storage.index.table import SEQUENCE_NUMBER, encode_varint, masked_crc
+from bkctl.storage.index.files import masked_crc
+from bkctl.storage.index.table import SEQUENCE_NUMBER, encode_varint
 
 MANIFEST_NAME: Final = "MANIFEST-000001"
 CURRENT_NAME: Final = "CURRENT"
@@ -45,16 +46,16 @@ def encode_manifest(tables: Sequence[TableFile]) -> bytes:
     """Manifest of a new database of these tables, which must not overlap."""
     level = _level_of(sum(table.size_bytes for table in tables))
     next_number = max((table.number for table in tables), default=TABLE_NUMBER_FIRST - 1) + 1
-    edit = _tagged(_TAG_COMPARATOR) + _sized(_COMPARATOR)
+    edit = encode_varint(_TAG_COMPARATOR) + _sized(_COMPARATOR)
     for tag, number in (
         (_TAG_LOG, 0),
         (_TAG_PREVIOUS_LOG, 0),
         (_TAG_NEXT_FILE, next_number),
         (_TAG_LAST_SEQUENCE, SEQUENCE_NUMBER),
     ):
-        edit += _tagged(tag) + encode_varint(number)
+        edit += encode_varint(tag) + encode_varint(number)
     files = (
-        _tagged(_TAG_NEW_FILE)
+        encode_varint(_TAG_NEW_FILE)
         + encode_varint(level)
         + encode_varint(table.number)
         + encode_varint(table.size_bytes)
@@ -87,10 +88,6 @@ def _records(data: bytes) -> Iterator[bytes]:
         position += _RECORD_HEADER_BYTES + len(part)
         if is_last:
             return
-
-
-def _tagged(tag: int) -> bytes:
-    return encode_varint(tag)
 
 
 def _sized(data: bytes) -> bytes:

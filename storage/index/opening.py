@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import os
-from typing import Final
 
 import msgspec
 
@@ -14,8 +13,8 @@ from bkctl.storage.entry_log.format import HEADER_BYTES
 from bkctl.storage.entry_log.reader import list_entry_logs
 from bkctl.storage.errors import IndexDamagedError, IndexMissingError, NoRoomToStartError, StorageError
 from bkctl.storage.filenames import (
+    DATABASES,
     LEDGERS_DATABASE,
-    LOCATIONS_DATABASE,
     entry_log_file_name,
     last_mark_file_name,
     seal_file_name,
@@ -43,9 +42,12 @@ def open_indexes(
     Raises IndexMissingError when one is missing although something was stored, IndexDamagedError when one lost or
     damaged a sealed batch: starting with less would turn lost entries into "no such entry" (H15).
     """
+    missing = []
     for name in DATABASES:
-        finish_swap(filesystem, os.path.join(index_directory, name))
-    missing = [name for name in DATABASES if not _is_present(filesystem, index_directory, name)]
+        path = os.path.join(index_directory, name)
+        finish_swap(filesystem, path)
+        if not is_sealed_index_present(filesystem, path):
+            missing.append(name)
     if missing:
         _require_no_history(filesystem, ledger_directory, os.path.join(index_directory, missing[0]))
     return _open_or_create(filesystem, open_index, index_directory, missing)
@@ -68,10 +70,6 @@ def require_indexes(
         if path not in missing:
             with contextlib.suppress(ValueError):
                 view_sealed_index(filesystem, open_index, path).close()
-
-
-def _is_present(filesystem: FileSystem, index_directory: str, database: str) -> bool:
-    return is_sealed_index_present(filesystem, os.path.join(index_directory, database))
 
 
 def _open_or_create(
@@ -150,9 +148,6 @@ def _require_no_history(filesystem: FileSystem, ledger_directory: str, index_pat
         raise IndexMissingError(
             f"{index_path} is missing, but {witness} exists, so stored entries would be reported as missing; {advice}"
         )
-
-
-DATABASES: Final = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
 
 
 class IndexCondition(enum.Enum):

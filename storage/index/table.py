@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
-from crc32c import crc32c
 
+from bkctl.storage.index.files import MAGIC, masked_crc
 from bkctl.storage.index.location_index import KEY_BYTES, LOCATION_BYTES
 
 Bytes2d: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
@@ -48,8 +48,6 @@ _FILTER_BITS_PER_KEY = 10
 _FILTER_PROBE_COUNT = 6
 _FILTER_BITS_MIN = 64
 _FOOTER_HANDLES_BYTES = 40
-_MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
-_CRC_DELTA = 0xA282EAD8
 
 
 class EncodedTable(NamedTuple):
@@ -96,7 +94,7 @@ def encode_table(keys: Bytes2d, values: Bytes2d) -> EncodedTable:
     index = [(internal_key(key.tobytes()), handle.encode()) for key, handle in zip(last_keys, handles, strict=True)]
     index_handle = _Handle(offset, _append(parts, encode_block(index)))
     offset += len(parts[-1])
-    parts.append((names_handle.encode() + index_handle.encode()).ljust(_FOOTER_HANDLES_BYTES, b"\0") + _MAGIC)
+    parts.append((names_handle.encode() + index_handle.encode()).ljust(_FOOTER_HANDLES_BYTES, b"\0") + MAGIC)
     return EncodedTable(
         parts,
         offset + len(parts[-1]),
@@ -124,12 +122,6 @@ def with_trailer(block: bytes) -> bytes:
     """A block as stored in a file: not compressed, with its checksum."""
     typed = block + b"\0"
     return typed + struct.pack("<I", masked_crc(typed))
-
-
-def masked_crc(data: bytes) -> int:
-    """CRC-32C in LevelDB's masked form."""
-    crc = crc32c(data)
-    return ((crc >> 15 | crc << 17) + _CRC_DELTA) & 0xFFFFFFFF
 
 
 def encode_varint(number: int) -> bytes:

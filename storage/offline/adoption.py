@@ -30,10 +30,9 @@ from bkctl.storage.entry_log.reader import list_entry_logs
 from bkctl.storage.errors import AdoptionRefusedError
 from bkctl.storage.filenames import (
     ADOPTION,
+    DATABASES,
     DIRTY,
     JAVA_INDEX_ASIDE,
-    LEDGERS_DATABASE,
-    LOCATIONS_DATABASE,
     current_directory,
     entry_log_file_name,
     idx_path,
@@ -45,6 +44,7 @@ from bkctl.storage.index.adoption_note import (
     ChangeNote,
     begin_note,
     move_aside,
+    note_path,
     read_note,
     remove_note,
     require_nothing_written_since,
@@ -58,8 +58,6 @@ from bkctl.storage.journal.log_mark import NO_MARK, read_last_mark
 from bkctl.storage.offline.adoption_build import BuildReport, IndexBuild, LocatedLogs, building_path, discard_build
 from bkctl.storage.ports import Children, FileSystem, OpenIndexStore
 from bkctl.storage.rebuild.rebuild import IndexRebuild, plan_rebuild
-
-_DATABASES = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
 
 
 class JavaStorage(enum.StrEnum):
@@ -94,7 +92,7 @@ def survey_adoption(fs: FileSystem, config: StorageConfig) -> AdoptionSurvey | N
     indexes = _java_indexes(fs, config)
     has_idx = any(index.idx_directories for index in indexes.values())
     has_databases = any(index.databases for index in indexes.values())
-    is_begun = read_note(fs, note_path(config)) is not None
+    is_begun = read_note(fs, note_path(config, ADOPTION)) is not None
     if not is_begun:
         _require_one_kind(fs, config, has_idx=has_idx, has_databases=has_databases)
         if not has_idx and not has_databases and not _is_without_index(fs, config):
@@ -130,7 +128,7 @@ def adopt(
     survey = survey_adoption(fs, config)
     if survey is None:
         return report
-    path = note_path(config)
+    path = note_path(config, ADOPTION)
     note = read_note(fs, path)
     if note is None:
         if survey.storage is JavaStorage.INDEX_FILES:
@@ -144,11 +142,6 @@ def adopt(
     _put_in_place(fs, config, note)
     remove_note(fs, path)
     return report
-
-
-def note_path(config: StorageConfig) -> str:
-    """Path of the note that marks an unfinished adoption."""
-    return os.path.join(current_directory(config.ledger_directories[0]), ADOPTION)
 
 
 def index_directories(config: StorageConfig) -> list[str]:
@@ -219,7 +212,7 @@ def _is_without_index(fs: FileSystem, config: StorageConfig) -> bool:
 
 def own_index_paths(directory: str) -> list[str]:
     """Files of bkctl's index in a ``current`` directory."""
-    return [os.path.join(directory, name) for database in _DATABASES for name in (database, seal_file_name(database))]
+    return [os.path.join(directory, name) for database in DATABASES for name in (database, seal_file_name(database))]
 
 
 def _built(
@@ -263,7 +256,7 @@ def _build(
             build.finish(flags=NEEDS_INTEGRITY_CHECK if report.unreadable_count and position == 0 else 0)
         finally:
             build.close()
-        for database in _DATABASES:
+        for database in DATABASES:
             open_sealed_index(fs, open_index, building_path(index_directory, database)).close()
     return report
 
@@ -328,7 +321,7 @@ def _put_in_place(fs: FileSystem, config: StorageConfig, note: ChangeNote) -> No
     for directory, index in _java_indexes(fs, config).items():
         move_aside(fs, directory, index.names, note.aside)
     for directory in index_directories(config):
-        for database in _DATABASES:
+        for database in DATABASES:
             ready = building_path(directory, database)
             for source, name in ((ready, database), (seal_file_name(ready), seal_file_name(database))):
                 if fs.exists(source):

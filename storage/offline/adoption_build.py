@@ -25,6 +25,7 @@ from bkctl.storage.entry_log.writer import EntryLogWriter
 from bkctl.storage.errors import AdoptionRefusedError, EntryLogError
 from bkctl.storage.filenames import (
     ADOPTING_SUFFIX,
+    DATABASES,
     LEDGERS_DATABASE,
     LOCATIONS_DATABASE,
     entry_log_file_name,
@@ -32,7 +33,7 @@ from bkctl.storage.filenames import (
 )
 from bkctl.storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId, pack_location, unpack_location
 from bkctl.storage.index.java_index import HEADER_BYTES, LOCATION_BYTES, IdxHeader, decode_idx_header, decode_locations
-from bkctl.storage.index.journaled_rows import JournaledLedger, JournaledLedgers, row_with_journals
+from bkctl.storage.index.journaled_rows import JournaledLedger, JournaledLedgers, Unreadable, row_with_journals
 from bkctl.storage.index.kept_files import KeptFiles, remove_files
 from bkctl.storage.index.ledger_index import LedgerIndex, LedgerRow, encode_row, explicit_lac_of, is_placeholder_key
 from bkctl.storage.index.seal import SealedIndex, create_sealed_index
@@ -44,13 +45,6 @@ _UNREADABLE_TOLD_MAX = 1000
 _LEDGER_KEY = struct.Struct(">q")
 _ENTRY_KEY = struct.Struct(">qq")
 _LOCATION = struct.Struct(">q")
-
-
-class Unreadable(msgspec.Struct, frozen=True):
-    """Something that the Java index references and that cannot be read."""
-
-    path: str
-    reason: str
 
 
 class BuildReport(msgspec.Struct):
@@ -169,11 +163,12 @@ class IndexBuild:
         readable: list[str] = []
         for path in paths:
             try:
-                found = _row_of(read_idx_header(self._fs, path))
+                header = read_idx_header(self._fs, path)
             except (ValueError, OSError) as error:
                 self._report.note(path, str(error))
                 is_whole = False
             else:
+                found = LedgerRow(header.master_key, is_fenced=header.is_fenced, explicit_lac=header.explicit_lac)
                 row = found if row is None else _merged(path, row, found)
                 readable.append(path)
         for entry_id, location in read_idx_locations(self._fs, readable):
@@ -246,7 +241,7 @@ class IndexBuild:
 
 def discard_build(fs: FileSystem, index_directory: str) -> None:
     """Delete the files of an unfinished build from an index directory (``current``); safe to repeat. OSError."""
-    for database in (LEDGERS_DATABASE, LOCATIONS_DATABASE):
+    for database in DATABASES:
         path = building_path(index_directory, database)
         if fs.exists(path):
             KeptFiles(fs, path).drop()
@@ -260,10 +255,6 @@ def discard_build(fs: FileSystem, index_directory: str) -> None:
 def building_path(index_directory: str, database: str) -> str:
     """Directory of a database while adoption fills it."""
     return os.path.join(index_directory, database + ADOPTING_SUFFIX)
-
-
-def _row_of(header: IdxHeader) -> LedgerRow:
-    return LedgerRow(header.master_key, is_fenced=header.is_fenced, explicit_lac=header.explicit_lac)
 
 
 def _merged(path: str, one: LedgerRow, other: LedgerRow) -> LedgerRow:

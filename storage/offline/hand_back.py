@@ -35,6 +35,7 @@ from bkctl.storage.entry_log.reader import list_entry_logs
 from bkctl.storage.errors import AdoptionRefusedError
 from bkctl.storage.filenames import (
     ADOPTION,
+    DATABASES,
     DIRTY,
     HANDING_BACK,
     JAVA_DATABASES,
@@ -49,13 +50,14 @@ from bkctl.storage.index.adoption_note import (
     advise_on_lost_index,
     begin_note,
     move_aside,
+    note_path,
     read_note,
     remove_note,
     require_nothing_written_since,
     write_note,
 )
 from bkctl.storage.index.ledger_index import LedgerRow
-from bkctl.storage.index.opening import DATABASES, inspect_index
+from bkctl.storage.index.opening import inspect_index
 from bkctl.storage.journal.catalog import read_catalog
 from bkctl.storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
 from bkctl.storage.offline.adoption import index_directories
@@ -80,9 +82,9 @@ def needs_hand_back(fs: FileSystem, config: StorageConfig) -> bool:
     cleanly. CorruptFileError, OSError.
     """
     directories = [current_directory(each) for each in config.ledger_directories]
-    if fs.exists(os.path.join(directories[0], ADOPTION)):
+    if fs.exists(note_path(config, ADOPTION)):
         raise AdoptionRefusedError("nothing was changed: an adoption is unfinished: finish it with bkctl storage adopt")
-    if fs.exists(_note_path(config)):
+    if fs.exists(note_path(config, HANDING_BACK)):
         return True
     dirty = next((path for directory in directories if fs.exists(path := os.path.join(directory, DIRTY))), None)
     if dirty is not None:
@@ -100,7 +102,7 @@ def require_readable(fs: FileSystem, open_index: OpenIndexStore, config: Storage
     IndexMissingError, IndexDamagedError, JournalError, another StorageError or OSError. Checks nothing once the note
     exists: the rest of the hand-back does not read these files.
     """
-    if read_note(fs, _note_path(config)) is not None:
+    if read_note(fs, note_path(config, HANDING_BACK)) is not None:
         return
     for directories in config.engine_directories:
         for database in DATABASES:
@@ -127,7 +129,7 @@ def hand_back(
     report = HandBackReport()
     if not needs_hand_back(fs, config):
         return report
-    path = _note_path(config)
+    path = note_path(config, HANDING_BACK)
     note = read_note(fs, path)
     if note is None:
         _flush_and_report(fs, open_index, config, now_ms, report, on_progress)
@@ -183,7 +185,7 @@ def _flush_and_report(
 def _rows(storage: LedgerStorage) -> Iterator[tuple[int, LedgerRow]]:
     for engine in storage.engines:
         for ledger_id in sorted(engine.ledger_ids()):
-            row = engine.ledger(ledger_id)
+            row = engine.rows.find(ledger_id)
             if row is not None:
                 yield ledger_id, row
 
@@ -193,7 +195,7 @@ def _rows_and_fences(storage: LedgerStorage) -> Iterator[tuple[int, LedgerRow]]:
     yield from _rows(storage)
     for engine in storage.engines:
         for ledger_id in sorted(engine.collected.ids()):
-            if engine.ledger(ledger_id) is None:
+            if engine.rows.find(ledger_id) is None:
                 yield ledger_id, LedgerRow(is_fenced=True)
 
 
@@ -209,7 +211,7 @@ def _records(ledger_id: int, row: LedgerRow) -> list[bytes]:
 
 def _require_nothing_unknown(storage: LedgerStorage) -> None:
     limbo = [str(ledger_id) for ledger_id, row in _rows(storage) if row.is_limbo]
-    if limbo or storage.engines[0].read_flags():
+    if limbo or storage.engines[0].rows.read_flags():
         what = f"{counted(len(limbo), 'ledger')} may miss entries here ({listed(limbo)})" if limbo else ""
         raise AdoptionRefusedError(
             f"nothing was changed: {what or 'an integrity check is due'}; Java would report missing entries as "
@@ -260,10 +262,6 @@ def _own_names(fs: FileSystem, directory: str) -> list[str]:
         and name not in kept
         and not name.startswith((OWN_INDEX_ASIDE, JAVA_INDEX_ASIDE))
     ]
-
-
-def _note_path(config: StorageConfig) -> str:
-    return os.path.join(current_directory(config.ledger_directories[0]), HANDING_BACK)
 
 
 def _all_directories(config: StorageConfig) -> list[str]:

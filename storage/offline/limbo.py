@@ -27,6 +27,7 @@ from bkctl.storage.entry_log.log_lists import read_quarantine
 from bkctl.storage.entry_log.reader import list_entry_logs
 from bkctl.storage.errors import AdoptionRefusedError
 from bkctl.storage.filenames import (
+    DATABASES,
     DIRTY,
     LEDGERS_DATABASE,
     LOCATIONS_DATABASE,
@@ -37,7 +38,7 @@ from bkctl.storage.ids import EntryId, EntryLogId, LedgerId
 from bkctl.storage.index.adoption_note import advise_on_lost_index, find_change_under_way
 from bkctl.storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK, LedgerIndex
 from bkctl.storage.index.location_index import LocationIndex
-from bkctl.storage.index.opening import DATABASES, IndexCondition, inspect_index, viewing_index
+from bkctl.storage.index.opening import IndexCondition, inspect_index, viewing_index
 from bkctl.storage.index.seal import advising_repair
 from bkctl.storage.offline.log_shortfalls import find_shortfalls, log_sizes_bytes
 from bkctl.storage.ports import FileSystem, OpenIndexStore

@@ -30,6 +30,7 @@ from bkctl.storage.errors import (
     UnpairedIndexError,
 )
 from bkctl.storage.filenames import (
+    DATABASES,
     JAVA_DATABASES,
     LEDGERS_DATABASE,
     LOCATIONS_DATABASE,
@@ -40,7 +41,7 @@ from bkctl.storage.filenames import (
 from bkctl.storage.ids import EntryId, EntryLogId, JournalId, LedgerId, LogMark
 from bkctl.storage.index.adoption_note import advise_on_lost_index
 from bkctl.storage.index.ledger_index import LedgerIndex
-from bkctl.storage.index.opening import DATABASES, IndexCondition, inspect_index, viewing_index
+from bkctl.storage.index.opening import IndexCondition, inspect_index, viewing_index
 from bkctl.storage.journal.catalog import NO_CATALOG, JournalCatalog, read_catalog
 from bkctl.storage.journal.format import JournalRecordKind
 from bkctl.storage.journal.log_mark import NO_MARK, JournalMarks, MarkState, survey_marks

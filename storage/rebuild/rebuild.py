@@ -24,10 +24,10 @@ import msgspec
 from bkctl.storage.config import StorageConfig
 from bkctl.storage.entry_log.scan_order import LogDirectory, finish_links, read_log_directory, remove_replaced
 from bkctl.storage.errors import IndexDamagedError
-from bkctl.storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, VERSION, current_directory
+from bkctl.storage.filenames import DATABASES, LEDGERS_DATABASE, LOCATIONS_DATABASE, VERSION, current_directory
 from bkctl.storage.ids import LedgerId
 from bkctl.storage.index.ledger_index import NEEDS_INTEGRITY_CHECK, LedgerIndex, LedgerRow
-from bkctl.storage.index.opening import DATABASES, IndexCondition, IndexState, inspect_index
+from bkctl.storage.index.opening import IndexCondition, IndexState, inspect_index
 from bkctl.storage.index.seal import open_sealed_index
 from bkctl.storage.index.swap import begin_rebuilt, commit_rebuilt, discard_rebuilt, finish_swap
 from bkctl.storage.ports import Children, FileSystem, OpenIndexStore
@@ -55,6 +55,11 @@ class DirectoryPlan(msgspec.Struct, frozen=True):
 
     is_version_lost: bool = False
     """Whether only the ledger directory has a VERSION file, because the disk of the index was replaced."""
+
+    @property
+    def loses_ledger_rows(self) -> bool:
+        """Whether the old ledger rows are lost, and with them fences, limbo and rows without entries."""
+        return LEDGERS_DATABASE in self.databases and self.states[LEDGERS_DATABASE].is_lost
 
     def path(self, database: str) -> str:
         """Directory of a database."""
@@ -117,7 +122,10 @@ def plan_rebuild(
         }
         databases = tuple(name for name in DATABASES if _is_due(states[name], name, chosen))
         if LOCATIONS_DATABASE in databases and LEDGERS_DATABASE not in databases:
-            _require_ledger_rows(states[LEDGERS_DATABASE])
+            state = states[LEDGERS_DATABASE]
+            if state.is_lost:
+                advice = "the locations cannot be built without the ledger rows; rebuild both"
+                raise IndexDamagedError(f"{state.detail}: {advice}")
         logs = read_log_directory(filesystem, ledger_directory)
         names = filesystem.list_directory(ledger_directory)
         sizes = (filesystem.size(os.path.join(ledger_directory, name)) for name in names if name.endswith(".log"))
@@ -160,7 +168,7 @@ class IndexRebuild:
         try:
             journaled = self._read_journals(due)
             under_way = [self._build(plan, journaled) for plan in due]
-            needs_check = any(each.doubted.limbo or _has_lost_rows(each.plan) for each in under_way)
+            needs_check = any(each.doubted.limbo or each.plan.loses_ledger_rows for each in under_way)
             self._write_ledgers(under_way, needs_check=needs_check)
             self._flag_kept_indexes(plans, under_way, needs_check=needs_check)
             for plan in due:
@@ -286,16 +294,6 @@ def _is_due(state: IndexState, name: str, chosen: Sequence[str] | None) -> bool:
     if chosen is None:
         return state.is_lost
     return name in chosen and state.condition is not IndexCondition.NEW
-
-
-def _require_ledger_rows(state: IndexState) -> None:
-    if state.is_lost:
-        raise IndexDamagedError(f"{state.detail}: the locations cannot be built without the ledger rows; rebuild both")
-
-
-def _has_lost_rows(plan: DirectoryPlan) -> bool:
-    """Whether the old ledger rows are lost, and with them fences, limbo and rows without entries."""
-    return LEDGERS_DATABASE in plan.databases and plan.states[LEDGERS_DATABASE].is_lost
 
 
 def _report(each: _UnderWay) -> DirectoryReport:

@@ -160,7 +160,7 @@ async def _run(arguments: argparse.Namespace, directory: str) -> list[Round]:
     workers = LaneWorkers()
     workload = Workload(engine, workers, arguments.rows)
     for ledger_id in range(LEDGER_COUNT):
-        engine.set_master_key(ledger_id, KEY)
+        engine.rows.set_master_key(ledger_id, KEY)
     await workload.fill()
     checkpoint_now(engine)
     rounds = []

@@ -117,11 +117,11 @@ def find_wrongs(state: State, is_chosen: Callable[[int], bool]) -> tuple[int, li
 
 def _wrongs(storage: LedgerStorage, acknowledged: Acknowledged) -> Iterator[str]:
     for ledger_id in acknowledged.fenced:
-        row = storage.engine_of(ledger_id).ledger(ledger_id)
+        row = storage.engine_of(ledger_id).rows.find(ledger_id)
         if row is None or not row.is_fenced:
             yield f"the fence of ledger {ledger_id} is lost"
     for ledger_id, lac in acknowledged.explicit_lacs.items():
-        row = storage.engine_of(ledger_id).ledger(ledger_id)
+        row = storage.engine_of(ledger_id).rows.find(ledger_id)
         if row is None or row.explicit_lac != lac:
             yield f"the explicit LAC of ledger {ledger_id} is {row and row.explicit_lac!r}"
     for key, body in acknowledged.entries.items():

@@ -89,7 +89,7 @@ def make(root: str, state: State) -> Acknowledged:
 def _write(storage: LedgerStorage, done: Acknowledged, entry_ids: range, *, with_key: bool) -> None:
     for ledger_id in LEDGER_IDS:
         engine, journal = storage.engine_of(ledger_id), storage.journal_of(ledger_id)
-        engine.set_master_key(ledger_id, KEY)
+        engine.rows.set_master_key(ledger_id, KEY)
         records: list[bytes] = [encode_ledger_key_record(ledger_id, KEY)] if with_key else []
         for entry_id in entry_ids:
             body = struct.pack(">qqqq", ledger_id, entry_id, entry_id - 1, 8) + b"data%04d" % entry_id
@@ -98,7 +98,7 @@ def _write(storage: LedgerStorage, done: Acknowledged, entry_ids: range, *, with
             done.entries[ledger_id, entry_id] = body
         journal.write_group(records)
     fenced = 2 if with_key else 1
-    storage.engine_of(fenced).set_fenced(fenced)
+    storage.engine_of(fenced).rows.set_fenced(fenced)
     lac = struct.pack(">qq", 300, entry_ids[-1]) + b"digest"
     storage.engine_of(300).set_explicit_lac(300, lac)
     storage.journal_of(300).write_group([encode_fence_record(fenced), encode_explicit_lac_record(300, lac)])

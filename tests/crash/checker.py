@@ -88,7 +88,7 @@ def _losses(storage: LedgerStorage, expected: Expectation) -> Iterator[str]:
 
 def _row_losses(engine: LedgerDirectoryEngine, ledger_id: int, expected: Expectation) -> Iterator[str]:
     promises = expected.promises[ledger_id]
-    row = engine.ledger(ledger_id)
+    row = engine.rows.find(ledger_id)
     is_fenced = row is not None and row.is_fenced
     if promises.is_fenced and not is_fenced:
         yield f"the fence of ledger {ledger_id} is lost"

@@ -117,7 +117,7 @@ class Workload:
         self._note([f"acknowledged {answer}" for answer in answers])
 
     def _open(self, ledger_id: int, records: list[bytes]) -> None:
-        self._storage.engine_of(ledger_id).set_master_key(ledger_id, KEY)
+        self._storage.engine_of(ledger_id).rows.set_master_key(ledger_id, KEY)
         if ledger_id not in self._keys_journaled:
             self._keys_journaled.add(ledger_id)
             records.append(encode_ledger_key_record(ledger_id, KEY))
@@ -147,7 +147,7 @@ class Workload:
     def _fence(self, ledger_id: int, records: list[bytes]) -> str:
         self._note([f"submitted fence {ledger_id}"])
         self._open(ledger_id, records)
-        self._storage.engine_of(ledger_id).set_fenced(ledger_id)
+        self._storage.engine_of(ledger_id).rows.set_fenced(ledger_id)
         records.append(encode_fence_record(ledger_id))
         return f"fence {ledger_id}"
 

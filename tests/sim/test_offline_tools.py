@@ -44,7 +44,7 @@ def disk() -> MemoryDisk:
     storage.replay()
     [engine] = storage.engines
     for ledger_id in (1, 2):
-        engine.set_master_key(ledger_id, KEY)
+        engine.rows.set_master_key(ledger_id, KEY)
         for entry_id in range(COUNT):
             engine.add(ledger_id, entry_id, entry(ledger_id, entry_id))
         checkpoint_now(engine)

@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
-from bkctl.runtime.bookie.admin.state_route import mode_answer
+from bkctl.runtime.bookie.admin.mode_routes import mode_answer
 from bkctl.runtime.bookie.boot.server import BookieServer
 from bkctl.runtime.bookie.boot.service_reports import ServiceReports
 from bkctl.runtime.bookie.boot.trouble_watch import HANG_S, LaneWatch

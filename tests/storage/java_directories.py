@@ -132,7 +132,7 @@ def booted(config: StorageConfig) -> Iterator[LedgerStorage]:
 
 def row_of(storage: LedgerStorage, ledger_id: int) -> LedgerRow:
     """The row of a ledger that must have one."""
-    row = storage.engine_of(ledger_id).ledger(ledger_id)
+    row = storage.engine_of(ledger_id).rows.find(ledger_id)
     assert row is not None, f"ledger {ledger_id} is denied"
     return row
 

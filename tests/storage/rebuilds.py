@@ -41,7 +41,7 @@ def store_entries(config: StorageConfig, ledger_ids: range, rounds: int = 3, ent
     storage = open_storage(config)
     storage.replay()
     for ledger_id in ledger_ids:
-        storage.engine_of(ledger_id).set_master_key(ledger_id, KEY)
+        storage.engine_of(ledger_id).rows.set_master_key(ledger_id, KEY)
     for number in range(rounds):
         for ledger_id in ledger_ids:
             engine = storage.engine_of(ledger_id)
@@ -50,7 +50,7 @@ def store_entries(config: StorageConfig, ledger_ids: range, rounds: int = 3, ent
             # An entry that is stored again in every round: only its last copy counts.
             engine.add(ledger_id, 7, entry(ledger_id, 7, b"copy %d" % number))
         checkpoint(storage)
-    storage.engine_of(0).set_fenced(0)
+    storage.engine_of(0).rows.set_fenced(0)
     storage.engine_of(1).set_explicit_lac(1, explicit_lac(1, 5))
     checkpoint(storage)
     storage.close()
@@ -103,7 +103,7 @@ def require_entries(config: StorageConfig, ledger_ids: range, rounds: int = 3, e
         storage.replay()
         for ledger_id in ledger_ids:
             engine = storage.engine_of(ledger_id)
-            assert engine.ledger(ledger_id) is not None
+            assert engine.rows.find(ledger_id) is not None
             assert engine.stored.list_entries(ledger_id) == list(range(rounds * entries))
             for entry_id in range(rounds * entries):
                 payload = b"copy %d" % (rounds - 1) if entry_id == 7 else b"x" * (entry_id % 50 * 2)

@@ -13,7 +13,6 @@ from bkctl.runtime.bookie.admin.gc_routes import GarbageCollectionRoutes
 from bkctl.runtime.bookie.admin.java_routes import JavaRoutes
 from bkctl.runtime.bookie.admin.job_routes import JobRoutes
 from bkctl.runtime.bookie.admin.mode_routes import ModeRoutes
-from bkctl.runtime.bookie.admin.state_route import StateRoute
 from bkctl.runtime.bookie.ports import BookiePorts
 from bkctl.runtime.bookie.view import BookieView
 from bkctl.runtime.errors import ConfigurationError
@@ -37,7 +36,6 @@ class AdminInterface:
         parts = (
             self._java,
             ModeRoutes(view),
-            StateRoute(view),
             JobRoutes(view),
             GarbageCollectionRoutes(view),
             ClusterRoutes(view),

@@ -1,4 +1,4 @@
-"""The mode of a bookie: Java's paths for its state, and what an operator sets."""
+"""State and mode of a bookie: Java's paths, why it is read-only and how its start proceeds, what an operator sets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from typing import Final
 
 import msgspec
 
-from bkctl.runtime.admin.api import JavaMode, JavaState
+from bkctl.runtime.admin.api import (
+    JavaMode,
+    JavaState,
+    ModeAnswer,
+    ModeReason,
+    Order,
+    RepairProgress,
+    StateAnswer,
+    TroubleAnswer,
+)
 from bkctl.runtime.admin.calls import BKCTL_API
 from bkctl.runtime.admin.messages import (
     AdminAnswer,
@@ -20,10 +29,10 @@ from bkctl.runtime.admin.messages import (
     text_answer,
     truth,
 )
-from bkctl.runtime.bookie.admin.state_route import mode_answer
 from bkctl.runtime.bookie.view import BookieView
 from bkctl.runtime.errors import MetadataAuthError
 from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.storage.advice import with_path
 from bkctl.storage.operator_mode import OperatorMode
 
@@ -31,6 +40,18 @@ REGISTRATION_S_MAX: Final = 5.0
 """How long a change of the mode waits for ZooKeeper before it answers that the registration is pending."""
 REASON_LENGTH_MAX: Final = 500
 _PENDING_STATUS: Final = 202
+
+
+def mode_answer(view: BookieView) -> ModeAnswer:
+    """The mode, why, whether it is registered, as far as is known, and since when and why an operator set it."""
+    modes, registration, order = view.modes, view.registration, view.modes.order
+    is_connected = view.store is not None and view.store.measures.is_connected
+    return ModeAnswer(
+        mode=modes.mode.value,
+        reasons=tuple(ModeReason(reason=each.name.lower(), text=each.value) for each in modes.reasons),
+        registered=registration is not None and is_connected and registration.is_registered and modes.is_registered,
+        operator=None if order is None else Order(order.since_ms, order.reason),
+    )
 
 
 class ModeRoutes:
@@ -48,6 +69,7 @@ class ModeRoutes:
             Route("GET", f"{bookie}/is_ready", self._is_ready),
             Route("GET", f"{bookie}/state/readonly", self._read_only),
             Route("PUT", f"{bookie}/state/readonly", self._set_read_only, changes=True),
+            Route("GET", f"{BKCTL_API}/state", self._details),
             Route("PUT", f"{BKCTL_API}/mode", self._set_mode, changes=True),
         ]
 
@@ -61,6 +83,40 @@ class ModeRoutes:
                 available_for_high_priority_writes=view.modes.allows_recovery_adds,
             )
         )
+
+    async def _details(self, _: AdminRequest) -> AdminAnswer:
+        view, progress = self._view, self._view.integrity_progress
+        stopped = None if view.collector is None else view.collector.proof.stopped
+        state = StateAnswer(
+            bookie_id=view.bookie_id,
+            metadata_uri=view.config.metadata_uri,
+            metadata_root=parse_metadata_uri(view.config.metadata_uri).root,
+            instance_id=view.instance_id,
+            version=view.ports.release,
+            running=view.is_running,
+            stopping=view.is_stopping,
+            stage=view.stage,
+            **msgspec.structs.asdict(mode_answer(view)),
+            troubles=tuple(
+                TroubleAnswer(trouble=each.trouble.value, text=each.text, since_ms=each.since_ms)
+                for each in view.troubles.values()
+            ),
+            accepts_recovery_writes=view.modes.allows_recovery_adds,
+            started_ms=view.started_ms,
+            uptime_s=(view.ports.clock.now_ms() - view.started_ms) / 1000,
+            port=view.port,
+            http_port=view.http_port,
+            ledger_directories=tuple(view.config.storage.ledger_directories),
+            repair=RepairProgress(
+                is_due=progress.is_due,
+                ledgers_in_limbo=progress.ledgers_in_limbo,
+                ledgers_checked=progress.ledgers_checked,
+                entries_fetched=progress.entries_fetched,
+            ),
+            deletion_stopped=None if stopped is None else Order(stopped.since_ms, stopped.reason),
+            jobs=tuple(view.jobs.all),
+        )
+        return json_answer(state)
 
     async def _is_ready(self, _: AdminRequest) -> AdminAnswer:
         require_running(self._view)

@@ -135,7 +135,7 @@ class StartChecks:
             is_in_use = isinstance(locks.error, DirectoryLockedError)
             reason = f"the directories {'are in use' if is_in_use else 'cannot be locked'}"
             return [locks, *(StartCheck(name, CheckResult.NOT_CHECKED, reason) for name in ("index", "journals"))]
-        index = await run_check("index", self._index())
+        index = await run_check("index", self._ports.workers.run(CHECKPOINT_LANE, self._check_indexes))
         if index.result is CheckResult.FAILED:
             return [locks, index, StartCheck("journals", CheckResult.NOT_CHECKED, "no index")]
         journals = await run_check("journals", self._journals())
@@ -238,9 +238,6 @@ class StartChecks:
             if file_system.exists(os.path.join(current, LOCK)):  # locking would create it
                 file_system.lock_directory(current).release()
         return Finding("no process uses the directories")
-
-    async def _index(self) -> Finding:
-        return await self._ports.workers.run(CHECKPOINT_LANE, self._check_indexes)
 
     def _check_indexes(self) -> Finding:
         file_system, storage = self._ports.file_system, self._config.storage

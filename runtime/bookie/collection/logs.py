@@ -194,7 +194,7 @@ class DirectoryCollector:
                 await self._measure(new[first : first + _MEASURED_AT_ONCE_MAX])
         for usage in self.usages:
             if usage.log_id in self._usages:  # a compaction may have deleted it in the meantime
-                self._usages[usage.log_id] = usage.of_existing(self._engine.ledger)
+                self._usages[usage.log_id] = usage.of_existing(self._engine.rows.find)
             await self._clock.sleep(0)  # a log may hold 100,000 ledgers, and there may be 10,000 logs
 
     async def remove_empty(self) -> None:

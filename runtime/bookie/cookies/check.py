@@ -22,7 +22,7 @@ from bkctl.runtime.bookie.cookies.directories import (
     write_version,
 )
 from bkctl.runtime.bookie.cookies.doctor import diagnose, diagnose_loss
-from bkctl.runtime.bookie.cookies.evidence import Cause, CookieFinding, Evidence, is_expansion
+from bkctl.runtime.bookie.cookies.evidence import Cause, Evidence, is_expansion
 from bkctl.runtime.errors import ConfigurationError, CookieError, MetadataFormatError, NoNodeError, RegistrationError
 from bkctl.runtime.ledger.metadata import is_valid_bookie_id
 from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore, encode_cookie
@@ -106,17 +106,11 @@ def decide(evidence: Evidence, *, is_loss_accepted: bool = False) -> CookieDecis
         if finding is None:
             return CookieDecision.REFILL
     if finding is not None:
-        raise cookie_error(finding)
+        advice = "run bkctl cookie verify with the same settings to see the differences and the fix"
+        raise CookieError(f"{finding.sentence} ({advice})")
     if evidence.stored is None:
         return CookieDecision.STAMP
     return CookieDecision.EXPAND if is_expansion(evidence) else CookieDecision.BOOT
-
-
-def cookie_error(finding: CookieFinding) -> CookieError:
-    """The error for a finding that prevents a bookie from starting."""
-    return CookieError(
-        f"{finding.sentence} (run bkctl cookie verify with the same settings to see the differences and the fix)"
-    )
 
 
 async def require_no_ledgers(

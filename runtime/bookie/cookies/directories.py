@@ -33,12 +33,11 @@ _PLACE_LINE = re.compile(r"(journal|ledger|index) [0-9]+ of [0-9]+")
 _CHUNK_BYTES = 1024 * 1024
 _MIGRATION_FORMAT = "bkctl migration 1"
 _NOT_DATA = frozenset({filenames.VERSION, filenames.LOCK, filenames.PLACE, filenames.MIGRATION, filenames.DIRTY})
-_DATABASES = (filenames.LEDGERS_DATABASE, filenames.LOCATIONS_DATABASE)
 _WITHOUT_LEDGERS = frozenset(
     {
         *_NOT_DATA,
-        *_DATABASES,
-        *map(filenames.seal_file_name, _DATABASES),
+        *filenames.DATABASES,
+        *map(filenames.seal_file_name, filenames.DATABASES),
         filenames.JOURNAL_CATALOG,
         filenames.LAST_ID,
         filenames.BOOKIE_STATUS,
@@ -234,7 +233,7 @@ def _proves_ledgers(file_system: FileSystem, path: str, name: str) -> bool:
         return False
     if filenames.parse_journal_file_name(name) is not None:
         return _has_bytes(file_system, path)
-    if name in map(filenames.seal_file_name, _DATABASES):
+    if name in map(filenames.seal_file_name, filenames.DATABASES):
         # The first batch belongs to the database itself; later ones are written for ledgers.
         record = decode_seal_record(file_system.read_file(path))
         return record is None or record.number > 1

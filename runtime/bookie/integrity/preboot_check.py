@@ -43,7 +43,7 @@ async def note_open_ledgers(
     MetadataError when a ledger could not be listed or read, StorageError, OSError.
     """
     first = storage.engines[0]
-    await workers.run(CHECKPOINT_LANE, first.write_flags, NEEDS_INTEGRITY_CHECK)
+    await workers.run(CHECKPOINT_LANE, first.rows.write_flags, NEEDS_INTEGRITY_CHECK)
     # Whichever server answers, it must know all ledgers created before the crash.
     await store.sync(ledgers.root)
     read_count = here_count = limbo_count = 0
@@ -57,7 +57,7 @@ async def note_open_ledgers(
             here_count += 1
             limbo_count += mark.needs_limbo
             engine = storage.engine_of(ledger_id)
-            engine.create_row(ledger_id, is_fenced=mark.needs_limbo, is_limbo=mark.needs_limbo)
+            engine.rows.create_row(ledger_id, is_fenced=mark.needs_limbo, is_limbo=mark.needs_limbo)
             if not engine.rows.has_room:
                 await write_rows()
     await write_rows()
@@ -76,7 +76,7 @@ def read_integrity_flag(engine: LedgerDirectoryEngine) -> bool:
 
     Lane side.
     """
-    flags = engine.read_flags()
+    flags = engine.rows.read_flags()
     if flags & ~(NEEDS_INTEGRITY_CHECK | LEDGERS_NOTED):
         raise IndexDamagedError(f"unknown storage flags {flags:#x}: they were written by a newer bkctl")
     return bool(flags & NEEDS_INTEGRITY_CHECK)
@@ -84,7 +84,7 @@ def read_integrity_flag(engine: LedgerDirectoryEngine) -> bool:
 
 def needs_preboot_check(engine: LedgerDirectoryEngine) -> bool:
     """Whether a repair is due whose ledgers are not recorded yet. As ``read_integrity_flag``."""
-    return read_integrity_flag(engine) and not engine.read_flags() & LEDGERS_NOTED
+    return read_integrity_flag(engine) and not engine.rows.read_flags() & LEDGERS_NOTED
 
 
 def set_integrity_flag(engine: LedgerDirectoryEngine, *, is_needed: bool) -> None:
@@ -93,5 +93,5 @@ def set_integrity_flag(engine: LedgerDirectoryEngine, *, is_needed: bool) -> Non
     Lane side.
     """
     flags = NEEDS_INTEGRITY_CHECK | LEDGERS_NOTED if is_needed else 0
-    if engine.read_flags() != flags:
-        engine.write_flags(flags)
+    if engine.rows.read_flags() != flags:
+        engine.rows.write_flags(flags)

@@ -155,7 +155,7 @@ class LedgerRefill:
             if not self._tools.allows_add(job.ledger_id):
                 return Miss("no disk space for it on this bookie")
             # Storing needs a row: there may never have been one, or the collector may have dropped it.
-            job.engine.create_row(job.ledger_id, is_fenced=False, is_limbo=False)
+            job.engine.rows.create_row(job.ledger_id, is_fenced=False, is_limbo=False)
             try:
                 job.engine.add(job.ledger_id, entry_id, body)
             except MemtableFullError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from bkctl.runtime.admin.metric import Scope, counter, gauge
+from bkctl.runtime.admin.metric import Scope
 from bkctl.runtime.bookie.metrics.scopes import part
 from bkctl.runtime.bookie.view import BookieView
 from bkctl.runtime.net.bookie_security import BookieSecurity, ProtectionFailure
@@ -38,39 +38,33 @@ def _by_reason(counts: dict[ProtectionFailure, int]) -> list[tuple[tuple[str, ..
 _MEASURES: Final = part(lambda view: None if (security := _security(view)) is None else security.measures)
 
 PROTECTION: Final = (
-    gauge(
+    part(_seconds_left).gauge(
         "bkctl_tls_certificate_expires_seconds",
-        part(_seconds_left),
         "Seconds until the certificate of the bookie expires; negative afterwards.",
         lambda seconds: seconds,
     ),
-    counter(
+    _MEASURES.counter(
         "bkctl_tls_handshakes",
-        _MEASURES,
         "TLS handshakes with clients that succeeded.",
         lambda measures: measures.handshakes_count,
     ),
-    counter(
+    Scope(("reason",), _failed_handshakes).counter(
         "bkctl_tls_handshakes_failed",
-        Scope(("reason",), _failed_handshakes),
         "TLS handshakes with clients that failed, by reason.",
         lambda count: count,
     ),
-    counter(
+    _MEASURES.counter(
         "bkctl_logins",
-        _MEASURES,
         "Logins of clients with SASL that succeeded.",
         lambda measures: measures.logins_count,
     ),
-    counter(
+    Scope(("reason",), _failed_logins).counter(
         "bkctl_logins_failed",
-        Scope(("reason",), _failed_logins),
         "Logins of clients that failed, and certificates without an authorized role, by reason.",
         lambda count: count,
     ),
-    counter(
+    _MEASURES.counter(
         "bkctl_requests_refused_before_login",
-        _MEASURES,
         "Requests answered with EUA, because the client had not started TLS or logged in as the bookie requires.",
         lambda measures: measures.refused_requests_count,
     ),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from bkctl.runtime.admin.metric import Scope, counter, duration, gauge, sizes
+from bkctl.runtime.admin.metric import AnyMetric, Metric, Scope
 from bkctl.runtime.bookie.metrics.scopes import BOOKIE, LISTENER, REQUEST_PATH, on_loop, part
 from bkctl.runtime.bookie.serving.request_path import RequestPath
 from bkctl.runtime.bookie.view import BookieView
@@ -53,262 +53,201 @@ _REQUESTS: Final = part(lambda view: None if view.listener is None else view.lis
 _ON_LOOP: Final = on_loop(_REQUESTS)
 _FAILURES: Final = Scope(("operation", "status"), _failures)
 
-REQUESTS: Final = (
-    duration(
+
+def _durations(meaning: str, read: Callable[[RequestMeasures], Outcomes], *names: str) -> list[Metric[RequestMeasures]]:
+    """What Java has under several names."""
+    return [_REQUESTS.duration(name, meaning, read) for name in names]
+
+
+REQUESTS: Final[tuple[AnyMetric, ...]] = (
+    _ON_LOOP.duration(
         "bookkeeper_server_ADD_ENTRY",
-        _ON_LOOP,
         "Adds, from their arrival until they are answered.",
         lambda requests: requests.adds,
     ),
-    duration(
+    _REQUESTS.duration(
         "bookkeeper_server_ADD_ENTRY_REQUEST",
-        _REQUESTS,
         "Adds, from their arrival until they are answered.",
         lambda requests: requests.adds,
     ),
-    gauge(
+    REQUEST_PATH.gauge(
         "bookkeeper_server_ADD_ENTRY_IN_PROGRESS",
-        REQUEST_PATH,
         "Adds that are not answered yet.",
         _adds_in_progress,
     ),
-    gauge(
+    REQUEST_PATH.gauge(
         "bookkeeper_server_ADD_ENTRY_BLOCKED",
-        REQUEST_PATH,
         "Adds that wait because the write cache or the journal's queue is full.",
         lambda path: path.adds.waiting_count,
     ),
-    duration(
+    REQUEST_PATH.duration(
         "bookkeeper_server_ADD_ENTRY_BLOCKED_WAIT",
-        REQUEST_PATH,
         "How long adds waited for room; a failure was rejected in the end.",
         lambda path: path.adds.measures.waits,
     ),
-    counter(
+    _REQUESTS.counter(
         "bookkeeper_server_ADD_ENTRY_REJECTED",
-        _REQUESTS,
         "Adds rejected because they waited too long.",
         lambda requests: requests.failures["ADD_ENTRY", Status.TOO_MANY_REQUESTS],
     ),
-    duration(
+    _ON_LOOP.duration(
         "bookkeeper_server_READ_ENTRY",
-        _ON_LOOP,
         "Reads of entries, from their turn until they are answered.",
         lambda requests: requests.begun_reads,
     ),
-    duration(
+    _REQUESTS.duration(
         "bookkeeper_server_READ_ENTRY_REQUEST",
-        _REQUESTS,
         "Reads of entries without a fence, from their arrival until they are answered.",
         lambda requests: requests.reads,
     ),
-    gauge(
+    LISTENER.gauge(
         "bookkeeper_server_READ_ENTRY_IN_PROGRESS",
-        LISTENER,
         "Reads in progress; those answered from memory are never counted.",
         lambda listener: listener.read_lanes.under_way_count,
     ),
-    gauge(
+    LISTENER.gauge(
         "bookkeeper_server_READ_ENTRY_BLOCKED",
-        LISTENER,
         "Reads that wait for their turn.",
         lambda listener: listener.read_lanes.waiting_count,
     ),
-    duration(
+    *_durations(
+        "How long reads waited for their turn.",
+        lambda requests: requests.read_waits,
         "bookkeeper_server_READ_ENTRY_BLOCKED_WAIT",
-        _REQUESTS,
-        "How long reads waited for their turn.",
-        lambda requests: requests.read_waits,
-    ),
-    duration(
         "bookkeeper_server_READ_ENTRY_SCHEDULING_DELAY",
-        _REQUESTS,
-        "How long reads waited for their turn.",
-        lambda requests: requests.read_waits,
     ),
-    counter(
+    _REQUESTS.counter(
         "bookkeeper_server_READ_ENTRY_REJECTED",
-        _REQUESTS,
         "Reads rejected because too many are waiting or unsent.",
         _rejected_reads_count,
     ),
-    duration(
+    _REQUESTS.duration(
         "bookkeeper_server_READ_ENTRY_FENCE_REQUEST",
-        _REQUESTS,
         "Reads that fence their ledger, from their arrival until they are answered.",
         lambda requests: requests.fencing_reads,
     ),
-    duration(
+    REQUEST_PATH.duration(
         "bookkeeper_server_READ_ENTRY_FENCE_READ",
-        REQUEST_PATH,
         "Reads that fence their ledger: reading the entry.",
         lambda path: path.handler.fence_measures.reads,
     ),
-    duration(
+    REQUEST_PATH.duration(
         "bookkeeper_server_READ_ENTRY_FENCE_WAIT",
-        REQUEST_PATH,
         "Reads that fence their ledger: until the fence is durable.",
         lambda path: path.handler.fence_measures.waits,
     ),
-    duration(
+    _REQUESTS.duration(
         "bookkeeper_server_READ_ENTRY_LONG_POLL_REQUEST",
-        _REQUESTS,
         "Long polls, from their arrival until they are answered.",
         lambda requests: requests.long_polls,
     ),
-    duration(
+    REQUEST_PATH.duration(
         "bookkeeper_server_READ_ENTRY_LONG_POLL_WAIT",
-        REQUEST_PATH,
         "How long polls waited for the LAC; a failure waited until its time was over.",
         lambda path: path.handles.polls.measures.waits,
     ),
-    gauge(
+    LISTENER.gauge(
         "bkctl_long_polls_waiting",
-        LISTENER,
         "Long polls that wait for the LAC of their ledger.",
         lambda listener: listener.read_lanes.waiting_poll_count,
     ),
-    counter(
+    _REQUESTS.counter(
         "bookkeeper_server_READ_LAST_ENTRY_NOENTRY_ERROR",
-        _REQUESTS,
         "Reads of the last entry of a ledger that found none.",
         lambda requests: requests.absent_last_entries_count,
     ),
-    duration(
+    _REQUESTS.duration(
         "bkctl_batch_read_request",
-        _REQUESTS,
         "Reads of several entries at once (wire protocol v2), from their arrival until they are answered.",
         lambda requests: requests.batch_reads,
     ),
-    duration(
+    *_durations(
+        "Reads of the explicit LAC, from their arrival until they are answered.",
+        lambda requests: requests.lac_reads,
         "bookkeeper_server_READ_LAC",
-        _REQUESTS,
-        "Reads of the explicit LAC, from their arrival until they are answered.",
-        lambda requests: requests.lac_reads,
-    ),
-    duration(
         "bookkeeper_server_READ_LAC_REQUEST",
-        _REQUESTS,
-        "Reads of the explicit LAC, from their arrival until they are answered.",
-        lambda requests: requests.lac_reads,
     ),
-    duration(
+    *_durations(
+        "Writes of the explicit LAC, from their arrival until they are answered.",
+        lambda requests: requests.lac_writes,
         "bookkeeper_server_WRITE_LAC",
-        _REQUESTS,
-        "Writes of the explicit LAC, from their arrival until they are answered.",
-        lambda requests: requests.lac_writes,
-    ),
-    duration(
         "bookkeeper_server_WRITE_LAC_REQUEST",
-        _REQUESTS,
-        "Writes of the explicit LAC, from their arrival until they are answered.",
-        lambda requests: requests.lac_writes,
     ),
-    duration(
+    *_durations(
+        "Requests to make a ledger durable, from their arrival until they are answered.",
+        lambda requests: requests.forced_ledgers,
         "bookkeeper_server_FORCE_LEDGER",
-        _REQUESTS,
-        "Requests to make a ledger durable, from their arrival until they are answered.",
-        lambda requests: requests.forced_ledgers,
-    ),
-    duration(
         "bookkeeper_server_FORCE_LEDGER_REQUEST",
-        _REQUESTS,
-        "Requests to make a ledger durable, from their arrival until they are answered.",
-        lambda requests: requests.forced_ledgers,
     ),
-    duration(
+    *_durations(
+        "Requests for the disk space, from their arrival until they are answered.",
+        lambda requests: requests.bookie_infos,
         "bookkeeper_server_GET_BOOKIE_INFO",
-        _REQUESTS,
-        "Requests for the disk space, from their arrival until they are answered.",
-        lambda requests: requests.bookie_infos,
-    ),
-    duration(
         "bookkeeper_server_GET_BOOKIE_INFO_REQUEST",
-        _REQUESTS,
-        "Requests for the disk space, from their arrival until they are answered.",
-        lambda requests: requests.bookie_infos,
     ),
-    duration(
+    *_durations(
+        "Requests for the entries of a ledger, from their arrival until they are answered.",
+        lambda requests: requests.entry_lists,
         "bookkeeper_server_GET_LIST_OF_ENTRIES_OF_LEDGER",
-        _REQUESTS,
-        "Requests for the entries of a ledger, from their arrival until they are answered.",
-        lambda requests: requests.entry_lists,
-    ),
-    duration(
         "bookkeeper_server_GET_LIST_OF_ENTRIES_OF_LEDGER_REQUEST",
-        _REQUESTS,
-        "Requests for the entries of a ledger, from their arrival until they are answered.",
-        lambda requests: requests.entry_lists,
     ),
-    duration(
+    _REQUESTS.duration(
         "bookie_BOOKIE_ADD_ENTRY",
-        _REQUESTS,
         "Adds, from their arrival until they are answered.",
         lambda requests: requests.adds,
     ),
-    duration(
+    _REQUESTS.duration(
         "bookie_BOOKIE_RECOVERY_ADD_ENTRY",
-        _REQUESTS,
         "Adds that came from a recovery; they are among the other adds, too.",
         lambda requests: requests.recovery_adds,
     ),
-    sizes(
+    _REQUESTS.sizes(
         "bookie_BOOKIE_ADD_ENTRY_BYTES",
-        _REQUESTS,
         "Sizes of added entries.",
         lambda requests: requests.added_bytes,
     ),
-    duration(
+    _REQUESTS.duration(
         "bookie_BOOKIE_READ_ENTRY",
-        _REQUESTS,
         "Reads of entries, from their turn until they are answered.",
         lambda requests: requests.begun_reads,
     ),
-    sizes(
+    _REQUESTS.sizes(
         "bookie_BOOKIE_READ_ENTRY_BYTES",
-        _REQUESTS,
         "Sizes of entries that were read.",
         lambda requests: requests.read_bytes,
     ),
-    duration(
+    _REQUESTS.duration(
         "bookie_BOOKIE_GET_LIST_OF_ENTRIES_OF_LEDGER",
-        _REQUESTS,
         "Requests for the entries of a ledger.",
         lambda requests: requests.entry_lists,
     ),
-    counter(
+    _REQUESTS.counter(
         "bookie_BOOKIE_FORCE_LEDGER",
-        _REQUESTS,
         "Requests to make a ledger durable.",
         lambda requests: _count(requests.forced_ledgers),
     ),
-    counter(
+    _REQUESTS.counter(
         "bookie_WRITE_BYTES",
-        _REQUESTS,
         "Bytes of entries that were added.",
         lambda requests: requests.added_bytes.succeeded.total,
     ),
-    counter(
+    _REQUESTS.counter(
         "bookie_READ_BYTES",
-        _REQUESTS,
         "Bytes of entries that were read.",
         lambda requests: requests.read_bytes.succeeded.total,
     ),
-    counter(
+    _FAILURES.counter(
         "bkctl_requests_failed",
-        _FAILURES,
         "Requests that were not answered with OK, by operation and status.",
         lambda count: count,
     ),
-    gauge(
+    BOOKIE.gauge(
         "jvm_memory_direct_bytes_used",
-        BOOKIE,
         "Bytes in caches, journal queues and network buffers; a Java bookie has them in direct memory.",
         _buffers_used_bytes,
     ),
-    gauge(
+    BOOKIE.gauge(
         "jvm_memory_direct_bytes_max",
-        BOOKIE,
         "Limit of the bytes in caches, journal queues and network buffers, by the settings.",
         _buffers_max_bytes,
     ),

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Iterable
 from typing import Final
 
-from bkctl.runtime.admin.metric import PATH, Scope, counter, duration, gauge
+from bkctl.runtime.admin.metric import PATH, Scope
 from bkctl.runtime.bookie.disks.modes import ReadOnlyReason
 from bkctl.runtime.bookie.disks.rules import DiskSample
 from bkctl.runtime.bookie.metrics.scopes import (
@@ -66,120 +66,102 @@ _BUILD: Final = Scope(("version", "python"), _build)
 
 
 STATE: Final = (
-    gauge("bookie_SERVER_STATUS", BOOKIE, "1 if writable, 0 if read-only, -1 if not registered.", _server_status),
-    gauge(
+    BOOKIE.gauge("bookie_SERVER_STATUS", "1 if writable, 0 if read-only, -1 if not registered.", _server_status),
+    LEDGER_DISKS.gauge(
         "bookie_ledger_num_dirs",
-        LEDGER_DISKS,
         "Ledger directories in the settings.",
         _directory_count,
     ),
-    gauge(
+    LEDGER_DISKS.gauge(
         "bookie_ledger_writable_dirs",
-        LEDGER_DISKS,
         "Ledger directories whose disk is not full.",
         _writable_count,
     ),
-    gauge(
+    LEDGER_PATHS.gauge(
         f"bookie_ledger_dir_{PATH}_usage",
-        LEDGER_PATHS,
         "Used space on the disk of a ledger directory, in percent, at the last check.",
         _used_percent,
     ),
-    gauge(
+    INDEX_DISKS.gauge(
         "bookie_index_num_dirs",
-        INDEX_DISKS,
         "Index directories in the settings; only if they are not the ledger directories.",
         _directory_count,
     ),
-    gauge(
+    INDEX_DISKS.gauge(
         "bookie_index_writable_dirs",
-        INDEX_DISKS,
         "Index directories whose disk is not full; only if they are not the ledger directories.",
         _writable_count,
     ),
-    gauge(
+    INDEX_PATHS.gauge(
         f"bookie_index_dir_{PATH}_usage",
-        INDEX_PATHS,
         "Used space on the disk of an index directory, in percent; only if it is not a ledger directory.",
         _used_percent,
     ),
-    gauge(
+    BOOKIE.gauge(
         "bookie_JOURNAL_DIRS",
-        BOOKIE,
         "Journal directories in the settings.",
         lambda view: len(view.config.storage.journal_directories),
     ),
-    gauge("bkctl_build_info", _BUILD, "Always 1; the labels are the versions of bkctl and Python.", lambda one: one),
-    gauge(
+    _BUILD.gauge("bkctl_build_info", "Always 1; the labels are the versions of bkctl and Python.", lambda one: one),
+    BOOKIE.gauge(
         "bkctl_uptime_seconds",
-        BOOKIE,
         "Seconds since the bookie began to start.",
         lambda view: (view.ports.clock.now_ms() - view.started_ms) / 1000,
     ),
-    duration("bkctl_event_loop_delay", BOOKIE, "How late timers of the event loop fire.", lambda view: view.loop_delay),
-    gauge("bkctl_read_only_reason", _REASONS, "1 for each reason why the bookie is read-only, else 0.", int),
-    gauge(
+    BOOKIE.duration("bkctl_event_loop_delay", "How late timers of the event loop fire.", lambda view: view.loop_delay),
+    _REASONS.gauge("bkctl_read_only_reason", "1 for each reason why the bookie is read-only, else 0.", int),
+    _TROUBLES.gauge(
         "bkctl_trouble_seconds",
-        _TROUBLES,
         "For how long a disk has hung, ZooKeeper was out of reach or refused to register the mode, or entries were not "
         "restored; 0 if all is well.",
         float,
     ),
-    gauge("bkctl_connections", LISTENER, "Open connections of clients.", lambda listener: listener.connection_count),
-    gauge(
+    LISTENER.gauge("bkctl_connections", "Open connections of clients.", lambda listener: listener.connection_count),
+    INTEGRITY.gauge(
         "bkctl_integrity_repair_due",
-        INTEGRITY,
         "1 while entries may be missing here and are being fetched from other bookies, else 0.",
         lambda progress: int(progress.is_due),
     ),
-    counter(
-        "bkctl_integrity_rounds", INTEGRITY, "Rounds of the repair of lost entries.", lambda progress: progress.rounds
+    INTEGRITY.counter(
+        "bkctl_integrity_rounds", "Rounds of the repair of lost entries.", lambda progress: progress.rounds
     ),
-    counter(
+    INTEGRITY.counter(
         "bkctl_integrity_ledgers_checked",
-        INTEGRITY,
         "Ledgers compared with other bookies by the repair.",
         lambda progress: progress.ledgers_checked,
     ),
-    gauge(
+    INTEGRITY.gauge(
         "bkctl_integrity_ledgers_failed",
-        INTEGRITY,
         "Ledgers that the last round of the repair could not restore.",
         lambda progress: progress.ledgers_failed,
     ),
-    counter(
+    INTEGRITY.counter(
         "bkctl_integrity_entries_fetched",
-        INTEGRITY,
         "Lost entries that were fetched from other bookies.",
         lambda progress: progress.entries_fetched,
     ),
-    counter(
+    INTEGRITY.counter(
         "bkctl_integrity_bytes_fetched",
-        INTEGRITY,
         "Bytes of lost entries that were fetched from other bookies.",
         lambda progress: progress.bytes_fetched,
     ),
-    gauge(
+    AUTORECOVERY.gauge(
         "bkctl_autorecovery_is_running",
-        AUTORECOVERY,
         "1 while the autorecovery daemon of this bookie runs and reports, else 0.",
         lambda daemon: bool(daemon.metrics),
     ),
-    counter(
+    AUTORECOVERY.counter(
         "bkctl_autorecovery_restarts",
-        AUTORECOVERY,
         "How often the autorecovery daemon of this bookie ended and was started again.",
         lambda daemon: daemon.restarts,
     ),
-    gauge(
+    INDEX_REBUILD.gauge(
         "bkctl_index_rebuild_running",
-        INDEX_REBUILD,
         "1 while the location index is being rebuilt, else 0.",
         lambda rebuild: int(rebuild.is_running),
     ),
-    gauge(
+    INDEX_REBUILD.gauge(
         "bkctl_index_rebuild_step_share",
-        INDEX_REBUILD,
         "Share of the present step of the index rebuild that is done; 0 if that is not known.",
         lambda rebuild: rebuild.step_share,
     ),

@@ -285,7 +285,7 @@ class BookieRequestHandler:
         def finish(outcome: ReadOutcome) -> None:
             status, last_body = join_last(job, cached, outcome, may_lack)
             try:
-                now = engine.ledger(ledger_id)
+                now = engine.rows.find(ledger_id)
             except StorageError as error:  # the row was dropped since the request came
                 logger.error("ledger %d: cannot read its row: %s", ledger_id, error)
                 connection.answer(call, Status.IO_ERROR)

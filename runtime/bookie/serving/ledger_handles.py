@@ -51,7 +51,7 @@ class LedgerHandle:
     def row(self) -> LedgerRow:
         """The ledger's row. If it is fenced, ordinary adds are rejected permanently: by a fence, or because a log of
         the ledger is damaged."""
-        row = self.engine.ledger(self.ledger_id)
+        row = self.engine.rows.find(self.ledger_id)
         assert row is not None, "handles of deleted ledgers are forgotten"
         return row
 
@@ -105,8 +105,8 @@ class LedgerHandles:
             raise DeletionPendingError(f"ledger {ledger_id} was deleted, and no checkpoint has finished since")
         if not engine.rows.has_room and not engine.rows.holds_key(ledger_id, master_key):
             raise _no_room(ledger_id)
-        engine.set_master_key(ledger_id, master_key)
-        row = engine.ledger(ledger_id)
+        engine.rows.set_master_key(ledger_id, master_key)
+        row = engine.rows.find(ledger_id)
         assert row is not None, "set_master_key creates the row"
         if row.master_key != master_key:
             raise MasterKeyMismatchError(f"ledger {ledger_id} has a master key, but the request has none")
@@ -141,10 +141,10 @@ class LedgerHandles:
         if in_flight is not None:
             return in_flight
         engine = self._storage.engine_of(ledger_id)
-        row = engine.ledger(ledger_id)
+        row = engine.rows.find(ledger_id)
         if not is_forced and not engine.rows.has_room and (row is None or not row.is_fenced):
             raise _no_room(ledger_id)
-        if not engine.set_fenced(ledger_id):
+        if not engine.rows.set_fenced(ledger_id):
             return self.group_commit_of(ledger_id).confirmation()
         self.polls.note_end(ledger_id)
         durable = self.group_commit_of(ledger_id).append_and_wait(encode_fence_record(ledger_id))

@@ -23,6 +23,8 @@ from bkctl.runtime.metadata.doctor.rules import sentence, shown
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.format import decode_vote, parse_vote_name
 from bkctl.runtime.metadata.store import Node
+from bkctl.runtime.placement.rack_sources import decode_pulsar_bookies, rack_problems
+from bkctl.runtime.placement.survey import names_of
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted
 
@@ -277,3 +279,15 @@ def _hint(node: Node) -> str | None:
         return decode_vote(node.data)
     except MetadataFormatError:
         return None
+
+
+def examine_racks(path: str, data: bytes, snapshot: Snapshot) -> Iterator[MetadataFinding]:
+    """Bookies with a malformed rack in the node at ``path``; none if the node is not Pulsar's."""
+    members = {*(snapshot.writable or {}), *(snapshot.read_only or {}), *(snapshot.cookies or {})}
+    hosts = {bookie_id: host for bookie_id in members if (host := host_of(bookie_id, snapshot)) is not None}
+    try:
+        table = decode_pulsar_bookies(data).racks
+    except MetadataFormatError:
+        return
+    for each in rack_problems([table], {bookie_id: tuple(names_of(bookie_id, hosts)) for bookie_id in members}):
+        yield finding("malformed-rack", path, f"Bookie {each.bookie_id} has {each.problem}.", each.bookie_id)

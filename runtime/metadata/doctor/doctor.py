@@ -12,6 +12,7 @@ import asyncio
 import collections
 import contextlib
 import itertools
+import operator
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
@@ -20,11 +21,18 @@ import msgspec
 from bkctl.runtime.config import LayoutConfig
 from bkctl.runtime.errors import ClusterNotFoundError, MetadataAuthError, MetadataFormatError, NoNodeError, RefusedError
 from bkctl.runtime.metadata.bookies.bookie_rows import usual_racks_path
-from bkctl.runtime.metadata.doctor.bookies import DownRules, Reference, References, Snapshot, compare, still_named
+from bkctl.runtime.metadata.doctor.bookies import (
+    DownRules,
+    Reference,
+    References,
+    Snapshot,
+    compare,
+    examine_racks,
+    still_named,
+)
 from bkctl.runtime.metadata.doctor.catalogue import RULES, MetadataFinding, finding
 from bkctl.runtime.metadata.doctor.notes import NotedCluster, examine_notes
 from bkctl.runtime.metadata.doctor.places import Kind, Place, is_below_stray, place_of
-from bkctl.runtime.metadata.doctor.racks import examine_racks
 from bkctl.runtime.metadata.doctor.rules import Surroundings, examine
 from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, read_layout
 from bkctl.runtime.metadata.paths import READ_ONLY, Paths
@@ -171,6 +179,7 @@ class _Notes:
             self._kept[rule.id].append(found)
 
     def report(self, root: str, tree: LedgerTree, instance_id: str | None) -> DoctorReport:
+        worst_first = sorted(itertools.chain(*self._kept.values()), key=operator.attrgetter("severity"), reverse=True)
         return DoctorReport(
             root=root,
             tree=tree,
@@ -178,12 +187,8 @@ class _Notes:
             looked_at={kind.value: self.looked_at[kind.value] for kind in Kind if self.looked_at[kind.value]},
             counts={rule_id: self._counts[rule_id] for rule_id in RULES if self._counts[rule_id]},
             by_severity=dict(self._by_severity),
-            findings=tuple(sorted(itertools.chain(*self._kept.values()), key=_severity, reverse=True)),
+            findings=tuple(worst_first),
         )
-
-
-def _severity(found: MetadataFinding) -> Severity:
-    return found.severity
 
 
 class _PermittedReads:

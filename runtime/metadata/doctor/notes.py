@@ -17,7 +17,13 @@ from bkctl.runtime.ledger.metadata import is_valid_bookie_id
 from bkctl.runtime.metadata.doctor.catalogue import MetadataFinding, finding
 from bkctl.runtime.metadata.doctor.rules import sentence
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
-from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote, NoteDirectory, RecoveryNotes, notes_path
+from bkctl.runtime.metadata.replication.recovery_notes import (
+    CollectionNote,
+    MaintenanceNote,
+    NoteDirectory,
+    RecoveryNotes,
+    notes_path,
+)
 from bkctl.runtime.metadata.store import MetadataStore, Versioned, children_of
 from bkctl.storage.ids import LEDGER_ID_MAX
 from bkctl.storage.words import duration
@@ -38,17 +44,12 @@ async def examine_notes(store: MetadataStore, cluster: NotedCluster) -> AsyncGen
     """Problems of all notes."""
     notes = RecoveryNotes(store, cluster.root)
     try:
-        for ledgers in (notes.losses, notes.given_up, notes.failures):
-            async with contextlib.aclosing(_of_ledgers(store, cluster, ledgers)) as found:
+        kinds = [_of_ledgers(store, cluster, each) for each in (notes.losses, notes.given_up, notes.failures)]
+        kinds += [_of_bookies(cluster, each) for each in (notes.deadlines, notes.maintenance, notes.collection)]
+        for kind in (*kinds, _of_daemons(store, notes)):
+            async with contextlib.aclosing(kind) as found:
                 async for each in found:
                     yield each
-        for bookies in (notes.deadlines, notes.maintenance):
-            async for each in _of_bookies(cluster, bookies):
-                yield each
-        async for each in _of_collection(cluster, notes):
-            yield each
-        async for each in _of_daemons(store, notes):
-            yield each
     except MetadataAuthError as error:
         path = error.path or notes_path(cluster.root)
         yield finding("node-without-permission", path, "This user has no permission to read it.")
@@ -76,32 +77,23 @@ async def _is_ledger(store: MetadataStore, cluster: NotedCluster, ledger_id: int
 
 
 async def _of_bookies(cluster: NotedCluster, directory: NoteDirectory[Any]) -> AsyncGenerator[MetadataFinding, None]:
+    """A bookie that was removed leaves its note of garbage collection."""
     async for key, note in directory.all():
         path = directory.path_of(key)
+        is_known = cluster.bookies is None or key in cluster.bookies
         if not is_valid_bookie_id(key):
             yield _stray(path)
-            continue
-        if not isinstance(note, Versioned):
+        elif not isinstance(note, Versioned):
             yield finding("unreadable-note", path, sentence(note), key)
-            continue
-        if cluster.bookies is not None and key not in cluster.bookies:
+        elif isinstance(note.value, CollectionNote):
+            if note.value.stopped and is_known:
+                yield finding("deletion-stopped", path, f"Bookie {key} deletes no ledgers: {note.value.stopped}.", key)
+        elif not is_known:
             yield finding("note-without-bookie", path, f"There is no bookie {key}.", key)
         elif isinstance(note.value, MaintenanceNote) and note.value.end_ms < cluster.now_ms:
             late = duration((cluster.now_ms - note.value.end_ms) / 1000)
             problem = f"The maintenance of bookie {key} should have ended {late} ago."
             yield finding("maintenance-overdue", path, problem, key)
-
-
-async def _of_collection(cluster: NotedCluster, notes: RecoveryNotes) -> AsyncGenerator[MetadataFinding, None]:
-    """A bookie that was removed leaves its note."""
-    async for key, note in notes.collection.all():
-        path = notes.collection.path_of(key)
-        if not is_valid_bookie_id(key):
-            yield _stray(path)
-        elif not isinstance(note, Versioned):
-            yield finding("unreadable-note", path, sentence(note), key)
-        elif note.value.stopped and (cluster.bookies is None or key in cluster.bookies):
-            yield finding("deletion-stopped", path, f"Bookie {key} deletes no ledgers: {note.value.stopped}.", key)
 
 
 async def _of_daemons(store: MetadataStore, notes: RecoveryNotes) -> AsyncGenerator[MetadataFinding, None]:

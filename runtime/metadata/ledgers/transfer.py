@@ -128,7 +128,10 @@ def parse_transfer(
             fields = _decode_line(line)
             if str(fields.get("path")).startswith(f"{logs_path(root)}/"):
                 continue
-            line_id = _id_of(fields, root=root, tree=tree, instance_id=instance_id)
+            if "path" in fields:
+                line_id = _id_of_path(fields["path"], root, tree)
+            else:
+                line_id = _id_of_export(fields, root, instance_id)
             if ledger_id is not None and line_id != ledger_id:
                 continue
             found.pop(line_id, None)
@@ -163,12 +166,6 @@ def _decode_line(line: bytes) -> dict[str, Any]:
     except (msgspec.ValidationError, KeyError, TypeError, ValueError) as error:
         raise MetadataFormatError("neither an exported ledger nor a line of the trash") from error
     return fields
-
-
-def _id_of(fields: Mapping[str, Any], *, root: str, tree: LedgerTree, instance_id: str | None) -> int:
-    if "path" in fields:
-        return _id_of_path(fields["path"], root, tree)
-    return _id_of_export(fields, root, instance_id)
 
 
 def _incoming(ledger_id: int, fields: Mapping[str, Any]) -> IncomingLedger:

@@ -242,7 +242,8 @@ async def list_marked_ids(store: NodeReader, root: str, foreign: ForeignNames) -
     top = Paths(root).under_replicated_ledgers
 
     async def names(directory: str) -> tuple[str, list[str]]:
-        return directory, await list_groups(store, directory, foreign)
+        found = await children_of(store, directory)
+        return directory, list(foreign.parsed(directory, found, parse_group_name, "a directory of marks"))
 
     def below(directories: AsyncIterator[str]) -> AsyncGenerator[str, None]:
         return _child_paths(pipelined(directories, names, _DIRECTORIES_AHEAD))
@@ -265,13 +266,3 @@ async def _child_paths(listings: AsyncGenerator[tuple[str, list[str]], None]) ->
         async for directory, names in listings:
             for name in names:
                 yield f"{directory}/{name}"
-
-
-async def list_groups(store: NodeReader, directory: str, foreign: ForeignNames) -> list[str]:
-    """Names of the interior nodes in a directory, sorted; none when it is gone. One operation."""
-    return groups_among(await children_of(store, directory), directory, foreign)
-
-
-def groups_among(names: Sequence[str], directory: str, foreign: ForeignNames) -> list[str]:
-    """Names that are 16 bits of a ledger id; the others are skipped."""
-    return list(foreign.parsed(directory, names, parse_group_name, "a directory of marks"))

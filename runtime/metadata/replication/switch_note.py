@@ -25,11 +25,6 @@ class SwitchNote(msgspec.Struct, frozen=True):
         return moment.tzinfo is not None and moment.timestamp() * 1000 < now_ms
 
 
-def encode_note(note: SwitchNote) -> bytes:
-    """Bytes for the switch."""
-    return msgspec.json.encode(note)
-
-
 def decode_note(data: bytes) -> SwitchNote:
     """The note; an empty one if the data is something else."""
     try:

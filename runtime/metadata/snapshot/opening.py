@@ -84,7 +84,8 @@ def read_newest(path: P, read: Callable[[P], T], warn: Callable[[str], None] = l
     names = path.names()
     if names is None:
         return read(path), 0
-    found = newest_first(names)
+    snapshots = [(int(match[1], 16), name) for name in names if (match := _NAME.fullmatch(name))]
+    found = [name for _, name in sorted(snapshots, reverse=True)]
     for skipped, name in enumerate(found):
         candidate = path.child(name)
         if not looks_complete(name, *candidate.ends()):
@@ -126,12 +127,6 @@ class LocalPath(NamedTuple):
 
     def __str__(self) -> str:
         return self.path
-
-
-def newest_first(names: Iterable[str]) -> list[str]:
-    """Those names that are of snapshots, by the transaction in them."""
-    found = [(int(match[1], 16), name) for name in names if (match := _NAME.fullmatch(name))]
-    return [name for _, name in sorted(found, reverse=True)]
 
 
 def looks_complete(name: str, beginning: bytes, end: bytes) -> bool:

@@ -195,11 +195,11 @@ def _spawn(
         os.close(lock)
 
 
-async def is_serving(port: int, *, host: str = LOOPBACK) -> bool:
+async def is_serving(port: int) -> bool:
     """Whether a ZooKeeper server answers the ``srvr`` command there."""
     try:
         async with asyncio.timeout(2.0):
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await asyncio.open_connection(LOOPBACK, port)
             try:
                 writer.write(b"srvr")
                 return b"Mode: " in await reader.read()

@@ -80,7 +80,7 @@ class Directories:
         with self.opened() as storage:
             for ledger_id in (1, 2, 3, 4):
                 journaled_add(storage, ledger_id, range(3))
-            storage.engine_of(3).set_fenced(3)
+            storage.engine_of(3).rows.set_fenced(3)
             storage.journal_of(3).write_group([encode_fence_record(3)])
             if is_flushed:
                 checkpoint(storage)
@@ -89,7 +89,7 @@ class Directories:
 def journaled_add(storage: LedgerStorage, ledger_id: int, entry_ids: range) -> None:
     """Add as a bookie does: key, then entries, all synced."""
     engine, journal = storage.engine_of(ledger_id), storage.journal_of(ledger_id)
-    records = [encode_ledger_key_record(ledger_id, KEY)] if engine.set_master_key(ledger_id, KEY) else []
+    records = [encode_ledger_key_record(ledger_id, KEY)] if engine.rows.set_master_key(ledger_id, KEY) else []
     for entry_id in entry_ids:
         body = entry(ledger_id, entry_id)
         engine.add(ledger_id, entry_id, body)

@@ -53,7 +53,7 @@ def directories(tmp_path: Path) -> Directories:
     with directories.opened() as storage:
         for ledger_id in (1, 2, 3):
             storage.engine_of(ledger_id).set_limbo(ledger_id)
-        storage.engines[0].write_flags(NEEDS_INTEGRITY_CHECK | LEDGERS_NOTED)
+        storage.engines[0].rows.write_flags(NEEDS_INTEGRITY_CHECK | LEDGERS_NOTED)
         checkpoint(storage)
     directories.stamp()
     return directories

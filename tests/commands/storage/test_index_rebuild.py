@@ -78,10 +78,10 @@ def test_both_can_be_asked_for_by_name(directories: Directories) -> None:
     result = directories.succeed("index", "rebuild", "--yes", "--ledger-rows", "--locations", "-o", "json").json()
     assert result["directories"][0]["rebuilt"] == "ledgers, locations"
     with directories.opened() as storage:
-        row = storage.engine_of(3).ledger(3)
+        row = storage.engine_of(3).rows.find(3)
         assert row is not None
         assert row.is_fenced
-        other = storage.engine_of(2).ledger(2)
+        other = storage.engine_of(2).rows.find(2)
         assert other is not None
         assert not other.is_fenced
 

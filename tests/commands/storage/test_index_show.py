@@ -31,7 +31,7 @@ def test_show_tells_what_the_indexes_hold(directories: Directories) -> None:
     with directories.opened() as storage:
         storage.engines[0].set_limbo(2)
         checkpoint(storage)
-        storage.engines[0].write_flags(1)
+        storage.engines[0].rows.write_flags(1)
     answer = directories.succeed("index", "show", "-o", "json").json()
     assert answer["needs_integrity_check"] is True
     rows = {Path(each["path"]).name: each for each in answer["indexes"]}

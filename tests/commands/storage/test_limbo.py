@@ -24,8 +24,8 @@ def directories(tmp_path: Path) -> Directories:
     with directories.opened() as storage:
         for ledger_id in (1, 2, 3):
             storage.engine_of(ledger_id).set_limbo(ledger_id)
-        storage.engine_of(8).create_row(8, is_fenced=True, is_limbo=True)
-        storage.engines[0].write_flags(NOTED)
+        storage.engine_of(8).rows.create_row(8, is_fenced=True, is_limbo=True)
+        storage.engines[0].rows.write_flags(NOTED)
         checkpoint(storage)
     return directories
 
@@ -36,7 +36,7 @@ def limbo(directories: Directories) -> list[int]:
 
 def flags(directories: Directories) -> int:
     with directories.opened() as storage:
-        return storage.engines[0].read_flags()
+        return storage.engines[0].rows.read_flags()
 
 
 def test_list(directories: Directories) -> None:
@@ -72,7 +72,7 @@ def test_plan_end_and_a_second_run(directories: Directories) -> None:
     assert limbo(directories) == []
     assert flags(directories) == NOTED, "the repair is due, and ends that itself"
     with directories.opened() as storage:
-        row = storage.engine_of(3).ledger(3)
+        row = storage.engine_of(3).rows.find(3)
         assert row is not None
         assert row.is_fenced
     again = directories.succeed("limbo", "end", "--yes", "-o", "json")
@@ -121,7 +121,7 @@ def test_refused_while_more_may_be_lost_than_the_rows_say(directories: Directori
     with directories.opened() as storage:
         running = directories.run("limbo", "end", "--yes")
         assert (running.exit_code, "stop the bookie first" in running.stderr) == (5, True)
-        storage.engines[0].write_flags(NEEDS_INTEGRITY_CHECK)
+        storage.engines[0].rows.write_flags(NEEDS_INTEGRITY_CHECK)
     unnoted = directories.run("limbo", "end", "--yes")
     assert (unnoted.exit_code, "start it, wait for its repair" in unnoted.stderr) == (3, True)
     assert "the next start reads the metadata of all ledgers" in directories.succeed("limbo", "list").stderr

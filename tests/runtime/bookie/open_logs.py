@@ -51,7 +51,7 @@ def stored(ledger_id: int, entry_id: int, generation: int = 0) -> bytes:
 
 
 def add(engine: LedgerDirectoryEngine, ledger_id: int, entry_ids: Iterable[int], generation: int = 0) -> None:
-    engine.set_master_key(ledger_id, KEY)
+    engine.rows.set_master_key(ledger_id, KEY)
     for entry_id in entry_ids:
         engine.add(ledger_id, entry_id, stored(ledger_id, entry_id, generation))
 

@@ -409,7 +409,7 @@ async def test_the_ledgers_of_a_damaged_log_are_fenced_as_well(config: BookieCon
         await until(lambda: running.server.view.integrity_progress.rounds)
     # The repair found them gone from the metadata, so the collector will take them as they are.
     storage = open_storage(config.storage)
-    assert all((row := storage.engines[0].ledger(each)) is not None and row.is_limbo for each in LEDGERS)
+    assert all((row := storage.engines[0].rows.find(each)) is not None and row.is_limbo for each in LEDGERS)
     storage.close()
 
 
@@ -470,10 +470,10 @@ async def test_a_kill_at_any_change_leaves_no_index_that_denies_what_a_lost_log_
         storage.replay()
         engine = storage.engines[0]
         are_listed = all(engine.stored.list_entries(ledger_id) == list(ENTRIES) for ledger_id in LEDGERS)
-        rows = [engine.ledger(ledger_id) for ledger_id in LEDGERS]
+        rows = [engine.rows.find(ledger_id) for ledger_id in LEDGERS]
         limbo_count = sum(row is not None and row.is_limbo for row in rows)
         assert are_listed or limbo_count == len(LEDGERS)
-        assert engine.read_flags() == NEEDS_INTEGRITY_CHECK | LEDGERS_NOTED or not limbo_count
+        assert engine.rows.read_flags() == NEEDS_INTEGRITY_CHECK | LEDGERS_NOTED or not limbo_count
         seen.add((are_listed, limbo_count > 0))
         storage.close()
         shutil.rmtree(photograph)
@@ -491,7 +491,7 @@ async def test_a_fence_that_a_damaged_log_is_the_reason_of_is_durable_before_any
 
         async def settle_later() -> None:
             if all(
-                (row := running.rebuild._parts.storage.engines[0].ledger(each)) and row.is_limbo for each in LEDGERS
+                (row := running.rebuild._parts.storage.engines[0].rows.find(each)) and row.is_limbo for each in LEDGERS
             ):
                 reached.set()
                 await go_on.wait()
@@ -508,7 +508,7 @@ async def test_a_fence_that_a_damaged_log_is_the_reason_of_is_durable_before_any
         await task
     storage = open_storage(moved(config.storage, root, photograph))
     storage.replay()
-    row = storage.engines[0].ledger(1)
+    row = storage.engines[0].rows.find(1)
     assert row is not None
     assert row.is_fenced
     storage.close()
@@ -538,7 +538,7 @@ def require_stored(config: StorageConfig) -> None:
         rebuild(config)
         storage = open_storage(config)
     storage.replay()
-    row = storage.engine_of(3).ledger(3)
+    row = storage.engine_of(3).rows.find(3)
     assert row is not None
     assert row.is_fenced
     for ledger_id in LEDGERS:

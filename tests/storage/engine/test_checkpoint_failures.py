@@ -169,7 +169,7 @@ class TwoDirectoryBookie:
 
     def check(self, storage: LedgerStorage) -> None:
         for ledger_id in LEDGER_IDS:
-            assert storage.engine_of(ledger_id).ledger(ledger_id) == LedgerRow(
+            assert storage.engine_of(ledger_id).rows.find(ledger_id) == LedgerRow(
                 master_key=KEY,
                 is_fenced=ledger_id == 3,
                 explicit_lac=explicit_lac(4, 2) if ledger_id == 4 else None,

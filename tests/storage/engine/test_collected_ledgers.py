@@ -183,7 +183,7 @@ def collect(storage: LedgerStorage, ledger_id: int) -> None:
 
 
 def is_fenced(storage: LedgerStorage, ledger_id: int) -> bool:
-    row = storage.engine_of(ledger_id).ledger(ledger_id)
+    row = storage.engine_of(ledger_id).rows.find(ledger_id)
     assert row is not None
     return row.is_fenced
 
@@ -194,7 +194,7 @@ def test_a_row_that_is_made_again_is_fenced(tmp_path: Path, way: str) -> None:
     storage = open_storage(config)
     storage.replay()
     for ledger_id in (4, 5, 6):
-        storage.engine_of(ledger_id).set_master_key(ledger_id, KEY)
+        storage.engine_of(ledger_id).rows.set_master_key(ledger_id, KEY)
     collect(storage, 5)
     collect(storage, 6)
     checkpoint(storage)
@@ -202,11 +202,11 @@ def test_a_row_that_is_made_again_is_fenced(tmp_path: Path, way: str) -> None:
     storage = open_storage(config)
     storage.replay()
     for ledger_id in (5, 6, 7):
-        assert storage.engine_of(ledger_id).ledger(ledger_id) is None
+        assert storage.engine_of(ledger_id).rows.find(ledger_id) is None
         if way == "key":
-            storage.engine_of(ledger_id).set_master_key(ledger_id, KEY)
+            storage.engine_of(ledger_id).rows.set_master_key(ledger_id, KEY)
         else:
-            storage.engine_of(ledger_id).create_row(ledger_id, is_fenced=False, is_limbo=True)
+            storage.engine_of(ledger_id).rows.create_row(ledger_id, is_fenced=False, is_limbo=True)
     assert [is_fenced(storage, ledger_id) for ledger_id in (4, 5, 6, 7)] == [False, True, True, False]
     storage.close()
 
@@ -217,7 +217,7 @@ def test_a_crash_before_the_copy_is_dropped_durably_brings_it_back_fenced(tmp_pa
     storage = open_storage(config)
     storage.replay()
     engine = storage.engines[0]
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     engine.add(5, 0, entry(5, 0))
     checkpoint(storage)
     engine.collected.append(5)  # and no more: the row stays as it is on disk

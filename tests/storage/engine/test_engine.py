@@ -39,7 +39,7 @@ from tests.storage.traced_disk import TracedDisk
 @pytest.fixture
 def engine(tmp_path: Path) -> LedgerDirectoryEngine:
     engine = open_engine(tmp_path / "live")
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     return engine
 
 
@@ -106,7 +106,7 @@ def test_a_newer_copy_comes_before_what_a_checkpoint_wrote(engine: LedgerDirecto
 def test_what_a_checkpoint_wrote_of_a_deleted_ledger_is_gone(
     engine: LedgerDirectoryEngine, is_checkpoint_running: bool
 ) -> None:
-    engine.set_master_key(6, KEY)
+    engine.rows.set_master_key(6, KEY)
     add(engine, 5, 1)
     add(engine, 6, 1)
     job = engine.begin_checkpoint()
@@ -185,7 +185,7 @@ def test_an_entry_that_could_not_be_read_back_is_refused(tmp_path: Path) -> None
     """The reader takes larger size words for damage, so such an entry must never get in."""
     config = EngineConfig(memtable_bytes_max=1 << 20, entry_log=EntryLogConfig(entry_bytes_max=2048))
     engine = open_engine(tmp_path / "live", config=config)
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     with pytest.raises(EntryTooLargeError):
         engine.add(5, 1, bytes(2049))
     body = entry(5, 1, bytes(2048 - 32))
@@ -196,7 +196,7 @@ def test_an_entry_that_could_not_be_read_back_is_refused(tmp_path: Path) -> None
 
 def test_an_entry_larger_than_a_log_is_stored(tmp_path: Path) -> None:
     engine = open_engine(tmp_path / "live")
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     body = entry(5, 1, bytes(20 * 1024))
     engine.add(5, 1, body)
     add(engine, 5, 2)
@@ -305,7 +305,7 @@ def test_last_add_confirmed_only_rises(engine: LedgerDirectoryEngine) -> None:
 def test_last_add_confirmed_is_the_highest_of_cache_and_disk(tmp_path: Path, explicit: int | None) -> None:
     """H8: after a restart an old entry is added again, by re-replication; its LAC is not the ledger's."""
     engine = open_engine(tmp_path / "live")
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     add(engine, 5, 8, 9)
     if explicit is not None:
         engine.set_explicit_lac(5, explicit_lac(5, explicit))
@@ -324,7 +324,7 @@ def test_the_end_of_a_deleted_ledger_says_nothing_of_the_next_of_its_id(engine: 
     checkpoint_now(engine)
     asked_at, last = engine.read_generation, engine.stored.find_last(5)
     engine.delete_ledger(5)
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     add(engine, 5, 0)
     assert engine.note_last_stored(5, last, asked_at) == 8, "true of what was asked about"
     assert engine.last_add_confirmed(5) is None
@@ -357,7 +357,7 @@ def test_delete_hides_a_ledger_at_once(engine: LedgerDirectoryEngine) -> None:
     engine.begin_checkpoint()
     add(engine, 5, 3)
     engine.delete_ledger(5)
-    assert engine.ledger(5) is None
+    assert engine.rows.find(5) is None
     assert [engine.find_cached(5, entry_id) for entry_id in (1, 2, 3)] == [None, None, None]
     assert [engine.stored.read(5, entry_id) for entry_id in (1, 2, 3)] == [None, None, None]
     assert engine.last_cached(5) is None
@@ -371,13 +371,13 @@ def test_delete_hides_a_ledger_at_once(engine: LedgerDirectoryEngine) -> None:
 def test_adds_behind_a_delete_stay(tmp_path: Path, is_checkpoint_running: bool) -> None:
     """H6: in Java the delayed range delete takes the new entries along."""
     engine = open_engine(tmp_path / "live")
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     add(engine, 5, 1, 2, payload=b"old")
     checkpoint_now(engine)
     add(engine, 5, 3, payload=b"old")
     job = engine.begin_checkpoint() if is_checkpoint_running else None
     engine.delete_ledger(5)
-    engine.set_master_key(5, b"another owner")
+    engine.rows.set_master_key(5, b"another owner")
     add(engine, 5, 2, 4, payload=b"new")
     if job is not None:
         done = engine.write_checkpoint(job)
@@ -386,7 +386,7 @@ def test_adds_behind_a_delete_stay(tmp_path: Path, is_checkpoint_running: bool) 
     assert engine.stored.read(5, 1) is None  # Still hidden: the rows go with the next checkpoint.
     checkpoint_now(engine)
     for reader in (engine, after_kill(tmp_path / "live")):
-        assert reader.ledger(5) == LedgerRow(master_key=b"another owner")
+        assert reader.rows.find(5) == LedgerRow(master_key=b"another owner")
         assert reader.stored.read(5, 2) == entry(5, 2, b"new")
         assert reader.stored.list_entries(5) == [2, 4]
 
@@ -394,13 +394,13 @@ def test_adds_behind_a_delete_stay(tmp_path: Path, is_checkpoint_running: bool) 
 def test_a_deleted_ledger_stays_deleted(tmp_path: Path) -> None:
     engine = open_engine(tmp_path / "live")
     for ledger_id in (5, 6):
-        engine.set_master_key(ledger_id, KEY)
+        engine.rows.set_master_key(ledger_id, KEY)
         add(engine, ledger_id, *range(20))
     checkpoint_now(engine)
     engine.delete_ledger(5)
     checkpoint_now(engine)
     for reader in (engine, after_kill(tmp_path / "live")):
-        assert reader.ledger(5) is None
+        assert reader.rows.find(5) is None
         assert reader.stored.list_entries(5) == []
         assert len(reader.stored.list_entries(6)) == 20
 
@@ -410,31 +410,31 @@ def test_a_crash_in_mid_deletion_leaves_nothing_of_the_former_life(tmp_path: Pat
     """H6: the row is gone, locations are still there, and then the id is used again."""
     failing = FailingOnce()
     engine = open_engine(tmp_path / "live", open_index=opening_watched(failing))
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     add(engine, 5, *range(5))
     checkpoint_now(engine)
     engine.delete_ledger(5)
     if is_used_again:
-        engine.set_master_key(5, b"other")
+        engine.rows.set_master_key(5, b"other")
         add(engine, 5, 1, payload=b"new")
     failing.arm(f"before {LOCATIONS_DATABASE}")
     with pytest.raises(IndexFailedError):
         checkpoint_now(engine)
     reopened = after_kill(tmp_path / "live")
-    assert reopened.ledger(5) is None
+    assert reopened.rows.find(5) is None
     assert reopened._files.locations.find(5, 0) is not None, "else this tests nothing"
     assert reopened.stored.read(5, 0) is None
     if is_used_again:  # by the journal
-        reopened.set_master_key(5, b"other")
+        reopened.rows.set_master_key(5, b"other")
         add(reopened, 5, 1, payload=b"new")
     for _ in range(2):
         checkpoint_now(reopened)
         assert reopened.stored.list_entries(5) == ([1] if is_used_again else [])
-        assert (reopened.ledger(5) is not None) == is_used_again
+        assert (reopened.rows.find(5) is not None) == is_used_again
         assert reopened._files.locations.find(5, 0) is None
     reopened.close()
     again = open_engine(tmp_path / "live-after-kill")
-    assert (again.ledger(5) is not None) == is_used_again
+    assert (again.rows.find(5) is not None) == is_used_again
     assert again.ledger_ids() == ([5] if is_used_again else [])
 
 
@@ -443,7 +443,7 @@ def test_a_delete_during_a_checkpoint_that_deletes(engine: LedgerDirectoryEngine
     add(engine, 5, 1)
     checkpoint_now(engine)
     engine.delete_ledger(5)
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     add(engine, 5, 2)
     job = engine.begin_checkpoint()
     engine.delete_ledger(5)
@@ -452,7 +452,7 @@ def test_a_delete_during_a_checkpoint_that_deletes(engine: LedgerDirectoryEngine
     assert [engine.stored.read(5, entry_id) for entry_id in (1, 2)] == [None, None]
     assert engine.find_cached(5, 2) is None
     checkpoint_now(engine)
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     assert engine.stored.list_entries(5) == []
 
 
@@ -465,11 +465,11 @@ def test_the_retry_of_a_checkpoint_needs_no_room_for_ledgers_deleted_since(
     """Else a disk that is too full for them is full for good: no checkpoint, no deletion, no room."""
     engine = open_engine(tmp_path / "live")
     for ledger_id in (4, 5, 6):
-        engine.set_master_key(ledger_id, KEY)
+        engine.rows.set_master_key(ledger_id, KEY)
         add(engine, ledger_id, 0)
     checkpoint_now(engine)
     engine.delete_ledger(4)
-    engine.set_master_key(4, KEY)
+    engine.rows.set_master_key(4, KEY)
     for ledger_id in (4, 5, 6):
         add(engine, ledger_id, 1, 2, payload=bytes(1000))
     needed_bytes = engine.checkpoint_bytes
@@ -488,7 +488,7 @@ def test_the_retry_of_a_checkpoint_needs_no_room_for_ledgers_deleted_since(
     assert (engine.write_cache_generation != generation) == is_deleted_meanwhile
     assert [engine.find_cached(each, 1) for each in (4, 5, 6)] == [None, None, entry(6, 1, bytes(1000))]
     if is_used_again:
-        engine.set_master_key(5, b"another owner")
+        engine.rows.set_master_key(5, b"another owner")
         add(engine, 5, 2, payload=b"new")
     checkpoint_now(engine)
     killed = after_kill(tmp_path / "live")
@@ -511,7 +511,7 @@ def test_a_large_deletion_is_spread_over_checkpoints(tmp_path: Path) -> None:
     engine = open_engine(tmp_path / "live", steps=steps)
     row_counts = {4: 3, 5: 25, 6: 1, 7: 7}
     for ledger_id, count in row_counts.items():
-        engine.set_master_key(ledger_id, KEY)
+        engine.rows.set_master_key(ledger_id, KEY)
         add(engine, ledger_id, *range(count))
     checkpoint_now(engine)
     for ledger_id in (7, 5, 6):
@@ -544,7 +544,7 @@ def test_a_large_deletion_is_spread_over_checkpoints(tmp_path: Path) -> None:
 def require_deleted(engine: LedgerDirectoryEngine, *ledger_ids: int) -> None:
     """Nothing of these ledgers is left in either index."""
     assert [list(engine._files.locations.list_entries(each)) for each in ledger_ids] == [[]] * len(ledger_ids)
-    rows = engine._ledgers._rows
+    rows = engine.rows._rows
     assert [rows.get(struct.pack(">q", each)) for each in ledger_ids] == [None] * len(ledger_ids)
 
 
@@ -553,21 +553,21 @@ def test_a_deletion_ends_before_the_id_is_used_again(tmp_path: Path, is_deletion
     """However many rows that is: what is written behind them must not fall to a later part of the deletion (H6)."""
     steps = StepSizes(deleted_row_count_max=10)
     engine = open_engine(tmp_path / "live", steps=steps)
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     add(engine, 5, *range(25))
     checkpoint_now(engine)
     engine.delete_ledger(5)
     if is_deletion_begun:
         checkpoint_now(engine)
         assert len(list(engine._files.locations.list_entries(5))) == 15
-    engine.set_master_key(5, b"another owner")
+    engine.rows.set_master_key(5, b"another owner")
     add(engine, 5, 24, payload=b"new")
     for _ in range(2):
         checkpoint_now(engine)
         assert not is_due(engine)
         killed = after_kill(tmp_path / "live", steps)
         for reader in (engine, killed):
-            assert reader.ledger(5) == LedgerRow(master_key=b"another owner")
+            assert reader.rows.find(5) == LedgerRow(master_key=b"another owner")
             assert reader.stored.list_entries(5) == [24]
             assert reader.stored.read(5, 24) == entry(5, 24, b"new")
         killed.close()
@@ -582,7 +582,7 @@ def test_order_of_a_checkpoint(tmp_path: Path) -> None:
     disk = TracedDisk()
     batches = opening_watched(lambda moment: disk.note(*moment.split()))
     engine = open_engine(tmp_path / "live", filesystem=disk, open_index=batches)
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     add(engine, 5, 1)
     disk.take_calls()
     checkpoint_now(engine)
@@ -603,9 +603,9 @@ def test_order_of_a_checkpoint(tmp_path: Path) -> None:
 def test_rows_are_written_without_any_entry(tmp_path: Path) -> None:
     """H1: Java skips the rows of idle ledgers and moves the mark."""
     engine = open_engine(tmp_path / "live")
-    engine.set_fenced(5)
+    engine.rows.set_fenced(5)
     checkpoint_now(engine)
-    assert after_kill(tmp_path / "live").ledger(5) == LedgerRow(is_fenced=True)
+    assert after_kill(tmp_path / "live").rows.find(5) == LedgerRow(is_fenced=True)
 
 
 def test_an_idle_checkpoint_writes_nothing(tmp_path: Path) -> None:
@@ -621,7 +621,7 @@ def test_many_entries_are_written_in_slices(tmp_path: Path) -> None:
     steps = StepSizes(slice_entry_count_max=7)
     engine = open_engine(tmp_path / "live", open_index=opening_watched(batches.append), steps=steps)
     for ledger_id in (6, 5):
-        engine.set_master_key(ledger_id, KEY)
+        engine.rows.set_master_key(ledger_id, KEY)
         add(engine, ledger_id, *reversed(range(40)))
     batches.clear()
     checkpoint_now(engine)
@@ -648,14 +648,14 @@ def test_a_failed_checkpoint_is_written_again_whole(tmp_path: Path, operation: s
     """H2: the frozen half stays frozen, readable, and is what the next checkpoint writes."""
     disk = FailingOnceDisk()
     engine = open_engine(tmp_path / "live", filesystem=disk)
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     add(engine, 5, 1)
     disk.arm(operation, suffix)
     with pytest.raises((EntryLogError, OSError)):
         checkpoint_now(engine)
     assert engine.find_cached(5, 1) == entry(5, 1)
     add(engine, 5, 2)
-    engine.set_fenced(5)
+    engine.rows.set_fenced(5)
     job = engine.begin_checkpoint()
     done = engine.write_checkpoint(job)
     assert done.entry_count == 1
@@ -663,12 +663,12 @@ def test_a_failed_checkpoint_is_written_again_whole(tmp_path: Path, operation: s
     assert engine.stored.read(5, 1) == entry(5, 1)
     assert engine.find_cached(5, 2) == entry(5, 2)
     halfway = after_kill(tmp_path / "live")
-    assert halfway.ledger(5) == LedgerRow(master_key=KEY)
+    assert halfway.rows.find(5) == LedgerRow(master_key=KEY)
     halfway.close()
     shutil.rmtree(tmp_path / "live-after-kill")
     checkpoint_now(engine)
     reopened = after_kill(tmp_path / "live")
-    assert reopened.ledger(5) == LedgerRow(master_key=KEY, is_fenced=True)
+    assert reopened.rows.find(5) == LedgerRow(master_key=KEY, is_fenced=True)
     assert [reopened.stored.read(5, entry_id) for entry_id in (1, 2)] == [entry(5, 1), entry(5, 2)]
 
 
@@ -676,7 +676,7 @@ def test_a_failed_sync_is_not_trusted_when_it_succeeds_later(tmp_path: Path) -> 
     """The kernel may have dropped the pages: what is indexed was appended again, to another log."""
     disk = FailingOnceDisk()
     engine = open_engine(tmp_path / "live", filesystem=disk)
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     add(engine, 5, 1)
     disk.arm("sync", "0.log")
     with pytest.raises(EntryLogError):
@@ -689,7 +689,7 @@ def test_a_failed_sync_is_not_trusted_when_it_succeeds_later(tmp_path: Path) -> 
 def test_a_failed_index_write_is_final(tmp_path: Path) -> None:
     failing = FailingOnce()
     engine = open_engine(tmp_path / "live", open_index=opening_watched(failing))
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     add(engine, 5, 1)
     failing.arm(f"before {LOCATIONS_DATABASE}")
     for _ in range(2):
@@ -704,42 +704,42 @@ def test_a_failed_index_write_is_final(tmp_path: Path) -> None:
 def test_limbo_comes_and_goes_with_the_checkpoints(tmp_path: Path) -> None:
     """H1 again: the flag of a ledger without entries reaches the disk."""
     engine = open_engine(tmp_path / "live")
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     assert not engine.set_limbo(6)
     assert not engine.clear_limbo(6)
     assert engine.ledger_ids() == [5]
     assert engine.set_limbo(5)
     assert not engine.set_limbo(5)
     checkpoint_now(engine)
-    assert after_kill(tmp_path / "live").ledger(5) == LedgerRow(master_key=KEY, is_limbo=True)
+    assert after_kill(tmp_path / "live").rows.find(5) == LedgerRow(master_key=KEY, is_limbo=True)
     shutil.rmtree(tmp_path / "live-after-kill")
     assert engine.clear_limbo(5)
     assert not engine.clear_limbo(5)
     checkpoint_now(engine)
-    assert after_kill(tmp_path / "live").ledger(5) == LedgerRow(master_key=KEY)
+    assert after_kill(tmp_path / "live").rows.find(5) == LedgerRow(master_key=KEY)
 
 
 def test_a_row_without_a_key_waits_for_its_owner(tmp_path: Path) -> None:
     engine = open_engine(tmp_path / "live")
-    assert engine.create_row(5, is_fenced=True, is_limbo=True)
-    assert not engine.create_row(5, is_fenced=False, is_limbo=False)  # takes no flag away
-    assert engine.create_row(6, is_fenced=False, is_limbo=False)
-    assert engine.create_row(6, is_fenced=True, is_limbo=False)
+    assert engine.rows.create_row(5, is_fenced=True, is_limbo=True)
+    assert not engine.rows.create_row(5, is_fenced=False, is_limbo=False)  # takes no flag away
+    assert engine.rows.create_row(6, is_fenced=False, is_limbo=False)
+    assert engine.rows.create_row(6, is_fenced=True, is_limbo=False)
     checkpoint_now(engine)
     reopened = after_kill(tmp_path / "live")
     assert sorted(reopened.ledger_ids()) == [5, 6]
-    assert reopened.set_master_key(5, KEY)
-    assert reopened.ledger(5) == LedgerRow(master_key=KEY, is_fenced=True, is_limbo=True)
-    assert reopened.ledger(6) == LedgerRow(is_fenced=True)
+    assert reopened.rows.set_master_key(5, KEY)
+    assert reopened.rows.find(5) == LedgerRow(master_key=KEY, is_fenced=True, is_limbo=True)
+    assert reopened.rows.find(6) == LedgerRow(is_fenced=True)
 
 
 def test_storage_flags_are_durable_at_once(tmp_path: Path) -> None:
     """Storage section 5.2: under the key of Java's, which is no ledger's."""
     engine = open_engine(tmp_path / "live")
-    assert engine.read_flags() == 0
-    engine.write_flags(1)
+    assert engine.rows.read_flags() == 0
+    engine.rows.write_flags(1)
     reopened = after_kill(tmp_path / "live")
-    assert reopened.read_flags() == 1
+    assert reopened.rows.read_flags() == 1
     assert reopened.ledger_ids() == []
     reopened.close()
     engine.close()
@@ -748,7 +748,7 @@ def test_storage_flags_are_durable_at_once(tmp_path: Path) -> None:
     store.write([(bytes.fromhex("ffffffffffff1103"), b"\x01")])
     store.close()
     with pytest.raises(IndexDamagedError, match="flags"):
-        open_engine(tmp_path / "live").read_flags()
+        open_engine(tmp_path / "live").rows.read_flags()
 
 
 # Opening
@@ -756,7 +756,7 @@ def test_storage_flags_are_durable_at_once(tmp_path: Path) -> None:
 
 def stored_engine(root: Path) -> None:
     engine = open_engine(root)
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     add(engine, 5, 1)
     checkpoint_now(engine)
     engine.close()
@@ -765,7 +765,7 @@ def stored_engine(root: Path) -> None:
 def test_reopen(tmp_path: Path) -> None:
     stored_engine(tmp_path / "live")
     engine = open_engine(tmp_path / "live")
-    assert engine.ledger(5) == LedgerRow(master_key=KEY)
+    assert engine.rows.find(5) == LedgerRow(master_key=KEY)
     assert engine.stored.read(5, 1) == entry(5, 1)
 
 
@@ -840,5 +840,5 @@ def test_a_limbo_row_is_kept(tmp_path: Path) -> None:
     store.write([((5).to_bytes(8, "big"), encode_row(LedgerRow(master_key=KEY, is_limbo=True)))])
     store.close()
     engine = open_engine(tmp_path / "live")
-    engine.set_fenced(5)
-    assert engine.ledger(5) == LedgerRow(master_key=KEY, is_fenced=True, is_limbo=True)
+    engine.rows.set_fenced(5)
+    assert engine.rows.find(5) == LedgerRow(master_key=KEY, is_fenced=True, is_limbo=True)

@@ -45,7 +45,7 @@ class Bookie:
 
     def create(self, *ledger_ids: int) -> None:
         for ledger_id in ledger_ids:
-            self.storage.engine_of(ledger_id).set_master_key(ledger_id, KEY)
+            self.storage.engine_of(ledger_id).rows.set_master_key(ledger_id, KEY)
             self.storage.journal_of(ledger_id).write_group([encode_ledger_key_record(ledger_id, KEY)])
 
     def add(self, ledger_id: int, *entry_ids: int, payload: bytes = b"data") -> None:
@@ -55,7 +55,7 @@ class Bookie:
             self.storage.journal_of(ledger_id).write_group([body])
 
     def fence(self, ledger_id: int) -> None:
-        self.storage.engine_of(ledger_id).set_fenced(ledger_id)
+        self.storage.engine_of(ledger_id).rows.set_fenced(ledger_id)
         self.storage.journal_of(ledger_id).write_group([encode_fence_record(ledger_id)])
 
     def write_lac(self, ledger_id: int, last_add_confirmed: int) -> None:
@@ -107,7 +107,7 @@ def test_a_longer_or_reordered_list_sends_ledgers_elsewhere_and_is_refused(tmp_p
     config = config_below(tmp_path, ledgers=2)
     bookie = started(config)
     for ledger_id in range(4):
-        bookie.storage.engine_of(ledger_id).set_master_key(ledger_id, KEY)
+        bookie.storage.engine_of(ledger_id).rows.set_master_key(ledger_id, KEY)
     checkpoint(bookie.storage)
     bookie.storage.close()
     changed = config_below(tmp_path, ledgers=3)
@@ -213,7 +213,7 @@ def test_the_token_is_read_before_the_caches_are_swapped(tmp_path: Path) -> None
     assert marks_of(config) == [before]
     storage = restarted(bookie, config)
     assert [body_of(storage, 5, entry_id) for entry_id in (1, 2)] == [entry(5, 1), entry(5, 2)]
-    assert storage.engine_of(5).ledger(5) == LedgerRow(master_key=KEY, is_fenced=True)
+    assert storage.engine_of(5).rows.find(5) == LedgerRow(master_key=KEY, is_fenced=True)
 
 
 def test_the_fence_of_an_idle_ledger_survives_the_mark(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_the_fence_of_an_idle_ledger_survives_the_mark(tmp_path: Path) -> None:
     bookie.write_lac(5, 7)
     checkpoint(bookie.storage)
     assert marks_of(config) == [bookie.storage.journals[0].durable_position]
-    row = restarted(bookie, config).engine_of(5).ledger(5)
+    row = restarted(bookie, config).engine_of(5).rows.find(5)
     assert row == LedgerRow(master_key=KEY, is_fenced=True, explicit_lac=explicit_lac(5, 7))
 
 
@@ -343,7 +343,7 @@ def work_of_a_day(bookie: Bookie) -> None:
 
 def check_the_work(storage: LedgerStorage, moment: str) -> None:
     for ledger_id in LEDGER_IDS:
-        row = storage.engine_of(ledger_id).ledger(ledger_id)
+        row = storage.engine_of(ledger_id).rows.find(ledger_id)
         assert row is not None, moment
         assert row.is_fenced == (ledger_id in {3, 6}), moment
         assert row.explicit_lac == (explicit_lac(4, 2) if ledger_id == 4 else None), moment

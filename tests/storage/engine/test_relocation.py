@@ -26,7 +26,7 @@ LOG_OF_ONE_ENTRY = EngineConfig(
 def filled(root: Path, disk: FailingOnceDisk | None = None) -> LedgerDirectoryEngine:
     """Ledger 5 with entries 0 to 3, one in each of the logs 0 to 3."""
     engine = open_engine(root, filesystem=disk, config=LOG_OF_ONE_ENTRY)
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     for entry_id in range(4):
         engine.add(5, entry_id, entry(5, entry_id, bytes(2500)))
     checkpoint_now(engine)

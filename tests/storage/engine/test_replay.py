@@ -82,7 +82,7 @@ def test_every_kind_of_record(tmp_path: Path) -> None:
     storage = open_storage(config_below(tmp_path))
     report = storage.replay()
     engine = storage.engine_of(5)
-    assert engine.ledger(5) == LedgerRow(master_key=KEY, is_fenced=True, explicit_lac=explicit_lac(5, 1))
+    assert engine.rows.find(5) == LedgerRow(master_key=KEY, is_fenced=True, explicit_lac=explicit_lac(5, 1))
     assert [engine.stored.read(5, entry_id) for entry_id in (0, 1)] == [entry(5, 0), entry(5, 1)]
     assert engine.note_last_stored(5, engine.stored.find_last(5), engine.read_generation) == 1
     counts = (report.file_count, report.ledger_key_count, report.entry_count, report.fence_count)
@@ -102,7 +102,7 @@ def test_nothing_is_left_to_the_journal(tmp_path: Path) -> None:
     storage = open_storage(config_below(tmp_path))
     report = storage.replay()
     assert (report.file_count, report.entry_count, report.fence_count) == (2, 0, 0)
-    assert storage.engine_of(5).ledger(5) == LedgerRow(master_key=KEY, is_fenced=True)
+    assert storage.engine_of(5).rows.find(5) == LedgerRow(master_key=KEY, is_fenced=True)
     assert storage.engine_of(5).stored.read(5, 0) == entry(5, 0)
 
 
@@ -122,7 +122,7 @@ def test_records_of_a_deleted_ledger_are_skipped(tmp_path: Path) -> None:
     storage = open_storage(config_below(tmp_path))
     report = storage.replay()
     assert report.skipped_count == 2
-    assert storage.engine_of(5).ledger(5) is None
+    assert storage.engine_of(5).rows.find(5) is None
     assert storage.engine_of(5).stored.read(5, 0) is None
 
 
@@ -139,7 +139,7 @@ def test_a_fence_creates_the_row(tmp_path: Path) -> None:
     """H3: Java finds neither key nor row, drops the fence, and the ledger takes adds again."""
     write_journal(tmp_path, [encode_fence_record(5), key_record(5), entry(5, 0)])
     engine = replayed(tmp_path).engine_of(5)
-    assert engine.ledger(5) == LedgerRow(master_key=KEY, is_fenced=True)
+    assert engine.rows.find(5) == LedgerRow(master_key=KEY, is_fenced=True)
     assert engine.stored.read(5, 0) == entry(5, 0)
 
 
@@ -150,7 +150,7 @@ def test_the_last_of_duplicates_wins(tmp_path: Path) -> None:
 
 def test_a_placeholder_key_is_replaced(tmp_path: Path) -> None:
     write_journal(tmp_path, [encode_ledger_key_record(5, bytes(20)), key_record(5), encode_ledger_key_record(5, b"")])
-    assert replayed(tmp_path).engine_of(5).ledger(5) == LedgerRow(master_key=KEY)
+    assert replayed(tmp_path).engine_of(5).rows.find(5) == LedgerRow(master_key=KEY)
 
 
 def test_a_contradicting_key_stops_the_boot(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_journals_of_java_bookies(tmp_path: Path, image: str) -> None:
     assert report.skipped_count == 0
     newest = {(record["ledger"], record["entry"]): record for record in records}
     for (ledger_id, entry_id), record in newest.items():
-        row = storage.engine_of(ledger_id).ledger(ledger_id)
+        row = storage.engine_of(ledger_id).rows.find(ledger_id)
         assert row is not None
         if record["type"] == "entry":
             body = storage.engine_of(ledger_id).stored.read(ledger_id, entry_id)
@@ -362,7 +362,7 @@ def test_groups_of_many_ledgers_give_every_entry(tmp_path: Path, batch_bytes: in
     for entry_id in (100, 101):
         assert storage.engine_of(5).stored.read(5, entry_id) == entry(5, entry_id, b"again")
     assert storage.engine_of(5).stored.list_entries(5)[-1] == 102
-    assert storage.engine_of(99).ledger(99) is None
+    assert storage.engine_of(99).rows.find(99) is None
     storage.close()
 
 
@@ -448,7 +448,7 @@ def test_all_that_was_journaled_is_there(tmp_path: Path, seed: int, batch_bytes:
     found = {}
     for engine in storage.engines:
         for ledger_id in engine.ledger_ids():
-            row = engine.ledger(ledger_id)
+            row = engine.rows.find(ledger_id)
             assert row is not None
             assert (row.master_key, row.is_fenced) == (KEY, ledger_id in fenced)
             found.update(
@@ -524,7 +524,7 @@ def test_a_deletion_that_was_cut_off_deletes_no_entry_of_the_journal(tmp_path: P
     journal_of(tmp_path, [key_record(5)], *([body] for body in bodies))
     storage = open_storage(config_below(tmp_path))
     engine = storage.engine_of(5)
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     engine.add(5, 0, entry(5, 0))
     checkpoint_now(engine)
     engine.delete_ledger(5)

@@ -61,7 +61,9 @@ def boot(root: Path, case: dict[str, Any]) -> tuple[LedgerStorage, ReplayReport]
         if path.startswith(f"{IMAGE}/journal/") and path.endswith(".txn.gz") and NEWEST not in path:
             for record in file["records"]:
                 if record["type"] == "key":
-                    storage.engine_of(record["ledger"]).set_master_key(record["ledger"], bytes.fromhex(record["key"]))
+                    storage.engine_of(record["ledger"]).rows.set_master_key(
+                        record["ledger"], bytes.fromhex(record["key"])
+                    )
     checkpoint_now(storage.engines[0])
     storage.close()
     apply_patch(image, case["patch"])
@@ -98,7 +100,7 @@ def is_served(storage: LedgerStorage, ledger_id: int, entry_id: int) -> bool:
 
 def fenced(storage: LedgerStorage, ledger_id: int) -> bool | None:
     """None: the ledger is not known."""
-    row = storage.engine_of(ledger_id).ledger(ledger_id)
+    row = storage.engine_of(ledger_id).rows.find(ledger_id)
     return None if row is None else row.is_fenced
 
 
@@ -136,7 +138,7 @@ def test_a_damaged_journal(tmp_path: Path, case: dict[str, Any]) -> None:
         assert is_served(storage, ledger_id, entry_id) == (status == "EOK"), (ledger_id, entry_id)
     assert fenced(storage, 2) == case["java"].get("ledger 2 fenced", name != "huge_len")
     assert bool(report.dropped_tails) == (name in REPORTED)
-    assert storage.engine_of(0).ledger(0) is None, "zeros made a ledger"
+    assert storage.engine_of(0).rows.find(0) is None, "zeros made a ledger"
     storage.close()
 
 

@@ -74,7 +74,7 @@ def require_entries(storage: LedgerStorage, count: int) -> None:
 
 
 def require_fenced(storage: LedgerStorage) -> None:
-    row = storage.engine_of(5).ledger(5)
+    row = storage.engine_of(5).rows.find(5)
     assert row is not None
     assert row.is_fenced
 
@@ -114,7 +114,7 @@ def test_behind_a_torn_tail_of_our_own_the_next_journal_begins(tmp_path: Path) -
         storage.close()
     storage = replayed(tmp_path)
     require_entries(storage, 1)
-    rows = [storage.engine_of(ledger_id).ledger(ledger_id) for ledger_id in (6, 7)]
+    rows = [storage.engine_of(ledger_id).rows.find(ledger_id) for ledger_id in (6, 7)]
     assert [row is not None and row.is_fenced for row in rows] == [True, True]
     storage.close()
 

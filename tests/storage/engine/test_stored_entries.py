@@ -24,7 +24,7 @@ FOUR_MEBIBYTES = 4 << 20
 def engine(tmp_path: Path) -> LedgerDirectoryEngine:
     engine = open_engine(tmp_path / "live", config=LARGE)
     for ledger_id in (5, 6):
-        engine.set_master_key(ledger_id, KEY)
+        engine.rows.set_master_key(ledger_id, KEY)
     return engine
 
 

@@ -115,7 +115,7 @@ def test_only_what_a_compaction_left_is_found(tmp_path: Path) -> None:
 
 def test_the_source_gives_what_the_index_names_here(tmp_path: Path) -> None:
     engine = open_engine(tmp_path, config=SMALL)
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     for entry_id in range(6):
         engine.add(5, entry_id, entry(5, entry_id, bytes([entry_id]) * (entry_id * 1500)))
     checkpoint_now(engine)
@@ -150,7 +150,7 @@ def test_the_source_gives_what_the_index_names_here(tmp_path: Path) -> None:
 def test_a_sweep_finds_every_row_that_names_a_log(tmp_path: Path, ledger_ids: list[int] | None) -> None:
     engine = open_engine(tmp_path, config=SMALL)
     for ledger_id in (0, 3, 2**62):
-        engine.set_master_key(ledger_id, KEY)
+        engine.rows.set_master_key(ledger_id, KEY)
         for entry_id in range(14):
             engine.add(ledger_id, entry_id, entry(ledger_id, entry_id, bytes(1000)))
         checkpoint_now(engine)

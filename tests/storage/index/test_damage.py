@@ -35,8 +35,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("stored")
     for entry_id in range(3):
         engine = open_engine(root)
-        engine.set_master_key(5 + entry_id, KEY)
-        engine.set_master_key(5, KEY)
+        engine.rows.set_master_key(5 + entry_id, KEY)
+        engine.rows.set_master_key(5, KEY)
         engine.add(5, entry_id, entry(5, entry_id))
         checkpoint_now(engine)
         engine.close()
@@ -62,7 +62,7 @@ def test_damage_is_refused_with_the_path_and_the_way_out(
             assert str(refusal).count(REBUILD_ADVICE) == 1
         else:
             require_all_or_an_error(engine.stored.read, range(3))
-            assert [engine.ledger(5 + number) for number in range(3)] == [LedgerRow(master_key=KEY)] * 3
+            assert [engine.rows.find(5 + number) for number in range(3)] == [LedgerRow(master_key=KEY)] * 3
             engine.close()
 
 

@@ -49,7 +49,7 @@ def config(tmp_path: Path) -> StorageConfig:
     config = config_below(tmp_path)
     storage = boot(config)
     journal = storage.journal_of(1)
-    storage.engine_of(1).set_master_key(1, KEY)
+    storage.engine_of(1).rows.set_master_key(1, KEY)
     journal.write_group([encode_ledger_key_record(1, KEY), encode_explicit_lac_record(1, explicit_lac(1, 7))])
     checkpoint(storage)
     journal.write_group([encode_fence_record(1), entry(2, 0), encode_explicit_lac_record(1, explicit_lac(1, 5))])

@@ -262,7 +262,7 @@ def stored(root: Path) -> dict[str, bytes]:
     storage = open_storage(config_below(root))
     storage.replay()
     for entry_id in range(3):
-        storage.engine_of(5).set_master_key(5, KEY)
+        storage.engine_of(5).rows.set_master_key(5, KEY)
         storage.engine_of(5).add(5, entry_id, entry(5, entry_id))
         checkpoint(storage)
     storage.close()
@@ -280,7 +280,7 @@ def test_an_engine_views_what_it_has_no_room_to_open(tmp_path: Path) -> None:
     assert [engine.stored.read(5, entry_id) for entry_id in range(4)] == [*(entry(5, each) for each in range(3)), None]
     assert engine.stored.list_entries(5) == [0, 1, 2]
     assert engine.stored.find_last(5) == (2, entry(5, 2))
-    row = engine.ledger(5)
+    row = engine.rows.find(5)
     assert row is not None
     assert row.master_key == KEY
     assert engine.checkpoint_bytes > engine.memtable_bytes

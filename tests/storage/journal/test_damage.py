@@ -59,7 +59,7 @@ class Crashed:
         self.config = config or config_of(root)
         self._start().close()
         storage = self._start()
-        storage.engine_of(LEDGER_ID).set_master_key(LEDGER_ID, KEY)
+        storage.engine_of(LEDGER_ID).rows.set_master_key(LEDGER_ID, KEY)
         self._journal(storage, encode_ledger_key_record(LEDGER_ID, KEY))
         for first in range(0, 2 * GROUP_COUNT, 2):
             for entry_id in (first, first + 1):

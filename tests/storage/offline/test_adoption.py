@@ -102,7 +102,7 @@ def test_directories_of_java(tmp_path: Path, image: str) -> None:
             row = row_of(storage, ledger_id)
             assert (row.master_key, row.is_fenced, row.is_limbo) == (key, ledger_id in FENCED, False)
             assert row.explicit_lac == EXPLICIT_LACS.get(ledger_id)
-        assert storage.engines[0].read_flags() == 0
+        assert storage.engines[0].rows.read_flags() == 0
     assert survey_adoption(FS, directories.config) is None, "nothing is left to adopt"
 
 
@@ -185,7 +185,7 @@ def test_what_cannot_be_read_is_unknown_and_never_denied(tmp_path: Path) -> None
         assert {each for each in (1, 2, 3, 5, 6) if row_of(storage, each).is_limbo} == {1, 6}
         row = row_of(storage, 6)
         assert (row.is_fenced, row.master_key) == (True, directories.keys()[6])
-        assert storage.engines[0].read_flags() == 1
+        assert storage.engines[0].rows.read_flags() == 1
 
 
 def test_two_index_files_of_one_ledger(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_a_journal_that_cannot_be_read_fences_everything(tmp_path: Path) -> None
     with booted(directories.config) as storage:
         rows = [row_of(storage, each) for each in storage.engines[0].ledger_ids()]
         assert {(row.is_fenced, row.is_limbo) for row in rows} == {(True, False)}
-        assert storage.engines[0].read_flags() == 1
+        assert storage.engines[0].rows.read_flags() == 1
 
 
 def refused_two_kinds(directories: JavaDirectories) -> None:
@@ -430,7 +430,7 @@ def test_directories_of_java_with_rocksdb(tmp_path: Path, image: str) -> None:
             assert row.explicit_lac == (
                 None if image.endswith("clean") and ledger_id > 6 else EXPLICIT_LACS.get(ledger_id)
             )
-        assert storage.engines[0].read_flags() == 1, "limbo and other flags of the RocksDB are not known"
+        assert storage.engines[0].rows.read_flags() == 1, "limbo and other flags of the RocksDB are not known"
     assert survey_adoption(FS, directories.config) is None
 
 

@@ -75,7 +75,9 @@ def test_a_bookie_on_directories_of_java_serves_all_that_was_acknowledged(tmp_pa
             for entry_id in engine.stored.list_entries(ledger_id)
         }
         assert served == expected
-        rows = {ledger_id: engine.ledger(ledger_id) for engine in storage.engines for ledger_id in engine.ledger_ids()}
+        rows = {
+            ledger_id: engine.rows.find(ledger_id) for engine in storage.engines for ledger_id in engine.ledger_ids()
+        }
         assert {ledger_id for ledger_id, row in rows.items() if row and row.is_fenced} == set(EXPECTED["fenced"])
         assert {
             str(ledger_id): row.explicit_lac.hex() for ledger_id, row in rows.items() if row and row.explicit_lac

@@ -41,7 +41,7 @@ def fill(config: StorageConfig) -> None:
     storage = boot(config)
     for ledger_id, entry_ids in ENTRIES.items():
         engine, journal = storage.engine_of(ledger_id), storage.journal_of(ledger_id)
-        engine.set_master_key(ledger_id, KEY)
+        engine.rows.set_master_key(ledger_id, KEY)
         journal.write_group([encode_ledger_key_record(ledger_id, KEY)])
         for entry_id in entry_ids:
             engine.add(ledger_id, entry_id, entry(ledger_id, entry_id))
@@ -50,7 +50,7 @@ def fill(config: StorageConfig) -> None:
             checkpoint(storage)
     storage.engine_of(9).collected.append(9)
     for ledger_id in FENCED - {9}:
-        storage.engine_of(ledger_id).set_fenced(ledger_id)
+        storage.engine_of(ledger_id).rows.set_fenced(ledger_id)
         storage.journal_of(ledger_id).write_group([encode_fence_record(ledger_id)])
     storage.engine_of(2).set_explicit_lac(2, explicit_lac(2, 1))
     storage.journal_of(2).write_group([encode_explicit_lac_record(2, explicit_lac(2, 1))])
@@ -122,7 +122,7 @@ def limbo(config: StorageConfig) -> None:
 
 def integrity_check_due(config: StorageConfig) -> None:
     storage = boot(config)
-    storage.engines[0].write_flags(1)
+    storage.engines[0].rows.write_flags(1)
     storage.close()
 
 
@@ -141,7 +141,7 @@ def damaged_log(config: StorageConfig) -> None:
 def cut_log(config: StorageConfig) -> None:
     """A rolled log whose first entry is gone: Java's rebuild would say nothing."""
     storage = boot(config)
-    storage.engine_of(1).set_master_key(1, KEY)
+    storage.engine_of(1).rows.set_master_key(1, KEY)
     for entry_id in range(5, 50):
         storage.engine_of(1).add(1, entry_id, entry(1, entry_id, b"x" * 500))
     checkpoint(storage)

@@ -75,8 +75,8 @@ def test_what_is_told_of_a_bookie(tmp_path: Path) -> None:
     storage = open_storage(config)
     storage.replay()
     storage.engine_of(3).set_limbo(3)
-    storage.engine_of(9).create_row(9, is_fenced=True, is_limbo=True)
-    storage.engines[0].write_flags(NEEDS_INTEGRITY_CHECK)
+    storage.engine_of(9).rows.create_row(9, is_fenced=True, is_limbo=True)
+    storage.engines[0].rows.write_flags(NEEDS_INTEGRITY_CHECK)
     checkpoint(storage)
     storage.close()
     found = survey(config)
@@ -145,8 +145,8 @@ def content(root: Path) -> tuple[tuple[str, bytes], ...]:
 
 def rows(config: StorageConfig) -> list[tuple[int, LedgerRow]]:
     storage = open_storage(config)
-    found = [(each, row) for each in LEDGERS if (row := storage.engine_of(each).ledger(each)) is not None]
-    assert storage.engines[0].read_flags() == NEEDS_INTEGRITY_CHECK, "the repair is due, and ends that itself"
+    found = [(each, row) for each in LEDGERS if (row := storage.engine_of(each).rows.find(each)) is not None]
+    assert storage.engines[0].rows.read_flags() == NEEDS_INTEGRITY_CHECK, "the repair is due, and ends that itself"
     storage.close()
     assert found[3][1].master_key == KEY
     return found

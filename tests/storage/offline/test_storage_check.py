@@ -41,7 +41,7 @@ def config(tmp_path: Path) -> StorageConfig:
     for generation in range(2):
         storage = boot(config)
         for ledger_id in (1, 2):
-            storage.engine_of(ledger_id).set_master_key(ledger_id, KEY)
+            storage.engine_of(ledger_id).rows.set_master_key(ledger_id, KEY)
             storage.journal_of(ledger_id).write_group([encode_ledger_key_record(ledger_id, KEY)])
             for entry_id in range(10 * generation, 10 * generation + 10):
                 body = entry(ledger_id, entry_id, b"x" * 2000)
@@ -208,7 +208,7 @@ def test_damage_after_the_mark_is_found_despite_damage_before_it(
     """The start reads the file from the mark on, and so does the check."""
     config = config_below(tmp_path)
     storage = boot(config)
-    storage.engine_of(1).set_master_key(1, KEY)
+    storage.engine_of(1).rows.set_master_key(1, KEY)
     journal = storage.journal_of(1)
     journal.write_group([encode_ledger_key_record(1, KEY)])
     ends = []

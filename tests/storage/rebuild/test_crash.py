@@ -88,8 +88,8 @@ def refusal_of(config: StorageConfig) -> str | None:
 def require_repair_of_limbo(config: StorageConfig) -> None:
     """Else no start would ever end it."""
     storage = open_storage(config)
-    rows = [storage.engines[0].ledger(ledger_id) for ledger_id in LEDGERS]
-    assert storage.engines[0].read_flags() or not any(row is not None and row.is_limbo for row in rows)
+    rows = [storage.engines[0].rows.find(ledger_id) for ledger_id in LEDGERS]
+    assert storage.engines[0].rows.read_flags() or not any(row is not None and row.is_limbo for row in rows)
     storage.close()
 
 
@@ -154,9 +154,9 @@ def test_no_moment_at_which_an_incomplete_index_denies_an_entry(tmp_path: Path) 
             continue
         opened += 1
         engine = storage.engines[0]
-        assert engine.read_flags() == 1
+        assert engine.rows.read_flags() == 1
         for ledger_id in LEDGERS:
-            row = engine.ledger(ledger_id)
+            row = engine.rows.find(ledger_id)
             assert row is not None
             assert row.is_limbo
         storage.close()

@@ -64,14 +64,14 @@ def logs(config: StorageConfig) -> list[Path]:
 
 def ledger_row(config: StorageConfig, ledger_id: int) -> LedgerRow | None:
     storage = open_storage(config)
-    row = storage.engine_of(ledger_id).ledger(ledger_id)
+    row = storage.engine_of(ledger_id).rows.find(ledger_id)
     storage.close()
     return row
 
 
 def flags(config: StorageConfig) -> int:
     storage = open_storage(config)
-    value = storage.engines[0].read_flags()
+    value = storage.engines[0].rows.read_flags()
     storage.close()
     return value
 
@@ -162,7 +162,7 @@ def test_keys_fences_and_explicit_lacs_come_from_the_journals_whatever_the_mark(
     storage = open_storage(config)
     storage.replay()
     engine, journal = storage.engines[0], storage.journals[0]
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     engine.add(5, 0, entry(5, 0))
     engine.set_explicit_lac(5, explicit_lac(5, 0))
     journal.write_group(
@@ -250,8 +250,8 @@ def test_a_kept_index_goes_on_with_its_deletions(tmp_path: Path) -> None:
     rebuild(config)
     storage = open_storage(config)
     engine = storage.engine_of(2)
-    assert engine.read_flags() != 0, "else nothing was written there"
-    assert (engine.ledger(2), engine.stored.list_entries(2), engine.is_deletion_pending(2)) == (None, [], True)
+    assert engine.rows.read_flags() != 0, "else nothing was written there"
+    assert (engine.rows.find(2), engine.stored.list_entries(2), engine.is_deletion_pending(2)) == (None, [], True)
     storage.close()
 
 

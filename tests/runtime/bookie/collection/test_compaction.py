@@ -158,7 +158,7 @@ async def test_a_ledger_that_is_deleted_while_it_is_copied_does_not_come_back(
         workers_run = logs.workers.run
 
         def run(lane, function, /, *arguments, **keywords):  # type: ignore[no-untyped-def]
-            if function.__name__ == "relocate" and logs.engine.ledger(1) is not None:
+            if function.__name__ == "relocate" and logs.engine.rows.find(1) is not None:
                 delete(logs.engine, [1])
             return workers_run(lane, function, *arguments, **keywords)
 

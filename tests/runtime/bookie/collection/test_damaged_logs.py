@@ -55,7 +55,7 @@ async def test_damage_is_told_as_such(tmp_path: Path, damage: str) -> None:
     status, entries = await bookie.list_entries(1)
     assert (status, len(entries)) == (Status.OK, 9)
     assert (await bookie.read(1, 8, KEY_OF_1))[0] is expected
-    row = bookie.engine.ledger(1)
+    row = bookie.engine.rows.find(1)
     assert row is not None
     assert row.is_fenced, "the fence of a fencing read stands, whatever became of its read"
     await bookie.close()

@@ -109,7 +109,7 @@ class Bookie:
     def store_locally(self, *ledger_ids: int) -> None:
         for ledger_id in ledger_ids:
             engine = self.storage.engine_of(ledger_id)
-            engine.set_master_key(ledger_id, KEY)
+            engine.rows.set_master_key(ledger_id, KEY)
             engine.add(ledger_id, 0, entry(ledger_id, 0))
         checkpoint(self.storage)
 
@@ -223,7 +223,7 @@ async def test_a_ledger_that_is_used_while_it_is_looked_for_stays(bookie: Bookie
     engine = bookie.storage.engine_of(50)
     if touch == "key":
         engine.delete_ledger(50)
-        engine.set_fenced(50)
+        engine.rows.set_fenced(50)
         checkpoint(bookie.storage)
     looks_count = 0
 
@@ -236,13 +236,13 @@ async def test_a_ledger_that_is_used_while_it_is_looked_for_stays(bookie: Bookie
             if touch == "entry and checkpoint":
                 checkpoint(bookie.storage)
             if touch == "fence":
-                engine.set_fenced(50)
+                engine.rows.set_fenced(50)
             if touch == "explicit LAC":
                 engine.set_explicit_lac(50, bytes(15) + bytes([looks_count]) + b"digest")
             if touch == "limbo":
                 engine.set_limbo(50)
             if touch == "key":
-                engine.set_master_key(50, KEY)
+                engine.rows.set_master_key(50, KEY)
         bookie.hooked.before_get[bookie.ledgers.path(50)] = use
 
     bookie.hooked.before_get[bookie.ledgers.path(50)] = use
@@ -259,7 +259,7 @@ async def test_a_ledger_that_is_used_beside_a_checkpoint_that_fails_stays(tmp_pa
     storage.replay()
     local = LocalLedgers(storage, LaneWorkers(), lambda _: None)
     for ledger_id in (5, 6):
-        storage.engine_of(ledger_id).set_master_key(ledger_id, KEY)
+        storage.engine_of(ledger_id).rows.set_master_key(ledger_id, KEY)
         storage.engine_of(ledger_id).add(ledger_id, 0, entry(ledger_id, 0))
     running = storage.begin_checkpoint()
     first, second = local.mark(5), local.mark(6)
@@ -464,7 +464,7 @@ async def test_a_fence_is_recorded_before_its_copy_goes_and_until_the_ledger_is_
     assert fences(bookie) == recorded_fences(bookie) == [21, 22]
     assert await bookie.collect() == 1, "25, which is in no metadata and leaves no fence"
     assert fences(bookie) == recorded_fences(bookie) == [21, 22]
-    bookie.storage.engine_of(22).set_master_key(22, KEY)  # a copy that is made again
+    bookie.storage.engine_of(22).rows.set_master_key(22, KEY)  # a copy that is made again
     checkpoint(bookie.storage)
     assert await bookie.overreplicated.collect(bookie.ledgers) == 1
     assert fences(bookie) == recorded_fences(bookie) == [21, 22]
@@ -472,7 +472,7 @@ async def test_a_fence_is_recorded_before_its_copy_goes_and_until_the_ledger_is_
     assert await bookie.collect() == 0, "no row is deleted"
     assert sorted(bookie.forgotten) == [21, 22, 22, 25], "the row of 22 was deleted twice"
     assert fences(bookie) == recorded_fences(bookie) == [21]
-    bookie.storage.engine_of(21).set_master_key(21, KEY)
+    bookie.storage.engine_of(21).rows.set_master_key(21, KEY)
     checkpoint(bookie.storage)
     await bookie.ledgers.delete(21)
     assert await bookie.collect() == 1
@@ -528,7 +528,7 @@ async def test_a_fence_stays_when_its_ledger_is_used_while_it_is_looked_for(book
         looks_count += 1
         if looks_count > 1:
             engine.set_explicit_lac(21, bytes(15) + bytes([looks_count]))
-            engine.set_master_key(21, KEY)
+            engine.rows.set_master_key(21, KEY)
             engine.add(21, looks_count, entry(21, looks_count))
         bookie.hooked.before_get[bookie.ledgers.path(21)] = use
 

@@ -95,7 +95,7 @@ async def test_rows_limbo_and_fences_follow_from_the_metadata_and_are_durable_h1
     storage = LedgerStorage.open(OsFileSystem(), open_plyvel, config, 1)
     engine = storage.engines[0]
     known, limbo = LedgerRow(), LedgerRow(is_fenced=True, is_limbo=True)
-    assert {ledger_id: engine.ledger(ledger_id) for ledger_id in engine.ledger_ids()} == {
+    assert {ledger_id: engine.rows.find(ledger_id) for ledger_id in engine.ledger_ids()} == {
         OPEN_HERE: limbo,
         OPEN_ELSEWHERE: known,
         CLOSED_HERE: known,
@@ -112,15 +112,15 @@ async def test_what_is_known_of_a_ledger_stays(
     storage.replay()
     engine = storage.engines[0]
     for ledger_id in (OPEN_HERE, CLOSED_HERE):
-        engine.set_master_key(ledger_id, KEY)
+        engine.rows.set_master_key(ledger_id, KEY)
         engine.add(ledger_id, 0, entry(ledger_id, 0))
 
     async def write_rows() -> None:
         checkpoint_now(engine)
 
     await note_open_ledgers(storage, ME, store, ledgers, workers, write_rows)
-    assert engine.ledger(OPEN_HERE) == LedgerRow(master_key=KEY, is_fenced=True, is_limbo=True)
-    assert engine.ledger(CLOSED_HERE) == LedgerRow(master_key=KEY)
+    assert engine.rows.find(OPEN_HERE) == LedgerRow(master_key=KEY, is_fenced=True, is_limbo=True)
+    assert engine.rows.find(CLOSED_HERE) == LedgerRow(master_key=KEY)
     assert engine.stored.read(OPEN_HERE, 0) == entry(OPEN_HERE, 0)
     storage.close()
 
@@ -144,7 +144,7 @@ async def test_the_rows_of_many_ledgers_do_not_fill_the_memory(
     await note_open_ledgers(storage, ME, store, ledgers, workers, write_rows)
     assert max(peaks) <= 65536
     assert len(peaks) > 2, "there is room for 35 changed rows"
-    assert all(engine.ledger(ledger_id) == LedgerRow(is_fenced=True, is_limbo=True) for ledger_id in many)
+    assert all(engine.rows.find(ledger_id) == LedgerRow(is_fenced=True, is_limbo=True) for ledger_id in many)
     storage.close()
 
 
@@ -192,7 +192,7 @@ async def test_what_a_rebuild_could_not_know_is_noted_by_the_next_boot(
     bookie_config: BookieConfig, boot: Boot, ledgers: LedgerStore
 ) -> None:
     """An offline tool sets the flag alone. Once the ledgers are noted, a restart in mid-repair fences no new ones."""
-    change_rows(bookie_config, lambda storage: storage.engines[0].write_flags(NEEDS_INTEGRITY_CHECK))
+    change_rows(bookie_config, lambda storage: storage.engines[0].rows.write_flags(NEEDS_INTEGRITY_CHECK))
     async with boot(bookie_config) as peer:
         assert await peer.add(OPEN_HERE, 0) is Status.FENCED
     later = new_ledger((ME, *OTHERS), 2, 2, DigestType.CRC32C, b"secret")
@@ -249,7 +249,7 @@ def test_a_flag_that_is_not_known_stops_whoever_reads_it(tmp_path: Path) -> None
     assert read_integrity_flag(engine)
     set_integrity_flag(engine, is_needed=False)
     assert not read_integrity_flag(engine)
-    engine.write_flags(5)
+    engine.rows.write_flags(5)
     with pytest.raises(IndexDamagedError, match="0x5"):
         read_integrity_flag(engine)
     engine.close()

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bkctl.runtime.admin.exposition import FAILURES_NAME, ViewCollector, metrics_text
-from bkctl.runtime.admin.metric import AnyMetric, Scope, counter, duration, gauge, sizes
+from bkctl.runtime.admin.metric import AnyMetric, Scope
 from bkctl.runtime.bookie.view import BookieView
 from bkctl.storage.measures import Outcomes
 
@@ -51,7 +51,7 @@ def scraped(*catalogue: AnyMetric) -> bytes:
 
 
 def test_counters_keep_their_names() -> None:
-    lines = scraped(counter("bookie_WRITE_BYTES", ONE, "Bytes.", lambda value: value)).decode().splitlines()
+    lines = scraped(ONE.counter("bookie_WRITE_BYTES", "Bytes.", lambda value: value)).decode().splitlines()
     assert lines[:3] == [
         "# HELP bookie_WRITE_BYTES Bytes.",
         "# TYPE bookie_WRITE_BYTES counter",
@@ -60,31 +60,31 @@ def test_counters_keep_their_names() -> None:
 
 
 def test_labels_are_escaped_and_read_back() -> None:
-    found = samples_of(scraped(gauge("cache", TWO, "One\\two\nthree.", float)))
+    found = samples_of(scraped(TWO.gauge("cache", "One\\two\nthree.", float)))
     assert found["cache", frozenset({("ledgerDir", "/a")})] == 1
     assert found["cache", frozenset({("ledgerDir", '/b"\\\n')})] == 2
 
 
 def test_a_path_in_a_name_makes_one_metric_per_directory() -> None:
-    text = scraped(gauge("dir_<path>_usage", PATHS, "Used.", float))
+    text = scraped(PATHS.gauge("dir_<path>_usage", "Used.", float))
     assert text.count(b"# TYPE dir_") == 2
     assert samples_of(text)["dir__data_ledgers_0_usage", frozenset()] == 10
     assert samples_of(text)["dir__b_usage", frozenset()] == 20
 
 
 def test_a_scope_without_parts_reports_nothing() -> None:
-    assert b"absent" not in scraped(gauge("absent", Scope[int]((), lambda _: []), "Absent.", float))
+    assert b"absent" not in scraped(Scope[int]((), lambda _: []).gauge("absent", "Absent.", float))
 
 
-@pytest.mark.parametrize(("make", "factor"), [(duration, 1e-6), (sizes, 1.0)])
+@pytest.mark.parametrize(("make", "factor"), [(TWO.duration, 1e-6), (TWO.sizes, 1.0)])
 def test_a_summary_has_quantiles_count_and_sum_by_success(
-    make: Callable[[str, Scope[int], str, Callable[[int], Outcomes]], AnyMetric], factor: float
+    make: Callable[[str, str, Callable[[int], Outcomes]], AnyMetric], factor: float
 ) -> None:
     outcomes = Outcomes()
     for _ in range(3):
         outcomes.succeeded.add(2_000_000)
     outcomes.rotate()
-    found = samples_of(scraped(make("JOURNAL_SYNC", TWO, "Syncs.", lambda _: outcomes)))
+    found = samples_of(scraped(make("JOURNAL_SYNC", "Syncs.", lambda _: outcomes)))
     good, bad = {("success", "true"), ("ledgerDir", "/a")}, {("success", "false"), ("ledgerDir", "/a")}
     assert found["JOURNAL_SYNC_count", frozenset(good)] == 3
     assert found["JOURNAL_SYNC_sum", frozenset(good)] == pytest.approx(6_000_000 * factor)
@@ -97,7 +97,7 @@ def test_a_summary_has_quantiles_count_and_sum_by_success(
 
 def test_a_metric_that_cannot_be_read_is_left_out_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     values: Sequence[int] = []
-    catalogue = (gauge("broken", ONE, "Broken.", lambda _: values[0]), gauge("whole", ONE, "Whole.", float))
+    catalogue = (ONE.gauge("broken", "Broken.", lambda _: values[0]), ONE.gauge("whole", "Whole.", float))
     collector = ViewCollector(NO_VIEW, catalogue)
     with caplog.at_level(logging.ERROR):
         for count in (1, 2):

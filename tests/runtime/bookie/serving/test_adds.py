@@ -165,7 +165,7 @@ async def test_the_id_of_a_deleted_ledger_is_used_again_when_no_replay_can_bring
     await adder.journaled()
     adder.delete()
     adder.add(1, key=b"other")
-    assert adder.engine.ledger(5) is None
+    assert adder.engine.rows.find(5) is None
     assert adder.checkpoint_requests == 1
     checkpoint(adder.storage)
     adder.path.retry_waiting()
@@ -173,7 +173,7 @@ async def test_the_id_of_a_deleted_ledger_is_used_again_when_no_replay_can_bring
     assert adder.answers == {0: Status.OK, 1: Status.OK}
     storage = await adder.restarted()
     assert storage.engines[0].stored.list_entries(5) == [1]
-    row = storage.engines[0].ledger(5)
+    row = storage.engines[0].rows.find(5)
     assert row is not None
     assert row.master_key == b"other"
 
@@ -187,7 +187,7 @@ async def test_the_id_of_a_deleted_ledger_waits_for_marks_that_cover_its_deletio
     adder.storage.write_checkpoint(running)
     adder.storage.end_checkpoint(running)
     adder.add(1)
-    assert adder.engine.ledger(5) is None
+    assert adder.engine.rows.find(5) is None
     checkpoint(adder.storage)
     adder.path.retry_waiting()
     storage = await adder.restarted()
@@ -255,7 +255,7 @@ async def test_a_run_that_does_not_fit_is_stored_as_far_as_it_does_and_the_rest_
 async def test_a_ledger_that_takes_no_adds_refuses_a_run(adder: Adder, state: str, status: Status) -> None:
     adder.add(0)
     if state == "fenced":
-        adder.engine.set_fenced(5)
+        adder.engine.rows.set_fenced(5)
     elif state == "limbo":
         adder.engine.set_limbo(5)
     adder.path.add(adder, add_run(5, 1, 2, 3, key=b"other" if state == "key" else KEY))

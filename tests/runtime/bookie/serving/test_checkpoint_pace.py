@@ -66,7 +66,7 @@ def test_what_the_lane_did_before_counts_for_nothing() -> None:
 
 def test_a_checkpoint_pauses_between_its_parts(tmp_path: Path) -> None:
     engine = open_engine(tmp_path, steps=StepSizes(slice_entry_count_max=10))
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     for entry_id in range(35):
         engine.add(5, entry_id, entry(5, entry_id))
     pauses: list[Callable[[], None] | None] = []

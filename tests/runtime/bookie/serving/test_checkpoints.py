@@ -58,7 +58,7 @@ class OpenEngine:
         self.storage: LedgerStorage = open_storage(config, filesystem=self.disk, steps=steps)
         self.storage.replay()
         self.engine = self.storage.engines[0]
-        self.engine.set_master_key(1, KEY)
+        self.engine.rows.set_master_key(1, KEY)
         room = DiskRoom(self.disk, config.ledger_directories, reserve_bytes=RESERVE_BYTES)
         pace = CheckpointPace(time.thread_time, time.sleep)
         self.modes = BookieModes(is_forced_read_only=False)

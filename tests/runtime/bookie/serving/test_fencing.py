@@ -193,7 +193,7 @@ async def test_a_key_that_was_accepted_does_not_open_the_ledger_for_another_key(
     assert (await bookie.read(5, 0, b"wrong" * 4))[0] is Status.UNAUTHORIZED
     assert await bookie.write_lac(5, 0, key=b"wrong" * 4) is Status.UNAUTHORIZED
     assert await bookie.add(5, 1, key=b"") is Status.UNAUTHORIZED
-    row = bookie.engine.ledger(5)
+    row = bookie.engine.rows.find(5)
     assert row is not None
     assert not row.is_fenced
     assert await bookie.add(5, 1) is Status.OK
@@ -226,7 +226,7 @@ class Collected:
         self.bookie = self._open()
 
     def row(self) -> LedgerRow | None:
-        return self.bookie.engine.ledger(5)
+        return self.bookie.engine.rows.find(5)
 
 
 @pytest.fixture

@@ -45,9 +45,9 @@ async def bookie(tmp_path: Path) -> AsyncIterator[Bookie]:
 
 
 async def test_nothing_is_denied_while_the_index_may_be_incomplete(bookie: Bookie) -> None:
-    bookie.engine.set_master_key(5, KEY)
+    bookie.engine.rows.set_master_key(5, KEY)
     bookie.engine.add(5, 0, entry(5, 0))
-    bookie.engine.set_master_key(6, KEY)
+    bookie.engine.rows.set_master_key(6, KEY)
     questions = {(5, 1): Status.NO_SUCH_ENTRY, (6, -1): Status.NO_SUCH_ENTRY, (7, 0): Status.NO_SUCH_LEDGER}
     for is_unknown in (False, True, False):
         bookie.engine.negatives_are_unknown = is_unknown
@@ -65,7 +65,7 @@ async def test_nothing_is_denied_while_the_index_may_be_incomplete(bookie: Booki
 
 
 async def test_a_ledger_in_limbo_tells_no_end_and_takes_an_explicit_lac(bookie: Bookie) -> None:
-    bookie.engine.set_master_key(5, KEY)
+    bookie.engine.rows.set_master_key(5, KEY)
     bookie.engine.set_explicit_lac(5, explicit_lac(5, 0))
     bookie.engine.set_limbo(5)
     assert (await bookie.read_lac(5)) == (Status.UNKNOWN_LEDGER_STATE, None, None)
@@ -76,7 +76,7 @@ async def test_a_ledger_in_limbo_tells_no_end_and_takes_an_explicit_lac(bookie: 
 
 async def test_what_was_asked_in_limbo_is_not_denied_when_the_answer_comes_behind_it(bookie: Bookie) -> None:
     """The disk was asked before the repair copied the entry there."""
-    bookie.engine.set_master_key(5, KEY)
+    bookie.engine.rows.set_master_key(5, KEY)
     bookie.engine.set_limbo(5)
     plain = bookie.ask(ReadCall(1, 5, 0, None, False))
     lac = bookie.ask(ReadLacCall(1, 5))
@@ -93,7 +93,7 @@ def ids_of(entries: EntryList, up_to: int) -> list[int]:
 async def test_a_list_holds_what_is_in_caches_and_on_disk(bookie: Bookie) -> None:
     """In parts, while a checkpoint moves entries from the caches to the disk."""
     engine = bookie.engine
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
 
     def add(*entry_ids: int) -> None:
         for entry_id in entry_ids:
@@ -124,13 +124,13 @@ async def test_a_list_holds_what_is_in_caches_and_on_disk(bookie: Bookie) -> Non
 
 
 async def test_a_list_of_a_ledger_in_limbo_would_deny_what_is_not_in_it(bookie: Bookie) -> None:
-    bookie.engine.create_row(5, is_fenced=True, is_limbo=True)
+    bookie.engine.rows.create_row(5, is_fenced=True, is_limbo=True)
     assert await bookie.list_entries(5) == (Status.UNKNOWN_LEDGER_STATE, None)
 
 
 async def test_a_limbo_that_began_after_the_question_counts(bookie: Bookie) -> None:
     """The disk may have answered from an index that was exchanged meanwhile."""
-    bookie.engine.set_master_key(5, KEY)
+    bookie.engine.rows.set_master_key(5, KEY)
     questions = [bookie.read(5, 0), bookie.read(5, -1), bookie.read_lac(5), bookie.read(5, 0, KEY)]
     asked = [asyncio.ensure_future(question) for question in questions]
     await asyncio.sleep(0)
@@ -142,7 +142,7 @@ async def test_a_ledger_that_is_deleted_and_used_again_meanwhile_is_listed_as_it
     bookie: Bookie, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = bookie.engine
-    engine.set_master_key(5, KEY)
+    engine.rows.set_master_key(5, KEY)
     for entry_id in range(20):
         engine.add(5, entry_id, entry(5, entry_id))
     checkpoint_now(engine)
@@ -152,7 +152,7 @@ async def test_a_ledger_that_is_deleted_and_used_again_meanwhile_is_listed_as_it
         listed = list_stored(ledger_id, first_entry_id, count_max)
         if engine.delete_count == 0:
             engine.delete_ledger(5)
-            engine.set_master_key(5, KEY)
+            engine.rows.set_master_key(5, KEY)
             engine.add(5, 30, entry(5, 30))
         return listed
 
@@ -162,7 +162,7 @@ async def test_a_ledger_that_is_deleted_and_used_again_meanwhile_is_listed_as_it
 
 
 async def test_an_index_that_cannot_be_read_lists_nothing(bookie: Bookie, monkeypatch: pytest.MonkeyPatch) -> None:
-    bookie.engine.set_master_key(5, KEY)
+    bookie.engine.rows.set_master_key(5, KEY)
 
     def fail(*_: object) -> list[int]:
         raise IndexDamagedError("damaged")
@@ -217,13 +217,13 @@ async def test_h19_no_client_can_forge_a_control_record(bookie: Bookie) -> None:
     ):
         assert await bookie.add(ledger_id, entry_id) is Status.BAD_REQUEST, (ledger_id, entry_id)
     assert bookie.storage.journals[0].durable_position == before
-    assert bookie.engine.ledger(5) is None
+    assert bookie.engine.rows.find(5) is None
 
 
 async def test_no_request_creates_a_row_of_an_id_that_no_collection_reaches(bookie: Bookie) -> None:
     assert (await bookie.read(2**63 - 1, 0, KEY))[0] is Status.BAD_REQUEST
     assert await bookie.write_lac(2**63 - 1, 0) is Status.BAD_REQUEST
-    assert bookie.engine.ledger(2**63 - 1) is None
+    assert bookie.engine.rows.find(2**63 - 1) is None
 
 
 async def test_h3_a_fence_of_an_unknown_ledger_brings_its_key(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ async def test_h3_a_fence_of_an_unknown_ledger_brings_its_key(tmp_path: Path) ->
     assert kinds == [JournalRecordKind.LEDGER_KEY, JournalRecordKind.FENCE]
     storage = open_storage(config)
     storage.replay()
-    row = storage.engine_of(7).ledger(7)
+    row = storage.engine_of(7).rows.find(7)
     assert row is not None
     assert (row.is_fenced, row.master_key) == (True, KEY)
     storage.close()
@@ -256,7 +256,7 @@ async def test_an_explicit_lac_that_cannot_be_journaled_is_not_acknowledged(tmp_
     storage.replay()
     bookie = Bookie(storage, config.journal)
     assert await bookie.write_lac(5, 3) is Status.BAD_VERSION
-    assert bookie.engine.ledger(5) is None
+    assert bookie.engine.rows.find(5) is None
     await bookie.close()
 
 
@@ -288,7 +288,7 @@ LAST_ENTRIES = {
 async def test_the_last_entry_is_the_greater_one_of_cache_and_disk_h8(bookie: Bookie, case: str) -> None:
     """Re-replication adds old entries: the cache may hold a lower one than the disk."""
     on_disk, in_cache = LAST_ENTRIES[case]
-    bookie.engine.set_master_key(5, KEY)
+    bookie.engine.rows.set_master_key(5, KEY)
     if on_disk is not None:
         bookie.engine.add(5, on_disk, entry(5, on_disk))
         checkpoint_now(bookie.engine)
@@ -301,7 +301,7 @@ async def test_the_last_entry_is_the_greater_one_of_cache_and_disk_h8(bookie: Bo
 
 
 async def test_a_ledger_without_entries_has_no_last_one(bookie: Bookie) -> None:
-    bookie.engine.set_master_key(5, KEY)
+    bookie.engine.rows.set_master_key(5, KEY)
     assert (await bookie.read(5, -1))[:2] == (Status.NO_SUCH_ENTRY, None)
     assert await bookie.read_lac(5) == (Status.NO_SUCH_ENTRY, None, None)
     assert (await bookie.read(5, -1, KEY))[:2] == (Status.NO_SUCH_ENTRY, None)
@@ -312,7 +312,7 @@ async def test_a_ledger_without_entries_has_no_last_one(bookie: Bookie) -> None:
 
 async def test_the_lac_beside_an_entry_is_the_highest_that_was_stored(bookie: Bookie) -> None:
     """Of the caches and of the disk, and whatever entry is asked for."""
-    bookie.engine.set_master_key(5, KEY)
+    bookie.engine.rows.set_master_key(5, KEY)
     for entry_id in (3, 7):
         bookie.engine.add(5, entry_id, entry(5, entry_id))
     checkpoint_now(bookie.engine)
@@ -328,7 +328,7 @@ async def test_the_lac_beside_an_entry_is_the_highest_that_was_stored(bookie: Bo
 async def test_an_entry_with_an_impossible_lac_is_read(bookie: Bookie, last_add_confirmed: int) -> None:
     """Nothing checks the LAC of an add (wire 5.1)."""
     body = entry(5, 0, last_add_confirmed=last_add_confirmed)
-    bookie.engine.set_master_key(5, KEY)
+    bookie.engine.rows.set_master_key(5, KEY)
     bookie.engine.add(5, 0, body)
     async with asyncio.timeout(60):
         assert await bookie.read(5, 0) == (Status.OK, body, -1)

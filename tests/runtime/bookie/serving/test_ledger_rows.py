@@ -159,7 +159,7 @@ async def test_a_row_that_was_read_before_a_change_is_not_used_after_it(opened: 
     await opened.fill()
     bookie, rows = opened.bookie, opened.rows
     asked = bookie.ask(add_run(0, 1, key=KEY))
-    assert bookie.engine.set_fenced(0)
+    assert bookie.engine.rows.set_fenced(0)
     checkpoint(opened.storage)
     for ledger_id in MANY[1:]:
         rows.find(ledger_id)

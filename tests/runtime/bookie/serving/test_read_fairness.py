@@ -74,7 +74,7 @@ async def bookie(tmp_path: Path) -> AsyncIterator[GatedBookie]:
     storage = open_storage(config)
     storage.replay()
     engine = storage.engine_of(LEDGER)
-    engine.set_master_key(LEDGER, KEY)
+    engine.rows.set_master_key(LEDGER, KEY)
     for entry_id in range(BACKLOG):
         engine.add(LEDGER, entry_id, entry(LEDGER, entry_id))
     checkpoint_now(engine)

@@ -98,7 +98,7 @@ def _damage(bookie: Bookie, entry_id: int) -> None:
 async def _fill(bookie: Bookie, chance: random.Random) -> None:
     """Entries in all places, then a state of the ledger."""
     engine = bookie.engine
-    engine.set_master_key(LEDGER, KEY)
+    engine.rows.set_master_key(LEDGER, KEY)
     places = chance.choices(PLACES, k=ENTRY_COUNT)
     for entry_id, place in enumerate(places):
         if place in {"disk", "damaged", "rewritten"}:

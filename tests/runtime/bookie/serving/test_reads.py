@@ -50,7 +50,7 @@ class OpenEngine:
 
     def __init__(self, root: Path, entry_count: int, config: EngineConfig) -> None:
         self.engine = open_engine(root, filesystem=OsFileSystem(), config=config)
-        self.engine.set_master_key(1, b"key")
+        self.engine.rows.set_master_key(1, b"key")
         for entry_id in range(entry_count):
             self.engine.add(1, entry_id, body_of(entry_id))
         checkpoint_now(self.engine)
@@ -92,7 +92,7 @@ async def test_many_reads_of_one_tick_are_answered_in_turns(tmp_path: Path) -> N
 async def test_errors_of_one_file_are_one_line_in_a_while(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A log that is gone may have held a million entries, and readers ask for them again and again."""
     engine = open_engine(tmp_path, filesystem=OsFileSystem(), config=EngineConfig())
-    engine.set_master_key(1, b"key")
+    engine.rows.set_master_key(1, b"key")
     for entry_id in range(200):
         engine.add(1, entry_id, body_of(entry_id))
     checkpoint_now(engine)
