@@ -22,8 +22,9 @@ from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session, open_session, require_metadata_uri
 from bkctl.commands.shared_options import takes_bookie_options
 from bkctl.commands.storage.directory_lists import FIX, require_agreeing_directories
+from bkctl.commands.storage.directory_locks import DirectoryLocks
 from bkctl.commands.storage.java_bookie import require_stopped
-from bkctl.commands.storage.own_storage import DirectoryLocks, OwnStorage
+from bkctl.commands.storage.own_storage import OwnStorage
 from bkctl.commands.storage.working import work_beside_loop
 from bkctl.runtime.bookie.cookies.directories import named_directories, read_directory, spelled_as
 from bkctl.runtime.client.sanity import CUSTOM_METADATA

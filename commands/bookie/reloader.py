@@ -1,4 +1,4 @@
-"""SIGHUP of a bookie: its log file and its settings are read again. How a Java bookie differs is logged."""
+"""SIGHUP of a bookie: its log file is opened again, and its settings are read again."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from bkctl.commands.bookie.java_notes import ignored_key_notes, ignored_keys_summary, java_warnings
 from bkctl.commands.context import BookieSettings, JavaComparison
 from bkctl.commands.server_log import ServerLog
 from bkctl.runtime.config import BookieConfig
 from bkctl.runtime.ports import ServiceManager
 from bkctl.storage.errors import BkctlError
-from bkctl.storage.words import listed
 
 logger = logging.getLogger(__name__)
 
@@ -79,26 +79,3 @@ def log_comparison(comparison: JavaComparison) -> None:
         logger.warning("%s", warning)
     if summary := ignored_keys_summary(comparison):
         logger.info("%s", summary, extra={"attributes": {"ignored_keys": ignored_key_notes(comparison)}})
-
-
-def java_warnings(comparison: JavaComparison) -> list[str]:
-    """What may break: a line for each."""
-    differences = (*comparison.missing, *comparison.admin)
-    return [*comparison.clear_text, *(f"compared with a Java bookie: {each}" for each in differences)]
-
-
-def ignored_key_notes(comparison: JavaComparison) -> list[str]:
-    """A line for all keys without effect for the same reason."""
-    return [f"{_have(keys)} no effect ({reason})" for reason, keys in comparison.ignored.items()]
-
-
-def ignored_keys_summary(comparison: JavaComparison) -> str | None:
-    """One short line for all keys without effect."""
-    keys = [key for several in comparison.ignored.values() for key in several]
-    if not keys:
-        return None
-    return f"bk_server.conf: {_have(keys)} no effect (bkctl bookie start --dry-run shows why)"
-
-
-def _have(keys: list[str] | tuple[str, ...]) -> str:
-    return f"{listed(keys)} {'has' if len(keys) == 1 else 'have'}"

@@ -11,8 +11,9 @@ from typing import Annotated
 
 import msgspec
 
+from bkctl.commands.bookie.java_notes import ignored_key_notes, java_warnings
 from bkctl.commands.bookie.own_cluster import run_with_own_zookeeper
-from bkctl.commands.bookie.reloader import Reloader, ignored_key_notes, java_warnings
+from bkctl.commands.bookie.reloader import Reloader
 from bkctl.commands.command import command
 from bkctl.commands.context import (
     BookieFlags,

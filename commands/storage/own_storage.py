@@ -15,6 +15,7 @@ from bkctl.commands.context import BookieFlags, CommandContext, load_config
 from bkctl.commands.errors import NoRoomError, NotFoundError
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.plan import Plan
+from bkctl.commands.storage.directory_locks import DirectoryLocks
 from bkctl.runtime.bookie.cookies.directories import read_directory
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.storage.adapters.child_pool import ChildProcesses
@@ -22,9 +23,8 @@ from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.advice import FULL_DISK_RUNBOOK, with_path
 from bkctl.storage.config import StorageConfig
 from bkctl.storage.disk_room import file_limit_advice, lacks_room
-from bkctl.storage.errors import DirectoryLockedError, StorageError
-from bkctl.storage.filenames import LOCK, current_directory
-from bkctl.storage.ports import DirectoryLock, FileSystem
+from bkctl.storage.errors import StorageError
+from bkctl.storage.filenames import current_directory
 
 PLAN_TABLE = Table("Changes", Column("action", "ACTION"), Column("path", "PATH"))
 """Columns of plans that change some files."""
@@ -120,52 +120,3 @@ def _identity(own: OwnStorage) -> tuple[str | None, str | None]:
         if cookie is not None:
             return cookie.bookie_id, cookie.instance_id
     return None, None
-
-
-class DirectoryLocks:
-    """The locks of all directories of a bookie, which keep it from starting.
-
-    A bookie locks a file in each directory and leaves it there. Reading and planning locks only existing files, because
-    the directories may be the wrong ones. Missing files are created just before a change.
-    """
-
-    def __init__(self, file_system: FileSystem, config: StorageConfig) -> None:
-        self._file_system = file_system
-        self._held: dict[str, DirectoryLock | None] = dict.fromkeys(map(current_directory, config.all_directories))
-
-    def hold(self) -> None:
-        """Lock the directories that already have a lock file; DirectoryLockedError while a bookie runs, OSError."""
-        for directory in self._held:
-            if self._is_lockable(directory):
-                self._lock(directory)
-
-    def claim(self) -> None:
-        """Create and lock the missing lock files, before a change; errors as for ``hold``.
-
-        DirectoryLockedError also if another process has used one of them: data read earlier may have changed.
-        """
-        for directory, lock in self._held.items():
-            if lock is not None:
-                continue
-            if self._is_lockable(directory):
-                raise DirectoryLockedError(
-                    f"nothing was changed: {directory} was in use by another process: run the command again"
-                )
-            self._file_system.make_directories(directory)
-            self._lock(directory)
-
-    def release(self) -> None:
-        """Release all locks; can be repeated."""
-        for directory, lock in self._held.items():
-            if lock is not None:
-                lock.release()
-                self._held[directory] = None
-
-    def _is_lockable(self, directory: str) -> bool:
-        return self._file_system.exists(os.path.join(directory, LOCK))
-
-    def _lock(self, directory: str) -> None:
-        try:
-            self._held[directory] = self._file_system.lock_directory(directory)
-        except DirectoryLockedError as error:
-            raise DirectoryLockedError(f"nothing was changed: {error}: stop the bookie first") from error
