@@ -14,7 +14,7 @@ import msgspec
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
-from bkctl.runtime.replication.judge.advice import Advice
+from bkctl.runtime.replication.judge.advice import Advice, explain_command
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, listed
@@ -77,7 +77,7 @@ def loss_accepted(found: AcceptedLosses) -> Advice:
     if found.written_ms is not None:
         last = "" if found.ledgers == 1 else "the last "
         sentence += f", {last}{accepted_on(found.written_ms, found.user)}"
-    command = f"bkctl ledger explain {found.first_ids[0]}" if found.first_ids else "bkctl audit"
+    command = explain_command(found.first_ids, "bkctl audit")
     return Advice(Severity.INFORMATION, "loss_accepted", f"{sentence}: {names}" if names else sentence, command)
 
 

@@ -102,8 +102,7 @@ def start_first(found: NoLiveCopy) -> Advice:
     what = "entries without a live copy" if found.is_part else "no live copy"
     sentence = f"{at_least}{counted(found.ledgers, 'ledger has', 'ledgers have')} {what}"
     if not found.to_start:
-        command = f"bkctl ledger explain {found.first_ids[0]}" if found.first_ids else None
-        return Advice(Severity.CRITICAL, "no_live_copy", sentence, command)
+        return Advice(Severity.CRITICAL, "no_live_copy", sentence, explain_command(found.first_ids))
     sentence += f"; {start_words(found.to_start)}"
     return Advice(Severity.CRITICAL, "no_live_copy", sentence, show_command([each[0] for each in found.to_start]))
 
@@ -124,7 +123,7 @@ def _recover_left(down: DownBookies, left: list[str]) -> Advice:
         sentence += "; a recovery finds no live copy in the ensembles (ledger explain looks outside of them): if "
         sentence += f"{disks} are lost and there is none, accept the loss: "
         sentence += accept_loss_commands(left)
-        return Advice(severity, "bookies_down", sentence, f"bkctl ledger explain {down.no_live_copy.first_ids[0]}")
+        return Advice(severity, "bookies_down", sentence, explain_command(down.no_live_copy.first_ids))
     if not down.can_move:
         sentence += f"; too few other bookies are writable to take the copies: start {left[0]}, or add a bookie"
         return Advice(severity, "bookies_down", sentence, f"bkctl bookie show {left[0]}")
@@ -139,6 +138,11 @@ def recover_command(bookie_ids: Sequence[str]) -> str:
 def show_command(bookie_ids: Iterable[str]) -> str:
     """The command that shows what is known about bookies; about the first, if there are many."""
     return f"bkctl bookie show {' '.join([*bookie_ids][:SHOWN_MAX])}"
+
+
+def explain_command(ledger_ids: Sequence[int | str], otherwise: str | None = None) -> str | None:
+    """The command that shows what is known about the first of these ledgers; ``otherwise`` if none is known here."""
+    return f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else otherwise
 
 
 def in_maintenance(away: Sequence[Maintenance], now_ms: int) -> Advice:
@@ -222,87 +226,7 @@ def proven_loss(ledger_ids: Sequence[int | str], total: int = 0, search: str | N
     number = max(total, len(ledger_ids))
     names = f": {listed(ledger_ids, total=number)}" if ledger_ids else ""
     sentence = f"{counted(number, 'ledger has', 'ledgers have')} entries that no registered bookie has{names}"
-    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else search
-    return Advice(Severity.CRITICAL, "lost_entries", sentence, command)
-
-
-# --- ledgers that an audit counts ----------------------------------------------------------------------------------
-
-
-class MissingCopies(msgspec.Struct, frozen=True, kw_only=True):
-    """Ledgers that miss copies but have a live one of each entry. ``what``: what is wrong with them.
-
-    ``down``: the bookies that are down and should have the copies, those with the most ledgers first; ``away``: those
-    of them that are in maintenance now. ``copies``: how many bookies the ensemble of each of the ledgers has at least;
-    ``registered``: how many bookies there are; ``down_total``: how many that ledgers reference are not registered, and
-    registered ones that do not answer.
-    ``is_repaired``, ``has_live_copies``: of the whole cluster, see ``down_severity``.
-    """
-
-    part: str
-    ledger_ids: tuple[int, ...]
-    total: int
-    what: str
-    down: tuple[str, ...]
-    away: tuple[Maintenance, ...]
-    copies: int
-    registered: int
-    down_total: int
-    is_repaired: bool
-    has_live_copies: bool
-
-
-def copies_missing(found: MissingCopies, now_ms: int) -> Advice:
-    """Recover the bookies that are not in maintenance, unless too few are left to have the copies."""
-    sentence = f"{counted(found.total, 'ledger has', 'ledgers have')} {found.what}"
-    resting = {each.bookie_id for each in found.away}
-    left = [each for each in found.down if each not in resting]
-    severity = down_severity(
-        found.down_total,
-        is_awaited=bool(found.away) and not left,
-        is_repaired=found.is_repaired,
-        has_live_copies=found.has_live_copies,
-    )
-    if left and found.registered < found.copies:
-        sentence += f": {counted(found.registered, 'bookie is', 'bookies are')} registered; start {left[0]}, or add one"
-        return Advice(severity, found.part, sentence, f"bkctl bookie show {left[0]}")
-    if left:
-        which = these_bookies(left, "is", "are") if len(left) == 1 else f"{len(left):,} bookies are"
-        sentence += f": {which} not registered" + ("" if found.is_repaired else ", and nothing repairs the ledgers")
-        return Advice(severity, found.part, sentence, recover_command(left))
-    if found.away:
-        maintenance = in_maintenance(found.away, now_ms)
-        return Advice(severity, found.part, f"{sentence}: {maintenance.sentence}", maintenance.command)
-    command = f"bkctl ledger explain {found.ledger_ids[0]}" if found.ledger_ids else None
-    return Advice(severity, found.part, sentence, command)
-
-
-def unreadable_metadata(total: int) -> Advice:
-    """Ledgers of which nothing is known, because their metadata cannot be read."""
-    its = "its" if total == 1 else "their"
-    sentence = f"the metadata of {counted(total, 'ledger')} cannot be read, so {its} copies are unknown"
-    return Advice(Severity.CRITICAL, "unreadable", sentence, "bkctl metadata doctor")
-
-
-def not_closable(ledger_ids: Sequence[int], total: int) -> Advice:
-    """Ledgers that are not closed, and whose end the registered bookies cannot prove."""
-    which = counted(total, "open ledger")
-    sentence = f"{which} cannot be closed: too few of the last bookies are registered to prove where it ends"
-    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else None
-    return Advice(Severity.WARNING, "unclosable", sentence, command)
-
-
-def open_for_long(total: int, oldest: int | None = None, oldest_age: str = "", *, can_close: bool = False) -> Advice:
-    """Ledgers that have been open for more than a day: their writers may be gone.
-
-    ``can_close``: no writer has the oldest, and the registered bookies can prove where it ends.
-    """
-    sentence = f"{counted(total, 'ledger has', 'ledgers have')} been open for more than 24 h"
-    if oldest is None:
-        return Advice(Severity.INFORMATION, "open_for_long", sentence)
-    sentence += f"; the oldest is ledger {oldest}, for {oldest_age}"
-    command = f"bkctl ledger {'close' if can_close else 'explain'} {oldest}"
-    return Advice(Severity.INFORMATION, "open_for_long", sentence, command)
+    return Advice(Severity.CRITICAL, "lost_entries", sentence, explain_command(ledger_ids, search))
 
 
 # --- autorecovery --------------------------------------------------------------------------------------------------
