@@ -26,6 +26,7 @@ from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, is_b
 from bkctl.runtime.replication.judge.advice import (
     Advice,
     age,
+    disk_findings,
     down_severity,
     explain_command,
     in_maintenance,
@@ -37,9 +38,9 @@ from bkctl.runtime.replication.judge.advice import (
     start_first,
     these_bookies,
     troubled,
+    used_fraction,
     waits_for_auditor,
 )
-from bkctl.runtime.replication.judge.disk_advice import disk_findings, used_fraction
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, bookies_to_start
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.runtime.replication.judge.writable_bookies import Idle, WritableBookies, writers_stop

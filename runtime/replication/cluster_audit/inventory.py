@@ -23,13 +23,13 @@ from bkctl.runtime.replication.cluster_audit.inventory_tables import (
     BadCopyRange,
     BookieInventory,
     CheckedRange,
+    LedgerHead,
     LostRange,
     UnknownEnd,
     UnnamedRange,
 )
-from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead
 from bkctl.runtime.replication.cluster_audit.tables import FINDINGS_MAX, AuditReport, BookieReplication
-from bkctl.runtime.replication.judge.copies import CopyState, ListedCopies
+from bkctl.runtime.replication.judge.copies import CopyState, LedgerCheck, ListedCopies
 from bkctl.runtime.replication.judge.findings import CopyFinding
 from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
@@ -38,7 +38,6 @@ from bkctl.runtime.replication.judge.fragments import (
     segment_entries,
     stripe_count,
 )
-from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
 
 
 class InventoryWay(enum.Enum):

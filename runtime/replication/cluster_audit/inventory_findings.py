@@ -8,8 +8,13 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from bkctl.runtime.replication.cluster_audit.inventory_tables import AFTER_END, BAD_COPIES, ELSEWHERE, UnnamedRange
-from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead
+from bkctl.runtime.replication.cluster_audit.inventory_tables import (
+    AFTER_END,
+    BAD_COPIES,
+    ELSEWHERE,
+    LedgerHead,
+    UnnamedRange,
+)
 from bkctl.runtime.replication.cluster_audit.tables import NO_OWNER, AuditReport, BookieReplication
 from bkctl.runtime.replication.judge.advice import Advice, causes_text, explain_command, show_command, these_bookies
 from bkctl.storage.severity import Severity

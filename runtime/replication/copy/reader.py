@@ -10,7 +10,9 @@ for example for a damaged record in an entry log, is a separate state, because t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -32,10 +34,36 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ports import BodyOrStatus, Clock
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.copy.request_times import RequestTimes
 from bkctl.runtime.replication.copy.window import Windows
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.storage.ids import INVALID_ENTRY_ID
+
+T = TypeVar("T")
+
+
+class RequestTimes:
+    """Requests of one piece of work, by bookie: lists of entries, and reads of one or some entries."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.requests: Counter[str] = Counter()
+        self.waited_ns: Counter[str] = Counter()
+        """The sum of the times of all requests, of which some run at the same time."""
+
+    def rows(self) -> Iterator[tuple[str, int, int]]:
+        """Each bookie with its requests, and the sum of their times in microseconds."""
+        for bookie_id, count in self.requests.items():
+            yield bookie_id, count, self.waited_ns[bookie_id] // 1000
+
+    async def of(self, bookie_id: str, answer: Awaitable[T]) -> T:
+        """Wait for the answer to a request, which may be an error, and note how long that took."""
+        began_ns = self._clock.monotonic_ns()
+        try:
+            return await answer
+        finally:
+            self.requests[bookie_id] += 1
+            self.waited_ns[bookie_id] += self._clock.monotonic_ns() - began_ns
+
 
 ENTRY_BYTES_ASSUMED = 64 * 1024
 """Assumed size of an entry until the true size is known."""

@@ -8,6 +8,8 @@ come back, and accept a loss last, once it is proven.
 from __future__ import annotations
 
 import datetime
+import math
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -15,16 +17,23 @@ import msgspec
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
-from bkctl.runtime.replication.judge.loss_commands import accept_loss_commands
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, start_words
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import SHOWN_MAX, counted, duration, listed
+from bkctl.storage.words import SHOWN_MAX, counted, duration, listed, percent
 
 AUTORECOVERY_STATUS = "bkctl autorecovery status"
 AUTORECOVERY_START = "bkctl autorecovery start"
 MAINTENANCE_LIST = "bkctl autorecovery maintenance list"
 LEAVES_CLUSTER = "leaves the cluster"
 """What a drain notes at a bookie as the reason for read-only mode, before the operator's name in parentheses."""
+_LOSS_IDS_MAX = 50
+"""Ledgers in a command that accepts a loss."""
+DISK_WARNING_FRACTION = 0.90
+DISK_CRITICAL_FRACTION = 0.95
+"""Java's defaults of diskUsageWarnThreshold and diskUsageThreshold; at the second a bookie becomes read-only."""
+_OUT_OF_SPACE = frozenset({"disk_full", "no_room", "journal_full"})
+"""Of the reasons that a bookie gives."""
+_FULL_DISK = "bkctl help full-disk"
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -135,6 +144,21 @@ def recover_command(bookie_ids: Sequence[str]) -> str:
     return f"bkctl recover failed-bookie {' '.join(bookie_ids[:SHOWN_MAX])}"
 
 
+def accept_loss_command(bookie_ids: Sequence[str], ledgers: str = "lost-ledgers") -> str:
+    """What removes bookies whose disks are lost, and accepts the loss of what only they had of ledgers in a file."""
+    accepted = " ".join(f"--accept-loss {each}" for each in bookie_ids)
+    return f"bkctl decommission {' '.join(bookie_ids)} {accepted} --from-file {shlex.quote(ledgers)}"
+
+
+def accept_loss_commands(bookie_ids: Sequence[str], ledger_ids: Sequence[int] = ()) -> str:
+    """The same for these ledgers, or for all that only they had entries of: others would be refused."""
+    named = " ".join(f"--bookie {each}" for each in bookie_ids)
+    ledgers = f"bkctl ledger list {named} --state lost -o name"
+    if 0 < len(ledger_ids) <= _LOSS_IDS_MAX:
+        ledgers = f"printf '%s\\n' {' '.join(map(str, ledger_ids))}"
+    return f"{ledgers} > lost-ledgers && {accept_loss_command(bookie_ids)}"
+
+
 def show_command(bookie_ids: Iterable[str]) -> str:
     """The command that shows what is known about bookies; about the first, if there are many."""
     return f"bkctl bookie show {' '.join([*bookie_ids][:SHOWN_MAX])}"
@@ -213,6 +237,38 @@ def troubled(troubles: Mapping[str, str], down: int) -> Iterator[Advice]:
         sentence = f"{these_bookies(list(troubles), 'reports', 'report')}: {causes_text(troubles)}"
         severity = down_severity(len(troubles) + down)
         yield Advice(severity, "bookies_troubled", sentence, f"bkctl bookie state {next(iter(troubles))}")
+
+
+# --- disks -------------------------------------------------------------------------------------------------------------
+
+
+def why_out_of_space(read_only_reasons: Mapping[str, str]) -> str | None:
+    """Of the reasons for read-only mode, a word and a text for each, the one that is about space; None: none is."""
+    return next((text for word, text in read_only_reasons.items() if word in _OUT_OF_SPACE), None)
+
+
+def used_fraction(total_bytes: int | None, free_bytes: int | None) -> float | None:
+    """Used part of the disks of a bookie; None if unknown."""
+    return None if not total_bytes or free_bytes is None else 1 - free_bytes / total_bytes
+
+
+def disk_findings(used: Mapping[str, float | None], out_of_space: Mapping[str, str]) -> Iterator[Advice]:
+    """``used``: part of the disks of each bookie that is used. ``out_of_space``: why bookies are read-only.
+
+    A single bookie with full disks is no emergency: writers use the others, and no copy is lost.
+    """
+    if out_of_space:
+        ids = list(out_of_space)
+        sentence = f"{these_bookies(ids, 'is', 'are')} read-only: {out_of_space[ids[0]]}"
+        yield Advice(Severity.WARNING, "bookies_out_of_space", sentence, _FULL_DISK)
+    for severity, limit, end in (
+        (Severity.CRITICAL, DISK_CRITICAL_FRACTION, math.inf),
+        (Severity.WARNING, DISK_WARNING_FRACTION, DISK_CRITICAL_FRACTION),
+    ):
+        full = [bookie_id for bookie_id, fraction in used.items() if fraction is not None and limit <= fraction < end]
+        if full:
+            sentence = f"disks of {these_bookies(full, 'are', 'are')} at least {percent(limit)} full"
+            yield Advice(severity if len(full) > 1 else Severity.WARNING, "disks", sentence, _FULL_DISK)
 
 
 # --- ledgers -------------------------------------------------------------------------------------------------------

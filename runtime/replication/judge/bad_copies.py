@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import msgspec
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
-from bkctl.runtime.replication.judge.copies import Copy, CopyState, compared_copies
+from bkctl.runtime.replication.judge.copies import Copy, CopyState, LedgerCheck, compared_copies
 from bkctl.runtime.replication.judge.findings import CopyFinding
 from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
@@ -27,7 +27,6 @@ from bkctl.runtime.replication.judge.fragments import (
     segment_entries,
     stripe_count,
 )
-from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.targets import TargetForecast
 from bkctl.storage.ids import INVALID_ENTRY_ID

@@ -23,15 +23,17 @@ from bkctl.runtime.replication.judge.advice import (
     advise_down,
     age,
     bookies_leaving,
+    disk_findings,
     not_answering,
     not_referenced,
     not_repairing,
     these_bookies,
     troubled,
+    used_fraction,
+    why_out_of_space,
     worst_first,
 )
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
-from bkctl.runtime.replication.judge.disk_advice import disk_findings, used_fraction, why_out_of_space
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, noted_without_copy
 from bkctl.runtime.replication.judge.writable_bookies import Idle, WritableBookies, writers_stop
 from bkctl.storage.severity import Severity

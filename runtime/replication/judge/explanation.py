@@ -19,12 +19,11 @@ from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.placement.rules import BrokenRule, judge_ensemble
 from bkctl.runtime.replication.judge.accepted_losses import accepted_on, is_back
 from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance, no_auditor, waits_for_auditor
-from bkctl.runtime.replication.judge.candidates import CandidateVerdict, why_refused
 from bkctl.runtime.replication.judge.closability import how_it_ends, last_resort, needed_refusing, removal, what_helps
 from bkctl.runtime.replication.judge.fragments import Fragment
 from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad, seen_of
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
-from bkctl.runtime.replication.judge.targets import stripe_bytes
+from bkctl.runtime.replication.judge.targets import CandidateVerdict, stripe_bytes, why_refused
 from bkctl.runtime.replication.judge.verdict import (
     UNDER_REPLICATED_STATES,
     LedgerVerdict,

@@ -24,7 +24,7 @@ from bkctl.runtime.metadata.replication.marks import ListedMark, UnderReplicatio
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.check_scope import CheckScope
-from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
+from bkctl.runtime.replication.judge.copies import LedgerCheck
 from bkctl.runtime.replication.judge.marks import (
     MarkedLedger,
     MarkFinding,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
-from bkctl.runtime.replication.judge.copies import Copy, CopyState
+from bkctl.runtime.replication.judge.copies import Copy, CopyDefect, CopyState, LedgerCheck
 from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, stripe_count
-from bkctl.runtime.replication.judge.ledger_check import CopyDefect, LedgerCheck
 from bkctl.storage.ids import INVALID_ENTRY_ID
 
 _PROOFS_OF_ENTRY = frozenset({CopyState.PRESENT, CopyState.DIFFERENT, CopyState.CORRUPT})

@@ -9,6 +9,7 @@ section 3. Unlike Java's checker, this verifies digests and distinguishes missin
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Container, Iterable
@@ -26,16 +27,21 @@ from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.copy.activity import COPY_RATE
+from bkctl.runtime.replication.copy.activity import COPY_RATE, LedgerActivity
 from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGaps
 from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.rate import SharedPacer
-from bkctl.runtime.replication.copy.reader import BATCH_ENTRIES, CopyReader, batch_entries_max, entry_bytes_estimate
-from bkctl.runtime.replication.copy.request_times import RequestTimes
+from bkctl.runtime.replication.copy.reader import (
+    BATCH_ENTRIES,
+    CopyReader,
+    RequestTimes,
+    batch_entries_max,
+    entry_bytes_estimate,
+)
 from bkctl.runtime.replication.copy.tasks import for_each_bounded, for_each_leased
 from bkctl.runtime.replication.copy.window import Lease
 from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
-from bkctl.runtime.replication.judge.copies import Copy, CopyState, compared_copies
+from bkctl.runtime.replication.judge.copies import CheckTotals, Copy, CopyState, LedgerCheck, compared_copies
 from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
     batches,
@@ -44,11 +50,34 @@ from bkctl.runtime.replication.judge.fragments import (
     merge_ranges,
     segment_entries,
 )
-from bkctl.runtime.replication.judge.ledger_check import CheckTotals, LedgerCheck
 from bkctl.runtime.replication.survey.check_tally import CheckTally
-from bkctl.runtime.replication.survey.check_work import CheckWork, bytes_to_check
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
+
+
+class CheckWork(LedgerActivity):
+    """A ledger that is being checked, of which about ``bytes_planned`` will be read."""
+
+    def __init__(self, ledger_id: int, since_ns: int, bytes_planned: int) -> None:
+        super().__init__(ledger_id, since_ns)
+        self.bytes_planned = bytes_planned
+        self.bytes_read = 0
+
+    @property
+    def bytes_done(self) -> int:
+        """What is done of the plan."""
+        return min(self.bytes_read, self.bytes_planned)
+
+
+def bytes_to_check(metadata: LedgerMetadata, scope: CheckScope) -> int:
+    """About how much a check reads of a ledger; 0 while it is open, because its size is unknown."""
+    if not metadata.is_closed:
+        return 0
+    entries = sum(each.count for each in scope.within(EntryRange(0, metadata.last_entry_id)))
+    if scope.sample is not None:
+        entries = math.ceil(entries * scope.sample.share)
+    return entries * metadata.write_quorum_size * entry_bytes_estimate(metadata)
+
 
 ROUNDS_MAX = 3
 """Maximum checks of a ledger whose metadata keeps changing while findings are made."""
