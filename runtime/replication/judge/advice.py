@@ -239,7 +239,7 @@ def troubled(troubles: Mapping[str, str], down: int) -> Iterator[Advice]:
         yield Advice(severity, "bookies_troubled", sentence, f"bkctl bookie state {next(iter(troubles))}")
 
 
-# --- disks -------------------------------------------------------------------------------------------------------------
+# --- disks -----------------------------------------------------------------------------------------------------------
 
 
 def why_out_of_space(read_only_reasons: Mapping[str, str]) -> str | None:
