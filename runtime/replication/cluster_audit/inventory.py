@@ -36,6 +36,7 @@ from bkctl.runtime.replication.judge.fragments import (
     in_and_out_of,
     merge_ranges,
     segment_entries,
+    segments_of,
     stripe_count,
 )
 
@@ -110,26 +111,13 @@ class _Stripes:
     def __init__(self, metadata: LedgerMetadata, bookie_id: str, last_entry_id: int) -> None:
         self._sizes = metadata.ensemble_size, metadata.write_quorum_size
         self._gap_max = metadata.ensemble_size - metadata.write_quorum_size
-        self._parts = [
-            (segment_entries(metadata, number, last_entry_id), segment.ensemble.index(bookie_id))
-            for number, segment in enumerate(metadata.segments)
-            if bookie_id in segment.ensemble
-        ]
+        self._parts = list(segments_of(metadata, bookie_id, last_entry_id))
         self.count = self.count_in(EntryRange(0, last_entry_id))
         self._open_from = None if metadata.is_closed else metadata.last_segment.first_entry_id
 
     def count_in(self, entries: EntryRange) -> int:
         """How many of these entries it should store."""
-        return sum(
-            stripe_count(
-                EntryRange(
-                    max(entries.first_entry_id, part.first_entry_id), min(entries.last_entry_id, part.last_entry_id)
-                ),
-                index,
-                *self._sizes,
-            )
-            for part, index in self._parts
-        )
+        return sum(stripe_count(entries.common(part), index, *self._sizes) for part, index in self._parts)
 
     def is_open(self, entries: EntryRange) -> bool:
         """Whether some are in the last segment, of a ledger that is not closed."""

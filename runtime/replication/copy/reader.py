@@ -32,6 +32,7 @@ from bkctl.runtime.errors import (
 )
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ports import BodyOrStatus, Clock
+from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.window import Windows
@@ -285,6 +286,15 @@ class CopyReader:
                 window.grow(len(reply.body) + REQUEST_COST_BYTES)
                 return _verified(bookie_id, credentials, entry_id, reply.body)
             await self._clock.sleep(pause_s(attempt, self._config, self._clock))
+
+    async def list_of(self, bookie_id: str, ledger_id: int) -> EntryList | None:
+        """The entries of a ledger that a bookie lists, None if it gives no list."""
+        try:
+            return await self._bookies.list_entries(bookie_id, ledger_id)
+        except NoSuchLedgerError:
+            return EntryList()
+        except BookieError:
+            return None
 
     def _is_silent(self, bookie_id: str) -> bool:
         """Whether the bookie must not be asked now. After the pause, this is False for one read, which asks it."""

@@ -50,7 +50,7 @@ class StripeRewrite:
         self._unusable = unusable
         self._entry_bytes = max(1, entry_bytes_estimate(task.metadata))
         """Expected size of the next entry: a moving average."""
-        self._outside = OutsideBookies(tools.ports.bookies, task.credentials.ledger_id, task.outside, self._ask)
+        self._outside = OutsideBookies(tools.copies, task.credentials.ledger_id, task.outside, self._ask)
         self._copies = 0
         self._bytes_written = 0
         self._must_move = EntryRangeSet()

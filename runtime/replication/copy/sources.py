@@ -56,8 +56,8 @@ class SourceReader:
         self.run = BarrenRun(tools.config.barren_entries_max)
         """When it ends a walk, ``after_gap`` is where to go on."""
         self._earlier_copies: dict[str, Copy] = {}
-        self._gaps = CopyGaps(tools.ports.bookies, tools.copies, task.credentials)
-        self._outside = OutsideBookies(tools.ports.bookies, task.credentials.ledger_id, task.outside, self._ask)
+        self._gaps = CopyGaps(tools.copies, task.credentials)
+        self._outside = OutsideBookies(tools.copies, task.credentials.ledger_id, task.outside, self._ask)
 
     @property
     def is_hopeless(self) -> bool:

@@ -246,7 +246,7 @@ class LedgerChecker:
         members = functools.reduce(operator.and_, ensembles)
         live = (await self._ports.registrations.snapshot()).live
         asked = [each for each in live.difference(members) if each in self._live_bookies]
-        kept = OutsideBookies.of(self._ports, self._copies, work.credentials, asked)
+        kept = OutsideBookies.of(self._copies, work.credentials, asked)
         found = await kept.found(missing, self._config.barren_entries_max)
         lost, unreadable, failed = (
             in_and_out_of(each, found)[1] for each in (check.lost, check.unreadable, check.failed)
@@ -287,7 +287,7 @@ class LedgerChecker:
             return [each for each in storing if each in bookie_ids]
 
         run, earlier_copies = BarrenRun(self._config.barren_entries_max), dict[str, Copy]()
-        gaps = CopyGaps(self._ports.bookies, self._copies, work.credentials)
+        gaps = CopyGaps(self._copies, work.credentials)
 
         async def check_batch(batch: _PaidBatch, lease: Lease) -> None:
             found = await self._read_batch(work, batch, lease, is_open=is_open)

@@ -85,7 +85,7 @@ async def why_end_not_lost(
         return _CLOSABLE
     known = [metadata.last_segment.first_entry_id - 1, *(each for each in answers if isinstance(each, int))]
     reader = CopyReader(ports, ReplicationConfig(), live.__contains__)
-    kept = OutsideBookies.of(ports, reader, credentials, live.difference(ensemble, lost))
+    kept = OutsideBookies.of(reader, credentials, live.difference(ensemble, lost))
     accepted = "".join(f" --accept-loss {each}" for each in sorted(set(lost).intersection(ensemble)))
     return await _why_later_outside(kept, max(known), f"bkctl ledger close {ledger_id}{accepted}")
 
@@ -130,9 +130,7 @@ class LossProof:
                 else:
                     reader = CopyReader(self._ports, self._config, live.__contains__)
                     segment = _ClosedSegment(self._config, reader, ledger_id, stored.value, fragment, dead)
-                    kept = OutsideBookies.of(
-                        self._ports, reader, segment.credentials, live.difference(fragment.ensemble)
-                    )
+                    kept = OutsideBookies.of(reader, segment.credentials, live.difference(fragment.ensemble))
                     reason = await segment.why_not_lost() or await segment.why_outside(kept, bookie_id)
                 if reason is not None:
                     return reason

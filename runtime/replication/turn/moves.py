@@ -188,7 +188,7 @@ async def _fail_without_copy(turn: TurnState, metadata: LedgerMetadata, fragment
     else:
         return False
     credentials, copies = credentials_of(turn.task.ledger_id, metadata), turn.tools.replicator.copies
-    kept = OutsideBookies.of(turn.tools.ports, copies, credentials, await _outside(turn, fragment))
+    kept = OutsideBookies.of(copies, credentials, await _outside(turn, fragment))
     if await kept.find(entry_id) is not None:
         return False
     absent = tuple(sorted(set(members)))
