@@ -32,7 +32,7 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     UnderReplicatedLedger,
     UnreadableLedger,
 )
-from bkctl.runtime.replication.cluster_audit.totals import AuditTotals, ensemble_count, loss_key
+from bkctl.runtime.replication.cluster_audit.totals import AuditTotals, loss_key
 from bkctl.runtime.replication.judge.verdict import (
     UNDER_REPLICATED_STATES,
     LedgerVerdict,
@@ -128,7 +128,8 @@ class AuditCounter:
         totals.count(verdict.replication.value)
         totals.count("copy_bytes", copy_bytes)
         totals.count("payload_bytes", first.length or 0)
-        totals.count(ensemble_count(first.ensemble_size or 0))
+        size = first.ensemble_size or 0
+        totals.sizes[size] = totals.sizes.get(size, 0) + 1
         owner = totals.owner(NO_OWNER if first.owner is None else _owner_group(first.owner))
         owner.ledgers += 1
         owner.copy_bytes += copy_bytes

@@ -20,7 +20,7 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     OwnerReplication,
     RackReplication,
 )
-from bkctl.runtime.replication.cluster_audit.totals import LISTS, AuditTotals, ensemble_size_of, loss_key
+from bkctl.runtime.replication.cluster_audit.totals import LISTS, AuditTotals, loss_key
 from bkctl.runtime.replication.judge.accepted_losses import accepted_losses
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.runtime.replication.judge.writable_bookies import usual_size
@@ -77,7 +77,6 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
 def _summary(totals: AuditTotals, known: KnownBookies, bookies: tuple[BookieReplication, ...]) -> AuditSummary:
     found = dict(totals.counts)
     now = {name: found.pop(f"{name}_now", 0) for name in ("replicated", "empty")}
-    sizes = {size: found.pop(each) for each in [*found] if (size := ensemble_size_of(each)) is not None}
     counts: dict[str, Any] = dict.fromkeys(AuditSummary.__struct_fields__, 0) | found
     ledgers = sum(counts[state.value] for state in ReplicationState)
     counts |= dict.fromkeys(INVENTORY_FIELDS)
@@ -115,7 +114,7 @@ def _summary(totals: AuditTotals, known: KnownBookies, bookies: tuple[BookieRepl
         "bookies_writable": modes["writable"],
         "bookies_read_only": modes["read_only"],
         "bookies_named_unregistered": modes["unregistered"],
-        "usual_ensemble_size": usual_size(sizes),
+        "usual_ensemble_size": usual_size(totals.sizes),
     }
     return AuditSummary(**counts)
 

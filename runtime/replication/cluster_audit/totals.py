@@ -8,6 +8,7 @@ whole as well.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -37,7 +38,8 @@ class AuditTotals(msgspec.Struct):
     """The sums. ``findings_max``, ``examples_max`` and ``owners_max`` are the limits of the report's lists.
 
     ``counts``: of ledgers, entries and bytes, by the fields of ``AuditSummary`` with these names, and
-    ``replicated_now`` and ``empty_now``: of the ledgers looked up; also ``ensemble_count``. ``losses`` are by
+    ``replicated_now`` and ``empty_now``: of the ledgers looked up. ``sizes``: ledgers by the size of their ensembles;
+    ``losses`` are by
     ``loss_key``; ``racks`` by path, "" if unknown, and ``groups`` by name, both with counts of ledgers only. Lists and
     owners may be longer than their limits until ``shorten``.
     """
@@ -46,6 +48,7 @@ class AuditTotals(msgspec.Struct):
     examples_max: int = EXAMPLES_MAX
     owners_max: int = OWNERS_MAX
     counts: dict[str, int] = {}
+    sizes: dict[int, int] = {}
     bookies: dict[str, BookieReplication] = {}
     racks: dict[str, RackReplication] = {}
     groups: dict[str, GroupReplication] = {}
@@ -63,6 +66,8 @@ class AuditTotals(msgspec.Struct):
         """Add the totals of other ledgers."""
         for name, number in other.counts.items():
             self.count(name, number)
+        for size, number in other.sizes.items():
+            self.sizes[size] = self.sizes.get(size, 0) + number
         self.other_owners.add(other.other_owners)
         for name in _ROWS:
             rows = getattr(self, name)
@@ -120,39 +125,14 @@ def loss_key(kind: str, name: str) -> str:
     return f"{kind} {name}"
 
 
-_ENSEMBLES = "ensembles_of_"
-
-
-def ensemble_count(size: int) -> str:
-    """The count of ledgers with so many bookies in an ensemble."""
-    return f"{_ENSEMBLES}{size}"
-
-
-def ensemble_size_of(name: str) -> int | None:
-    """The size that a count is about; None: it is about another thing."""
-    return int(name.removeprefix(_ENSEMBLES)) if name.startswith(_ENSEMBLES) else None
-
-
-def _by_id(found: Any) -> object:
-    return found.ledger_id
-
-
-def _worst_first(found: UnderReplicatedLedger) -> object:
-    return (_SEVERITY[found.replication], found.ledger_id)
-
-
-def _oldest_first(found: ListedLedger) -> object:
-    return (found.created_ms is None, found.created_ms, found.ledger_id)
-
-
 _ROWS = ("bookies", "racks", "groups", "owners", "ages", "losses")
 """The sums by a key."""
 LISTS: dict[str, Callable[[Any], Any]] = {
-    "under_replicated": _worst_first,
-    "unreadable": _by_id,
-    "misplaced": _by_id,
-    "ack_quorum_one": _by_id,
-    "oldest_open": _oldest_first,
+    "under_replicated": lambda found: (_SEVERITY[found.replication], found.ledger_id),
+    "unreadable": attrgetter("ledger_id"),
+    "misplaced": attrgetter("ledger_id"),
+    "ack_quorum_one": attrgetter("ledger_id"),
+    "oldest_open": lambda found: (found.created_ms is None, found.created_ms, found.ledger_id),
 }
 """The lists of ledgers, with the order in which they are kept."""
 _FINDINGS = frozenset({"under_replicated", "unreadable"})

@@ -309,10 +309,6 @@ class CopyReader:
     def _begin_silence(self, bookie_id: str) -> None:
         self._silent_until_ns[bookie_id] = self._clock.monotonic_ns() + int(self._config.silence_pause_s * 1e9)
 
-    def _note_silence(self, bookie_id: str) -> None:
-        self._refusals.pop(bookie_id, None)
-        self._begin_silence(bookie_id)
-
     def _note_answer(self, bookie_id: str) -> None:
         self._refusals.pop(bookie_id, None)
         self._silent_until_ns.pop(bookie_id, None)
@@ -326,7 +322,8 @@ class CopyReader:
         try:
             answers = await self._ask_again(bookie_id, ledger_id, entry_id)
             if not answers:
-                self._note_silence(bookie_id)
+                self._refusals.pop(bookie_id, None)
+                self._begin_silence(bookie_id)
             return answers
         finally:
             del self._asking_again[bookie_id]

@@ -67,7 +67,8 @@ def accepted_losses(notes: Mapping[int, GivenUpNote]) -> AcceptedLosses:
 
 def accepted_on(written_ms: int, user: str) -> str:
     """When a loss was accepted, and by whom, like "loss accepted on 2026-05-01 by ops"."""
-    return f"loss accepted on {_date(written_ms)}" + (f" by {user}" if user else "")
+    day = datetime.datetime.fromtimestamp(written_ms / 1000, datetime.UTC).strftime("%Y-%m-%d")
+    return f"loss accepted on {day}" + (f" by {user}" if user else "")
 
 
 def loss_accepted(found: AcceptedLosses) -> Advice:
@@ -90,8 +91,3 @@ def is_back(bookie_id: str, ledger_ids: Sequence[int | str], total: int = 0) -> 
     sentence += " have, and its garbage collection will delete them: save them now"
     command = f"bkctl ledger read {ledger_ids[0]} --from-bookie {bookie_id}"
     return Advice(Severity.WARNING, "given_up_bookie", sentence, command)
-
-
-def _date(time_ms: int) -> str:
-    """A day, as in ISO 8601."""
-    return datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC).strftime("%Y-%m-%d")

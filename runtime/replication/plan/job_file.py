@@ -165,7 +165,11 @@ class JobFile:
         if not pending:
             return
         range_rows = _json_rows(msgspec.structs.astuple(each) for each in pending if isinstance(each, JobRange))
-        done_rows = _json_rows(_done_values(each) for each in pending if isinstance(each, LedgerResult))
+        done = (each for each in pending if isinstance(each, LedgerResult))
+        done_rows = _json_rows(
+            (each.ledger_id, each.outcome.name, each.fragments, each.entries, each.bytes_copied, each.was_closed)
+            for each in done
+        )
         try:
             self._database.execute("BEGIN")
             self._database.execute(_ADD_RANGES, (range_rows,))
@@ -190,11 +194,6 @@ def no_job_file(path: str) -> ConfigurationError:
 
 def _json_rows(rows: Iterable[tuple[Any, ...]]) -> str:
     return msgspec.json.encode(list(rows)).decode()
-
-
-def _done_values(result: LedgerResult) -> tuple[Any, ...]:
-    copied = (result.fragments, result.entries, result.bytes_copied)
-    return (result.ledger_id, result.outcome.name, *copied, result.was_closed)
 
 
 def _read_start(database: Database) -> JobStart:

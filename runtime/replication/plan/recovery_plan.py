@@ -190,7 +190,10 @@ def plan_ledger(
     why_no_target = next((each.why_none for each in forecasts if each.why_none is not None), None)
     close_needs = tuple(sorted(blocking_members(metadata, live))) if is_open else ()
     broken_rules = tuple(broken for each in forecasts for broken in each.broken)
-    part = None
+    part = open_segment = None
+    if is_open:
+        owner = owner_of(dict(metadata.custom_metadata))
+        open_segment = OpenSegment(metadata.last_segment, owner, metadata.created_ms(created_ms))
     if not surviving or why_no_target is not None or close_needs or broken_rules:
         free = [found for found, each in zip(fragments, forecasts, strict=True) if each == TargetForecast()]
         part = _movable_part(metadata, [each for each in free if not each.is_open], live)
@@ -202,7 +205,7 @@ def plan_ledger(
         entries=entries,
         bytes_to_copy=payload_bytes + entries * ENTRY_HEAD_BYTES if metadata.is_closed else None,
         surviving_copies=surviving,
-        open_segment=_open_segment(metadata, created_ms) if is_open else None,
+        open_segment=open_segment,
         broken_rules=broken_rules,
         why_no_target=why_no_target,
         close_needs=close_needs,
@@ -224,14 +227,6 @@ def _movable_part(metadata: LedgerMetadata, fragments: Iterable[Fragment], live:
         entries += sum(stripe_count(fragment.entries, index, *sizes) for index in indexes)
         payload_bytes += sum(stripe_bytes(metadata, fragment, index) for index in indexes)
     return MovablePart(found, entries, payload_bytes + entries * ENTRY_HEAD_BYTES) if found else None
-
-
-def _open_segment(metadata: LedgerMetadata, created_ms: int | None) -> OpenSegment:
-    return OpenSegment(
-        segment=metadata.last_segment,
-        owner=owner_of(dict(metadata.custom_metadata)),
-        created_ms=metadata.created_ms(created_ms),
-    )
 
 
 def _surviving_copies(metadata: LedgerMetadata, fragment: Fragment, live: frozenset[str]) -> int:

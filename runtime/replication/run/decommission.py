@@ -148,7 +148,8 @@ class Decommission:
         ids = tuple(sorted(set(bookie_ids)))
         versions = {}
         for bookie_id in ids:
-            versions[bookie_id] = await self._cookie_version(bookie_id)
+            cookie = await self._recovery.outage.outlast(partial(self._cookies.find, bookie_id))
+            versions[bookie_id] = None if cookie is None else cookie.version
         plan = await self._recovery.plan(ids, unreachable=frozenset(ids) - live)
         plan = msgspec.structs.replace(plan, is_drain=bool(live))
         may_return = any(version is not None for version in versions.values())
@@ -186,10 +187,6 @@ class Decommission:
                 return False
             raise
         return True
-
-    async def _cookie_version(self, bookie_id: str) -> int | None:
-        cookie = await self._recovery.outage.outlast(lambda: self._cookies.find(bookie_id))
-        return None if cookie is None else cookie.version
 
     async def _unproven(self, bookie_ids: Sequence[str], ledger_ids: Collection[int]) -> list[tuple[int, str]]:
         """The given ledgers that are not proven lost, with the reason."""
