@@ -30,7 +30,7 @@ from bkctl.runtime.client.access import require_access
 from bkctl.runtime.errors import LedgerNotFoundError
 from bkctl.runtime.metadata.cluster.root import read_instance_id
 from bkctl.runtime.metadata.pipeline import each_of
-from bkctl.runtime.replication.copy.rate import CopyRate, SharedPacer
+from bkctl.runtime.replication.copy.limits import CopyRate, SharedPacer
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
 from bkctl.runtime.replication.judge.copies import CheckTotals, CopyDefect, LedgerCheck
 from bkctl.runtime.replication.judge.findings import CopyFinding, copy_findings

@@ -15,7 +15,7 @@ from bkctl.runtime.ledger.write_set import is_in_write_set
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.copy.rate import CopyRate, SharedPacer
+from bkctl.runtime.replication.copy.limits import CopyRate, SharedPacer
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
 from bkctl.runtime.replication.judge.copies import CheckTotals, CopyState, LedgerCheck
 from bkctl.runtime.replication.judge.fragments import EntryRange

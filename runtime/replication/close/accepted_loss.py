@@ -41,8 +41,8 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.store import CheckNode, Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.limits import SharedPacer
 from bkctl.runtime.replication.copy.outside import OutsideBookies
-from bkctl.runtime.replication.copy.rate import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader, batch_entries_max, reason_of
 from bkctl.runtime.replication.copy.stripe_task import CopyTools
 from bkctl.runtime.replication.copy.writer import worst_of

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+BAD_COPIES = ("missing_copies", "corrupt_copies", "failed_copies", "different_copies")
+"""Fields of ``BookieInventory`` that count bad copies."""
+ELSEWHERE, AFTER_END = "elsewhere", "after_end"
+"""Why the metadata does not name a copy: ``UnnamedRange.copy``."""
+
 
 class Sums(msgspec.Struct):
     """Counters that can be added to those of other ledgers."""
@@ -62,10 +67,6 @@ class BookieInventory(Sums):
     """Sum of the times of the answers in microseconds; requests run at the same time."""
 
 
-BAD_COPIES = ("missing_copies", "corrupt_copies", "failed_copies", "different_copies")
-"""Fields of ``BookieInventory`` that count bad copies."""
-
-
 class BadCopyRange(LedgerHead, frozen=True):
     """Bad copies of a ledger on one bookie."""
 
@@ -102,10 +103,6 @@ class UnknownEnd(LedgerHead, frozen=True):
     first_entry_id: int
     """The first one that was not examined; those before it are certainly part of the ledger."""
     problem: str
-
-
-ELSEWHERE, AFTER_END = "elsewhere", "after_end"
-"""Why the metadata does not name a copy: ``UnnamedRange.copy``."""
 
 
 class UnnamedRange(LedgerHead, frozen=True):

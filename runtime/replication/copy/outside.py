@@ -14,8 +14,8 @@ from itertools import chain, islice
 from bkctl.runtime.client.ports import LedgerCredentials
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.protocol.entry_list import EntryList
+from bkctl.runtime.replication.copy.limits import for_each_bounded
 from bkctl.runtime.replication.copy.reader import CopyReader
-from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, in_and_out_of, merge_ranges
 from bkctl.storage.ids import INVALID_ENTRY_ID

@@ -35,11 +35,23 @@ from bkctl.runtime.ports import BodyOrStatus, Clock
 from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.copy.window import Windows
+from bkctl.runtime.replication.copy.limits import Windows
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.storage.ids import INVALID_ENTRY_ID
 
 T = TypeVar("T")
+ENTRY_BYTES_ASSUMED = 64 * 1024
+"""Assumed size of an entry until the true size is known."""
+OVERLOAD = frozenset({Status.TOO_MANY_REQUESTS, Status.TIMEOUT, Status.UNAVAILABLE})
+"""No real answer, because the bookie is overloaded or down: ask later, or read the entry alone, which waits for it."""
+_UNANSWERED = OVERLOAD | {Status.AUTHENTICATION_REQUIRED}
+BATCH_BYTES = 1024 * 1024
+BATCH_ENTRIES = 64
+"""A batch of entries ends at the first of these two limits; it has at least one entry."""
+REQUEST_COST_BYTES = 1024
+"""What an entry counts in a window in addition to its size, because small ones have a cost too."""
+UNAVAILABLE_MAX_NS = 10 * 10**9
+"""A bookie that accepts no connection is not asked again after this time. One attempt may take as long."""
 
 
 class RequestTimes:
@@ -64,25 +76,6 @@ class RequestTimes:
         finally:
             self.requests[bookie_id] += 1
             self.waited_ns[bookie_id] += self._clock.monotonic_ns() - began_ns
-
-
-ENTRY_BYTES_ASSUMED = 64 * 1024
-"""Assumed size of an entry until the true size is known."""
-
-OVERLOAD = frozenset({Status.TOO_MANY_REQUESTS, Status.TIMEOUT, Status.UNAVAILABLE})
-"""No real answer, because the bookie is overloaded or down: ask later, or read the entry alone, which waits for it."""
-
-_UNANSWERED = OVERLOAD | {Status.AUTHENTICATION_REQUIRED}
-
-BATCH_BYTES = 1024 * 1024
-BATCH_ENTRIES = 64
-"""A batch of entries ends at the first of these two limits; it has at least one entry."""
-
-REQUEST_COST_BYTES = 1024
-"""What an entry counts in a window in addition to its size, because small ones have a cost too."""
-
-UNAVAILABLE_MAX_NS = 10 * 10**9
-"""A bookie that accepts no connection is not asked again after this time. One attempt may take as long."""
 
 
 def entry_bytes_estimate(metadata: LedgerMetadata) -> int:

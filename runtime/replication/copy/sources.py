@@ -14,11 +14,10 @@ from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.copy.activity import COPY_RATE, LedgerActivity
 from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGap, CopyGaps
+from bkctl.runtime.replication.copy.limits import Lease, for_each_leased, run_all
 from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.reader import entry_bytes_estimate, pause_s
 from bkctl.runtime.replication.copy.stripe_task import CopyTools, StripeTask
-from bkctl.runtime.replication.copy.tasks import for_each_leased, run_all
-from bkctl.runtime.replication.copy.window import Lease
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, stripe_count
 from bkctl.runtime.replication.judge.ledger_result import SourceDefect

@@ -12,7 +12,7 @@ from bkctl.runtime.client.bookie_software import BookieSoftware
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.copy.rate import SharedPacer
+from bkctl.runtime.replication.copy.limits import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader
 from bkctl.runtime.replication.copy.writer import EntryWriter
 from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, first_stored, last_stored, stripe_count

@@ -261,7 +261,6 @@ def status_findings(status: ClusterFacts) -> list[Advice]:
         *_root_findings(status.root),
         *_down_findings(status),
         *_bookie_findings(status),
-        *_disk_findings(status.bookies),
         *_collection_findings(status),
         *_replication_findings(status),
         *_mark_findings(status),
@@ -360,6 +359,8 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:
     if foreign:
         sentence = f"{these_bookies(foreign, 'is', 'are')} registered without a cookie"
         yield Advice(Severity.WARNING, "bookies_without_cookie", sentence, "bkctl metadata doctor")
+    full = {each.bookie_id: each.out_of_space for each in bookies if each.out_of_space is not None}
+    yield from disk_findings({each.bookie_id: each.used_fraction for each in bookies}, full)
 
 
 def _read_only_findings(status: ClusterFacts) -> Iterator[Advice]:
@@ -371,12 +372,6 @@ def _read_only_findings(status: ClusterFacts) -> Iterator[Advice]:
     if others:
         said = f"{these_bookies(others, 'is', 'are')} read-only"
         yield Advice(Severity.INFORMATION, "bookies_read_only", said, f"bkctl bookie state {others[0]}")
-
-
-def _disk_findings(bookies: tuple[BookieFacts, ...] | None) -> Iterator[Advice]:
-    bookies = bookies or ()
-    full = {each.bookie_id: each.out_of_space for each in bookies if each.out_of_space is not None}
-    yield from disk_findings({each.bookie_id: each.used_fraction for each in bookies}, full)
 
 
 def _collection_findings(status: ClusterFacts) -> Iterator[Advice]:

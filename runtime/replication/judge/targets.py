@@ -18,6 +18,9 @@ from bkctl.runtime.placement.view import ClusterView
 from bkctl.runtime.replication.config import PlacementMode
 from bkctl.runtime.replication.judge.fragments import Fragment, stripe_count
 
+_SPREADS = frozenset({PlacementRule.REGIONS, PlacementRule.RACKS})
+"""Rules about the ensemble as a whole; the others refuse a bookie whatever the other members are."""
+
 
 class CopyNeed(msgspec.Struct, frozen=True, kw_only=True):
     """One copy that needs a target: position ``index`` of an ensemble.
@@ -37,10 +40,6 @@ class CopyNeed(msgspec.Struct, frozen=True, kw_only=True):
     bytes_needed: int = 0
     is_data_first: bool = False
     must_improve: bool = False
-
-
-_SPREADS = frozenset({PlacementRule.REGIONS, PlacementRule.RACKS})
-"""Rules about the ensemble as a whole; the others refuse a bookie whatever the other members are."""
 
 
 def stripe_bytes(metadata: LedgerMetadata, fragment: Fragment, index: int) -> int:

@@ -29,8 +29,8 @@ from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import COPY_RATE, LedgerActivity
 from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGaps
+from bkctl.runtime.replication.copy.limits import Lease, SharedPacer, for_each_bounded, for_each_leased
 from bkctl.runtime.replication.copy.outside import OutsideBookies
-from bkctl.runtime.replication.copy.rate import SharedPacer
 from bkctl.runtime.replication.copy.reader import (
     BATCH_ENTRIES,
     CopyReader,
@@ -38,8 +38,6 @@ from bkctl.runtime.replication.copy.reader import (
     batch_entries_max,
     entry_bytes_estimate,
 )
-from bkctl.runtime.replication.copy.tasks import for_each_bounded, for_each_leased
-from bkctl.runtime.replication.copy.window import Lease
 from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
 from bkctl.runtime.replication.judge.copies import CheckTotals, Copy, CopyState, LedgerCheck, compared_copies
 from bkctl.runtime.replication.judge.fragments import (
@@ -53,6 +51,9 @@ from bkctl.runtime.replication.judge.fragments import (
 from bkctl.runtime.replication.survey.check_tally import CheckTally
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
+
+ROUNDS_MAX = 3
+"""Maximum checks of a ledger whose metadata keeps changing while findings are made."""
 
 
 class CheckWork(LedgerActivity):
@@ -86,10 +87,6 @@ def bytes_to_check(metadata: LedgerMetadata, scope: CheckScope) -> int:
     if scope.sample is not None:
         entries = math.ceil(entries * scope.sample.share)
     return entries * metadata.write_quorum_size * entry_bytes_estimate(metadata)
-
-
-ROUNDS_MAX = 3
-"""Maximum checks of a ledger whose metadata keeps changing while findings are made."""
 
 
 class SettledFinding(Protocol):

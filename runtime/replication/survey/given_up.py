@@ -18,6 +18,8 @@ from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
 from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, wanted_members, write_set_rows
 from bkctl.storage.words import counted
 
+_READ_IN_FLIGHT_MAX = 64
+
 
 async def find_removed(
     ports: ClientPorts, store: MetadataStore, registrations: RegistrationClient, bookie_ids: Collection[str]
@@ -61,9 +63,6 @@ def removed_error(bookie_id: str, ledgers: int) -> BookieNotFoundError:
     names = counted(ledgers, "ledger still names", "ledgers still name")
     sentence = f"bookie {bookie_id} is not in the cluster: {names} it, whose loss was accepted with it"
     return BookieNotFoundError(f"{sentence}; nothing is left to do", bookie_id)
-
-
-_READ_IN_FLIGHT_MAX = 64
 
 
 async def judge_given_up(

@@ -34,9 +34,8 @@ from bkctl.runtime.replication.cluster_audit.inventory import (
 from bkctl.runtime.replication.cluster_audit.inventory_tables import LedgerHead
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.entry_lists import EntryLists
-from bkctl.runtime.replication.copy.rate import SharedPacer
+from bkctl.runtime.replication.copy.limits import SharedPacer, for_each_bounded
 from bkctl.runtime.replication.copy.reader import RequestTimes
-from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
 from bkctl.runtime.replication.judge.copies import ListedCopies
 from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, segment_entries
