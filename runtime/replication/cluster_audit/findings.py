@@ -14,7 +14,6 @@ import msgspec
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
-from bkctl.runtime.replication.cluster_audit.counter import AGES
 from bkctl.runtime.replication.cluster_audit.inventory_findings import AuditFinding, finding_of, held_findings
 from bkctl.runtime.replication.cluster_audit.tables import (
     AuditReport,
@@ -22,6 +21,7 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     ListedLedger,
     UnderReplicatedLedger,
 )
+from bkctl.runtime.replication.cluster_audit.totals import AGES
 from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, is_back, loss_accepted
 from bkctl.runtime.replication.judge.advice import (
     Advice,

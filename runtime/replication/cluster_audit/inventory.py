@@ -179,8 +179,8 @@ def _unnamed_on(bookie_id: str, head: LedgerHead, found: LedgerEvidence) -> Iter
         return
     for copy, ranges in ((ELSEWHERE, listed.elsewhere), (AFTER_END, listed.after_end)):
         for each in ranges:
-            fields = _fields_of(head)
-            yield UnnamedRange(*fields, bookie_id, copy, each.first_entry_id, each.last_entry_id, each.count)
+            entries = each.first_entry_id, each.last_entry_id
+            yield UnnamedRange(*_fields_of(head), bookie_id, copy, *entries, each.count)
 
 
 def _fields_of(head: LedgerHead) -> tuple[int, str, str | None, int | None]:

@@ -164,13 +164,7 @@ class CopyInventory:
     async def _add(
         self, totals: InventoryTotals, ledger_id: int, known: Versioned[LedgerMetadata]
     ) -> LedgerHoldings | None:
-        holdings = await self._examine_settled(ledger_id, known)
-        if holdings is not None:
-            totals.add(holdings)
-        return holdings
-
-    async def _examine_settled(self, ledger_id: int, known: Versioned[LedgerMetadata]) -> LedgerHoldings | None:
-        """What the bookies hold of one ledger; None: it was deleted meanwhile, or its metadata cannot be read now."""
+        """Add what the bookies hold of one ledger; None: it was deleted meanwhile, or cannot be read now."""
 
         async def examine(metadata: LedgerMetadata) -> LedgerHoldings:
             owner = owner_of(dict(metadata.custom_metadata))
@@ -181,9 +175,12 @@ class CopyInventory:
             return holdings_of(head, metadata, await self._evidence(ledger_id, metadata))
 
         try:
-            return await examine_settled(self._ports.ledgers, ledger_id, examine, known)
+            holdings = await examine_settled(self._ports.ledgers, ledger_id, examine, known)
         except MetadataFormatError:
             return None
+        if holdings is not None:
+            totals.add(holdings)
+        return holdings
 
     async def _evidence(self, ledger_id: int, metadata: LedgerMetadata) -> LedgerEvidence:
         check, problem = None, None
