@@ -31,8 +31,6 @@ _LOSS_IDS_MAX = 50
 DISK_WARNING_FRACTION = 0.90
 DISK_CRITICAL_FRACTION = 0.95
 """Java's defaults of diskUsageWarnThreshold and diskUsageThreshold; at the second a bookie becomes read-only."""
-_OUT_OF_SPACE = frozenset({"disk_full", "no_room", "journal_full"})
-"""Of the reasons that a bookie gives."""
 _FULL_DISK = "bkctl help full-disk"
 
 
@@ -43,26 +41,6 @@ class Advice(msgspec.Struct, frozen=True):
     part: str
     sentence: str
     command: str | None = None
-
-
-class DownBookies(msgspec.Struct, frozen=True, kw_only=True):
-    """Bookies that are not registered and may be referenced, with what is known about them.
-
-    ``maintenance``: all of it. ``moved``: those whose ledgers a command is moving. ``is_repaired``: whether
-    autorecovery copies their ledgers. ``others_silent``: bookies that are registered and do not answer. ``doubt``: why
-    it is unknown which of them ledgers reference. ``can_move``: whether enough other bookies could take some copies
-    that have a live one to be made from. ``has_source``: whether some have that.
-    """
-
-    bookie_ids: tuple[str, ...]
-    maintenance: tuple[Maintenance, ...] = ()
-    moved: frozenset[str] = frozenset()
-    is_repaired: bool = True
-    others_silent: int = 0
-    no_live_copy: NoLiveCopy = NoLiveCopy()
-    doubt: Mapping[str, str] = {}
-    can_move: bool = True
-    has_source: bool = True
 
 
 def down_severity(
@@ -87,24 +65,6 @@ def worst_first(advice: Iterable[Advice]) -> list[Advice]:
 # --- bookies that are down -----------------------------------------------------------------------------------------
 
 
-def advise_down(down: DownBookies, now_ms: int) -> Iterator[Advice]:
-    """What to do about bookies that are down: start those with the only copies first, then recover the others."""
-    resting = {each.bookie_id: each for each in down.maintenance if not each.is_overdue(now_ms)}
-    away = [resting[each] for each in down.bookie_ids if each in resting and each not in down.moved]
-    moved = [each for each in down.bookie_ids if each in down.moved]
-    left = [each for each in down.bookie_ids if each not in resting and each not in down.moved]
-    if down.no_live_copy.ledgers:
-        yield start_first(down.no_live_copy)
-    if left:
-        yield _recover_left(down, left)
-    if moved:
-        sentence = f"{these_bookies(moved, 'is', 'are')} not registered"
-        sentence += f"; a command is moving the ledgers of {listed(moved)}"
-        yield Advice(Severity.WARNING, "bookies_down", sentence, "bkctl audit")
-    if away:
-        yield in_maintenance(away, now_ms)
-
-
 def start_first(found: NoLiveCopy) -> Advice:
     """Ledgers have no live copy: a recovery leaves them, so the bookies that have one must be started before."""
     at_least = "" if found.is_exact else "at least "
@@ -114,29 +74,6 @@ def start_first(found: NoLiveCopy) -> Advice:
         return Advice(Severity.CRITICAL, "no_live_copy", sentence, explain_command(found.first_ids))
     sentence += f"; {start_words(found.to_start)}"
     return Advice(Severity.CRITICAL, "no_live_copy", sentence, show_command([each[0] for each in found.to_start]))
-
-
-def _recover_left(down: DownBookies, left: list[str]) -> Advice:
-    sentence = f"{these_bookies(left, 'is', 'are')} not registered"
-    if not down.is_repaired:
-        doubts = dict.fromkeys(down.doubt[each] for each in left if each in down.doubt)
-        doubt = f" (whether any does is unknown: {'; '.join(doubts)})" if doubts else ""
-        sentence += f"; nothing repairs ledgers that still reference {listed(left)}{doubt}"
-    severity = down_severity(
-        len(down.bookie_ids) + down.others_silent,
-        is_repaired=down.is_repaired,
-        has_live_copies=not down.no_live_copy.ledgers,
-    )
-    if not down.has_source and down.no_live_copy.first_ids:
-        disks = "its disks" if len(left) == 1 else "their disks"
-        sentence += "; a recovery finds no live copy in the ensembles (ledger explain looks outside of them): if "
-        sentence += f"{disks} are lost and there is none, accept the loss: "
-        sentence += accept_loss_commands(left)
-        return Advice(severity, "bookies_down", sentence, explain_command(down.no_live_copy.first_ids))
-    if not down.can_move:
-        sentence += f"; too few other bookies are writable to take the copies: start {left[0]}, or add a bookie"
-        return Advice(severity, "bookies_down", sentence, f"bkctl bookie show {left[0]}")
-    return Advice(severity, "bookies_down", sentence, recover_command(left))
 
 
 def recover_command(bookie_ids: Sequence[str]) -> str:
@@ -190,36 +127,6 @@ def not_referenced(bookie_ids: Sequence[str], ledgers: int) -> Advice:
     return Advice(Severity.INFORMATION, "bookies_unreferenced", sentence, f"bkctl decommission {bookie_ids[0]}")
 
 
-def bookies_leaving(
-    bookie_ids: Sequence[str], recovering: Collection[str], referenced: Mapping[str, bool]
-) -> Iterator[Advice]:
-    """Bookies that a drain made read-only. ``recovering``: those whose ledgers a command moves now. ``referenced``:
-    whether ledgers name the others, as far as it is known."""
-    moved = [each for each in bookie_ids if each in recovering]
-    empty = [each for each in bookie_ids if each not in moved and referenced.get(each) is False]
-    left = [each for each in bookie_ids if each not in moved and each not in empty]
-    for each in filter(None, (moved, left, empty)):
-        sentence, first = f"{these_bookies(each, 'leaves', 'leave')} the cluster, read-only", each[0]
-        its, it, them = ("its", "it", "it") if len(each) == 1 else ("their", "the first", "them")
-        command = f"bkctl decommission {first}"
-        if each is moved:
-            yield Advice(
-                Severity.INFORMATION,
-                "bookies_leaving",
-                f"{sentence}; a command is moving {its} ledgers",
-                "bkctl audit",
-            )
-            continue
-        if each is empty:
-            sentence += f", and no ledger references {them}: stop {it}, and {command} removes it"
-        else:
-            sentence += f"; no command moves {its} ledgers now: bkctl bookie drain {first} moves any that are left, "
-            sentence += f"and decommission also removes {it}"
-            command = f"bkctl bookie drain {first}" if referenced.get(first) else command
-        keep = f"; to keep {it}: bkctl bookie undrain {first}"
-        yield Advice(Severity.INFORMATION, "bookies_leaving", sentence + keep, command)
-
-
 def not_answering(silent: Sequence[str], refusals: Mapping[str, str], down: int) -> Iterator[Advice]:
     """Registered bookies that do not answer, and those that answered with an error, by bookie; ``down``: others."""
     severity = down_severity(len(silent) + len(refusals) + down)
@@ -240,11 +147,6 @@ def troubled(troubles: Mapping[str, str], down: int) -> Iterator[Advice]:
 
 
 # --- disks -----------------------------------------------------------------------------------------------------------
-
-
-def why_out_of_space(read_only_reasons: Mapping[str, str]) -> str | None:
-    """Of the reasons for read-only mode, a word and a text for each, the one that is about space; None: none is."""
-    return next((text for word, text in read_only_reasons.items() if word in _OUT_OF_SPACE), None)
 
 
 def used_fraction(total_bytes: int | None, free_bytes: int | None) -> float | None:

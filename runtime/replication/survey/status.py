@@ -44,7 +44,7 @@ from bkctl.runtime.metadata.replication.switches import PeriodicCheck, Replicati
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.ports import Bookies, Clock
 from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, accepted_losses
-from bkctl.runtime.replication.judge.cluster_status import (
+from bkctl.runtime.replication.judge.cluster_facts import (
     AuditorStatus,
     AutorecoveryStatus,
     BookieFacts,
