@@ -87,7 +87,7 @@ def audit_verdict(report: AuditReport, findings: Sequence[AuditFinding]) -> Audi
 
 def audit_findings(report: AuditReport) -> list[AuditFinding]:
     """All findings, worst first; among equals in the order in which one should act."""
-    found = [*_missing(report), *held_findings(report), *_source(report), *_bookies(report), *_unreferenced(report)]
+    found = [*_missing(report), *held_findings(report), *_bookies(report), *_unreferenced(report)]
     found += _awaited(report)
     found += _others(report)
     return sorted(found, key=lambda each: each.advice.severity, reverse=True)
@@ -187,12 +187,12 @@ def _idle(report: AuditReport) -> dict[str, Idle]:
     """Why bookies of the cluster take no entries."""
     registered = {each.bookie_id for each in report.bookies if each.mode != "unregistered"}
     down = [loss.name for loss in report.losses if loss.kind == "bookie" and loss.name not in registered]
-    read_only = {each.bookie_id: _why_idle(each) for each in report.bookies if each.mode == "read_only"}
+    read_only = {
+        each.bookie_id: Idle.SPACE if each.out_of_space is not None else Idle(each.read_only_by or Idle.OTHER.value)
+        for each in report.bookies
+        if each.mode == "read_only"
+    }
     return read_only | dict.fromkeys(down, Idle.DOWN)
-
-
-def _why_idle(bookie: BookieReplication) -> Idle:
-    return Idle.SPACE if bookie.out_of_space is not None else Idle(bookie.read_only_by or Idle.OTHER.value)
 
 
 def _without_live_copy(report: AuditReport, rows: Sequence[UnderReplicatedLedger], total: int) -> NoLiveCopy:
@@ -254,16 +254,14 @@ def _open_for_long(rows: Sequence[ListedLedger], total: int, now_ms: int) -> Adv
     return Advice(Severity.INFORMATION, "open_for_long", sentence)
 
 
-def _source(report: AuditReport) -> Iterator[AuditFinding]:
-    if skipped := report.summary.skipped_snapshots:  # a server may still write them
-        sentence = f"{counted(skipped, 'newer snapshot')} could not be read, so this is of "
-        sentence += f"{report.summary.ledgers_from}: audit again"
-        yield AuditFinding(Advice(Severity.WARNING, "skipped_snapshots", sentence))
-
-
 def _bookies(report: AuditReport) -> Iterator[AuditFinding]:
-    """Registered bookies that do not answer or have no space; and why nothing repairs ledgers that miss copies."""
+    """Registered bookies that do not answer or have no space; and why nothing repairs ledgers that miss copies.
+
+    First of all, that the report is of an older snapshot: a server may still write the newer ones."""
     summary = report.summary
+    if skipped := summary.skipped_snapshots:
+        sentence = f"{counted(skipped, 'newer snapshot')} could not be read, so this is of {summary.ledgers_from}"
+        yield AuditFinding(Advice(Severity.WARNING, "skipped_snapshots", f"{sentence}: audit again"))
     silent = [each.bookie_id for each in report.bookies if each.no_answer is not None]
     refusals = {each.bookie_id: each.refusal for each in report.bookies if each.refusal is not None}
     troubles = {each.bookie_id: each.trouble for each in report.bookies if each.trouble is not None}

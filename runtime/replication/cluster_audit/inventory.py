@@ -109,7 +109,7 @@ class _Stripes:
     """The entries that one bookie should store of a ledger, up to its end."""
 
     def __init__(self, metadata: LedgerMetadata, bookie_id: str, last_entry_id: int) -> None:
-        self._sizes = metadata.ensemble_size, metadata.write_quorum_size
+        self._sizes = metadata.sizes
         self._gap_max = metadata.ensemble_size - metadata.write_quorum_size
         self._parts = list(segments_of(metadata, bookie_id, last_entry_id))
         self.count = self.count_in(EntryRange(0, last_entry_id))

@@ -75,9 +75,8 @@ class StripeRewrite:
 
     async def _batches(self) -> AsyncIterator[Sequence[int]]:
         task, metadata = self._task, self._task.metadata
-        sizes = (metadata.ensemble_size, metadata.write_quorum_size)
         bad, _ = in_and_out_of(merge_ranges(task.bad), (task.fragment.entries,))
-        entry_ids = chain.from_iterable(stripe(entries, task.index, *sizes) for entries in bad)
+        entry_ids = chain.from_iterable(stripe(entries, task.index, *metadata.sizes) for entries in bad)
         for batch in batches(entry_ids, lambda: batch_entries_max(self._entry_bytes * metadata.write_quorum_size)):
             yield batch
 
@@ -124,7 +123,7 @@ class StripeRewrite:
 
     def _members(self, entry_id: int) -> list[str]:
         metadata = self._task.metadata
-        indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
+        indexes = write_set(entry_id, *metadata.sizes)
         return list(dict.fromkeys(self._task.fragment.ensemble[index] for index in indexes))
 
     async def _read(self, wanted: Mapping[int, Sequence[str]]) -> dict[int, dict[str, Copy]]:

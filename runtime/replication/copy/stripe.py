@@ -106,7 +106,7 @@ class _StripeCopy:
 
     def _entry_ids(self, entries: EntryRange) -> Iterator[int]:
         metadata = self._task.metadata
-        return stripe(entries, self._task.index, metadata.ensemble_size, metadata.write_quorum_size)
+        return stripe(entries, self._task.index, *metadata.sizes)
 
     def _batch_size(self) -> int:
         return batch_entries_max(self._reader.entry_bytes, BATCH_ENTRIES)

@@ -47,20 +47,17 @@ class StripeTask(msgspec.Struct, frozen=True):
     @property
     def entries(self) -> int:
         """Number of entries in the stripe."""
-        metadata = self.metadata
-        return stripe_count(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
+        return stripe_count(self.fragment.entries, self.index, *self.metadata.sizes)
 
     @property
     def first_entry_id(self) -> int:
         """First entry of the stripe, or -1."""
-        metadata = self.metadata
-        return first_stored(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
+        return first_stored(self.fragment.entries, self.index, *self.metadata.sizes)
 
     @property
     def last_entry_id(self) -> int:
         """Last entry of the stripe, or -1."""
-        metadata = self.metadata
-        return last_stored(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
+        return last_stored(self.fragment.entries, self.index, *self.metadata.sizes)
 
 
 class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):

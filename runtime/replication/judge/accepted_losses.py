@@ -52,7 +52,7 @@ class GivenUpLedger(msgspec.Struct, frozen=True):
 
     def _is_lost(self, entry_id: int) -> bool:
         ensemble = self.metadata.segment_of(entry_id).ensemble
-        members = write_set(entry_id, self.metadata.ensemble_size, self.metadata.write_quorum_size)
+        members = write_set(entry_id, *self.metadata.sizes)
         return self.gone.issuperset(ensemble[each] for each in members)
 
 

@@ -1,8 +1,8 @@
 """What is wrong with a cluster, and the one command that helps now. Pure.
 
-Every screen takes its advice from here: the status, the explanation of a ledger, audits, and the ends of commands. The
-order of the steps is always the same: start bookies that have the only copies, then recover the bookies that will not
-come back, and accept a loss last, once it is proven.
+What several screens say is here, so that all say the same: the status, the explanation of a ledger, audits, and the
+ends of commands. The order of the steps is always the same: start bookies that have the only copies, then recover the
+bookies that will not come back, and accept a loss last, once it is proven.
 """
 
 from __future__ import annotations

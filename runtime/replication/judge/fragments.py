@@ -179,13 +179,12 @@ def stored_entries(
 ) -> Iterator[int]:
     """Ids of the entries that the bookie should store, ascending."""
     for entries, index in segments_of(metadata, bookie_id, last_add_confirmed):
-        yield from stripe(entries, index, metadata.ensemble_size, metadata.write_quorum_size)
+        yield from stripe(entries, index, *metadata.sizes)
 
 
 def stored_count(metadata: LedgerMetadata, bookie_id: str, last_add_confirmed: int = INVALID_ENTRY_ID) -> int:
     """Number of ``stored_entries``, computed without iteration."""
-    sizes = metadata.ensemble_size, metadata.write_quorum_size
-    return sum(stripe_count(*each, *sizes) for each in segments_of(metadata, bookie_id, last_add_confirmed))
+    return sum(stripe_count(*each, *metadata.sizes) for each in segments_of(metadata, bookie_id, last_add_confirmed))
 
 
 def is_stored(metadata: LedgerMetadata, bookie_id: str, entry_id: int) -> bool:
@@ -194,7 +193,7 @@ def is_stored(metadata: LedgerMetadata, bookie_id: str, entry_id: int) -> bool:
     if bookie_id not in segment.ensemble:
         return False
     index = segment.ensemble.index(bookie_id)
-    return is_in_write_set(entry_id, index, metadata.ensemble_size, metadata.write_quorum_size)
+    return is_in_write_set(entry_id, index, *metadata.sizes)
 
 
 def first_stored(entries: EntryRange, index: int, ensemble_size: int, write_quorum_size: int) -> int:

@@ -45,7 +45,7 @@ class CopyNeed(msgspec.Struct, frozen=True, kw_only=True):
 def stripe_bytes(metadata: LedgerMetadata, fragment: Fragment, index: int) -> int:
     """Estimated bytes of a stripe: the same share of the ledger's length as of its entries; 0 if it is unknown."""
     entries = metadata.entry_count
-    count = stripe_count(fragment.entries, index, metadata.ensemble_size, metadata.write_quorum_size)
+    count = stripe_count(fragment.entries, index, *metadata.sizes)
     return -(-metadata.length * count // entries) if entries else 0
 
 

@@ -213,14 +213,13 @@ def _part_of(
     metadata: LedgerMetadata, fragments: Iterable[Fragment], live: frozenset[str] | None = None
 ) -> MovablePart:
     """What each leaving bookie has of these fragments; with ``live``, unless one of its entries has no live copy."""
-    sizes = (metadata.ensemble_size, metadata.write_quorum_size)
     copies = [
         (fragment, index)
         for fragment in fragments
         for index in fragment.bookie_indexes
         if live is None or _surviving_copies(metadata, msgspec.structs.replace(fragment, bookie_indexes=(index,)), live)
     ]
-    entries = sum(stripe_count(fragment.entries, index, *sizes) for fragment, index in copies)
+    entries = sum(stripe_count(fragment.entries, index, *metadata.sizes) for fragment, index in copies)
     payload_bytes = sum(stripe_bytes(metadata, fragment, index) for fragment, index in copies)
     segments = {fragment.segment_index for fragment, _ in copies}
     return MovablePart(len(segments), entries, payload_bytes + entries * ENTRY_HEAD_BYTES)
@@ -228,7 +227,7 @@ def _part_of(
 
 def _surviving_copies(metadata: LedgerMetadata, fragment: Fragment, live: frozenset[str]) -> int:
     """Live copies of the worst entry that is stored at an affected index; Qw if there is none."""
-    size, quorum = metadata.ensemble_size, metadata.write_quorum_size
+    size, quorum = metadata.sizes
     used = size if fragment.is_open else min(size, fragment.entries.count)
     first = fragment.entries.first_entry_id
     counts = [

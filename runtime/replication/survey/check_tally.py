@@ -93,7 +93,7 @@ class CheckTally:
         for entries in ranges:
             self._entries += entries.count
             for index, bookie_id in enumerate(ensemble):
-                count = stripe_count(entries, index, metadata.ensemble_size, metadata.write_quorum_size)
+                count = stripe_count(entries, index, *metadata.sizes)
                 if bookie_id in copies and count:
                     self._count(copies[bookie_id], entries, count)
             (self._unreadable if unknown else self._lost).add_range(entries)

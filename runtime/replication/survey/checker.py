@@ -279,7 +279,7 @@ class LedgerChecker:
         bookie_ids = [each for each in dict.fromkeys(ensemble) if scope.bookie_ids is None or each in scope.bookie_ids]
 
         def members(entry_id: int) -> list[str]:
-            indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
+            indexes = write_set(entry_id, *metadata.sizes)
             storing = dict.fromkeys(ensemble[index] for index in indexes)
             return [each for each in storing if each in bookie_ids]
 

@@ -178,7 +178,7 @@ class _CopyReads:
         self._reader = reader
         self._credentials = credentials
         self._metadata = metadata
-        self._sizes = (metadata.ensemble_size, metadata.write_quorum_size)
+        self._sizes = metadata.sizes
 
     async def segments(self, end: int, answering: frozenset[str]) -> tuple[SegmentFacts, ...]:
         """All segments; the open one ends at ``end``. ``answering``: the bookies that are not silent."""

@@ -155,7 +155,7 @@ class _ClosedSegment:
         self.credentials = credentials_of(ledger_id, metadata)
         self._fragment = fragment
         self._dead = dead
-        self._sizes = (metadata.ensemble_size, metadata.write_quorum_size)
+        self._sizes = metadata.sizes
         self._entry_bytes = entry_bytes_estimate(metadata)
 
     async def why_not_lost(self) -> str | None:
