@@ -157,9 +157,8 @@ def _unnamed(report: AuditReport) -> Iterator[AuditFinding]:
 
     def found(copy: str) -> tuple[dict[int, UnnamedRange], str]:
         rows = [row for row in report.unnamed_ranges if row.copy == copy]
-        return {row.ledger_id: row for row in rows}, these_bookies(
-            sorted({row.bookie_id for row in rows}), "lists", "list"
-        )
+        bookie_ids = sorted({row.bookie_id for row in rows})
+        return {row.ledger_id: row for row in rows}, these_bookies(bookie_ids, "lists", "list")
 
     if ledgers := report.summary.after_end_ledgers:  # a writer left them, or the ledger ends too early
         rows, bookies = found(AFTER_END)
