@@ -35,7 +35,7 @@ from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.findings import CopyFinding
 from bkctl.runtime.replication.judge.fragments import format_ranges
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, are_refusals
-from bkctl.runtime.replication.plan.job_file import JobWork, UnfinishedJob
+from bkctl.runtime.replication.plan.store import JobWork, UnfinishedJob
 from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
 from bkctl.storage.severity import Severity

@@ -19,13 +19,9 @@ from bkctl.commands.watch import IntervalOption, WatchOption, keep_looking, pars
 from bkctl.runtime.errors import ClusterNotFoundError, MetadataUnavailableError
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus
 from bkctl.runtime.net.loop import LoopClock
-from bkctl.runtime.replication.judge.cluster_status import (
-    ClusterFacts,
-    down_bookies,
-    status_findings,
-)
+from bkctl.runtime.replication.judge.cluster_facts import ClusterFacts, first_counted, seconds_left
+from bkctl.runtime.replication.judge.cluster_status import down_bookies, status_findings
 from bkctl.runtime.replication.judge.daemon_findings import DAEMON_REFUSED
-from bkctl.runtime.replication.judge.status_pace import first_counted, seconds_left
 from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey
 from bkctl.storage.severity import Severity, word, worst
 from bkctl.storage.words import counted, duration, percent, size

@@ -19,9 +19,8 @@ from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
 from bkctl.runtime.optional_packages import has_package
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.inventory import InventoryTotals, InventoryWay, with_inventory
-from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
-from bkctl.runtime.replication.cluster_audit.totals import AuditTotals
+from bkctl.runtime.replication.cluster_audit.totals import AuditTotals, report_of
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.spark_reports.audit_files import NO_EXTRAS, ReportExtras, write_report_files
 from bkctl.spark_reports.counting import Examination, count_ledgers

@@ -11,9 +11,8 @@ import msgspec
 
 from bkctl.runtime.errors import MetadataFormatError
 from bkctl.runtime.new_file import write_whole
-from bkctl.runtime.replication.cluster_audit.comparison import compare
+from bkctl.runtime.replication.cluster_audit.comparison import AuditRun, compare
 from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport
-from bkctl.runtime.replication.cluster_audit.trend import AuditRun
 from bkctl.spark_reports.audit_page import report_page
 from bkctl.spark_reports.output import REPORT_JSON, REPORT_PAGE
 from bkctl.spark_reports.series import with_run

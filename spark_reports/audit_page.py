@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from markupsafe import Markup
 
-from bkctl.runtime.replication.cluster_audit.comparison import AuditChanges
+from bkctl.runtime.replication.cluster_audit.comparison import AuditChanges, AuditRun
 from bkctl.runtime.replication.cluster_audit.findings import (
     audit_findings,
     audit_verdict,
@@ -23,7 +23,6 @@ from bkctl.runtime.replication.cluster_audit.findings import (
 )
 from bkctl.runtime.replication.cluster_audit.inventory_findings import AuditFinding
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport, AuditSummary, BookieReplication
-from bkctl.runtime.replication.cluster_audit.trend import AuditRun
 from bkctl.spark_reports.charts import Bar, Scale, bar_chart, stacked_bar
 from bkctl.spark_reports.page_tables import (
     PRINTED_ROWS_MAX,

@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.replication.cluster_audit.comparison import AuditRun, run_of, run_of_rows
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
-from bkctl.runtime.replication.cluster_audit.trend import AuditRun, run_of, run_of_rows
 from bkctl.spark_reports.output import REPORT_JSON
 
 _COLUMNS = {

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from markupsafe import Markup
 
-from bkctl.runtime.replication.cluster_audit.trend import AuditRun
+from bkctl.runtime.replication.cluster_audit.comparison import AuditRun
 from bkctl.spark_reports.charts import Bar, Scale, column_chart
 from bkctl.spark_reports.page_tables import time_words
 from bkctl.storage.words import size

@@ -13,8 +13,8 @@ from bkctl.runtime.optional_packages import require_package
 from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
+    from bkctl.runtime.replication.cluster_audit.comparison import AuditRun
     from bkctl.runtime.replication.cluster_audit.tables import AuditReport
-    from bkctl.runtime.replication.cluster_audit.trend import AuditRun
 
 Compare: TypeAlias = Annotated[
     str | None,
@@ -65,7 +65,7 @@ def read_earlier(path: str | None, before_ms: int = sys.maxsize, out: str | None
 
     if not os.path.isdir(path) or os.path.exists(os.path.join(path, REPORT_JSON)):
         return EarlierReports(read_stored(path), path)
-    from bkctl.runtime.replication.cluster_audit.trend import earlier_runs
+    from bkctl.runtime.replication.cluster_audit.comparison import earlier_runs
     from bkctl.spark_reports.series import read_run, runs_in
 
     try:

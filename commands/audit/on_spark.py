@@ -22,7 +22,7 @@ from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
-from bkctl.runtime.replication.copy.request_times import RequestTimes
+from bkctl.runtime.replication.copy.reader import RequestTimes
 from bkctl.runtime.replication.survey.inventory import InventoryJob, bookies_without_lists
 from bkctl.spark_reports.audit import audit_in_context
 from bkctl.spark_reports.deployment import SparkDeployment

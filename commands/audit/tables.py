@@ -27,6 +27,7 @@ from bkctl.runtime.replication.cluster_audit.comparison import (
     CHANGES,
     STATES,
     AuditChanges,
+    AuditRun,
     CountChange,
     compare,
     listed_changes,
@@ -38,7 +39,6 @@ from bkctl.runtime.replication.cluster_audit.findings import (
 )
 from bkctl.runtime.replication.cluster_audit.inventory_findings import AuditFinding
 from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport
-from bkctl.runtime.replication.cluster_audit.trend import AuditRun
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.severity import word, worst
 from bkctl.storage.words import decimal, listed, size

@@ -18,10 +18,9 @@ from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.store import Node
-from bkctl.runtime.replication.judge.ledger_check import CopyDefect
+from bkctl.runtime.replication.judge.copies import CopyDefect
 from bkctl.runtime.replication.judge.marks import MarkFinding
-from bkctl.runtime.replication.run.mark_clearing import ClearOutcome
-from bkctl.runtime.replication.run.mark_repair import JudgedMark, MarkRepair
+from bkctl.runtime.replication.run.mark_repair import ClearOutcome, JudgedMark, MarkRepair
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, duration, first_lines, listed
 

@@ -8,10 +8,9 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.recovery_rendering import shortened
 from bkctl.commands.work_end import Verdict, left_sentence, moved_sentence, print_recoveries
-from bkctl.runtime.replication.judge.advice import these_bookies
+from bkctl.runtime.replication.judge.advice import accept_loss_commands, these_bookies
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, are_refusals
 from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, left_groups, what_next
-from bkctl.runtime.replication.judge.loss_commands import accept_loss_commands
 from bkctl.runtime.replication.run.decommission import DecommissionReport
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, listed, named

@@ -15,7 +15,7 @@ from bkctl.runtime.admin.api import StateAnswer
 from bkctl.runtime.admin.calls import AdminCredentials
 from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.errors import AdminAccessError, AuthenticationError, BookieError, RefusedError
-from bkctl.runtime.replication.run.bookie_mode import ModeWatch
+from bkctl.runtime.replication.run.drain import ModeWatch
 from bkctl.storage.errors import BkctlError
 
 PERSIST_SETTING = "persistBookieStatusEnabled"

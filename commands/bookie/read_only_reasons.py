@@ -11,7 +11,7 @@ from bkctl.commands.bookie.admin_access import admin_of, read_credentials
 from bkctl.commands.bookie.admin_state import read_state_of
 from bkctl.commands.context import CommandContext
 from bkctl.commands.session import Session
-from bkctl.runtime.replication.judge.cluster_status import BookieFacts
+from bkctl.runtime.replication.judge.cluster_facts import BookieFacts
 from bkctl.storage.errors import BkctlError
 
 _ASKED_MAX = 100

@@ -16,7 +16,7 @@ from bkctl.commands.safety.gate import nothing_to_change, open_change
 from bkctl.commands.session import open_session
 from bkctl.runtime.metadata.outage import OutageWait
 from bkctl.runtime.net.loop import LoopClock
-from bkctl.runtime.replication.run.bookie_mode import ModeWatch
+from bkctl.runtime.replication.run.drain import ModeWatch
 
 
 @command("undrain", example="bookie undrain b1.example.com:3181", effect=Effect.REVERSIBLE)

@@ -30,11 +30,11 @@ from bkctl.runtime.client.access import require_access
 from bkctl.runtime.errors import LedgerNotFoundError
 from bkctl.runtime.metadata.cluster.root import read_instance_id
 from bkctl.runtime.metadata.pipeline import each_of
-from bkctl.runtime.replication.copy.rate import CopyRate, SharedPacer
+from bkctl.runtime.replication.copy.limits import CopyRate, SharedPacer
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
+from bkctl.runtime.replication.judge.copies import CheckTotals, CopyDefect, LedgerCheck
 from bkctl.runtime.replication.judge.findings import CopyFinding, copy_findings
 from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
-from bkctl.runtime.replication.judge.ledger_check import CheckTotals, CopyDefect, LedgerCheck
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.storage.ids import ENTRY_ID_MAX
 from bkctl.storage.words import SHOWN_MAX, counted, decimal, percent, size

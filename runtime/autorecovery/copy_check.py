@@ -46,12 +46,11 @@ from bkctl.runtime.metadata.replication.switches import PeriodicCheck, Replicati
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.ports import Clock
 from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.copy.rate import CopyRate, SharedPacer
+from bkctl.runtime.replication.copy.limits import CopyRate, SharedPacer, for_each_bounded
 from bkctl.runtime.replication.copy.reader import BATCH_BYTES
-from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
+from bkctl.runtime.replication.judge.copies import CopyDefect, LedgerCheck
 from bkctl.runtime.replication.judge.fragments import format_ranges, in_and_out_of
-from bkctl.runtime.replication.judge.ledger_check import CopyDefect, LedgerCheck
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 from bkctl.storage.errors import BkctlError

@@ -13,9 +13,8 @@ import msgspec
 
 from bkctl.runtime.autorecovery.check_times import repeat_in_s, wait_s
 from bkctl.runtime.metadata.replication.recovery_notes import CopyCheckCounts, CopyCheckNote, LedgerCount
-from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.copies import CopyDefect, CopyState, LedgerCheck
 from bkctl.runtime.replication.judge.fragments import EntryRange, in_and_out_of
-from bkctl.runtime.replication.judge.ledger_check import CopyDefect, LedgerCheck
 
 LEDGERS_AT_ONCE = 64
 CATCH_UP_MAX = 10

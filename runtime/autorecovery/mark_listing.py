@@ -195,7 +195,8 @@ class MarkListing:
         self._is_worker = {key: self._is_worker[key] for key in daemons if key in self._is_worker}
         for key in daemons:
             if key not in self._is_worker:  # it never changes
-                self._is_worker[key] = await self._has_worker(key)
+                note = await self.notes.daemons.find_or_problem(key)
+                self._is_worker[key] = isinstance(note, Versioned) and note.value.role != AutorecoveryRole.AUDITOR
         keys = sorted(key for key, is_worker in self._is_worker.items() if is_worker)
         own = daemon_key(self.store.session_id)
         count = len(keys)
@@ -205,7 +206,3 @@ class MarkListing:
             return lambda _: self._clock.random.random() * count < 1
         position = keys.index(own)
         return lambda ledger_id: zlib.crc32(ledger_id.to_bytes(8)) % count == position
-
-    async def _has_worker(self, key: str) -> bool:
-        note = await self.notes.daemons.find_or_problem(key)
-        return isinstance(note, Versioned) and note.value.role != AutorecoveryRole.AUDITOR

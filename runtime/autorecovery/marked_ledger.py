@@ -12,7 +12,7 @@ import dataclasses
 import msgspec
 
 from bkctl.runtime.autorecovery.failed_ledgers import RepairFailure
-from bkctl.runtime.autorecovery.placement_moves import placement_moves
+from bkctl.runtime.autorecovery.placement_check import placement_moves
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
@@ -29,7 +29,7 @@ from bkctl.runtime.replication.judge.marks import bookies_in_question
 from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
 from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
 from bkctl.runtime.replication.survey.checker import LedgerChecker
-from bkctl.runtime.replication.turn.task import LedgerTask
+from bkctl.runtime.replication.turn.state import LedgerTask
 
 _INTERRUPTED = frozenset({FailureReason.LOCK_LOST, FailureReason.CONFLICT})
 _FOR_OTHERS = frozenset(

@@ -121,7 +121,10 @@ class AuditorOffice:
         try:
             async with asyncio.timeout(RESIGN_S_MAX):
                 if self.is_beside_pulsar:
-                    await self._give_back_leader()
+                    stat = await self.store.exists(self._leader_path)
+                    if stat is not None and stat.ephemeral_owner == self.store.session_id:
+                        with contextlib.suppress(NoNodeError):
+                            await self.store.delete(self._leader_path)
                 await self._election.resign()
         except (BkctlError, TimeoutError) as error:
             logger.warning("the office of the auditor may remain until the session ends: %s", str(error) or "no answer")
@@ -167,12 +170,6 @@ class AuditorOffice:
                 return  # the answer to the creation was lost
             self._report(f"waiting for the end of the auditor of Pulsar's metadata driver ({self._leader_path})")
             await asyncio.wait((changed, self._deposed), return_when=asyncio.FIRST_COMPLETED)
-
-    async def _give_back_leader(self) -> None:
-        stat = await self.store.exists(self._leader_path)
-        if stat is not None and stat.ephemeral_owner == self.store.session_id:
-            with contextlib.suppress(NoNodeError):
-                await self.store.delete(self._leader_path)
 
     def _note_leader(self, node: Node | None) -> None:
         if self.is_beside_pulsar:

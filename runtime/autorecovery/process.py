@@ -33,7 +33,7 @@ from bkctl.runtime.client.access import refusals
 from bkctl.runtime.errors import ConfigurationError, MetadataAuthError
 from bkctl.runtime.ledger.metadata import is_valid_bookie_id
 from bkctl.runtime.metadata.budgeted_store import BudgetedStore
-from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote
 from bkctl.runtime.metadata.request_budget import share_of_budget
@@ -154,7 +154,10 @@ async def _connect(config: DaemonConfig) -> LedgerClient:
             f"cannot read the cluster at {uri}: ",
             (ConfigurationError,),
         )
-        _report_missing_layout(ledgers)
+        if not ledgers.is_layout_recorded:  # legal before the first ledger is created, and otherwise damage
+            path, name = Paths(ledgers.root).layout, ledgers.tree.value
+            advice = "see bkctl metadata doctor"
+            logger.warning("%s is missing: ledgers are looked for in the layout %s; %s", path, name, advice)
         return LedgerClient.on_session(budgeted, ledgers, config.client)
     except BaseException:
         await store.close()
@@ -174,13 +177,6 @@ async def _when_possible(step: Callable[[], Awaitable[T]], what: str, fatal: tup
                 logger.warning("%s%s; still trying", what, error)
             problem = str(error)
             await LoopClock().sleep(CONNECT_PAUSE_S)
-
-
-def _report_missing_layout(ledgers: LedgerStore) -> None:
-    """It is legal before the first ledger is created, and otherwise damage."""
-    if not ledgers.is_layout_recorded:
-        path, name = Paths(ledgers.root).layout, ledgers.tree.value
-        logger.warning("%s is missing: ledgers are looked for in the layout %s; see bkctl metadata doctor", path, name)
 
 
 def _new_daemon(config: DaemonConfig, client: LedgerClient, process_id: ProcessId) -> AutorecoveryDaemon:

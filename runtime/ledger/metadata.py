@@ -60,6 +60,11 @@ class LedgerMetadata(msgspec.Struct, frozen=True):
         return self.state is LedgerState.CLOSED
 
     @property
+    def sizes(self) -> tuple[int, int]:
+        """Ensemble size and write quorum size, which say where each entry is."""
+        return self.ensemble_size, self.write_quorum_size
+
+    @property
     def entry_count(self) -> int | None:
         """Number of entries of a closed ledger; None if it is not closed, or if its end is invalid."""
         count = self.last_entry_id + 1

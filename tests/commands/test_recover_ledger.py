@@ -21,7 +21,7 @@ from bkctl.runtime.replication.judge.bad_copies import BadCopies, InPlacePlan, L
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
-from bkctl.runtime.replication.plan.job_file import JobFile
+from bkctl.runtime.replication.plan.store import JobFile
 from bkctl.storage.adapters.sqlite import SqliteDatabase, memory_database
 from bkctl.storage.words import counted
 from tests.commands.test_cluster_walk import HEADER_AND_DIGEST_BYTES, succeed

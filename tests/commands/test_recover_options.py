@@ -20,7 +20,7 @@ from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
-from bkctl.runtime.replication.plan.job_file import JobFile, JobWork
+from bkctl.runtime.replication.plan.store import JobFile, JobWork
 from bkctl.storage.adapters.sqlite import create_database
 from tests.commands.cluster.conftest import Operator
 from tests.processes import Cluster, run_bkctl

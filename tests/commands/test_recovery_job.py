@@ -26,7 +26,7 @@ from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.replication.config import OpenLedgers, PlacementMode, ReplicationConfig, VerifyMode
-from bkctl.runtime.replication.plan.job_file import JobFile
+from bkctl.runtime.replication.plan.store import JobFile
 from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.storage.adapters.sqlite import SqliteDatabase, create_database
 from bkctl.storage.words import counted

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead
+from bkctl.runtime.replication.cluster_audit.inventory_tables import LedgerHead
 from scripts.audit_report_page import documented
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig, VerifyMode
 from bkctl.runtime.replication.copy.activity import LedgerActivity
-from bkctl.runtime.replication.copy.rate import SharedPacer
+from bkctl.runtime.replication.copy.limits import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader
 from bkctl.runtime.replication.copy.stripe import StripeReplicator
 from bkctl.runtime.replication.copy.stripe_task import StripeTask

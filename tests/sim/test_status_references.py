@@ -15,7 +15,8 @@ from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_stor
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.election import AuditorElection
 from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
-from bkctl.runtime.replication.judge.cluster_status import ClusterFacts, DownReferences, status_findings
+from bkctl.runtime.replication.judge.cluster_facts import ClusterFacts, DownReferences
+from bkctl.runtime.replication.judge.cluster_status import status_findings
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy
 from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey
 from bkctl.storage.severity import Severity

@@ -15,11 +15,10 @@ from bkctl.runtime.ledger.write_set import is_in_write_set
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.copy.rate import CopyRate, SharedPacer
+from bkctl.runtime.replication.copy.limits import CopyRate, SharedPacer
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
-from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.copies import CheckTotals, CopyState, LedgerCheck
 from bkctl.runtime.replication.judge.fragments import EntryRange
-from bkctl.runtime.replication.judge.ledger_check import CheckTotals, LedgerCheck
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from tests.runtime.client.fakes import payload
 from tests.runtime.replication.samples import ledger

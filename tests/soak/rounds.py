@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bkctl.runtime.errors import ConflictError
-from bkctl.runtime.replication.plan.job_file import JobFile
+from bkctl.runtime.replication.plan.store import JobFile
 from bkctl.storage.adapters.sqlite import SqliteDatabase
 from tests.processes import BkctlProcess, start_bkctl
 from tests.soak.soak_cluster import (

@@ -12,13 +12,12 @@ import pytest
 from bkctl.runtime.errors import MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.metadata.bookies.registration import Registrations
-from bkctl.runtime.replication.cluster_audit.comparison import compare
+from bkctl.runtime.replication.cluster_audit.comparison import compare, run_of
 from bkctl.runtime.replication.cluster_audit.counter import AuditCounter
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.inventory_tables import BadCopyRange, BookieInventory, LostRange
-from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
-from bkctl.runtime.replication.cluster_audit.trend import run_of
+from bkctl.runtime.replication.cluster_audit.totals import report_of
 from bkctl.runtime.replication.judge.verdict import judge_ledger, write_set_rows
 from bkctl.spark_reports.audit_files import ReportExtras, read_report, write_report_files
 from bkctl.spark_reports.audit_page import report_page

@@ -41,9 +41,8 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.store import CheckNode, Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.copy.gaps import next_listed
+from bkctl.runtime.replication.copy.limits import SharedPacer
 from bkctl.runtime.replication.copy.outside import OutsideBookies
-from bkctl.runtime.replication.copy.rate import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader, batch_entries_max, reason_of
 from bkctl.runtime.replication.copy.stripe_task import CopyTools
 from bkctl.runtime.replication.copy.writer import worst_of
@@ -203,7 +202,7 @@ class LossClose:
         live = (await self._ports.registrations.snapshot()).live
         reader = CopyReader(self._ports, self._config, live.__contains__)
         bookie_ids = live.difference(metadata.last_segment.ensemble, self._lost)
-        kept = OutsideBookies.of(self._ports, reader, credentials_of(ledger_id, metadata), bookie_ids)
+        kept = OutsideBookies.of(reader, credentials_of(ledger_id, metadata), bookie_ids)
         if (reason := await kept.why_silent()) is not None:
             raise LedgerRecoveryError(ledger_id, reason)
         last = await kept.last_copies()
@@ -365,10 +364,13 @@ class _SegmentCopy:
         """Where to go on after ``barren`` entries without a good copy: an entry may claim any end, like 2**62."""
         ledger_id = self._credentials.ledger_id
         members = {*self._sources, *self.ensemble} - self._lost
-        listed = await next_listed(self._tools.ports.bookies, ledger_id, members, entry_id)
-        if listed is None and barren >= self._tools.config.barren_entries_max:
+        lists = await asyncio.gather(*(self._tools.copies.list_of(each, ledger_id) for each in members))
+        if None not in lists:
+            following = (each.first_from(entry_id) for each in lists if each is not None)
+            return min((each for each in following if each is not None), default=ENTRY_ID_MAX + 1)
+        if barren >= self._tools.config.barren_entries_max:
             raise LedgerRecoveryError(ledger_id, f"no bookie has a good copy of the {barren} entries before {entry_id}")
-        return entry_id if listed is None else listed
+        return entry_id
 
     def _write_set(self, entry_id: int, ensemble: tuple[str, ...]) -> list[str]:
         indexes = write_set(entry_id, self._metadata.ensemble_size, self._metadata.write_quorum_size)

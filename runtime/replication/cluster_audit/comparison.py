@@ -1,4 +1,4 @@
-"""What changed between an earlier report and a later one of the same cluster. Pure.
+"""What changed between an earlier report and a later one of the same cluster, and over a series of them. Pure.
 
 The reports list the ledgers that miss copies or cannot be read. A ledger that only the earlier one lists was repaired,
 or was deleted meanwhile: a report does not name the ledgers that have all copies. Of one that only the later one lists,
@@ -7,7 +7,8 @@ its time of creation says whether it had all copies before, or did not exist.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -28,6 +29,16 @@ STATES = (
     ReplicationState.UNAVAILABLE.value, LOST,
 )  # fmt: skip
 """States of listed ledgers, the worst last."""
+_COUNTED = (
+    "ledgers", "open_ledgers", "unavailable", "lost", "unreadable", "at_risk", "one_copy", "under_replicated",
+    "unclosable", "unwritable", "unreplaceable", "misplaced", "too_few_racks", "outside_groups", "one_rack",
+    "ack_quorum_one", "write_quorum_one", "payload_bytes", "copy_bytes",
+)  # fmt: skip
+_COPIES = {
+    "bad_copies": ("bad copy", "bad copies"),
+    "lost_entries": ("entry without a good copy", "entries without a good copy"),
+}
+"""Counts of inventories, in words."""
 
 
 class LedgerChange(msgspec.Struct, frozen=True):
@@ -91,18 +102,6 @@ class AuditChanges(msgspec.Struct, frozen=True, kw_only=True):
                 parts.append(f"{number} {nouns[abs(change) > 1]}")
         changes = enumerated(parts) if parts else "no ledger changed its state"
         return f"{changes}; copies were not compared" if self.has_unknown_copies else changes
-
-
-_COUNTED = (
-    "ledgers", "open_ledgers", "unavailable", "lost", "unreadable", "at_risk", "one_copy", "under_replicated",
-    "unclosable", "unwritable", "unreplaceable", "misplaced", "too_few_racks", "outside_groups", "one_rack",
-    "ack_quorum_one", "write_quorum_one", "payload_bytes", "copy_bytes",
-)  # fmt: skip
-_COPIES = {
-    "bad_copies": ("bad copy", "bad copies"),
-    "lost_entries": ("entry without a good copy", "entries without a good copy"),
-}
-"""Counts of inventories, in words."""
 
 
 class _State(msgspec.Struct, frozen=True):
@@ -216,3 +215,68 @@ def _live(report: AuditReport) -> set[str]:
 def listed_changes(changes: Iterable[LedgerChange]) -> list[dict[str, object]]:
     """Rows of structured output and of tables."""
     return [msgspec.to_builtins(each) | {"ledger_id": str(each.ledger_id)} for each in changes]
+
+
+class AuditRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What one report adds to the trend. ``run``: the name of its directory.
+
+    ``missing_copies``: ledgers with fewer live copies than Qw, ``lost`` ones included. ``copies`` and ``live_copies``
+    are of entries of complete segments. ``bad_copies``, ``lost_entries``: None unless an inventory has read all copies.
+    Bytes are those of ``AuditReport``: of all copies, for each owner and bookie.
+    """
+
+    run: str
+    judged_at_ms: int
+    instance_id: str | None
+    ledgers: int
+    missing_copies: int
+    lost: int
+    copies: int
+    live_copies: int
+    copy_bytes: int
+    bad_copies: int | None = None
+    lost_entries: int | None = None
+    owners: dict[str, int]
+    bookies: dict[str, int]
+
+
+def run_of(report: AuditReport, run: str) -> AuditRun:
+    """The run that made this report."""
+    rows = msgspec.to_builtins([report.summary, report.bookies, report.owners])
+    return run_of_rows(run, *rows)
+
+
+def run_of_rows(
+    run: str, summary: Mapping[str, Any], bookies: Sequence[Mapping[str, Any]], owners: Sequence[Mapping[str, Any]]
+) -> AuditRun:
+    """The run from rows of its tables; older reports have no ``instance_id`` or inventory."""
+    is_whole = summary.get("inventory") == InventoryWay.ALL_ENTRIES.value
+    is_whole = is_whole and knows_all_copies(summary)
+    return AuditRun(
+        run=run,
+        judged_at_ms=summary["judged_at_ms"],
+        instance_id=summary.get("instance_id"),
+        ledgers=summary["ledgers"],
+        missing_copies=summary["under_replicated"] + summary["at_risk"] + summary["unavailable"],
+        lost=summary["lost"],
+        copies=sum(each["entry_copies"] for each in bookies),
+        live_copies=sum(each["entry_copies"] for each in bookies if each["mode"] != "unregistered"),
+        copy_bytes=summary["copy_bytes"],
+        bad_copies=summary["bad_copies"] if is_whole else None,
+        lost_entries=summary["lost_entries"] if is_whole else None,
+        owners={each["owner"]: each["copy_bytes"] for each in owners},
+        bookies={each["bookie_id"]: each["payload_bytes"] for each in bookies},
+    )
+
+
+def earlier_runs(runs: Iterable[AuditRun], before_ms: int) -> tuple[AuditRun, ...]:
+    """The runs before this time, the oldest first; ConflictError if they are of different clusters."""
+    found = sorted((each for each in runs if each.judged_at_ms < before_ms), key=lambda each: each.judged_at_ms)
+    known = {each.instance_id: each.run for each in found if each.instance_id is not None}
+    if len(known) > 1:
+        first, second = list(known.items())[:2]
+        raise ConflictError(
+            f"{first[1]} is of the cluster with the instance id {first[0]}, and {second[1]} of {second[0]}: keep the "
+            "reports of each cluster in a directory of its own"
+        )
+    return tuple(found)

@@ -32,7 +32,7 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     UnderReplicatedLedger,
     UnreadableLedger,
 )
-from bkctl.runtime.replication.cluster_audit.totals import AuditTotals, ensemble_count, loss_key
+from bkctl.runtime.replication.cluster_audit.totals import AGES, UNKNOWN_AGE, AuditTotals, loss_key
 from bkctl.runtime.replication.judge.verdict import (
     UNDER_REPLICATED_STATES,
     LedgerVerdict,
@@ -44,16 +44,6 @@ from bkctl.runtime.replication.judge.verdict import (
 
 SHAPES_MAX = 10_000
 """Shapes that are counted at the same time."""
-UNKNOWN_AGE = "unknown"
-AGES = (
-    ("under 1 hour", 3600),
-    ("1 hour to 1 day", 86_400),
-    ("1 to 7 days", 7 * 86_400),
-    ("7 to 30 days", 30 * 86_400),
-    ("over 30 days", None),
-)
-"""Ranges of ages, with the end of each in seconds."""
-
 _LISTED_STATES = UNDER_REPLICATED_STATES | {ReplicationState.GIVEN_UP}
 _ENDED_BY_METADATA = ("unclosable", "unwritable", "unreplaceable", "misplaced", "one_rack", "rack_unknown")
 _owner_group = lru_cache(maxsize=4096)(owner_group)
@@ -128,7 +118,8 @@ class AuditCounter:
         totals.count(verdict.replication.value)
         totals.count("copy_bytes", copy_bytes)
         totals.count("payload_bytes", first.length or 0)
-        totals.count(ensemble_count(first.ensemble_size or 0))
+        size = first.ensemble_size or 0
+        totals.sizes[size] = totals.sizes.get(size, 0) + 1
         owner = totals.owner(NO_OWNER if first.owner is None else _owner_group(first.owner))
         owner.ledgers += 1
         owner.copy_bytes += copy_bytes

@@ -14,7 +14,6 @@ import msgspec
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
-from bkctl.runtime.replication.cluster_audit.counter import AGES
 from bkctl.runtime.replication.cluster_audit.inventory_findings import AuditFinding, finding_of, held_findings
 from bkctl.runtime.replication.cluster_audit.tables import (
     AuditReport,
@@ -22,31 +21,26 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     ListedLedger,
     UnderReplicatedLedger,
 )
+from bkctl.runtime.replication.cluster_audit.totals import AGES
 from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, is_back, loss_accepted
 from bkctl.runtime.replication.judge.advice import (
     Advice,
-    MissingCopies,
     age,
-    copies_missing,
+    disk_findings,
     down_severity,
+    explain_command,
+    in_maintenance,
     not_answering,
-    not_closable,
     not_referenced,
     not_repairing,
-    open_for_long,
     proven_loss,
+    recover_command,
     start_first,
+    these_bookies,
     troubled,
-    unreadable_metadata,
+    used_fraction,
     waits_for_auditor,
 )
-from bkctl.runtime.replication.judge.copy_advice import (
-    breaks_placement,
-    older_snapshot,
-    small_quorum,
-    too_few_writable,
-)
-from bkctl.runtime.replication.judge.disk_advice import disk_findings, used_fraction
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, bookies_to_start
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.runtime.replication.judge.writable_bookies import Idle, WritableBookies, writers_stop
@@ -93,7 +87,7 @@ def audit_verdict(report: AuditReport, findings: Sequence[AuditFinding]) -> Audi
 
 def audit_findings(report: AuditReport) -> list[AuditFinding]:
     """All findings, worst first; among equals in the order in which one should act."""
-    found = [*_missing(report), *held_findings(report), *_source(report), *_bookies(report), *_unreferenced(report)]
+    found = [*_missing(report), *held_findings(report), *_bookies(report), *_unreferenced(report)]
     found += _awaited(report)
     found += _others(report)
     return sorted(found, key=lambda each: each.advice.severity, reverse=True)
@@ -165,10 +159,12 @@ def _missing(report: AuditReport) -> Iterator[AuditFinding]:
         ("under_replicated", others, summary.under_replicated - len(one_copy), "too few live copies"),
     ):
         if total:
-            found = _missing_copies(report, listed_rows, part, total, what)
-            yield finding_of(copies_missing(found, summary.judged_at_ms), total, listed_rows)
-    if summary.unreadable:
-        yield AuditFinding(unreadable_metadata(summary.unreadable), summary.unreadable)
+            sentence = f"{counted(total, 'ledger has', 'ledgers have')} {what}"
+            yield finding_of(_missing_copies(report, listed_rows, part, sentence), total, listed_rows)
+    if unreadable := summary.unreadable:
+        its = "its" if unreadable == 1 else "their"
+        sentence = f"the metadata of {counted(unreadable, 'ledger')} cannot be read, so {its} copies are unknown"
+        yield AuditFinding(Advice(Severity.CRITICAL, "unreadable", sentence, "bkctl metadata doctor"), unreadable)
     if summary.lost:
         lost = [row for row in unavailable if row.is_lost]
         yield finding_of(proven_loss([row.ledger_id for row in lost], summary.lost), summary.lost, lost)
@@ -191,12 +187,12 @@ def _idle(report: AuditReport) -> dict[str, Idle]:
     """Why bookies of the cluster take no entries."""
     registered = {each.bookie_id for each in report.bookies if each.mode != "unregistered"}
     down = [loss.name for loss in report.losses if loss.kind == "bookie" and loss.name not in registered]
-    read_only = {each.bookie_id: _why_idle(each) for each in report.bookies if each.mode == "read_only"}
+    read_only = {
+        each.bookie_id: Idle.SPACE if each.out_of_space is not None else Idle(each.read_only_by or Idle.OTHER.value)
+        for each in report.bookies
+        if each.mode == "read_only"
+    }
     return read_only | dict.fromkeys(down, Idle.DOWN)
-
-
-def _why_idle(bookie: BookieReplication) -> Idle:
-    return Idle.SPACE if bookie.out_of_space is not None else Idle(bookie.read_only_by or Idle.OTHER.value)
 
 
 def _without_live_copy(report: AuditReport, rows: Sequence[UnderReplicatedLedger], total: int) -> NoLiveCopy:
@@ -208,32 +204,36 @@ def _without_live_copy(report: AuditReport, rows: Sequence[UnderReplicatedLedger
     return NoLiveCopy(ledgers=total, first_ids=ids, to_start=bookies_to_start(holders), is_part=is_part)
 
 
-def _missing_copies(
-    report: AuditReport, rows: Sequence[UnderReplicatedLedger], part: str, total: int, what: str
-) -> MissingCopies:
+def _missing_copies(report: AuditReport, rows: Sequence[UnderReplicatedLedger], part: str, sentence: str) -> Advice:
+    """Recover the bookies that are down and not in maintenance, unless too few are left to have the copies."""
+    summary, now_ms = report.summary, report.summary.judged_at_ms
     members = Counter(bookie_id for row in rows for bookie_id in row.missing_bookies)
     most = sorted(members, key=lambda each: (-members[each], each))
     down = (*sorted(most[:SHOWN_MAX]), *most[SHOWN_MAX:])  # so that findings about the same bookies have one command
-    away = []
+    away: dict[str, Maintenance] = {}
     for each in report.bookies:
-        end_ms = each.maintenance_end_ms
-        is_away = _is_in_maintenance(each, report.summary.judged_at_ms)
-        if each.bookie_id in members and is_away and end_ms is not None:
-            note = MaintenanceNote(start_ms=0, end_ms=end_ms, user=each.maintenance_user or "")
-            away.append(Maintenance(each.bookie_id, note))
-    return MissingCopies(
-        part=part,
-        ledger_ids=tuple(row.ledger_id for row in rows[:1]),
-        total=total,
-        what=what,
-        down=down,
-        away=tuple(away),
-        copies=min((max(row.expected_copies, row.ensemble_size) for row in rows), default=0),
-        registered=report.summary.bookies_writable + report.summary.bookies_read_only,
-        down_total=_down_total(report),
-        is_repaired=report.summary.is_repaired is not False,
-        has_live_copies=not report.summary.unavailable,
+        if each.bookie_id in members and each.maintenance_end_ms is not None and _is_in_maintenance(each, now_ms):
+            note = MaintenanceNote(start_ms=0, end_ms=each.maintenance_end_ms, user=each.maintenance_user or "")
+            away[each.bookie_id] = Maintenance(each.bookie_id, note)
+    left = [each for each in down if each not in away]
+    severity = down_severity(
+        _down_total(report),
+        is_awaited=bool(away) and not left,
+        is_repaired=summary.is_repaired is not False,
+        has_live_copies=not summary.unavailable,
     )
+    registered = summary.bookies_writable + summary.bookies_read_only
+    if left and registered < min((max(row.expected_copies, row.ensemble_size) for row in rows), default=0):
+        sentence += f": {counted(registered, 'bookie is', 'bookies are')} registered; start {left[0]}, or add one"
+        return Advice(severity, part, sentence, f"bkctl bookie show {left[0]}")
+    if left:
+        which = these_bookies(left, "is", "are") if len(left) == 1 else f"{len(left):,} bookies are"
+        repaired = ", and nothing repairs the ledgers" if summary.is_repaired is False else ""
+        return Advice(severity, part, f"{sentence}: {which} not registered{repaired}", recover_command(left))
+    if away:
+        maintenance = in_maintenance(list(away.values()), now_ms)
+        return Advice(severity, part, f"{sentence}: {maintenance.sentence}", maintenance.command)
+    return Advice(severity, part, sentence, explain_command([row.ledger_id for row in rows]))
 
 
 def _down_total(report: AuditReport) -> int:
@@ -242,21 +242,26 @@ def _down_total(report: AuditReport) -> int:
     return report.summary.bookies_named_unregistered + not_serving
 
 
-def _open_for_long(first: ListedLedger | None, total: int, now_ms: int) -> Advice:
-    if first is None or first.created_ms is None:
-        return open_for_long(total)
-    can_close = first.is_closable is True and first.ledger_state == "in_recovery"  # so it has no writer
-    return open_for_long(total, first.ledger_id, age(now_ms, first.created_ms), can_close=can_close)
-
-
-def _source(report: AuditReport) -> Iterator[AuditFinding]:
-    if report.summary.skipped_snapshots:
-        yield AuditFinding(older_snapshot(report.summary.skipped_snapshots, report.summary.ledgers_from))
+def _open_for_long(rows: Sequence[ListedLedger], total: int, now_ms: int) -> Advice:
+    """Ledgers that have been open for more than a day: their writers may be gone."""
+    sentence = f"{counted(total, 'ledger has', 'ledgers have')} been open for more than 24 h"
+    for first in rows:
+        if first.created_ms is not None:
+            sentence += f"; the oldest is ledger {first.ledger_id}, for {age(now_ms, first.created_ms)}"
+            can_close = first.is_closable is True and first.ledger_state == "in_recovery"  # so it has no writer
+            command = f"bkctl ledger {'close' if can_close else 'explain'} {first.ledger_id}"
+            return Advice(Severity.INFORMATION, "open_for_long", sentence, command)
+    return Advice(Severity.INFORMATION, "open_for_long", sentence)
 
 
 def _bookies(report: AuditReport) -> Iterator[AuditFinding]:
-    """Registered bookies that do not answer or have no space; and why nothing repairs ledgers that miss copies."""
+    """Registered bookies that do not answer or have no space; and why nothing repairs ledgers that miss copies.
+
+    First of all, that the report is of an older snapshot: a server may still write the newer ones."""
     summary = report.summary
+    if skipped := summary.skipped_snapshots:
+        sentence = f"{counted(skipped, 'newer snapshot')} could not be read, so this is of {summary.ledgers_from}"
+        yield AuditFinding(Advice(Severity.WARNING, "skipped_snapshots", f"{sentence}: audit again"))
     silent = [each.bookie_id for each in report.bookies if each.no_answer is not None]
     refusals = {each.bookie_id: each.refusal for each in report.bookies if each.refusal is not None}
     troubles = {each.bookie_id: each.trouble for each in report.bookies if each.trouble is not None}
@@ -295,45 +300,49 @@ def _others(report: AuditReport) -> Iterator[AuditFinding]:
     summary = report.summary
     old_ages = [row for row in report.open_ages if row.age in _OVER_A_DAY]
     if old := sum(row.open_ledgers + row.in_recovery_ledgers for row in old_ages):
-        first = next((row for row in report.oldest_open if row.created_ms is not None), None)
-        yield AuditFinding(_open_for_long(first, old, summary.judged_at_ms), old)
-    if summary.unclosable:
+        yield AuditFinding(_open_for_long(report.oldest_open, old, summary.judged_at_ms), old)
+    if total := summary.unclosable:
         found: list[ListedLedger | UnderReplicatedLedger] = [*report.oldest_open, *report.under_replicated]
         rows = {row.ledger_id: row for row in found if row.is_closable is False}
-        yield finding_of(not_closable(list(rows), summary.unclosable), summary.unclosable, rows.values())
+        sentence = f"{counted(total, 'open ledger')} cannot be closed: too few of the last bookies are registered to "
+        advice = Advice(Severity.WARNING, "unclosable", f"{sentence}prove where it ends", explain_command(list(rows)))
+        yield finding_of(advice, total, rows.values())
     for part, count, what in (  # a writer replaces bookies that accept no writes, if there are enough others
         ("unwritable", min(summary.unwritable, summary.unreplaceable), "cannot accept writes on the present bookies"),
         ("unreplaceable", summary.unreplaceable, "cannot replace a bookie that does not accept writes"),
     ):
         if count:
-            yield AuditFinding(too_few_writable(part, count, what), count)
+            sentence = f"{counted(count, 'open ledger')} {what}: start bookies, or add some"
+            yield AuditFinding(Advice(Severity.WARNING, part, sentence, "bkctl bookie list"), count)
     yield from _misplaced(report)
-    if summary.ack_quorum_one:
-        advice = small_quorum("ack_quorum_one", summary.ack_quorum_one, _ACK_QUORUM_ONE)
-        yield finding_of(advice, summary.ack_quorum_one, report.ack_quorum_one)
-    if summary.write_quorum_one:
-        advice = small_quorum("write_quorum_one", summary.write_quorum_one, "one copy of each entry (Qw 1)")
-        yield AuditFinding(advice, summary.write_quorum_one)
+    for part, total, listed, what in (  # nothing is to be repaired
+        ("ack_quorum_one", summary.ack_quorum_one, report.ack_quorum_one, _ACK_QUORUM_ONE),
+        ("write_quorum_one", summary.write_quorum_one, (), "one copy of each entry (Qw 1)"),
+    ):
+        if total:
+            sentence = f"{counted(total, 'ledger was', 'ledgers were')} created with {what}"
+            yield finding_of(Advice(Severity.INFORMATION, part, sentence), total, listed)
 
 
 def _misplaced(report: AuditReport) -> Iterator[AuditFinding]:
+    """Ledgers with copies in too few racks or regions, or outside of their groups; no command moves them."""
     summary = report.summary
-    if outside := summary.outside_groups:
-        rows = [row for row in report.misplaced if row.outside_bookies]
-        groups = sorted(
-            (row for row in report.groups if row.outside_ledgers), key=lambda row: (-row.outside_ledgers, row.group)
-        )
-        names = f" {enumerated([row.group for row in groups], shown_max=SHOWN_MAX)}" if groups else ""
-        what = f"on bookies outside of their isolation groups{names}"
-        yield finding_of(
-            breaks_placement("outside_groups", outside, [row.ledger_id for row in rows], what), outside, rows
-        )
-    if few := summary.breaking_racks:
-        rows = [row for row in report.misplaced if row.racks_min is not None]
-        what = "in fewer racks or regions than required"
-        yield finding_of(breaks_placement("misplaced", few, [row.ledger_id for row in rows], what), few, rows)
-    elif summary.one_rack:
-        yield AuditFinding(breaks_placement("one_rack", summary.one_rack, (), "in one rack"), summary.one_rack)
+    groups = sorted(
+        (row for row in report.groups if row.outside_ledgers), key=lambda row: (-row.outside_ledgers, row.group)
+    )
+    names = f" {enumerated([row.group for row in groups], shown_max=SHOWN_MAX)}" if groups else ""
+    outside = [row for row in report.misplaced if row.outside_bookies]
+    few = [row for row in report.misplaced if row.racks_min is not None]
+    for part, total, rows, what in (
+        ("outside_groups", summary.outside_groups, outside, f"on bookies outside of their isolation groups{names}"),
+        ("misplaced", summary.breaking_racks, few, "in fewer racks or regions than required"),
+        ("one_rack", 0 if summary.breaking_racks else summary.one_rack, (), "in one rack"),
+    ):
+        if total:
+            sentence = f"{counted(total, 'ledger has', 'ledgers have')} copies {what}: the auditor marks such ledgers "
+            sentence += "for repair if autorecovery.is_misplaced_marked is set"
+            command = explain_command([row.ledger_id for row in rows], "bkctl autorecovery status")
+            yield finding_of(Advice(Severity.WARNING, part, sentence, command), total, rows)
 
 
 _ACK_QUORUM_ONE = "an ack quorum of 1: an acknowledged entry may have had one copy"

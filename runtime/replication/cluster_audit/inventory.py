@@ -23,22 +23,22 @@ from bkctl.runtime.replication.cluster_audit.inventory_tables import (
     BadCopyRange,
     BookieInventory,
     CheckedRange,
+    LedgerHead,
     LostRange,
     UnknownEnd,
     UnnamedRange,
 )
-from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead
 from bkctl.runtime.replication.cluster_audit.tables import FINDINGS_MAX, AuditReport, BookieReplication
-from bkctl.runtime.replication.judge.copies import CopyState, ListedCopies
+from bkctl.runtime.replication.judge.copies import CopyState, LedgerCheck, ListedCopies
 from bkctl.runtime.replication.judge.findings import CopyFinding
 from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
     in_and_out_of,
     merge_ranges,
     segment_entries,
+    segments_of,
     stripe_count,
 )
-from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
 
 
 class InventoryWay(enum.Enum):
@@ -109,28 +109,15 @@ class _Stripes:
     """The entries that one bookie should store of a ledger, up to its end."""
 
     def __init__(self, metadata: LedgerMetadata, bookie_id: str, last_entry_id: int) -> None:
-        self._sizes = metadata.ensemble_size, metadata.write_quorum_size
+        self._sizes = metadata.sizes
         self._gap_max = metadata.ensemble_size - metadata.write_quorum_size
-        self._parts = [
-            (segment_entries(metadata, number, last_entry_id), segment.ensemble.index(bookie_id))
-            for number, segment in enumerate(metadata.segments)
-            if bookie_id in segment.ensemble
-        ]
+        self._parts = list(segments_of(metadata, bookie_id, last_entry_id))
         self.count = self.count_in(EntryRange(0, last_entry_id))
         self._open_from = None if metadata.is_closed else metadata.last_segment.first_entry_id
 
     def count_in(self, entries: EntryRange) -> int:
         """How many of these entries it should store."""
-        return sum(
-            stripe_count(
-                EntryRange(
-                    max(entries.first_entry_id, part.first_entry_id), min(entries.last_entry_id, part.last_entry_id)
-                ),
-                index,
-                *self._sizes,
-            )
-            for part, index in self._parts
-        )
+        return sum(stripe_count(entries.common(part), index, *self._sizes) for part, index in self._parts)
 
     def is_open(self, entries: EntryRange) -> bool:
         """Whether some are in the last segment, of a ledger that is not closed."""
@@ -192,8 +179,8 @@ def _unnamed_on(bookie_id: str, head: LedgerHead, found: LedgerEvidence) -> Iter
         return
     for copy, ranges in ((ELSEWHERE, listed.elsewhere), (AFTER_END, listed.after_end)):
         for each in ranges:
-            fields = _fields_of(head)
-            yield UnnamedRange(*fields, bookie_id, copy, each.first_entry_id, each.last_entry_id, each.count)
+            entries = each.first_entry_id, each.last_entry_id
+            yield UnnamedRange(*_fields_of(head), bookie_id, copy, *entries, each.count)
 
 
 def _fields_of(head: LedgerHead) -> tuple[int, str, str | None, int | None]:

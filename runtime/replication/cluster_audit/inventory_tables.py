@@ -1,10 +1,38 @@
-"""The tables of an audit's report that an inventory fills. Data only."""
+"""The tables of an audit's report that an inventory fills, and what rows of tables have in common. Data only."""
 
 from __future__ import annotations
 
 import msgspec
 
-from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead, Sums
+BAD_COPIES = ("missing_copies", "corrupt_copies", "failed_copies", "different_copies")
+"""Fields of ``BookieInventory`` that count bad copies."""
+ELSEWHERE, AFTER_END = "elsewhere", "after_end"
+"""Why the metadata does not name a copy: ``UnnamedRange.copy``."""
+
+
+class Sums(msgspec.Struct):
+    """Counters that can be added to those of other ledgers."""
+
+    def add(self, other: Sums) -> None:
+        """Add every counter of ``other``, which is of the same type; of two times, the older remains."""
+        for name in self.__struct_fields__:
+            value, more = getattr(self, name), getattr(other, name)
+            if name.endswith("_ms"):
+                setattr(self, name, min((time for time in (value, more) if time is not None), default=None))
+            elif isinstance(value, int):
+                setattr(self, name, value + more)
+
+
+class LedgerHead(msgspec.Struct, frozen=True):
+    """What all lists of ledgers with readable metadata say about one."""
+
+    ledger_id: int
+    ledger_state: str
+    """``open``, ``in_recovery`` or ``closed``."""
+    owner: str | None
+    """In words; None if unknown."""
+    created_ms: int | None
+    """None if unknown."""
 
 
 class BookieInventory(Sums):
@@ -37,10 +65,6 @@ class BookieInventory(Sums):
     """Lists, and reads of one or up to 64 entries."""
     waited_us: int = 0
     """Sum of the times of the answers in microseconds; requests run at the same time."""
-
-
-BAD_COPIES = ("missing_copies", "corrupt_copies", "failed_copies", "different_copies")
-"""Fields of ``BookieInventory`` that count bad copies."""
 
 
 class BadCopyRange(LedgerHead, frozen=True):
@@ -79,10 +103,6 @@ class UnknownEnd(LedgerHead, frozen=True):
     first_entry_id: int
     """The first one that was not examined; those before it are certainly part of the ledger."""
     problem: str
-
-
-ELSEWHERE, AFTER_END = "elsewhere", "after_end"
-"""Why the metadata does not name a copy: ``UnnamedRange.copy``."""
 
 
 class UnnamedRange(LedgerHead, frozen=True):

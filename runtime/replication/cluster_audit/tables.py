@@ -16,11 +16,12 @@ from bkctl.runtime.replication.cluster_audit.inventory_tables import (
     BadCopyRange,
     BookieInventory,
     CheckedRange,
+    LedgerHead,
     LostRange,
+    Sums,
     UnknownEnd,
     UnnamedRange,
 )
-from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead, Sums
 
 FINDINGS_MAX = 100_000
 """Maximum rows of each list of ledgers with missing copies or unreadable metadata."""

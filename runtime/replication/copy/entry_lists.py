@@ -15,9 +15,8 @@ from bkctl.runtime.errors import SILENCE, BookieError, NoSuchLedgerError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ports import Bookies, Clock
 from bkctl.runtime.protocol.entry_list import ENTRY_GROUP_BYTES, EntryList
-from bkctl.runtime.replication.copy.rate import SharedPacer
-from bkctl.runtime.replication.copy.reader import REQUEST_COST_BYTES
-from bkctl.runtime.replication.copy.request_times import RequestTimes
+from bkctl.runtime.replication.copy.limits import SharedPacer
+from bkctl.runtime.replication.copy.reader import REQUEST_COST_BYTES, RequestTimes
 from bkctl.runtime.replication.judge.copies import ListedCopies
 from bkctl.runtime.replication.judge.fragments import EntryRangeSet, is_stored, stored_count, stored_entries
 from bkctl.storage.ids import INVALID_ENTRY_ID

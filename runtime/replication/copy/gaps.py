@@ -16,8 +16,6 @@ from typing import TypeVar
 import msgspec
 
 from bkctl.runtime.client.ports import LedgerCredentials
-from bkctl.runtime.errors import BookieError, NoSuchLedgerError
-from bkctl.runtime.ports import Bookies
 from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.replication.copy.reader import CopyReader
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
@@ -88,8 +86,7 @@ class BarrenRun:
 class CopyGaps:
     """Finds the gaps of one ledger; asks each bookie for its list at most once."""
 
-    def __init__(self, bookies: Bookies, copies: CopyReader, credentials: LedgerCredentials) -> None:
-        self._bookies = bookies
+    def __init__(self, copies: CopyReader, credentials: LedgerCredentials) -> None:
         self._copies = copies
         self._credentials = credentials
         self._lists: dict[str, EntryList | None] = {}
@@ -121,34 +118,9 @@ class CopyGaps:
             return _NONE, last
         missing = Copy(bookie_id, CopyState.MISSING, "no such entry")
         if bookie_id not in self._lists:
-            self._lists[bookie_id] = await self._list(bookie_id)
+            self._lists[bookie_id] = await self._copies.list_of(bookie_id, self._credentials.ledger_id)
         listed = self._lists[bookie_id]
         if listed is None:
             return entry_id, missing
         found = listed.first_from(entry_id)
         return _NONE if found is None else found, missing
-
-    async def _list(self, bookie_id: str) -> EntryList | None:
-        try:
-            return await self._bookies.list_entries(bookie_id, self._credentials.ledger_id)
-        except BookieError:
-            return None
-
-
-async def next_listed(bookies: Bookies, ledger_id: int, bookie_ids: Iterable[str], entry_id: int) -> int | None:
-    """The next entry from ``entry_id`` on that any of the bookies lists, ENTRY_ID_MAX + 1 if there is none; None unless
-    all of them answer."""
-    lists = await asyncio.gather(
-        *(bookies.list_entries(each, ledger_id) for each in bookie_ids), return_exceptions=True
-    )
-    following = []
-    for each in lists:
-        if isinstance(each, NoSuchLedgerError):
-            continue
-        if isinstance(each, BookieError):
-            return None
-        if isinstance(each, BaseException):
-            raise each
-        found = each.first_from(entry_id)
-        following += [] if found is None else [found]
-    return min(following, default=_NONE)

@@ -11,13 +11,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 
-from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
-from bkctl.runtime.errors import BookieError
+from bkctl.runtime.client.ports import LedgerCredentials
 from bkctl.runtime.metadata.pipeline import each_of
-from bkctl.runtime.ports import Bookies
 from bkctl.runtime.protocol.entry_list import EntryList
+from bkctl.runtime.replication.copy.limits import for_each_bounded
 from bkctl.runtime.replication.copy.reader import CopyReader
-from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, in_and_out_of, merge_ranges
 from bkctl.storage.ids import INVALID_ENTRY_ID
@@ -30,13 +28,13 @@ class OutsideBookies:
 
     def __init__(
         self,
-        bookies: Bookies,
+        copies: CopyReader,
         ledger_id: int,
         bookie_ids: Sequence[str],
         read: Callable[[str, int], Awaitable[Copy]],
     ) -> None:
         """``read``: the copy of an entry on a bookie, of its last one for -1."""
-        self._bookies = bookies
+        self._copies = copies
         self._ledger_id = ledger_id
         self._bookie_ids = bookie_ids
         self._read = read
@@ -44,15 +42,13 @@ class OutsideBookies:
         self._asking = asyncio.Lock()
 
     @classmethod
-    def of(
-        cls, ports: ClientPorts, copies: CopyReader, credentials: LedgerCredentials, bookie_ids: Collection[str]
-    ) -> OutsideBookies:
+    def of(cls, copies: CopyReader, credentials: LedgerCredentials, bookie_ids: Collection[str]) -> OutsideBookies:
         """Read with this reader."""
 
         def read(bookie_id: str, entry_id: int) -> Awaitable[Copy]:
             return copies.read(bookie_id, credentials, entry_id)
 
-        return cls(ports.bookies, credentials.ledger_id, sorted(bookie_ids), read)
+        return cls(copies, credentials.ledger_id, sorted(bookie_ids), read)
 
     async def last_copies(self) -> dict[str, Copy]:
         """The last entry of the ledger on each of them."""
@@ -89,10 +85,7 @@ class OutsideBookies:
 
     async def list_of(self, bookie_id: str) -> EntryList | None:
         """The entries that the bookie lists, None if it gives no list."""
-        try:
-            return await self._bookies.list_entries(bookie_id, self._ledger_id)
-        except BookieError:
-            return None
+        return await self._copies.list_of(bookie_id, self._ledger_id)
 
     async def found(self, ranges: Sequence[EntryRange], entries_max: int) -> tuple[EntryRange, ...]:
         """The entries of the ascending ranges of which a holder has a good copy.

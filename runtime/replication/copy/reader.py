@@ -10,7 +10,9 @@ for example for a damaged record in an entry log, is a separate state, because t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -30,30 +32,50 @@ from bkctl.runtime.errors import (
 )
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ports import BodyOrStatus, Clock
+from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.copy.request_times import RequestTimes
-from bkctl.runtime.replication.copy.window import Windows
+from bkctl.runtime.replication.copy.limits import Windows
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.storage.ids import INVALID_ENTRY_ID
 
+T = TypeVar("T")
 ENTRY_BYTES_ASSUMED = 64 * 1024
 """Assumed size of an entry until the true size is known."""
-
 OVERLOAD = frozenset({Status.TOO_MANY_REQUESTS, Status.TIMEOUT, Status.UNAVAILABLE})
 """No real answer, because the bookie is overloaded or down: ask later, or read the entry alone, which waits for it."""
-
 _UNANSWERED = OVERLOAD | {Status.AUTHENTICATION_REQUIRED}
-
 BATCH_BYTES = 1024 * 1024
 BATCH_ENTRIES = 64
 """A batch of entries ends at the first of these two limits; it has at least one entry."""
-
 REQUEST_COST_BYTES = 1024
 """What an entry counts in a window in addition to its size, because small ones have a cost too."""
-
 UNAVAILABLE_MAX_NS = 10 * 10**9
 """A bookie that accepts no connection is not asked again after this time. One attempt may take as long."""
+
+
+class RequestTimes:
+    """Requests of one piece of work, by bookie: lists of entries, and reads of one or some entries."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.requests: Counter[str] = Counter()
+        self.waited_ns: Counter[str] = Counter()
+        """The sum of the times of all requests, of which some run at the same time."""
+
+    def rows(self) -> Iterator[tuple[str, int, int]]:
+        """Each bookie with its requests, and the sum of their times in microseconds."""
+        for bookie_id, count in self.requests.items():
+            yield bookie_id, count, self.waited_ns[bookie_id] // 1000
+
+    async def of(self, bookie_id: str, answer: Awaitable[T]) -> T:
+        """Wait for the answer to a request, which may be an error, and note how long that took."""
+        began_ns = self._clock.monotonic_ns()
+        try:
+            return await answer
+        finally:
+            self.requests[bookie_id] += 1
+            self.waited_ns[bookie_id] += self._clock.monotonic_ns() - began_ns
 
 
 def entry_bytes_estimate(metadata: LedgerMetadata) -> int:
@@ -258,6 +280,15 @@ class CopyReader:
                 return _verified(bookie_id, credentials, entry_id, reply.body)
             await self._clock.sleep(pause_s(attempt, self._config, self._clock))
 
+    async def list_of(self, bookie_id: str, ledger_id: int) -> EntryList | None:
+        """The entries of a ledger that a bookie lists, None if it gives no list."""
+        try:
+            return await self._bookies.list_entries(bookie_id, ledger_id)
+        except NoSuchLedgerError:
+            return EntryList()
+        except BookieError:
+            return None
+
     def _is_silent(self, bookie_id: str) -> bool:
         """Whether the bookie must not be asked now. After the pause, this is False for one read, which asks it."""
         until_ns = self._silent_until_ns.get(bookie_id)
@@ -270,10 +301,6 @@ class CopyReader:
 
     def _begin_silence(self, bookie_id: str) -> None:
         self._silent_until_ns[bookie_id] = self._clock.monotonic_ns() + int(self._config.silence_pause_s * 1e9)
-
-    def _note_silence(self, bookie_id: str) -> None:
-        self._refusals.pop(bookie_id, None)
-        self._begin_silence(bookie_id)
 
     def _note_answer(self, bookie_id: str) -> None:
         self._refusals.pop(bookie_id, None)
@@ -288,7 +315,8 @@ class CopyReader:
         try:
             answers = await self._ask_again(bookie_id, ledger_id, entry_id)
             if not answers:
-                self._note_silence(bookie_id)
+                self._refusals.pop(bookie_id, None)
+                self._begin_silence(bookie_id)
             return answers
         finally:
             del self._asking_again[bookie_id]

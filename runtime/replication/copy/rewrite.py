@@ -15,10 +15,10 @@ from typing import Final
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.copy.activity import LedgerActivity
+from bkctl.runtime.replication.copy.limits import for_each_bounded
 from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max, entry_bytes_estimate
 from bkctl.runtime.replication.copy.stripe_task import BATCHES_IN_FLIGHT, CopyTools, StripeOutcome, StripeTask
-from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.judge.bad_copies import BAD_STATES, judge_entry, left_copies, unread_reason
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRangeSet, batches, in_and_out_of, merge_ranges, stripe
@@ -50,7 +50,7 @@ class StripeRewrite:
         self._unusable = unusable
         self._entry_bytes = max(1, entry_bytes_estimate(task.metadata))
         """Expected size of the next entry: a moving average."""
-        self._outside = OutsideBookies(tools.ports.bookies, task.credentials.ledger_id, task.outside, self._ask)
+        self._outside = OutsideBookies(tools.copies, task.credentials.ledger_id, task.outside, self._ask)
         self._copies = 0
         self._bytes_written = 0
         self._must_move = EntryRangeSet()
@@ -75,9 +75,8 @@ class StripeRewrite:
 
     async def _batches(self) -> AsyncIterator[Sequence[int]]:
         task, metadata = self._task, self._task.metadata
-        sizes = (metadata.ensemble_size, metadata.write_quorum_size)
         bad, _ = in_and_out_of(merge_ranges(task.bad), (task.fragment.entries,))
-        entry_ids = chain.from_iterable(stripe(entries, task.index, *sizes) for entries in bad)
+        entry_ids = chain.from_iterable(stripe(entries, task.index, *metadata.sizes) for entries in bad)
         for batch in batches(entry_ids, lambda: batch_entries_max(self._entry_bytes * metadata.write_quorum_size)):
             yield batch
 
@@ -124,7 +123,7 @@ class StripeRewrite:
 
     def _members(self, entry_id: int) -> list[str]:
         metadata = self._task.metadata
-        indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
+        indexes = write_set(entry_id, *metadata.sizes)
         return list(dict.fromkeys(self._task.fragment.ensemble[index] for index in indexes))
 
     async def _read(self, wanted: Mapping[int, Sequence[str]]) -> dict[int, dict[str, Copy]]:

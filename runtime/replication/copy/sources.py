@@ -14,11 +14,10 @@ from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.copy.activity import COPY_RATE, LedgerActivity
 from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGap, CopyGaps
+from bkctl.runtime.replication.copy.limits import Lease, for_each_leased, run_all
 from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.reader import entry_bytes_estimate, pause_s
 from bkctl.runtime.replication.copy.stripe_task import CopyTools, StripeTask
-from bkctl.runtime.replication.copy.tasks import for_each_leased, run_all
-from bkctl.runtime.replication.copy.window import Lease
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, stripe_count
 from bkctl.runtime.replication.judge.ledger_result import SourceDefect
@@ -56,8 +55,8 @@ class SourceReader:
         self.run = BarrenRun(tools.config.barren_entries_max)
         """When it ends a walk, ``after_gap`` is where to go on."""
         self._earlier_copies: dict[str, Copy] = {}
-        self._gaps = CopyGaps(tools.ports.bookies, tools.copies, task.credentials)
-        self._outside = OutsideBookies(tools.ports.bookies, task.credentials.ledger_id, task.outside, self._ask)
+        self._gaps = CopyGaps(tools.copies, task.credentials)
+        self._outside = OutsideBookies(tools.copies, task.credentials.ledger_id, task.outside, self._ask)
 
     @property
     def is_hopeless(self) -> bool:

@@ -18,11 +18,11 @@ from bkctl.runtime.ports import BodyOrStatus
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import VerifyMode
 from bkctl.runtime.replication.copy.activity import LedgerActivity
+from bkctl.runtime.replication.copy.limits import for_each_bounded
 from bkctl.runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max
 from bkctl.runtime.replication.copy.rewrite import StripeRewrite
 from bkctl.runtime.replication.copy.sources import BATCH_ENTRIES, GivenUpError, SourceReader
 from bkctl.runtime.replication.copy.stripe_task import BATCHES_IN_FLIGHT, CopyTools, StripeOutcome, StripeTask
-from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.copy.writer import worst_of
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, batches, stripe
@@ -106,7 +106,7 @@ class _StripeCopy:
 
     def _entry_ids(self, entries: EntryRange) -> Iterator[int]:
         metadata = self._task.metadata
-        return stripe(entries, self._task.index, metadata.ensemble_size, metadata.write_quorum_size)
+        return stripe(entries, self._task.index, *metadata.sizes)
 
     def _batch_size(self) -> int:
         return batch_entries_max(self._reader.entry_bytes, BATCH_ENTRIES)

@@ -12,7 +12,7 @@ from bkctl.runtime.client.bookie_software import BookieSoftware
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.copy.rate import SharedPacer
+from bkctl.runtime.replication.copy.limits import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader
 from bkctl.runtime.replication.copy.writer import EntryWriter
 from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, first_stored, last_stored, stripe_count
@@ -47,20 +47,17 @@ class StripeTask(msgspec.Struct, frozen=True):
     @property
     def entries(self) -> int:
         """Number of entries in the stripe."""
-        metadata = self.metadata
-        return stripe_count(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
+        return stripe_count(self.fragment.entries, self.index, *self.metadata.sizes)
 
     @property
     def first_entry_id(self) -> int:
         """First entry of the stripe, or -1."""
-        metadata = self.metadata
-        return first_stored(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
+        return first_stored(self.fragment.entries, self.index, *self.metadata.sizes)
 
     @property
     def last_entry_id(self) -> int:
         """Last entry of the stripe, or -1."""
-        metadata = self.metadata
-        return last_stored(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
+        return last_stored(self.fragment.entries, self.index, *self.metadata.sizes)
 
 
 class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):

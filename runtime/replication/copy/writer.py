@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.limits import Windows
 from bkctl.runtime.replication.copy.reader import OVERLOAD, REQUEST_COST_BYTES, pause_s
-from bkctl.runtime.replication.copy.window import Windows
 
 TIMEOUTS_MAX = 1
 """Timeouts allowed per batch of adds: the bookie may be overloaded without reporting it."""

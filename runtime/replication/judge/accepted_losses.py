@@ -14,7 +14,7 @@ import msgspec
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
-from bkctl.runtime.replication.judge.advice import Advice
+from bkctl.runtime.replication.judge.advice import Advice, explain_command
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, listed
@@ -52,7 +52,7 @@ class GivenUpLedger(msgspec.Struct, frozen=True):
 
     def _is_lost(self, entry_id: int) -> bool:
         ensemble = self.metadata.segment_of(entry_id).ensemble
-        members = write_set(entry_id, self.metadata.ensemble_size, self.metadata.write_quorum_size)
+        members = write_set(entry_id, *self.metadata.sizes)
         return self.gone.issuperset(ensemble[each] for each in members)
 
 
@@ -67,7 +67,8 @@ def accepted_losses(notes: Mapping[int, GivenUpNote]) -> AcceptedLosses:
 
 def accepted_on(written_ms: int, user: str) -> str:
     """When a loss was accepted, and by whom, like "loss accepted on 2026-05-01 by ops"."""
-    return f"loss accepted on {_date(written_ms)}" + (f" by {user}" if user else "")
+    day = datetime.datetime.fromtimestamp(written_ms / 1000, datetime.UTC).strftime("%Y-%m-%d")
+    return f"loss accepted on {day}" + (f" by {user}" if user else "")
 
 
 def loss_accepted(found: AcceptedLosses) -> Advice:
@@ -77,7 +78,7 @@ def loss_accepted(found: AcceptedLosses) -> Advice:
     if found.written_ms is not None:
         last = "" if found.ledgers == 1 else "the last "
         sentence += f", {last}{accepted_on(found.written_ms, found.user)}"
-    command = f"bkctl ledger explain {found.first_ids[0]}" if found.first_ids else "bkctl audit"
+    command = explain_command(found.first_ids, "bkctl audit")
     return Advice(Severity.INFORMATION, "loss_accepted", f"{sentence}: {names}" if names else sentence, command)
 
 
@@ -92,8 +93,3 @@ def is_back(bookie_id: str, ledger_ids: Sequence[int | str], total: int = 0) -> 
     sentence += "ends this"
     command = f"bkctl ledger read {ledger_ids[0]} --from-bookie {bookie_id}"
     return Advice(Severity.WARNING, "given_up_bookie", sentence, command)
-
-
-def _date(time_ms: int) -> str:
-    """A day, as in ISO 8601."""
-    return datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC).strftime("%Y-%m-%d")

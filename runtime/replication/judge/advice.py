@@ -1,13 +1,15 @@
 """What is wrong with a cluster, and the one command that helps now. Pure.
 
-Every screen takes its advice from here: the status, the explanation of a ledger, audits, and the ends of commands. The
-order of the steps is always the same: start bookies that have the only copies, then recover the bookies that will not
-come back, and accept a loss last, once it is proven.
+What several screens say is here, so that all say the same: the status, the explanation of a ledger, audits, and the
+ends of commands. The order of the steps is always the same: start bookies that have the only copies, then recover the
+bookies that will not come back, and accept a loss last, once it is proven.
 """
 
 from __future__ import annotations
 
 import datetime
+import math
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -15,16 +17,21 @@ import msgspec
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
-from bkctl.runtime.replication.judge.loss_commands import accept_loss_commands
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, start_words
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import SHOWN_MAX, counted, duration, listed
+from bkctl.storage.words import SHOWN_MAX, counted, duration, listed, percent
 
 AUTORECOVERY_STATUS = "bkctl autorecovery status"
 AUTORECOVERY_START = "bkctl autorecovery start"
 MAINTENANCE_LIST = "bkctl autorecovery maintenance list"
 LEAVES_CLUSTER = "leaves the cluster"
 """What a drain notes at a bookie as the reason for read-only mode, before the operator's name in parentheses."""
+_LOSS_IDS_MAX = 50
+"""Ledgers in a command that accepts a loss."""
+DISK_WARNING_FRACTION = 0.90
+DISK_CRITICAL_FRACTION = 0.95
+"""Java's defaults of diskUsageWarnThreshold and diskUsageThreshold; at the second a bookie becomes read-only."""
+_FULL_DISK = "bkctl help full-disk"
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -34,26 +41,6 @@ class Advice(msgspec.Struct, frozen=True):
     part: str
     sentence: str
     command: str | None = None
-
-
-class DownBookies(msgspec.Struct, frozen=True, kw_only=True):
-    """Bookies that are not registered and may be referenced, with what is known about them.
-
-    ``maintenance``: all of it. ``moved``: those whose ledgers a command is moving. ``is_repaired``: whether
-    autorecovery copies their ledgers. ``others_silent``: bookies that are registered and do not answer. ``doubt``: why
-    it is unknown which of them ledgers reference. ``can_move``: whether enough other bookies could take some copies
-    that have a live one to be made from. ``has_source``: whether some have that.
-    """
-
-    bookie_ids: tuple[str, ...]
-    maintenance: tuple[Maintenance, ...] = ()
-    moved: frozenset[str] = frozenset()
-    is_repaired: bool = True
-    others_silent: int = 0
-    no_live_copy: NoLiveCopy = NoLiveCopy()
-    doubt: Mapping[str, str] = {}
-    can_move: bool = True
-    has_source: bool = True
 
 
 def down_severity(
@@ -78,57 +65,15 @@ def worst_first(advice: Iterable[Advice]) -> list[Advice]:
 # --- bookies that are down -----------------------------------------------------------------------------------------
 
 
-def advise_down(down: DownBookies, now_ms: int) -> Iterator[Advice]:
-    """What to do about bookies that are down: start those with the only copies first, then recover the others."""
-    resting = {each.bookie_id: each for each in down.maintenance if not each.is_overdue(now_ms)}
-    away = [resting[each] for each in down.bookie_ids if each in resting and each not in down.moved]
-    moved = [each for each in down.bookie_ids if each in down.moved]
-    left = [each for each in down.bookie_ids if each not in resting and each not in down.moved]
-    if down.no_live_copy.ledgers:
-        yield start_first(down.no_live_copy)
-    if left:
-        yield _recover_left(down, left)
-    if moved:
-        sentence = f"{these_bookies(moved, 'is', 'are')} not registered"
-        sentence += f"; a command is moving the ledgers of {listed(moved)}"
-        yield Advice(Severity.WARNING, "bookies_down", sentence, "bkctl audit")
-    if away:
-        yield in_maintenance(away, now_ms)
-
-
 def start_first(found: NoLiveCopy) -> Advice:
     """Ledgers have no live copy: a recovery leaves them, so the bookies that have one must be started before."""
     at_least = "" if found.is_exact else "at least "
     what = "entries without a live copy" if found.is_part else "no live copy"
     sentence = f"{at_least}{counted(found.ledgers, 'ledger has', 'ledgers have')} {what}"
     if not found.to_start:
-        command = f"bkctl ledger explain {found.first_ids[0]}" if found.first_ids else None
-        return Advice(Severity.CRITICAL, "no_live_copy", sentence, command)
+        return Advice(Severity.CRITICAL, "no_live_copy", sentence, explain_command(found.first_ids))
     sentence += f"; {start_words(found.to_start)}"
     return Advice(Severity.CRITICAL, "no_live_copy", sentence, show_command([each[0] for each in found.to_start]))
-
-
-def _recover_left(down: DownBookies, left: list[str]) -> Advice:
-    sentence = f"{these_bookies(left, 'is', 'are')} not registered"
-    if not down.is_repaired:
-        doubts = dict.fromkeys(down.doubt[each] for each in left if each in down.doubt)
-        doubt = f" (whether any does is unknown: {'; '.join(doubts)})" if doubts else ""
-        sentence += f"; nothing repairs ledgers that still reference {listed(left)}{doubt}"
-    severity = down_severity(
-        len(down.bookie_ids) + down.others_silent,
-        is_repaired=down.is_repaired,
-        has_live_copies=not down.no_live_copy.ledgers,
-    )
-    if not down.has_source and down.no_live_copy.first_ids:
-        disks = "its disks" if len(left) == 1 else "their disks"
-        sentence += "; a recovery finds no live copy in the ensembles (ledger explain looks outside of them): if "
-        sentence += f"{disks} are lost and there is none, accept the loss: "
-        sentence += accept_loss_commands(left)
-        return Advice(severity, "bookies_down", sentence, f"bkctl ledger explain {down.no_live_copy.first_ids[0]}")
-    if not down.can_move:
-        sentence += f"; too few other bookies are writable to take the copies: start {left[0]}, or add a bookie"
-        return Advice(severity, "bookies_down", sentence, f"bkctl bookie show {left[0]}")
-    return Advice(severity, "bookies_down", sentence, recover_command(left))
 
 
 def recover_command(bookie_ids: Sequence[str]) -> str:
@@ -136,9 +81,29 @@ def recover_command(bookie_ids: Sequence[str]) -> str:
     return f"bkctl recover failed-bookie {' '.join(bookie_ids[:SHOWN_MAX])}"
 
 
+def accept_loss_command(bookie_ids: Sequence[str], ledgers: str = "lost-ledgers") -> str:
+    """What removes bookies whose disks are lost, and accepts the loss of what only they had of ledgers in a file."""
+    accepted = " ".join(f"--accept-loss {each}" for each in bookie_ids)
+    return f"bkctl decommission {' '.join(bookie_ids)} {accepted} --from-file {shlex.quote(ledgers)}"
+
+
+def accept_loss_commands(bookie_ids: Sequence[str], ledger_ids: Sequence[int] = ()) -> str:
+    """The same for these ledgers, or for all that only they had entries of: others would be refused."""
+    named = " ".join(f"--bookie {each}" for each in bookie_ids)
+    ledgers = f"bkctl ledger list {named} --state lost -o name"
+    if 0 < len(ledger_ids) <= _LOSS_IDS_MAX:
+        ledgers = f"printf '%s\\n' {' '.join(map(str, ledger_ids))}"
+    return f"{ledgers} > lost-ledgers && {accept_loss_command(bookie_ids)}"
+
+
 def show_command(bookie_ids: Iterable[str]) -> str:
     """The command that shows what is known about bookies; about the first, if there are many."""
     return f"bkctl bookie show {' '.join([*bookie_ids][:SHOWN_MAX])}"
+
+
+def explain_command(ledger_ids: Sequence[int | str], otherwise: str | None = None) -> str | None:
+    """The command that shows what is known about the first of these ledgers; ``otherwise`` if none is known here."""
+    return f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else otherwise
 
 
 def in_maintenance(away: Sequence[Maintenance], now_ms: int) -> Advice:
@@ -162,36 +127,6 @@ def not_referenced(bookie_ids: Sequence[str], ledgers: int) -> Advice:
     return Advice(Severity.INFORMATION, "bookies_unreferenced", sentence, f"bkctl decommission {bookie_ids[0]}")
 
 
-def bookies_leaving(
-    bookie_ids: Sequence[str], recovering: Collection[str], referenced: Mapping[str, bool]
-) -> Iterator[Advice]:
-    """Bookies that a drain made read-only. ``recovering``: those whose ledgers a command moves now. ``referenced``:
-    whether ledgers name the others, as far as it is known."""
-    moved = [each for each in bookie_ids if each in recovering]
-    empty = [each for each in bookie_ids if each not in moved and referenced.get(each) is False]
-    left = [each for each in bookie_ids if each not in moved and each not in empty]
-    for each in filter(None, (moved, left, empty)):
-        sentence, first = f"{these_bookies(each, 'leaves', 'leave')} the cluster, read-only", each[0]
-        its, it, them = ("its", "it", "it") if len(each) == 1 else ("their", "the first", "them")
-        command = f"bkctl decommission {first}"
-        if each is moved:
-            yield Advice(
-                Severity.INFORMATION,
-                "bookies_leaving",
-                f"{sentence}; a command is moving {its} ledgers",
-                "bkctl audit",
-            )
-            continue
-        if each is empty:
-            sentence += f", and no ledger references {them}: stop {it}, and {command} removes it"
-        else:
-            sentence += f"; no command moves {its} ledgers now: bkctl bookie drain {first} moves any that are left, "
-            sentence += f"and decommission also removes {it}"
-            command = f"bkctl bookie drain {first}" if referenced.get(first) else command
-        keep = f"; to keep {it}: bkctl bookie undrain {first}"
-        yield Advice(Severity.INFORMATION, "bookies_leaving", sentence + keep, command)
-
-
 def not_answering(silent: Sequence[str], refusals: Mapping[str, str], down: int) -> Iterator[Advice]:
     """Registered bookies that do not answer, and those that answered with an error, by bookie; ``down``: others."""
     severity = down_severity(len(silent) + len(refusals) + down)
@@ -211,6 +146,33 @@ def troubled(troubles: Mapping[str, str], down: int) -> Iterator[Advice]:
         yield Advice(severity, "bookies_troubled", sentence, f"bkctl bookie state {next(iter(troubles))}")
 
 
+# --- disks -----------------------------------------------------------------------------------------------------------
+
+
+def used_fraction(total_bytes: int | None, free_bytes: int | None) -> float | None:
+    """Used part of the disks of a bookie; None if unknown."""
+    return None if not total_bytes or free_bytes is None else 1 - free_bytes / total_bytes
+
+
+def disk_findings(used: Mapping[str, float | None], out_of_space: Mapping[str, str]) -> Iterator[Advice]:
+    """``used``: part of the disks of each bookie that is used. ``out_of_space``: why bookies are read-only.
+
+    A single bookie with full disks is no emergency: writers use the others, and no copy is lost.
+    """
+    if out_of_space:
+        ids = list(out_of_space)
+        sentence = f"{these_bookies(ids, 'is', 'are')} read-only: {out_of_space[ids[0]]}"
+        yield Advice(Severity.WARNING, "bookies_out_of_space", sentence, _FULL_DISK)
+    for severity, limit, end in (
+        (Severity.CRITICAL, DISK_CRITICAL_FRACTION, math.inf),
+        (Severity.WARNING, DISK_WARNING_FRACTION, DISK_CRITICAL_FRACTION),
+    ):
+        full = [bookie_id for bookie_id, fraction in used.items() if fraction is not None and limit <= fraction < end]
+        if full:
+            sentence = f"disks of {these_bookies(full, 'are', 'are')} at least {percent(limit)} full"
+            yield Advice(severity if len(full) > 1 else Severity.WARNING, "disks", sentence, _FULL_DISK)
+
+
 # --- ledgers -------------------------------------------------------------------------------------------------------
 
 
@@ -222,87 +184,7 @@ def proven_loss(ledger_ids: Sequence[int | str], total: int = 0, search: str | N
     number = max(total, len(ledger_ids))
     names = f": {listed(ledger_ids, total=number)}" if ledger_ids else ""
     sentence = f"{counted(number, 'ledger has', 'ledgers have')} entries that no registered bookie has{names}"
-    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else search
-    return Advice(Severity.CRITICAL, "lost_entries", sentence, command)
-
-
-# --- ledgers that an audit counts ----------------------------------------------------------------------------------
-
-
-class MissingCopies(msgspec.Struct, frozen=True, kw_only=True):
-    """Ledgers that miss copies but have a live one of each entry. ``what``: what is wrong with them.
-
-    ``down``: the bookies that are down and should have the copies, those with the most ledgers first; ``away``: those
-    of them that are in maintenance now. ``copies``: how many bookies the ensemble of each of the ledgers has at least;
-    ``registered``: how many bookies there are; ``down_total``: how many that ledgers reference are not registered, and
-    registered ones that do not answer.
-    ``is_repaired``, ``has_live_copies``: of the whole cluster, see ``down_severity``.
-    """
-
-    part: str
-    ledger_ids: tuple[int, ...]
-    total: int
-    what: str
-    down: tuple[str, ...]
-    away: tuple[Maintenance, ...]
-    copies: int
-    registered: int
-    down_total: int
-    is_repaired: bool
-    has_live_copies: bool
-
-
-def copies_missing(found: MissingCopies, now_ms: int) -> Advice:
-    """Recover the bookies that are not in maintenance, unless too few are left to have the copies."""
-    sentence = f"{counted(found.total, 'ledger has', 'ledgers have')} {found.what}"
-    resting = {each.bookie_id for each in found.away}
-    left = [each for each in found.down if each not in resting]
-    severity = down_severity(
-        found.down_total,
-        is_awaited=bool(found.away) and not left,
-        is_repaired=found.is_repaired,
-        has_live_copies=found.has_live_copies,
-    )
-    if left and found.registered < found.copies:
-        sentence += f": {counted(found.registered, 'bookie is', 'bookies are')} registered; start {left[0]}, or add one"
-        return Advice(severity, found.part, sentence, f"bkctl bookie show {left[0]}")
-    if left:
-        which = these_bookies(left, "is", "are") if len(left) == 1 else f"{len(left):,} bookies are"
-        sentence += f": {which} not registered" + ("" if found.is_repaired else ", and nothing repairs the ledgers")
-        return Advice(severity, found.part, sentence, recover_command(left))
-    if found.away:
-        maintenance = in_maintenance(found.away, now_ms)
-        return Advice(severity, found.part, f"{sentence}: {maintenance.sentence}", maintenance.command)
-    command = f"bkctl ledger explain {found.ledger_ids[0]}" if found.ledger_ids else None
-    return Advice(severity, found.part, sentence, command)
-
-
-def unreadable_metadata(total: int) -> Advice:
-    """Ledgers of which nothing is known, because their metadata cannot be read."""
-    its = "its" if total == 1 else "their"
-    sentence = f"the metadata of {counted(total, 'ledger')} cannot be read, so {its} copies are unknown"
-    return Advice(Severity.CRITICAL, "unreadable", sentence, "bkctl metadata doctor")
-
-
-def not_closable(ledger_ids: Sequence[int], total: int) -> Advice:
-    """Ledgers that are not closed, and whose end the registered bookies cannot prove."""
-    which = counted(total, "open ledger")
-    sentence = f"{which} cannot be closed: too few of the last bookies are registered to prove where it ends"
-    command = f"bkctl ledger explain {ledger_ids[0]}" if ledger_ids else None
-    return Advice(Severity.WARNING, "unclosable", sentence, command)
-
-
-def open_for_long(total: int, oldest: int | None = None, oldest_age: str = "", *, can_close: bool = False) -> Advice:
-    """Ledgers that have been open for more than a day: their writers may be gone.
-
-    ``can_close``: no writer has the oldest, and the registered bookies can prove where it ends.
-    """
-    sentence = f"{counted(total, 'ledger has', 'ledgers have')} been open for more than 24 h"
-    if oldest is None:
-        return Advice(Severity.INFORMATION, "open_for_long", sentence)
-    sentence += f"; the oldest is ledger {oldest}, for {oldest_age}"
-    command = f"bkctl ledger {'close' if can_close else 'explain'} {oldest}"
-    return Advice(Severity.INFORMATION, "open_for_long", sentence, command)
+    return Advice(Severity.CRITICAL, "lost_entries", sentence, explain_command(ledger_ids, search))
 
 
 # --- autorecovery --------------------------------------------------------------------------------------------------

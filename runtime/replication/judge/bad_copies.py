@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import msgspec
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
-from bkctl.runtime.replication.judge.copies import Copy, CopyState, compared_copies
+from bkctl.runtime.replication.judge.copies import Copy, CopyState, LedgerCheck, compared_copies
 from bkctl.runtime.replication.judge.findings import CopyFinding
 from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
@@ -27,7 +27,6 @@ from bkctl.runtime.replication.judge.fragments import (
     segment_entries,
     stripe_count,
 )
-from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.targets import TargetForecast
 from bkctl.storage.ids import INVALID_ENTRY_ID
@@ -201,12 +200,12 @@ def _in_open_segment(
     """Those copies that an earlier check found there, on bookies that still should have them."""
     if metadata.is_closed:
         return
-    segment, sizes = metadata.last_segment, (metadata.ensemble_size, metadata.write_quorum_size)
+    segment = metadata.last_segment
     for bookie_id in segment.ensemble:
         copies, ranges = 0, []
         for each in found_before:
             inside = EntryRange(max(each.first_entry_id, segment.first_entry_id), each.last_entry_id)
-            count = stripe_count(inside, segment.ensemble.index(bookie_id), *sizes) if inside.count else 0
+            count = stripe_count(inside, segment.ensemble.index(bookie_id), *metadata.sizes) if inside.count else 0
             if each.bookie_id == bookie_id and count:
                 copies += min(count, each.copies)
                 ranges.append(inside)
@@ -233,7 +232,6 @@ def _stripes(
     forecast: Callable[[LedgerMetadata, Fragment], TargetForecast],
 ) -> tuple[list[BadCopies], list[LedgerFailure]]:
     """The stripes of one bookie that have bad records (one item for each state): those to move, and those that stay."""
-    sizes = (metadata.ensemble_size, metadata.write_quorum_size)
     bookie_id = bad[0].bookie_id
     copies = {each.states: each.copies for each in bad}
     moves: list[BadCopies] = []
@@ -247,7 +245,9 @@ def _stripes(
         count, inside = sum(counts.values()), merge_ranges(each for found in ranges.values() for each in found)
         (index,) = fragment.bookie_indexes
         without_copy, _ = in_and_out_of(merge_ranges((*check.lost, *check.unreadable)), (fragment.entries,))
-        without_copy = tuple(each for each in without_copy if first_stored(each, index, *sizes) != INVALID_ENTRY_ID)
+        without_copy = tuple(
+            each for each in without_copy if first_stored(each, index, *metadata.sizes) != INVALID_ENTRY_ID
+        )
         why_no_target = forecast(metadata, fragment).why_none
         if without_copy:
             detail = f"entries {format_ranges(without_copy)}"
@@ -256,7 +256,7 @@ def _stripes(
             reason, detail = FailureReason.NOT_ENOUGH_BOOKIES, MUST_MOVE.format(why_no_target)
             left.append(left_copies(check.ledger_id, reason, bookie_id, count, inside, detail))
         else:
-            entries = stripe_count(fragment.entries, index, *sizes)
+            entries = stripe_count(fragment.entries, index, *metadata.sizes)
             moves.append(
                 BadCopies(
                     bookie_id=bookie_id,

@@ -65,9 +65,8 @@ WHOLE = CheckScope()
 
 
 def _sampled(sample: Sample, ledger_id: int, metadata: LedgerMetadata, entries: EntryRange) -> Iterator[int]:
-    shape = (metadata.ensemble_size, metadata.write_quorum_size)
     members = range(metadata.ensemble_size)
-    ends = {find(entries, member, *shape) for member in members for find in (first_stored, last_stored)}
+    ends = {find(entries, member, *metadata.sizes) for member in members for find in (first_stored, last_stored)}
     ordered = heapq.merge(
         sorted(each for each in ends if each >= 0), _one_of_each_block(sample, ledger_id, metadata, entries)
     )

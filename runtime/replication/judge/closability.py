@@ -78,7 +78,7 @@ def needed_refusing(metadata: LedgerMetadata, live_bookies: Collection[str], ref
     The recovery needs their answers, or writes the last entries back to an ack quorum that has too few others. It
     replaces only bookies that have failed: one that refuses this client may serve the writer.
     """
-    size, quorum = metadata.ensemble_size, metadata.write_quorum_size
+    size, quorum = metadata.sizes
     ensemble = metadata.last_segment.ensemble
     needed = set(blocking_members(metadata, set(live_bookies).difference(refusing)).intersection(refusing))
     for first in range(size):

@@ -1,7 +1,6 @@
 """The state of a cluster as an operator needs it first, and what is wrong with it. Pure.
 
-``ClusterFacts`` has only what was measured: a part that did not answer is None, and ``unknown`` has the reason.
-Only while bookies are down, it has what a short scan of the ledgers' metadata found.
+``cluster_facts.py`` has what it follows from.
 """
 
 from __future__ import annotations
@@ -10,32 +9,38 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
-from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
-from bkctl.runtime.metadata.replication.switch_note import SwitchNote
-from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, loss_accepted
+from bkctl.runtime.metadata.replication.recovery_status import NotedLosses
+from bkctl.runtime.replication.judge.accepted_losses import loss_accepted
 from bkctl.runtime.replication.judge.advice import (
     AUTORECOVERY_START,
-    LEAVES_CLUSTER,
     Advice,
-    DownBookies,
-    advise_down,
+    accept_loss_commands,
     age,
-    bookies_leaving,
+    disk_findings,
+    down_severity,
+    explain_command,
+    in_maintenance,
     not_answering,
     not_referenced,
     not_repairing,
+    recover_command,
+    start_first,
     these_bookies,
     troubled,
     worst_first,
 )
+from bkctl.runtime.replication.judge.cluster_facts import (
+    AutorecoveryStatus,
+    BookieFacts,
+    ClusterFacts,
+    RootStatus,
+    total_marks,
+)
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
-from bkctl.runtime.replication.judge.disk_advice import disk_findings, used_fraction, why_out_of_space
-from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, noted_without_copy
 from bkctl.runtime.replication.judge.unknown_parts import readable, unknown_findings
-from bkctl.runtime.replication.judge.writable_bookies import Idle, WritableBookies, writers_stop
+from bkctl.runtime.replication.judge.writable_bookies import WritableBookies, writers_stop
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import duration
+from bkctl.storage.words import duration, listed
 
 LATENCY_WARNING_MS = 250.0
 DELAY_WARNING_S = 3600
@@ -44,210 +49,6 @@ MARK_AGE_WARNING_MS = 3_600_000
 LOCK_AGE_WARNING_MS = 6 * 3_600_000
 FULL_CHECK_AGE_MS = 15 * 86_400_000
 """Java's auditor checks all ledgers every week by default: after this, at least one check is missing."""
-
-
-class BookieFacts(msgspec.Struct, frozen=True):
-    """A bookie. ``is_writable`` None: not registered. ``problem``: why a registered one did not report its disks.
-
-    ``is_refusing``: the problem is what it answered; ``is_client_refused``: it is about this client. ``order``: the
-    operator's reason. ``read_only_reasons``: why it is read-only, a stable word and a text for each. ``trouble``: what
-    its registration says is wrong with it.
-    """
-
-    bookie_id: str
-    is_writable: bool | None
-    has_cookie: bool
-    total_bytes: int | None = None
-    free_bytes: int | None = None
-    problem: str | None = None
-    is_refusing: bool = False
-    is_client_refused: bool = False
-    read_only_reasons: Mapping[str, str] = {}
-    order: str = ""
-    trouble: str = ""
-
-    @property
-    def is_registered(self) -> bool:
-        """Whether the bookie has a registration."""
-        return self.is_writable is not None
-
-    @property
-    def used_fraction(self) -> float | None:
-        """Used part of its disks; None if unknown."""
-        return used_fraction(self.total_bytes, self.free_bytes)
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether a drain has made it read-only, as far as it says why."""
-        return self.is_writable is False and self.order.startswith(f"{LEAVES_CLUSTER} (")
-
-    @property
-    def out_of_space(self) -> str | None:
-        """Why it is read-only, if it has no space left."""
-        return why_out_of_space(self.read_only_reasons)
-
-    def why_idle(self, recovering: Collection[str]) -> Idle:
-        """Why it takes no entries. ``recovering``: bookies whose ledgers a command moves."""
-        if self.bookie_id in recovering:
-            return Idle.LEAVING
-        if not self.is_registered:
-            return Idle.DOWN
-        if self.out_of_space is not None:
-            return Idle.SPACE
-        if "manual" in self.read_only_reasons:
-            return Idle.DRAIN if self.is_drained else Idle.OPERATOR
-        return Idle.OTHER
-
-
-class MarkCount(msgspec.Struct, frozen=True):
-    """Marks of under-replicated ledgers: ``at_least`` were read; there are not more than ``at_most`` (None: unknown).
-
-    ``oldest_ms``: when the oldest of those read was made.
-    """
-
-    at_least: int
-    at_most: int | None
-    oldest_ms: int | None = None
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether all marks were read."""
-        return self.at_least == self.at_most
-
-    @property
-    def ledgers(self) -> str:
-        """The number with its noun and verb, like "2 ledgers are"."""
-        return "1 ledger is" if self.at_least == self.at_most == 1 else f"{self} ledgers are"
-
-    def __str__(self) -> str:
-        if self.is_exact:
-            return f"{self.at_least:,}"
-        if self.at_most is None:
-            return f"at least {self.at_least:,}"
-        return f"{self.at_least:,} to {self.at_most:,}"
-
-
-class RepairLocks(msgspec.Struct, frozen=True):
-    """Held replication locks: how many, how many of each holder (of those read), since when the oldest is held."""
-
-    count: int
-    holders: Mapping[str, int]
-    oldest_ms: int | None = None
-
-
-class AuditorStatus(msgspec.Struct, frozen=True):
-    """The auditor; ``is_elected`` False: there is none. ``bookie_id`` is None if its vote cannot be read."""
-
-    is_elected: bool
-    bookie_id: str | None = None
-
-
-class AutorecoveryStatus(msgspec.Struct, frozen=True):
-    """Switches of autorecovery. ``off_since_ms`` None: enabled. ``delay_s`` None: never set."""
-
-    off_since_ms: int | None = None
-    note: SwitchNote = SwitchNote()
-    delay_s: int | None = None
-    full_check_ms: int | None = None
-    """When the last check of all ledgers ended; None: never."""
-
-
-class RootStatus(msgspec.Struct, frozen=True):
-    """The root: identity, unfinished work, and why changes are forbidden (None: they are not)."""
-
-    instance_id: str | None = None
-    is_restore_unfinished: bool = False
-    migration: str | None = None
-    operations: tuple[str, ...] = ()
-    """Commands that are changing the cluster or one of its bookies."""
-    recovering: frozenset[str] = frozenset()
-    """Bookies whose ledgers one of them moves to others."""
-
-
-class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of the bookies that are down, ``bookie_ids``, the metadata of the ``ledgers`` that were read names.
-
-    ``why_unknown``: why not all could be read; None: all were, or all bookies are in ``referenced``: the others are not
-    referenced.
-    """
-
-    bookie_ids: frozenset[str]
-    referenced: frozenset[str]
-    ledgers: int
-    why_unknown: str | None = None
-    no_live_copy: NoLiveCopy = NoLiveCopy()
-    can_move: bool = True
-    """Whether one of them has a segment with a live copy of each entry, and enough writable bookies for its copies."""
-    has_source: bool = True
-    """Whether one has a segment with copies to be made and a live copy of each entry."""
-
-    @property
-    def unreferenced(self) -> frozenset[str]:
-        """Bookies that no ledger names: proven, not only not found."""
-        return frozenset() if self.why_unknown is not None else self.bookie_ids - self.referenced
-
-
-class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a cluster now; a part is None if it is unknown, and ``unknown`` has the reasons."""
-
-    now_ms: int
-    zookeeper_ms: float | None = None
-    """How long ZooKeeper took to answer; None: it did not."""
-    root: RootStatus | None = None
-    bookies: tuple[BookieFacts, ...] | None = None
-    marks: MarkCount | None = None
-    locks: RepairLocks | None = None
-    auditor: AuditorStatus | None = None
-    recovery: RecoveryStatus | None = None
-    """The notes of autorecovery."""
-    autorecovery: AutorecoveryStatus | None = None
-    references: DownReferences | None = None
-    """None: no bookie is down, or a command moves the ledgers of those that are."""
-    usual_size: int = 0
-    """How many bookies a new ledger usually needs, by the ledgers that were read; 0: none was."""
-    given_up: AcceptedLosses = AcceptedLosses()
-    """Ledgers with losses that an operator accepted."""
-    drained: Mapping[str, bool] = {}
-    """Whether ledgers reference drained bookies that no command moves now, as far as it is known."""
-    unknown: Mapping[str, str] = {}
-    refused: frozenset[str] = frozenset()
-    """Those of ``unknown`` that this user may not read in ZooKeeper."""
-
-    @property
-    def down(self) -> list[str]:
-        """Bookies that are not registered, but for those that no ledger names."""
-        gone = [each.bookie_id for each in self.bookies or () if not each.is_registered]
-        return [each for each in gone if each not in self.unreferenced]
-
-    @property
-    def unreferenced(self) -> list[str]:
-        """Bookies with a cookie that are not registered, and that no ledger names."""
-        unreferenced = frozenset[str]() if self.references is None else self.references.unreferenced
-        return [each.bookie_id for each in self.bookies or () if each.bookie_id in unreferenced]
-
-    @property
-    def removed(self) -> frozenset[str]:
-        """Bookies in maintenance that are neither registered nor have a cookie."""
-        known = {each.bookie_id for each in self.bookies or ()}
-        return frozenset(each.bookie_id for each in self.maintenance if self.bookies and each.bookie_id not in known)
-
-    @property
-    def no_live_copy(self) -> NoLiveCopy:
-        """Ledgers that the start of a bookie would bring back: those that were read, else those in the notes."""
-        if self.references is not None and self.references.no_live_copy.ledgers:
-            return self.references.no_live_copy
-        losses = NotedLosses() if self.recovery is None else self.recovery.losses
-        return noted_without_copy(losses, frozenset(self.down))
-
-    @property
-    def recovering(self) -> frozenset[str]:
-        """Bookies whose ledgers a command moves."""
-        return frozenset() if self.root is None else self.root.recovering
-
-    @property
-    def maintenance(self) -> tuple[Maintenance, ...]:
-        """Bookies in maintenance."""
-        return () if self.recovery is None else self.recovery.maintenance
 
 
 def status_findings(status: ClusterFacts) -> list[Advice]:
@@ -259,7 +60,6 @@ def status_findings(status: ClusterFacts) -> list[Advice]:
         *_root_findings(status.root),
         *_down_findings(status),
         *_bookie_findings(status),
-        *_disk_findings(status.bookies),
         *_collection_findings(status),
         *_replication_findings(status),
         *_mark_findings(status),
@@ -272,11 +72,6 @@ def status_findings(status: ClusterFacts) -> list[Advice]:
         found.append(Advice(Severity.WARNING, "zookeeper", sentence, "bkctl cluster info"))
     found += unknown_findings(status.unknown)
     return worst_first([readable(each, status.refused) for each in found])
-
-
-def total_marks(marks: MarkCount | None) -> int | None:
-    """How many ledgers are marked; None: not all marks were counted."""
-    return None if marks is None else marks.at_most
 
 
 def _root_findings(root: RootStatus | None) -> Iterator[Advice]:
@@ -302,27 +97,46 @@ def _is_nothing_repaired(status: ClusterFacts) -> bool:
 
 
 def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
-    references = status.references
-    why_unknown = None if references is None else references.why_unknown
-    doubted = [] if references is None or why_unknown is None else set(status.down) - references.referenced
-    awaited = {each.bookie_id for each in status.maintenance if not each.is_overdue(status.now_ms)}
-    to_leave = [each for each in status.unreferenced if each not in awaited]
-    yield from advise_down(
-        DownBookies(
-            bookie_ids=(*status.down, *(each for each in status.unreferenced if each in awaited)),
-            maintenance=status.maintenance,
-            moved=status.recovering,
-            is_repaired=not _is_nothing_repaired(status),
-            others_silent=len(_silent(status.bookies or ())),
-            no_live_copy=status.no_live_copy,
-            doubt=dict.fromkeys(doubted, why_unknown or ""),
-            can_move=references is None or references.can_move,
-            has_source=references is None or references.has_source,
-        ),
-        status.now_ms,
-    )
-    if to_leave and references is not None:
-        yield not_referenced(to_leave, references.ledgers)
+    """Start the bookies with the only copies first, then recover the others."""
+    resting = {each.bookie_id: each for each in status.maintenance if not each.is_overdue(status.now_ms)}
+    down = [*status.down, *(each for each in status.unreferenced if each in resting)]
+    moved = [each for each in down if each in status.recovering]
+    left = [each for each in down if each not in resting and each not in moved]
+    if status.no_live_copy.ledgers:
+        yield start_first(status.no_live_copy)
+    if left:
+        yield _recover_left(status, down, left)
+    if moved:
+        sentence = f"{these_bookies(moved, 'is', 'are')} not registered"
+        sentence += f"; a command is moving the ledgers of {listed(moved)}"
+        yield Advice(Severity.WARNING, "bookies_down", sentence, "bkctl audit")
+    if away := [resting[each] for each in down if each in resting and each not in moved]:
+        yield in_maintenance(away, status.now_ms)
+    to_leave = [each for each in status.unreferenced if each not in resting]
+    if to_leave and status.references is not None:
+        yield not_referenced(to_leave, status.references.ledgers)
+
+
+def _recover_left(status: ClusterFacts, down: list[str], left: list[str]) -> Advice:
+    """What helps the bookies that are ``left``, which no operator awaits and no command moves."""
+    references, lost, is_repaired = status.references, status.no_live_copy, not _is_nothing_repaired(status)
+    sentence = f"{these_bookies(left, 'is', 'are')} not registered"
+    if not is_repaired:
+        why_unknown = None if references is None else references.why_unknown
+        is_doubted = references is not None and not references.referenced.issuperset(left)
+        doubt = f" (whether any does is unknown: {why_unknown})" if is_doubted and why_unknown is not None else ""
+        sentence += f"; nothing repairs ledgers that still reference {listed(left)}{doubt}"
+    total = len(down) + len(_silent(status.bookies or ()))
+    severity = down_severity(total, is_repaired=is_repaired, has_live_copies=not lost.ledgers)
+    if references is not None and not references.has_source and lost.first_ids:
+        disks = "its disks" if len(left) == 1 else "their disks"
+        sentence += "; a recovery finds no live copy in the ensembles (ledger explain looks outside of them): if "
+        sentence += f"{disks} are lost and there is none, accept the loss: {accept_loss_commands(left)}"
+        return Advice(severity, "bookies_down", sentence, explain_command(lost.first_ids))
+    if references is not None and not references.can_move:
+        sentence += f"; too few other bookies are writable to take the copies: start {left[0]}, or add a bookie"
+        return Advice(severity, "bookies_down", sentence, f"bkctl bookie show {left[0]}")
+    return Advice(severity, "bookies_down", sentence, recover_command(left))
 
 
 def _silent(bookies: Sequence[BookieFacts]) -> list[str]:
@@ -346,6 +160,8 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:
     if foreign:
         sentence = f"{these_bookies(foreign, 'is', 'are')} registered without a cookie"
         yield Advice(Severity.WARNING, "bookies_without_cookie", sentence, "bkctl metadata doctor")
+    full = {each.bookie_id: each.out_of_space for each in bookies if each.out_of_space is not None}
+    yield from disk_findings({each.bookie_id: each.used_fraction for each in bookies}, full)
 
 
 def _read_only_findings(status: ClusterFacts) -> Iterator[Advice]:
@@ -353,16 +169,40 @@ def _read_only_findings(status: ClusterFacts) -> Iterator[Advice]:
     bookies = [each for each in status.bookies or () if each.is_writable is False and each.out_of_space is None]
     leaving = [each.bookie_id for each in bookies if each.is_drained or each.bookie_id in recovering]
     others = [each.bookie_id for each in bookies if each.bookie_id not in leaving]
-    yield from bookies_leaving(leaving, recovering, status.drained)
+    yield from _bookies_leaving(leaving, recovering, status.drained)
     if others:
         said = f"{these_bookies(others, 'is', 'are')} read-only"
         yield Advice(Severity.INFORMATION, "bookies_read_only", said, f"bkctl bookie state {others[0]}")
 
 
-def _disk_findings(bookies: tuple[BookieFacts, ...] | None) -> Iterator[Advice]:
-    bookies = bookies or ()
-    full = {each.bookie_id: each.out_of_space for each in bookies if each.out_of_space is not None}
-    yield from disk_findings({each.bookie_id: each.used_fraction for each in bookies}, full)
+def _bookies_leaving(
+    bookie_ids: Sequence[str], recovering: Collection[str], referenced: Mapping[str, bool]
+) -> Iterator[Advice]:
+    """Bookies that a drain made read-only. ``recovering``: those whose ledgers a command moves now. ``referenced``:
+    whether ledgers name the others, as far as it is known."""
+    moved = [each for each in bookie_ids if each in recovering]
+    empty = [each for each in bookie_ids if each not in moved and referenced.get(each) is False]
+    left = [each for each in bookie_ids if each not in moved and each not in empty]
+    for each in filter(None, (moved, left, empty)):
+        sentence, first = f"{these_bookies(each, 'leaves', 'leave')} the cluster, read-only", each[0]
+        its, it, them = ("its", "it", "it") if len(each) == 1 else ("their", "the first", "them")
+        command = f"bkctl decommission {first}"
+        if each is moved:
+            yield Advice(
+                Severity.INFORMATION,
+                "bookies_leaving",
+                f"{sentence}; a command is moving {its} ledgers",
+                "bkctl audit",
+            )
+            continue
+        if each is empty:
+            sentence += f", and no ledger references {them}: stop {it}, and {command} removes it"
+        else:
+            sentence += f"; no command moves {its} ledgers now: bkctl bookie drain {first} moves any that are left, "
+            sentence += f"and decommission also removes {it}"
+            command = f"bkctl bookie drain {first}" if referenced.get(first) else command
+        keep = f"; to keep {it}: bkctl bookie undrain {first}"
+        yield Advice(Severity.INFORMATION, "bookies_leaving", sentence + keep, command)
 
 
 def _collection_findings(status: ClusterFacts) -> Iterator[Advice]:

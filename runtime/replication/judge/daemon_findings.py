@@ -67,8 +67,10 @@ def recovery_findings(
 
     ``down``: bookies that are not registered; ``removed``: those that are not, and have no cookie either.
     """
-    yield from _loss_findings(recovery)
-    yield from _return_findings(recovery)
+    if recovery.losses.count:
+        yield proven_loss([key for key, _ in recovery.losses.first], recovery.losses.count, "bkctl audit")
+    for bookie_id, ledger_ids in recovery.returned:
+        yield is_back(bookie_id, ledger_ids)
     yield from _maintenance_findings(recovery, now_ms, down, removed)
     excused = {each.bookie_id for each in recovery.maintenance if not each.is_overdue(now_ms)}
     auditor = None if recovery.auditor is None else recovery.auditor.bookie_id
@@ -84,16 +86,6 @@ def recovery_findings(
         yield Advice(Severity.INFORMATION, "failed_repairs", sentence, "bkctl autorecovery pending")
     for problem in recovery.unreadable:
         yield Advice(Severity.WARNING, "unreadable_note", problem, "bkctl metadata doctor")
-
-
-def _loss_findings(recovery: RecoveryStatus) -> Iterator[Advice]:
-    if recovery.losses.count:
-        yield proven_loss([key for key, _ in recovery.losses.first], recovery.losses.count, "bkctl audit")
-
-
-def _return_findings(recovery: RecoveryStatus) -> Iterator[Advice]:
-    for bookie_id, ledger_ids in recovery.returned:
-        yield is_back(bookie_id, ledger_ids)
 
 
 def _maintenance_findings(

@@ -19,12 +19,11 @@ from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.placement.rules import BrokenRule, judge_ensemble
 from bkctl.runtime.replication.judge.accepted_losses import accepted_on, is_back
 from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance, no_auditor, waits_for_auditor
-from bkctl.runtime.replication.judge.candidates import CandidateVerdict, why_refused
 from bkctl.runtime.replication.judge.closability import how_it_ends, last_resort, needed_refusing, removal, what_helps
 from bkctl.runtime.replication.judge.fragments import Fragment
 from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad, seen_of
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
-from bkctl.runtime.replication.judge.targets import stripe_bytes
+from bkctl.runtime.replication.judge.targets import CandidateVerdict, stripe_bytes, why_refused
 from bkctl.runtime.replication.judge.verdict import (
     UNDER_REPLICATED_STATES,
     LedgerVerdict,
@@ -269,12 +268,13 @@ def _next_steps(
     last_lost = (
         [] if metadata.is_closed else [facts.segments[-1].ensemble[i] for i in _lost_members(facts, facts.segments[-1])]
     )
-    silent = _silent_holders(facts)
+    silent_sets = _silent_sets(facts)
+    silent = frozenset[str]().union(*silent_sets)
     note = facts.autorecovery.given_up
     is_end_given_up = note is not None and set(missing_answers) <= note.member_since.keys()
     if silent:
         disks = "its disks" if len(silent) == 1 else "their disks"
-        which = start_words(bookies_to_start(_silent_sets(facts)))
+        which = start_words(bookies_to_start(silent_sets))
         yield f"{which} if {disks} still exist: entries without a live copy may be there"
     if missing_answers and not is_end_given_up:
         valid = {each for each, answer in facts.answers.items() if answer.is_valid}
@@ -330,13 +330,9 @@ def _away(facts: LedgerFacts) -> list[Maintenance]:
     return [each for each in state.maintenance if each.bookie_id in lost and not each.is_overdue(state.now_ms)]
 
 
-def _silent_holders(facts: LedgerFacts) -> list[str]:
-    """Bookies that do not answer and may have the entries of which no live copy is known."""
-    return sorted(frozenset[str]().union(*_silent_sets(facts)))
-
-
 def _silent_sets(facts: LedgerFacts) -> Counter[frozenset[str]]:
-    """Those of each entry that were not given up, with the number of entries that have the same."""
+    """Bookies that do not answer and may have an entry of which no live copy is known: those that were not given up,
+    with the number of entries that have the same."""
     given_up = frozenset(bookies_given_up(facts.autorecovery.given_up))
     return Counter(each - given_up for segment in _without_copy(facts) for each in facts.silent_holders(segment))
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import msgspec
 
-from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.copies import CopyState, LedgerCheck
 from bkctl.runtime.replication.judge.fragments import EntryRange
-from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
 from bkctl.storage.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
 from bkctl.storage.json_text import JsonTextError, decode_json
 

@@ -29,6 +29,10 @@ class EntryRange(msgspec.Struct, frozen=True, gc=False):
         """Number of entries."""
         return max(0, self.last_entry_id - self.first_entry_id + 1)
 
+    def common(self, other: EntryRange) -> EntryRange:
+        """The entries that are in both."""
+        return EntryRange(max(self.first_entry_id, other.first_entry_id), min(self.last_entry_id, other.last_entry_id))
+
     def __str__(self) -> str:
         if self.count == 0:
             return "no entries"
@@ -96,9 +100,7 @@ def in_and_out_of(
             position += 1
         at = position
         while at < len(others) and others[at].first_entry_id <= entries.last_entry_id:
-            common = EntryRange(
-                max(first, others[at].first_entry_id), min(entries.last_entry_id, others[at].last_entry_id)
-            )
+            common = EntryRange(first, entries.last_entry_id).common(others[at])
             outside.append(EntryRange(first, common.first_entry_id - 1))
             inside.append(common)
             first = common.last_entry_id + 1
@@ -162,27 +164,27 @@ def stripe_count(entries: EntryRange, index: int, ensemble_size: int, write_quor
     return rounds * write_quorum_size + tail
 
 
-def stored_entries(
+def segments_of(
     metadata: LedgerMetadata, bookie_id: str, last_add_confirmed: int = INVALID_ENTRY_ID
-) -> Iterator[int]:
-    """Ids of the entries that the bookie should store, ascending; see ``segment_entries``."""
+) -> Iterator[tuple[EntryRange, int]]:
+    """The entries of each segment that names the bookie, see ``segment_entries``, and its index in the ensemble."""
     for segment_index, segment in enumerate(metadata.segments):
         if bookie_id in segment.ensemble:
             entries = segment_entries(metadata, segment_index, last_add_confirmed)
-            index = segment.ensemble.index(bookie_id)
-            yield from stripe(entries, index, metadata.ensemble_size, metadata.write_quorum_size)
+            yield entries, segment.ensemble.index(bookie_id)
+
+
+def stored_entries(
+    metadata: LedgerMetadata, bookie_id: str, last_add_confirmed: int = INVALID_ENTRY_ID
+) -> Iterator[int]:
+    """Ids of the entries that the bookie should store, ascending."""
+    for entries, index in segments_of(metadata, bookie_id, last_add_confirmed):
+        yield from stripe(entries, index, *metadata.sizes)
 
 
 def stored_count(metadata: LedgerMetadata, bookie_id: str, last_add_confirmed: int = INVALID_ENTRY_ID) -> int:
     """Number of ``stored_entries``, computed without iteration."""
-    sizes = metadata.ensemble_size, metadata.write_quorum_size
-    return sum(
-        stripe_count(
-            segment_entries(metadata, segment_index, last_add_confirmed), segment.ensemble.index(bookie_id), *sizes
-        )
-        for segment_index, segment in enumerate(metadata.segments)
-        if bookie_id in segment.ensemble
-    )
+    return sum(stripe_count(*each, *metadata.sizes) for each in segments_of(metadata, bookie_id, last_add_confirmed))
 
 
 def is_stored(metadata: LedgerMetadata, bookie_id: str, entry_id: int) -> bool:
@@ -191,7 +193,7 @@ def is_stored(metadata: LedgerMetadata, bookie_id: str, entry_id: int) -> bool:
     if bookie_id not in segment.ensemble:
         return False
     index = segment.ensemble.index(bookie_id)
-    return is_in_write_set(entry_id, index, metadata.ensemble_size, metadata.write_quorum_size)
+    return is_in_write_set(entry_id, index, *metadata.sizes)
 
 
 def first_stored(entries: EntryRange, index: int, ensemble_size: int, write_quorum_size: int) -> int:

@@ -122,9 +122,8 @@ class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     def holders(self, segment: SegmentFacts) -> list[frozenset[str]]:
         """For each of the entries without a known copy, the bookies that should have it."""
-        sizes = self.metadata.ensemble_size, self.metadata.write_quorum_size
         return [
-            frozenset(segment.ensemble[index] for index in write_set(entry_id, *sizes))
+            frozenset(segment.ensemble[index] for index in write_set(entry_id, *self.metadata.sizes))
             for entry_id in segment.without_copy
         ]
 

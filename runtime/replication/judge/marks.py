@@ -17,8 +17,8 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import negatives_needed
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.marks import ListedMark
+from bkctl.runtime.replication.judge.copies import LedgerCheck
 from bkctl.runtime.replication.judge.fragments import format_ranges
-from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
 from bkctl.runtime.replication.judge.verdict import (
     LedgerVerdict,
     ReplicationState,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
-from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LedgerCount, bookies_given_up
 from bkctl.runtime.replication.judge.accepted_losses import is_back
@@ -131,15 +131,21 @@ def _cure_without_move(recover: str, lost: LedgerCount | None, *, has_cookie: bo
     )
 
 
+def members_with_source(
+    metadata: LedgerMetadata, missing: Collection[str], rows: Iterable[ReplicationRow]
+) -> dict[Segment, frozenset[str]]:
+    """The ``missing`` bookies of each segment that has any and a live copy of each entry, so that a recovery moves it,
+    if there are targets."""
+    lost = {each.write_set.segment_first_entry_id for each in rows if each.replication is ReplicationState.UNAVAILABLE}
+    gone = {segment: frozenset(missing).intersection(segment.ensemble) for segment in metadata.segments}
+    return {segment: ids for segment, ids in gone.items() if ids and segment.first_entry_id not in lost}
+
+
 def movable_members(
     metadata: LedgerMetadata, missing: Collection[str], writable: Collection[str], rows: Iterable[ReplicationRow]
 ) -> frozenset[str]:
-    """The ``missing`` bookies of segments that a recovery can move: each entry has a live copy, and there are enough
-    other writable bookies for all copies to be made."""
-    lost = {each.write_set.segment_first_entry_id for each in rows if each.replication is ReplicationState.UNAVAILABLE}
-    found = set[str]()
-    for segment in metadata.segments:
-        gone = set(segment.ensemble).intersection(missing)
-        if segment.first_entry_id not in lost and len(set(writable).difference(segment.ensemble)) >= len(gone):
-            found |= gone
-    return frozenset(found)
+    """Those of the bookies for whose copies there are enough other writable bookies."""
+    found = members_with_source(metadata, missing, rows).items()
+    return frozenset[str]().union(
+        *(gone for each, gone in found if len(set(writable).difference(each.ensemble)) >= len(gone))
+    )

@@ -6,7 +6,7 @@ Orphans may be deleted, so a ledger is one only if everything about it is known.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -122,11 +122,6 @@ def is_written(versions: tuple[int, int | None], last_confirmed: tuple[int | Non
         return False
     is_longer = None not in last_confirmed and last_confirmed[0] != last_confirmed[1]
     return versions[0] != versions[1] or is_longer
-
-
-def has_new_in_each(*arrivals: Sequence[PulsarLedger]) -> bool:
-    """Whether ledgers that no node names are new in each interval. One broker that fails leaves some in one only."""
-    return all(arrivals)
 
 
 def judge(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -26,7 +26,7 @@ from bkctl.runtime.placement.rules import PlacementRules
 from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.placement.view import BookieSpace
 from bkctl.runtime.replication.judge.advice import in_maintenance, recover_command
-from bkctl.runtime.replication.judge.fragments import fragments_naming
+from bkctl.runtime.replication.judge.fragments import Fragment, fragments_naming
 from bkctl.runtime.replication.judge.verdict import WriteSetRow, bytes_on, judge_ledger, wanted_members, write_set_rows
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, enumerated
@@ -190,7 +190,9 @@ class StopCheck:
             judged = judge_ledger(write_set_rows(ledger_id, metadata), self._live_now, note.member_since).rows
             members = wanted_members(judged, members, note.member_since)
         self.referenced |= members
-        self._unmovable |= self._without_target(metadata, members - self._live_now - self._ids)
+        if gone := members - self._live_now - self._ids:
+            for fragment in _without_target(metadata, gone, self._before.writable):
+                self._unmovable.update(fragment.ensemble[index] for index in fragment.bookie_indexes)
         if self._ids.isdisjoint(members):
             return
         self._on_them += 1
@@ -200,11 +202,13 @@ class StopCheck:
             self._open_on_them += 1
             if metadata.state is LedgerState.OPEN:
                 self._judge_writer(ledger_id, metadata, isolation)
-        if self._is_removal:
-            self._judge_targets(ledger_id, metadata)
-        else:
+        if not self._is_removal:
             answers_min = negatives_needed(metadata.write_quorum_size, metadata.ack_quorum_size)
             self._judge_copies(ledger_id, rows, answers_min)
+        elif any(_without_target(metadata, self._ids, self._after.writable)):
+            size = f"E={metadata.ensemble_size}, Qw={metadata.write_quorum_size}"
+            detail = f"{size}: every other writable bookie is in the ensemble already{self._excluded_note()}"
+            self._note(StopReason.NO_TARGET, detail, ledger_id)
 
     def add_unreadable(self, ledger_id: int, problem: str) -> None:
         """A ledger whose metadata cannot be read."""
@@ -312,25 +316,6 @@ class StopCheck:
         if choice is not None and choice.broken:
             self._note(StopReason.PLACEMENT, f"every other bookie breaks one: {choice.broken[0]}", ledger_id)
 
-    def _without_target(self, metadata: LedgerMetadata, gone: frozenset[str]) -> frozenset[str]:
-        """Those of the bookies whose copies no writable bookie outside of the ensemble could take."""
-        return frozenset(
-            fragment.ensemble[index]
-            for fragment in (fragments_naming(metadata, gone) if gone else ())
-            if len(self._before.writable.difference(fragment.ensemble)) < len(fragment.bookie_indexes)
-            for index in fragment.bookie_indexes
-        )
-
-    def _judge_targets(self, ledger_id: int, metadata: LedgerMetadata) -> None:
-        """Whether each segment has a bookie outside of its ensemble for every copy that must move."""
-        for fragment in fragments_naming(metadata, self._ids):
-            outside = len(self._after.writable.difference(fragment.ensemble))
-            if outside < len(fragment.bookie_indexes):
-                size = f"E={metadata.ensemble_size}, Qw={metadata.write_quorum_size}"
-                detail = f"{size}: every other writable bookie is in the ensemble already{self._excluded_note()}"
-                self._note(StopReason.NO_TARGET, detail, ledger_id)
-                return
-
     def _judge_sizes(self) -> None:
         """New ledgers of every size in use can still be placed, if they can be now."""
         before, after = self._before.view(), self._after.view()
@@ -430,6 +415,15 @@ class StopCheck:
         }
         notes = [f"{reason}: {', '.join(sorted(found))}" for reason, found in reasons.items() if found]
         return f" ({'; '.join(notes)})" if notes else ""
+
+
+def _without_target(
+    metadata: LedgerMetadata, bookie_ids: frozenset[str], writable: frozenset[str]
+) -> Iterator[Fragment]:
+    """The fragments with more copies on these bookies than writable bookies outside of the ensemble could take."""
+    for fragment in fragments_naming(metadata, bookie_ids):
+        if len(writable.difference(fragment.ensemble)) < len(fragment.bookie_indexes):
+            yield fragment
 
 
 def _bookies_are(bookie_ids: Sequence[str]) -> str:

@@ -1,9 +1,10 @@
-"""Choice of the bookies that get copies, by the placement rules. Source: replication sections 5 and 13 (bk#3707)."""
+"""Choice of the bookies that get copies, by the placement rules. Pure. Source: replication 5 and 13 (bk#3707)."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -16,6 +17,9 @@ from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.placement.view import ClusterView
 from bkctl.runtime.replication.config import PlacementMode
 from bkctl.runtime.replication.judge.fragments import Fragment, stripe_count
+
+_SPREADS = frozenset({PlacementRule.REGIONS, PlacementRule.RACKS})
+"""Rules about the ensemble as a whole; the others refuse a bookie whatever the other members are."""
 
 
 class CopyNeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,14 +42,10 @@ class CopyNeed(msgspec.Struct, frozen=True, kw_only=True):
     must_improve: bool = False
 
 
-_SPREADS = frozenset({PlacementRule.REGIONS, PlacementRule.RACKS})
-"""Rules about the ensemble as a whole; the others refuse a bookie whatever the other members are."""
-
-
 def stripe_bytes(metadata: LedgerMetadata, fragment: Fragment, index: int) -> int:
     """Estimated bytes of a stripe: the same share of the ledger's length as of its entries; 0 if it is unknown."""
     entries = metadata.entry_count
-    count = stripe_count(fragment.entries, index, metadata.ensemble_size, metadata.write_quorum_size)
+    count = stripe_count(fragment.entries, index, *metadata.sizes)
     return -(-metadata.length * count // entries) if entries else 0
 
 
@@ -204,3 +204,26 @@ def outside(only: frozenset[str], writable: Collection[str]) -> frozenset[str]:
 def rules_of_run(survey: BookieSurvey, mode: PlacementMode) -> PlacementRules:
     """The rules of the cluster, with the strictness of a recovery."""
     return msgspec.structs.replace(survey.rules, is_strict=mode is PlacementMode.STRICT)
+
+
+class CandidateVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a bookie could take the copies of a lost member. ``refused_by`` None: it could.
+
+    The verdict is for all segments with this ensemble; ``first_entry_id`` is that of the first.
+    """
+
+    first_entry_id: int
+    replaces: str
+    bookie_id: str
+    rack: str | None
+    free_bytes: int | None
+    refused_by: str | None
+    is_refused_by_rule: bool
+
+
+def why_refused(refused: Sequence[CandidateVerdict]) -> str:
+    """The reasons with the number of bookies, and how to accept broken rules."""
+    reasons = {each.bookie_id: (each.refused_by or "").partition(":")[0] for each in refused}
+    counts = ", ".join(f"{count} {reason}" for reason, count in Counter(reasons.values()).items())
+    consent = "; --placement best-effort accepts broken rules"
+    return f" ({counts or 'no bookie is writable'})" + (consent if any(e.is_refused_by_rule for e in refused) else "")

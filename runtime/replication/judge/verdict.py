@@ -258,7 +258,7 @@ def _write_sets(
 
     In an open segment the number of entries is unknown; all E write sets count as used.
     """
-    size, quorum = metadata.ensemble_size, metadata.write_quorum_size
+    size, quorum = metadata.sizes
     counts: dict[tuple[str, ...], int] = {}
     keys: dict[tuple[str, ...], tuple[str, ...]] = {}
     used = size if is_open else min(size, entries.count)

@@ -180,63 +180,54 @@ def plan_ledger(
     """Plan for one ledger that references ``leaving`` bookies; ``live``: registered bookies that may be read. Pure."""
     fragments = fragments_naming(metadata, leaving)
     forecasts = [forecast(metadata, fragment) for fragment in fragments]
-    complete = [fragment for fragment in fragments if not fragment.is_open]
-    sizes = (metadata.ensemble_size, metadata.write_quorum_size)
-    copies = [(fragment, index) for fragment in complete for index in fragment.bookie_indexes]
-    entries = sum(stripe_count(fragment.entries, index, *sizes) for fragment, index in copies)
-    payload_bytes = sum(stripe_bytes(metadata, fragment, index) for fragment, index in copies)
-    is_open = len(complete) < len(fragments)
+    complete = _part_of(metadata, [each for each in fragments if not each.is_open])
+    is_open = any(fragment.is_open for fragment in fragments)
     surviving = min(_surviving_copies(metadata, fragment, live) for fragment in fragments)
     why_no_target = next((each.why_none for each in forecasts if each.why_none is not None), None)
     close_needs = tuple(sorted(blocking_members(metadata, live))) if is_open else ()
     broken_rules = tuple(broken for each in forecasts for broken in each.broken)
-    part = None
+    part = open_segment = None
+    if is_open:
+        owner = owner_of(dict(metadata.custom_metadata))
+        open_segment = OpenSegment(metadata.last_segment, owner, metadata.created_ms(created_ms))
     if not surviving or why_no_target is not None or close_needs or broken_rules:
         free = [found for found, each in zip(fragments, forecasts, strict=True) if each == TargetForecast()]
-        part = _movable_part(metadata, [each for each in free if not each.is_open], live)
+        part = _part_of(metadata, [each for each in free if not each.is_open], live)
     return LedgerPlan(
         ledger_id=ledger_id,
         metadata_version=version,
         ledger_state=_STATE_NAMES[metadata.state],
         fragments=len(fragments),
-        entries=entries,
-        bytes_to_copy=payload_bytes + entries * ENTRY_HEAD_BYTES if metadata.is_closed else None,
+        entries=complete.entries,
+        bytes_to_copy=complete.bytes_to_copy if metadata.is_closed else None,
         surviving_copies=surviving,
-        open_segment=_open_segment(metadata, created_ms) if is_open else None,
+        open_segment=open_segment,
         broken_rules=broken_rules,
         why_no_target=why_no_target,
         close_needs=close_needs,
-        movable_part=part,
+        movable_part=part if part is not None and part.fragments else None,
     )
 
 
-def _movable_part(metadata: LedgerMetadata, fragments: Iterable[Fragment], live: frozenset[str]) -> MovablePart | None:
-    """What each leaving bookie has of these fragments, unless one of its entries has no live copy."""
-    sizes = (metadata.ensemble_size, metadata.write_quorum_size)
-    found, entries, payload_bytes = 0, 0, 0
-    for fragment in fragments:
-        indexes = [
-            index
-            for index in fragment.bookie_indexes
-            if _surviving_copies(metadata, msgspec.structs.replace(fragment, bookie_indexes=(index,)), live)
-        ]
-        found += bool(indexes)
-        entries += sum(stripe_count(fragment.entries, index, *sizes) for index in indexes)
-        payload_bytes += sum(stripe_bytes(metadata, fragment, index) for index in indexes)
-    return MovablePart(found, entries, payload_bytes + entries * ENTRY_HEAD_BYTES) if found else None
-
-
-def _open_segment(metadata: LedgerMetadata, created_ms: int | None) -> OpenSegment:
-    return OpenSegment(
-        segment=metadata.last_segment,
-        owner=owner_of(dict(metadata.custom_metadata)),
-        created_ms=metadata.created_ms(created_ms),
-    )
+def _part_of(
+    metadata: LedgerMetadata, fragments: Iterable[Fragment], live: frozenset[str] | None = None
+) -> MovablePart:
+    """What each leaving bookie has of these fragments; with ``live``, unless one of its entries has no live copy."""
+    copies = [
+        (fragment, index)
+        for fragment in fragments
+        for index in fragment.bookie_indexes
+        if live is None or _surviving_copies(metadata, msgspec.structs.replace(fragment, bookie_indexes=(index,)), live)
+    ]
+    entries = sum(stripe_count(fragment.entries, index, *metadata.sizes) for fragment, index in copies)
+    payload_bytes = sum(stripe_bytes(metadata, fragment, index) for fragment, index in copies)
+    segments = {fragment.segment_index for fragment, _ in copies}
+    return MovablePart(len(segments), entries, payload_bytes + entries * ENTRY_HEAD_BYTES)
 
 
 def _surviving_copies(metadata: LedgerMetadata, fragment: Fragment, live: frozenset[str]) -> int:
     """Live copies of the worst entry that is stored at an affected index; Qw if there is none."""
-    size, quorum = metadata.ensemble_size, metadata.write_quorum_size
+    size, quorum = metadata.sizes
     used = size if fragment.is_open else min(size, fragment.entries.count)
     first = fragment.entries.first_entry_id
     counts = [

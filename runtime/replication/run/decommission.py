@@ -27,11 +27,10 @@ from bkctl.runtime.errors import (
 )
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.ledgers.stored_ledgers import IDS_KEPT_MAX, unreadable_advice
+from bkctl.runtime.replication.judge.advice import accept_loss_command
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
-from bkctl.runtime.replication.judge.loss_commands import accept_loss_command
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
-from bkctl.runtime.replication.run.bookie_mode import ModeWatch
-from bkctl.runtime.replication.run.drain import Drain, DrainHooks, DrainResult, OpenLedger
+from bkctl.runtime.replication.run.drain import Drain, DrainHooks, DrainResult, ModeWatch, OpenLedger
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.runtime.replication.survey.loss_proof import listed_reasons
@@ -148,7 +147,8 @@ class Decommission:
         ids = tuple(sorted(set(bookie_ids)))
         versions = {}
         for bookie_id in ids:
-            versions[bookie_id] = await self._cookie_version(bookie_id)
+            cookie = await self._recovery.outage.outlast(partial(self._cookies.find, bookie_id))
+            versions[bookie_id] = None if cookie is None else cookie.version
         plan = await self._recovery.plan(ids, unreachable=frozenset(ids) - live)
         plan = msgspec.structs.replace(plan, is_drain=bool(live))
         may_return = any(version is not None for version in versions.values())
@@ -186,10 +186,6 @@ class Decommission:
                 return False
             raise
         return True
-
-    async def _cookie_version(self, bookie_id: str) -> int | None:
-        cookie = await self._recovery.outage.outlast(lambda: self._cookies.find(bookie_id))
-        return None if cookie is None else cookie.version
 
     async def _unproven(self, bookie_ids: Sequence[str], ledger_ids: Collection[int]) -> list[tuple[int, str]]:
         """The given ledgers that are not proven lost, with the reason."""

@@ -15,22 +15,93 @@ from functools import partial
 import msgspec
 
 from bkctl.runtime.client.ports import ClientPorts
-from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
+from bkctl.runtime.errors import ConflictError, LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.ledger.owner import owner_of
 from bkctl.runtime.ledger.pulsar_owner import topic_of_broker
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.outage import OutageWait
 from bkctl.runtime.metadata.store import Node
+from bkctl.runtime.ports import Clock
 from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
-from bkctl.runtime.replication.run.bookie_mode import ModeWatch
 from bkctl.runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 
+POLL_S = 0.5
 PASSES_MAX = 3
 """Maximum passes that find new work: a ledger created during the first one may reference a bookie too."""
 OPEN_POLL_S = 2.0
+
+
+class LeavingBookies(msgspec.Struct, frozen=True):
+    """Registrations of bookies that leave, at one moment. A bookie that changes its mode counts as writable."""
+
+    writable: tuple[str, ...]
+    read_only: tuple[str, ...]
+    down: tuple[str, ...]
+
+    @property
+    def serving(self) -> tuple[str, ...]:
+        """Those that are registered."""
+        return tuple(sorted(self.writable + self.read_only))
+
+    @property
+    def not_writable(self) -> tuple[str, ...]:
+        """Those that accept no writes."""
+        return self.read_only + self.down
+
+
+class ModeWatch:
+    """Watches the registrations of bookies that leave."""
+
+    def __init__(self, registration: RegistrationClient, clock: Clock, outage: OutageWait) -> None:
+        self._registration = registration
+        self._clock = clock
+        self._outage = outage
+
+    async def read(self, bookie_ids: Collection[str]) -> LeavingBookies:
+        """How the bookies are registered now."""
+        found = await self._outage.outlast(self._registration.snapshot)
+        writable = frozenset(bookie_ids).intersection(found.writable)
+        read_only = frozenset(bookie_ids).intersection(found.read_only) - writable
+        down = frozenset(bookie_ids) - writable - read_only
+        return LeavingBookies(tuple(sorted(writable)), tuple(sorted(read_only)), tuple(sorted(down)))
+
+    async def require_no_writable(self, bookie_ids: Collection[str]) -> LeavingBookies:
+        """ConflictError if one of the bookies accepts writes, so that new ledgers may be on it."""
+        found = await self.read(bookie_ids)
+        if found.writable:
+            raise ConflictError(
+                f"bookie {found.writable[0]} is writable again, so new ledgers may be on it: make it read-only "
+                f"(bkctl bookie set-mode read-only {found.writable[0]}) and run the command again"
+            )
+        return found
+
+    async def wait_until_none(
+        self,
+        state: Callable[[LeavingBookies], Sequence[str]],
+        bookie_ids: Collection[str],
+        wait_s: float,
+        on_wait: Callable[[Sequence[str]], None] = lambda _: None,
+        on_left: Callable[[Sequence[str]], None] = lambda _: None,
+    ) -> Sequence[str]:
+        """Wait until none of the bookies is in this state; those that still are when the time is over.
+
+        ``on_wait`` is called once with those that are in it at first, if any; ``on_left`` whenever they have changed.
+        """
+        deadline_ns = self._clock.monotonic_ns() + int(wait_s * 1e9)
+        shown: Sequence[str] = ()
+        while (left := state(await self.read(bookie_ids))) and self._clock.monotonic_ns() < deadline_ns:
+            if not shown:
+                on_wait(left)
+            if left != shown:
+                on_left(left)
+                shown = left
+            await self._clock.sleep(POLL_S)
+        return left
 
 
 class OpenLedger(msgspec.Struct, frozen=True):

@@ -189,13 +189,14 @@ class EnsembleRewrite:
         for segment_index in segments:
             segment = metadata.segments[segment_index]
             index = segment.ensemble.index(self._source)
-            sizes = metadata.ensemble_size, metadata.write_quorum_size
             if segment_index == len(metadata.segments) - 1 and not metadata.is_closed:
                 first_round = EntryRange(segment.first_entry_id, segment.first_entry_id + metadata.ensemble_size - 1)
-                uncertain = Probe(ledger_id, first_stored(first_round, index, *sizes), metadata, is_certain=False)
+                uncertain = Probe(
+                    ledger_id, first_stored(first_round, index, *metadata.sizes), metadata, is_certain=False
+                )
                 continue
             entries = segment_entries(metadata, segment_index)
-            ends = first_stored(entries, index, *sizes), last_stored(entries, index, *sizes)
+            ends = first_stored(entries, index, *metadata.sizes), last_stored(entries, index, *metadata.sizes)
             if ends[0] != INVALID_ENTRY_ID:
                 return Probe(ledger_id, randomness.choice(ends), metadata, is_certain=True)
         return uncertain

@@ -17,8 +17,7 @@ from bkctl.runtime.errors import LedgerNotFoundError
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
-from bkctl.runtime.replication.copy.rate import SharedPacer
-from bkctl.runtime.replication.copy.tasks import for_each_bounded
+from bkctl.runtime.replication.copy.limits import SharedPacer, for_each_bounded
 from bkctl.runtime.replication.judge.bad_copies import (
     InPlacePlan,
     LedgerInPlace,
@@ -36,7 +35,7 @@ from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
 from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryJob, RecoveryProgress
 from bkctl.runtime.replication.survey.checker import LedgerChecker
-from bkctl.runtime.replication.turn.task import LedgerTask
+from bkctl.runtime.replication.turn.state import LedgerTask
 
 
 class InPlaceReport(msgspec.Struct, frozen=True):

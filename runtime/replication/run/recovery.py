@@ -16,16 +16,15 @@ from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.replication.copy.reader import reason_of
-from bkctl.runtime.replication.plan.job_file import UnfinishedJob
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.plan.scan import PlanDemand, RecoveryScan
-from bkctl.runtime.replication.plan.store import OpenDatabase
+from bkctl.runtime.replication.plan.store import OpenDatabase, UnfinishedJob
 from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
 from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryJob, RecoveryProgress
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport, RecoveryTally
 from bkctl.runtime.replication.survey.loss_proof import LossProof
-from bkctl.runtime.replication.turn.task import LedgerTask
+from bkctl.runtime.replication.turn.state import LedgerTask
 
 
 class BookieRecovery:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from bkctl.runtime.ledger.metadata import LedgerMetadata
-from bkctl.runtime.replication.judge.copies import Copy, CopyState
+from bkctl.runtime.replication.judge.copies import Copy, CopyDefect, CopyState, LedgerCheck
 from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, stripe_count
-from bkctl.runtime.replication.judge.ledger_check import CopyDefect, LedgerCheck
 from bkctl.storage.ids import INVALID_ENTRY_ID
 
 _PROOFS_OF_ENTRY = frozenset({CopyState.PRESENT, CopyState.DIFFERENT, CopyState.CORRUPT})
@@ -17,6 +18,15 @@ _PROOFS_OF_ENTRY = frozenset({CopyState.PRESENT, CopyState.DIFFERENT, CopyState.
 def _unknown_states(copies: Iterable[Copy]) -> set[CopyState]:
     """Those of the copies that prove no loss."""
     return {copy.state for copy in copies} & {CopyState.UNREACHABLE, CopyState.FAILED}
+
+
+class _BadCopies(msgspec.Struct):
+    """Copies on one bookie in one state. ``reason``: of the first, or of the first that is refused."""
+
+    reason: str
+    entries: EntryRangeSet = msgspec.field(default_factory=EntryRangeSet)
+    is_damaged: bool = False
+    is_refused: bool = False
 
 
 class CheckTally:
@@ -35,10 +45,7 @@ class CheckTally:
         self._entries = 0
         self._bytes_read = 0
         self._counts = dict.fromkeys(CopyState, 0)
-        self._defects: dict[tuple[str, CopyState], EntryRangeSet] = {}
-        self._refused: set[tuple[str, CopyState]] = set()
-        self._reasons: dict[tuple[str, CopyState], str] = {}
-        self._damaged: set[tuple[str, CopyState]] = set()
+        self._defects: dict[tuple[str, CopyState], _BadCopies] = {}
         self._lost = EntryRangeSet()
         self._unreadable = EntryRangeSet()
         self._failed = EntryRangeSet()
@@ -86,7 +93,7 @@ class CheckTally:
         for entries in ranges:
             self._entries += entries.count
             for index, bookie_id in enumerate(ensemble):
-                count = stripe_count(entries, index, metadata.ensemble_size, metadata.write_quorum_size)
+                count = stripe_count(entries, index, *metadata.sizes)
                 if bookie_id in copies and count:
                     self._count(copies[bookie_id], entries, count)
             (self._unreadable if unknown else self._lost).add_range(entries)
@@ -98,14 +105,11 @@ class CheckTally:
         self._counts[copy.state] += count
         if copy.state is CopyState.PRESENT:
             return
-        key = (copy.bookie_id, copy.state)
-        self._reasons.setdefault(key, copy.reason)
-        if copy.is_damaged:
-            self._damaged.add(key)
-        if copy.is_refused and key not in self._refused:
-            self._refused.add(key)
-            self._reasons[key] = copy.reason
-        self._defects.setdefault(key, EntryRangeSet()).add_range(entries, count)
+        found = self._defects.setdefault((copy.bookie_id, copy.state), _BadCopies(copy.reason))
+        if copy.is_refused and not found.is_refused:
+            found.is_refused, found.reason = True, copy.reason
+        found.is_damaged = found.is_damaged or copy.is_damaged
+        found.entries.add_range(entries, count)
 
     def add_gap_if_found(self, ranges: Sequence[EntryRange], copies: Mapping[str, Copy]) -> None:
         """Count entries that are not confirmed and that no bookie is known to have, as ``add_if_found`` does."""
@@ -131,15 +135,8 @@ class CheckTally:
             copies_different=self._counts[CopyState.DIFFERENT],
             bytes_read=self._bytes_read,
             defects=tuple(
-                CopyDefect(
-                    *key,
-                    entries.count,
-                    entries.ranges(),
-                    self._reasons[key],
-                    is_damaged=key in self._damaged,
-                    is_refused=key in self._refused,
-                )
-                for key, entries in sorted(self._defects.items(), key=lambda item: (item[0][0], item[0][1].value))
+                CopyDefect(*key, bad.entries.count, bad.entries.ranges(), bad.reason, bad.is_damaged, bad.is_refused)
+                for key, bad in sorted(self._defects.items(), key=lambda item: (item[0][0], item[0][1].value))
             ),
             lost=self._lost.ranges(),
             unreadable=self._unreadable.ranges(),

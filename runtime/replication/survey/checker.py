@@ -9,6 +9,7 @@ section 3. Unlike Java's checker, this verifies digests and distinguishes missin
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Container, Iterable
@@ -26,16 +27,19 @@ from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.copy.activity import COPY_RATE
+from bkctl.runtime.replication.copy.activity import COPY_RATE, LedgerActivity
 from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGaps
+from bkctl.runtime.replication.copy.limits import Lease, SharedPacer, for_each_bounded, for_each_leased
 from bkctl.runtime.replication.copy.outside import OutsideBookies
-from bkctl.runtime.replication.copy.rate import SharedPacer
-from bkctl.runtime.replication.copy.reader import BATCH_ENTRIES, CopyReader, batch_entries_max, entry_bytes_estimate
-from bkctl.runtime.replication.copy.request_times import RequestTimes
-from bkctl.runtime.replication.copy.tasks import for_each_bounded, for_each_leased
-from bkctl.runtime.replication.copy.window import Lease
+from bkctl.runtime.replication.copy.reader import (
+    BATCH_ENTRIES,
+    CopyReader,
+    RequestTimes,
+    batch_entries_max,
+    entry_bytes_estimate,
+)
 from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
-from bkctl.runtime.replication.judge.copies import Copy, CopyState, compared_copies
+from bkctl.runtime.replication.judge.copies import CheckTotals, Copy, CopyState, LedgerCheck, compared_copies
 from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
     batches,
@@ -44,14 +48,45 @@ from bkctl.runtime.replication.judge.fragments import (
     merge_ranges,
     segment_entries,
 )
-from bkctl.runtime.replication.judge.ledger_check import CheckTotals, LedgerCheck
 from bkctl.runtime.replication.survey.check_tally import CheckTally
-from bkctl.runtime.replication.survey.check_work import CheckWork, bytes_to_check
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
 
 ROUNDS_MAX = 3
 """Maximum checks of a ledger whose metadata keeps changing while findings are made."""
+
+
+class CheckWork(LedgerActivity):
+    """A ledger that is being checked by this metadata, of which about ``bytes_planned`` will be read."""
+
+    def __init__(self, ledger_id: int, since_ns: int, metadata: LedgerMetadata, scope: CheckScope) -> None:
+        super().__init__(ledger_id, since_ns)
+        self.metadata = metadata
+        self.scope = scope
+        self.credentials = credentials_of(ledger_id, metadata)
+        self.tally = CheckTally(entry_bytes_estimate(metadata))
+        self.bytes_planned = bytes_to_check(metadata, scope)
+        self.bytes_read = 0
+
+    @property
+    def row_bytes(self) -> int:
+        """Expected size of all copies of an entry together."""
+        return self.tally.entry_bytes * self.metadata.write_quorum_size
+
+    @property
+    def bytes_done(self) -> int:
+        """What is done of the plan."""
+        return min(self.bytes_read, self.bytes_planned)
+
+
+def bytes_to_check(metadata: LedgerMetadata, scope: CheckScope) -> int:
+    """About how much a check reads of a ledger; 0 while it is open, because its size is unknown."""
+    if not metadata.is_closed:
+        return 0
+    entries = sum(each.count for each in scope.within(EntryRange(0, metadata.last_entry_id)))
+    if scope.sample is not None:
+        entries = math.ceil(entries * scope.sample.share)
+    return entries * metadata.write_quorum_size * entry_bytes_estimate(metadata)
 
 
 class SettledFinding(Protocol):
@@ -169,37 +204,32 @@ class LedgerChecker:
 
     async def check_by(self, ledger_id: int, metadata: LedgerMetadata, scope: CheckScope) -> LedgerCheck:
         """Check one ledger by this metadata; raises nothing."""
-        work = CheckWork(ledger_id, self._ports.clock.monotonic_ns(), bytes_to_check(metadata, scope))
+        work = CheckWork(ledger_id, self._ports.clock.monotonic_ns(), metadata, scope)
         self._current[work] = None
         try:
-            return await self._check(work, metadata, scope)
+            return await self._check(work)
         finally:
             del self._current[work]
             self._bytes_ended += work.bytes_planned
 
-    async def _check(self, work: CheckWork, metadata: LedgerMetadata, scope: CheckScope) -> LedgerCheck:
-        ledger_id = work.ledger_id
-        credentials = credentials_of(ledger_id, metadata)
-        tally = CheckTally(entry_bytes_estimate(metadata))
-        last_entry_id, failure = await self.end_of(metadata, credentials, scope)
+    async def _check(self, work: CheckWork) -> LedgerCheck:
+        metadata, scope, tally = work.metadata, work.scope, work.tally
+        last_entry_id, failure = await self.end_of(metadata, work.credentials, scope)
         last_index = len(metadata.segments) - 1
         for segment_index in range(last_index + 1):
             entries = segment_entries(metadata, segment_index, last_entry_id)
-            await self._check_segment(metadata, segment_index, entries, credentials, tally, scope, work)
+            tally.entries_total += entries.count
+            await self._check_segment(work, segment_index, entries)
         if not metadata.is_closed and scope.has_open_end:
             last_scoped = scope.last_from(last_entry_id + 1)
             entries = EntryRange(last_entry_id + 1, INVALID_ENTRY_ID if last_scoped is None else last_scoped)
-            await self._check_segment(
-                metadata, last_index, entries, credentials, tally, scope, work, is_confirmed=False
-            )
+            await self._check_segment(work, last_index, entries, is_confirmed=False)
         problem = _problem_of(last_entry_id + 1, scope, failure, tally)
         last_entry_id = max(last_entry_id, tally.last_entry_id)
-        check = tally.result(ledger_id, metadata.state.name.lower(), last_entry_id, problem)
-        return await self._without_kept(check, metadata, credentials)
+        check = tally.result(work.ledger_id, metadata.state.name.lower(), last_entry_id, problem)
+        return await self._without_kept(check, work)
 
-    async def _without_kept(
-        self, check: LedgerCheck, metadata: LedgerMetadata, credentials: LedgerCredentials
-    ) -> LedgerCheck:
+    async def _without_kept(self, check: LedgerCheck, work: CheckWork) -> LedgerCheck:
         """The check; entries that a live bookie outside of the ensemble has are neither lost nor unreadable."""
         missing = merge_ranges((*check.lost, *check.unreadable))
         if not missing:
@@ -207,13 +237,13 @@ class LedgerChecker:
         last_entry_id = missing[-1].last_entry_id
         ensembles = [
             frozenset(segment.ensemble)
-            for index, segment in enumerate(metadata.segments)
-            if in_and_out_of(missing, (segment_entries(metadata, index, last_entry_id),))[0]
+            for index, segment in enumerate(work.metadata.segments)
+            if in_and_out_of(missing, (segment_entries(work.metadata, index, last_entry_id),))[0]
         ]
         members = functools.reduce(operator.and_, ensembles)
         live = (await self._ports.registrations.snapshot()).live
         asked = [each for each in live.difference(members) if each in self._live_bookies]
-        kept = OutsideBookies.of(self._ports, self._copies, credentials, asked)
+        kept = OutsideBookies.of(self._copies, work.credentials, asked)
         found = await kept.found(missing, self._config.barren_entries_max)
         lost, unreadable, failed = (
             in_and_out_of(each, found)[1] for each in (check.lost, check.unreadable, check.failed)
@@ -239,19 +269,9 @@ class LedgerChecker:
             return complete, error
 
     async def _check_segment(
-        self,
-        metadata: LedgerMetadata,
-        segment_index: int,
-        entries: EntryRange,
-        credentials: LedgerCredentials,
-        tally: CheckTally,
-        scope: CheckScope,
-        work: CheckWork,
-        *,
-        is_confirmed: bool = True,
+        self, work: CheckWork, segment_index: int, entries: EntryRange, *, is_confirmed: bool = True
     ) -> None:
-        if is_confirmed:
-            tally.entries_total += entries.count
+        metadata, scope, tally = work.metadata, work.scope, work.tally
         ensemble = metadata.segments[segment_index].ensemble
         if scope.bookie_ids is not None and scope.bookie_ids.isdisjoint(ensemble):
             return
@@ -259,15 +279,15 @@ class LedgerChecker:
         bookie_ids = [each for each in dict.fromkeys(ensemble) if scope.bookie_ids is None or each in scope.bookie_ids]
 
         def members(entry_id: int) -> list[str]:
-            indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
+            indexes = write_set(entry_id, *metadata.sizes)
             storing = dict.fromkeys(ensemble[index] for index in indexes)
             return [each for each in storing if each in bookie_ids]
 
         run, earlier_copies = BarrenRun(self._config.barren_entries_max), dict[str, Copy]()
-        gaps = CopyGaps(self._ports.bookies, self._copies, credentials)
+        gaps = CopyGaps(self._copies, work.credentials)
 
         async def check_batch(batch: _PaidBatch, lease: Lease) -> None:
-            found = await self._read_batch(batch, credentials, lease, work, is_open=is_open)
+            found = await self._read_batch(work, batch, lease, is_open=is_open)
             if copies := [copy for row in found.values() for copy in row.values()]:
                 run.note(len(batch.wanted), has_good_copy=any(copy.entry is not None for copy in copies))
             earlier_copies.update((copy.bookie_id, copy) for copy in copies if copy.entry is None)
@@ -277,18 +297,16 @@ class LedgerChecker:
                     add(entry_id, compared_copies([found[entry_id][each] for each in each_wanted]))
 
         def count_max() -> int:
-            return batch_entries_max(tally.entry_bytes * metadata.write_quorum_size)
+            return batch_entries_max(work.row_bytes)
+
+        def size_bytes() -> int:
+            return work.row_bytes * count_max()
 
         rest = entries
         while rest.count:
-            found = batches(scope.entry_ids(credentials.ledger_id, metadata, rest), count_max)
+            found = batches(scope.entry_ids(work.ledger_id, metadata, rest), count_max)
             wanted = ({each: members(each) for each in ids} for ids in run.until_probe(found, rest.last_entry_id))
-            await for_each_leased(
-                self._paid(wanted, tally, work),
-                check_batch,
-                self._copies.windows.items,
-                lambda: tally.entry_bytes * metadata.write_quorum_size * count_max(),
-            )
+            await for_each_leased(self._paid(work, wanted), check_batch, self._copies.windows.items, size_bytes)
             rest = EntryRange(run.read_to + 1, rest.last_entry_id)
             if rest.count:
                 gap = await gaps.at(rest, bookie_ids, earlier_copies, run)
@@ -300,24 +318,24 @@ class LedgerChecker:
                 rest = EntryRange(gap.entries.last_entry_id + 1, rest.last_entry_id)
 
     async def _paid(
-        self, batches_wanted: Iterable[dict[int, list[str]]], tally: CheckTally, work: CheckWork
+        self, work: CheckWork, batches_wanted: Iterable[dict[int, list[str]]]
     ) -> AsyncGenerator[_PaidBatch, None]:
         """Batches whose turn has come by the rates. One that waits for a busy bookie holds no room of the others."""
         for wanted in batches_wanted:
             taken = Counter[str]()
             for bookie_ids in wanted.values():
-                taken.update(dict.fromkeys(bookie_ids, tally.entry_bytes))
+                taken.update(dict.fromkeys(bookie_ids, work.tally.entry_bytes))
             with work.waiting(COPY_RATE):
                 await self._pacer.take_reads(taken)
             yield _PaidBatch(wanted, taken)
 
     async def _read_batch(
-        self, batch: _PaidBatch, credentials: LedgerCredentials, lease: Lease, work: CheckWork, *, is_open: bool
+        self, work: CheckWork, batch: _PaidBatch, lease: Lease, *, is_open: bool
     ) -> dict[int, dict[str, Copy]]:
         """The copies of some entries, by entry and bookie."""
         read = Counter[str]()
         with work.waiting(f"copies on {', '.join(batch.taken)}"):
-            found = await self._copies.read_each(batch.wanted, credentials)
+            found = await self._copies.read_each(batch.wanted, work.credentials)
         for copies in found.values():
             read.update({bookie_id: len(copy.body) for bookie_id, copy in copies.items()})
         self._pacer.correct_reads(batch.taken, read)
@@ -325,7 +343,7 @@ class LedgerChecker:
         work.bytes_read += read.total()
         self.bytes_read += read.total()
         if is_open:
-            await self._ask_late_ones(found, credentials)
+            await self._ask_late_ones(found, work.credentials)
         return found
 
     async def _ask_late_ones(self, found: dict[int, dict[str, Copy]], credentials: LedgerCredentials) -> None:

@@ -31,12 +31,11 @@ from bkctl.runtime.replication.cluster_audit.inventory import (
     end_unknown,
     holdings_of,
 )
-from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead
+from bkctl.runtime.replication.cluster_audit.inventory_tables import LedgerHead
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.entry_lists import EntryLists
-from bkctl.runtime.replication.copy.rate import SharedPacer
-from bkctl.runtime.replication.copy.request_times import RequestTimes
-from bkctl.runtime.replication.copy.tasks import for_each_bounded
+from bkctl.runtime.replication.copy.limits import SharedPacer, for_each_bounded
+from bkctl.runtime.replication.copy.reader import RequestTimes
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
 from bkctl.runtime.replication.judge.copies import ListedCopies
 from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, segment_entries
@@ -165,13 +164,7 @@ class CopyInventory:
     async def _add(
         self, totals: InventoryTotals, ledger_id: int, known: Versioned[LedgerMetadata]
     ) -> LedgerHoldings | None:
-        holdings = await self._examine_settled(ledger_id, known)
-        if holdings is not None:
-            totals.add(holdings)
-        return holdings
-
-    async def _examine_settled(self, ledger_id: int, known: Versioned[LedgerMetadata]) -> LedgerHoldings | None:
-        """What the bookies hold of one ledger; None: it was deleted meanwhile, or its metadata cannot be read now."""
+        """Add what the bookies hold of one ledger; None: it was deleted meanwhile, or cannot be read now."""
 
         async def examine(metadata: LedgerMetadata) -> LedgerHoldings:
             owner = owner_of(dict(metadata.custom_metadata))
@@ -182,9 +175,12 @@ class CopyInventory:
             return holdings_of(head, metadata, await self._evidence(ledger_id, metadata))
 
         try:
-            return await examine_settled(self._ports.ledgers, ledger_id, examine, known)
+            holdings = await examine_settled(self._ports.ledgers, ledger_id, examine, known)
         except MetadataFormatError:
             return None
+        if holdings is not None:
+            totals.add(holdings)
+        return holdings
 
     async def _evidence(self, ledger_id: int, metadata: LedgerMetadata) -> LedgerEvidence:
         check, problem = None, None

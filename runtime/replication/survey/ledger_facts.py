@@ -36,7 +36,7 @@ from bkctl.runtime.metadata.replication.recovery_status import (
 )
 from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
-from bkctl.runtime.ports import Bookies, LacReply
+from bkctl.runtime.ports import LacReply
 from bkctl.runtime.protocol.entry_body import EntryCodec
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.outside import OutsideBookies
@@ -101,7 +101,7 @@ class LedgerFactsReader:
         silent_members = {each: answer.problem for each, answer in answers.items() if answer.is_silent}
         reachable = registrations.live - silent_members.keys()
         reader = CopyReader(self._ports, self._config, reachable.__contains__)
-        reads = _CopyReads(self._ports.bookies, reader, credentials, metadata)
+        reads = _CopyReads(reader, credentials, metadata)
         segments = await reads.segments(end_of(metadata, answers), answering)
         return LedgerFacts(
             ledger_id=ledger_id,
@@ -174,14 +174,11 @@ class LedgerFactsReader:
 class _CopyReads:
     """Reads single entries of one ledger from single bookies, once each."""
 
-    def __init__(
-        self, bookies: Bookies, reader: CopyReader, credentials: LedgerCredentials, metadata: LedgerMetadata
-    ) -> None:
-        self._bookies = bookies
+    def __init__(self, reader: CopyReader, credentials: LedgerCredentials, metadata: LedgerMetadata) -> None:
         self._reader = reader
         self._credentials = credentials
         self._metadata = metadata
-        self._sizes = (metadata.ensemble_size, metadata.write_quorum_size)
+        self._sizes = metadata.sizes
 
     async def segments(self, end: int, answering: frozenset[str]) -> tuple[SegmentFacts, ...]:
         """All segments; the open one ends at ``end``. ``answering``: the bookies that are not silent."""
@@ -239,7 +236,7 @@ class _CopyReads:
         """
         searched = [each for each in segments if each.without_copy][:_SEGMENTS_SEARCHED_MAX]
         wanted = {each: asked for each in live if (asked := _samples(searched, each))}
-        kept = OutsideBookies(self._bookies, self._credentials.ledger_id, list(wanted), self._read)
+        kept = OutsideBookies(self._reader, self._credentials.ledger_id, list(wanted), self._read)
         last = await kept.last_copies()
 
         async def ask(bookie_id: str) -> OutsideCopies:

@@ -24,10 +24,9 @@ from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.limits import Lease, for_each_leased
 from bkctl.runtime.replication.copy.outside import OutsideBookies, listed_in, outside
 from bkctl.runtime.replication.copy.reader import CopyReader, entry_bytes_estimate
-from bkctl.runtime.replication.copy.tasks import for_each_leased
-from bkctl.runtime.replication.copy.window import Lease
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import Fragment, fragments_naming, stripe
 from bkctl.storage.ids import INVALID_ENTRY_ID
@@ -85,7 +84,7 @@ async def why_end_not_lost(
         return _CLOSABLE
     known = [metadata.last_segment.first_entry_id - 1, *(each for each in answers if isinstance(each, int))]
     reader = CopyReader(ports, ReplicationConfig(), live.__contains__)
-    kept = OutsideBookies.of(ports, reader, credentials, live.difference(ensemble, lost))
+    kept = OutsideBookies.of(reader, credentials, live.difference(ensemble, lost))
     accepted = "".join(f" --accept-loss {each}" for each in sorted(set(lost).intersection(ensemble)))
     return await _why_later_outside(kept, max(known), f"bkctl ledger close {ledger_id}{accepted}")
 
@@ -130,9 +129,7 @@ class LossProof:
                 else:
                     reader = CopyReader(self._ports, self._config, live.__contains__)
                     segment = _ClosedSegment(self._config, reader, ledger_id, stored.value, fragment, dead)
-                    kept = OutsideBookies.of(
-                        self._ports, reader, segment.credentials, live.difference(fragment.ensemble)
-                    )
+                    kept = OutsideBookies.of(reader, segment.credentials, live.difference(fragment.ensemble))
                     reason = await segment.why_not_lost() or await segment.why_outside(kept, bookie_id)
                 if reason is not None:
                     return reason
@@ -158,7 +155,7 @@ class _ClosedSegment:
         self.credentials = credentials_of(ledger_id, metadata)
         self._fragment = fragment
         self._dead = dead
-        self._sizes = (metadata.ensemble_size, metadata.write_quorum_size)
+        self._sizes = metadata.sizes
         self._entry_bytes = entry_bytes_estimate(metadata)
 
     async def why_not_lost(self) -> str | None:

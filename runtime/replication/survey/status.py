@@ -13,7 +13,7 @@ import collections
 import contextlib
 import functools
 import itertools
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -29,7 +29,7 @@ from bkctl.runtime.errors import (
 )
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
-from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder, running_operations
+from bkctl.runtime.metadata.cluster.operation_lock import running_operations
 from bkctl.runtime.metadata.cluster.root import RESTORE_MARK, read_instance_id
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
@@ -44,7 +44,7 @@ from bkctl.runtime.metadata.replication.switches import PeriodicCheck, Replicati
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.ports import Bookies, Clock
 from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, accepted_losses
-from bkctl.runtime.replication.judge.cluster_status import (
+from bkctl.runtime.replication.judge.cluster_facts import (
     AuditorStatus,
     AutorecoveryStatus,
     BookieFacts,
@@ -54,11 +54,9 @@ from bkctl.runtime.replication.judge.cluster_status import (
     RepairLocks,
     RootStatus,
 )
-from bkctl.runtime.replication.judge.needed_bookies import movable_members
+from bkctl.runtime.replication.judge.needed_bookies import members_with_source, movable_members
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopyTally
 from bkctl.runtime.replication.judge.verdict import (
-    ReplicationRow,
-    ReplicationState,
     judge_ledger,
     wanted_members,
     write_set_rows,
@@ -129,7 +127,10 @@ class StatusSurvey:
             self._part("auditor", self._read_recovery_status),
             self._part("autorecovery", self._read_autorecovery),
         )
-        given_up = AcceptedLosses()
+        auditor, given_up = None, AcceptedLosses()
+        if recovery is not None:
+            elected = recovery.auditor
+            auditor = AuditorStatus(elected is not None, None if elected is None else elected.bookie_id)
         if recovery is not None and recovery.given_up and bookies is not None:
             read = functools.partial(self._find_given_up, recovery.given_up, bookies)
             given_up = await self._part("given_up", read) or given_up
@@ -143,7 +144,7 @@ class StatusSurvey:
             bookies=bookies,
             marks=marks,
             locks=locks,
-            auditor=None if recovery is None else _auditor_of(recovery),
+            auditor=auditor,
             recovery=recovery,
             autorecovery=autorecovery,
             references=references,
@@ -265,7 +266,9 @@ class StatusSurvey:
         return RootStatus(
             instance_id,
             migration=migration,
-            operations=tuple(_operation_text(holder, ids) for holder, ids in operations.items()),
+            operations=tuple(
+                f"{holder}, on bookie {listed(ids)}" if ids else str(holder) for holder, ids in operations.items()
+            ),
             recovering=frozenset(itertools.chain.from_iterable(moved)),
         )
 
@@ -378,7 +381,7 @@ class _ReferenceTally:
         self._no_live_copy.add(ledger_id, rows)
         movable = movable_members(found.value, missing - self._awaited, self._writable, rows)
         self._can_move = self._can_move or bool(movable)
-        self._has_source = self._has_source or _has_source(found.value, missing, rows)
+        self._has_source = self._has_source or bool(members_with_source(found.value, missing, rows))
         self._referenced |= self._down & missing
 
     def result(self, why_unknown: str | None) -> DownReferences:
@@ -430,20 +433,3 @@ async def ask_bookies(
         return msgspec.structs.replace(status, total_bytes=info.total_bytes, free_bytes=info.free_bytes)
 
     return tuple(await asyncio.gather(*map(ask, sorted(with_cookie | registrations.live))))
-
-
-def _has_source(metadata: LedgerMetadata, missing: Collection[str], rows: Iterable[ReplicationRow]) -> bool:
-    """Whether a segment that misses a bookie has a live copy of each entry, so that a recovery moves it."""
-    lost = {each.write_set.segment_first_entry_id for each in rows if each.replication is ReplicationState.UNAVAILABLE}
-    return any(
-        each.first_entry_id not in lost and not set(each.ensemble).isdisjoint(missing) for each in metadata.segments
-    )
-
-
-def _auditor_of(recovery: RecoveryStatus) -> AuditorStatus:
-    auditor = recovery.auditor
-    return AuditorStatus(auditor is not None, None if auditor is None else auditor.bookie_id)
-
-
-def _operation_text(holder: OperationHolder, bookie_ids: Sequence[str]) -> str:
-    return f"{holder}, on bookie {listed(bookie_ids)}" if bookie_ids else str(holder)

@@ -179,7 +179,7 @@ async def _outside(turn: TurnState, fragment: Fragment) -> tuple[str, ...]:
 async def _fail_without_copy(turn: TurnState, metadata: LedgerMetadata, fragment: Fragment, index: int) -> bool:
     """Whether an entry of the stripe has no live copy, which is recorded: none of its bookies is registered, and no
     other live one has it."""
-    sizes, ensemble = (metadata.ensemble_size, metadata.write_quorum_size), fragment.ensemble
+    sizes, ensemble = metadata.sizes, fragment.ensemble
     first_entry_id, last_entry_id = fragment.entries.first_entry_id, fragment.entries.last_entry_id
     for entry_id in range(first_entry_id, min(first_entry_id + sizes[0] - 1, last_entry_id) + 1):
         members = [ensemble[each] for each in write_set(entry_id, *sizes)]
@@ -188,7 +188,7 @@ async def _fail_without_copy(turn: TurnState, metadata: LedgerMetadata, fragment
     else:
         return False
     credentials, copies = credentials_of(turn.task.ledger_id, metadata), turn.tools.replicator.copies
-    kept = OutsideBookies.of(turn.tools.ports, copies, credentials, await _outside(turn, fragment))
+    kept = OutsideBookies.of(copies, credentials, await _outside(turn, fragment))
     if await kept.find(entry_id) is not None:
         return False
     absent = tuple(sorted(set(members)))
@@ -204,7 +204,7 @@ def _absent(
     """The bookies that are not registered, or do not answer, and should have the first of the entries."""
     copies = turn.tools.replicator.copies
     first_entry_id = min(each.first_entry_id for each in entries)
-    indexes = write_set(first_entry_id, metadata.ensemble_size, metadata.write_quorum_size)
+    indexes = write_set(first_entry_id, *metadata.sizes)
     members = {fragment.ensemble[index] for index in indexes}
     return tuple(sorted(each for each in members if copies.is_absent(each)))
 
@@ -223,7 +223,7 @@ def need_of(
         pending=tuple(each for each in pending if StripePosition(first_entry_id, each) not in turn.failures),
         excluded=frozenset({*fragment.ensemble, *leaving, *turn.task.unreachable, *turn.unusable}),
         isolation=isolation_demand(metadata.custom_metadata),
-        entry_count=stripe_count(fragment.entries, index, metadata.ensemble_size, metadata.write_quorum_size),
+        entry_count=stripe_count(fragment.entries, index, *metadata.sizes),
         bytes_needed=stripe_bytes(metadata, fragment, index),
         is_data_first=turn.task.is_data_first,
         must_improve=turn.task.must_improve,

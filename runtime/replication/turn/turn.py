@@ -30,13 +30,13 @@ from bkctl.runtime.replication.turn.moves import TargetGoneError, prepare, requi
 from bkctl.runtime.replication.turn.state import (
     ZOOKEEPER,
     BadStripe,
+    LedgerTask,
     LockLostError,
     RewrittenCopies,
     StripePosition,
     TurnState,
     TurnTools,
 )
-from bkctl.runtime.replication.turn.task import LedgerTask
 from bkctl.storage.errors import BkctlError
 
 LOCK_LOSSES_MAX = 5

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bkctl.runtime.errors import ConflictError
-from bkctl.runtime.replication.cluster_audit.trend import AuditRun, earlier_runs
+from bkctl.runtime.replication.cluster_audit.comparison import AuditRun, earlier_runs
 from tests.processes import run_bkctl
 from tests.snapshot_files import SampleCluster, cluster_nodes, write_snapshot
 

@@ -19,9 +19,8 @@ from bkctl.runtime.autorecovery.copy_rounds import (
     with_check,
 )
 from bkctl.runtime.metadata.replication.recovery_notes import CopyCheckCounts, CopyCheckNote
-from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.copies import CopyDefect, CopyState, LedgerCheck
 from bkctl.runtime.replication.judge.fragments import EntryRange
-from bkctl.runtime.replication.judge.ledger_check import CopyDefect, LedgerCheck
 
 DAY_MS = 86_400_000
 WEEK_S = 7 * 86_400.0

@@ -20,8 +20,8 @@ from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
+from bkctl.runtime.replication.judge.copies import LedgerCheck
 from bkctl.runtime.replication.judge.fragments import segment_entries
-from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
 from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
 from bkctl.runtime.replication.run.drain import DrainHooks

@@ -211,7 +211,7 @@ def test_one_bookie_twice_in_a_write_set_is_one_copy() -> None:
 
 def test_executors_need_no_native_storage_and_no_network_stack() -> None:
     program = (
-        "import re, sys, bkctl.runtime.replication.cluster_audit.result, bkctl.spark_reports.write_set_source\n"
+        "import re, sys, bkctl.runtime.replication.cluster_audit.totals, bkctl.spark_reports.write_set_source\n"
         "loaded = {name.partition('.')[0] if not name.startswith('bkctl') else '.'.join(name.split('.')[:3])"
         " for name in sys.modules"
         " if not re.fullmatch(r'bkctl.runtime.net(.loop|.exhaustion)?', name)}\n"  # the clock

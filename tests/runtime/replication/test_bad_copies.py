@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bkctl.runtime.replication.judge.bad_copies import plan_in_place
-from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.copies import CopyDefect, CopyState, LedgerCheck
 from bkctl.runtime.replication.judge.fragments import EntryRange
-from bkctl.runtime.replication.judge.ledger_check import CopyDefect, LedgerCheck
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from tests.runtime.replication.samples import ledger
 

@@ -25,7 +25,7 @@ from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
-from bkctl.runtime.replication.plan.job_file import JobFile, JobWork, UnfinishedJob
+from bkctl.runtime.replication.plan.store import JobFile, JobWork, UnfinishedJob
 from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
 from bkctl.runtime.replication.run.recovery import BookieRecovery

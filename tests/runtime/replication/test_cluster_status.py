@@ -18,7 +18,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.replication.judge.advice import LEAVES_CLUSTER
-from bkctl.runtime.replication.judge.cluster_status import (
+from bkctl.runtime.replication.judge.cluster_facts import (
     AuditorStatus,
     AutorecoveryStatus,
     BookieFacts,
@@ -27,11 +27,11 @@ from bkctl.runtime.replication.judge.cluster_status import (
     MarkCount,
     RepairLocks,
     RootStatus,
-    down_bookies,
-    status_findings,
+    first_counted,
+    seconds_left,
 )
+from bkctl.runtime.replication.judge.cluster_status import down_bookies, status_findings
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, bookies_to_start, start_words
-from bkctl.runtime.replication.judge.status_pace import first_counted, seconds_left
 from bkctl.storage.severity import Severity, word, worst
 
 NOW_MS = 1_700_000_000_000

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bkctl.runtime.replication.copy.rate import BURST_S, CopyRate, SharedPacer
+from bkctl.runtime.replication.copy.limits import BURST_S, CopyRate, SharedPacer
 from tests.sim.loop import VirtualClock, run_simulated
 
 SECONDS = 10.0

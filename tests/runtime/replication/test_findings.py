@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.copies import CopyDefect, CopyState, LedgerCheck
 from bkctl.runtime.replication.judge.findings import (
     END_KIND,
     KIND,
@@ -21,7 +21,6 @@ from bkctl.runtime.replication.judge.findings import (
     encode_header,
 )
 from bkctl.runtime.replication.judge.fragments import EntryRange
-from bkctl.runtime.replication.judge.ledger_check import CopyDefect, LedgerCheck
 
 HEADER = FindingsHeader(root="/ledgers", instance_id="7f3a", created="2026-01-31T12:00:00.000Z")
 FINDING = CopyFinding(

@@ -16,12 +16,10 @@ from bkctl.runtime.replication.cluster_audit.inventory import (
     findings_of,
     holdings_of,
 )
-from bkctl.runtime.replication.cluster_audit.inventory_tables import BAD_COPIES, BadCopyRange
-from bkctl.runtime.replication.cluster_audit.table_bases import LedgerHead
+from bkctl.runtime.replication.cluster_audit.inventory_tables import BAD_COPIES, BadCopyRange, LedgerHead
 from bkctl.runtime.replication.cluster_audit.tables import FINDINGS_MAX
-from bkctl.runtime.replication.judge.copies import CopyState, ListedCopies
+from bkctl.runtime.replication.judge.copies import CopyDefect, CopyState, LedgerCheck, ListedCopies
 from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet
-from bkctl.runtime.replication.judge.ledger_check import CopyDefect, LedgerCheck
 from tests.runtime.replication.samples import ledger
 
 HEAD = LedgerHead(7, "closed", "public/default", 1)

@@ -15,7 +15,7 @@ import pytest
 from bkctl.runtime.errors import ConfigurationError, ConflictError
 from bkctl.runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
 from bkctl.runtime.replication.judge.ledger_result import LedgerResult
-from bkctl.runtime.replication.plan.job_file import (
+from bkctl.runtime.replication.plan.store import (
     VERSION,
     JobFile,
     JobRange,
@@ -158,7 +158,7 @@ def test_a_kill_at_any_moment_keeps_what_was_written(tmp_path: Path, killed_afte
 
 _WRITE = """
 import sys
-from bkctl.runtime.replication.plan.job_file import JobFile
+from bkctl.runtime.replication.plan.store import JobFile
 from bkctl.storage.adapters.sqlite import create_database
 from tests.runtime.replication.test_job_file import START, done
 
@@ -176,7 +176,7 @@ def test_a_kill_while_the_plan_is_written_leaves_no_job(tmp_path: Path) -> None:
     path = str(tmp_path / "job")
     code = f"""
 import os, signal
-from bkctl.runtime.replication.plan.job_file import JobFile
+from bkctl.runtime.replication.plan.store import JobFile
 from bkctl.storage.adapters.sqlite import create_database
 from tests.runtime.replication.test_job_file import START
 

@@ -13,8 +13,7 @@ from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks, list
 from bkctl.runtime.metadata.store import ANY_VERSION, Node
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.judge.marks import MarkFinding
-from bkctl.runtime.replication.run.mark_clearing import ClearOutcome, MarkClearing
-from bkctl.runtime.replication.run.mark_repair import JudgedMark, MarkRepair
+from bkctl.runtime.replication.run.mark_repair import ClearOutcome, JudgedMark, MarkClearing, MarkRepair
 from tests.runtime.replication.fleet import QUICK, Fleet, length_of
 from tests.runtime.replication.samples import ledger
 

@@ -14,8 +14,8 @@ from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.format import UnderReplicationMark
 from bkctl.runtime.metadata.replication.marks import ListedMark
+from bkctl.runtime.replication.judge.copies import LedgerCheck
 from bkctl.runtime.replication.judge.fragments import EntryRange
-from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
 from bkctl.runtime.replication.judge.marks import (
     MarkedLedger,
     MarkFinding,

@@ -18,13 +18,8 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
     WorkerStatus,
 )
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
-from bkctl.runtime.replication.judge.cluster_status import (
-    AutorecoveryStatus,
-    ClusterFacts,
-    MarkCount,
-    RepairLocks,
-    status_findings,
-)
+from bkctl.runtime.replication.judge.cluster_facts import AutorecoveryStatus, ClusterFacts, MarkCount, RepairLocks
+from bkctl.runtime.replication.judge.cluster_status import status_findings
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, idle_seconds, recovery_findings
 from bkctl.storage.severity import Severity
 

@@ -5,8 +5,14 @@ import asyncio
 import pytest
 
 from bkctl.runtime.metadata.pipeline import each_of
-from bkctl.runtime.replication.copy.tasks import for_each_leased
-from bkctl.runtime.replication.copy.window import SHRINK_MAX, WINDOW_BYTES_FIRST, Lease, Window, Windows
+from bkctl.runtime.replication.copy.limits import (
+    SHRINK_MAX,
+    WINDOW_BYTES_FIRST,
+    Lease,
+    Window,
+    Windows,
+    for_each_leased,
+)
 
 MEBIBYTE = 2**20
 

@@ -16,9 +16,8 @@ from bkctl.runtime.placement.rules import PlacementRules
 from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.replication.cluster_audit.counter import SHAPES_MAX, AuditCounter
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, Loss
-from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
-from bkctl.runtime.replication.cluster_audit.totals import AuditTotals
+from bkctl.runtime.replication.cluster_audit.totals import AuditTotals, report_of
 from bkctl.runtime.replication.judge.verdict import LedgerVerdict, WriteSetRow, judge_ledger, write_set_rows
 from tests.runtime.replication.cluster_audit.brute_force import report_by_brute_force
 from tests.runtime.replication.samples import demand_of

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from bkctl.runtime.errors import ConflictError
-from bkctl.runtime.replication.cluster_audit.comparison import compare, require_comparable
+from bkctl.runtime.replication.cluster_audit.comparison import compare, require_comparable, run_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
-from bkctl.runtime.replication.cluster_audit.trend import run_of
 from tests.runtime.replication.cluster_audit.test_findings import A, B, C, D, E, closed, report
 
 

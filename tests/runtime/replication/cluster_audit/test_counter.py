@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.replication.cluster_audit.counter import AuditCounter, under_replicated_ledger
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
-from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
-from bkctl.runtime.replication.cluster_audit.totals import AuditTotals
+from bkctl.runtime.replication.cluster_audit.totals import AuditTotals, report_of
 from bkctl.runtime.replication.judge.verdict import LedgerVerdict, WriteSetRow, judge_ledger
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.test_audit import verdict

@@ -25,8 +25,8 @@ from bkctl.runtime.replication.cluster_audit.findings import (
 )
 from bkctl.runtime.replication.cluster_audit.inventory import InventoryTotals, InventoryWay, with_inventory
 from bkctl.runtime.replication.cluster_audit.inventory_tables import BadCopyRange, BookieInventory, LostRange
-from bkctl.runtime.replication.cluster_audit.result import report_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
+from bkctl.runtime.replication.cluster_audit.totals import report_of
 from bkctl.runtime.replication.judge.verdict import WriteSetRow, write_set_rows
 from bkctl.storage.severity import Severity
 from tests.runtime.replication.samples import demand_of, ledger
