@@ -30,7 +30,6 @@ NoteT = TypeVar("NoteT", bound=msgspec.Struct)
 logger = logging.getLogger(__name__)
 
 BOOKIE_CHECK_INTERVAL_S = 10.0
-_NAMES_MAX = 5
 
 
 class Liveness:

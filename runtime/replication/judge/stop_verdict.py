@@ -107,7 +107,6 @@ class StopVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict. ``bytes_on_them``: payload of closed ledgers that the metadata places on the bookies."""
 
     bookie_ids: tuple[str, ...]
-    is_removal: bool
     ledgers_scanned: int
     ledgers_on_them: int
     open_ledgers_on_them: int
@@ -224,7 +223,6 @@ class StopCheck:
         order = list(StopReason)
         return StopVerdict(
             bookie_ids=tuple(sorted(self._ids)),
-            is_removal=self._is_removal,
             ledgers_scanned=self._scanned,
             ledgers_on_them=self._on_them,
             open_ledgers_on_them=self._open_on_them,
