@@ -29,7 +29,7 @@ def take_like(first: ReadCall, calls: deque[CallT]) -> list[ReadCall]:
         call = calls[0]
         if not isinstance(call, ReadCall) or call.ledger_id != ledger_id or call.fence_with is not None:
             break
-        if call.received_ns != received_ns or call.wants_lac != wants_lac:
+        if call.received_ns != received_ns or (call.txn_id >= 0) != wants_lac:
             break
         like.append(call)
         calls.popleft()
@@ -47,7 +47,7 @@ def take_run(first: ReadCall, calls: deque[CallT], count_max: int) -> list[ReadC
         call = calls[0] if calls else None
         if not isinstance(call, ReadCall) or call.entry_id != entry_id or call.ledger_id != ledger_id:
             break
-        if call.received_ns != received_ns or call.wants_lac != wants_lac or call.fence_with is not None:
+        if call.received_ns != received_ns or (call.txn_id >= 0) != wants_lac or call.fence_with is not None:
             break
         run.append(call)
         calls.popleft()

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import operator
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -240,12 +241,12 @@ class ConnectionReads:
         """Begin a read now or when its turn comes. False if too many are waiting: reject it."""
         return self._queue_of(call).submit([call]) == 1
 
-    def submit_all(self, calls: Sequence[QueuedRead]) -> list[QueuedRead]:
-        """Like ``submit``, in order; returns those to reject."""
-        rejected: list[QueuedRead] = []
-        for queue, same in itertools.groupby(calls, self._queue_of):
+    def submit_plain(self, calls: Sequence[ReadCall]) -> list[ReadCall]:
+        """Like ``submit``, for reads without a fence, in order; returns those to reject."""
+        rejected: list[ReadCall] = []
+        for is_urgent, same in itertools.groupby(calls, operator.attrgetter("is_high_priority")):
             reads = list(same)
-            rejected += reads[queue.submit(reads) :]
+            rejected += reads[(self._urgent if is_urgent else self._ordinary).submit(reads) :]
         return rejected
 
     def end(self, call: QueuedRead | ReadRun) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import cast
 
 import msgspec
@@ -370,7 +370,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not self._queue.is_blocked:
             assert self._handler is not None, "only admitted connections are read from"
             calls = self._like_reads.answer_from_memory(self._handler, calls)
-        self._submit(calls)
+        for call in self._reads.submit_plain(calls):
+            self._reject(call)
 
     def _take_read(self, call: QueuedRead) -> None:
         if isinstance(call, LongPollRead) and not self._queue.is_blocked:
@@ -380,12 +381,12 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._send_answer(call, answer)
                 self._measures.note_answer(call, answer)
                 return
-        self._submit([call])
+        if not self._reads.submit(call):
+            self._reject(call)
 
-    def _submit(self, calls: Sequence[QueuedRead]) -> None:
-        for call in self._reads.submit_all(calls):
-            self._send_answer(call, Status.TOO_MANY_REQUESTS)
-            self._measures.note_answer(call, Status.TOO_MANY_REQUESTS)
+    def _reject(self, call: QueuedRead) -> None:
+        self._send_answer(call, Status.TOO_MANY_REQUESTS)
+        self._measures.note_answer(call, Status.TOO_MANY_REQUESTS)
 
     def _begin_read(self, call: QueuedRead | ReadRun) -> None:
         self._measures.begin_read(call)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import struct
 from collections.abc import Sequence
-from itertools import chain, repeat
+from itertools import chain, repeat, takewhile
 from typing import Final, cast
 
 from google.protobuf.message import DecodeError
@@ -53,7 +53,6 @@ _IDS: Final = struct.Struct(">qq")
 _ENTRY_ID: Final = struct.Struct(">q")
 _ENTRY_ID_AT: Final = _ADD_HEAD_BYTES + 8
 _ADD_BYTES_MIN: Final = _ENTRY_ID_AT + _ENTRY_ID.size
-_START_OF: Final = operator.itemgetter(slice(_ENTRY_ID_AT))
 _BODY_OF: Final = operator.itemgetter(slice(_ADD_HEAD_BYTES, None))
 _READ_REQUEST: Final = struct.Struct(">Iqq")
 _BATCH_READ_REQUEST: Final = struct.Struct(">Iqqqiq")
@@ -94,7 +93,10 @@ def is_binary_call(call: RequestCall) -> bool:
 
 
 def decode_packets(payloads: Sequence[bytes], frame_bytes_max: int) -> list[Call]:
-    """Calls of binary packets; consecutive adds to one ledger become one run. If the last call is Junk, close."""
+    """Calls of binary packets; consecutive adds to one ledger become one run. If the last call is Junk, close.
+
+    Consecutive reads are decoded together.
+    """
     calls: list[Call] = []
     index = 0
     while index < len(payloads):
@@ -107,41 +109,45 @@ def decode_packets(payloads: Sequence[bytes], frame_bytes_max: int) -> list[Call
         calls.append(call)
         if isinstance(call, Junk):
             break
+        if index == len(payloads) or not payloads[index].startswith(payload[: _HEADER.size]):
+            continue
         if isinstance(call, AddRun):
             index += _extend(call, payloads, index)
+        elif isinstance(call, ReadCall) and call.fence_with is None:
+            like = _like_reads(call, payloads, index)
+            calls += like
+            index += len(like)
     return calls
+
+
+def _like_reads(call: ReadCall, payloads: Sequence[bytes], first: int) -> list[ReadCall]:
+    """The reads from index ``first`` on, up to the first packet with another header than that of ``call``."""
+    same = _like(payloads, first, _HEADER.size, _READ_REQUEST.size)
+    txn_id, is_high_priority = call.txn_id, call.is_high_priority
+    ids = map(_READ_REQUEST.unpack_from, same)
+    return [ReadCall(txn_id, ledger_id, entry_id, None, is_high_priority) for _, ledger_id, entry_id in ids]
 
 
 def _extend(run: AddRun, payloads: Sequence[bytes], first: int) -> int:
     """Append the adds from index ``first`` on whose packets begin as that of the run's first one did, up to the entry
     id; returns how many there are."""
-    head, rest = _START_OF(payloads[first - 1]), payloads[first:]
-    count = _count_starting(head, rest)
-    if count:
-        rest = rest[:count]
-        run.entry_ids += chain.from_iterable(map(_ENTRY_ID.unpack_from, rest, repeat(_ENTRY_ID_AT)))
-        run.bodies += map(_BODY_OF, rest)
-    run.txn_ids *= 1 + count
-    return count
+    same = _like(payloads, first, _ENTRY_ID_AT, _ADD_BYTES_MIN)
+    run.entry_ids += chain.from_iterable(map(_ENTRY_ID.unpack_from, same, repeat(_ENTRY_ID_AT)))
+    run.bodies += map(_BODY_OF, same)
+    run.txn_ids *= 1 + len(same)
+    return len(same)
 
 
-def _count_starting(head: bytes, payloads: Sequence[bytes]) -> int:
-    """How many payloads, from the first one on, begin with ``head`` and have an entry id."""
-    # If the first and the last one do, probably all do, which loops in the interpreter's C code check faster.
-    if (
-        payloads
-        and payloads[0].startswith(head)
-        and payloads[-1].startswith(head)
-        and list(map(_START_OF, payloads)).count(head) == len(payloads)
-        and min(map(len, payloads)) >= _ADD_BYTES_MIN
-    ):
-        return len(payloads)
-    count = 0
-    for payload in payloads:
-        if not payload.startswith(head) or len(payload) < _ADD_BYTES_MIN:
-            break
-        count += 1
-    return count
+def _like(payloads: Sequence[bytes], first: int, head_bytes: int, bytes_min: int) -> Sequence[bytes]:
+    """The payloads from index ``first`` on, up to the first one that is too short or does not begin as the one before
+    ``first`` does."""
+    head = payloads[first - 1][:head_bytes]
+    if not payloads[first].startswith(head):
+        return ()
+    # All loops run in the interpreter's C code.
+    rest = payloads[first:]
+    count = len(list(takewhile(head.__eq__, map(operator.itemgetter(slice(head_bytes)), rest))))
+    return rest[: len(list(takewhile(bytes_min.__le__, map(len, rest[:count]))))]
 
 
 def _decode(payload: bytes, header: int, frame_bytes_max: int) -> Call:

@@ -292,7 +292,7 @@ class LedgerDirectoryEngine:
             entry_ids = range(first, first + len(bodies))
             newer = find_newest((self._active, self._frozen(ledger_id)), ledger_id, entry_ids)
             kept = {each: body for each, body, other in zip(entry_ids, bodies, newer, strict=True) if other is None}
-            self.read_cache.put_many(ledger_id, list(kept), list(kept.values()))
+            self.read_cache.put(ledger_id, kept)
 
     # Loop side: checkpoints
 

@@ -1,28 +1,29 @@
 """The most recently read bodies and batches, up to a number of bytes.
 
 Unlike in Java (H18), a body is the copy that the index row referenced at the read, and adding the entry again drops it.
-Batches are the answers to reads of many consecutive entries: those who follow a ledger all read the same.
+Bodies that were read together leave together: evicting them one by one would cost more than reading them. Batches are
+the answers to reads of many consecutive entries: those who follow a ledger all read the same.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from bkctl.storage.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 
 OVERHEAD_BYTES: Final = 256
-"""Cost of an entry in addition to its body: key and ids, and its places in the two dicts."""
+"""Cost of an entry in addition to its body: its id, and its places in two dicts."""
+
+_RUNS_MIN: Final = 8
+"""A run uses at most this part of the cache, unless it is a single entry."""
 
 _BATCHES_SHARE: Final = 4
 """Batches may use a quarter of the cache."""
 
 _BATCH_BYTES_MIN: Final = 4 * 1024
 """Smaller ones cost little without the cache. Limits how many there are."""
-
-_NONE: Final[frozenset[EntryId]] = frozenset()
 
 
 class BatchKey(NamedTuple):
@@ -41,15 +42,32 @@ class KeptBatch(NamedTuple):
     entry_count: int
 
 
-class ReadCache:
-    """LRU cache of bodies, by (ledger, entry), and of batches. Only the loop uses it."""
+class _Run:
+    """Entries of a ledger that were read together."""
 
-    __slots__ = ("_batch_bytes", "_batch_ends", "_batches", "_bodies", "_entry_ids", "limit_bytes", "used_bytes")
+    __slots__ = ("bodies", "ledger_id")
+
+    def __init__(self, ledger_id: LedgerId, bodies: dict[EntryId, bytes]) -> None:
+        self.ledger_id = ledger_id
+        self.bodies = bodies
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(map(len, self.bodies.values())) + OVERHEAD_BYTES * len(self.bodies)
+
+
+_NONE: Final[dict[EntryId, _Run]] = {}
+
+
+class ReadCache:
+    """LRU cache of runs of bodies, and of batches. Only the loop uses it."""
+
+    __slots__ = ("_batch_bytes", "_batch_ends", "_batches", "_run_of", "_runs", "limit_bytes", "used_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
-        self._bodies: OrderedDict[tuple[LedgerId, EntryId], bytes] = OrderedDict()
-        self._entry_ids: dict[LedgerId, set[EntryId]] = {}
-        """Cached entries by ledger, so that a deletion need not search the whole cache."""
+        self._runs: OrderedDict[_Run, None] = OrderedDict()
+        self._run_of: dict[LedgerId, dict[EntryId, _Run]] = {}
+        """For each cached entry the one run that has it."""
         self._batches: OrderedDict[BatchKey, KeptBatch] = OrderedDict()
         self._batch_bytes = 0
         self._batch_ends: dict[LedgerId, EntryId] = {}
@@ -58,36 +76,39 @@ class ReadCache:
         self.used_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._bodies)
+        return sum(map(len, self._run_of.values()))
 
     def __contains__(self, key: tuple[LedgerId, EntryId]) -> bool:
-        return key in self._bodies
+        ledger_id, entry_id = key
+        return entry_id in self._run_of.get(ledger_id, _NONE)
 
     def find(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
         """Body of an entry, or None when it is not cached."""
-        key = (ledger_id, entry_id)
-        body = self._bodies.get(key)
-        if body is not None:
-            self._bodies.move_to_end(key)
-        return body
+        run = self._run_of.get(ledger_id, _NONE).get(entry_id)
+        if run is None:
+            return None
+        self._runs.move_to_end(run)
+        return run.bodies[entry_id]
 
-    def put(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:
-        """Cache a body, evicting the least recently used ones; a body larger than the limit is not cached."""
-        self.put_many(ledger_id, [entry_id], [body])
+    def put(self, ledger_id: LedgerId, bodies: dict[EntryId, bytes]) -> None:
+        """Cache the bodies, evicting the least recently used ones; a body larger than the limit is not cached."""
+        self._forget(ledger_id, bodies)
+        if max(map(len, bodies.values()), default=0) + OVERHEAD_BYTES > self.limit_bytes:
+            bodies = {each: body for each, body in bodies.items() if len(body) + OVERHEAD_BYTES <= self.limit_bytes}
+        if bodies:
+            self._keep(_Run(ledger_id, bodies))
+            self._evict()
 
-    def put_many(self, ledger_id: LedgerId, entry_ids: Sequence[EntryId], bodies: Sequence[bytes]) -> None:
-        """Like ``put`` for each, with the loops in the interpreter's C code."""
-        self._forget(ledger_id, entry_ids)
-        if max(map(len, bodies), default=self.limit_bytes) + OVERHEAD_BYTES > self.limit_bytes:
-            fitting = [len(body) + OVERHEAD_BYTES <= self.limit_bytes for body in bodies]
-            entry_ids = list(itertools.compress(entry_ids, fitting))
-            bodies = list(itertools.compress(bodies, fitting))
-            if not bodies:
-                return
-        self._entry_ids.setdefault(ledger_id, set()).update(entry_ids)
-        self._bodies.update(zip(zip(itertools.repeat(ledger_id), entry_ids), bodies, strict=False))
-        self.used_bytes += sum(map(len, bodies)) + OVERHEAD_BYTES * len(bodies)
-        self._evict()
+    def _keep(self, run: _Run) -> None:
+        used_bytes = run.used_bytes
+        if used_bytes > self.limit_bytes // _RUNS_MIN and len(run.bodies) > 1:
+            entries, half = list(run.bodies.items()), len(run.bodies) // 2
+            self._keep(_Run(run.ledger_id, dict(entries[:half])))
+            self._keep(_Run(run.ledger_id, dict(entries[half:])))
+            return
+        self._runs[run] = None
+        self._run_of.setdefault(run.ledger_id, {}).update(dict.fromkeys(run.bodies, run))
+        self.used_bytes += used_bytes
 
     def find_batch(self, key: BatchKey) -> KeptBatch | None:
         """The answer to the same request, if it is kept."""
@@ -112,7 +133,7 @@ class ReadCache:
 
     def fill_in(self, ledger_id: LedgerId, entry_ids: Sequence[EntryId], bodies: list[bytes | None]) -> None:
         """Replace each None in ``bodies``, which are those of ``entry_ids``, if its entry is cached."""
-        if self._entry_ids.get(ledger_id, _NONE).isdisjoint(entry_ids):
+        if self._run_of.get(ledger_id, _NONE).keys().isdisjoint(entry_ids):
             return
         for place, entry_id in enumerate(entry_ids):
             if bodies[place] is None:
@@ -126,14 +147,22 @@ class ReadCache:
 
     def drop_ledger(self, ledger_id: LedgerId) -> None:
         """Forget all entries of a ledger."""
-        self._forget(ledger_id, list(self._entry_ids.get(ledger_id, ())))
+        for run in set(self._run_of.pop(ledger_id, _NONE).values()):
+            del self._runs[run]
+            self.used_bytes -= run.used_bytes
         self._drop_batches(ledger_id)
 
-    def _forget(self, ledger_id: LedgerId, entry_ids: Sequence[EntryId]) -> None:
-        known = self._entry_ids.get(ledger_id, _NONE)
-        if not known.isdisjoint(entry_ids):
-            for entry_id in known.intersection(entry_ids):
-                self._count_out(ledger_id, entry_id, self._bodies.pop((ledger_id, entry_id)))
+    def _forget(self, ledger_id: LedgerId, entry_ids: Iterable[EntryId]) -> None:
+        known = self._run_of.get(ledger_id, _NONE)
+        if known.keys().isdisjoint(entry_ids):
+            return
+        for entry_id in known.keys() & entry_ids:
+            run = known.pop(entry_id)
+            self.used_bytes -= len(run.bodies.pop(entry_id)) + OVERHEAD_BYTES
+            if not run.bodies:
+                del self._runs[run]
+        if not known:
+            del self._run_of[ledger_id]
 
     def _drop_batches(self, ledger_id: LedgerId) -> None:
         if self._batch_ends.pop(ledger_id, None) is not None:
@@ -147,12 +176,9 @@ class ReadCache:
     def _evict(self) -> None:
         while self.used_bytes > self.limit_bytes:
             # Needs an OrderedDict: finding the first key of a dict is slow after many deletions at its start.
-            (evicted_id, entry_id), body = self._bodies.popitem(last=False)
-            self._count_out(evicted_id, entry_id, body)
-
-    def _count_out(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:
-        self.used_bytes -= len(body) + OVERHEAD_BYTES
-        entry_ids = self._entry_ids[ledger_id]
-        entry_ids.remove(entry_id)
-        if not entry_ids:
-            del self._entry_ids[ledger_id]
+            run, _ = self._runs.popitem(last=False)
+            self.used_bytes -= run.used_bytes
+            known = self._run_of[run.ledger_id]
+            deque(map(known.pop, run.bodies), maxlen=0)  # without bytecode per entry
+            if not known:
+                del self._run_of[run.ledger_id]

@@ -116,7 +116,9 @@ class RawClient:
             if unsent:
                 with contextlib.suppress(BlockingIOError):
                     unsent = unsent[self._socket.send(unsent) :]
-            readable, _, _ = select.select([self._socket], [self._socket] if unsent else [], [])
+            # Also with nothing left of this batch: waiting for answers before the next one would keep fewer in flight.
+            may_send = unsent or len(latencies) + in_flight > len(sent_at) < len(frames)
+            readable, _, _ = select.select([self._socket], [self._socket] if may_send else [], [])
             if readable:
                 count, now = self._take_answers(), time.perf_counter()
                 latencies += [now - at for at in sent_at[len(latencies) : len(latencies) + count]]

@@ -29,6 +29,8 @@ Ticket: TypeAlias = tuple[Responder, AddRun]
 _RETRY_DELAY_S = 1.0
 """How long to wait before the next attempt after the journal's disk had no space."""
 
+_TOGETHER_BYTES_MAX = GROUP_BYTES_MAX // 2
+"""Records that one write takes, without their framing. Longer writes are hardly cheaper, and answers wait for them."""
 
 _SETTLE_S_MAX = 30.0
 """Longer than clients wait. Without disk space no checkpoint ends, but a bookie must stop."""
@@ -48,6 +50,14 @@ class _Group:
         self.deferred_tickets: list[Ticket] = []
         """Adds that wait only for the write."""
         self.waiters: list[asyncio.Future[None]] = []
+
+    def join(self, later: _Group) -> None:
+        """Add the records of a later group, and who waits for them."""
+        self.records += later.records
+        self.size_bytes += later.size_bytes
+        self.tickets += later.tickets
+        self.deferred_tickets += later.deferred_tickets
+        self.waiters += later.waiters
 
 
 class GroupCommit:
@@ -75,7 +85,7 @@ class GroupCommit:
         self._config = config
         self._on_disk_room = on_disk_room
         self._retry_delay_s = retry_delay_s
-        self._group_bytes_max = min(config.group_bytes_max or GROUP_BYTES_MAX, GROUP_BYTES_MAX)
+        self._group_bytes_max = min(config.group_bytes_max or _TOGETHER_BYTES_MAX, _TOGETHER_BYTES_MAX)
         self._group_record_count_max = config.group_record_count_max or sys.maxsize
         self._wait_s = 0.0 if config.is_flushed_when_queue_empty else config.group_wait_s
         self._gathering = _Group()
@@ -148,9 +158,14 @@ class GroupCommit:
             if self._failure is None:
                 connection.answer(run, Status.OK)
             return
-        while len(run.bodies) > (left_count := self._group_record_count_max - len(self._gathering.records)):
-            self._queue_adds(connection, run.cut(left_count))
-        self._queue_adds(connection, run)
+        self._queue(run.bodies)
+        group = self._gathering
+        is_deferred = run.is_deferred_sync and not run.is_recovery_add
+        (group.deferred_tickets if is_deferred else group.tickets).append((connection, run))
+        self._wake.set()
+        if group.size_bytes >= self._group_bytes_max or len(group.records) >= self._group_record_count_max:
+            self._complete_group()
+            self.measures.groups_by_size_count += 1
 
     def append_silently(self, record: bytes) -> None:
         """Queue a record that has no waiter but that later records depend on."""
@@ -207,7 +222,7 @@ class GroupCommit:
                 else:
                     self.measures.groups_by_empty_queue_count += 1
             while self._complete:
-                await self._commit(self._complete.popleft())
+                await self._commit(self._next_group())
             is_stopping = self._stopping.is_set() and not self._wake.is_set()
             if self._sync_due_s is not None and (is_stopping or _now_s() >= self._sync_due_s):
                 await self._sync(_Group())
@@ -235,19 +250,16 @@ class GroupCommit:
         self._queued_count += len(records)
         self._queued_bytes += size_bytes
 
-    def _queue_adds(self, connection: Responder, run: AddRun) -> None:
-        self._queue(run.bodies)
-        group = self._gathering
-        is_deferred = run.is_deferred_sync and not run.is_recovery_add
-        (group.deferred_tickets if is_deferred else group.tickets).append((connection, run))
-        self._wake.set()
-        if group.size_bytes >= self._group_bytes_max or len(group.records) >= self._group_record_count_max:
-            self._complete_group()
-            self.measures.groups_by_size_count += 1
-
     def _complete_group(self) -> None:
         self._complete.append(self._gathering)
         self._gathering = _Group()
+
+    def _next_group(self) -> _Group:
+        """The oldest complete group, with those after it that fit into one write: a sync costs more than its bytes."""
+        group = self._complete.popleft()
+        while self._complete and group.size_bytes + self._complete[0].size_bytes <= _TOGETHER_BYTES_MAX:
+            group.join(self._complete.popleft())
+        return group
 
     async def _wait_for_work(self) -> None:
         """Return when a record is queued, when a sync is due, or when stopping."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -32,6 +32,10 @@ IDS = st.integers(-(2**63), 2**63 - 1)
 
 def add_packet(ledger_id: int, entry_id: int, flags: int = 0, key: bytes = KEY, rest: bytes = b"") -> bytes:
     return struct.pack(">I", 0x02010000 | flags) + key + struct.pack(">qq", ledger_id, entry_id) + rest
+
+
+def read_packet(ledger_id: int, entry_id: int, rest: bytes = b"") -> bytes:
+    return struct.pack(">Iqq", 0x02020000, ledger_id, entry_id) + rest
 
 
 def test_adds_of_one_ledger_key_and_kind_become_one_run() -> None:
@@ -119,15 +123,18 @@ def test_any_bytes_are_calls_of_which_only_the_last_may_be_junk(packets: list[by
 
 
 @given(
-    count=st.integers(1, 40),
+    makers=st.lists(st.sampled_from([add_packet, read_packet]), min_size=1, max_size=4),
+    repeats=st.integers(1, 10),
     size=st.integers(0, 200),
     changes=st.lists(st.tuples(st.integers(0, 39), st.integers(0, 60), st.binary(max_size=2)), max_size=2),
 )
 def test_many_packets_become_the_calls_that_each_of_them_becomes(
-    count: int, size: int, changes: list[tuple[int, int, bytes]]
+    makers: list[Callable[..., bytes]], repeats: int, size: int, changes: list[tuple[int, int, bytes]]
 ) -> None:
-    """Consecutive adds, of which a few differ somewhere: in the header, the key, the ids, or their length."""
-    packets = [add_packet(7, entry_id, rest=bytes(size)) for entry_id in range(count)]
+    """Adds and reads, of which a few differ somewhere: in the header, the key, the ids, or their length."""
+    makers = [maker for maker in makers for _ in range(repeats)]
+    packets = [maker(7, entry_id, rest=bytes(size)) for entry_id, maker in enumerate(makers)]
+    count = len(packets)
     for index, place, changed in changes:
         packet = packets[index % count]
         packets[index % count] = packet[:place] + changed + packet[place + 1 :]
@@ -139,6 +146,13 @@ def test_many_packets_become_the_calls_that_each_of_them_becomes(
         if isinstance(calls[-1], Junk):
             break
     assert together == apart
+
+
+@pytest.mark.parametrize("packet", [add_packet(7, 2), read_packet(7, 2)])
+def test_a_short_packet_after_whole_ones_is_junk(packet: bytes) -> None:
+    *whole, last = _flat(decode_packets([packet, packet, packet[:-1]], FRAME_BYTES_MAX))
+    assert len(whole) == 2
+    assert isinstance(last, Junk)
 
 
 def _flat(calls: Sequence[object]) -> list[object]:

@@ -8,16 +8,32 @@ ROOM_FOR_ONE = OVERHEAD_BYTES + 4
 def test_the_least_recently_used_goes_first() -> None:
     cache = ReadCache(3 * ROOM_FOR_ONE)
     for entry_id in range(3):
-        cache.put(5, entry_id, b"%4d" % entry_id)
+        cache.put(5, {entry_id: b"%4d" % entry_id})
     assert cache.find(5, 0) == b"   0"
-    cache.put(5, 3, b"   3")
+    cache.put(5, {3: b"   3"})
     assert [cache.find(5, entry_id) is not None for entry_id in range(4)] == [True, False, True, True]
+
+
+def test_what_was_read_together_goes_together_unless_that_is_much_of_the_cache() -> None:
+    cache = ReadCache(16 * ROOM_FOR_ONE)
+    cache.put(5, {0: b"   0", 1: b"   1"})
+    cache.put(5, {2: b"   2", 3: b"   3"})
+    cache.drop(5, [3])
+    assert cache.find(5, 1) == b"   1"
+    cache.put(6, {entry_id: b"%4d" % entry_id for entry_id in range(14)})
+    assert [(5, entry_id) in cache for entry_id in range(4)] == [True, True, False, False]
+    cache.put(6, {14: b"  14"})
+    assert [(5, entry_id) in cache for entry_id in range(2)] == [False, False]
+    assert cache.used_bytes == len(cache) * ROOM_FOR_ONE == 15 * ROOM_FOR_ONE
+    cache.put(6, {entry_id: b"%4d" % entry_id for entry_id in range(100, 120)})
+    assert (6, 119) in cache
+    assert cache.used_bytes == len(cache) * ROOM_FOR_ONE
 
 
 def test_bytes_are_counted() -> None:
     cache = ReadCache(10 * ROOM_FOR_ONE)
-    cache.put(5, 1, b"1234")
-    cache.put(5, 1, b"12")
+    cache.put(5, {1: b"1234"})
+    cache.put(5, {1: b"12"})
     assert cache.used_bytes == OVERHEAD_BYTES + 2
     cache.drop(5, [1])
     cache.drop(5, [1])
@@ -26,8 +42,8 @@ def test_bytes_are_counted() -> None:
 
 def test_drop_ledger() -> None:
     cache = ReadCache(10 * ROOM_FOR_ONE)
-    cache.put(5, 1, b"1234")
-    cache.put(6, 1, b"1234")
+    cache.put(5, {1: b"1234"})
+    cache.put(6, {1: b"1234"})
     cache.drop_ledger(5)
     assert cache.find(5, 1) is None
     assert cache.find(6, 1) == b"1234"
@@ -36,11 +52,11 @@ def test_drop_ledger() -> None:
 
 def test_what_is_larger_than_the_cache_does_not_empty_it() -> None:
     cache = ReadCache(1000)
-    cache.put(5, 0, bytes(100))
-    cache.put(5, 1, bytes(1000))
+    cache.put(5, {0: bytes(100)})
+    cache.put(5, {1: bytes(1000)})
     assert (5, 0) in cache
     assert (5, 1) not in cache
-    cache.put(5, 0, bytes(1000))
+    cache.put(5, {0: bytes(1000)})
     assert (5, 0) not in cache, "the older copy is not kept either"
     assert cache.used_bytes == 0
 
@@ -49,7 +65,7 @@ def test_a_dropped_ledger_leaves_the_others() -> None:
     cache = ReadCache(10_000)
     for ledger_id in (5, 6):
         for entry_id in range(3):
-            cache.put(ledger_id, entry_id, b"x")
+            cache.put(ledger_id, {entry_id: b"x"})
     cache.drop(5, [1])
     cache.drop_ledger(5)
     cache.drop_ledger(5)
@@ -76,7 +92,7 @@ def test_batches_use_a_quarter_of_the_cache_and_end_with_a_newer_entry() -> None
 
 def test_batches_of_a_deleted_ledger_go() -> None:
     cache = ReadCache(1 << 20)
-    cache.put(5, 1, b"1234")
+    cache.put(5, {1: b"1234"})
     cache.keep_batch(BatchKey(5, 0, 10, 1 << 20), KeptBatch(bytes(8192), 10))
     cache.keep_batch(BatchKey(6, 0, 10, 1 << 20), KeptBatch(bytes(8192), 10))
     cache.drop_ledger(5)
@@ -88,9 +104,9 @@ def test_batches_of_a_deleted_ledger_go() -> None:
 def test_bodies_give_way_to_batches() -> None:
     cache = ReadCache(40_000)
     for entry_id in range(100):
-        cache.put(5, entry_id, bytes(200))
+        cache.put(5, {entry_id: bytes(200)})
     cache.keep_batch(BatchKey(6, 0, 10, 1 << 20), KeptBatch(bytes(8192), 10))
     assert cache.used_bytes <= 40_000
     assert (5, 99) in cache
-    cache.put(5, 100, bytes(200))
+    cache.put(5, {100: bytes(200)})
     assert cache.find_batch(BatchKey(6, 0, 10, 1 << 20)) is not None

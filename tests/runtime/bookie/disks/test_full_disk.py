@@ -35,7 +35,7 @@ from tests.zookeeper_permissions import Permissions
 pytestmark = pytest.mark.cluster
 
 LEDGER_ID = 7
-FILE_BYTES_MAX = 5 * MEBIBYTE
+FILE_BYTES_MAX = 7 * MEBIBYTE
 PAYLOAD = bytes(100_000)
 ENTRY_COUNT = 120
 """More than half a write cache, so that a checkpoint of 8 MiB at once begins."""
