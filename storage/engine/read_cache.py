@@ -42,7 +42,7 @@ class KeptBatch(NamedTuple):
     entry_count: int
 
 
-class _Run:
+class _KeptRun:
     """Entries of a ledger that were read together."""
 
     __slots__ = ("bodies", "ledger_id")
@@ -56,7 +56,7 @@ class _Run:
         return sum(map(len, self.bodies.values())) + OVERHEAD_BYTES * len(self.bodies)
 
 
-_NONE: Final[dict[EntryId, _Run]] = {}
+_NONE: Final[dict[EntryId, _KeptRun]] = {}
 
 
 class ReadCache:
@@ -65,8 +65,8 @@ class ReadCache:
     __slots__ = ("_batch_bytes", "_batch_ends", "_batches", "_run_of", "_runs", "limit_bytes", "used_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
-        self._runs: OrderedDict[_Run, None] = OrderedDict()
-        self._run_of: dict[LedgerId, dict[EntryId, _Run]] = {}
+        self._runs: OrderedDict[_KeptRun, None] = OrderedDict()
+        self._run_of: dict[LedgerId, dict[EntryId, _KeptRun]] = {}
         """For each cached entry the one run that has it."""
         self._batches: OrderedDict[BatchKey, KeptBatch] = OrderedDict()
         self._batch_bytes = 0
@@ -96,15 +96,15 @@ class ReadCache:
         if max(map(len, bodies.values()), default=0) + OVERHEAD_BYTES > self.limit_bytes:
             bodies = {each: body for each, body in bodies.items() if len(body) + OVERHEAD_BYTES <= self.limit_bytes}
         if bodies:
-            self._keep(_Run(ledger_id, bodies))
+            self._keep(_KeptRun(ledger_id, bodies))
             self._evict()
 
-    def _keep(self, run: _Run) -> None:
+    def _keep(self, run: _KeptRun) -> None:
         used_bytes = run.used_bytes
         if used_bytes > self.limit_bytes // _RUNS_MIN and len(run.bodies) > 1:
             entries, half = list(run.bodies.items()), len(run.bodies) // 2
-            self._keep(_Run(run.ledger_id, dict(entries[:half])))
-            self._keep(_Run(run.ledger_id, dict(entries[half:])))
+            self._keep(_KeptRun(run.ledger_id, dict(entries[:half])))
+            self._keep(_KeptRun(run.ledger_id, dict(entries[half:])))
             return
         self._runs[run] = None
         self._run_of.setdefault(run.ledger_id, {}).update(dict.fromkeys(run.bodies, run))
