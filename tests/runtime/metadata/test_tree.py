@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from bkctl.runtime.errors import NotEmptyError, RefusedError
 from bkctl.runtime.metadata.store import MetadataStore, Node
-from bkctl.runtime.metadata.tree import delete_tree, walk_tree
+from bkctl.runtime.metadata.tree import WINDOW, delete_tree, nothing_skipped, walk_tree
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.trees import java_tree, persistent, plant, read_tree
 
@@ -38,8 +38,8 @@ class WatchedStore:
             self.under_way -= 1
 
 
-async def paths_of(store: MetadataStore, root: str, **options: object) -> list[str]:
-    return [found.path[len(root) + 1 :] async for found in walk_tree(store, root, **options)]  # type: ignore[arg-type]
+async def paths_of(store: MetadataStore, root: str, is_skipped: Callable[[str], bool] = nothing_skipped) -> list[str]:
+    return [found.path[len(root) + 1 :] async for found in walk_tree(store, root, is_skipped=is_skipped)]
 
 
 async def test_a_walk_sees_every_node_once_parents_first_in_order(store: ZooKeeperStore, root: str) -> None:
@@ -71,9 +71,9 @@ async def test_many_siblings_are_read_ahead_but_not_too_many(store: ZooKeeperSto
     await store.create(root, make_parents=True)
     await asyncio.gather(*(store.create(f"{root}/{number:04d}/x", make_parents=True) for number in range(count)))
     watched = WatchedStore(store)
-    assert len(await paths_of(watched, root, window=16)) == 1 + 2 * count  # type: ignore[arg-type]
-    assert watched.under_way_max <= 16
-    assert watched.under_way_max == 16 or count < 300
+    assert len(await paths_of(watched, root)) == 1 + 2 * count  # type: ignore[arg-type]
+    assert watched.under_way_max <= WINDOW
+    assert watched.under_way_max == WINDOW or count < 300
 
 
 @pytest.mark.parametrize("seen", ["00", "00/0000", "cookies", "underreplication/ledgers/0000/0000/0000/0000"])
