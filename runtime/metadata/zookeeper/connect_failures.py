@@ -22,10 +22,10 @@ _IS_TLS_PORT = " (is it a TLS port?)"
 _SILENT = "does not respond"
 _UNKNOWN_NAME = "cannot resolve"
 _OPENED_NONE = "is running, but opened no session in time"
+_NOT_TRIED = "is running, but was not tried yet"
 _STATES = {
     b"ro": "serves reads only, it has lost its quorum",
     b"null": "has no leader",
-    b"rw": _OPENED_NONE,
 }
 
 Address = tuple[str, int]
@@ -128,8 +128,9 @@ class ConnectFailures:
             if is_open:
                 return self._accepted
             return _SILENT if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
-        # A server that refuses the command names it.
-        return _OPENED_NONE if answer.startswith(b"isro") else _STATES.get(answer, self._accepted)
+        if answer == b"rw" or answer.startswith(b"isro"):  # a server that refuses the command names it
+            return _OPENED_NONE if server in self._reasons else _NOT_TRIED
+        return _STATES.get(answer, self._accepted)
 
 
 class WaitReports:

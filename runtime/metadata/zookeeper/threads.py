@@ -59,7 +59,9 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
         self._on_connect_failed = on_connect_failed
         # Kazoo would wait for a server that is down, or that starts, until the session has ended. There must be time
         # for another; kazoo may try one twice in a row.
-        self._opening_s_max = config.session_timeout_ms / 1000 / (failures.servers_count + 1)
+        tries_count, session_s = failures.servers_count + 1, config.session_timeout_ms / 1000
+        self._connecting_s_max = min(session_s, config.operation_timeout_s) / tries_count
+        self._opening_s_max = session_s / tries_count
         self._is_opening = True
         self._crossing: collections.deque[Callable[[], object]] = collections.deque()
         self._is_waking = False
@@ -115,7 +117,7 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
         server = (hostname or address[0], address[1])
         try:
             self._is_opening = True
-            connection = socket.create_connection(address, self._opening_s_max)
+            connection = socket.create_connection(address, self._connecting_s_max)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
                 connection = self._secure(connection, self._tls(), server)

@@ -216,6 +216,20 @@ async def test_a_machine_that_is_down_does_not_cost_the_session(zookeeper: Embed
     await link.close()
 
 
+async def test_a_machine_that_is_down_leaves_time_for_the_others(zookeeper: EmbeddedZooKeeper) -> None:
+    """Commands have less time than a session: they too get to the server that is up, and blame the one that is down."""
+    patient = ZooKeeperConfig(session_timeout_ms=60_000, operation_timeout_s=6.0)
+    reasons: list[str | None] = []
+    with unreachable_server() as server:
+        servers = f"{server},{zookeeper.connect_string}"
+        stores = await asyncio.gather(
+            *(ZooKeeperStore.connect(servers, patient, on_wait=reasons.append) for _ in range(6))
+        )
+        await asyncio.gather(*(each.close() for each in stores))
+    said = {part for each in reasons if each is not None for part in each.split("; ")}
+    assert said <= {f"{server} does not respond", f"{zookeeper.connect_string} is running, but was not tried yet"}
+
+
 @contextlib.contextmanager
 def unreachable_server() -> Iterator[str]:
     """An address where a connection is neither accepted nor refused: too many wait to be accepted."""
