@@ -105,7 +105,11 @@ async def failed_bookie(
                 await recovery.require_down(bookie_ids)
                 async with (
                     open_job(
-                        context, flags, start_of(context, session, policy, change.operation_id, found), work_of(found)
+                        context,
+                        change,
+                        flags,
+                        start_of(context, session, policy, change.operation_id, found),
+                        work_of(found),
                     ) as opened,
                     recovery_progress(console, "recovering") as progress,
                 ):

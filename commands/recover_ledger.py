@@ -211,7 +211,7 @@ async def _carry_out(
         work.is_begun = True
         start = start_of(context, session, repair.policy, change.operation_id)
         async with (
-            open_job(context, flags, start, work_of_repair(found)) as opened,
+            open_job(context, change, flags, start, work_of_repair(found)) as opened,
             recovery_progress(context.console, "recovering") as progress,
         ):
             work.show, work.file = progress.show, opened.path

@@ -17,6 +17,7 @@ from bkctl.commands.console import Console
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError
 from bkctl.commands.parse import NO_LIMIT, parse_rate_limit
+from bkctl.commands.safety.gate import Change
 from bkctl.commands.safety.state_directory import state_directory
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConfigurationError, ConflictError, RefusedError
@@ -118,7 +119,7 @@ def _head(path: str, size_bytes: int) -> bytes:
 
 @asynccontextmanager
 async def open_job(
-    context: CommandContext, flags: CopyFlags, start: JobStart, work: Iterable[JobWork]
+    context: CommandContext, change: Change, flags: CopyFlags, start: JobStart, work: Iterable[JobWork]
 ) -> AsyncIterator[OpenedJob]:
     """The job file of a run, new or continued; RefusedError if it cannot be written. ``work``: of a new job.
 
@@ -150,7 +151,7 @@ async def open_job(
     workers = LaneWorkers()
     opened: OpenedJob | None = None
     try:
-        job = RecoveryJob(job_file, workers, rates.read, context.console.warn)
+        job = RecoveryJob(job_file, workers, rates.read, context.console.warn, change.hold_lock)
         opened = OpenedJob(path, job)
         yield opened
     finally:

@@ -193,7 +193,7 @@ class _Run:
         await self.access.recovery.require_down(dead)
         copying = request.copying
         start = start_of(self.context, self.session, self.access.policy, self.change.operation_id, found.recovery)
-        async with open_job(self.context, copying, start, work_of(found.recovery)) as opened:
+        async with open_job(self.context, self.change, copying, start, work_of(found.recovery)) as opened:
             opened.is_finished = copying.resume is None  # before the first copy a new job has nothing to continue
             await self._make_read_only()
             opened.is_finished = False

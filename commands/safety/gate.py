@@ -8,6 +8,7 @@ trail. Read-only mode has already been checked (``bkctl.commands.command``); the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import os
 import secrets
@@ -60,26 +61,33 @@ class Change:
         self.trash = trash
         self.details: dict[str, Any] = {}
         self.result = "done"
-        self._lock = lock
+        self._lock = self._relied_on = lock
         self._take_lock = take_lock
+        self._one_takes = asyncio.Lock()
 
     def require_lock(self) -> None:
-        """SessionExpiredError once the lock is lost: call before each step that changes something."""
-        if self._lock is not None:
-            self._lock.require_held()
+        """SessionExpiredError once the lock was lost: call before each step that changes something."""
+        if self._relied_on is not None:
+            self._relied_on.require_held()
 
-    async def renew_lock(self) -> None:
+    async def hold_lock(self) -> None:
         """Take the lock again if the ZooKeeper session that held it was replaced.
 
-        OperationLockedError while another operation holds it. After the call, check again everything that was read
-        before it.
+        OperationLockedError while another operation holds it. What was read before may be outdated, so
+        ``require_lock`` fails all the same.
         """
-        if self._lock is not None and not self._lock.is_held:
-            self._lock = await self._take_lock()
+        async with self._one_takes:
+            if self._lock is not None and not self._lock.is_held:
+                self._lock = await self._take_lock()
+
+    async def renew_lock(self) -> None:
+        """The same, for ``require_lock`` too: after the call, check again everything that was read before it."""
+        await self.hold_lock()
+        self._relied_on = self._lock
 
     def leave_lock(self) -> None:
         """ZooKeeper does not answer: do not release the lock; it ends with the session, when the command exits."""
-        self._lock = None
+        self._lock = self._relied_on = None
 
     async def release_lock(self) -> None:
         """Release the lock, if there is one."""
@@ -103,8 +111,9 @@ async def open_change(
 
     ``store``: the session that takes the cluster's operation lock; None: for what changes no metadata, like files of
     this machine in directories that the caller has locked. ``is_locked`` False: no lock, for one small change.
-    ``bookie_ids``: only these bookies are locked, and other operations may run at the same time. ``outlast`` takes the
-    lock again after an outage. ``table`` and ``totals`` show the plan.
+    ``bookie_ids``: only these bookies are locked, and other operations may run at the same time. ``outlast`` waits
+    for ZooKeeper: then the work goes on after an outage, and takes its lock again if the session ended; it ends if
+    another operation has it. ``table`` and ``totals`` show the plan.
 
     PlanShown ends the command when only the plan was requested. RefusedError without a confirmation, while Pulsar
     migrates its metadata to another store, or when undo data or audit trail cannot be written; for a reversible plan, a
@@ -116,11 +125,11 @@ async def open_change(
     if store is not None:
         await MigrationWatch(store, plan.root).require_none()
     await confirm_plan(context, plan)
-    operation_id = secrets.token_hex(8)
+    operation_id, holder = secrets.token_hex(8), holder_of(plan)
 
     async def take_lock() -> OperationLock:
         assert store is not None
-        return await _acquire(context, store, plan, bookie_ids)
+        return await _acquire(context, store, plan, bookie_ids, holder)
 
     lock = None
     if store is not None and is_locked:
@@ -131,7 +140,8 @@ async def open_change(
         with trash:
             trail = _begin(context, plan, operation_id)
             try:
-                yield change
+                async with contextlib.nullcontext() if outlast is None else _keeping_lock(change):
+                    yield change
             except BaseException as error:
                 _end(context, trail, change, _describe(error))
                 if isinstance(error, MetadataUnavailableError):
@@ -141,6 +151,37 @@ async def open_change(
             _end(context, trail, change, change.result)
     finally:
         await change.release_lock()
+
+
+@asynccontextmanager
+async def _keeping_lock(change: Change) -> AsyncIterator[None]:
+    """Take the lock again each time its session has ended; if that is refused, end the work inside with the error."""
+    refusal: BkctlError | None = None
+
+    async def keep(limit: asyncio.Timeout) -> None:
+        nonlocal refusal
+        while refusal is None:
+            await asyncio.sleep(_LOCK_POLL_S)
+            try:
+                await change.hold_lock()
+            except MetadataUnavailableError:
+                continue  # the work itself waits for ZooKeeper, or gives up
+            except BkctlError as error:
+                refusal = error
+                limit.reschedule(0.0)
+
+    try:
+        async with asyncio.timeout(None) as limit:
+            keeping = asyncio.create_task(keep(limit))
+            try:
+                yield
+            finally:
+                keeping.cancel()
+                await asyncio.gather(keeping, return_exceptions=True)
+    except TimeoutError:
+        if refusal is None:
+            raise
+        raise refusal from None
 
 
 def nothing_to_change(
@@ -208,13 +249,13 @@ def _describe(error: BaseException) -> str:
 
 
 async def _acquire(
-    context: CommandContext, store: MetadataStore, plan: Plan, bookie_ids: Sequence[str]
+    context: CommandContext, store: MetadataStore, plan: Plan, bookie_ids: Sequence[str], holder: OperationHolder
 ) -> OperationLock:
     """The lock of the cluster, or of some bookies.
 
-    Waits for a holder whose process has died on this machine: its lock ends with its session.
+    Waits for a holder whose process has died on this machine, and for a former session of this process: the lock ends
+    with the session.
     """
-    holder = holder_of(plan)
     wait_s = context.settings.zookeeper.session_timeout_ms / 1000 + _SESSION_END_SLACK_S
     is_reported = False
     loop = asyncio.get_running_loop()
@@ -225,9 +266,10 @@ async def _acquire(
                 return await lock_bookies(store, plan.root, holder, bookie_ids)
             return await acquire_operation_lock(store, plan.root, holder)
         except OperationLockedError as error:
-            if loop.time() >= deadline or not is_dead(error.holder):
+            is_own = error.holder == holder
+            if loop.time() >= deadline or not (is_own or is_dead(error.holder)):
                 raise
-            if not is_reported:
+            if not (is_own or is_reported):
                 context.console.say(f"waiting for the ZooKeeper session of a killed process to end: {error.holder}")
                 is_reported = True
         await asyncio.sleep(_LOCK_POLL_S)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder, lock_bookies, operations_on_bookies
 from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
@@ -65,12 +66,12 @@ class DegradedCluster:
         return asyncio.run(read())
 
     @contextmanager
-    def begun(self, *arguments: str) -> Iterator[BkctlProcess]:
+    def begun(self, *arguments: str, zk_rate: int = 12) -> Iterator[BkctlProcess]:
         """A command whose run has repaired some ledgers, and not all."""
         variables = {"BKCTL_METADATA_URI": self.cluster.metadata_uri, "BKCTL_CONFIG": str(self.config)}
         with open(self.log, "wb") as log:
             # The rate makes it slow: a ledger takes about a dozen requests.
-            arguments = (*arguments, "--yes", "--zk-rate", "12")
+            arguments = (*arguments, "--yes", "--zk-rate", str(zk_rate))
             process = start_bkctl(*arguments, stdout=log, stderr=log, variables=variables)
         try:
             wait_until(lambda: len(self.referencing(self.dead)) < self.planned, process=process, tell=self.said)
@@ -79,6 +80,20 @@ class DegradedCluster:
         finally:
             process.kill()
             process.wait()
+
+    def holders(self) -> list[str]:
+        """The operations that hold bookies now."""
+
+        async def read() -> list[str]:
+            uri = parse_metadata_uri(self.cluster.metadata_uri)
+            async with await ZooKeeperStore.connect(uri.servers) as store:
+                return [holder.operation for holder in await operations_on_bookies(store, uri.root)]
+
+        return asyncio.run(read())
+
+    def wait_for_session_end(self) -> None:
+        """The command stands still: its entry goes with its session."""
+        wait_until(lambda: not self.holders(), tell=self.said)
 
     def said(self) -> str:
         return self.log.read_text()
@@ -171,6 +186,57 @@ def test_an_outage_that_is_too_long_ends_it_with_the_command_that_continues(
     words = shlex.split(continuing(said))
     assert words[:4] == ["bkctl", "recover", "failed-bookie", degraded.dead]
     degraded.wait_until_all_are_registered()
+    continued = degraded.cluster.run(*words[1 : words.index("--zk-rate")])
+    assert continued.exit_code == 0, continued.stderr
+    degraded.require_all_recovered()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("recover", "failed-bookie"),
+        pytest.param(("decommission",), marks=pytest.mark.battery),
+        pytest.param(("bookie", "drain"), marks=pytest.mark.battery),
+    ],
+    ids=" ".join,
+)
+def test_a_run_that_outlived_its_session_is_seen_again(degraded: DegradedCluster, words: tuple[str, ...]) -> None:
+    with degraded.begun(*words, degraded.dead, zk_rate=5) as process:
+        assert degraded.holders() == [" ".join(words)]
+        with standing_still(process.pid):
+            degraded.wait_for_session_end()
+        wait_until(degraded.holders, process=process, tell=degraded.said)
+        assert degraded.holders() == [" ".join(words)]
+        operations = degraded.cluster.run("status", "-o", "json").json()["operations"]
+        assert f"'{' '.join(words)}' by " in operations[0], operations
+        second = degraded.cluster.run("recover", "failed-bookie", degraded.dead, "--yes")
+        assert (second.exit_code, process.poll()) == (5, None), second.stderr + degraded.said()
+        assert f"another operation is working on bookie {degraded.dead}: '{' '.join(words)}'" in second.stderr
+        assert degraded.end_of(process) == 0, degraded.said()
+    degraded.require_all_recovered()
+    assert degraded.holders() == []
+
+
+def test_a_run_that_outlived_its_session_ends_when_another_has_its_bookie(degraded: DegradedCluster) -> None:
+    uri = parse_metadata_uri(degraded.cluster.metadata_uri)
+    other = OperationHolder("bookie drain", "ops", "elsewhere", 17, "2026-01-01T00:00:00+00:00")
+
+    async def hold_until_its_end(process: BkctlProcess) -> int:
+        async with await ZooKeeperStore.connect(uri.servers) as store:
+            with standing_still(process.pid):
+                await asyncio.to_thread(degraded.wait_for_session_end)
+                lock = await lock_bookies(store, uri.root, other, [degraded.dead])
+            async with lock:
+                return await asyncio.to_thread(degraded.end_of, process)
+
+    with degraded.begun("recover", "failed-bookie", degraded.dead, zk_rate=5) as process:
+        assert asyncio.run(hold_until_its_end(process)) == 5, degraded.said()
+    said = degraded.said()
+    assert f"another operation is working on bookie {degraded.dead}: 'bookie drain' by ops on elsewhere" in said
+    left = degraded.referencing(degraded.dead)
+    assert f"{degraded.planned - len(left)} of {degraded.planned} ledgers finished, {len(left)} left" in said
+    words = shlex.split(continuing(said))
+    assert words[:4] == ["bkctl", "recover", "failed-bookie", degraded.dead]
     continued = degraded.cluster.run(*words[1 : words.index("--zk-rate")])
     assert continued.exit_code == 0, continued.stderr
     degraded.require_all_recovered()

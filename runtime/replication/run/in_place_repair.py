@@ -154,6 +154,7 @@ class InPlaceRepair:
             self.policy,
             on_range=run.note_range,
             on_outage=self.on_outage,
+            hold=None if job is None else job.hold,
         )
         tasks = [
             LedgerTask(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
@@ -39,11 +39,13 @@ class LedgerRepairer:
         avoided: Collection[str] = (),
         on_range: Callable[[JobRange], None] = lambda _: None,
         on_outage: Callable[[MetadataOutage], None] = lambda _: None,
+        hold: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """``known``: bookies that were registered when the run was planned. ``only_targets``: copy only to these;
         empty: to all. ``avoided``: a last resort as targets, because they leave.
 
         ``on_range``: a long copy has come this far. ``on_outage``: the wait for the metadata store begins or ends.
+        ``hold``: see ``RecoveryJob``.
         """
         config = policy.config
         self._ports = ports
@@ -75,6 +77,7 @@ class LedgerRepairer:
             outage=self.outage,
             policy=policy,
             silent_members={},
+            hold=hold,
         )
         self._current: dict[int, LedgerActivity] = {}
         self.entries_copied = 0

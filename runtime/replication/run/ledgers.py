@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import heapq
 from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -150,13 +150,15 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
 class RecoveryJob:
     """How a run is recorded and slowed down. ``read_pace`` is called once a second; None: the rates are unchanged.
 
-    ``warn`` receives sentences for the operator.
+    ``warn`` receives sentences for the operator. ``hold`` is called under the lock of each ledger, before any change:
+    after a lost session it takes again what shows others that the job runs. Its errors end the run.
     """
 
     file: JobFile
     workers: Workers
     read_pace: Callable[[], CopyPace | None]
     warn: Callable[[str], None]
+    hold: Callable[[], Awaitable[None]] | None = None
 
 
 class LedgerRun:

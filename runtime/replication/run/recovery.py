@@ -193,6 +193,7 @@ class BookieRecovery:
             avoided=leaving.difference(plan.bookie_ids),
             on_range=run.note_range,
             on_outage=self._on_outage,
+            hold=None if job is None else job.hold,
         )
         seconds = await run.run(repairer, self._tasks(plan, run, job))
         return tally.report(plan.bookie_ids, seconds, plan.unreadable)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -130,6 +130,8 @@ class TurnTools:
     policy: Policy
     silent_members: dict[str, str]
     """Bookies that stopped answering to adds, with the reason: their bad copies are left until the next outage ends."""
+    hold: Callable[[], Awaitable[None]] | None = None
+    """See ``RecoveryJob``."""
 
 
 @dataclasses.dataclass

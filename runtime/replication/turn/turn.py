@@ -68,6 +68,8 @@ class LedgerTurn:
             if isinstance(lock, LedgerResult):
                 return lock
             try:
+                if self._tools.hold is not None:  # under the lock: so it is of no earlier session than the lock
+                    await self._tools.outage.outlast(self._tools.hold)
                 result = await self._work(lock, is_lock_ours=True)
                 if result is not None:
                     return result

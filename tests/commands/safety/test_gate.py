@@ -19,20 +19,23 @@ import pytest
 
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import ChangeCutOffError, PlanShown
-from bkctl.commands.safety.gate import is_dead, open_change
+from bkctl.commands.safety.gate import TakeLock, is_dead, open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.runtime.errors import MetadataUnavailableError, RefusedError, SessionExpiredError
 from bkctl.runtime.metadata.cluster.operation_lock import (
     OperationHolder,
+    OperationLock,
     OperationLockedError,
     acquire_operation_lock,
+    lock_bookies,
     operation_lock_path,
     operations_on_bookies,
 )
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.commands.safety.conftest import WrittenContext
-from tests.runtime.metadata.conftest import expire, session_of
+from tests.runtime.metadata.conftest import CONFIG, connect_in_time, expire, session_of
+from tests.runtime.metadata.link import TcpLink
 from tests.until import until
 
 MakeContext = Callable[..., WrittenContext]
@@ -203,6 +206,106 @@ async def test_a_share_is_taken_again_after_its_session_ended(
         change.require_lock()
         assert [holder.operation for holder in await operations_on_bookies(store, plan.root)] == ["decommission"]
     assert await operations_on_bookies(store, plan.root) == []
+
+
+DRAIN = msgspec.structs.replace(PLAN, command="bookie drain", root="/drained/ledgers")
+
+
+@pytest.fixture
+async def link(zookeeper: EmbeddedZooKeeper) -> AsyncIterator[TcpLink]:
+    link = await TcpLink.open(zookeeper.port)
+    yield link
+    link.restore()
+    await link.close()
+
+
+@pytest.fixture
+async def linked_store(link: TcpLink) -> AsyncIterator[ZooKeeperStore]:
+    """Another session, by a link that can be cut."""
+    async with await connect_in_time(link.address, CONFIG) as store:
+        yield store
+
+
+async def at_once(take_lock: TakeLock) -> OperationLock:
+    """There is no outage at the start."""
+    return await take_lock()
+
+
+async def holders(store: ZooKeeperStore) -> list[OperationHolder]:
+    await store.sync("/")
+    return await operations_on_bookies(store, DRAIN.root)
+
+
+async def test_work_that_outlasts_its_session_keeps_its_lock(
+    make_context: MakeContext, store: ZooKeeperStore, linked_store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper
+) -> None:
+    made = confirmed(make_context)
+    async with open_change(made.context, DRAIN, linked_store, bookie_ids=["b1"], outlast=at_once) as change:
+        (holder,) = await holders(store)
+        await asyncio.to_thread(expire, session_of(linked_store), zookeeper)
+        with pytest.raises(MetadataUnavailableError):
+            await linked_store.sync("/")
+
+        async def is_held_again() -> bool:
+            return await holders(store) == [holder]
+
+        await until(is_held_again)
+        with pytest.raises(SessionExpiredError):
+            change.require_lock()  # whoever had it meanwhile may have changed what was read before
+        await change.renew_lock()
+        change.require_lock()
+    assert await holders(store) == []
+
+
+async def test_work_that_outlasts_its_session_ends_when_another_operation_has_its_bookie(
+    make_context: MakeContext,
+    store: ZooKeeperStore,
+    link: TcpLink,
+    linked_store: ZooKeeperStore,
+    zookeeper: EmbeddedZooKeeper,
+) -> None:
+    made = confirmed(make_context)
+    other = OperationHolder("recover failed-bookie", "ops", "elsewhere", 17)
+
+    async def drain() -> None:
+        async with open_change(made.context, DRAIN, linked_store, bookie_ids=["b1"], outlast=at_once):
+            link.cut()
+            await asyncio.to_thread(expire, session_of(linked_store), zookeeper)
+            async with await lock_bookies(store, DRAIN.root, other, ["b1"]):
+                link.restore()
+                await asyncio.Event().wait()
+
+    with pytest.raises(OperationLockedError, match="is working on bookie b1: 'recover failed-bookie' by ops"):
+        await drain()
+    assert trail(made)[-1]["result"].startswith("failed: another operation is working on bookie b1")
+    assert await holders(store) == []
+
+
+async def test_the_entry_of_a_former_session_of_the_same_work_is_waited_for(
+    make_context: MakeContext,
+    store: ZooKeeperStore,
+    link: TcpLink,
+    linked_store: ZooKeeperStore,
+    zookeeper: EmbeddedZooKeeper,
+) -> None:
+    """ZooKeeper deletes it only after the session time-out."""
+    made = confirmed(make_context)
+    async with open_change(made.context, DRAIN, linked_store, bookie_ids=["b1"], outlast=at_once) as change:
+        (holder,) = await holders(store)
+        link.cut()
+        await asyncio.to_thread(expire, session_of(linked_store), zookeeper)
+        former = await lock_bookies(store, DRAIN.root, holder, ["b1"])
+        link.restore()
+        with pytest.raises(MetadataUnavailableError):
+            await linked_store.sync("/")
+        taking = asyncio.create_task(change.renew_lock())
+        for _ in range(10):  # it asks more often than one attempt does
+            await linked_store.sync("/")
+        assert not taking.done()
+        await former.release()
+        await taking
+        change.require_lock()
+        assert await holders(store) == [holder]
 
 
 @pytest.mark.parametrize(

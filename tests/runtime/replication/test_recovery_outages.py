@@ -12,27 +12,30 @@ import msgspec
 import pytest
 
 from bkctl.runtime.config import ZooKeeperConfig
-from bkctl.runtime.errors import MetadataOutageError, MetadataUnavailableError
+from bkctl.runtime.errors import ConflictError, MetadataOutageError, MetadataUnavailableError
 from bkctl.runtime.ledger.changes import replace_in_segment
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
 from bkctl.runtime.metadata.outage import MetadataOutage
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.net.loop import LaneWorkers
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.plan.store import JobFile, JobWork
 from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.run.decommission import Decommission
 from bkctl.runtime.replication.run.drain import DrainHooks
-from bkctl.runtime.replication.run.ledgers import RecoveryProgress
+from bkctl.runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
-from bkctl.storage.adapters.sqlite import temporary_database
+from bkctl.storage.adapters.sqlite import memory_database, temporary_database
 from tests.runtime.client.fakes import Client, Fakes, segments
 from tests.runtime.metadata.conftest import expire, session_of
 from tests.runtime.metadata.link import TcpLink
 from tests.runtime.replication.fleet import QUICK, Fleet, carry_out, length_of
 from tests.runtime.replication.samples import ledger
+from tests.runtime.replication.test_job_file import START
 from tests.until import until
 
 ZOOKEEPER = ZooKeeperConfig(session_timeout_ms=60_000, operation_timeout_s=1.0)
@@ -74,10 +77,12 @@ class LinkedRecovery(NamedTuple):
             open_database=temporary_database,
         )
 
-    async def run(self, config: ReplicationConfig = CONFIG) -> asyncio.Task[RecoveryReport]:
+    async def run(
+        self, config: ReplicationConfig = CONFIG, job: RecoveryJob | None = None
+    ) -> asyncio.Task[RecoveryReport]:
         recovery = self.recovery(config)
         plan = await recovery.plan(["b1"])
-        return asyncio.create_task(recovery.run(plan, self.moments.append))
+        return asyncio.create_task(recovery.run(plan, self.moments.append, job=job))
 
     async def next_outage(self) -> MetadataOutage:
         async with asyncio.timeout(LIMIT_S):
@@ -368,6 +373,42 @@ async def test_after_an_outage_the_cookie_goes_only_when_a_new_scan_finds_no_ref
     assert report.remaining == (late,)
     assert not report.is_cookie_deleted
     assert "b1" in await fleet.cookies.ids()
+
+
+async def test_no_ledger_is_changed_in_a_new_session_before_others_see_the_run(
+    linked: LinkedRecovery, zookeeper: EmbeddedZooKeeper
+) -> None:
+    """The run is shown by a lock of the session; when another operation has that lock, nothing more is changed."""
+    fleet = linked.fleet
+    (ledger_id,) = await store_ledgers(fleet, 1)
+    version = (await fleet.read(ledger_id)).version
+    times, may_hold, workers = list[int](), asyncio.Event(), LaneWorkers()
+    may_hold.set()
+
+    async def hold() -> None:
+        times.append(len(times))
+        await may_hold.wait()
+        if len(times) > 1:
+            raise ConflictError("another operation has the bookie")
+
+    held = fleet.bookies["b3"].hold("add", 4)
+    with contextlib.closing(JobFile.create(memory_database(), START, [JobWork(1, ledger_id)])) as job_file:
+        job = RecoveryJob(job_file, workers, lambda: None, pytest.fail, hold)
+        running = await linked.run(job=job)
+        await held.arrived()
+        assert len(times) == 1
+        may_hold.clear()
+        await linked.lose_session(zookeeper)
+        await until_connected(fleet, ledger_id)
+        held.release()
+        await until(lambda: len(times) == 2)
+        assert fleet.locks.holds(ledger_id), "what it asks for comes after the lock, so it is of no earlier session"
+        may_hold.set()
+        with pytest.raises(ConflictError, match="another operation has the bookie"):
+            await running
+        await workers.close()
+    assert (await fleet.read(ledger_id)).version == version
+    assert not fleet.locks.holds(ledger_id)
 
 
 async def until_connected(fleet: Fleet, ledger_id: int) -> None:
