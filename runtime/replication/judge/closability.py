@@ -10,6 +10,7 @@ from bkctl.runtime.client.recovery import blocking_members
 from bkctl.runtime.errors import AnswersMissingError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.replication.judge.accepted_losses import save_command
 from bkctl.runtime.replication.judge.verdict import ReplicationRow, judge_ledger, write_set_rows
 from bkctl.storage.words import duration, enumerated
 
@@ -48,8 +49,8 @@ def last_resort(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collecti
 def removal(ledger_id: int, rows: Collection[ReplicationRow]) -> str:
     """How a ledger is removed of which entries are lost. Pure."""
     has_copies = any(row.live_copies for row in rows)
-    read = f"bkctl ledger read {ledger_id} --keep-going reads what is left, and " if has_copies else ""
-    return f"{read}bkctl ledger delete {ledger_id} removes the ledger"
+    save = f"{save_command(ledger_id, '--keep-going')} saves what is left, and " if has_copies else ""
+    return f"{save}bkctl ledger delete {ledger_id} removes the ledger"
 
 
 def _disks(bookie_ids: Collection[str]) -> str:
