@@ -8,7 +8,7 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.recovery_rendering import shortened
 from bkctl.commands.work_end import Verdict, left_sentence, moved_sentence, print_recoveries
-from bkctl.runtime.replication.judge.advice import accept_loss_commands, these_bookies
+from bkctl.runtime.replication.judge.advice import accept_loss_commands, close_lost_command, these_bookies
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, are_refusals
 from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, left_groups, what_next
 from bkctl.runtime.replication.run.decommission import DecommissionReport
@@ -141,9 +141,10 @@ def leaving_advice(report: DecommissionReport) -> list[str]:
     if stuck:
         accepted = " ".join(f"--accept-loss {each}" for each in sorted(report.bookie_ids))
         ids = " ".join(map(str, stuck[:SHOWN_MAX]))
+        closes = close_lost_command(stuck, sorted(report.bookie_ids))
         advice.append(
-            f"if their disks are lost, bkctl ledger close {ids} {accepted} closes those that are not closed, and bkctl "
-            f"ledger delete {ids} --force-open {accepted} deletes them"
+            f"if their disks are lost, {closes} closes those that are not closed, and bkctl ledger delete {ids} "
+            f"--force-open {accepted} deletes them"
         )
     return advice
 

@@ -11,6 +11,7 @@ from bkctl.runtime.errors import AnswersMissingError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.replication.judge.accepted_losses import save_command
+from bkctl.runtime.replication.judge.advice import close_lost_command
 from bkctl.runtime.replication.judge.verdict import ReplicationRow, judge_ledger, write_set_rows
 from bkctl.storage.words import duration, enumerated
 
@@ -41,8 +42,7 @@ def last_resort(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collecti
         rows = judge_ledger(write_set_rows(ledger_id, metadata), frozenset(live_bookies)).rows
         return f"if {disks} are lost, {removal(ledger_id, rows)}"
     lost = sorted(set(metadata.last_segment.ensemble).difference(live_bookies))
-    options = " ".join(f"--accept-loss {each}" for each in lost)
-    ends = f"bkctl ledger close {ledger_id} {options} ends the ledger with what the others have"
+    ends = f"{close_lost_command([ledger_id], lost)} ends the ledger with what the others have"
     return f"if {_disks(lost)} are lost, {ends}"
 
 

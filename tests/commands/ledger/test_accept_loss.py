@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import os
+import shlex
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
@@ -252,6 +253,23 @@ async def test_a_registered_member_that_does_not_answer_stops_it_before_any_fenc
         assert (await planted.read(ledger_id)).state is LedgerState.OPEN
         await planted.put(ledger_id, survivor, [5])
         assert (await planted.close(ledger_id, lost)).json()["ledgers"][0]["last_entry_id"] == "5"
+
+
+async def test_the_status_closes_open_ledgers_that_only_lost_bookies_have(planted: Planted) -> None:
+    """They are not among the lost ones that are listed for a decommission, which leaves them."""
+    lost = planted.ids[0]
+    ledger_ids = [await planted.open_ledger([lost], 1, 1) for _ in range(2)]
+    for each in ledger_ids:
+        await planted.put(each, lost, range(3))
+    await planted.stop(lost)
+    found = {each["part"]: each["finding"] for each in (await planted.run("status")).json()["findings"]}
+    closes, names = f"bkctl ledger close {ledger_ids[0]} {ledger_ids[1]} --accept-loss {lost}", planted.ids[1:]
+    assert found["bookies_down"].endswith(f"accept the loss: {closes}"), found
+    done = await planted.run(*shlex.split(closes)[1:], "--confirm", "2")
+    assert done.exit_code == 0, done
+    assert "no_live_copy" not in {each["part"] for each in (await planted.run("status")).json()["findings"]}
+    for each in ledger_ids:
+        assert set((await planted.read(each)).last_segment.ensemble) < set(names)
 
 
 async def test_without_a_bookie_for_the_copies_nothing_is_fenced(cluster: Cluster) -> None:
