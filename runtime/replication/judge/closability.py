@@ -35,15 +35,27 @@ class CloseFailure(msgspec.Struct, frozen=True, kw_only=True):
         return "; ".join(filter(None, (self.next_step, self.last_resort)))
 
 
-def last_resort(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str]) -> str:
-    """What to do about a ledger if the members that are not registered never come back. Pure."""
+def last_resort(
+    ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str], writable: Collection[str] | None = None
+) -> str:
+    """What to do about a ledger if the members that are not registered never come back. Pure. ``writable``: the bookies
+    that may take their places; None: unknown."""
     if metadata.is_closed:
         disks = _disks(metadata.bookies().difference(live_bookies))
         rows = judge_ledger(write_set_rows(ledger_id, metadata), frozenset(live_bookies)).rows
         return f"if {disks} are lost, {removal(ledger_id, rows)}"
     lost = sorted(set(metadata.last_segment.ensemble).difference(live_bookies))
     ends = f"{close_lost_command([ledger_id], lost)} ends the ledger with what the others have"
+    if writable is not None and lacks_bookies(metadata, live_bookies, writable):
+        ends += f", once another bookie is writable: none is left to take the place of {enumerated(lost)}"
     return f"if {_disks(lost)} are lost, {ends}"
+
+
+def lacks_bookies(metadata: LedgerMetadata, live_bookies: Collection[str], writable: Collection[str]) -> bool:
+    """Whether too few other bookies are ``writable`` to take the places of the members of the last segment that are not
+    registered, so that their loss cannot be accepted. Pure."""
+    members = set(metadata.last_segment.ensemble)
+    return len(set(writable) - members) < len(members.difference(live_bookies))
 
 
 def removal(ledger_id: int, rows: Collection[ReplicationRow]) -> str:
@@ -57,7 +69,9 @@ def _disks(bookie_ids: Collection[str]) -> str:
     return "its disks" if len(bookie_ids) == 1 else "their disks"
 
 
-def why_not_closable(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str]) -> CloseFailure | None:
+def why_not_closable(
+    ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str], writable: Collection[str] | None = None
+) -> CloseFailure | None:
     """Why the ledger cannot be closed while only these bookies are registered; None if it may be possible. Pure.
 
     Such a ledger must not be fenced: that would stop a live writer, which could otherwise replace the missing bookies.
@@ -69,7 +83,7 @@ def why_not_closable(ledger_id: int, metadata: LedgerMetadata, live_bookies: Col
         reason=f"entries may exist that only {enumerated(missing)} can have (not registered); it was left as it is",
         missing=tuple(missing),
         next_step=what_helps(ledger_id, metadata, missing, live_bookies, "registered"),
-        last_resort=last_resort(ledger_id, metadata, live_bookies),
+        last_resort=last_resort(ledger_id, metadata, live_bookies, writable),
     )
 
 

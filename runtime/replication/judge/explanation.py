@@ -307,7 +307,7 @@ def _next_steps(
     may_be_outside = may_be_outside or all(facts.is_outside(each) for each in _without_copy(facts))
     if missing_answers and not set(missing_answers) <= facts.registrations.live:
         if awaited.isdisjoint(metadata.last_segment.ensemble):
-            yield last_resort(ledger_id, metadata, facts.registrations.live)
+            yield last_resort(ledger_id, metadata, facts.registrations.live, facts.registrations.writable)
     elif silent and metadata.is_closed and awaited.isdisjoint(silent) and not may_be_outside:
         yield last_resort(ledger_id, metadata, facts.registrations.live)
     yield from _accepted(facts)
