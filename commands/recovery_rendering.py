@@ -144,6 +144,8 @@ def _problem(ledger: LedgerPlan, policy: Policy, *, is_unclosable: bool) -> str 
         return "some entries have no live copy"
     if is_unclosable:
         return _why_not_closed(ledger)
+    if policy.open_ledgers is OpenLedgers.SKIP and ledger.may_have_writer:
+        return "its last segment is open, and such ledgers are skipped"
     if ledger.why_no_target is not None:
         return f"too few bookies to copy to: {ledger.why_no_target}"
     if ledger.broken_rules and policy.config.placement is PlacementMode.STRICT:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import enum
+import sys
 from collections.abc import AsyncGenerator, Callable
 from typing import Annotated, Protocol, TypeVar
 
@@ -32,6 +33,7 @@ from bkctl.runtime.errors import (
 )
 
 _CELL_CHARACTERS_MAX = 100
+_CUT = f"payloads of more than {_CELL_CHARACTERS_MAX} characters are cut; -o jsonl writes them whole"
 
 
 class _Entry(Protocol):
@@ -168,19 +170,27 @@ async def print_payloads(
     *,
     is_live: bool = False,
 ) -> None:
-    """Print entries as they come; the raw form writes nothing but their payloads. ``row_of``: what else is shown."""
+    """Print entries as they come; the raw form writes nothing but their payloads. ``row_of``: what else is shown.
+
+    A table that may be kept in a file comes with a warning if payloads are cut: it is no copy of them.
+    """
     async with contextlib.aclosing(entries):
         if form is Form.RAW:
             async for entry in entries:
                 context.console.raw(entry.payload)
             return
         with context.console.listing(table, is_live=is_live) as listing:
+            may_cut = context.console.is_for_people and not sys.stdout.isatty()
             async for entry in entries:
                 if listing.is_full:
                     listing.truncate()
                     break
                 payload = entry.payload
-                listing.add({**row_of(entry), "size_bytes": len(payload), "payload": _payload_text(payload, form)})
+                text = _payload_text(payload, form)
+                if may_cut and len(text) > _CELL_CHARACTERS_MAX:
+                    may_cut = False
+                    context.console.warn(_CUT)
+                listing.add({**row_of(entry), "size_bytes": len(payload), "payload": text})
 
 
 def _payload_text(payload: bytes, form: Form) -> str:

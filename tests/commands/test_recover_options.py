@@ -252,6 +252,8 @@ def test_open_ledgers_are_left_alone_or_fenced_after_the_wait(cluster: Cluster, 
         result = run_bkctl(*command, BKCTL_METADATA_URI=cluster.metadata_uri, BKCTL_CONFIG=str(config))
         return result.exit_code, result.json()
 
+    planned = cluster.run("recover", dead, "--dry-run", "--open-ledgers", "skip").json()["summary"]
+    assert planned[0].startswith(f"will recover 1 of 2 ledgers from {dead}: 1 fragment, "), planned
     exit_code, report = recover("--open-ledgers", "skip")
     assert (exit_code, report["ledgers_repaired"], report["ledgers_failed"]) == (9, 1, 1), report
     (left,) = report["failures"]
@@ -264,6 +266,8 @@ def test_open_ledgers_are_left_alone_or_fenced_after_the_wait(cluster: Cluster, 
         }
     ]
     assert report["fenced"] == [{"ledger_id": "1", "owner": "topic persistent://t/n/a"}]
+    planned = cluster.run("recover", dead, "--dry-run", "--open-ledgers", "skip").json()["summary"]
+    assert planned[0] == f"will recover nothing now: 1 ledger of {dead} cannot be moved", planned
 
     exit_code, report = recover()
     assert (exit_code, report["ledgers"], report["failures"]) == (0, 1, []), report

@@ -125,11 +125,12 @@ def test_a_plan_says_which_ledgers_cannot_be_closed() -> None:
     assert plan_body(plan(*ledgers))["ledgers_fenced_first"] == 0
     assert [(row["needs_fencing"], row["problem"]) for row in map(plan_row, ledgers)] == [(False, why)] * 2
     skipped = plan_row(ledgers[0], SKIP)
-    assert (skipped["needs_fencing"], skipped["problem"]) == (False, None), "it is not to be closed"
+    assert (skipped["needs_fencing"], skipped["problem"]) == (False, LEFT_OPEN), "it is not to be closed"
     assert plan_row(ledgers[1], SKIP)["problem"] == why
     assert plan_body(plan(*ledgers), SKIP)["ledgers_fenced_first"] == 0
 
 
+LEFT_OPEN = "its last segment is open, and such ledgers are skipped"
 SKIP = Policy(open_ledgers=OpenLedgers.SKIP)
 BEST_EFFORT = Policy(config=ReplicationConfig(placement=PlacementMode.BEST_EFFORT))
 
@@ -185,6 +186,27 @@ def test_rows_and_totals_count_only_ledgers_that_may_be_fenced() -> None:
     for policy, fenced in ((SKIP, [False, True]), (DEFAULT_POLICY, [True, True])):
         assert plan_body(plan(*ledgers), policy)["ledgers_fenced_first"] == sum(fenced)
         assert [plan_row(each, policy)["needs_fencing"] for each in ledgers] == fenced
+
+
+@pytest.mark.parametrize("is_drain", [False, True])
+def test_open_ledgers_that_are_skipped_do_not_count_as_moved(is_drain: bool) -> None:
+    state, verb = LedgerState.OPEN, "move" if is_drain else "recover"
+    opened = plan_ledger(7, ledger({0: ["b1", "b2"]}, 2, 2, state=state), 0, DEAD, LIVE)
+    part = plan_ledger(8, ledger({0: ["b1", "b2"], 10: ["b2", "b1"]}, 2, 2, state=state), 0, DEAD, LIVE)
+
+    def summary(*ledgers: LedgerPlan) -> list[str]:
+        return plan_summary(msgspec.structs.replace(plan(*ledgers), is_drain=is_drain), SKIP)
+
+    about = "(no known owner, of unknown age)"
+    left = f"will leave the last segment of 1 open ledger as it is: 7 {about}"
+    assert summary(opened) == [f"will {verb} nothing now: 1 ledger of b1 cannot be moved", left]
+    moved = f"will {verb} 1 of 5 ledgers from b1: 1 fragment, 10 entries, about 500 B, to copy to 2 bookies"
+    assert summary(movable(1), opened) == [moved, left]
+    [first, both] = summary(part, opened)
+    assert first.startswith(f"will {verb} 1 of 5 ledgers from b1, all of them in part: 1 fragment, 10 entries, ")
+    assert both == f"will leave the last segment of 2 open ledgers as it is: 8 {about}, 7 {about}"
+    assert plan_row(opened, SKIP, is_drain=is_drain)["problem"] == LEFT_OPEN
+    assert plan_row(opened, is_drain=is_drain)["problem"] is None
 
 
 def test_the_plan_of_a_live_bookie_names_it() -> None:

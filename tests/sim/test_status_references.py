@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
-from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder, lock_bookies
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
@@ -128,6 +128,19 @@ def test_the_scan_is_short_once_all_lost_bookies_were_named() -> None:
         found = await references(cluster, StatusLimits(copies_s=0.02))
         assert found.ledgers < 300
         assert (found.why_unknown, found.referenced, found.no_live_copy.is_exact) == (None, frozenset({DOWN}), False)
+
+    simulate(scenario)
+
+
+def test_whether_all_ledgers_without_a_live_copy_are_open() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster)
+        opened = await cluster.store(ledger({0: [DOWN]}, 1, 1, state=LedgerState.OPEN))
+        fenced = await cluster.store(ledger({0: [DOWN]}, 1, 1, state=LedgerState.IN_RECOVERY))
+        found = (await references(cluster)).no_live_copy
+        assert (found.first_ids, found.are_open) == ((opened, fenced), True)
+        await cluster.store(ledger({0: [DOWN]}, 1, 1, last_entry_id=0, length=10))
+        assert not (await references(cluster)).no_live_copy.are_open
 
     simulate(scenario)
 

@@ -82,6 +82,11 @@ def loss_accepted(found: AcceptedLosses) -> Advice:
     return Advice(Severity.INFORMATION, "loss_accepted", f"{sentence}: {names}" if names else sentence, command)
 
 
+def save_command(ledger_id: int | str, options: str) -> str:
+    """The command that saves entries of a ledger in a file: whole, which they are not in text for people."""
+    return f"bkctl ledger read {ledger_id} {options} -o jsonl > ledger-{ledger_id}.jsonl"
+
+
 def is_back(bookie_id: str, ledger_ids: Sequence[int | str], total: int = 0) -> Advice:
     """A bookie that was given up serves again: until it deletes its entries, or it or a ledger is removed, they can be
     saved. ``total``: of ledgers, if not all are named here."""
@@ -91,5 +96,5 @@ def is_back(bookie_id: str, ledger_ids: Sequence[int | str], total: int = 0) -> 
     sentence += " have, and its garbage collection will delete them: save them now, then "
     sentence += f"bkctl ledger delete {' '.join(map(str, ledger_ids[:SHOWN_MAX]))} or bkctl decommission {bookie_id} "
     sentence += "ends this"
-    command = f"bkctl ledger read {ledger_ids[0]} --from-bookie {bookie_id}"
+    command = save_command(ledger_ids[0], f"--from-bookie {bookie_id}")
     return Advice(Severity.WARNING, "given_up_bookie", sentence, command)

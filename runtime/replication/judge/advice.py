@@ -96,6 +96,12 @@ def accept_loss_commands(bookie_ids: Sequence[str], ledger_ids: Sequence[int] = 
     return f"{ledgers} > lost-ledgers && {accept_loss_command(bookie_ids)}"
 
 
+def close_lost_command(ledger_ids: Sequence[int], bookie_ids: Iterable[str]) -> str:
+    """What ends ledgers that are not closed, without bookies whose disks are lost; the first, if there are many."""
+    accepted = " ".join(f"--accept-loss {each}" for each in bookie_ids)
+    return f"bkctl ledger close {' '.join(map(str, ledger_ids[:SHOWN_MAX]))} {accepted}"
+
+
 def show_command(bookie_ids: Iterable[str]) -> str:
     """The command that shows what is known about bookies; about the first, if there are many."""
     return f"bkctl bookie show {' '.join([*bookie_ids][:SHOWN_MAX])}"

@@ -10,6 +10,8 @@ from bkctl.runtime.client.recovery import blocking_members
 from bkctl.runtime.errors import AnswersMissingError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.replication.judge.accepted_losses import save_command
+from bkctl.runtime.replication.judge.advice import close_lost_command
 from bkctl.runtime.replication.judge.verdict import ReplicationRow, judge_ledger, write_set_rows
 from bkctl.storage.words import duration, enumerated
 
@@ -33,30 +35,43 @@ class CloseFailure(msgspec.Struct, frozen=True, kw_only=True):
         return "; ".join(filter(None, (self.next_step, self.last_resort)))
 
 
-def last_resort(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str]) -> str:
-    """What to do about a ledger if the members that are not registered never come back. Pure."""
+def last_resort(
+    ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str], writable: Collection[str] | None = None
+) -> str:
+    """What to do about a ledger if the members that are not registered never come back. Pure. ``writable``: the bookies
+    that may take their places; None: unknown."""
     if metadata.is_closed:
         disks = _disks(metadata.bookies().difference(live_bookies))
         rows = judge_ledger(write_set_rows(ledger_id, metadata), frozenset(live_bookies)).rows
         return f"if {disks} are lost, {removal(ledger_id, rows)}"
     lost = sorted(set(metadata.last_segment.ensemble).difference(live_bookies))
-    options = " ".join(f"--accept-loss {each}" for each in lost)
-    ends = f"bkctl ledger close {ledger_id} {options} ends the ledger with what the others have"
+    ends = f"{close_lost_command([ledger_id], lost)} ends the ledger with what the others have"
+    if writable is not None and lacks_bookies(metadata, live_bookies, writable):
+        ends += f", once another bookie is writable: none is left to take the place of {enumerated(lost)}"
     return f"if {_disks(lost)} are lost, {ends}"
+
+
+def lacks_bookies(metadata: LedgerMetadata, live_bookies: Collection[str], writable: Collection[str]) -> bool:
+    """Whether too few other bookies are ``writable`` to take the places of the members of the last segment that are not
+    registered, so that their loss cannot be accepted. Pure."""
+    members = set(metadata.last_segment.ensemble)
+    return len(set(writable) - members) < len(members.difference(live_bookies))
 
 
 def removal(ledger_id: int, rows: Collection[ReplicationRow]) -> str:
     """How a ledger is removed of which entries are lost. Pure."""
     has_copies = any(row.live_copies for row in rows)
-    read = f"bkctl ledger read {ledger_id} --keep-going reads what is left, and " if has_copies else ""
-    return f"{read}bkctl ledger delete {ledger_id} removes the ledger"
+    save = f"{save_command(ledger_id, '--keep-going')} saves what is left, and " if has_copies else ""
+    return f"{save}bkctl ledger delete {ledger_id} removes the ledger"
 
 
 def _disks(bookie_ids: Collection[str]) -> str:
     return "its disks" if len(bookie_ids) == 1 else "their disks"
 
 
-def why_not_closable(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str]) -> CloseFailure | None:
+def why_not_closable(
+    ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str], writable: Collection[str] | None = None
+) -> CloseFailure | None:
     """Why the ledger cannot be closed while only these bookies are registered; None if it may be possible. Pure.
 
     Such a ledger must not be fenced: that would stop a live writer, which could otherwise replace the missing bookies.
@@ -68,7 +83,7 @@ def why_not_closable(ledger_id: int, metadata: LedgerMetadata, live_bookies: Col
         reason=f"entries may exist that only {enumerated(missing)} can have (not registered); it was left as it is",
         missing=tuple(missing),
         next_step=what_helps(ledger_id, metadata, missing, live_bookies, "registered"),
-        last_resort=last_resort(ledger_id, metadata, live_bookies),
+        last_resort=last_resort(ledger_id, metadata, live_bookies, writable),
     )
 
 

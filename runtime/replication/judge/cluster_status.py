@@ -16,6 +16,7 @@ from bkctl.runtime.replication.judge.advice import (
     Advice,
     accept_loss_commands,
     age,
+    close_lost_command,
     disk_findings,
     down_severity,
     explain_command,
@@ -131,7 +132,8 @@ def _recover_left(status: ClusterFacts, down: list[str], left: list[str]) -> Adv
     if references is not None and not references.has_source and lost.first_ids:
         disks = "its disks" if len(left) == 1 else "their disks"
         sentence += "; a recovery finds no live copy in the ensembles (ledger explain looks outside of them): if "
-        sentence += f"{disks} are lost and there is none, accept the loss: {accept_loss_commands(left)}"
+        command = close_lost_command(lost.first_ids, left) if lost.are_open else accept_loss_commands(left)
+        sentence += f"{disks} are lost and there is none, accept the loss: {command}"
         return Advice(severity, "bookies_down", sentence, explain_command(lost.first_ids))
     if references is not None and not references.can_move:
         sentence += f"; too few other bookies are writable to take the copies: start {left[0]}, or add a bookie"

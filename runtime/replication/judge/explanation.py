@@ -17,7 +17,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import bookies_given_up
 from bkctl.runtime.placement.choice import PlacementNeed, Refusal, refusals
 from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.placement.rules import BrokenRule, judge_ensemble
-from bkctl.runtime.replication.judge.accepted_losses import accepted_on, is_back
+from bkctl.runtime.replication.judge.accepted_losses import accepted_on, is_back, save_command
 from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance, no_auditor, waits_for_auditor
 from bkctl.runtime.replication.judge.closability import how_it_ends, last_resort, needed_refusing, removal, what_helps
 from bkctl.runtime.replication.judge.fragments import Fragment
@@ -307,7 +307,7 @@ def _next_steps(
     may_be_outside = may_be_outside or all(facts.is_outside(each) for each in _without_copy(facts))
     if missing_answers and not set(missing_answers) <= facts.registrations.live:
         if awaited.isdisjoint(metadata.last_segment.ensemble):
-            yield last_resort(ledger_id, metadata, facts.registrations.live)
+            yield last_resort(ledger_id, metadata, facts.registrations.live, facts.registrations.writable)
     elif silent and metadata.is_closed and awaited.isdisjoint(silent) and not may_be_outside:
         yield last_resort(ledger_id, metadata, facts.registrations.live)
     yield from _accepted(facts)
@@ -317,7 +317,7 @@ def _accepted(facts: LedgerFacts) -> Iterator[str]:
     """What is left to do about losses that were accepted."""
     note, ledger_id = facts.autorecovery.given_up, facts.ledger_id
     for bookie_id in facts.autorecovery.returned:
-        yield f"{is_back(bookie_id, [ledger_id]).command} reads what {bookie_id} has"
+        yield f"{is_back(bookie_id, [ledger_id]).command} saves what {bookie_id} has"
     if note is not None and _given_up(facts):
         accepted = accepted_on(note.written_ms, note.user)
         yield f"nothing is left to do: {accepted}; {removal(ledger_id, _judged(facts).rows)}"
@@ -398,8 +398,8 @@ def _outside(facts: LedgerFacts) -> Iterator[str]:
         yield (
             f"bookie {each.bookie_id}, outside of the ensemble, has {len(each.found)} of the {len(each.asked)} entries "
             f"that it was asked for (from {each.found[0]} to {each.found[-1]}): a recovery of a lost bookie copies "
-            "them if no entry of its stripe is missing everywhere; bkctl ledger read "
-            f"{facts.ledger_id} --from-bookie {each.bookie_id} reads them, to be saved before the ledger is deleted"
+            "them if no entry of its stripe is missing everywhere; "
+            f"{save_command(facts.ledger_id, f'--from-bookie {each.bookie_id}')} saves them, before it is deleted"
         )
     if answered and not finders:
         which = "the one live bookie" if len(answered) == 1 else f"each of the {len(answered)} live bookies"

@@ -46,7 +46,8 @@ class LedgerFailure(msgspec.Struct, frozen=True):
 
     ``bookie_id`` and ``copies``: bad copies on this bookie that were not repaired; ``detail`` is about the first.
     ``absent``: bookies that are not registered or do not answer, and may have what is missing. ``is_refused``: only
-    because each bookie that could help refuses this client: its login, certificate or role.
+    because each bookie that could help refuses this client: its login, certificate or role. ``lacks_bookies``: a loss
+    cannot be accepted either, because too few bookies are writable to take the places of those that are lost.
     """
 
     ledger_id: int
@@ -58,6 +59,7 @@ class LedgerFailure(msgspec.Struct, frozen=True):
     copies: int = 0
     absent: tuple[str, ...] = ()
     is_refused: bool = False
+    lacks_bookies: bool = False
 
     @property
     def ledger_and_entries(self) -> str:

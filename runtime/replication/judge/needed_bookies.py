@@ -108,7 +108,7 @@ class NeededBookies:
         if bookie_id not in self._returned:
             return None
         advice = is_back(bookie_id, self._returned[bookie_id])
-        return f"{capitalized(advice.sentence)}.", f"{advice.command} reads them."
+        return f"{capitalized(advice.sentence)}.", f"{advice.command} saves them."
 
     def writers_stop(self, writable: int) -> tuple[str, str] | None:
         """What so few writable bookies prevent, and what helps, once all ledgers were added; None: they are enough."""

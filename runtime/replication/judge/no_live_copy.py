@@ -18,7 +18,8 @@ class NoLiveCopy(msgspec.Struct, frozen=True, kw_only=True):
     """Ledgers with entries of which no live bookie has a copy: how many, and the first of them.
 
     ``to_start``: of each element one bookie brings ledgers back, the most useful first. ``is_exact``: there are no
-    others. ``is_part``: one of them has, or may have, a live copy of other entries.
+    others. ``is_part``: one of them has, or may have, a live copy of other entries. ``are_open``: none of them is
+    closed.
     """
 
     ledgers: int = 0
@@ -26,6 +27,7 @@ class NoLiveCopy(msgspec.Struct, frozen=True, kw_only=True):
     to_start: tuple[tuple[str, ...], ...] = ()
     is_exact: bool = True
     is_part: bool = False
+    are_open: bool = False
 
 
 class NoLiveCopyTally:
@@ -38,6 +40,7 @@ class NoLiveCopyTally:
         self._first_ids: list[int] = []
         self._holders: collections.Counter[frozenset[str]] = collections.Counter()
         self._is_part = False
+        self._are_open = True
 
     def add(self, ledger_id: int, rows: Collection[ReplicationRow]) -> None:
         """Note the judged write sets of one ledger; it counts if a start brings copies of one of them back."""
@@ -49,6 +52,7 @@ class NoLiveCopyTally:
         if not any(holders):
             return
         self._ledgers += 1
+        self._are_open = self._are_open and all(row.write_set.ledger_state != "closed" for row in rows)
         self._is_part = self._is_part or any(row.live_copies for row in rows)
         self._holders.update(filter(None, holders))
         if len(self._first_ids) < _IDS_KEPT_MAX:
@@ -58,7 +62,12 @@ class NoLiveCopyTally:
         """What was found."""
         ids, to_start = tuple(self._first_ids), bookies_to_start(self._holders)
         return NoLiveCopy(
-            ledgers=self._ledgers, first_ids=ids, to_start=to_start, is_exact=is_exact, is_part=self._is_part
+            ledgers=self._ledgers,
+            first_ids=ids,
+            to_start=to_start,
+            is_exact=is_exact,
+            is_part=self._is_part,
+            are_open=self._ledgers > 0 and self._are_open,
         )
 
 

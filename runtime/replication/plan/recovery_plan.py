@@ -66,7 +66,7 @@ class LedgerPlan(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     close_needs: tuple[str, ...] = ()
     """Bookies that are down without which its end cannot be found, so that it cannot be closed first."""
     movable_part: MovablePart | None = None
-    """None: nothing can be copied, or nothing in the plan prevents that all is."""
+    """What is copied if the rest is left, as an open last segment may be. None: nothing, or nothing can be left."""
 
     @property
     def needs_fencing(self) -> bool:
@@ -190,7 +190,7 @@ def plan_ledger(
     if is_open:
         owner = owner_of(dict(metadata.custom_metadata))
         open_segment = OpenSegment(metadata.last_segment, owner, metadata.created_ms(created_ms))
-    if not surviving or why_no_target is not None or close_needs or broken_rules:
+    if is_open or not surviving or why_no_target is not None or broken_rules:
         free = [found for found, each in zip(fragments, forecasts, strict=True) if each == TargetForecast()]
         part = _part_of(metadata, [each for each in free if not each.is_open], live)
     return LedgerPlan(

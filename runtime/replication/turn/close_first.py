@@ -10,7 +10,7 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.placement.choice import NoChoice
 from bkctl.runtime.replication.config import OpenLedgers
-from bkctl.runtime.replication.judge.closability import why_not_closable
+from bkctl.runtime.replication.judge.closability import lacks_bookies, why_not_closable
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, merge_ranges
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, SourceDefect
@@ -37,10 +37,13 @@ async def read_closed(turn: TurnState) -> Versioned[LedgerMetadata]:
     if (reason := turn.task.why_left_open(metadata, turn.tools.policy)) is not None:
         turn.fail(metadata, position, FailureReason.OPEN, (), reason)
         return versioned
-    unclosable = why_not_closable(turn.task.ledger_id, metadata, (await turn.tools.live_bookies.refresh()).live)
+    found = await turn.tools.live_bookies.refresh()
+    unclosable = why_not_closable(turn.task.ledger_id, metadata, found.live, found.writable)
     if unclosable is not None:
         detail = f"{unclosable.reason}; {unclosable.last_resort}"
-        turn.fail(metadata, position, FailureReason.NOT_CLOSED, (), detail, unclosable.missing)
+        is_stuck = lacks_bookies(metadata, found.live, found.writable)
+        missing = unclosable.missing
+        turn.fail(metadata, position, FailureReason.NOT_CLOSED, (), detail, missing, lacks_bookies=is_stuck)
         return versioned
     if (reason := await _why_fence_in_vain(turn, metadata)) is not None:
         turn.fail(metadata, position, FailureReason.OPEN, (), reason)

@@ -189,9 +189,18 @@ class TurnState:
         absent: tuple[str, ...] = (),
         *,
         is_refused: bool = False,
+        lacks_bookies: bool = False,
     ) -> None:
-        """Record why a position stays as it is; ``absent`` and ``is_refused`` as in ``LedgerFailure``."""
-        failure = LedgerFailure(self.task.ledger_id, reason, entries, detail, absent=absent, is_refused=is_refused)
+        """Record why a position stays as it is; ``absent`` and the others as in ``LedgerFailure``."""
+        failure = LedgerFailure(
+            self.task.ledger_id,
+            reason,
+            entries,
+            detail,
+            absent=absent,
+            is_refused=is_refused,
+            lacks_bookies=lacks_bookies,
+        )
         self.failures[position] = FoundFailure(self.fragment_at(metadata, position), failure)
 
     async def read(self) -> Versioned[LedgerMetadata]:

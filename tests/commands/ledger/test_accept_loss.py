@@ -25,6 +25,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.protocol.bookkeeper_wire_pb2 import EOK, VERSION_THREE, WRITE_LAC, Request, Response
 from bkctl.runtime.protocol.framing import encode_frame
 from bkctl.runtime.protocol.status import Status
+from tests.commands.test_removed_bookie import run_pipeline
 from tests.processes import HALTED_SESSION_MS, BkctlResult, Cluster, bkctl_command, bkctl_environment
 from tests.until import until
 
@@ -117,7 +118,7 @@ def metadata_in_trash(said: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
-async def test_the_whole_way_with_two_of_three_bookies_lost(planted: Planted) -> None:
+async def test_the_whole_way_with_two_of_three_bookies_lost(planted: Planted, tmp_path: Path) -> None:
     ledger_id = await planted.open_ledger(planted.ids[:3], 3, 2)
     survivor, *lost = planted.ids[:3]
     for each in (survivor, *lost):
@@ -175,9 +176,12 @@ async def test_the_whole_way_with_two_of_three_bookies_lost(planted: Planted) ->
     audited = (await planted.run("audit")).json()["findings"]
     assert [each["command"] for each in audited if each["finding"] == back["finding"]] == [back["command"]]
     doctor = (await planted.run("metadata", "doctor", "--rule", "given-up-bookie-returned")).json()["findings"]
-    assert [(each["severity"], each["cure"]) for each in doctor] == [("warning", f"{back['command']} reads them.")]
-    assert any(each.startswith(f"{back['command']} reads") for each in explained["next_steps"])
-    assert (await planted.run(*shlex.split(back["command"])[1:])).exit_code == 0
+    assert [(each["severity"], each["cure"]) for each in doctor] == [("warning", f"{back['command']} saves them.")]
+    assert any(each.startswith(f"{back['command']} saves") for each in explained["next_steps"])
+    saved = await asyncio.to_thread(run_pipeline, planted.cluster, tmp_path, back["command"])
+    assert saved.returncode == 0, saved
+    lines = (tmp_path / f"ledger-{ledger_id}.jsonl").read_text().splitlines()
+    assert [json.loads(each)["payload"] for each in lines][:10] == [payload(each).decode() for each in range(10)]
     deleted = await planted.run("ledger", "delete", str(ledger_id), "--confirm", str(ledger_id))
     assert deleted.exit_code == 0, deleted
     assert "is back" not in (await planted.run("status")).stdout, "there is nothing to look for"
@@ -249,6 +253,23 @@ async def test_a_registered_member_that_does_not_answer_stops_it_before_any_fenc
         assert (await planted.read(ledger_id)).state is LedgerState.OPEN
         await planted.put(ledger_id, survivor, [5])
         assert (await planted.close(ledger_id, lost)).json()["ledgers"][0]["last_entry_id"] == "5"
+
+
+async def test_the_status_closes_open_ledgers_that_only_lost_bookies_have(planted: Planted) -> None:
+    """They are not among the lost ones that are listed for a decommission, which leaves them."""
+    lost = planted.ids[0]
+    ledger_ids = [await planted.open_ledger([lost], 1, 1) for _ in range(2)]
+    for each in ledger_ids:
+        await planted.put(each, lost, range(3))
+    await planted.stop(lost)
+    found = {each["part"]: each["finding"] for each in (await planted.run("status")).json()["findings"]}
+    closes, names = f"bkctl ledger close {ledger_ids[0]} {ledger_ids[1]} --accept-loss {lost}", planted.ids[1:]
+    assert found["bookies_down"].endswith(f"accept the loss: {closes}"), found
+    done = await planted.run(*shlex.split(closes)[1:], "--confirm", "2")
+    assert done.exit_code == 0, done
+    assert "no_live_copy" not in {each["part"] for each in (await planted.run("status")).json()["findings"]}
+    for each in ledger_ids:
+        assert set((await planted.read(each)).last_segment.ensemble) < set(names)
 
 
 async def test_without_a_bookie_for_the_copies_nothing_is_fenced(cluster: Cluster) -> None:

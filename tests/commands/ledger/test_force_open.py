@@ -32,7 +32,7 @@ async def client_of(cluster: Cluster) -> AsyncIterator[LedgerClient]:
 
 
 async def open_ledger_on(client: LedgerClient, *bookie_ids: str) -> int:
-    """An open ledger without entries that nothing can close once the first of its two bookies is gone."""
+    """An open ledger without entries that nothing can close once the first of its bookies is gone."""
     ledger_id, _ = await client.ports.ledgers.create(new_ledger(bookie_ids, 2, 1, DigestType.CRC32C, b""))
     return ledger_id
 
@@ -80,6 +80,27 @@ async def test_the_decommission_of_its_bookie_ends_only_when_it_is_deleted_or_it
         assert await client.ports.ledgers.read(second) == seen
         cookies = await asyncio.to_thread(run, "cookie", "list", "-o", "name")
         assert dead not in cookies.stdout.split()
+
+
+async def test_no_close_is_advised_that_would_be_refused_for_want_of_a_bookie(cluster: Cluster) -> None:
+    dead, other, third = (bookie.id for bookie in cluster.bookies)
+    async with client_of(cluster) as client:
+        narrow, wide, wider = [
+            await open_ledger_on(client, *each) for each in ((dead, other), (dead, other, third), (dead, other, third))
+        ]
+        await asyncio.to_thread(cluster.kill_bookie, dead)
+        stuck = await asyncio.to_thread(cluster.run, "decommission", dead, "--open-ledgers", "fence", "--yes")
+        assert "3 left: 3 cannot be closed" in stuck.stderr, stuck
+        closes = f"bkctl ledger close {narrow} --accept-loss {dead} closes those that are not closed"
+        assert f"if their disks are lost, {closes}, and bkctl ledger delete {narrow} --force-open" in stuck.stderr
+        why = "no writable bookie is left to take the places of the lost ones: start another, then repeat this"
+        assert f"ledgers {wide} and {wider} cannot be closed so now, because {why}" in stuck.stderr
+        for ledger_id, is_refused in ((narrow, False), (wide, True)):
+            words = ("ledger", "close", str(ledger_id), "--accept-loss", dead, "--grace", "0s")
+            closed = await asyncio.to_thread(cluster.run, *words, "--confirm", str(ledger_id))
+            assert closed.exit_code == (3 if is_refused else 0), closed
+            explained = await asyncio.to_thread(cluster.run, "ledger", "explain", str(ledger_id))
+            assert ("once another bookie is writable" in explained.stdout) is is_refused
 
 
 async def test_a_loss_that_is_not_proven_is_refused(cluster: Cluster, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from bkctl.runtime.client import LedgerClient
 from tests.commands.test_cluster_walk import HEADER_AND_DIGEST_BYTES, succeed
 from tests.commands.test_recover_ledger import forget
-from tests.processes import BkctlResult, BookieProcess, Cluster
+from tests.processes import BkctlResult, BookieProcess, Cluster, run_bkctl_on_terminal
 from tests.runtime.client.fakes import answers_so_far
 
 pytestmark = pytest.mark.cluster
@@ -21,8 +21,15 @@ pytestmark = pytest.mark.cluster
 TEN = [str(entry_id) for entry_id in range(10)]
 
 
-def write(cluster: Cluster, sizes: tuple[int, int, int], *, is_closed: bool = False, password: bytes = b"") -> str:
-    """A ledger of ten entries; its writer has died unless it is closed."""
+def write(
+    cluster: Cluster,
+    sizes: tuple[int, int, int],
+    *,
+    is_closed: bool = False,
+    password: bytes = b"",
+    payload: bytes | None = None,
+) -> str:
+    """A ledger of ten entries; its writer has died unless it is closed. ``payload``: of each."""
 
     async def do() -> int:
         async with await LedgerClient.connect(cluster.metadata_uri) as client:
@@ -30,7 +37,7 @@ def write(cluster: Cluster, sizes: tuple[int, int, int], *, is_closed: bool = Fa
                 ensemble_size=sizes[0], write_quorum_size=sizes[1], ack_quorum_size=sizes[2], password=password
             )
             for entry_id in range(10):
-                await writer.append(b"payload of entry %d." % entry_id)
+                await writer.append(b"payload of entry %d." % entry_id if payload is None else payload)
             if is_closed:
                 await writer.close()
             await answers_so_far(client, *writer.metadata.last_segment.ensemble)  # an ack quorum may be less than all
@@ -197,9 +204,9 @@ def test_what_is_left_of_a_ledger_is_read_by_the_command_that_is_printed(cluster
     cluster.stop_bookie(second)
     require(cluster.run("ledger", "read", ledger_id), 7, "entry 1: ", f"bookie {second}: no connection")
     steps = cluster.run("ledger", "explain", ledger_id).json()["next_steps"]
-    match = re.search("(bkctl (ledger read [^;]*)) reads what is left", "\n".join(steps))
+    match = re.search("bkctl (ledger read [^;]*) -o jsonl > [^;]*.jsonl saves what is left", "\n".join(steps))
     assert match is not None, steps
-    words = shlex.split(match[2])
+    words = shlex.split(match[1])
 
     left = cluster.run(*words)
     assert ids_of(left) == even
@@ -225,6 +232,24 @@ def test_what_is_left_of_a_ledger_is_read_by_the_command_that_is_printed(cluster
     require(damaged, 9, f"ledger {ledger_id}: no bookie that should have it has entry 1, 3", "entry 5 is damaged: ")
     require(cluster.run(*words, "1-1"), 4, f"ledger {ledger_id}: no bookie that should have it has entry 1")
     require(cluster.run(*words, "5"), 12, "entry 5 is damaged")
+
+
+def test_text_in_a_file_says_that_payloads_are_cut(cluster: Cluster) -> None:
+    ledger_id = write(cluster, (1, 1, 1), is_closed=True, payload=1024 * b"x")
+    [holder] = cluster.run("ledger", "show", ledger_id).json()["ensembles"][0]["ensemble"]
+    warning = "payloads of more than 100 characters are cut; -o jsonl writes them whole"
+    for form in ("table", "wide"):
+        text = cluster.run("ledger", "read", ledger_id, "--from-bookie", holder, "-o", form)
+        assert (text.exit_code, text.stdout.count("...\n"), text.stderr.count(warning)) == (0, 10, 1), text
+    few = cluster.run("ledger", "read", ledger_id, "--limit", "3", "-o", "table")
+    assert (few.stdout.count("xxx...\n"), few.stderr.count(warning)) == (3, 1)
+    for form in ("json", "jsonl", "csv", "yaml"):
+        whole = cluster.run("ledger", "read", ledger_id, "-o", form)
+        assert (whole.stdout.count(1024 * "x"), "cut" in whole.stderr) == (10, False), whole
+    short = write(cluster, (1, 1, 1), is_closed=True)
+    assert "cut" not in cluster.run("ledger", "read", short, "-o", "table").stderr
+    code, screen = run_bkctl_on_terminal("ledger", "read", ledger_id, BKCTL_METADATA_URI=cluster.metadata_uri)
+    assert (code, "..." in screen, "are cut" in screen) == (0, True, False)
 
 
 def test_what_is_left_of_an_open_ledger_without_a_known_end(cluster: Cluster) -> None:

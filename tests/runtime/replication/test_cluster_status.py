@@ -269,6 +269,12 @@ def test_a_recovery_that_finds_no_live_copy_is_not_advised() -> None:
         "bkctl decommission b4:3181 --accept-loss b4:3181 --from-file lost-ledgers"
     )
 
+    not_closed = msgspec.structs.replace(lost, ledgers=2, are_open=True)
+    references = msgspec.structs.replace(references, no_live_copy=not_closed)
+    _, second, *_ = status_findings(msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), references=references))
+    assert second.command == "bkctl ledger explain 3"
+    assert second.sentence.endswith("accept the loss: bkctl ledger close 3 7 --accept-loss b4:3181")
+
 
 def test_noted_losses_name_the_bookie_to_start_or_are_the_last_step() -> None:
     note = LostLedgerNote(found_ms=NOW_MS, missing_bookies=("b4:3181", "b8:3181"), reason="")

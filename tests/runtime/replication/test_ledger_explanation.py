@@ -124,8 +124,8 @@ def test_an_accepted_loss_is_no_reason_to_start_bookies() -> None:
         accepted = "loss accepted on 1970-01-01 by ops"
         assert found.problems == (f"{accepted}: entries of 1 segment (from entry 0) have no copy",)
         assert found.next_steps == (
-            f"nothing is left to do: {accepted}; bkctl ledger read {ledger_id} --keep-going reads what is left, and "
-            f"bkctl ledger delete {ledger_id} removes the ledger",
+            f"nothing is left to do: {accepted}; bkctl ledger read {ledger_id} --keep-going -o jsonl > "
+            f"ledger-{ledger_id}.jsonl saves what is left, and bkctl ledger delete {ledger_id} removes the ledger",
         )
         assert found.candidates == ()
 
@@ -476,7 +476,7 @@ def test_a_bookie_outside_of_the_ensemble_that_has_the_lost_entries_is_named() -
         assert (
             "bookie b4, outside of the ensemble, has 2 of the 2 entries that it was asked for (from 0 to 3): a "
             "recovery of a lost bookie copies them if no entry of its stripe is missing everywhere; bkctl ledger read "
-            f"{ledger_id} --from-bookie b4 reads them, to be saved before the ledger is deleted"
+            f"{ledger_id} --from-bookie b4 -o jsonl > ledger-{ledger_id}.jsonl saves them, before it is deleted"
         ) in found.next_steps
         assert "bookie b5, outside of the ensemble, has 1 of the 2 entries" in steps(found)
         await cluster.stop("b4")
