@@ -145,7 +145,7 @@ def _missing(report: AuditReport) -> Iterator[AuditFinding]:
     unavailable = [row for row in rows if row.replication == ReplicationState.UNAVAILABLE.value]
     if waiting := summary.unavailable - summary.lost:
         away = [row for row in unavailable if not row.is_lost]
-        yield finding_of(start_first(_without_live_copy(report, away, waiting)), waiting, away)
+        yield finding_of(start_first(_without_live_copy(away, waiting)), waiting, away)
     writable = WritableBookies(summary.bookies_writable, _idle(report), summary.usual_ensemble_size)
     if not writable.are_enough and (summary.ledgers or down):
         yield AuditFinding(writers_stop(writable))
@@ -195,10 +195,8 @@ def _idle(report: AuditReport) -> dict[str, Idle]:
     return read_only | dict.fromkeys(down, Idle.DOWN)
 
 
-def _without_live_copy(report: AuditReport, rows: Sequence[UnderReplicatedLedger], total: int) -> NoLiveCopy:
-    """Only a bookie that may come back can be started: one that has a row of losses."""
-    may_return = {loss.name for loss in report.losses if loss.kind == "bookie"}
-    holders = Counter(frozenset(may_return.intersection(row.no_copy_bookies)) for row in rows)
+def _without_live_copy(rows: Sequence[UnderReplicatedLedger], total: int) -> NoLiveCopy:
+    holders = Counter(frozenset(each) for row in rows for each in row.no_copy_sets)
     ids = tuple(row.ledger_id for row in rows[:1])
     is_part = any(len(row.no_copy_bookies) < max(row.ensemble_size, len(row.missing_bookies)) for row in rows)
     return NoLiveCopy(ledgers=total, first_ids=ids, to_start=bookies_to_start(holders), is_part=is_part)
