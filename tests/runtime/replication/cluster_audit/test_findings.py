@@ -221,6 +221,13 @@ def test_a_bookie_without_ledgers_that_is_down_is_information_as_in_the_status()
     assert verdict(audited).startswith(f"information: bookie {D} is not registered, and none of the 1 ledger")
 
 
+def test_no_bookie_is_to_leave_while_writers_need_it_as_in_the_status() -> None:
+    audited = report(closed(A, B, C), live="ab", with_cookie=frozenset({A, B, C, D}))
+    parts = {part: command for _, part, _, command in found(audited)}
+    assert "bookies_unreferenced" not in parts
+    assert parts["writers_stop"] == f"bkctl bookie show {C} {D}"
+
+
 def test_full_disks_are_as_bad_as_in_the_status() -> None:
     disks = {A: (100, 4), B: (100, 3), C: (100, 9)}
     full = report(closed(A, B), disks=disks, out_of_space={A: "a disk is full"})
