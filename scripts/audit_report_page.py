@@ -69,7 +69,13 @@ could keep; or a bookie of it is outside of the ledger's [isolation groups](plac
 A bookie that is down and in no source has an unknown rack; a write set is misplaced only if it is so whatever that is.
 Without a source there are no rows of racks.
 """
-_WORDS = {"int": "integer", "str": "text", "bool": "boolean", "tuple[str, ...]": "list of text"}
+_WORDS = {
+    "int": "integer",
+    "str": "text",
+    "bool": "boolean",
+    "tuple[str, ...]": "list of text",
+    "tuple[tuple[str, ...], ...]": "list of lists of text",
+}
 _LIMITS = {name: f"{getattr(tables, name):,}" for name in ("FINDINGS_MAX", "EXAMPLES_MAX")}
 _PARQUET = {"int64": "integer", "int32": "integer of 32 bits", "string": "text"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -25,6 +26,7 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     MisplacedLedger,
     UnderReplicatedLedger,
 )
+from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.words import counted, enumerated, size
 
@@ -226,10 +228,9 @@ def _missing_copies(row: UnderReplicatedLedger) -> Iterator[str]:
         yield "an operator accepted the loss of the entries without a live copy"
     elif row.is_lost:
         yield "a write set has no bookie that is registered or has a cookie: its entries are lost"
-    elif row.no_copy_bookies:
-        sources = enumerated(row.no_copy_bookies, "or")
-        start = "start it" if len(row.no_copy_bookies) == 1 else "start one, and another if some are still missing"
-        yield f"some entries are on {sources} only: {start}"
+    elif row.no_copy_sets:
+        to_start = bookies_to_start(Counter(map(frozenset, row.no_copy_sets)))
+        yield f"some entries have no live copy: {start_words(to_start)}"
     yield from _not_closed(row.ledger_state, row.is_closable)
 
 

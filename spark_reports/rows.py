@@ -104,7 +104,9 @@ def schema_of(kind: type[msgspec.Struct]) -> pa.Schema:
 
 
 def _column(field: msgspec.structs.FieldInfo) -> pa.Field:
-    """A column: text, integer, truth value, or a list of texts."""
+    """A column: text, integer, truth value, a list of texts, or a list of these."""
+    if field.type == tuple[tuple[str, ...], ...]:
+        return pa.field(field.name, pa.list_(_ARROW_TYPES[tuple]), nullable=False)
     kinds = set(get_args(field.type)) or {field.type}
     (kind,) = kinds - {NoneType, Ellipsis} if get_origin(field.type) is not tuple else (tuple,)
     return pa.field(field.name, _ARROW_TYPES[kind], nullable=NoneType in kinds)

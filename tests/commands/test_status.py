@@ -100,7 +100,8 @@ def test_status_of_a_cluster_before_and_after_things_fail(start_cluster: Callabl
             recovery = OperationHolder("recover failed-bookie", "ann", "h1", 17, "2026-01-01T00:00:00Z")
             async with await lock_bookies(store, uri.root, recovery, [ABSENT]):
                 repaired = await asyncio.to_thread(_look, cluster, "-o", "table")
-            assert repaired.exit_code == 10, repaired
+            assert repaired.exit_code == 14, repaired
+            assert f"1 ledger has no live copy; start {ABSENT}" in repaired.stdout, "no recovery moves it"
             assert f"process 17, since 2026-01-01T00:00:00Z, on bookie {ABSENT}\n" in repaired.stdout
             assert "time left     unknown (the command that moves the ledgers shows it)" in repaired.stdout
             await _plant(store, uri.root)

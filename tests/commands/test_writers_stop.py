@@ -28,9 +28,9 @@ def assert_stopped(cluster: Cluster, writable: int, help_now: str, command: str)
     assert cluster.run("status").exit_code == 14
     assert of_writers(audit_findings(cluster)) == expected
     doctor = cluster.run("metadata", "doctor", "--rule", "writers-stop", "-o", "json").json()
-    assert [(each["severity"], each["cure"]) for each in doctor["findings"]] == [
-        ("critical", f"{help_now[0].upper()}{help_now[1:]}: {command}.")
-    ]
+    step, *more = f"{help_now[0].upper()}{help_now[1:]}".split("; then ", 1)
+    cure = "; then ".join([f"{step}: {command}", *more])
+    assert [(each["severity"], each["cure"]) for each in doctor["findings"]] == [("critical", f"{cure}.")]
     assert cluster.run("ledger", "write-test", "--yes", "-E", "3", "-W", "3", "-A", "2").exit_code == 7
 
 
@@ -89,7 +89,12 @@ def test_two_missing_bookies_are_both_named(cluster: Cluster) -> None:
     command = f"bkctl bookie set-mode writable {first} {second}"
     how = f"make {first} and {second} writable, which an operator set read-only (2 more bookies are needed)"
     assert_stopped(cluster, 1, how, command)
+    cluster.stop_bookie(second)
+    command = f"bkctl bookie set-mode writable {first}"
+    step = f"make {first} writable, which an operator set read-only (2 more bookies are needed)"
+    assert_stopped(cluster, 1, f"{step}; then start {second}: bkctl bookie show {second}", command)
     run_printed(cluster, command)
+    cluster.start_bookie(second)
     assert_goes_on(cluster)
 
 

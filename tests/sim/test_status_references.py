@@ -219,14 +219,26 @@ def test_no_ledger_is_read_while_no_answer_is_needed() -> None:
     simulate(scenario)
 
 
-def test_no_reference_is_sought_while_a_command_moves_the_ledgers() -> None:
+def test_ledgers_that_a_running_recovery_cannot_move_are_named_while_it_runs() -> None:
+    """Whether ledgers reference its bookie is not asked: the recovery changes that."""
+
     async def scenario(cluster: RepairCluster) -> None:
         await start(cluster)
         await cluster.store(pair("b1:3181", DOWN))
         holder = OperationHolder("recover failed-bookie", "ann", "h1", 17, "2026-01-01T00:00:00Z")
         async with await lock_bookies(cluster.metadata_store, ROOT, holder, [DOWN]):
             found = await read(cluster)
-        assert (found.references, found.usual_size) == (None, 2)
+            assert (found.down, found.unreferenced, found.usual_size) == ([DOWN], [], 2)
+            assert {each.severity for each in status_findings(found)} == {Severity.WARNING}
+            lost = await cluster.store(pair(DOWN, "b8:3181"))
+            first, *others = status_findings(await read(cluster))
+            assert (first.severity, first.part) == (Severity.CRITICAL, "no_live_copy")
+            assert first.sentence == f"1 ledger has no live copy; start {DOWN}"
+            (moved,) = (each for each in others if each.part == "bookies_down")
+            assert f"a command is moving the ledgers of {DOWN}" in moved.sentence
+            hurried = (await references(cluster, StatusLimits(copies_s=0.0))).no_live_copy
+            assert (hurried.ledgers, hurried.is_exact) == (0, False)
+        assert lost in (await references(cluster)).no_live_copy.first_ids
 
     simulate(scenario)
 

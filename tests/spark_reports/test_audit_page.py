@@ -134,10 +134,7 @@ def test_every_ledger_of_a_table_links_to_its_reasons() -> None:
     assert targets == set(anchors)
     assert str(2**62) in targets
     (lost,) = re.findall(rf'<li id="ledger-{2**62}">(.*)</li>', page)
-    assert (
-        "some entries are on bookie-3:3181 or bookie-4:3181 only: start one, and another if some are still missing"
-        in lost
-    )
+    assert "some entries have no live copy: start bookie-3:3181 or bookie-4:3181" in lost
     assert f"<code>bkctl ledger explain {2**62}</code>" in lost
 
 
@@ -152,10 +149,11 @@ def test_what_only_an_inventory_shows_names_the_command_that_reads_all_entries()
     assert page.count("bkctl ledger verify 8") == 1
 
 
-def test_the_one_bookie_with_the_only_copies_is_to_be_started() -> None:
-    row = msgspec.structs.replace(REPORT.under_replicated[-1], no_copy_bookies=("bookie-3:3181",))
+def test_all_bookies_that_only_have_some_of_the_entries_are_to_be_started() -> None:
+    sets = (("bookie-3:3181",), ("bookie-4:3181",))
+    row = msgspec.structs.replace(REPORT.under_replicated[-1], no_copy_sets=sets)
     page = report_page(msgspec.structs.replace(REPORT, under_replicated=(*REPORT.under_replicated[:-1], row)))
-    assert "some entries are on bookie-3:3181 only: start it" in page
+    assert "some entries have no live copy: start bookie-3:3181 and bookie-4:3181" in page
 
 
 def test_paper_has_no_boxes_and_says_what_it_leaves_out() -> None:

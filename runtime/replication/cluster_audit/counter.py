@@ -6,7 +6,7 @@ them are counted, or when the shapes become too many.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from bkctl.runtime.ledger.owner import owner_group
@@ -33,6 +33,7 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     UnreadableLedger,
 )
 from bkctl.runtime.replication.cluster_audit.totals import AGES, UNKNOWN_AGE, AuditTotals, loss_key
+from bkctl.runtime.replication.judge.no_live_copy import startable_holders
 from bkctl.runtime.replication.judge.verdict import (
     UNDER_REPLICATED_STATES,
     LedgerVerdict,
@@ -169,7 +170,12 @@ class AuditCounter:
             state = verdict.replication.value
             if verdict.replication in UNDER_REPLICATED_STATES:
                 setattr(owner, state, getattr(owner, state) + 1)
-            found = under_replicated_ledger(verdict, is_closable=shape.is_closable, is_lost=shape.problems.lost_ledgers)
+            found = under_replicated_ledger(
+                verdict,
+                is_closable=shape.is_closable,
+                is_lost=shape.problems.lost_ledgers,
+                may_return=self._known.may_return,
+            )
             totals.list_ledger("under_replicated", found)
         if shape.ack_quorum_size == 1:
             owner.ack_quorum_one += 1
@@ -245,7 +251,7 @@ def age_range(now_ms: int, created_ms: int | None) -> str:
 
 
 def under_replicated_ledger(
-    verdict: LedgerVerdict, *, is_closable: bool | None, is_lost: bool
+    verdict: LedgerVerdict, *, is_closable: bool | None, is_lost: bool, may_return: Callable[[str], bool]
 ) -> UnderReplicatedLedger:
     """Summarize a ledger of which at least one write set has missing copies."""
     affected = [row for row in verdict.rows if row.replication in UNDER_REPLICATED_STATES]
@@ -268,6 +274,7 @@ def under_replicated_ledger(
         missing_bookies=_missing_bookies(affected),
         no_copy_bookies=_missing_bookies(without_copy),
         ensemble_size=first.ensemble_size or 0,
+        no_copy_sets=tuple(sorted(tuple(sorted(each)) for each in startable_holders(affected, may_return))),
     )
 
 

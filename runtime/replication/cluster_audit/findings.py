@@ -141,14 +141,12 @@ def _is_in_maintenance(bookie: BookieReplication, now_ms: int) -> bool:
 def _missing(report: AuditReport) -> Iterator[AuditFinding]:
     """Start bookies with the only copies, then recover others, and accept losses last."""
     summary, rows = report.summary, report.under_replicated
-    down = [each.bookie_id for each in report.bookies if each.mode == "unregistered"]
     unavailable = [row for row in rows if row.replication == ReplicationState.UNAVAILABLE.value]
     if waiting := summary.unavailable - summary.lost:
         away = [row for row in unavailable if not row.is_lost]
-        yield finding_of(start_first(_without_live_copy(report, away, waiting)), waiting, away)
-    writable = WritableBookies(summary.bookies_writable, _idle(report), summary.usual_ensemble_size)
-    if not writable.are_enough and (summary.ledgers or down):
-        yield AuditFinding(writers_stop(writable))
+        yield finding_of(start_first(_without_live_copy(away, waiting)), waiting, away)
+    if (stop := _writers_stop(report)) is not None:
+        yield AuditFinding(stop)
     at_risk = [row for row in rows if row.replication == ReplicationState.AT_RISK.value]
     few = [row for row in rows if row.replication == ReplicationState.UNDER_REPLICATED.value]
     one_copy = [row for row in few if row.live_copies_min == 1]
@@ -183,6 +181,14 @@ def _missing(report: AuditReport) -> Iterator[AuditFinding]:
             yield AuditFinding(advice, each.given_up_ledgers)
 
 
+def _writers_stop(report: AuditReport) -> Advice | None:
+    """Whether too few bookies are writable in a cluster that is in use."""
+    summary = report.summary
+    writable = WritableBookies(summary.bookies_writable, _idle(report), summary.usual_ensemble_size)
+    is_in_use = summary.ledgers or any(each.mode == "unregistered" for each in report.bookies)
+    return writers_stop(writable) if is_in_use and not writable.are_enough else None
+
+
 def _idle(report: AuditReport) -> dict[str, Idle]:
     """Why bookies of the cluster take no entries."""
     registered = {each.bookie_id for each in report.bookies if each.mode != "unregistered"}
@@ -195,10 +201,8 @@ def _idle(report: AuditReport) -> dict[str, Idle]:
     return read_only | dict.fromkeys(down, Idle.DOWN)
 
 
-def _without_live_copy(report: AuditReport, rows: Sequence[UnderReplicatedLedger], total: int) -> NoLiveCopy:
-    """Only a bookie that may come back can be started: one that has a row of losses."""
-    may_return = {loss.name for loss in report.losses if loss.kind == "bookie"}
-    holders = Counter(frozenset(may_return.intersection(row.no_copy_bookies)) for row in rows)
+def _without_live_copy(rows: Sequence[UnderReplicatedLedger], total: int) -> NoLiveCopy:
+    holders = Counter(frozenset(each) for row in rows for each in row.no_copy_sets)
     ids = tuple(row.ledger_id for row in rows[:1])
     is_part = any(len(row.no_copy_bookies) < max(row.ensemble_size, len(row.missing_bookies)) for row in rows)
     return NoLiveCopy(ledgers=total, first_ids=ids, to_start=bookies_to_start(holders), is_part=is_part)
@@ -277,10 +281,12 @@ def _bookies(report: AuditReport) -> Iterator[AuditFinding]:
 
 
 def _unreferenced(report: AuditReport) -> Iterator[AuditFinding]:
-    """Bookies of the cluster that are down and named by no ledger: only these have no row. Unknown without cookies."""
+    """Bookies of the cluster that are down and named by no ledger: only these have no row. Unknown without cookies.
+
+    None leaves the cluster while writers need it."""
     with_row = {each.bookie_id for each in report.bookies}
     members = [loss.name for loss in report.losses if loss.kind == "bookie" and loss.name not in with_row]
-    if members and not report.summary.unreadable:
+    if members and not report.summary.unreadable and _writers_stop(report) is None:
         yield AuditFinding(not_referenced(members, report.summary.ledgers))
 
 

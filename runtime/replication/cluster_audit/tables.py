@@ -197,9 +197,11 @@ class UnderReplicatedLedger(LedgerHead, frozen=True):
     missing_bookies: tuple[str, ...]
     """Those that are not registered."""
     no_copy_bookies: tuple[str, ...] = ()
-    """Those in a write set without a live copy: one of them must be started."""
+    """Those in a write set without a live copy."""
     ensemble_size: int = 0
     """E."""
+    no_copy_sets: tuple[tuple[str, ...], ...] = ()
+    """Of each write set without a live copy, those that may come back: one of each must be started."""
 
 
 class UnreadableLedger(msgspec.Struct, frozen=True):

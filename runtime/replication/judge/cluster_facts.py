@@ -143,6 +143,7 @@ class RootStatus(msgspec.Struct, frozen=True):
 class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
     """Which of the bookies that are down, ``bookie_ids``, the metadata of the ``ledgers`` that were read names.
 
+    Those whose ledgers a command moves are not among them, but ``no_live_copy`` is about all that are down.
     ``why_unknown``: why not all could be read; None: all were, or all bookies are in ``referenced``: the others are not
     referenced.
     """
@@ -178,7 +179,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The notes of autorecovery."""
     autorecovery: AutorecoveryStatus | None = None
     references: DownReferences | None = None
-    """None: no bookie is down, or a command moves the ledgers of those that are."""
+    """None: no bookie is down."""
     usual_size: int = 0
     """How many bookies a new ledger usually needs, by the ledgers that were read; 0: none was."""
     given_up: AcceptedLosses = AcceptedLosses()

@@ -113,7 +113,7 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
         yield Advice(Severity.WARNING, "bookies_down", sentence, "bkctl audit")
     if away := [resting[each] for each in down if each in resting and each not in moved]:
         yield in_maintenance(away, status.now_ms)
-    to_leave = [each for each in status.unreferenced if each not in resting]
+    to_leave = [] if _writers_stop(status) else [each for each in status.unreferenced if each not in resting]
     if to_leave and status.references is not None:
         yield not_referenced(to_leave, status.references.ledgers)
 
@@ -150,10 +150,8 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:
     if bookies is None:
         return
     foreign = [each.bookie_id for each in bookies if each.is_registered and not each.has_cookie]
-    idle = {each.bookie_id: each.why_idle(status.recovering) for each in bookies if not each.is_writable}
-    writable = WritableBookies(len(bookies) - len(idle), idle, status.usual_size)
-    if not writable.are_enough:
-        yield writers_stop(writable)
+    if (stop := _writers_stop(status)) is not None:
+        yield stop
     refusals = {each.bookie_id: each.problem for each in bookies if each.is_refusing and each.problem is not None}
     silent = [each for each in _silent(bookies) if each not in refusals]
     yield from not_answering(silent, refusals, len(status.down))
@@ -164,6 +162,15 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:
         yield Advice(Severity.WARNING, "bookies_without_cookie", sentence, "bkctl metadata doctor")
     full = {each.bookie_id: each.out_of_space for each in bookies if each.out_of_space is not None}
     yield from disk_findings({each.bookie_id: each.used_fraction for each in bookies}, full)
+
+
+def _writers_stop(status: ClusterFacts) -> Advice | None:
+    """Whether too few bookies are writable; None: they are enough, or unknown."""
+    if status.bookies is None:
+        return None
+    idle = {each.bookie_id: each.why_idle(status.recovering) for each in status.bookies if not each.is_writable}
+    writable = WritableBookies(len(status.bookies) - len(idle), idle, status.usual_size)
+    return None if writable.are_enough else writers_stop(writable)
 
 
 def _read_only_findings(status: ClusterFacts) -> Iterator[Advice]:

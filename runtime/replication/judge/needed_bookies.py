@@ -22,9 +22,10 @@ from bkctl.runtime.replication.judge.verdict import (
 from bkctl.runtime.replication.judge.writable_bookies import (
     Idle,
     WritableBookies,
+    next_steps,
+    steps_for_writers,
     too_few_text,
     usual_size,
-    what_helps_writers,
 )
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import capitalized, counted
@@ -115,8 +116,9 @@ class NeededBookies:
         found = WritableBookies(writable, self._idle, usual_size(self._sizes))
         if self._writable is None or not self._sizes or found.are_enough:
             return None
-        problem, (how, command) = too_few_text(found), what_helps_writers(found)
-        return f"{capitalized(problem)}.", f"{capitalized(how)}: {command}."
+        steps = steps_for_writers(found)
+        how, command = steps[0]
+        return f"{capitalized(too_few_text(found))}.", f"{capitalized(how)}: {command}{next_steps(steps)}."
 
 
 def _cure_without_move(recover: str, lost: LedgerCount | None, *, has_cookie: bool) -> str:

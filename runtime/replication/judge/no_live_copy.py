@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -44,17 +44,13 @@ class NoLiveCopyTally:
 
     def add(self, ledger_id: int, rows: Collection[ReplicationRow]) -> None:
         """Note the judged write sets of one ledger; it counts if a start brings copies of one of them back."""
-        holders = {
-            frozenset(each for each in row.missing_bookies if each in self._startable)
-            for row in rows
-            if row.replication is ReplicationState.UNAVAILABLE
-        }
-        if not any(holders):
+        holders = startable_holders(rows, self._startable.__contains__)
+        if not holders:
             return
         self._ledgers += 1
         self._are_open = self._are_open and all(row.write_set.ledger_state != "closed" for row in rows)
         self._is_part = self._is_part or any(row.live_copies for row in rows)
-        self._holders.update(filter(None, holders))
+        self._holders.update(holders)
         if len(self._first_ids) < _IDS_KEPT_MAX:
             self._first_ids.append(ledger_id)
 
@@ -69,6 +65,12 @@ class NoLiveCopyTally:
             is_part=self._is_part,
             are_open=self._ledgers > 0 and self._are_open,
         )
+
+
+def startable_holders(rows: Iterable[ReplicationRow], is_startable: Callable[[str], bool]) -> frozenset[frozenset[str]]:
+    """Of each judged write set without a live copy, the bookies that can be started; sets without any are left out."""
+    without_copy = (row.missing_bookies for row in rows if row.replication is ReplicationState.UNAVAILABLE)
+    return frozenset(filter(None, (frozenset(filter(is_startable, each)) for each in without_copy)))
 
 
 def noted_without_copy(losses: NotedLosses, startable: frozenset[str]) -> NoLiveCopy:

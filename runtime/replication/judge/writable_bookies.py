@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -58,7 +58,8 @@ def usual_size(ledgers: Mapping[int, int]) -> int:
 
 def writers_stop(found: WritableBookies) -> Advice:
     """Too few bookies take new entries: new ledgers cannot be created, and writers cannot replace a bookie."""
-    how, command = what_helps_writers(found)
+    steps = steps_for_writers(found)
+    command, how = steps[0][1], steps[0][0] + next_steps(steps)
     if not found.writable:
         return Advice(Severity.CRITICAL, "no_writable_bookie", f"no bookie is writable: {how}", command)
     return Advice(Severity.CRITICAL, "writers_stop", f"writers stop: {too_few_text(found)}; {how}", command)
@@ -71,29 +72,45 @@ def too_few_text(found: WritableBookies) -> str:
     return f"{which} writable, and ledgers {size}cannot be created"
 
 
-def what_helps_writers(found: WritableBookies) -> tuple[str, str]:
-    """What is the fastest, and its command: one step, after which there may be another."""
-    how, command = _fastest(found)
-    return how + (f" ({found.missing} more bookies are needed)" if found.missing > 1 else ""), command
-
-
-def _fastest(found: WritableBookies) -> tuple[str, str]:
+def steps_for_writers(found: WritableBookies) -> list[tuple[str, str]]:
+    """What gives writers as many bookies as they need, the fastest first, each with its command."""
+    steps: list[tuple[str, str]] = []
+    left = found.missing
     ids = {why: [each for each, reason in found.idle.items() if reason is why] for why in Idle}
-    if drained := ids[Idle.DRAIN][: found.missing]:
-        how = (
-            f"keep {enumerated(drained, shown_max=SHOWN_MAX)}, which a drain made read-only and no command empties now"
-        )
-        return how, f"bkctl bookie undrain {' '.join(drained)}"
-    if ordered := ids[Idle.OPERATOR][: found.missing]:
-        how = f"make {enumerated(ordered, shown_max=SHOWN_MAX)} writable, which an operator set read-only"
-        return how, f"bkctl bookie set-mode writable {' '.join(ordered)}"
-    if ids[Idle.SPACE]:
-        return f"free space on {ids[Idle.SPACE][0]}, or give it a disk", "bkctl help full-disk"
-    if down := ids[Idle.DOWN]:
-        is_choice = 1 < found.missing < len(down)
-        names = enumerated(down, "or" if found.missing == 1 else "and", SHOWN_MAX)
-        return f"start {f'{found.missing} of ' if is_choice else ''}{names}", show_command(down)
-    if ids[Idle.OTHER]:
-        first = ids[Idle.OTHER][0]
-        return f"find out why {first} is read-only, or add a bookie", f"bkctl bookie state {first}"
-    return ("add a bookie" if found.writable else "start one"), "bkctl bookie list"
+    for why, names in ids.items():
+        if names and left > 0 and why is not Idle.LEAVING:
+            steps.append(_step(why, names, left))
+            left -= len(names)
+    if left > 0 and not ids[Idle.OTHER]:
+        how = "add a bookie" if left == 1 else f"add {left} bookies"
+        steps.append((how if found.writable or steps else "start one", "bkctl bookie list"))
+    if found.missing > 1:
+        how, command = steps[0]
+        steps[0] = f"{how} ({found.missing} more bookies are needed)", command
+    return steps
+
+
+def next_steps(steps: Sequence[tuple[str, str]]) -> str:
+    """What follows the first step, as the rest of a sentence."""
+    return "".join(f"; then {how}: {command}" for how, command in steps[1:])
+
+
+def _step(why: Idle, names: Sequence[str], needed: int) -> tuple[str, str]:
+    """What makes as many of these bookies writable as are needed, if there are so many, and its command."""
+    first = names[:needed]
+    these = enumerated(first, shown_max=SHOWN_MAX)
+    if why is Idle.DRAIN:
+        how = f"keep {these}, which a drain made read-only and no command empties now"
+        return how, f"bkctl bookie undrain {' '.join(first)}"
+    if why is Idle.OPERATOR:
+        how = f"make {these} writable, which an operator set read-only"
+        return how, f"bkctl bookie set-mode writable {' '.join(first)}"
+    if why is Idle.SPACE:
+        disks = "give it a disk" if len(first) == 1 else "give them disks"
+        return f"free space on {these}, or {disks}", "bkctl help full-disk"
+    if why is Idle.DOWN:
+        is_choice = 1 < needed < len(names)
+        which = enumerated(names, "or" if needed == 1 else "and", SHOWN_MAX)
+        return f"start {f'{needed} of ' if is_choice else ''}{which}", show_command(names)
+    add = "is read-only, or add a bookie" if len(first) == 1 else "are read-only, or add bookies"
+    return f"find out why {these} {add}", f"bkctl bookie state {first[0]}"

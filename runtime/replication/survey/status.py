@@ -1,8 +1,9 @@
 """Status of a cluster: reads the parts of ``ClusterFacts`` at the same time, each with a deadline. Changes nothing.
 
 A part that does not answer in time becomes unknown, with the reason. Marks are counted only as far as their time
-allows. Ledgers are read only while a bookie is down, or drained, whose ledgers no command moves, at the end and for a
-short time: only if all were read, it is known that none references the bookie. Mostly a few show that some do. A
+allows. Ledgers are read only while a bookie is down, or drained and emptied by no command, at the end and for a short
+time: only if all were read, it is known that none references the bookie. Mostly a few show that some do. While a
+command moves the ledgers of all that are down, only those without a live copy are sought, which it cannot move. A
 sample is read if few bookies are writable, or not all: whether these are enough depends on what ledgers need.
 """
 
@@ -173,10 +174,11 @@ class StatusSurvey:
             return None, 0
         moved = frozenset[str]() if root is None else root.recovering
         awaited = {bookie_id for bookie_id, _ in recovery.deadlines} if recovery is not None else set[str]()
-        known = awaited.union(each.bookie_id for each in bookies) - moved
+        known = awaited.union(each.bookie_id for each in bookies)
         down = frozenset(known.difference(each.bookie_id for each in bookies if each.is_registered))
         if not down:
             return None, await self._usual_size(bookies)
+        down -= moved
         if root is None or root.migration is not None or root.is_restore_unfinished:
             why_unknown = "no ledger was read"
             return DownReferences(bookie_ids=down, referenced=frozenset(), ledgers=0, why_unknown=why_unknown), 0
@@ -184,7 +186,7 @@ class StatusSurvey:
         problem: str | None = None
         try:
             began_s = asyncio.get_running_loop().time()
-            async with asyncio.timeout(self._limits.ledgers_s) as limit:
+            async with asyncio.timeout(self._limits.ledgers_s if down else self._limits.copies_s) as limit:
                 await self._store.sync(self._root)
                 async with aclosing((await self._open_ledgers()).read_all()) as ledgers:
                     async for ledger_id, found in ledgers:

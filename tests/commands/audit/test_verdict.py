@@ -48,8 +48,10 @@ class AuditedCluster:
         """A bookie that answers."""
         await self.store.create(self.path(bookie_id), self._of_bookie)
 
-    async def ledger(self, ledger_id: int, *bookies: str, length: int = 1000, name: bytes = TOPIC) -> None:
-        size = len(bookies)
+    async def ledger(
+        self, ledger_id: int, *bookies: str, length: int = 1000, name: bytes = TOPIC, copies: int | None = None
+    ) -> None:
+        size = copies or len(bookies)
         labels = (("application", b"pulsar"), ("pulsar/managed-ledger", name))
         metadata = new_ledger(bookies, size, 2 if size > 2 else 1, DigestType.CRC32C, b"", custom_metadata=labels)
         await self.ledgers.create(to_closed(metadata, 9, length), ledger_id=ledger_id)
@@ -130,6 +132,17 @@ async def test_started_bookies_end_the_first_finding_and_recovery_the_second(aud
     assert done.exit_code == OK
     assert tables_of(done.stdout)[""] == ["ok: all 4 ledgers have every copy"]
     assert list(tables_of(done.stdout)) == ["", "Findings", "Totals"], "the ack quorum of ledger 1 is information"
+
+
+async def test_the_status_and_the_audit_name_the_same_bookies_to_start(audited: AuditedCluster) -> None:
+    """Ledger 1 has all copies on both that are down, ledger 5 one copy of each entry."""
+    await audited.ledger(5, DOWN, DOWN_TOO, B1, copies=1)
+    sentence = f"2 ledgers have entries without a live copy; start {DOWN} and {DOWN_TOO}"
+    body = audited.audit("-o", "json").json()
+    assert body["verdict"] == sentence
+    status = run_bkctl("status", "-o", "json", BKCTL_METADATA_URI=audited.uri).json()
+    (finding,) = (each for each in status["findings"] if each["part"] == "no_live_copy")
+    assert (finding["finding"], finding["command"]) == (sentence, body["findings"][0]["command"])
 
 
 async def test_json_has_the_verdict_and_the_findings_and_all_it_had(audited: AuditedCluster) -> None:

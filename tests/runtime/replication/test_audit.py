@@ -184,7 +184,9 @@ def test_the_open_segment_of_an_unclosed_ledger_is_judged_like_every_other() -> 
             (6, 7),
             (None,) * 2,
         ]
-        found = under_replicated_ledger(verdict(1, metadata, {"b0", "b1", "b3"}), is_closable=False, is_lost=False)
+        found = under_replicated_ledger(
+            verdict(1, metadata, {"b0", "b1", "b3"}), is_closable=False, is_lost=False, may_return=bool
+        )
         assert (found.replication, found.missing_bookies) == ("at_risk", ("b2",))
 
 

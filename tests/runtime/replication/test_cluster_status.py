@@ -359,7 +359,31 @@ def test_what_helps_writers_the_fastest_comes_first(others: tuple[BookieFacts, .
             "start 2 of b4:3181, b5:3181 and b7:3181",
             "bookie show b4:3181 b5:3181 b7:3181",
         ),
-        ((DOWN,), "start b4:3181", "bookie show b4:3181"),
+        ((DOWN,), "start b4:3181; then add a bookie: bkctl bookie list", "bookie show b4:3181"),
+        ((), "add 2 bookies", "bookie list"),
+        (
+            (LEAVING, ORDERED, DOWN, bookie("b5", is_writable=None)),
+            "keep b2:3181, which a drain made read-only and no command empties now; then make b3:3181 writable, which "
+            "an operator set read-only: bkctl bookie set-mode writable b3:3181",
+            "bookie undrain b2:3181",
+        ),
+        (
+            (ORDERED, DOWN, bookie("b5", is_writable=None)),
+            "make b3:3181 writable, which an operator set read-only; then start b4:3181 or b5:3181: bkctl bookie show "
+            "b4:3181 b5:3181",
+            "bookie set-mode writable b3:3181",
+        ),
+        (
+            (FULL, msgspec.structs.replace(FULL, bookie_id="b9:3181")),
+            "free space on b6:3181 and b9:3181, or give them disks",
+            "help full-disk",
+        ),
+        (
+            (FULL, UNEXPLAINED),
+            "free space on b6:3181, or give it a disk; then find out why b8:3181 is read-only, or add a bookie: bkctl "
+            "bookie state b8:3181",
+            "help full-disk",
+        ),
         (
             (DOWN, ORDERED, msgspec.structs.replace(ORDERED, bookie_id="b9:3181")),
             "make b3:3181 and b9:3181 writable, which an operator set read-only",
@@ -370,8 +394,20 @@ def test_what_helps_writers_the_fastest_comes_first(others: tuple[BookieFacts, .
 def test_all_that_writers_need_are_named(others: tuple[BookieFacts, ...], how: str, command: str) -> None:
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, *others), usual_size=3)
     (finding,) = [each for each in status_findings(status) if each.part == "writers_stop"]
-    assert finding.sentence.endswith(f"; {how} (2 more bookies are needed)")
+    step, *more = how.split("; then ")
+    expected = "; then ".join([f"{step} (2 more bookies are needed)", *more])
+    assert finding.sentence.endswith(f"cannot be created; {expected}")
     assert finding.command == f"bkctl {command}"
+
+
+def test_no_bookie_is_to_leave_while_writers_need_it() -> None:
+    references = DownReferences(bookie_ids=frozenset({"b4:3181"}), referenced=frozenset(), ledgers=9)
+    status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), usual_size=2, references=references)
+    parts = {each.part: each.command for each in status_findings(status)}
+    assert "bookies_unreferenced" not in parts
+    assert parts["writers_stop"] == "bkctl bookie show b4:3181"
+    enough = msgspec.structs.replace(status, usual_size=1)
+    assert "bookies_unreferenced" in {each.part for each in status_findings(enough)}
 
 
 def test_a_bookie_that_a_command_empties_now_is_not_kept_for_writers() -> None:

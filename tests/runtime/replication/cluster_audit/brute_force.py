@@ -394,6 +394,16 @@ def under_replicated(cluster: Cluster) -> list[UnderReplicatedLedger]:
                         )
                     ),
                     ensemble_size=metadata.ensemble_size,
+                    no_copy_sets=tuple(
+                        sorted(
+                            {
+                                tuple(sorted(cluster.returning.intersection(group.bookies)))
+                                for group in bad
+                                if cluster.returning.intersection(group.bookies)
+                                and not set(group.bookies) & cluster.live
+                            }
+                        )
+                    ),
                 )
             )
     return found

@@ -99,6 +99,20 @@ def test_start_first_recover_second_accept_last() -> None:
     assert sum(each.ledgers or 0 for each in audit_findings(audited)) == 5, "each ledger once"
 
 
+def test_one_bookie_of_each_write_set_is_to_be_started_and_not_one_of_each_ledger() -> None:
+    """Most ledgers come back with either of two bookies, but one has entries that only the other has."""
+    striped = ledger({0: (D, E, A)}, 1, 1, last_entry_id=8, length=90)
+    audited = report(closed(D, E), closed(D, E), striped)
+    assert verdict(audited) == f"critical: 3 ledgers have entries without a live copy; start {D} and {E}"
+    assert found(audited)[0][3] == f"bkctl bookie show {D} {E}"
+    removed = report(striped, cookies="abce")
+    assert [row.no_copy_sets for row in (*audited.under_replicated[1:], *removed.under_replicated)] == [
+        ((D, E),),
+        ((D,), (E,)),
+        ((E,),),
+    ], "a bookie that has left the cluster cannot be started"
+
+
 def test_losses_are_said_also_if_the_list_ends_before_them() -> None:
     audited = msgspec.structs.replace(report(closed("bf:3181", "bg:3181")), under_replicated=())
     assert verdict(audited) == "critical: 1 ledger has entries that no registered bookie has"
@@ -205,6 +219,13 @@ def test_a_bookie_without_ledgers_that_is_down_is_information_as_in_the_status()
     audited = report(closed(A, B), with_cookie=frozenset({A, B, C, D}))
     assert found(audited) == [("information", "bookies_unreferenced", None, f"bkctl decommission {D}")]
     assert verdict(audited).startswith(f"information: bookie {D} is not registered, and none of the 1 ledger")
+
+
+def test_no_bookie_is_to_leave_while_writers_need_it_as_in_the_status() -> None:
+    audited = report(closed(A, B, C), live="ab", with_cookie=frozenset({A, B, C, D}))
+    parts = {part: command for _, part, _, command in found(audited)}
+    assert "bookies_unreferenced" not in parts
+    assert parts["writers_stop"] == f"bkctl bookie show {C} {D}"
 
 
 def test_full_disks_are_as_bad_as_in_the_status() -> None:
