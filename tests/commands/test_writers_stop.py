@@ -95,6 +95,9 @@ def test_two_missing_bookies_are_both_named(cluster: Cluster) -> None:
     assert_stopped(cluster, 1, f"{step}; then start {second}: bkctl bookie show {second}", command)
     run_printed(cluster, command)
     cluster.start_bookie(second)
+    again = f"bkctl bookie set-mode writable {second}"
+    assert_stopped(cluster, 2, f"make {second} writable, which an operator set read-only", again)
+    run_printed(cluster, again)
     assert_goes_on(cluster)
 
 
