@@ -103,14 +103,9 @@ async def failed_bookie(
             ):
                 work.is_begun = True
                 await recovery.require_down(bookie_ids)
+                start = start_of(context, session, policy, change.operation_id, found)
                 async with (
-                    open_job(
-                        context,
-                        change,
-                        flags,
-                        start_of(context, session, policy, change.operation_id, found),
-                        work_of(found),
-                    ) as opened,
+                    open_job(context, change, flags, start, work_of(found)) as opened,
                     recovery_progress(console, "recovering") as progress,
                 ):
                     work.show, work.file = progress.show, opened.path
