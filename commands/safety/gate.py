@@ -112,8 +112,7 @@ async def open_change(
     ``store``: the session that takes the cluster's operation lock; None: for what changes no metadata, like files of
     this machine in directories that the caller has locked. ``is_locked`` False: no lock, for one small change.
     ``bookie_ids``: only these bookies are locked, and other operations may run at the same time. ``outlast`` waits
-    for ZooKeeper: then the work goes on after an outage, and takes its lock again if the session ended; it ends if
-    another operation has it. ``table`` and ``totals`` show the plan.
+    for ZooKeeper: the work goes on after an outage, and takes a lost lock again. ``table``, ``totals``: of the plan.
 
     PlanShown ends the command when only the plan was requested. RefusedError without a confirmation, while Pulsar
     migrates its metadata to another store, or when undo data or audit trail cannot be written; for a reversible plan, a
