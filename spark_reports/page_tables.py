@@ -174,18 +174,17 @@ def changes_table(changes: AuditChanges) -> PageTable:
 def ledger_reasons(report: AuditReport) -> list[LedgerReasons]:
     """What the report knows about each ledger in the tables of the page, in the order in which they are there."""
     found: dict[int, list[str]] = {}
+    verifiable = set[int]()
     for name in _LEDGER_TABLES:
         for row in _shown_rows(report, name):
-            sentences = found.setdefault(row.ledger_id, [])  # type: ignore[attr-defined]
+            ledger_id: int = row.ledger_id  # type: ignore[attr-defined]
+            sentences = found.setdefault(ledger_id, [])
             sentences += [each for each in _reasons(name, row) if each not in sentences]
-    return [LedgerReasons(ledger_id, _with_command(ledger_id, sentences)) for ledger_id, sentences in found.items()]
-
-
-def _with_command(ledger_id: int, sentences: Sequence[str]) -> tuple[str, ...]:
-    """The command that shows more follows the last of the sentences that it is about."""
-    shown = f", as bkctl ledger verify {ledger_id} shows"
-    last = max((number for number, each in enumerate(sentences) if each.endswith(shown)), default=-1)
-    return tuple(each if number == last else each.removesuffix(shown) for number, each in enumerate(sentences))
+            if isinstance(row, LostRange | BadCopyRange):
+                verifiable.add(ledger_id)
+    for ledger_id in verifiable:
+        found[ledger_id].append(f"bkctl ledger verify {ledger_id} shows its bad copies")
+    return [LedgerReasons(ledger_id, tuple(sentences)) for ledger_id, sentences in found.items()]
 
 
 def _reasons(name: str, row: object) -> Iterator[str]:
@@ -196,9 +195,9 @@ def _reasons(name: str, row: object) -> Iterator[str]:
         case LostRange():
             which = f"entries {row.first_entry_id:,} to {row.last_entry_id:,}"
             which = f"entry {row.first_entry_id:,}" if row.first_entry_id == row.last_entry_id else which
-            yield f"no bookie has a good copy of {which}, as bkctl ledger verify {row.ledger_id} shows"
+            yield f"no bookie has a good copy of {which}"
         case BadCopyRange():
-            yield f"some of its copies on {row.bookie_id} are {row.copy}, as bkctl ledger verify {row.ledger_id} shows"
+            yield f"some of its copies on {row.bookie_id} are {row.copy}"
         case UnknownEnd():
             yield f"entries from {row.first_entry_id:,} on were not examined: {row.problem}"
         case UnnamedRange():

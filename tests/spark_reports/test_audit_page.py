@@ -144,8 +144,9 @@ def test_what_only_an_inventory_shows_names_the_command_that_reads_all_entries()
     bad = BadCopyRange(8, "closed", None, None, BOOKIES[0], "corrupt", "read", 2, 5, 4)
     both = msgspec.structs.replace(lost, ledger_id=8)
     page = report_page(msgspec.structs.replace(REPORT, lost_ranges=(lost, both), bad_copy_ranges=(bad,)))
-    assert "no bookie has a good copy of entry 1, as bkctl ledger verify 7 shows" in page
-    assert f"some of its copies on {BOOKIES[0]} are corrupt, as bkctl ledger verify 8 shows" in page
+    assert "no bookie has a good copy of entry 1" in page
+    assert f"some of its copies on {BOOKIES[0]} are corrupt" in page
+    assert page.count("bkctl ledger verify 7 shows its bad copies") == 1
     assert page.count("bkctl ledger verify 8") == 1
 
 
