@@ -251,7 +251,7 @@ async def test_work_that_outlasts_its_session_keeps_its_lock(
 
         await until(is_held_again)
         with pytest.raises(SessionExpiredError):
-            change.require_lock()  # whoever had it meanwhile may have changed what was read before
+            change.require_lock()  # another command may have had the lock and changed what was read before
         await change.renew_lock()
         change.require_lock()
     assert await holders(store) == []
