@@ -7,9 +7,10 @@ Three bkctl bookies and three of Java (4.18), ledgers with three copies, entries
   process: ours (``LedgerReader.follow``), and Java's (``readLastAddConfirmedAndEntry``). In each round they take turns.
 - Cost: adds per second, 256 in flight, and the time of an add every 50 ms, without followers, with 1,000 followers of
   a ledger that is not written, and with 1,000 followers of the same ledger. The followers are one process: once with
-  the priority of the writer, and once with the lowest, so that on a small machine the writer loses only what followers
-  cost the bookies, as if they ran elsewhere. The CPU time of the bookies per add shows this cost even on a busy
-  machine; the entries that reach the followers show whether they follow.
+  the priority of the writer on all cores, and once on a core of their own, while writer and bookies keep to the other
+  cores, with and without followers: there the writer loses only what followers cost the bookies, as if they ran on
+  another machine. The CPU time of the bookies per add shows this cost even on a busy machine; the entries that reach
+  the followers show whether they follow.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ _PAUSE_S: Final = 0.005
 _PAYLOAD: Final = bytes(100)
 _RATE_S: Final = 3.0
 _SINGLE_ADDS: Final = 60
-_LOW_PRIORITY: Final = ", at the lowest priority"
+_APART: Final = "; a core for followers alone"
+_NO_FOLLOWERS: Final = "no followers"
 _JVM_FLAGS: Final = ("-Xmx1g", "-XX:MaxDirectMemorySize=1g", "-XX:TieredStopAtLevel=4")
 
 
@@ -229,7 +231,7 @@ async def followed(
     writer = await create(client)
     await writer.append(_PAYLOAD)
     await writer.append(_PAYLOAD)
-    if kind == "no followers":
+    if kind.startswith(_NO_FOLLOWERS):
         yield writer, None
     else:
         paused = await create(client)
@@ -237,35 +239,54 @@ async def followed(
         await paused.append(_PAYLOAD)
         ledger_id = paused.ledger_id if kind == "of another ledger" else writer.ledger_id
         with followers_of("--many", metadata_uri, ledger_id) as process:
-            if kind.endswith(_LOW_PRIORITY):
-                os.setpriority(os.PRIO_PROCESS, process.pid, 19)
+            if kind.endswith(_APART):
+                keep_to(process.pid, {max(os.sched_getaffinity(process.pid))})
             yield writer, process
+
+
+def keep_to(pid: int, cores: set[int]) -> None:
+    """Let all threads of a process run on these cores alone."""
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        os.sched_setaffinity(int(thread), cores)
+
+
+@contextlib.contextmanager
+def cores_of(kind: str, pids: list[int]) -> Iterator[None]:
+    """Writer (this process) and bookies leave the last core to the followers, if these are to have one."""
+    cores = os.sched_getaffinity(0)
+    for pid in (os.getpid(), *pids):
+        keep_to(pid, cores - {max(cores)} if kind.endswith(_APART) else cores)
+    yield
+    for pid in (os.getpid(), *pids):
+        keep_to(pid, cores)
 
 
 async def cost(client: LedgerClient, target: Target, kind: str) -> Cost:
     async with followed(client, target.metadata_uri, kind) as (writer, process):
-        took_s = []
-        for _ in range(_SINGLE_ADDS):
-            begin = time.perf_counter()
-            await writer.append(_PAYLOAD)
-            took_s.append(time.perf_counter() - begin)
-            await asyncio.sleep(0.05)
-        followed_count, used_s = count_of(process), sum(map(cpu_s, target.pids))
-        begin, count = time.perf_counter(), 0
-        window = asyncio.Semaphore(256)
-        while time.perf_counter() < begin + _RATE_S:
-            await window.acquire()
-            writer.append_nowait(_PAYLOAD).add_done_callback(lambda _: window.release())
-            count += 1
-        for _ in range(256):
-            await window.acquire()
-        elapsed_s, used_s = time.perf_counter() - begin, sum(map(cpu_s, target.pids)) - used_s
-        followed_count = count_of(process) - followed_count
+        with cores_of(kind, target.pids):
+            took_s = []
+            for _ in range(_SINGLE_ADDS):
+                begin = time.perf_counter()
+                await writer.append(_PAYLOAD)
+                took_s.append(time.perf_counter() - begin)
+                await asyncio.sleep(0.05)
+            followed_count, used_s = count_of(process), sum(map(cpu_s, target.pids))
+            begin, count = time.perf_counter(), 0
+            window = asyncio.Semaphore(256)
+            while time.perf_counter() < begin + _RATE_S:
+                await window.acquire()
+                writer.append_nowait(_PAYLOAD).add_done_callback(lambda _: window.release())
+                count += 1
+            for _ in range(256):
+                await window.acquire()
+            elapsed_s, used_s = time.perf_counter() - begin, sum(map(cpu_s, target.pids)) - used_s
+            followed_count = count_of(process) - followed_count
     return Cost(count / elapsed_s, statistics.median(took_s) * 1e3, used_s / count * 1e6, followed_count / elapsed_s)
 
 
 async def measure_cost(targets: dict[str, Target], rounds: int) -> Table:
-    kinds = ("no followers", "of another ledger", "of the same ledger", f"of the same ledger{_LOW_PRIORITY}")
+    same = "of the same ledger"
+    kinds = (_NO_FOLLOWERS, "of another ledger", same, _NO_FOLLOWERS + _APART, same + _APART)
     found: dict[tuple[str, str], list[Cost]] = {}
     for number in range(rounds):
         for name, target in targets.items():
@@ -276,7 +297,7 @@ async def measure_cost(targets: dict[str, Target], rounds: int) -> Table:
     for heading in ("bookies", "followers", "adds/s", "ratio", "CPU us/add", "followed/s", "one add every 50 ms, ms"):
         table.add_column(heading)
     for (name, kind), costs in found.items():
-        base = found[name, kinds[0]]
+        base = found[name, _NO_FOLLOWERS + (_APART if kind.endswith(_APART) else "")]
         ratio = statistics.median(one.adds_per_s / first.adds_per_s for one, first in zip(costs, base, strict=True))
         table.add_row(
             name,
