@@ -75,7 +75,7 @@ class Outcome(enum.Enum):
     FAILED = "the operation ran and failed"
     PARTIAL = "some items done, some failed"
     FINDINGS = "the checks ran and found problems"
-    UNAUTHORIZED = "the bookies that all unfinished items need do not accept this client"
+    UNAUTHORIZED = "no permission for what all unfinished items need"
     CRITICAL = "the checks ran and found problems that must not wait"
     METADATA_UNAVAILABLE = "the checks found that ZooKeeper does not answer"
 

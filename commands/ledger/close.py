@@ -112,7 +112,7 @@ async def _find(
             if each is None:
                 report.gone.append(ledger_id)
             elif each.metadata is None:
-                report.fail(each.ledger_id, each.problem)
+                report.fail(each.ledger_id, each.problem, is_refused=each.node is None)
             elif each.metadata.is_closed:
                 report.closed_already[each.ledger_id] = each.metadata.last_entry_id
             else:

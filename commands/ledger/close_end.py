@@ -67,8 +67,14 @@ class CloseReport:
             self.gone.append(result.ledger_id)
         elif result.failure is not None:
             failure = result.failure
-            self._refused += failure.is_refused
-            self.fail(result.ledger_id, failure.reason, failure.missing, failure.fenced, failure.advice)
+            self.fail(
+                result.ledger_id,
+                failure.reason,
+                failure.missing,
+                failure.fenced,
+                failure.advice,
+                is_refused=failure.is_refused,
+            )
         else:
             metadata = result.metadata
             assert metadata is not None
@@ -90,8 +96,11 @@ class CloseReport:
         missing: Sequence[str] = (),
         fenced: Sequence[str] = (),
         next_step: str = "",
+        *,
+        is_refused: bool,
     ) -> None:
-        """One ledger that is not closed."""
+        """One ledger that is not closed; ``is_refused``: for want of permission."""
+        self._refused += is_refused
         row = {"missing_bookies": list(missing), "fenced_bookies": list(fenced), "next_step": next_step or None}
         self.failures.append({"ledger_id": str(ledger_id), "reason": reason, **row})
 

@@ -21,7 +21,7 @@ from bkctl.commands.safety.gate import open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.client import LedgerClient
-from bkctl.runtime.errors import LedgerNotFoundError, RefusedError
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataAuthError, RefusedError
 from bkctl.runtime.metadata.ledgers.changes import Action, Decide, Step
 from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger, unreadable_advice
 from bkctl.runtime.metadata.pipeline import each_of
@@ -117,10 +117,10 @@ async def _find(client: LedgerClient, ledger_ids: list[int], named: frozenset[in
 
 
 def deletion_item(ledger: StoredLedger) -> dict[str, Any]:
-    """The item of a plan; RefusedError for a ledger that this session may not read, or that a newer release wrote."""
+    """The item of a plan; MetadataAuthError if this session may not read it, RefusedError if a newer release wrote it."""
     metadata = ledger.metadata
     if ledger.node is None:
-        raise RefusedError(f"nothing was changed: ledger {ledger.ledger_id}: {ledger.problem}")
+        raise MetadataAuthError(f"nothing was changed: ledger {ledger.ledger_id}: {ledger.problem}", ledger.path)
     if ledger.is_newer:
         advice = unreadable_advice([ledger.ledger_id], [ledger.ledger_id])
         raise RefusedError(f"nothing was changed: ledger {ledger.ledger_id}: {ledger.problem}: {advice}")

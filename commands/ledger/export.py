@@ -61,7 +61,9 @@ async def export(
         context.console.say(f"{counted(exported, 'ledger')} in {to}")
     if unreadable:
         context.console.warn(f"not exported, because this session may not read them: {counted(unreadable, 'ledger')}")
-    return Outcome.PARTIAL if unreadable else Outcome.OK
+    if not unreadable:
+        return Outcome.OK
+    return Outcome.PARTIAL if exported else Outcome.UNAUTHORIZED
 
 
 async def _read(client: LedgerClient, ledger_ids: list[int] | None) -> AsyncGenerator[StoredLedger, None]:

@@ -256,4 +256,6 @@ async def test_what_this_session_may_not_read_is_a_row_too(shell: LedgerShell, z
     assert (exported.exit_code, len(exported.stdout.splitlines())) == (9, 1)
     assert "because this session may not read them: 1 ledger" in exported.stderr
     assert (await shell.run("show", "2")).exit_code == 11
-    assert (await shell.run("delete", "2", "--confirm", "2", "--unreadable")).exit_code == 3
+    for words in (("export", "2"), ("close", "2", "--yes"), ("delete", "2", "--confirm", "2", "--unreadable")):
+        refused = await shell.run(*words)
+        assert refused.exit_code == 11, (words, refused)
