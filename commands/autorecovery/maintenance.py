@@ -19,7 +19,7 @@ from bkctl.commands.safety.audit_trail import user_name
 from bkctl.commands.safety.gate import Change
 from bkctl.commands.safety.mode_turn import mode_turn
 from bkctl.commands.safety.operation import make_change
-from bkctl.commands.safety.plan import Plan
+from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import BookieNotFoundError, ConflictError, RefusedError
 from bkctl.runtime.metadata.bookies.registration import Registrations
@@ -117,12 +117,10 @@ async def start(
             objections += await _check_heirs(context, session, notes, chosen)
             verdict = await _check_stop(context, session, chosen)
             objections += [f"{each.reason.value}: {each.detail}" for each in verdict.reasons]
-            for each in verdict.warnings:
-                context.console.report(each.severity, f"{each.reason.value}: {each.detail}")
-            _require_consent(
-                context, objections, "should not be away now", wanted.names, is_risk_accepted=is_risk_accepted
-            )
-            return _start_plan(session, notes, wanted, others), wanted
+            refusal = None if is_risk_accepted else _refusal(wanted.names, "should not be away now", objections)
+            risks = [PlanFinding(Severity.CRITICAL, each) for each in objections]
+            risks += [PlanFinding(each.severity, f"{each.reason.value}: {each.detail}") for each in verdict.warnings]
+            return _start_plan(session, notes, wanted, others, risks, refusal), wanted
 
         async def apply(change: Change, wanted: _Start) -> MaintenanceNote:
             note = wanted.note_now()
@@ -166,12 +164,11 @@ async def end(
             live = (await session.registrations.snapshot()).live
             away = [each.bookie_id for each in ending if each.bookie_id not in live]
             objections = [f"bookie {', '.join(away)} is not registered: start it first"] if away else []
-            _require_consent(
-                context, objections, "is not back", ", ".join(away), is_risk_accepted=is_risk_accepted, but="ends it"
-            )
+            refusal = None if is_risk_accepted else _refusal(", ".join(away), "is not back", objections, but="ends it")
             items = await _end_items(context, session, notes, ending)
             summary = _end_summary(away) if ending else ["no bookie is in maintenance"]
-            return session.plan(items=items, summary=summary), ending
+            risks = [PlanFinding(Severity.CRITICAL, each) for each in objections]
+            return session.plan(items=items, summary=summary, findings=risks, refusal=refusal), ending
 
         async def apply(_: Change, ending: list[Maintenance]) -> list[dict[str, object]]:
             return [
@@ -316,22 +313,21 @@ async def _check_stop(context: CommandContext, session: Session, bookie_ids: tup
         )
 
 
-def _require_consent(
-    context: CommandContext,
-    objections: Sequence[str],
-    refusal: str,
-    names: str,
-    *,
-    is_risk_accepted: bool,
-    but: str = "continues all the same",
-) -> None:
-    for each in objections:
-        context.console.report(Severity.CRITICAL, each)
-    if objections and not is_risk_accepted and not context.settings.is_rehearsal:
-        raise RefusedError(f"nothing was changed: bookie {names} {refusal}: {objections[0]}; --accept-risk {but}")
+def _refusal(names: str, why: str, objections: Sequence[str], *, but: str = "continues all the same") -> str | None:
+    """The sentence with which a change is refused; None if nothing objects."""
+    if not objections:
+        return None
+    return f"nothing was changed: bookie {names} {why}: {objections[0]}; --accept-risk {but}"
 
 
-def _start_plan(session: Session, notes: RecoveryNotes, wanted: _Start, others: list[str]) -> Plan:
+def _start_plan(
+    session: Session,
+    notes: RecoveryNotes,
+    wanted: _Start,
+    others: list[str],
+    risks: Sequence[PlanFinding],
+    refusal: str | None,
+) -> Plan:
     """The notes and the delay. ``others``: bookies that are in maintenance already, which must stay the same."""
     items: list[dict[str, object]] = [
         {"action": "create", "path": notes.maintenance.path_of(each), "expected_version": None}
@@ -345,7 +341,7 @@ def _start_plan(session: Session, notes: RecoveryNotes, wanted: _Start, others: 
         summary.append(f"the recovery delay will be {wanted.delay_set_s} s instead of {wanted.delay.seconds} s")
     arguments: dict[str, object] = {"for_s": wanted.duration_s, "rack": wanted.rack}
     arguments |= {"others": others} if others else {}
-    return session.plan(summary=summary, items=items, arguments=arguments)
+    return session.plan(summary=summary, findings=risks, items=items, arguments=arguments, refusal=refusal)
 
 
 # --- end -----------------------------------------------------------------------------------------------------------

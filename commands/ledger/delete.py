@@ -117,7 +117,7 @@ async def _find(client: LedgerClient, ledger_ids: list[int], named: frozenset[in
 
 
 def deletion_item(ledger: StoredLedger) -> dict[str, Any]:
-    """The item of a plan; MetadataAuthError if this session may not read it, RefusedError if a newer release wrote it."""
+    """The item of a plan; MetadataAuthError without permission to read it, RefusedError if a newer release wrote it."""
     metadata = ledger.metadata
     if ledger.node is None:
         raise MetadataAuthError(f"nothing was changed: ledger {ledger.ledger_id}: {ledger.problem}", ledger.path)

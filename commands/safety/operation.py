@@ -18,6 +18,7 @@ from bkctl.commands.rendering import Table
 from bkctl.commands.safety.confirmation import PLAN_TABLE
 from bkctl.commands.safety.gate import Change, nothing_to_change, open_change
 from bkctl.commands.safety.plan import Plan, require_unchanged
+from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.cluster.root import read_instance_id
 from bkctl.runtime.metadata.store import MetadataStore
 
@@ -42,7 +43,7 @@ async def make_change(
     refused. Everything that decides about the change is in the plan's items and arguments. ``turn`` is entered in the
     gate before the second look: other locks, for example of directories. The rest as in ``open_change``.
 
-    The errors of the gate; ConflictError when the second plan is not the first one.
+    The errors of the gate; ConflictError when the second plan is not the first one, RefusedError for its ``refusal``.
     """
     plan, found = await examine()
     if not plan.items:
@@ -57,4 +58,6 @@ async def make_change(
         if store is not None:  # a session has that of its beginning
             again = msgspec.structs.replace(again, instance_id=await read_instance_id(store, plan.root))
         require_unchanged(plan, again)
+        if again.refusal is not None:
+            raise RefusedError(again.refusal)
         return found, await apply(change, found)

@@ -134,6 +134,9 @@ async def test_with_javas_auditor_one_bookie_at_a_time(shell: Shell) -> None:
     assert (both.exit_code, "one bookie at a time" in both.stderr) == (3, True)
     silent = await shell.run("maintenance", "start", A, "--for", "30m")
     assert (silent.exit_code, f"bookie {B} is registered but does not answer" in silent.stderr) == (3, True)
+    planned = await shell.run("maintenance", "start", A, "--for", "30m", "--dry-run")
+    assert planned.exit_code == 3, "a plan ends as the command would"
+    assert planned.stderr.splitlines()[-1] == silent.stderr.splitlines()[-1]
     assert "--accept-risk continues all the same" in silent.stderr
     await shell.succeed("maintenance", "start", A, "--for", "30m", "--accept-risk")
     second = await shell.run("maintenance", "start", B, "--for", "30m")
