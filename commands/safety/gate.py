@@ -26,7 +26,7 @@ from bkctl.commands.processes import identify
 from bkctl.commands.rendering import Row, Table
 from bkctl.commands.safety.audit_trail import AuditTrail, user_name
 from bkctl.commands.safety.confirmation import PLAN_TABLE, confirm_plan, show_plan
-from bkctl.commands.safety.plan import Plan
+from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.safety.trash import Trash
 from bkctl.runtime.errors import MetadataUnavailableError, RefusedError
 from bkctl.runtime.metadata.cluster.operation_lock import (
@@ -35,10 +35,12 @@ from bkctl.runtime.metadata.cluster.operation_lock import (
     OperationLockedError,
     acquire_operation_lock,
     lock_bookies,
+    running_operations,
 )
 from bkctl.runtime.metadata.pulsar_migration import MigrationWatch
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.storage.errors import BkctlError
+from bkctl.storage.severity import Severity
 
 TakeLock = Callable[[], Awaitable["OperationLock"]]
 _LOCK_POLL_S = 0.2
@@ -120,6 +122,9 @@ async def open_change(
     ZooKeeper becomes unavailable meanwhile.
     """
     plan = _filled_in(context, plan)
+    if context.settings.is_rehearsal and store is not None and is_locked:
+        at_work = await _operations_in_the_way(store, plan.root, bookie_ids)
+        plan = msgspec.structs.replace(plan, findings=(*at_work, *plan.findings))
     show_plan(context, plan, table, totals)
     if store is not None:
         await MigrationWatch(store, plan.root).require_none()
@@ -272,6 +277,16 @@ async def _acquire(
                 context.console.say(f"waiting for the ZooKeeper session of a killed process to end: {error.holder}")
                 is_reported = True
         await asyncio.sleep(_LOCK_POLL_S)
+
+
+async def _operations_in_the_way(store: MetadataStore, root: str, bookie_ids: Sequence[str]) -> list[PlanFinding]:
+    """Operations that hold a lock now which a run of the plan would need, for a plan that is only shown."""
+    return [
+        PlanFinding(Severity.WARNING, f"until it has ended, another operation is in the way: {holder}")
+        for holder, held in (await running_operations(store, root)).items()
+        if not is_dead(holder)
+        and (set(held) & set(bookie_ids) or (not held and (holder.is_of_whole_cluster or not bookie_ids)))
+    ]
 
 
 def holder_of(plan: Plan) -> OperationHolder:

@@ -365,3 +365,22 @@ def test_only_a_process_of_this_machine_can_be_known_to_be_dead() -> None:
     assert not is_dead(OperationHolder("cookie delete", host=f"not-{here}", pid=dead))
     assert not is_dead(OperationHolder("cookie delete", host=here, pid=os.getpid()))
     assert not is_dead(OperationHolder("cookie delete", host=here))
+
+
+@pytest.mark.parametrize(
+    ("held", "needed", "is_in_the_way"),
+    [(["b1"], ["b1"], True), (["b2"], ["b1"], False), ([], [], True), ([], ["b1"], False), (["b1"], [], False)],
+)
+async def test_a_plan_shows_the_operation_that_a_run_would_meet(
+    make_context: MakeContext, store: ZooKeeperStore, held: list[str], needed: list[str], is_in_the_way: bool
+) -> None:
+    other = OperationHolder("recover failed-bookie", "ops", "elsewhere", 17)
+    lock = lock_bookies(store, PLAN.root, other, held) if held else acquire_operation_lock(store, PLAN.root, other)
+    made = make_context(is_dry_run=True)
+    async with await lock:
+        with pytest.raises(PlanShown):
+            async with open_change(made.context, PLAN, store, bookie_ids=needed):
+                pytest.fail("it went ahead")
+    found = json.loads(made.out.getvalue())["findings"]
+    assert [each["severity"] for each in found] == ["warning"] * is_in_the_way
+    assert all(f"another operation is in the way: {other}" in each["finding"] for each in found)
