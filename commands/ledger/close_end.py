@@ -99,7 +99,7 @@ class CloseReport:
         *,
         is_refused: bool,
     ) -> None:
-        """One ledger that is not closed; ``is_refused``: for want of permission."""
+        """One ledger that is not closed; ``is_refused``: because this user has no permission."""
         self._refused += is_refused
         row = {"missing_bookies": list(missing), "fenced_bookies": list(fenced), "next_step": next_step or None}
         self.failures.append({"ledger_id": str(ledger_id), "reason": reason, **row})
