@@ -33,8 +33,8 @@ class Lanes:
 
     def connection(self, name: str) -> ConnectionReads:
         def begin(call: QueuedRead | ReadRun) -> None:
-            reads = call.left if isinstance(call, ReadRun) else [call]
-            self.begun.append(name + "+".join(str(each.txn_id) for each in reads))
+            txn_ids = call.txn_ids if isinstance(call, ReadRun) else [call.txn_id]
+            self.begun.append(name + "+".join(map(str, txn_ids)))
 
         return ConnectionReads(self._lanes, begin)
 
