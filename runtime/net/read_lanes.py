@@ -47,7 +47,7 @@ WAITING_POLLS_MAX = 32_768
 are still free. Further ones are answered immediately, as if their time was over."""
 
 _RUN_READS_MAX = 128
-"""Reads in a run, and about how many begin in one round: the loop must also look at other connections."""
+"""Reads in a run."""
 
 _RUN_READS_PER_PLACE = 16
 """So many reads of a run count as one read in progress."""
@@ -140,7 +140,7 @@ class ReadLane:
 
     def _run_round(self) -> None:
         self._is_round_scheduled = False
-        room = _RUN_READS_MAX  # reads that are answered immediately must not block the loop
+        room = UNDER_WAY_MAX  # reads that are answered immediately must not block the loop
         while room > 0:
             if not self._turns:
                 return
@@ -148,8 +148,13 @@ class ReadLane:
             if not self.may_begin(queue.next_cost_bytes):
                 return  # the next round is scheduled when a read in progress ends
             del self._turns[queue]
-            room -= queue.begin_next()
+            room -= _places_of(queue.begin_next())
         self._schedule_round()
+
+
+def _places_of(count: int) -> int:
+    """Places of a read or a run."""
+    return -(-count // _RUN_READS_PER_PLACE)
 
 
 class RequestsUnderWay:
@@ -379,8 +384,7 @@ class _ReadQueue:
             call = run if count > 1 else run.singly()[0]
         else:
             calls.popleft()
-        places = -(-count // _RUN_READS_PER_PLACE)
         cost_bytes = self.next_cost_bytes if count == 1 else max(_READ_COST_BYTES_MIN, count * self.answer_bytes)
-        self.under_way.begin(call.txn_id, cost_bytes, places)
+        self.under_way.begin(call.txn_id, cost_bytes, _places_of(count))
         self._begin(call)
         return count
