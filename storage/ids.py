@@ -6,6 +6,7 @@ Source: wire sections 8.1 and 10, storage sections 3.6 and 4.3.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 LedgerId: TypeAlias = int
@@ -42,6 +43,13 @@ class EntryLocation(NamedTuple):
 
     log_id: EntryLogId
     offset: int
+
+
+class LocationRun(NamedTuple):
+    """Locations of consecutive entries in one log."""
+
+    log_id: EntryLogId
+    offsets: Sequence[int]
 
 
 class LogMark(NamedTuple):

@@ -3,9 +3,12 @@ a run when their turn comes."""
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import operator
 from collections import deque
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TypeVar, cast
 
 from bkctl.runtime.net.answer_queue import AnswerQueue
 from bkctl.runtime.net.request_measures import RequestMeasures
@@ -20,38 +23,36 @@ _TOGETHER_BYTES = 32 * 1024
 """Bodies that are encoded together. Then the connection looks whether the peer still reads its answers."""
 
 
-def take_like(first: ReadCall, calls: deque[CallT]) -> list[ReadCall]:
+def take_like(first: ReadCall | ReadRun, calls: deque[CallT]) -> ReadRun:
     """``first`` and the calls like it at the start of ``calls``, which are removed: plain reads of its ledger, from the
-    same socket read and in the same protocol."""
-    like = [first]
-    ledger_id, received_ns, wants_lac = first.ledger_id, first.received_ns, first.wants_lac
+    same socket read, in the same protocol and of the same priority."""
+    run = first if isinstance(first, ReadRun) else _alone(first)
     while calls:
         call = calls[0]
-        if not isinstance(call, ReadCall) or call.ledger_id != ledger_id or call.fence_with is not None:
+        if not isinstance(call, ReadCall | ReadRun) or call.ledger_id != run.ledger_id:
             break
-        if call.received_ns != received_ns or (call.txn_id >= 0) != wants_lac:
+        if call.received_ns != run.received_ns or call.is_high_priority != run.is_high_priority:
             break
-        like.append(call)
-        calls.popleft()
-    return like
-
-
-def take_run(first: ReadCall, calls: deque[CallT], count_max: int) -> list[ReadCall]:
-    """``first`` and those after it in ``calls`` that are like it and read the next entries, at most ``count_max``; they
-    are removed from ``calls``."""
-    run = [first]
-    if first.fence_with is not None or first.entry_id < 0:
-        return run
-    ledger_id, received_ns, wants_lac = first.ledger_id, first.received_ns, first.wants_lac
-    for entry_id in range(first.entry_id + 1, first.entry_id + count_max):
-        call = calls[0] if calls else None
-        if not isinstance(call, ReadCall) or call.entry_id != entry_id or call.ledger_id != ledger_id:
+        if (isinstance(call, ReadCall) and call.fence_with is not None) or call.wants_lac != run.wants_lac:
             break
-        if call.received_ns != received_ns or (call.txn_id >= 0) != wants_lac or call.fence_with is not None:
-            break
-        run.append(call)
+        like = call if isinstance(call, ReadRun) else _alone(call)
+        run.txn_ids += like.txn_ids
+        run.entry_ids += like.entry_ids
         calls.popleft()
     return run
+
+
+def _alone(call: ReadCall) -> ReadRun:
+    txn_ids, entry_ids = [call.txn_id], [call.entry_id]
+    return ReadRun(call.txn_id, call.ledger_id, call.is_high_priority, txn_ids, entry_ids, received_ns=call.received_ns)
+
+
+def cut_consecutive(run: ReadRun, count_max: int) -> ReadRun:
+    """Remove and return the first read of a run and those after it of the next entries, at most ``count_max``."""
+    if run.entry_id < 0:
+        return run.cut(1)
+    are_next = map(operator.eq, run.entry_ids[1:count_max], itertools.count(run.entry_id + 1))
+    return run.cut(1 + len(list(itertools.takewhile(bool, are_next))))
 
 
 class LikeReads:
@@ -62,29 +63,21 @@ class LikeReads:
         self._codec = codec
         self._measures = measures
 
-    def answer_from_memory(self, handler: RequestHandler, calls: list[ReadCall]) -> list[ReadCall]:
-        """Answer those of like reads whose entries are in memory, while the peer reads its answers; returns the
-        others."""
-        first = calls[0]
-        entry_ids = [call.entry_id for call in calls]
-        bodies, lac = handler.find_in_memory(first.ledger_id, entry_ids, wants_lac=first.wants_lac)
-        left: list[ReadCall] = []
-        found: list[ReadCall] = []
-        found_bodies: list[bytes] = []
-        found_bytes = 0
-        for call, body in zip(calls, bodies, strict=True):
-            if body is None or self._queue.is_blocked:
-                left.append(call)
-                continue
-            found.append(call)
-            found_bodies.append(body)
-            found_bytes += len(body)
-            if found_bytes >= _TOGETHER_BYTES:
-                self._send(found, found_bodies, found_bytes, lac)
-                found, found_bodies, found_bytes = [], [], 0
-        if found:
-            self._send(found, found_bodies, found_bytes, lac)
-        return left
+    def answer_from_memory(self, handler: RequestHandler, run: ReadRun) -> ReadRun | None:
+        """Answer those reads whose entries are in memory, while the peer reads its answers; returns the others."""
+        found, lac = handler.find_in_memory(run.ledger_id, run.entry_ids, wants_lac=run.wants_lac)
+        if None not in found:
+            return self._send(run, cast("list[bytes]", found), lac, may_be_blocked=False)
+        bodies = [body for body in found if body is not None]
+        if not bodies:
+            return run
+        is_missing = [body is None for body in found]
+        left = self._send(_chosen(run, map(operator.not_, is_missing)), bodies, lac, may_be_blocked=False)
+        missing = _chosen(run, is_missing)
+        if left is not None:
+            missing.txn_ids += left.txn_ids
+            missing.entry_ids += left.entry_ids
+        return missing
 
     def answer_run(self, run: ReadRun, answer: BookieAnswer) -> int:
         """Answer the next reads of a run, or all that are left with one status; returns the size of the largest answer.
@@ -92,37 +85,48 @@ class LikeReads:
         Rejects them, like other reads, if too many answers are unsent.
         """
         if isinstance(answer, Status):
-            for call in run.cut(len(run.left)):
-                self._reject(call, answer)
+            self.reject(run.cut(len(run.entry_ids)), answer)
             return 0
         assert isinstance(answer, ReadRunAnswer), "a run has no other answers"
         if answer.status is not Status.OK:
-            [call] = run.cut(1)
-            self._reject(call, answer.status)
+            self.reject(run.cut(1), answer.status)
             return 0
-        calls = run.cut(len(answer.bodies))
-        start = 0
-        while start < len(calls):
-            stop, size_bytes = start, 0
-            while stop < len(calls) and size_bytes < _TOGETHER_BYTES:
-                size_bytes += len(answer.bodies[stop])
-                stop += 1
-            self._send(calls[start:stop], answer.bodies[start:stop], size_bytes, answer.lac)
-            start = stop
+        self._send(run.cut(len(answer.bodies)), answer.bodies, answer.lac, may_be_blocked=True)
         return max(map(len, answer.bodies))
 
-    def _send(self, calls: Sequence[ReadCall], bodies: Sequence[bytes], size_bytes: int, lac: int | None) -> None:
-        frames = self._codec.encode_bodies(calls, bodies, lac)
+    def _send(self, run: ReadRun, bodies: list[bytes], lac: int | None, *, may_be_blocked: bool) -> ReadRun | None:
+        """Answer reads, in parts; returns those that are left when the peer stops to read its answers."""
+        size_bytes = sum(map(len, bodies))
+        while size_bytes > _TOGETHER_BYTES:
+            count = 1 + bisect.bisect_left(list(itertools.accumulate(map(len, bodies))), _TOGETHER_BYTES)
+            part, bodies = bodies[:count], bodies[count:]
+            part_bytes = sum(map(len, part))
+            size_bytes -= part_bytes
+            self._send_part(run.cut(count), part, part_bytes, lac)
+            if self._queue.is_blocked and not may_be_blocked:
+                return run if bodies else None
+        if bodies:
+            self._send_part(run, bodies, size_bytes, lac)
+        return None
+
+    def reject(self, run: ReadRun, status: Status) -> None:
+        """Answer reads with an error."""
+        for call in run.singly():
+            answer = ReadAnswer(call.txn_id, status, None, None)
+            self._queue.send(self._codec.encode(call, answer))
+            self._queue.flush_early()
+            self._measures.note_answer(call, answer)
+
+    def _send_part(self, run: ReadRun, bodies: Sequence[bytes], size_bytes: int, lac: int | None) -> None:
+        frames = self._codec.encode_bodies(run, bodies, lac)
         if not self._queue.has_room_for(frames):
-            for call in calls:
-                self._reject(call, Status.TOO_MANY_REQUESTS)
+            self.reject(run, Status.TOO_MANY_REQUESTS)
             return
         self._queue.send(frames)
         self._queue.flush_early()
-        self._measures.note_bodies(calls[0], bodies, size_bytes)
+        self._measures.note_bodies(run, bodies, size_bytes)
 
-    def _reject(self, call: ReadCall, status: Status) -> None:
-        answer = ReadAnswer(call.txn_id, status, None, None)
-        self._queue.send(self._codec.encode(call, answer))
-        self._queue.flush_early()
-        self._measures.note_answer(call, answer)
+
+def _chosen(run: ReadRun, choice: Iterable[bool]) -> ReadRun:
+    chosen = list(choice)
+    return run.of(list(itertools.compress(run.txn_ids, chosen)), list(itertools.compress(run.entry_ids, chosen)))

@@ -16,13 +16,11 @@ its turn while it waits for the LAC, so it delays no other read; only their numb
 from __future__ import annotations
 
 import asyncio
-import itertools
-import operator
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
-from bkctl.runtime.net.like_reads import take_run
+from bkctl.runtime.net.like_reads import cut_consecutive
 from bkctl.runtime.protocol.messages import (
     BatchReadRequest,
     ListEntriesCall,
@@ -49,7 +47,7 @@ WAITING_POLLS_MAX = 32_768
 are still free. Further ones are answered immediately, as if their time was over."""
 
 _RUN_READS_MAX = 128
-"""Reads in a run, and about how many begin in one round: the loop must also look at other connections."""
+"""Reads in a run."""
 
 _RUN_READS_PER_PLACE = 16
 """So many reads of a run count as one read in progress."""
@@ -142,7 +140,7 @@ class ReadLane:
 
     def _run_round(self) -> None:
         self._is_round_scheduled = False
-        room = _RUN_READS_MAX  # reads that are answered immediately must not block the loop
+        room = UNDER_WAY_MAX  # reads that are answered immediately must not block the loop
         while room > 0:
             if not self._turns:
                 return
@@ -150,8 +148,13 @@ class ReadLane:
             if not self.may_begin(queue.next_cost_bytes):
                 return  # the next round is scheduled when a read in progress ends
             del self._turns[queue]
-            room -= queue.begin_next()
+            room -= _places_of(queue.begin_next())
         self._schedule_round()
+
+
+def _places_of(count: int) -> int:
+    """Places of a read or a run."""
+    return -(-count // _RUN_READS_PER_PLACE)
 
 
 class RequestsUnderWay:
@@ -237,17 +240,10 @@ class ConnectionReads:
         """Whether a read waits for its turn or is in progress. Polls that wait for a LAC do not count."""
         return any(queue.has_any for queue in self._queues)
 
-    def submit(self, call: QueuedRead) -> bool:
-        """Begin a read now or when its turn comes. False if too many are waiting: reject it."""
-        return self._queue_of(call).submit([call]) == 1
-
-    def submit_plain(self, calls: Sequence[ReadCall]) -> list[ReadCall]:
-        """Like ``submit``, for reads without a fence, in order; returns those to reject."""
-        rejected: list[ReadCall] = []
-        for is_urgent, same in itertools.groupby(calls, operator.attrgetter("is_high_priority")):
-            reads = list(same)
-            rejected += reads[(self._urgent if is_urgent else self._ordinary).submit(reads) :]
-        return rejected
+    def submit(self, call: QueuedRead | ReadRun) -> bool:
+        """Begin a read now or when its turn comes. False if too many are waiting: reject it, or what is left of a
+        run."""
+        return self._queue_of(call).submit(call)
 
     def end(self, call: QueuedRead | ReadRun) -> None:
         """Release an answered read, or a run of which all are answered."""
@@ -286,7 +282,7 @@ class ConnectionReads:
     def note_part(self, run: ReadRun, size_bytes: int) -> None:
         """Some reads of a run were answered, with at most ``size_bytes`` each; it ends with the last one."""
         self.note_answer(size_bytes)
-        if not run.left:
+        if not run.entry_ids:
             self.end(run)
 
     def hold(self) -> None:
@@ -315,7 +311,8 @@ class _ReadQueue:
     def __init__(self, lane: ReadLane, begin: BeginRead) -> None:
         self._lane = lane
         self._begin = begin
-        self._waiting: deque[QueuedRead] = deque()
+        self._waiting: deque[QueuedRead | ReadRun] = deque()
+        self._waiting_count = 0
         self._is_held = False
         self.under_way = RequestsUnderWay(lane)
         self.answer_bytes = _READ_COST_BYTES_MIN
@@ -330,24 +327,28 @@ class _ReadQueue:
         """Memory for the next read, or for a whole run of small ones."""
         return max(_READ_COST_BYTES_MIN, self.answer_bytes)
 
-    def submit(self, calls: Sequence[QueuedRead]) -> int:
-        """Begin them in order now or when their turn comes; returns how many of them, the others must be rejected."""
-        lane, new = self._lane, deque(calls)
+    def submit(self, call: QueuedRead | ReadRun) -> bool:
+        """Begin it now or when its turn comes. False if it, or what is left of a run, must be rejected."""
+        lane, new = self._lane, deque([call])
         while new and not self._waiting and not self._is_held and not lane.has_turns:
             if not lane.may_begin(self.next_cost_bytes):
                 break
             self._start_next(new)
-        count = min(len(new), lane.free_waiting(len(self._waiting)))
-        self._waiting.extend(itertools.islice(new, count))
-        lane.count_waiting(count)
+        if not new:
+            return True
+        left_count = len(call.entry_ids) if isinstance(call, ReadRun) else 1
+        count = min(left_count, lane.free_waiting(self._waiting_count))
+        if count > 0:
+            self._waiting.append(call.cut(count) if isinstance(call, ReadRun) else call)
+            self._count_waiting(count)
         if self._waiting and not self._is_held:
             lane.queue_up(self)
-        return len(calls) - len(new) + count
+        return count == left_count
 
     def begin_next(self) -> int:
         """Begin the oldest read or run, and queue up again for the next one; returns how many reads began."""
         count = self._start_next(self._waiting)
-        self._lane.count_waiting(-count)
+        self._count_waiting(-count)
         if self._waiting and not self._is_held:
             self._lane.queue_up(self)
         return count
@@ -363,19 +364,27 @@ class _ReadQueue:
 
     def drop(self) -> None:
         self.hold()
-        self._lane.count_waiting(-len(self._waiting))
+        self._count_waiting(-self._waiting_count)
         self._waiting.clear()
 
-    def _start_next(self, calls: deque[QueuedRead]) -> int:
-        """Begin the first of ``calls``, with those that form a run with it; returns how many."""
-        call = calls.popleft()
-        count_max = min(_RUN_READS_MAX, _RUN_BYTES // max(1, self.answer_bytes))
-        if not isinstance(call, ReadCall) or len(run := take_run(call, calls, count_max)) < 2:
-            self.under_way.begin(call.txn_id, self.next_cost_bytes)
-            self._begin(call)
-            return 1
-        places = -(-len(run) // _RUN_READS_PER_PLACE)
-        self.under_way.begin(call.txn_id, max(_READ_COST_BYTES_MIN, len(run) * self.answer_bytes), places)
-        count = len(run)  # the handler may answer it now
-        self._begin(ReadRun(call.txn_id, call.ledger_id, call.is_high_priority, run, received_ns=call.received_ns))
+    def _count_waiting(self, difference: int) -> None:
+        self._waiting_count += difference
+        self._lane.count_waiting(difference)
+
+    def _start_next(self, calls: deque[QueuedRead | ReadRun]) -> int:
+        """Begin the first of ``calls``, or the first reads of a run; returns how many."""
+        call = calls[0]
+        count = 1
+        if isinstance(call, ReadRun):
+            count_max = max(1, min(_RUN_READS_MAX, _RUN_BYTES // max(1, self.answer_bytes)))
+            run = cut_consecutive(call, count_max)
+            if not call.entry_ids:
+                calls.popleft()
+            count = len(run.entry_ids)  # the handler may answer it now
+            call = run if count > 1 else run.singly()[0]
+        else:
+            calls.popleft()
+        cost_bytes = self.next_cost_bytes if count == 1 else max(_READ_COST_BYTES_MIN, count * self.answer_bytes)
+        self.under_way.begin(call.txn_id, cost_bytes, _places_of(count))
+        self._begin(call)
         return count

@@ -94,9 +94,7 @@ class RequestMeasures(Measures):
             return
         call.begun_ns = self.now_ns()
         if isinstance(call, ReadRun):
-            for each in call.left:
-                each.begun_ns = call.begun_ns
-            self.read_waits.succeeded.add(call.begun_ns - call.received_ns, len(call.left))
+            self.read_waits.succeeded.add(call.begun_ns - call.received_ns, len(call.entry_ids))
             return
         self.read_waits.succeeded.add(call.begun_ns - call.received_ns)
 
@@ -118,11 +116,11 @@ class RequestMeasures(Measures):
         if not is_ok:
             self.failures[operation, status] += 1
 
-    def note_bodies(self, first: ReadCall, bodies: Sequence[bytes], size_bytes: int) -> None:
-        """Count reads from one socket read that are answered with bodies: from memory, or whose turn began together."""
+    def note_bodies(self, run: ReadRun, bodies: Sequence[bytes], size_bytes: int) -> None:
+        """Count reads that are answered with bodies: from memory, or whose turn began together."""
         now_ns, count = self.now_ns(), len(bodies)
-        self.begun_reads.succeeded.note((now_ns - (first.begun_ns or first.received_ns), count))
-        self.reads.succeeded.note((now_ns - first.received_ns, count))
+        self.begun_reads.succeeded.note((now_ns - (run.begun_ns or run.received_ns), count))
+        self.reads.succeeded.note((now_ns - run.received_ns, count))
         _add_sizes(self.read_bytes.succeeded, bodies, size_bytes)
 
     def _note_body(self, call: ReadCall, answer: ReadAnswer) -> bool:

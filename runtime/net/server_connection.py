@@ -316,7 +316,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         for call in self._codec.decode(payloads):
             if isinstance(call, BookieRequest):
                 call.received_ns = self._received_ns
-            self._turn_room -= -(-len(call.bodies) // _ADDS_PER_REQUEST) if isinstance(call, AddRun) else 1
+            if isinstance(call, AddRun):
+                self._turn_room -= -(-len(call.bodies) // _ADDS_PER_REQUEST)
+            else:
+                self._turn_room -= len(call.entry_ids) if isinstance(call, ReadRun) else 1
             self._calls.append(call)
 
     def _dispatch_calls(self) -> None:
@@ -326,7 +329,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self.pause_reading()
 
     def _dispatch(self, call: Call) -> None:
-        if isinstance(call, ReadCall) and call.fence_with is None:
+        if isinstance(call, ReadRun) or (isinstance(call, ReadCall) and call.fence_with is None):
             self._take_plain_reads(call)
         elif isinstance(call, QueuedRead):
             self._take_read(call)
@@ -365,13 +368,12 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._calls.appendleft(run)
         return first, request_cost_bytes(first)
 
-    def _take_plain_reads(self, first: ReadCall) -> None:
-        calls = take_like(first, self._calls)
-        if not self._queue.is_blocked:
-            assert self._handler is not None, "only admitted connections are read from"
-            calls = self._like_reads.answer_from_memory(self._handler, calls)
-        for call in self._reads.submit_plain(calls):
-            self._reject(call)
+    def _take_plain_reads(self, first: ReadCall | ReadRun) -> None:
+        assert self._handler is not None, "only admitted connections are read from"
+        run = take_like(first, self._calls)
+        left = run if self._queue.is_blocked else self._like_reads.answer_from_memory(self._handler, run)
+        if left is not None and not self._reads.submit(left):
+            self._like_reads.reject(left, Status.TOO_MANY_REQUESTS)
 
     def _take_read(self, call: QueuedRead) -> None:
         if isinstance(call, LongPollRead) and not self._queue.is_blocked:

@@ -17,7 +17,7 @@ from bkctl.runtime.protocol.messages import (
     HandshakeCall,
     Junk,
     ReadAnswer,
-    ReadCall,
+    ReadRun,
     RefusedCall,
     RequestCall,
 )
@@ -72,14 +72,14 @@ class BookieCodec:
             return encode_packets(call, answer, self._frame_bytes_max)
         return self._v3.encode(call, answer)
 
-    def encode_bodies(self, calls: Sequence[ReadCall], bodies: Sequence[bytes], lac: int | None) -> bytes:
-        """Encode the frames of positive answers to reads of one ledger, which all came in the same protocol."""
+    def encode_bodies(self, run: ReadRun, bodies: Sequence[bytes], lac: int | None) -> bytes:
+        """Encode the frames of positive answers to reads."""
         if max(map(len, bodies)) > self._frame_bytes_max - READ_OVERHEAD_BYTES:
-            answers = (ReadAnswer(call.txn_id, Status.OK, body, lac) for call, body in zip(calls, bodies, strict=True))
-            return b"".join(map(self.encode, calls, answers))
-        if is_binary_call(calls[0]):
-            return encode_binary_bodies(calls, bodies)
-        return encode_read_answers(calls, bodies, lac)
+            answers = (
+                ReadAnswer(txn_id, Status.OK, body, lac) for txn_id, body in zip(run.txn_ids, bodies, strict=True)
+            )
+            return b"".join(map(self.encode, run.singly(), answers))
+        return encode_read_answers(run, bodies, lac) if run.wants_lac else encode_binary_bodies(run, bodies)
 
 
 def handshake_answer(call: HandshakeCall) -> BookieAnswer:

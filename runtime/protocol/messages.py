@@ -6,6 +6,7 @@ transaction id (u64), and the answer repeats it; a negative one belongs to a req
 
 from __future__ import annotations
 
+import itertools
 from typing import TypeAlias
 
 import msgspec
@@ -87,33 +88,80 @@ class ReadCall(BookieRequest, gc=False):
 
 
 class ReadRun(BookieRequest, gc=False):
-    """Reads of consecutive entries of one ledger, without a fence, from one socket read and of one priority.
+    """Reads of one ledger, without a fence, from one socket read and of one priority; two columns of the same length.
 
-    As for adds, one object goes through the lane and the handler. It is answered from its start on, in one part or
-    several; ``cut`` removes what is answered. ``txn_id`` is that of the first read, and stays.
+    As for adds, one object goes from the decoder to the answer. The handler gets those of consecutive entries. They are
+    answered from the start on, in one part or several; ``cut`` removes what is answered. ``txn_id`` is that of the
+    first read, and stays.
     """
 
     txn_id: int
     ledger_id: int
     is_high_priority: bool
-    left: list[ReadCall]
-    """The reads that are not answered yet."""
+    txn_ids: list[int]
+    entry_ids: list[int]
 
     @property
     def entry_id(self) -> int:
         """The first entry that is not answered yet."""
-        return self.left[0].entry_id
+        return self.entry_ids[0]
 
     @property
     def wants_lac(self) -> bool:
         """As for a single read."""
         return self.txn_id >= 0
 
-    def cut(self, count: int) -> list[ReadCall]:
-        """Remove the first ``count`` reads; returns them."""
-        first = self.left[:count]
-        del self.left[:count]
+    def cut(self, count: int) -> ReadRun:
+        """Remove the first ``count`` reads, at least one; returns them."""
+        first = self.part(slice(count))
+        del self.txn_ids[:count], self.entry_ids[:count]
         return first
+
+    def part(self, places: slice) -> ReadRun:
+        """Some of the reads, at least one."""
+        return self.of(self.txn_ids[places], self.entry_ids[places])
+
+    def of(self, txn_ids: list[int], entry_ids: list[int]) -> ReadRun:
+        """Reads that were received with these."""
+        return ReadRun(
+            txn_ids[0],
+            self.ledger_id,
+            self.is_high_priority,
+            txn_ids,
+            entry_ids,
+            received_ns=self.received_ns,
+            begun_ns=self.begun_ns,
+        )
+
+    def singly(self) -> list[ReadCall]:
+        """Each read by itself."""
+        return [
+            ReadCall(
+                txn_id,
+                self.ledger_id,
+                entry_id,
+                None,
+                self.is_high_priority,
+                received_ns=self.received_ns,
+                begun_ns=self.begun_ns,
+            )
+            for txn_id, entry_id in zip(self.txn_ids, self.entry_ids, strict=True)
+        ]
+
+
+def read_runs(
+    txn_ids: list[int], ledger_ids: list[int], entry_ids: list[int], *, is_high_priority: bool
+) -> list[ReadRun]:
+    """Reads in columns of the same length, by ledger where it changes."""
+    if len(set(ledger_ids)) == 1:
+        return [ReadRun(txn_ids[0], ledger_ids[0], is_high_priority, txn_ids, entry_ids)]
+    runs: list[ReadRun] = []
+    start = 0
+    for ledger_id, same in itertools.groupby(ledger_ids):
+        stop = start + len(list(same))
+        runs.append(ReadRun(txn_ids[start], ledger_id, is_high_priority, txn_ids[start:stop], entry_ids[start:stop]))
+        start = stop
+    return runs
 
 
 class LongPollRead(BookieRequest, gc=False):
@@ -229,7 +277,7 @@ HandshakeCall: TypeAlias = AuthCall | StartTlsCall
 """Requests about the connection itself."""
 
 ReceivedCall: TypeAlias = AddRun | QueuedRead | WriteLacCall | ForceLedgerCall | BookieInfoCall
-"""Requests for the bookie's handler, as they are decoded."""
+"""Requests for the bookie's handler, decoded one at a time."""
 
 BookieCall: TypeAlias = ReceivedCall | ReadRun
 """Requests for the bookie's handler."""
@@ -240,7 +288,7 @@ SingleCall: TypeAlias = QueuedRead | WriteLacCall | ForceLedgerCall | BookieInfo
 RequestCall: TypeAlias = AddRun | SingleCall
 """All requests that can be answered."""
 
-Call: TypeAlias = ReceivedCall | HandshakeCall | RefusedCall | Junk
+Call: TypeAlias = BookieCall | HandshakeCall | RefusedCall | Junk
 """All results of decoding a peer's bytes."""
 
 

@@ -27,8 +27,10 @@ from bkctl.runtime.protocol.messages import (
     Junk,
     ReadAnswer,
     ReadCall,
+    ReadRun,
     RefusedCall,
     RequestCall,
+    read_runs,
 )
 from bkctl.runtime.protocol.status import Status
 
@@ -114,18 +116,17 @@ def decode_packets(payloads: Sequence[bytes], frame_bytes_max: int) -> list[Call
         if isinstance(call, AddRun):
             index += _extend(call, payloads, index)
         elif isinstance(call, ReadCall) and call.fence_with is None:
-            like = _like_reads(call, payloads, index)
-            calls += like
+            like = _like(payloads, index, _HEADER.size, _READ_REQUEST.size)
+            calls += _runs(call, like)
             index += len(like)
     return calls
 
 
-def _like_reads(call: ReadCall, payloads: Sequence[bytes], first: int) -> list[ReadCall]:
-    """The reads from index ``first`` on, up to the first packet with another header than that of ``call``."""
-    same = _like(payloads, first, _HEADER.size, _READ_REQUEST.size)
-    txn_id, is_high_priority = call.txn_id, call.is_high_priority
-    ids = map(_READ_REQUEST.unpack_from, same)
-    return [ReadCall(txn_id, ledger_id, entry_id, None, is_high_priority) for _, ledger_id, entry_id in ids]
+def _runs(call: ReadCall, payloads: Sequence[bytes]) -> list[ReadRun]:
+    """Reads whose packets have the same header as that of ``call``."""
+    ids = list(map(_READ_REQUEST.unpack_from, payloads))
+    ledger_ids, entry_ids = (list(map(operator.itemgetter(column), ids)) for column in (1, 2))
+    return read_runs([call.txn_id] * len(ids), ledger_ids, entry_ids, is_high_priority=call.is_high_priority)
 
 
 def _extend(run: AddRun, payloads: Sequence[bytes], first: int) -> int:
@@ -248,13 +249,11 @@ def encode_packets(call: RequestCall, answer: BookieAnswer, frame_bytes_max: int
     return _encode_read(cast("ReadCall | BatchReadRequest", call), Status.IO_ERROR)
 
 
-def encode_binary_bodies(calls: Sequence[ReadCall], bodies: Sequence[bytes]) -> bytes:
-    """The frames of positive answers to reads of one ledger that came in packets of one version."""
-    header, ledger_id, pack = _answer_header(calls[0].txn_id, _READ), calls[0].ledger_id, _ANSWER.pack
-    parts: list[bytes] = []
-    for call, body in zip(calls, bodies, strict=True):
-        parts += (pack(_ANSWER_BYTES + len(body), header, 0, ledger_id, call.entry_id), body)
-    return b"".join(parts)
+def encode_binary_bodies(run: ReadRun, bodies: Sequence[bytes]) -> bytes:
+    """The frames of positive answers to reads in packets."""
+    sizes = map(_ANSWER_BYTES.__add__, map(len, bodies))
+    fields = (sizes, repeat(_answer_header(run.txn_id, _READ)), repeat(0), repeat(run.ledger_id), run.entry_ids)
+    return b"".join(chain.from_iterable(zip(map(_ANSWER.pack, *fields), bodies, strict=True)))
 
 
 def encode_entries(bodies: Sequence[bytes]) -> bytes:

@@ -178,7 +178,7 @@ def _parse_consecutive(payloads: Sequence[bytes], begun: PlainAdds) -> PlainAdds
     if max(last_txn_id, entry_id + count) >= _I64_END or set(map(len, payloads)) != {len(payloads[0])}:
         return None
     txn_ids = range(txn_id, last_txn_id + 1, step)
-    txns = consecutive_varints(txn_id, count) if step == 1 else list(map(varint, txn_ids))
+    txns = varints(txn_ids)
     entries = consecutive_varints(entry_id, count)
     if len(txns[0]) != len(txns[-1]) or len(entries[0]) != len(entries[-1]):
         return None
@@ -199,10 +199,12 @@ def _key_field(master_key: bytes) -> bytes:
     return b"\x1a" + varint(len(master_key)) + master_key + b"\x22"
 
 
-def _varints(numbers: Sequence[int]) -> list[bytes]:
+def varints(numbers: Sequence[int]) -> list[bytes]:
+    """Encode numbers, consecutive ones faster than others."""
     first, count = numbers[0], len(numbers)
-    if count > 1 and list(numbers) == list(range(first, first + count)):
-        return consecutive_varints(first, count)
+    step = numbers[1] - first if count > 1 else 0
+    if abs(step) == 1 and list(numbers) == list(range(first, first + step * count, step)):
+        return consecutive_varints(min(first, numbers[-1]), count)[::step]
     return list(map(varint, numbers))
 
 
@@ -212,7 +214,7 @@ def encode_add_answers(ledger_id: int, txn_ids: Sequence[int], entry_ids: Sequen
     parts: list[bytes] = []
     txn_bytes = entry_bytes = 0
     begin = middle = b""
-    for txn, entry in zip(_varints(txn_ids), _varints(entry_ids), strict=True):
+    for txn, entry in zip(varints(txn_ids), varints(entry_ids), strict=True):
         if len(txn) != txn_bytes or len(entry) != entry_bytes:
             txn_bytes, entry_bytes = len(txn), len(entry)
             middle = _ANSWER_TAG + varint(len(ledger) + entry_bytes) + ledger

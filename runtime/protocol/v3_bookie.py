@@ -53,6 +53,7 @@ from bkctl.runtime.protocol.messages import (
     ReadCall,
     ReadLacAnswer,
     ReadLacCall,
+    ReadRun,
     ReceivedCall,
     RefusedCall,
     RequestCall,
@@ -100,7 +101,7 @@ class V3BookieCodec:
             if v3_reads.may_be_read(payloads[index]):
                 reads, self._read_form = v3_reads.parse_reads(payloads, index, self._read_form)
                 if reads:
-                    index += len(reads)
+                    index += sum(len(run.txn_ids) for run in reads)
                     runs.clear()
                     calls += reads
                     continue
@@ -333,7 +334,8 @@ def _encode_read(call: SingleCall, answer: BookieAnswer) -> bytes:
     if isinstance(call, ReadCall) and isinstance(answer, ReadAnswer) and answer.status is Status.OK:
         body, lac = answer.body, answer.max_last_add_confirmed
         if body is not None and call.ledger_id >= 0 and call.entry_id >= 0:
-            return v3_reads.encode_read_answers([call], [body], lac)
+            run = ReadRun(call.txn_id, call.ledger_id, call.is_high_priority, [call.txn_id], [call.entry_id])
+            return v3_reads.encode_read_answers(run, [body], lac)
     return b""
 
 

@@ -10,8 +10,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from bkctl.runtime.protocol.messages import ReadCall
-from bkctl.runtime.protocol.v3_adds import header_starts, number_of, varint
+from bkctl.runtime.protocol.messages import ReadRun, read_runs
+from bkctl.runtime.protocol.v3_adds import header_starts, number_of, varint, varints
 
 _READ_ENTRY: Final = 1
 _HEADS: Final = header_starts(_READ_ENTRY)
@@ -31,6 +31,8 @@ READ_OVERHEAD_BYTES: Final = 128
 """More than what an answer has in addition to its body, in any protocol."""
 
 _LENGTH: Final = struct.Struct(">I")
+_LIKE_COUNT_MIN: Final = 8
+"""From so many reads on, checking them together costs less."""
 _I64_END: Final = 1 << 63
 _U64_END: Final = 1 << 64
 
@@ -53,15 +55,47 @@ def may_be_read(payload: bytes) -> bool:
     return payload[_OPERATION_AT : _OPERATION_AT + 1] == _OPERATION
 
 
-def parse_reads(payloads: Sequence[bytes], first: int, form: ReadForm) -> tuple[list[ReadCall], ReadForm]:
+def parse_reads(payloads: Sequence[bytes], first: int, form: ReadForm) -> tuple[list[ReadRun], ReadForm]:
     """Decode plain reads from index ``first`` on, up to the first payload that is none; also returns the next form.
 
     This guesses the ids, and the payload must then be exactly the request with these ids.
     """
+    rest = payloads[first:] if first else payloads
+    if len(rest) >= _LIKE_COUNT_MIN and len(rest[-1]) == len(rest[0]) and (like := _parse_like(rest)) is not None:
+        return like
+    return _parse_each(rest, form)
+
+
+def _parse_like(payloads: Sequence[bytes]) -> tuple[list[ReadRun], ReadForm] | None:
+    """All payloads, if they have the same size and their ids the same steps. All loops but one run in C code."""
+    count = len(payloads)
+    if len(payloads[0]) not in _PLAIN_BYTES or set(map(len, payloads)) != {len(payloads[0])}:
+        return None
+    txn_id, ledger_id, entry_id = _ids(payloads[0])
+    next_txn_id, _, next_entry_id = _ids(payloads[1])
+    txn_step, entry_step = next_txn_id - txn_id, next_entry_id - entry_id
+    last = ReadForm(
+        txn_id + txn_step * (count - 1), ledger_id, entry_id + entry_step * (count - 1), txn_step, entry_step
+    )
+    if 0 in last[3:] or min(last[:3]) < 0 or max(txn_id, entry_id, *last[:3]) >= _I64_END:
+        return None
+    txn_ids = list(range(txn_id, last.txn_id + txn_step, txn_step))
+    entry_ids = list(range(entry_id, last.entry_id + entry_step, entry_step))
+    txns, entries, ledger = varints(txn_ids), varints(entry_ids), _ledger_field(ledger_id)
+    begin = _HEADS[len(txns[0])]
+    middle = _REQUEST_TAG + bytes([len(ledger) + len(entries[0])]) + ledger
+    if [begin + txn + middle + entry for txn, entry in zip(txns, entries, strict=True)] != list(payloads):
+        return None
+    return [ReadRun(txn_id, ledger_id, False, txn_ids, entry_ids)], last
+
+
+def _parse_each(payloads: Sequence[bytes], form: ReadForm) -> tuple[list[ReadRun], ReadForm]:
     txn_id, ledger_id, entry_id, txn_step, entry_step = form
-    calls: list[ReadCall] = []
+    txn_ids: list[int] = []
+    ledger_ids: list[int] = []
+    entry_ids: list[int] = []
     ledger = _ledger_field(ledger_id)
-    for payload in payloads[first:] if first else payloads:
+    for payload in payloads:
         next_txn_id, next_entry_id = txn_id + txn_step, entry_id + entry_step
         is_possible = 0 <= next_txn_id < _I64_END and 0 <= next_entry_id < _I64_END
         if not is_possible or payload != _encoded(next_txn_id, ledger, next_entry_id):
@@ -74,20 +108,22 @@ def parse_reads(payloads: Sequence[bytes], first: int, form: ReadForm) -> tuple[
                 break
             txn_step, entry_step = next_txn_id - txn_id, next_entry_id - entry_id
         txn_id, entry_id = next_txn_id, next_entry_id
-        calls.append(ReadCall(txn_id, ledger_id, entry_id, None, False))
+        txn_ids.append(txn_id)
+        ledger_ids.append(ledger_id)
+        entry_ids.append(entry_id)
     # After a break the ids may be of a payload that is no plain read: then the next guess fails, no more.
-    return calls, ReadForm(txn_id, min(ledger_id, _I64_END - 1), entry_id, txn_step, entry_step)
+    runs = read_runs(txn_ids, ledger_ids, entry_ids, is_high_priority=False)
+    return runs, ReadForm(txn_id, min(ledger_id, _I64_END - 1), entry_id, txn_step, entry_step)
 
 
-def encode_read_answers(calls: Sequence[ReadCall], bodies: Sequence[bytes], lac: int | None) -> bytes:
-    """Encode the frames of positive answers to reads of one ledger; its id and theirs must not be negative."""
-    ledger = b"\x08\x00\x10" + varint(calls[0].ledger_id) + b"\x18"
+def encode_read_answers(run: ReadRun, bodies: Sequence[bytes], lac: int | None) -> bytes:
+    """Encode the frames of positive answers; no id of the run must be negative."""
+    ledger = b"\x08\x00\x10" + varint(run.ledger_id) + b"\x18"
     after = b"" if lac is None else b"\x28" + varint(lac % _U64_END)
     parts: list[bytes] = []
     sizes = (0, 0, 0)
     begin = middle = tail = b""
-    for call, body in zip(calls, bodies, strict=True):
-        txn, entry = varint(call.txn_id), varint(call.entry_id)
+    for txn, entry, body in zip(varints(run.txn_ids), varints(run.entry_ids), bodies, strict=True):
         if (len(txn), len(entry), len(body)) != sizes:
             sizes = txn_bytes, entry_bytes, body_bytes = len(txn), len(entry), len(body)
             tail = b"\x22" + varint(body_bytes)

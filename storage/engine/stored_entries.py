@@ -64,7 +64,7 @@ class StoredEntries:
             return []
         locations = self._locations.find_run(ledger_id, entry_id, count_max)
         watch.end_lookup()
-        if not locations:
+        if locations is None:
             return []
         try:
             return self._log_reader.read_run(locations, ledger_id, entry_id, bytes_max)
@@ -72,7 +72,7 @@ class StoredEntries:
             body = self._read_moved(ledger_id, entry_id)
             return [] if body is None else [body]
         except EntryDamagedError as error:
-            self._damages.setdefault(locations[0].log_id, str(error))
+            self._damages.setdefault(locations.log_id, str(error))
             raise
         finally:
             watch.end_log_read()

@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from bkctl.storage.advice import without_path
@@ -34,7 +34,7 @@ from bkctl.storage.entry_log.format import (
 from bkctl.storage.errors import EntryDamagedError, EntryLogError, EntryLogMissingError
 from bkctl.storage.filenames import entry_log_file_name, parse_entry_log_file_name
 from bkctl.storage.framing import LENGTH_BYTES, ReadWindow
-from bkctl.storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
+from bkctl.storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId, LocationRun
 from bkctl.storage.ports import File, FileSystem
 
 _FIRST_READ_BYTES = 4096
@@ -142,28 +142,28 @@ class EntryLogReader:
             raise self._error(location, ledger_id, entry_id, str(error)) from error
         return self._body(start, frame_bytes, location, ledger_id, entry_id)
 
-    def read_run(
-        self, locations: Sequence[EntryLocation], ledger_id: LedgerId, entry_id: EntryId, bytes_max: int
-    ) -> list[bytes]:
+    def read_run(self, locations: LocationRun, ledger_id: LedgerId, entry_id: EntryId, bytes_max: int) -> list[bytes]:
         """Bodies of an entry and of the next ones that follow it in its log, within ``bytes_max``.
 
         ``locations``: of the entry and of those with the next ids, from the index; each body is checked against its own
         location, so that none is an older copy (H18). Raises like ``read``, but only for the first entry.
         """
         bytes_max = max(bytes_max, _FIRST_READ_BYTES)
-        start = self._frame_offset(locations[0])
-        near = list(itertools.takewhile(_is_near(locations[0], bytes_max), locations))
-        last_bytes = max(_FIRST_READ_BYTES, near[-1].offset - near[-2].offset) if len(near) > 1 else _FIRST_READ_BYTES
-        file = self._opened(locations[0], ledger_id, entry_id).file
+        location = EntryLocation(locations.log_id, locations.offsets[0])
+        start = self._frame_offset(location)
+        reach = range(location.offset, location.offset + bytes_max)
+        near = list(itertools.takewhile(reach.__contains__, locations.offsets))
+        last_bytes = max(_FIRST_READ_BYTES, near[-1] - near[-2]) if len(near) > 1 else _FIRST_READ_BYTES
+        file = self._opened(location, ledger_id, entry_id).file
         try:
-            data = file.pread(min(bytes_max, near[-1].offset - start + last_bytes), start)
-            first_bytes = self._frame_bytes(data, locations[0], ledger_id, entry_id)
+            data = file.pread(min(bytes_max, near[-1] - start + last_bytes), start)
+            first_bytes = self._frame_bytes(data, location, ledger_id, entry_id)
             if len(data) < first_bytes:
                 data += file.pread(first_bytes - len(data), start + len(data))
         except OSError as error:
-            raise self._error(locations[0], ledger_id, entry_id, str(error)) from error
-        first = self._body(data[:first_bytes], first_bytes, locations[0], ledger_id, entry_id)
-        starts = [location.offset - LENGTH_BYTES - start for location in near[1:]]
+            raise self._error(location, ledger_id, entry_id, str(error)) from error
+        first = self._body(data[:first_bytes], first_bytes, location, ledger_id, entry_id)
+        starts = [offset - LENGTH_BYTES - start for offset in near[1:]]
         body_bytes = range(ENTRY_HEADER_BYTES_MIN, self._config.entry_bytes_max + 1)
         return [first, *matching_bodies(data, starts, ledger_id, entry_id + 1, body_bytes)]
 
@@ -264,17 +264,6 @@ class EntryLogReader:
     def _sentence(self, location: EntryLocation, ledger_id: LedgerId, entry_id: EntryId, reason: str) -> str:
         path = os.path.join(self._directory, entry_log_file_name(location.log_id))
         return f"{path}: entry {ledger_id}:{entry_id} at offset {location.offset}: {reason}"
-
-
-def _is_near(first: EntryLocation, bytes_max: int) -> Callable[[EntryLocation], bool]:
-    """Tests whether an entry may be within a read of ``bytes_max`` bytes that begins at ``first``."""
-    first_log_id, first_offset = first
-
-    def is_near(location: EntryLocation) -> bool:
-        log_id, offset = location
-        return log_id == first_log_id and 0 <= offset - first_offset < bytes_max
-
-    return is_near
 
 
 def list_entry_logs(fs: FileSystem, directory: str) -> list[EntryLogId]:

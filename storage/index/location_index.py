@@ -9,13 +9,12 @@ from __future__ import annotations
 import bisect
 import contextlib
 import itertools
-import operator
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from bkctl.storage.errors import IndexDamagedError, IndexFailedError, StorageError
-from bkctl.storage.ids import EntryId, EntryLocation, LedgerId, PackedLocation, unpack_location
+from bkctl.storage.ids import EntryId, EntryLocation, LedgerId, LocationRun, PackedLocation, unpack_location
 from bkctl.storage.index.seal import SealedIndex
 
 KEY_BYTES: Final = 16
@@ -23,8 +22,6 @@ LOCATION_BYTES: Final = 8
 
 _KEY = struct.Struct(">qq")
 _LOCATION = struct.Struct(">q")
-_LOG_AND_OFFSET = struct.Struct(">II")
-_OFFSET = operator.attrgetter("offset")
 _ENTRY_ID_LAST = 2**63 - 1
 KEY_END: Final = b"\x80"
 """Greater than the key of every entry; rows from here on belong to no ledger (storage section 5.2)."""
@@ -58,10 +55,11 @@ class LocationIndex:
         entry_id: EntryId = _KEY.unpack(row[0])[1]
         return entry_id, self._decoded(ledger_id, entry_id, row[1])
 
-    def find_run(self, ledger_id: LedgerId, entry_id: EntryId, count_max: int) -> list[EntryLocation]:
-        """Locations of an entry and of those with the next ids, up to the first without a row; one range scan.
+    def find_run(self, ledger_id: LedgerId, entry_id: EntryId, count_max: int) -> LocationRun | None:
+        """Locations of an entry and of those with the next ids, up to the first without a valid row in the same log;
+        one range scan, without bytecode per row.
 
-        Empty if the entry itself is certainly not stored.
+        None if the entry itself is certainly not stored.
         """
         keys: list[bytes] = []
         values: list[bytes] = []
@@ -78,15 +76,13 @@ class LocationIndex:
         if b"".join(keys) != encode_keys([ledger_id] * len(keys), entry_ids):
             wanted = (_KEY.pack(ledger_id, next_id) for next_id in entry_ids)
             del values[sum(1 for _ in itertools.takewhile(bool, map(bytes.__eq__, keys, wanted))) :]
-        if set(map(len, values)) <= {LOCATION_BYTES}:
-            locations = list(map(EntryLocation._make, _LOG_AND_OFFSET.iter_unpack(b"".join(values))))
-            if all(map(_OFFSET, locations)):
-                return locations
-        locations = []
-        with contextlib.suppress(IndexDamagedError):
-            for next_id, value in zip(entry_ids, values, strict=False):
-                locations.append(self._decoded(ledger_id, next_id, value))
-        return locations or [self._decoded(ledger_id, entry_id, value) for value in values[:1]]
+        if not values:
+            return None
+        log_id, _ = self._decoded(ledger_id, entry_id, values[0])
+        del values[_leading(LOCATION_BYTES, map(len, values)) :]
+        numbers = struct.unpack(f">{2 * len(values)}I", b"".join(values))
+        offsets = numbers[1 : 2 * _leading(numbers[0], numbers[::2]) : 2]
+        return LocationRun(log_id, offsets[: offsets.index(0)] if 0 in offsets else offsets)
 
     def list_entries(self, ledger_id: LedgerId, first_entry_id: EntryId = 0) -> Iterator[EntryId]:
         """Entry ids of a ledger from ``first_entry_id`` on, ascending; a snapshot of one moment."""
@@ -190,6 +186,11 @@ class LocationIndex:
                 f"{self._rows.path}: ledger {ledger_id} entry {entry_id} has the location {value.hex()}"
             )
         return location
+
+
+def _leading(number: int, numbers: Iterable[int]) -> int:
+    """How often the number occurs before the first other one."""
+    return len(list(itertools.takewhile(number.__eq__, numbers)))
 
 
 def _estimated_count(rows: SealedIndex) -> int:

@@ -204,7 +204,7 @@ class BookieRequestHandler:
         max_lac = engine.last_add_confirmed(ledger_id) if needs_lac else None
         is_last, lacks_lac = entry_id == INVALID_ENTRY_ID, needs_lac and max_lac is None
         cached = engine.last_cached(ledger_id) if is_last else None
-        entry_ids = range(entry_id, entry_id + (len(call.left) if isinstance(call, ReadRun) else 1))
+        entry_ids = call.entry_ids if isinstance(call, ReadRun) else [entry_id]
         bodies = [None] if is_last else engine.find_many_cached(ledger_id, entry_ids)
         body = bodies[0]
         if body is not None and not lacks_lac:
@@ -230,7 +230,7 @@ class BookieRequestHandler:
     def _answer_read(self, connection: RequestSource, call: ReadCall | ReadRun, answer: BookieAnswer) -> None:
         """Answer a read, or the first ones of a run, and go on."""
         connection.answer(call, answer)
-        if isinstance(call, ReadRun) and call.left:
+        if isinstance(call, ReadRun) and call.entry_ids:
             try:
                 self.handle(connection, call)
             except Exception as error:

@@ -228,7 +228,7 @@ class ScriptedBookie:
         elif isinstance(call, ReadCall):
             self._read(connection, call)
         elif isinstance(call, ReadRun):
-            for read in call.left:  # each read is answered by itself
+            for read in call.singly():  # each read is answered by itself
                 self._read(connection, read)
         elif isinstance(call, ReadLacCall):
             self._read_lac(connection, call)

@@ -114,7 +114,7 @@ class MemoryBookie:
             status = Status.NO_SUCH_ENTRY if body is None else self.read_status
             self._answer(connection, call, ReadAnswer(call.txn_id, status, body, None))
         elif isinstance(call, ReadRun):
-            for read in call.left:  # each read is answered by itself
+            for read in call.singly():  # each read is answered by itself
                 self.handle(connection, read)
         elif isinstance(call, BatchReadRequest):
             self.read_flags.append((call.fence_with, call.is_high_priority))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from bkctl.runtime.net.read_lanes import ConnectionReads, ReadLane, ReadLanes, RequestsUnderWay
 from bkctl.runtime.net.server_connection import ListenerLimits
@@ -33,8 +34,8 @@ class Lanes:
 
     def connection(self, name: str) -> ConnectionReads:
         def begin(call: QueuedRead | ReadRun) -> None:
-            reads = call.left if isinstance(call, ReadRun) else [call]
-            self.begun.append(name + "+".join(str(each.txn_id) for each in reads))
+            txn_ids = call.txn_ids if isinstance(call, ReadRun) else [call.txn_id]
+            self.begun.append(name + "+".join(map(str, txn_ids)))
 
         return ConnectionReads(self._lanes, begin)
 
@@ -232,3 +233,43 @@ async def test_costs_of_ids_used_twice_are_freed_one_answer_at_a_time() -> None:
         requests.end(txn_id)
         left.append(used_bytes())
     assert left == [110, 60, 20, 0, 0, 0]
+
+
+def run(entry_ids: Iterable[int]) -> ReadRun:
+    """Reads of these entries, with transaction ids from 0 on."""
+    ids = list(entry_ids)
+    return ReadRun(0, 1, False, list(range(len(ids))), ids)
+
+
+async def test_reads_that_came_together_begin_as_runs_of_consecutive_entries() -> None:
+    lanes = Lanes()
+    a = lanes.connection("a")
+    a.note_answer(KIBIBYTE)
+    assert a.submit(run([5, 6, 7, 9, 10, -1, -1, 0, 7, 6]))
+    assert lanes.begun == ["a0+1+2", "a3+4", "a5", "a6", "a7", "a8", "a9"]
+
+
+async def test_one_round_begins_as_many_runs_as_the_lane_has_places() -> None:
+    lanes = Lanes()
+    a = lanes.connection("a")
+    a.note_answer(KIBIBYTE)
+    a.hold()
+    assert a.submit(run(range(1000)))
+    a.go_on()
+    await asyncio.sleep(0)
+    assert [part.count("+") + 1 for part in lanes.begun] == [128] * 4
+    await ticks()
+    assert len(lanes.begun) == 4
+
+
+async def test_reads_of_a_run_beyond_the_limit_are_left_in_it() -> None:
+    lanes = Lanes(512 * 2 * 100)  # for 100 waiting reads
+    a = lanes.connection("a")
+    assert a.submit(read(0))
+    asked = run(range(200))
+    assert not a.submit(asked)
+    assert asked.entry_ids == list(range(50, 200))
+    assert asked.txn_ids == asked.entry_ids
+    a.end(read(0))
+    await ticks()
+    assert lanes.begun == ["a0", "a0+1+2+3"]

@@ -20,6 +20,7 @@ from bkctl.runtime.protocol.messages import (
     Junk,
     ReadAnswer,
     ReadCall,
+    ReadRun,
     RefusedCall,
 )
 from bkctl.runtime.protocol.status import Status
@@ -156,13 +157,15 @@ def test_a_short_packet_after_whole_ones_is_junk(packet: bytes) -> None:
 
 
 def _flat(calls: Sequence[object]) -> list[object]:
-    """The calls, with each add by itself."""
+    """The calls, with each add and each read by itself."""
     flat: list[object] = []
     for call in calls:
         if isinstance(call, AddRun):
             kind = (call.ledger_id, call.master_key, call.is_recovery_add, call.is_high_priority)
             columns = zip(call.txn_ids, call.entry_ids, call.bodies, strict=True)
             flat += [(*kind, *column) for column in columns]
+        elif isinstance(call, ReadRun):
+            flat += call.singly()
         else:
             flat.append(call)
     return flat

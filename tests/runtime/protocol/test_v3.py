@@ -32,6 +32,7 @@ from bkctl.runtime.protocol.messages import (
     ReadCall,
     ReadLacAnswer,
     ReadLacCall,
+    ReadRun,
     RefusedCall,
     WriteLacCall,
 )
@@ -84,9 +85,12 @@ def is_served(row: Row) -> bool:
 
 
 def one_by_one(calls: list[Call]) -> list[Call]:
-    """The calls, with runs of adds taken apart."""
+    """The calls, with runs taken apart."""
     seen: list[Call] = []
     for call in calls:
+        if isinstance(call, ReadRun):
+            seen += call.singly()
+            continue
         while isinstance(call, AddRun) and len(call.bodies) > 1:
             seen.append(call.cut(1))
         seen.append(call)

@@ -9,8 +9,9 @@ from bkctl.runtime.protocol import v3
 from bkctl.runtime.protocol.bookkeeper_wire_pb2 import Request, Response
 from bkctl.runtime.protocol.codec import BookieCodec
 from bkctl.runtime.protocol.framing import FRAME_BYTES_MAX, FrameSplitter, encode_frame, read_buffer
-from bkctl.runtime.protocol.messages import Junk, LongPollRead, ReadCall
+from bkctl.runtime.protocol.messages import Junk, LongPollRead, ReadCall, ReadRun
 from bkctl.runtime.protocol.v3_reads import FIRST_FORM, parse_reads
+from tests.runtime.protocol.test_v3 import one_by_one
 from tests.runtime.protocol.test_v3_adds import KEYS, by_protobuf, ids, txn_ids
 
 steps = st.sampled_from([1, 1, 1, 3, -1, 0, 2**14, -(2**35)])
@@ -21,7 +22,7 @@ def payloads(draw: st.DrawFn) -> list[bytes]:
     """Reads as a client sends them, one after the other, or one that is different in some way."""
     txn_id, ledger_id, entry_id = draw(txn_ids), draw(ids), draw(ids | st.just(-1))
     txn_step, entry_step = draw(steps), draw(steps)
-    numbers = range(draw(st.integers(1, 4)))
+    numbers = range(draw(st.integers(1, 4) | st.sampled_from([8, 9, 20, 150])))
     columns = [((txn_id + n * txn_step) % 2**64, (entry_id + n * entry_step) % 2**63) for n in numbers]
     reads = [v3.encode_read_request(txn, ledger_id, entry, None, is_high_priority=False)[4:] for txn, entry in columns]
     payload = v3.encode_read_request(txn_id, ledger_id, entry_id, None, is_high_priority=False)[4:]
@@ -48,6 +49,13 @@ def fields(call: object) -> object:
     return str(call) if isinstance(call, ReadCall | LongPollRead) else type(call)
 
 
+def run_of(calls: list[ReadCall]) -> ReadRun:
+    """The same reads as a run."""
+    first = calls[0]
+    columns = [call.txn_id for call in calls], [call.entry_id for call in calls]
+    return ReadRun(first.txn_id, first.ledger_id, first.is_high_priority, *columns)
+
+
 PLAIN = v3.encode_read_request(5, 1, 0, None, is_high_priority=False)[4:]
 OVERLONG = b"\x0a\x07" + PLAIN[2:7] + b"\x85\x00" + PLAIN[8:]
 """The same request, with a transaction id in two bytes."""
@@ -57,7 +65,7 @@ OVERLONG = b"\x0a\x07" + PLAIN[2:7] + b"\x85\x00" + PLAIN[8:]
 @example([[PLAIN, OVERLONG, PLAIN]])
 def test_any_reads_are_read_as_protobuf_reads_them(streams: list[list[bytes]]) -> None:
     stream = [payload for part in streams for payload in part]
-    calls = BookieCodec(FRAME_BYTES_MAX).decode(stream)
+    calls = one_by_one(BookieCodec(FRAME_BYTES_MAX).decode(stream))
     expected = by_protobuf(stream)
     assert [fields(call) for call in calls] == [fields(call) for call in expected]
     assert not any(isinstance(call, Junk) for call in calls[:-1])
@@ -65,7 +73,8 @@ def test_any_reads_are_read_as_protobuf_reads_them(streams: list[list[bytes]]) -
 
 def test_reads_in_their_usual_form_need_no_protobuf() -> None:
     stream = [v3.encode_read_request(2 * n + 9, 7 + n // 100, 250 - n, None, False)[4:] for n in range(250)]
-    assert len(parse_reads(stream, 0, FIRST_FORM)[0]) == len(stream)
+    runs, _ = parse_reads(stream, 0, FIRST_FORM)
+    assert [(run.ledger_id, len(run.txn_ids)) for run in runs] == [(7, 100), (8, 100), (9, 50)]
     assert parse_reads([PLAIN[:-1], *stream], 0, FIRST_FORM) == ([], FIRST_FORM)
 
 
@@ -99,14 +108,14 @@ def test_answers_are_written_as_protobuf_writes_them(
         if lac is not None:
             response.readResponse.maxLAC = lac
         frames.append(encode_frame(response.SerializeToString()))
-    assert BookieCodec(FRAME_BYTES_MAX).encode_bodies(calls, bodies, lac) == b"".join(frames)
+    assert BookieCodec(FRAME_BYTES_MAX).encode_bodies(run_of(calls), bodies, lac) == b"".join(frames)
 
 
 def test_a_body_too_large_for_a_frame_becomes_an_error_and_the_others_do_not() -> None:
     calls = [ReadCall(n + 1, 1, n, None, False) for n in range(3)]
-    answers = split(BookieCodec(4096).encode_bodies(calls, [b"a", bytes(4096), b"c"], 2))
+    answers = split(BookieCodec(4096).encode_bodies(run_of(calls), [b"a", bytes(4096), b"c"], 2))
     assert [Response.FromString(answer).status for answer in answers] == [0, 501, 0]
     binary = [ReadCall(-3, 1, n, None, False) for n in range(3)]
-    answers = split(BookieCodec(4096).encode_bodies(binary, [b"a", bytes(4096), b"c"], None))
+    answers = split(BookieCodec(4096).encode_bodies(run_of(binary), [b"a", bytes(4096), b"c"], None))
     assert [int.from_bytes(answer[4:8]) for answer in answers] == [0, 101, 0]
     assert answers[2][24:] == b"c"

@@ -11,8 +11,9 @@ from bkctl.storage.adapters.index_store import open_plyvel
 from bkctl.storage.config import EngineConfig, EntryLogConfig
 from bkctl.storage.engine.engine import LedgerDirectoryEngine
 from bkctl.storage.engine.replay import checkpoint_now
-from bkctl.storage.errors import EntryLogError
+from bkctl.storage.errors import EntryLogError, IndexDamagedError
 from bkctl.storage.filenames import LOCATIONS_DATABASE
+from bkctl.storage.ids import LocationRun
 from bkctl.storage.index.location_index import encode_keys
 from tests.storage.engines import KEY, entry, open_engine
 
@@ -88,22 +89,28 @@ def test_a_damaged_entry_behind_the_one_asked_for_ends_the_run(tmp_path: Path, e
     assert engine.stored.read_run(5, 0, 9, FOUR_MEBIBYTES) == bodies(5, 0)
 
 
-def test_a_damaged_row_behind_the_one_asked_for_ends_the_run(tmp_path: Path, engine: LedgerDirectoryEngine) -> None:
+@pytest.mark.parametrize("row", [b"short", bytes(8)])
+def test_a_damaged_row_behind_the_one_asked_for_ends_the_run(
+    tmp_path: Path, engine: LedgerDirectoryEngine, row: bytes
+) -> None:
     store(engine, 5, *range(4))
     engine.close()
     database = open_plyvel(str(tmp_path / "live" / LOCATIONS_DATABASE), create=False, strict=True)
-    database.write([(encode_keys([5], [2]), b"short")])
+    database.write([(encode_keys([5], [2]), row)])
     database.close()
     engine = open_engine(tmp_path / "live", config=LARGE)
     assert engine.stored.read_run(5, 0, 9, FOUR_MEBIBYTES) == bodies(5, 0, 1)
+    with pytest.raises(IndexDamagedError):
+        engine.stored.read_run(5, 2, 9, FOUR_MEBIBYTES)
 
 
 def test_a_run_of_a_log_that_was_removed_looks_once_more(engine: LedgerDirectoryEngine, tmp_path: Path) -> None:
     store(engine, 5, 0, 1)
     [gone] = engine.relocation.current_locations([(5, 0)])
+    assert gone is not None
     engine._files.log_writer.roll()
     store(engine, 5, 0)
-    engine._files.locations.find_run = lambda *_: [gone]  # type: ignore[method-assign]
+    engine._files.locations.find_run = lambda *_: LocationRun(gone.log_id, [gone.offset])  # type: ignore[method-assign]
     (tmp_path / "live" / "0.log").unlink()
     engine._files.log_reader.forget(0)
     assert engine.stored.read_run(5, 0, 9, FOUR_MEBIBYTES) == bodies(5, 0)

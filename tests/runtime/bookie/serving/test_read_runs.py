@@ -23,6 +23,7 @@ from bkctl.runtime.protocol.messages import (
 from bkctl.runtime.protocol.status import Status
 from bkctl.storage.filenames import entry_log_file_name
 from tests.runtime.bookie.handler_bookie import Bookie
+from tests.runtime.protocol.test_v3_reads import run_of
 from tests.storage.engines import KEY, checkpoint, config_below, entry, open_storage
 
 LEDGER, UNKNOWN = 7, 8
@@ -47,17 +48,17 @@ class AnsweredReads:
         else:
             assert isinstance(call, ReadRun)
             self._take(call, answer)
-            if call.left:
+            if call.entry_ids:
                 return
         self.done.set_result(None)
 
     def _take(self, run: ReadRun, answer: BookieAnswer) -> None:
         if isinstance(answer, Status):
-            self.answers += [(answer, None, None)] * len(run.cut(len(run.left)))
+            self.answers += [(answer, None, None)] * len(run.cut(len(run.entry_ids)).entry_ids)
             return
         assert isinstance(answer, ReadRunAnswer)
         if answer.status is Status.OK:
-            assert len(run.cut(len(answer.bodies))) == len(answer.bodies) > 0
+            assert len(run.cut(len(answer.bodies)).entry_ids) == len(answer.bodies) > 0
             self.answers += [(Status.OK, body, answer.lac) for body in answer.bodies]
         else:
             run.cut(1)
@@ -142,7 +143,7 @@ async def test_a_run_is_answered_as_its_reads_alone(tmp_path: Path, seed: int) -
             ]
 
             async def in_a_run(calls: list[ReadCall] = calls) -> list[Answer]:
-                return await _asked(bookie, ReadRun(calls[0].txn_id, calls[0].ledger_id, False, list(calls)))
+                return await _asked(bookie, run_of(calls))
 
             async def alone(calls: list[ReadCall] = calls) -> list[Answer]:
                 return [(await _asked(bookie, call))[0] for call in calls]
