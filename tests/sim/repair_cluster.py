@@ -112,8 +112,12 @@ class RepairCluster:
         await self._registrations.pop(bookie_id).unregister()
         del self.copies[bookie_id]
 
+    async def withdraw(self, bookie_id: str) -> None:
+        """The registration of a bookie goes, as with its session; it still serves."""
+        await self._registrations[bookie_id].unregister()
+
     async def set_mode(self, bookie_id: str, mode: BookieMode) -> None:
-        """A bookie changes its mode."""
+        """A bookie changes its mode, or registers again."""
         await self._registrations[bookie_id].register(mode)
 
     async def store(self, metadata: LedgerMetadata, *, holes: Iterable[str] = (), entries: int = 0) -> int:
