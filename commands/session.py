@@ -163,7 +163,8 @@ class Session:
         return client
 
     def bookies(self, *, timeout_max_s: float) -> BookiePool:
-        """Connections to the bookies, for a command that only asks for their state.
+        """Connections to the bookies, also to those that serve without a registration, for a command that only asks
+        for their state.
 
         Connecting, and the answer to a read, take at most ``timeout_max_s`` each, or less if the settings say so.
         """
@@ -178,7 +179,7 @@ class Session:
             connect_timeout_s=min(config.connect_timeout_s, timeout_max_s),
             read_timeout_s=min(config.read_timeout_s, timeout_max_s),
         )
-        bookies = BookiePool(self.registrations.address, config, LoopClock())
+        bookies = BookiePool(self.registrations.likely_address, config, LoopClock())
         self._at_end.push_async_callback(bookies.close)
         return bookies
 

@@ -65,7 +65,7 @@ class RepairCluster:
         client_config = ClientConfig()
         registrations = RegistrationClient(self.metadata_store, ROOT)
         self.ports = ClientPorts(
-            bookies=ModelBookies(self.clock, self._answer),
+            bookies=ModelBookies(self.clock, self._answer, self.copies.__contains__),
             clock=self.clock,
             ledgers=await open_ledger_store(self.metadata_store, ROOT, LedgerTree.HIERARCHICAL),
             registrations=registrations,

@@ -63,6 +63,8 @@ class BookieReplication(Sums):
     """Who said so."""
     deadline_ms: int | None = None
     """When the auditor will mark its ledgers; None if no auditor of bkctl waits for it."""
+    serves_unregistered: bool = False
+    """Whether it is not registered, but answers."""
     no_answer: str | None = None
     """Why a registered bookie did not answer; None if it answered, or was not asked."""
     refusal: str | None = None

@@ -27,7 +27,7 @@ class BookieFacts(msgspec.Struct, frozen=True):
 
     ``is_refusing``: the problem is what it answered; ``is_client_refused``: it is about this client. ``order``: the
     operator's reason. ``read_only_reasons``: why it is read-only, a stable word and a text for each. ``trouble``: what
-    its registration says is wrong with it.
+    its registration says is wrong with it. ``serves_unregistered``: it is not registered, but answers.
     """
 
     bookie_id: str
@@ -41,6 +41,7 @@ class BookieFacts(msgspec.Struct, frozen=True):
     read_only_reasons: Mapping[str, str] = {}
     order: str = ""
     trouble: str = ""
+    serves_unregistered: bool = False
 
     @property
     def is_registered(self) -> bool:
@@ -67,7 +68,7 @@ class BookieFacts(msgspec.Struct, frozen=True):
         if self.bookie_id in recovering:
             return Idle.LEAVING
         if not self.is_registered:
-            return Idle.DOWN
+            return Idle.OTHER if self.serves_unregistered else Idle.DOWN
         if self.out_of_space is not None:
             return Idle.SPACE
         if "manual" in self.read_only_reasons:
@@ -195,6 +196,11 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         """Bookies that are not registered, but for those that no ledger names."""
         gone = [each.bookie_id for each in self.bookies or () if not each.is_registered]
         return [each for each in gone if each not in self.unreferenced]
+
+    @property
+    def serving(self) -> frozenset[str]:
+        """Bookies that are not registered, but answer."""
+        return frozenset(each.bookie_id for each in self.bookies or () if each.serves_unregistered)
 
     @property
     def unreferenced(self) -> list[str]:

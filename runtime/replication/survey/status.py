@@ -64,6 +64,7 @@ from bkctl.runtime.replication.judge.verdict import (
 )
 from bkctl.runtime.replication.judge.writable_bookies import usual_size
 from bkctl.runtime.replication.survey.given_up import judge_given_up
+from bkctl.runtime.replication.survey.unregistered import find_serving
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import listed
 
@@ -406,7 +407,7 @@ async def ask_bookies(
     troubles: Mapping[str, str],
     timeout_s: float,
 ) -> tuple[BookieFacts, ...]:
-    """All bookies that are registered or have a cookie, by id. The registered ones are asked once, at the same time.
+    """All bookies that are registered or have a cookie, by id. They are asked once, at the same time.
 
     ``troubles``: what their registrations say is wrong with them.
     """
@@ -414,7 +415,8 @@ async def ask_bookies(
     async def ask(bookie_id: str) -> BookieFacts:
         has_cookie = bookie_id in with_cookie
         if bookie_id not in registrations.live:
-            return BookieFacts(bookie_id, is_writable=None, has_cookie=has_cookie)
+            is_serving = await find_serving(bookies, [bookie_id], timeout_s)
+            return BookieFacts(bookie_id, None, has_cookie, serves_unregistered=bool(is_serving))
         status = BookieFacts(
             bookie_id,
             is_writable=bookie_id in registrations.writable,

@@ -380,8 +380,8 @@ def test_what_helps_writers_the_fastest_comes_first(others: tuple[BookieFacts, .
         ),
         (
             (FULL, UNEXPLAINED),
-            "free space on b6:3181, or give it a disk; then find out why b8:3181 is read-only, or add a bookie: bkctl "
-            "bookie state b8:3181",
+            "free space on b6:3181, or give it a disk; then find out why b8:3181 is not writable, or add a bookie: "
+            "bkctl bookie state b8:3181",
             "help full-disk",
         ),
         (

@@ -1,0 +1,27 @@
+"""Whether bookies that are not registered serve all the same, for example because they may not register again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from bkctl.runtime.errors import SILENCE, BookieError
+from bkctl.runtime.ports import Bookies
+
+
+async def find_serving(bookies: Bookies, bookie_ids: Collection[str], timeout_s: float) -> frozenset[str]:
+    """Those of these bookies that answer, with whatever. ``bookies`` reaches them by ``likely_address``."""
+
+    async def answers(bookie_id: str) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await bookies.info(bookie_id)
+        except (*SILENCE, TimeoutError):
+            return False
+        except BookieError:
+            return True
+        return True
+
+    ids = sorted(bookie_ids)
+    found = await asyncio.gather(*map(answers, ids))
+    return frozenset(bookie_id for bookie_id, is_serving in zip(ids, found, strict=True) if is_serving)
