@@ -132,15 +132,17 @@ def test_the_scan_is_short_once_all_lost_bookies_were_named() -> None:
     simulate(scenario)
 
 
-def test_whether_all_ledgers_without_a_live_copy_are_open() -> None:
+def test_which_ledgers_without_a_live_copy_are_not_closed() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await start(cluster)
         opened = await cluster.store(ledger({0: [DOWN]}, 1, 1, state=LedgerState.OPEN))
         fenced = await cluster.store(ledger({0: [DOWN]}, 1, 1, state=LedgerState.IN_RECOVERY))
         found = (await references(cluster)).no_live_copy
-        assert (found.first_ids, found.are_open) == ((opened, fenced), True)
-        await cluster.store(ledger({0: [DOWN]}, 1, 1, last_entry_id=0, length=10))
-        assert not (await references(cluster)).no_live_copy.are_open
+        assert (found.first_ids, found.open_ids, found.has_closed) == ((opened, fenced), (opened, fenced), False)
+        closed = await cluster.store(ledger({0: [DOWN]}, 1, 1, last_entry_id=0, length=10))
+        found = (await references(cluster)).no_live_copy
+        assert (set(found.first_ids), set(found.open_ids)) == ({opened, fenced, closed}, {opened, fenced})
+        assert found.has_closed
 
     simulate(scenario)
 

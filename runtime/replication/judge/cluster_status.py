@@ -39,6 +39,7 @@ from bkctl.runtime.replication.judge.cluster_facts import (
     total_marks,
 )
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
+from bkctl.runtime.replication.judge.no_live_copy import start_words
 from bkctl.runtime.replication.judge.unknown_parts import readable, unknown_findings
 from bkctl.runtime.replication.judge.writable_bookies import WritableBookies, writers_stop
 from bkctl.storage.severity import Severity
@@ -137,9 +138,11 @@ def _recover_left(status: ClusterFacts, down: list[str], left: list[str]) -> Adv
     severity = down_severity(_down_total(status, down), is_repaired=is_repaired, has_live_copies=not lost.ledgers)
     if references is not None and not references.has_source and lost.first_ids:
         disks = "its disks" if len(left) == 1 else "their disks"
+        sentence += f"; {start_words(lost.to_start)} if {disks} exist" if lost.to_start else ""
         sentence += "; a recovery finds no live copy in the ensembles (ledger explain looks outside of them): if "
-        command = close_lost_command(lost.first_ids, left) if lost.are_open else accept_loss_commands(left)
-        sentence += f"{disks} are lost and there is none, accept the loss: {command}"
+        closes = [close_lost_command(lost.open_ids, left)] if lost.open_ids else []
+        commands = ", then ".join([*closes, accept_loss_commands(left)] if lost.has_closed else closes)
+        sentence += f"{disks} are lost and there is none, accept the loss: {commands}"
         return Advice(severity, "bookies_down", sentence, explain_command(lost.first_ids))
     if references is not None and not references.can_move:
         sentence += f"; too few other bookies are writable to take the copies: start {left[0]}, or add a bookie"
