@@ -217,10 +217,10 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def no_live_copy(self) -> NoLiveCopy:
         """Ledgers that the start of a bookie would bring back: those that were read, else those in the notes."""
-        if self.references is not None and self.references.no_live_copy.ledgers:
-            return self.references.no_live_copy
+        read = NoLiveCopy() if self.references is None else self.references.no_live_copy
         losses = NotedLosses() if self.recovery is None else self.recovery.losses
-        return noted_without_copy(losses, frozenset(self.down))
+        noted = noted_without_copy(losses, frozenset(self.down))
+        return noted if noted.ledgers and not read.ledgers else read
 
     @property
     def recovering(self) -> frozenset[str]:

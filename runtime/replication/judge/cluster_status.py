@@ -43,7 +43,7 @@ from bkctl.runtime.replication.judge.no_live_copy import start_words
 from bkctl.runtime.replication.judge.unknown_parts import readable, unknown_findings
 from bkctl.runtime.replication.judge.writable_bookies import WritableBookies, writers_stop
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import duration, listed
+from bkctl.storage.words import counted, duration, listed
 
 LATENCY_WARNING_MS = 250.0
 DELAY_WARNING_S = 3600
@@ -108,6 +108,11 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
     left = [each for each in down if each not in resting and each not in moved and each not in serving]
     if lost.ledgers:
         yield start_first(lost, serving)
+    elif not lost.is_exact and status.references is not None:
+        sentence = "it is not known yet whether ledgers have no live copy: only "
+        sentence += f"{counted(status.references.ledgers, 'ledger was', 'ledgers were')} read"
+        severity = Severity.WARNING if left else Severity.INFORMATION
+        yield Advice(severity, "no_live_copy_unknown", sentence, "bkctl audit")
     is_repaired, total = not _is_nothing_repaired(status), _down_total(status, down)
     yield from serves_unregistered(
         serving.difference(resting), total, is_repaired=is_repaired, has_live_copies=not lost.ledgers

@@ -56,7 +56,7 @@ from bkctl.runtime.replication.judge.cluster_facts import (
     RootStatus,
 )
 from bkctl.runtime.replication.judge.needed_bookies import members_with_source, movable_members
-from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopyTally
+from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, NoLiveCopyTally
 from bkctl.runtime.replication.judge.verdict import (
     judge_ledger,
     wanted_members,
@@ -182,7 +182,8 @@ class StatusSurvey:
         down -= moved
         if root is None or root.migration is not None or root.is_restore_unfinished:
             why_unknown = "no ledger was read"
-            return DownReferences(bookie_ids=down, referenced=frozenset(), ledgers=0, why_unknown=why_unknown), 0
+            found = DownReferences(bookie_ids=down, referenced=frozenset(), ledgers=0, why_unknown=why_unknown)
+            return msgspec.structs.replace(found, no_live_copy=NoLiveCopy(is_exact=False)), 0
         tally = _ReferenceTally(down, bookies, recovery or RecoveryStatus(), self._clock.now_ms())
         problem: str | None = None
         try:
