@@ -182,8 +182,8 @@ class StatusSurvey:
         down -= moved
         if root is None or root.migration is not None or root.is_restore_unfinished:
             why_unknown = "no ledger was read"
-            found = DownReferences(bookie_ids=down, referenced=frozenset(), ledgers=0, why_unknown=why_unknown)
-            return msgspec.structs.replace(found, no_live_copy=NoLiveCopy(is_exact=False)), 0
+            none = DownReferences(bookie_ids=down, referenced=frozenset(), ledgers=0, why_unknown=why_unknown)
+            return msgspec.structs.replace(none, no_live_copy=NoLiveCopy(is_exact=False)), 0
         tally = _ReferenceTally(down, bookies, recovery or RecoveryStatus(), self._clock.now_ms())
         problem: str | None = None
         try:
