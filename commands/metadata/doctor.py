@@ -131,10 +131,14 @@ def _filter(severity_min: Severity, rule_ids: list[str] | None) -> Callable[[Met
             meant = near_miss(rule_id, RULES, similarity_min=_SIMILARITY_MIN)
             hint = "" if meant is None else f"did you mean {meant}? "
             raise InvalidArgumentError(f"unknown rule '{rule_id}': {hint}bkctl help metadata-doctor lists all")
-    wanted = set(rule_ids or RULES) | {_WITHOUT_PERMISSION}  # it may hide any other finding
-    return lambda found: (
-        found.rule.id in wanted and (found.severity >= severity_min or found.rule.id == _WITHOUT_PERMISSION)
-    )
+    chosen = frozenset(rule_ids or RULES)
+
+    def is_wanted(found: MetadataFinding) -> bool:
+        if found.rule.id == _WITHOUT_PERMISSION:  # it may hide any other finding
+            return True
+        return found.severity >= severity_min and found.rule.id in chosen
+
+    return is_wanted
 
 
 def _print(
