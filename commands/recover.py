@@ -25,11 +25,11 @@ from bkctl.commands.recovery_job import (
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import PLAN_TABLE, plan_body, report_body
 from bkctl.commands.replication_access import (
-    maintenance_findings,
     note_end,
     policy_of,
     removed_of,
     replication_access,
+    returning_findings,
     waiting_sentence,
 )
 from bkctl.commands.safety.gate import nothing_to_change
@@ -81,7 +81,7 @@ async def failed_bookie(
             recorded = with_recorded_rates(flags, context.console)
             policy = policy_of(context.settings.replication, recorded, open_ledgers, unfinished.start)
         access = await replication_access(context, session, policy)
-        access = access._replace(maintenance=await maintenance_findings(session, bookie_ids))
+        access = access._replace(returning=await returning_findings(session, bookie_ids))
         recovery, console = access.recovery, context.console
         await _require_down(context, recovery, bookie_ids)
         if unfinished is None:

@@ -26,15 +26,19 @@ from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
 from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
-from bkctl.runtime.replication.judge.advice import causes_text, in_maintenance, these_bookies
+from bkctl.runtime.replication.judge.advice import causes_text, in_maintenance, serves_unregistered, these_bookies
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.plan.store import JobStart
 from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.survey.given_up import judge_given_up
 from bkctl.runtime.replication.survey.removed_bookies import find_removed
+from bkctl.runtime.replication.survey.unregistered import find_serving
 from bkctl.storage.adapters.sqlite import temporary_database
 from bkctl.storage.severity import Severity
+
+_ASK_TIMEOUT_S = 1.5
+"""Longest wait for the answer of a bookie that is not registered."""
 
 
 class ReplicationAccess(NamedTuple):
@@ -46,8 +50,8 @@ class ReplicationAccess(NamedTuple):
     policy: Policy = Policy()
     drain_wait_s: float = 0.0
     """How long writers get to leave bookies that serve."""
-    maintenance: tuple[PlanFinding, ...] = ()
-    """About those of the bookies that are expected back."""
+    returning: tuple[PlanFinding, ...] = ()
+    """About those of the bookies that may come back."""
     refusing: Mapping[str, str] = {}
     """Registered bookies that refuse this client, each with a sentence: nothing can be copied to or from them."""
     accepted: Mapping[int, GivenUpLedger] = {}
@@ -74,7 +78,7 @@ class ReplicationAccess(NamedTuple):
         return self.session.plan(
             subject=", ".join(found.bookie_ids),
             summary=(*first_summary, *plan_summary(shown, policy, self.drain_wait_s), *more_summary),
-            findings=_worst_first((*risks, *self.maintenance, *self._refusals(), *left)),
+            findings=_worst_first((*risks, *self.returning, *self._refusals(), *left)),
             items=PlanItems(found.ledgers, item_of, more_items),
             arguments={
                 "bookie_ids": list(found.bookie_ids),
@@ -140,11 +144,16 @@ def _worst_first(findings: Iterable[PlanFinding]) -> tuple[PlanFinding, ...]:
     return tuple(sorted(findings, key=lambda each: each.severity, reverse=True))
 
 
-async def maintenance_findings(session: Session, bookie_ids: Collection[str]) -> tuple[PlanFinding, ...]:
-    """A warning if some of the bookies are in maintenance: they are expected to come back with their ledgers."""
+async def returning_findings(session: Session, bookie_ids: Collection[str]) -> tuple[PlanFinding, ...]:
+    """Warnings if some of the bookies are in maintenance, or serve without a registration: they may come back with
+    their ledgers."""
     notes = await list_maintenance(RecoveryNotes(session.store, session.root))
     away = [each for each in notes if each.bookie_id in bookie_ids and not each.is_overdue(session.now_ms)]
-    return (PlanFinding(Severity.WARNING, in_maintenance(away, session.now_ms).sentence),) if away else ()
+    sentences = [in_maintenance(away, session.now_ms).sentence] if away else []
+    down = set(bookie_ids) - (await session.registrations.snapshot()).live
+    serving = await find_serving(session.bookies(timeout_max_s=_ASK_TIMEOUT_S), down, _ASK_TIMEOUT_S) if down else ()
+    sentences += [f"{each.sentence}: {each.command}" for each in serves_unregistered(serving)]
+    return tuple(PlanFinding(Severity.WARNING, each) for each in sentences)
 
 
 async def removed_of(access: ReplicationAccess, bookie_ids: Collection[str]) -> dict[str, int]:

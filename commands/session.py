@@ -6,7 +6,7 @@ import contextlib
 import gc
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from bkctl.commands.console import Console
@@ -36,6 +36,8 @@ GC_THRESHOLDS = (20_000, 20, 100)
 
 _EXPLAINED_WAIT_S = 1.2
 """While a wait is shorter, its reason is only in the error at its end."""
+_SILENCE_S = 0.4
+"""A server that does not answer for so long is shown; so long is also the pause between two requests."""
 
 
 class ZooKeeperWait:
@@ -57,6 +59,25 @@ class ZooKeeperWait:
         elif reason not in self._said:
             self._said.add(reason)
             self._console.say(f"waiting for ZooKeeper: {reason}")
+
+    async def watch(self, store: MetadataStore) -> None:
+        """Show that a connected server does not respond: only seconds later the connection counts as lost.
+
+        Sends requests, because all others may wait for something else, like the copy rate. Never returns.
+        """
+        import asyncio
+
+        while True:
+            await asyncio.sleep(_SILENCE_S)
+            if not store.measures.is_connected:
+                continue
+            asking = asyncio.gather(store.exists("/"), return_exceptions=True)
+            done, _ = await asyncio.wait({asking}, timeout=_SILENCE_S)
+            if not done and store.measures.is_connected:
+                self.note("the server does not respond")
+                await asking
+                if store.measures.is_connected:
+                    self.note(None)
 
 
 class Session:
@@ -142,7 +163,8 @@ class Session:
         return client
 
     def bookies(self, *, timeout_max_s: float) -> BookiePool:
-        """Connections to the bookies, for a command that only asks for their state.
+        """Connections to the bookies, also to those that serve without a registration, for a command that only asks
+        for their state.
 
         Connecting, and the answer to a read, take at most ``timeout_max_s`` each, or less if the settings say so.
         """
@@ -150,6 +172,7 @@ class Session:
 
         from bkctl.runtime.net.loop import LoopClock
         from bkctl.runtime.net.pool import BookiePool
+        from bkctl.runtime.replication.survey.unregistered import likely_address
 
         config = self._context.settings.client
         config = msgspec.structs.replace(
@@ -157,7 +180,7 @@ class Session:
             connect_timeout_s=min(config.connect_timeout_s, timeout_max_s),
             read_timeout_s=min(config.read_timeout_s, timeout_max_s),
         )
-        bookies = BookiePool(self.registrations.address, config, LoopClock())
+        bookies = BookiePool(partial(likely_address, self.registrations), config, LoopClock())
         self._at_end.push_async_callback(bookies.close)
         return bookies
 
@@ -214,17 +237,19 @@ async def open_session(
     ZooKeeper, and it is called when one begins and ends; only for commands that change nothing. ConfigurationError,
     MetadataUnavailableError, MetadataAuthError, ClusterNotFoundError.
     """
+    import asyncio
+
     from bkctl.runtime.metadata.uri import parse_metadata_uri
     from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 
     gc.set_threshold(*GC_THRESHOLDS)
     uri = parse_metadata_uri(metadata_uri or require_metadata_uri(context))
     config = context.settings.zookeeper
-    on_wait = None if config.operation_timeout_s < _EXPLAINED_WAIT_S else ZooKeeperWait(context.console).note
-    async with (
-        _budgeted(context, await ZooKeeperStore.connect(uri.servers, config, on_wait=on_wait), on_outage) as store,
-        AsyncExitStack() as at_end,
-    ):
+    wait = None if config.operation_timeout_s < _EXPLAINED_WAIT_S else ZooKeeperWait(context.console)
+    connected = await ZooKeeperStore.connect(uri.servers, config, on_wait=None if wait is None else wait.note)
+    async with _budgeted(context, connected, on_outage) as store, AsyncExitStack() as at_end:
+        if wait is not None and context.settings.has_progress and not context.console.prints_progress_lines:
+            at_end.callback(asyncio.create_task(wait.watch(connected)).cancel)
         session = Session(context, store, uri, at_end)
         if warns_of_restore:
             await _warn_of_unfinished_restore(context, session)

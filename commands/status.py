@@ -278,9 +278,10 @@ def _marks_text(status: ClusterFacts) -> str:
     marks, why_unknown, unread = status.marks, _why_unknown(status), status.no_live_copy
     if marks is None:
         return "unknown"
-    if unread.ledgers and why_unknown is not None:
+    if (unread.ledgers or not unread.is_exact) and why_unknown is not None:
         at_least = "" if unread.is_exact else "at least "
         without = f"{at_least}{counted(unread.ledgers, 'ledger')} without a live copy"
+        without = without if unread.ledgers else "without a live copy: not known yet"
         why_unknown = f"{without}; with fewer copies: {why_unknown}"
     if not marks.at_least and not marks.at_most:
         if why_unknown is not None:

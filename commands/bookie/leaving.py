@@ -43,11 +43,11 @@ from bkctl.commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shor
 from bkctl.commands.rendering import time_of_day
 from bkctl.commands.replication_access import (
     ReplicationAccess,
-    maintenance_findings,
     note_end,
     policy_of,
     removed_of,
     replication_access,
+    returning_findings,
     waiting_sentence,
 )
 from bkctl.commands.safety.gate import Change
@@ -123,7 +123,7 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
             copying = with_recorded_rates(request.copying, context.console)
             policy = policy_of(context.settings.replication, copying, request.open_ledgers, left.start)
         access = await replication_access(context, session, policy, request.bookie_ids)
-        access = access._replace(maintenance=await maintenance_findings(session, request.bookie_ids))
+        access = access._replace(returning=await returning_findings(session, request.bookie_ids))
         ports = (await session.client()).ports
         operation = Decommission(access.recovery, session.cookies, ports)
         ids, console = request.bookie_ids, context.console

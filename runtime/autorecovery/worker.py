@@ -237,9 +237,7 @@ class Worker:
             earlier_segment = writer.segment if writer is not None and is_due else None
             repair = MarkedLedgerRepair(self._tools, picked, activity)
             outcome = await picked.lock.while_held(lambda: repair.run(picked_ns, earlier_segment))
-            if outcome is None:
-                self._live_bookies.note_outage()
-                outcome = MarkedOutcome(is_interrupted=True)
+            outcome = outcome or MarkedOutcome(is_interrupted=True)
             await self._finish_or_postpone(picked, outcome, former, writer)
         finally:
             del self._held[ledger_id]

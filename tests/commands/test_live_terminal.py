@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -231,6 +233,29 @@ def test_a_lost_zookeeper_is_shown_below_the_bar(
         terminal.press("C-c")
         text = terminal.wait_for_prompt()
         assert "waiting for ZooKeeper" not in text
+        assert not FRAME.search(text), text
+
+
+def test_a_zookeeper_that_stands_still_is_shown_before_its_connection_is_given_up(
+    start_on_own: Callable[[int], Cluster], own_zookeeper: EmbeddedZooKeeper
+) -> None:
+    """No request waits for it: the ledgers wait for the copy rate."""
+    cluster = start_on_own(4)
+    written = cluster.run("ledger", "write-test", "--ledgers", "40", "--entries", "20", "--entry-size", "4096")
+    assert written.exit_code == 0, written.stderr
+    dead = cluster.bookies[0]
+    kill_and_wait(dead.pid)
+    with Terminal(80, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
+        recover(terminal, dead.id)
+        os.kill(own_zookeeper.pid, signal.SIGSTOP)
+        try:
+            seen = terminal.wait_for("the server does not respond")
+            assert (seen.count("recovering"), seen.count("waiting for ZooKeeper")) == (1, 1), seen
+        finally:
+            os.kill(own_zookeeper.pid, signal.SIGCONT)
+        terminal.wait(lambda seen: "waiting for ZooKeeper" not in seen and "recovering" in seen)
+        terminal.press("C-c")
+        text = terminal.wait_for_prompt()
         assert not FRAME.search(text), text
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from bkctl.runtime.client import LedgerClient
 from bkctl.storage.words import counted
-from tests.commands.test_advice import audit_findings, findings, run_printed, succeed, write
+from tests.commands.test_advice import audit_findings, ensemble_of, findings, run_printed, succeed, write
 from tests.commands.test_one_severity import stop
 from tests.processes import Cluster, bkctl_command, bkctl_environment
 
@@ -153,3 +156,35 @@ def test_the_printed_pipeline_lists_only_what_is_lost(start_cluster: Callable[[i
     accepted = run_pipeline(cluster, tmp_path, match[1] + " --yes -o table")
     assert accepted.returncode == 1, accepted
     assert sorted((tmp_path / "lost-ledgers").read_text().split()) == sorted(lost)
+
+
+def test_open_and_closed_ledgers_without_a_live_copy(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> None:
+    """The loss of the open ones is accepted when they are closed: before that, their bookie cannot be removed."""
+    cluster = start_cluster(3)
+    write(cluster, 1, ledgers=30)  # on all of the bookies
+    holders: dict[str, list[str]] = {}
+    for each in asyncio.run(leave_open(cluster.metadata_uri, 9)):
+        holders.setdefault(ensemble_of(cluster, each)[0], []).append(each)
+    gone, opened = min(holders.items(), key=lambda each: len(each[1]))
+    stop(cluster, gone)
+    found = findings(cluster)
+    assert found["no_live_copy"]["finding"].endswith(f"; start {gone}")
+    advice = found["bookies_down"]["finding"]
+    match = re.search(f"; start {gone} if its disks exist; .*, accept the loss: (.*), then (.*)$", advice)
+    assert match is not None, advice
+    cluster.erase_bookie(gone)
+    answer = opened[0] if len(opened) == 1 else len(opened)
+    for command, consent in zip(match.groups(), (f"--confirm {answer} --grace 0s", "--yes"), strict=True):
+        result = run_pipeline(cluster, tmp_path, f"{command} {consent} -o table")
+        assert result.returncode == 0, result
+    assert findings(cluster).keys() == {"no_auditor", "loss_accepted"}
+
+
+async def leave_open(metadata_uri: str, ledgers: int) -> list[str]:
+    """Open ledgers of one copy, whose writers are gone."""
+    async with await LedgerClient.connect(metadata_uri) as client:
+        one_copy = partial(client.create, ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+        writers = [await one_copy() for _ in range(ledgers)]
+        for writer in writers:
+            await writer.append(b"entry")
+        return [str(writer.ledger_id) for writer in writers]

@@ -40,9 +40,10 @@ class ModelBookies:
     """All bookies of a cluster. Answers to one request after another come in any order, and those to adds and forces
     not at all if the connection is lost meanwhile."""
 
-    def __init__(self, clock: Clock, answer: Answer) -> None:
+    def __init__(self, clock: Clock, answer: Answer, is_running: Callable[[str], bool] = lambda _: True) -> None:
         self._clock = clock
         self._answer = answer
+        self._is_running = is_running
         self._losses: Counter[str] = Counter()
 
     def lose_connection(self, bookie_id: str) -> None:
@@ -163,6 +164,8 @@ class ModelBookies:
         return self._answer_many(outcomes)
 
     async def info(self, bookie_id: str) -> BookieInfo:
+        if not self._is_running(bookie_id):
+            raise _error(Status.UNAVAILABLE, bookie_id)
         return BookieInfo(2, 1)
 
     def error_of(self, status: Status, bookie_id: str, detail: str = "") -> BookieError:

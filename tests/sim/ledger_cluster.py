@@ -42,6 +42,8 @@ class _Bookies(ModelBookies):
             raise BookieTimeoutError(bookie_id, "no answer in time")
         if bookie_id in self._cluster.refusing:
             raise self.error_of(Status.AUTHENTICATION_REQUIRED, bookie_id)
+        if self._cluster.failing.get(bookie_id) is Status.UNAVAILABLE:
+            raise self.error_of(Status.UNAVAILABLE, bookie_id)
         return await super().info(bookie_id)
 
 

@@ -311,6 +311,7 @@ class ModelMetadataStore:
                 continue
             self._session_id, self._connection = session_id, connection
             self._measures.is_connected = True
+            self._measures.connections_count += 1
             self._wake_waiters()
             await self._ping_until_lost(connection)
             self._connection, self._measures.is_connected = None, False

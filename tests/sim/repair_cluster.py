@@ -65,7 +65,7 @@ class RepairCluster:
         client_config = ClientConfig()
         registrations = RegistrationClient(self.metadata_store, ROOT)
         self.ports = ClientPorts(
-            bookies=ModelBookies(self.clock, self._answer),
+            bookies=ModelBookies(self.clock, self._answer, self.copies.__contains__),
             clock=self.clock,
             ledgers=await open_ledger_store(self.metadata_store, ROOT, LedgerTree.HIERARCHICAL),
             registrations=registrations,
@@ -112,8 +112,12 @@ class RepairCluster:
         await self._registrations.pop(bookie_id).unregister()
         del self.copies[bookie_id]
 
+    async def withdraw(self, bookie_id: str) -> None:
+        """The registration of a bookie goes, as with its session; it still serves."""
+        await self._registrations[bookie_id].unregister()
+
     async def set_mode(self, bookie_id: str, mode: BookieMode) -> None:
-        """A bookie changes its mode."""
+        """A bookie changes its mode, or registers again."""
         await self._registrations[bookie_id].register(mode)
 
     async def store(self, metadata: LedgerMetadata, *, holes: Iterable[str] = (), entries: int = 0) -> int:

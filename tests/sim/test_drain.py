@@ -187,6 +187,29 @@ def test_a_bookie_that_dies_during_the_drain_is_no_longer_asked() -> None:
     simulate(scenario)
 
 
+def test_a_bookie_whose_session_ended_in_an_outage_is_still_asked_after_it() -> None:
+    """The drain's own session outlives the outage, and none of its operations fails."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        decommission = await started(cluster)
+        ledger_id = await cluster.store(OPEN, holes=["b2"], entries=5)
+        running = asyncio.create_task(drain(decommission))
+        await cluster.clock.sleep(20)
+        assert not running.done(), "it waits for the writer"
+        await move_writer(cluster, ledger_id, entries=5)
+        await cluster.withdraw("b1")
+        cluster.link.cut()
+        await cluster.clock.sleep(6)
+        cluster.link.restore()
+        await cluster.clock.sleep(3)
+        await cluster.set_mode("b1", BookieMode.READ_ONLY)
+        report = await running
+        assert report.is_complete, report
+        assert cluster.holds((await cluster.ensembles(ledger_id))[0][0], ledger_id) == list(range(5))
+
+    simulate(scenario)
+
+
 def test_a_ledger_that_appears_after_the_drain_keeps_the_cookie() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         decommission = await started(cluster)

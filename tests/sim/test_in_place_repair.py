@@ -17,12 +17,13 @@ from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.bad_copies import InPlacePlan
 from bkctl.runtime.replication.judge.copies import CopyState
-from bkctl.runtime.replication.judge.findings import CopyFinding
+from bkctl.runtime.replication.judge.findings import CopyFinding, copy_findings
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
+from bkctl.runtime.replication.survey.checker import LedgerChecker
 from tests.runtime.client.fakes import credentials
 from tests.runtime.replication.samples import ledger, random_ledger
 from tests.sim.bookies import BookieRequest
@@ -400,6 +401,30 @@ def test_only_the_given_ranges_are_verified_and_repaired() -> None:
         assert sorted({each.entry_id for each in cluster.requests}) == list(range(10, 30))
         assert (await repair.run(found, lambda _: None)).is_complete
         assert cluster.holds("b2", ledger_id) == list(range(10, 30))
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("is_from_file", [False, True])
+def test_runs_of_lost_entries_hide_no_copy_that_can_be_written(is_from_file: bool) -> None:
+    """Each bookie should have two of three entries, so a run of lost entries has fewer of its copies than entries."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledger_id = await cluster.store(ledger({0: BOOKIES}, 2, 2, last_entry_id=1199, length=12_000))
+        for entry_id in range(1200):
+            is_lost = entry_id < 450 or 600 <= entry_id < 1050  # the others only on b2
+            for bookie_id in BOOKIES if is_lost else ["b2"]:
+                cluster.copies[bookie_id][ledger_id].pop(entry_id, None)
+        repair, before = repair_of(cluster), {}
+        if is_from_file:
+            live = frozenset(BOOKIES)
+            check = await LedgerChecker(cluster.ports, live, CONFIG).check(ledger_id)
+            before[ledger_id] = list(copy_findings(check))
+        found = await repair.plan([ledger_id], before, lambda *_: None)
+        report = await repair.run(found, lambda _: None)
+        assert (found.copies, report.copies_written, report.copies_not_needed) == (200, 200, 0)
+        assert left(report) == [(each, FailureReason.LOST, 600) for each in BOOKIES]
 
     simulate(scenario)
 

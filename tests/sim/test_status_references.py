@@ -132,15 +132,32 @@ def test_the_scan_is_short_once_all_lost_bookies_were_named() -> None:
     simulate(scenario)
 
 
-def test_whether_all_ledgers_without_a_live_copy_are_open() -> None:
+def test_a_scan_that_was_cut_off_does_not_say_that_all_ledgers_have_a_live_copy() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster)
+        for _ in range(300):
+            await cluster.store(pair("b1:3181", DOWN))
+        for limits, is_known in ((None, True), (StatusLimits(copies_s=0.02), False)):
+            parts = {each.part: each for each in status_findings(await read(cluster, limits))}
+            assert ("no_live_copy_unknown" not in parts) is is_known
+        unknown = parts["no_live_copy_unknown"]
+        assert unknown.sentence.startswith("it is not known yet whether ledgers have no live copy: only ")
+        assert (unknown.severity, unknown.command) == (Severity.WARNING, "bkctl audit")
+
+    simulate(scenario)
+
+
+def test_which_ledgers_without_a_live_copy_are_not_closed() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await start(cluster)
         opened = await cluster.store(ledger({0: [DOWN]}, 1, 1, state=LedgerState.OPEN))
         fenced = await cluster.store(ledger({0: [DOWN]}, 1, 1, state=LedgerState.IN_RECOVERY))
         found = (await references(cluster)).no_live_copy
-        assert (found.first_ids, found.are_open) == ((opened, fenced), True)
-        await cluster.store(ledger({0: [DOWN]}, 1, 1, last_entry_id=0, length=10))
-        assert not (await references(cluster)).no_live_copy.are_open
+        assert (found.first_ids, found.open_ids, found.has_closed) == ((opened, fenced), (opened, fenced), False)
+        closed = await cluster.store(ledger({0: [DOWN]}, 1, 1, last_entry_id=0, length=10))
+        found = (await references(cluster)).no_live_copy
+        assert (set(found.first_ids), set(found.open_ids)) == ({opened, fenced, closed}, {opened, fenced})
+        assert found.has_closed
 
     simulate(scenario)
 

@@ -81,6 +81,11 @@ class RegistrationClient:
         self._paths = Paths(root)
         self._warned: set[str] = set()
 
+    @property
+    def connections_count(self) -> int:
+        """How often the store has connected. If that grows, the store was out of reach, and so perhaps for bookies."""
+        return self._store.measures.connections_count
+
     async def writable(self, on_change: Callable[[], None] | None = None) -> list[str]:
         """Ids of the writable bookies, sorted; ClusterNotFoundError."""
         return await self._ids(self._paths.available, on_change)

@@ -48,8 +48,9 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     ``no_answer``: registered bookies that did not answer, with the reason; ``refusals``: those that answered with an
     error. ``given_up``: by ledger, the bookies whose loss an operator accepted; ``returned``: those of them that are
     back, with the ledgers. ``disks``: total and free bytes of the others; ``out_of_space``: why bookies without space
-    are read-only; ``troubles``: what bookies publish that is wrong with them; ``read_only_by``: ``drain`` or
-    ``operator`` for those that one of these made so. All of these are empty if none was asked.
+    are read-only; ``troubles``: what bookies publish that is wrong with them; ``serving``: bookies that are not
+    registered, but answer; ``read_only_by``: ``drain`` or ``operator`` for those that one of these made so. All of
+    these are empty if none was asked.
     """
 
     registrations: Registrations
@@ -71,6 +72,7 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     disks: Mapping[str, tuple[int, int | None]] = {}
     out_of_space: Mapping[str, str] = {}
     troubles: Mapping[str, str] = {}
+    serving: frozenset[str] = frozenset()
     read_only_by: Mapping[str, str] = {}
     survey: BookieSurvey | None = None
     what_if: tuple[Loss, ...] = ()

@@ -35,6 +35,7 @@ from bkctl.runtime.replication.judge.advice import (
     not_repairing,
     proven_loss,
     recover_command,
+    serves_unregistered,
     start_first,
     these_bookies,
     troubled,
@@ -134,6 +135,10 @@ def bookie_severities(report: AuditReport) -> dict[str, Severity]:
     return found
 
 
+def _serving(report: AuditReport) -> frozenset[str]:
+    return frozenset(each.bookie_id for each in report.bookies if each.serves_unregistered)
+
+
 def _is_in_maintenance(bookie: BookieReplication, now_ms: int) -> bool:
     return bookie.maintenance_end_ms is not None and bookie.maintenance_end_ms >= now_ms
 
@@ -144,7 +149,7 @@ def _missing(report: AuditReport) -> Iterator[AuditFinding]:
     unavailable = [row for row in rows if row.replication == ReplicationState.UNAVAILABLE.value]
     if waiting := summary.unavailable - summary.lost:
         away = [row for row in unavailable if not row.is_lost]
-        yield finding_of(start_first(_without_live_copy(away, waiting)), waiting, away)
+        yield finding_of(start_first(_without_live_copy(away, waiting), _serving(report)), waiting, away)
     if (stop := _writers_stop(report)) is not None:
         yield AuditFinding(stop)
     at_risk = [row for row in rows if row.replication == ReplicationState.AT_RISK.value]
@@ -219,10 +224,10 @@ def _missing_copies(report: AuditReport, rows: Sequence[UnderReplicatedLedger], 
         if each.bookie_id in members and each.maintenance_end_ms is not None and _is_in_maintenance(each, now_ms):
             note = MaintenanceNote(start_ms=0, end_ms=each.maintenance_end_ms, user=each.maintenance_user or "")
             away[each.bookie_id] = Maintenance(each.bookie_id, note)
-    left = [each for each in down if each not in away]
+    left = [each for each in down if each not in away and each not in _serving(report)]
     severity = down_severity(
         _down_total(report),
-        is_awaited=bool(away) and not left,
+        is_awaited=bool(away) and members.keys() <= away.keys(),
         is_repaired=summary.is_repaired is not False,
         has_live_copies=not summary.unavailable,
     )
@@ -269,8 +274,10 @@ def _bookies(report: AuditReport) -> Iterator[AuditFinding]:
     silent = [each.bookie_id for each in report.bookies if each.no_answer is not None]
     refusals = {each.bookie_id: each.refusal for each in report.bookies if each.refusal is not None}
     troubles = {each.bookie_id: each.trouble for each in report.bookies if each.trouble is not None}
-    down = summary.bookies_named_unregistered
-    for advice in (*not_answering(silent, refusals, down), *troubled(troubles, down)):
+    down, is_repaired = summary.bookies_named_unregistered, summary.is_repaired is not False
+    has_live_copies, total = not summary.unavailable, _down_total(report)
+    serve = serves_unregistered(_serving(report), total, is_repaired=is_repaired, has_live_copies=has_live_copies)
+    for advice in (*serve, *not_answering(silent, refusals, down), *troubled(troubles, down)):
         yield AuditFinding(advice)
     used = {each.bookie_id: used_fraction(each.disk_total_bytes, each.disk_free_bytes) for each in report.bookies}
     full = {each.bookie_id: each.out_of_space for each in report.bookies if each.out_of_space is not None}

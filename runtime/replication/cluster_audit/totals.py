@@ -182,6 +182,7 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
             disk_free_bytes=facts.disks.get(each, (None, None))[1],
             out_of_space=facts.out_of_space.get(each),
             trouble=facts.troubles.get(each),
+            serves_unregistered=each in facts.serving,
             read_only_by=facts.read_only_by.get(each),
             given_up_ledgers=len(returned.get(each, ())),
             given_up_first=tuple(map(str, returned.get(each, ())[:SHOWN_MAX])),

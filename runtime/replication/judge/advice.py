@@ -19,7 +19,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, start_words
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import SHOWN_MAX, counted, duration, listed, percent
+from bkctl.storage.words import SHOWN_MAX, counted, duration, enumerated, listed, percent
 
 AUTORECOVERY_STATUS = "bkctl autorecovery status"
 AUTORECOVERY_START = "bkctl autorecovery start"
@@ -65,15 +65,39 @@ def worst_first(advice: Iterable[Advice]) -> list[Advice]:
 # --- bookies that are down -----------------------------------------------------------------------------------------
 
 
-def start_first(found: NoLiveCopy) -> Advice:
-    """Ledgers have no live copy: a recovery leaves them, so the bookies that have one must be started before."""
+def start_first(found: NoLiveCopy, serving: Collection[str] = ()) -> Advice:
+    """Ledgers have no live copy: a recovery leaves them, so the bookies that have one must be started before.
+
+    ``serving``: see ``serves_unregistered``.
+    """
     at_least = "" if found.is_exact else "at least "
     what = "entries without a live copy" if found.is_part else "no live copy"
     sentence = f"{at_least}{counted(found.ledgers, 'ledger has', 'ledgers have')} {what}"
     if not found.to_start:
         return Advice(Severity.CRITICAL, "no_live_copy", sentence, explain_command(found.first_ids))
-    sentence += f"; {start_words(found.to_start)}"
-    return Advice(Severity.CRITICAL, "no_live_copy", sentence, show_command([each[0] for each in found.to_start]))
+    running = sorted(each for names in found.to_start for each in names if each in serving)
+    to_start = [each for each in found.to_start if not set(each).intersection(running)]
+    sentence += f"; {start_words(to_start)}" if to_start else ""
+    sentence += f"; {enumerated(running, shown_max=SHOWN_MAX)} must register again" if running else ""
+    command = show_command([each[0] for each in to_start]) if to_start else f"bkctl bookie state {running[0]}"
+    return Advice(Severity.CRITICAL, "no_live_copy", sentence, command)
+
+
+def serves_unregistered(
+    bookie_ids: Collection[str], down: int = 1, *, is_repaired: bool = True, has_live_copies: bool = True
+) -> Iterator[Advice]:
+    """Bookies that are not registered, though they serve: a start would not help, nor copies of what they have.
+
+    It is only known that a bookie answers at the address in the id. ``down`` and the others: see ``down_severity``.
+    """
+    if not bookie_ids:
+        return
+    ids = sorted(bookie_ids)
+    them, its = ("it", "its address") if len(ids) == 1 else ("them", "each address")
+    sentence = f"{these_bookies(ids, 'is', 'are')} not registered, but a bookie answers at {its}: "
+    sentence += f"do not recover {them}; its state, which is shown on its machine, says why"
+    severity = down_severity(down, is_repaired=is_repaired, has_live_copies=has_live_copies)
+    yield Advice(severity, "bookies_unregistered", sentence, f"bkctl bookie state {ids[0]}")
 
 
 def recover_command(bookie_ids: Sequence[str]) -> str:

@@ -167,7 +167,7 @@ def plan_in_place(
             (FailureReason.READ_ONLY, () if must_move or bookie_id in writable else found),
         ):
             inside, rest = in_and_out_of(rest, entries)
-            count = min(copies, sum(each.count for each in inside))
+            count = min(copies, _copies_on(metadata, bookie_id, inside))
             copies -= count
             if count:
                 left.append(left_copies(check.ledger_id, reason, bookie_id, count, inside, defect.reason))
@@ -212,6 +212,17 @@ def _in_open_segment(
         if copies:
             detail = "its last segment is open"
             yield left_copies(ledger_id, FailureReason.OPEN, bookie_id, copies, merge_ranges(ranges), detail)
+
+
+def _copies_on(metadata: LedgerMetadata, bookie_id: str, entries: Sequence[EntryRange]) -> int:
+    """How many of these entries the bookie should have: a range may have entries of other bookies, too."""
+    count = 0
+    for number, segment in enumerate(metadata.segments):
+        if bookie_id in segment.ensemble:
+            inside, _ = in_and_out_of(entries, (segment_entries(metadata, number),))
+            index = segment.ensemble.index(bookie_id)
+            count += sum(stripe_count(each, index, *metadata.sizes) for each in inside)
+    return count
 
 
 def _sources(metadata: LedgerMetadata, bookie_id: str, entries: Sequence[EntryRange]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ class BookieFacts(msgspec.Struct, frozen=True):
 
     ``is_refusing``: the problem is what it answered; ``is_client_refused``: it is about this client. ``order``: the
     operator's reason. ``read_only_reasons``: why it is read-only, a stable word and a text for each. ``trouble``: what
-    its registration says is wrong with it.
+    its registration says is wrong with it. ``serves_unregistered``: it is not registered, but answers.
     """
 
     bookie_id: str
@@ -41,6 +41,7 @@ class BookieFacts(msgspec.Struct, frozen=True):
     read_only_reasons: Mapping[str, str] = {}
     order: str = ""
     trouble: str = ""
+    serves_unregistered: bool = False
 
     @property
     def is_registered(self) -> bool:
@@ -67,7 +68,7 @@ class BookieFacts(msgspec.Struct, frozen=True):
         if self.bookie_id in recovering:
             return Idle.LEAVING
         if not self.is_registered:
-            return Idle.DOWN
+            return Idle.OTHER if self.serves_unregistered else Idle.DOWN
         if self.out_of_space is not None:
             return Idle.SPACE
         if "manual" in self.read_only_reasons:
@@ -197,6 +198,11 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         return [each for each in gone if each not in self.unreferenced]
 
     @property
+    def serving(self) -> frozenset[str]:
+        """Bookies that are not registered, but answer."""
+        return frozenset(each.bookie_id for each in self.bookies or () if each.serves_unregistered)
+
+    @property
     def unreferenced(self) -> list[str]:
         """Bookies with a cookie that are not registered, and that no ledger names."""
         unreferenced = frozenset[str]() if self.references is None else self.references.unreferenced
@@ -211,10 +217,10 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def no_live_copy(self) -> NoLiveCopy:
         """Ledgers that the start of a bookie would bring back: those that were read, else those in the notes."""
-        if self.references is not None and self.references.no_live_copy.ledgers:
-            return self.references.no_live_copy
+        read = NoLiveCopy() if self.references is None else self.references.no_live_copy
         losses = NotedLosses() if self.recovery is None else self.recovery.losses
-        return noted_without_copy(losses, frozenset(self.down))
+        noted = noted_without_copy(losses, frozenset(self.down))
+        return noted if noted.ledgers and not read.ledgers else read
 
     @property
     def recovering(self) -> frozenset[str]:

@@ -25,6 +25,7 @@ from bkctl.runtime.replication.judge.advice import (
     not_referenced,
     not_repairing,
     recover_command,
+    serves_unregistered,
     start_first,
     these_bookies,
     troubled,
@@ -38,10 +39,11 @@ from bkctl.runtime.replication.judge.cluster_facts import (
     total_marks,
 )
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
+from bkctl.runtime.replication.judge.no_live_copy import start_words
 from bkctl.runtime.replication.judge.unknown_parts import readable, unknown_findings
 from bkctl.runtime.replication.judge.writable_bookies import WritableBookies, writers_stop
 from bkctl.storage.severity import Severity
-from bkctl.storage.words import duration, listed
+from bkctl.storage.words import counted, duration, listed
 
 LATENCY_WARNING_MS = 250.0
 DELAY_WARNING_S = 3600
@@ -102,9 +104,19 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
     resting = {each.bookie_id: each for each in status.maintenance if not each.is_overdue(status.now_ms)}
     down = [*status.down, *(each for each in status.unreferenced if each in resting)]
     moved = [each for each in down if each in status.recovering]
-    left = [each for each in down if each not in resting and each not in moved]
-    if status.no_live_copy.ledgers:
-        yield start_first(status.no_live_copy)
+    serving, lost = status.serving, status.no_live_copy
+    left = [each for each in down if each not in resting and each not in moved and each not in serving]
+    if lost.ledgers:
+        yield start_first(lost, serving)
+    elif not lost.is_exact and status.references is not None:
+        sentence = "it is not known yet whether ledgers have no live copy: only "
+        sentence += f"{counted(status.references.ledgers, 'ledger was', 'ledgers were')} read"
+        severity = Severity.WARNING if left else Severity.INFORMATION
+        yield Advice(severity, "no_live_copy_unknown", sentence, "bkctl audit")
+    is_repaired, total = not _is_nothing_repaired(status), _down_total(status, down)
+    yield from serves_unregistered(
+        serving.difference(resting), total, is_repaired=is_repaired, has_live_copies=not lost.ledgers
+    )
     if left:
         yield _recover_left(status, down, left)
     if moved:
@@ -114,6 +126,7 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
     if away := [resting[each] for each in down if each in resting and each not in moved]:
         yield in_maintenance(away, status.now_ms)
     to_leave = [] if _writers_stop(status) else [each for each in status.unreferenced if each not in resting]
+    to_leave = [each for each in to_leave if each not in serving]
     if to_leave and status.references is not None:
         yield not_referenced(to_leave, status.references.ledgers)
 
@@ -127,18 +140,23 @@ def _recover_left(status: ClusterFacts, down: list[str], left: list[str]) -> Adv
         is_doubted = references is not None and not references.referenced.issuperset(left)
         doubt = f" (whether any does is unknown: {why_unknown})" if is_doubted and why_unknown is not None else ""
         sentence += f"; nothing repairs ledgers that still reference {listed(left)}{doubt}"
-    total = len(down) + len(_silent(status.bookies or ()))
-    severity = down_severity(total, is_repaired=is_repaired, has_live_copies=not lost.ledgers)
+    severity = down_severity(_down_total(status, down), is_repaired=is_repaired, has_live_copies=not lost.ledgers)
     if references is not None and not references.has_source and lost.first_ids:
         disks = "its disks" if len(left) == 1 else "their disks"
+        sentence += f"; {start_words(lost.to_start)} if {disks} exist" if lost.to_start else ""
         sentence += "; a recovery finds no live copy in the ensembles (ledger explain looks outside of them): if "
-        command = close_lost_command(lost.first_ids, left) if lost.are_open else accept_loss_commands(left)
-        sentence += f"{disks} are lost and there is none, accept the loss: {command}"
+        closes = [close_lost_command(lost.open_ids, left)] if lost.open_ids else []
+        commands = ", then ".join([*closes, accept_loss_commands(left)] if lost.has_closed else closes)
+        sentence += f"{disks} are lost and there is none, accept the loss: {commands}"
         return Advice(severity, "bookies_down", sentence, explain_command(lost.first_ids))
     if references is not None and not references.can_move:
         sentence += f"; too few other bookies are writable to take the copies: start {left[0]}, or add a bookie"
         return Advice(severity, "bookies_down", sentence, f"bkctl bookie show {left[0]}")
     return Advice(severity, "bookies_down", sentence, recover_command(left))
+
+
+def _down_total(status: ClusterFacts, down: Collection[str]) -> int:
+    return len(down) + len(_silent(status.bookies or ()))
 
 
 def _silent(bookies: Sequence[BookieFacts]) -> list[str]:

@@ -18,10 +18,16 @@ from bkctl.runtime.placement.choice import PlacementNeed, Refusal, refusals
 from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.placement.rules import BrokenRule, judge_ensemble
 from bkctl.runtime.replication.judge.accepted_losses import accepted_on, is_back, save_command
-from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance, no_auditor, waits_for_auditor
+from bkctl.runtime.replication.judge.advice import (
+    down_severity,
+    in_maintenance,
+    no_auditor,
+    serves_unregistered,
+    waits_for_auditor,
+)
 from bkctl.runtime.replication.judge.closability import how_it_ends, last_resort, needed_refusing, removal, what_helps
 from bkctl.runtime.replication.judge.fragments import Fragment
-from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad, seen_of
+from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad, seen_of, segments_text
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
 from bkctl.runtime.replication.judge.targets import CandidateVerdict, stripe_bytes, why_refused
 from bkctl.runtime.replication.judge.verdict import (
@@ -191,7 +197,7 @@ def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
     metadata, given_up = facts.metadata, _given_up(facts)
     note = facts.autorecovery.given_up
     if note is not None and given_up:
-        segments = _segments_text([each for each in facts.segments if each.segment_index in given_up])
+        segments = segments_text([each for each in facts.segments if each.segment_index in given_up])
         yield Severity.INFORMATION, f"{accepted_on(note.written_ms, note.user)}: entries of {segments} have no copy"
     for bookie_id in facts.autorecovery.returned:
         yield Severity.WARNING, is_back(bookie_id, [facts.ledger_id]).sentence
@@ -226,7 +232,7 @@ def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
 def _damages(facts: LedgerFacts) -> Iterator[tuple[Severity, str]]:
     """Copies that bookies do not return as they should."""
     for bookie_id, segments_of in _bad_copies(facts).items():
-        segments = _segments_text(segments_of)
+        segments = segments_text(segments_of)
         yield Severity.WARNING, f"bookie {bookie_id} has no good copy of the first or last entry of {segments}"
     if lost := _lost_entries(facts):
         yield Severity.CRITICAL, f"no bookie has a good copy of {lost}, and others may be lost, too"
@@ -251,12 +257,11 @@ def _down(facts: LedgerFacts) -> Iterator[tuple[Severity, str]]:
 
 
 def _placement_problems(facts: LedgerFacts) -> Iterator[str]:
-    isolation = isolation_demand(facts.metadata.custom_metadata)
+    isolation, quorum = isolation_demand(facts.metadata.custom_metadata), facts.metadata.write_quorum_size
     if not facts.rules.has_racks and not facts.survey.groups:
         return
     for segment in facts.segments:
         view = facts.survey.view(segment.ensemble)
-        quorum = facts.metadata.write_quorum_size
         for broken in judge_ensemble(view, facts.rules, segment.ensemble, quorum, isolation):
             yield f"the segment from entry {segment.entries.first_entry_id} breaks a placement rule: {broken}"
 
@@ -272,9 +277,10 @@ def _next_steps(
     silent = frozenset[str]().union(*silent_sets)
     note = facts.autorecovery.given_up
     is_end_given_up = note is not None and set(missing_answers) <= note.member_since.keys()
-    if silent:
-        disks = "its disks" if len(silent) == 1 else "their disks"
-        which = start_words(bookies_to_start(silent_sets))
+    yield from (f"{each.sentence}: {each.command}" for each in serves_unregistered(facts.serving))
+    if to_start := {each: number for each, number in silent_sets.items() if each and each.isdisjoint(facts.serving)}:
+        disks = "its disks" if len(frozenset[str]().union(*to_start)) == 1 else "their disks"
+        which = start_words(bookies_to_start(to_start))
         yield f"{which} if {disks} still exist: entries without a live copy may be there"
     if missing_answers and not is_end_given_up:
         valid = {each for each, answer in facts.answers.items() if answer.is_valid}
@@ -291,7 +297,7 @@ def _next_steps(
         )
     elif not metadata.is_closed and not missing_answers:
         yield how_it_ends(ledger_id, metadata, facts.autorecovery.now_ms)
-    away = _away(facts)
+    away, awaited = _away(facts), _awaited(facts)
     if away:
         yield in_maintenance(away, facts.autorecovery.now_ms).sentence
     yield from _recoveries(facts, candidates)
@@ -302,7 +308,6 @@ def _next_steps(
         yield f"bkctl recover ledger {ledger_id} writes missing and damaged copies again{limit}"
     yield from _outside(facts)
     yield from _autorecovery(facts)
-    awaited = {each.bookie_id for each in away}
     may_be_outside = any(each.problem is not None for each in facts.outside)
     may_be_outside = may_be_outside or all(facts.is_outside(each) for each in _without_copy(facts))
     if missing_answers and not set(missing_answers) <= facts.registrations.live:
@@ -330,6 +335,11 @@ def _away(facts: LedgerFacts) -> list[Maintenance]:
     return [each for each in state.maintenance if each.bookie_id in lost and not each.is_overdue(state.now_ms)]
 
 
+def _awaited(facts: LedgerFacts) -> set[str]:
+    """Bookies of the ledger that are down and will be back, as far as is known."""
+    return {each.bookie_id for each in _away(facts)} | facts.serving
+
+
 def _silent_sets(facts: LedgerFacts) -> Counter[frozenset[str]]:
     """Bookies that do not answer and may have an entry of which no live copy is known: those that were not given up,
     with the number of entries that have the same."""
@@ -343,8 +353,7 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
     for each in candidates:
         verdicts.setdefault((each.first_entry_id, each.replaces), []).append(each)
     first_of = _first_segments(facts)
-    awaited = {each.bookie_id for each in _away(facts)}
-    for bookie_id in sorted(_lost(facts) - awaited):
+    for bookie_id in sorted(_lost(facts) - _awaited(facts)):
         command = f"bkctl recover failed-bookie {bookie_id} --ledger {facts.ledger_id}"
         movable: list[SegmentFacts] = []
         stuck: list[SegmentFacts] = []
@@ -364,12 +373,12 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
             refused += [] if possible else found
         if movable:
             them = enumerated(sorted(targets), "or", SHOWN_MAX)
-            yield f"{command} would copy its entries of {_segments_text(movable)} to {them}"
+            yield f"{command} would copy its entries of {segments_text(movable)} to {them}"
         if without_copy:
-            yield f"{command} would leave {_segments_text(without_copy)}: no live copy is known of some of the entries"
+            yield f"{command} would leave {segments_text(without_copy)}: no live copy is known of some of the entries"
         if stuck:
             cure = "" if movable or bookie_id in facts.ignored else f"start {bookie_id}, or add a bookie: "
-            stays = f"{command} would leave {_segments_text(stuck)}"
+            stays = f"{command} would leave {segments_text(stuck)}"
             yield f"{cure}{stays}: no bookie can take the copies{why_refused(refused)}"
 
 
@@ -410,7 +419,7 @@ def _outside(facts: LedgerFacts) -> Iterator[str]:
         yield f"bookie {each.bookie_id}, outside of the ensemble, did not answer: {each.problem}"
     unasked = [each for each in segments if not asked.intersection(each.without_copy)]
     if asked and unasked:
-        yield f"no bookie outside of the ensemble was asked for {_segments_text(unasked)}"
+        yield f"no bookie outside of the ensemble was asked for {segments_text(unasked)}"
 
 
 def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
@@ -439,8 +448,3 @@ def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
         waits = waits_for_auditor(state.deadlines, state.auditor, state.now_ms, awaited)
         why = f"the auditor {state.auditor} has not marked it yet" if waits is None else waits.sentence
         yield f"{why}; bkctl autorecovery trigger starts a check now"
-
-
-def _segments_text(segments: list[SegmentFacts]) -> str:
-    starts = [str(each.entries.first_entry_id) for each in segments]
-    return f"{counted(len(starts), 'segment')} (from entry {enumerated(starts, shown_max=SHOWN_MAX)})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -18,6 +18,7 @@ from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.storage.ids import INVALID_ENTRY_ID
+from bkctl.storage.words import SHOWN_MAX, counted, enumerated
 
 BAD_COPIES = frozenset({CopyState.MISSING, CopyState.CORRUPT, CopyState.FAILED, CopyState.DIFFERENT})
 """A bookie that answers, but not with a good copy."""
@@ -114,6 +115,8 @@ class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
     silent: Mapping[str, str]
     """Writable bookies that do not report their free space, with the reason; ``free_bytes`` is of those that do."""
     autorecovery: AutorecoveryFacts
+    serving: frozenset[str] = frozenset()
+    """Bookies of the ledger that are not registered, but answer."""
 
     @property
     def refusing(self) -> frozenset[str]:
@@ -160,3 +163,9 @@ def seen_of(facts: LedgerFacts) -> str:
 def is_bad(copy: StripeCopy) -> bool:
     """Whether the first or the last entry is missing or damaged."""
     return copy.first in BAD_COPIES or copy.last in BAD_COPIES
+
+
+def segments_text(segments: Sequence[SegmentFacts]) -> str:
+    """How many these are, and where the first of them begin."""
+    starts = [str(each.entries.first_entry_id) for each in segments]
+    return f"{counted(len(starts), 'segment')} (from entry {enumerated(starts, shown_max=SHOWN_MAX)})"

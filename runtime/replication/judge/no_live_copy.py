@@ -18,8 +18,8 @@ class NoLiveCopy(msgspec.Struct, frozen=True, kw_only=True):
     """Ledgers with entries of which no live bookie has a copy: how many, and the first of them.
 
     ``to_start``: of each element one bookie brings ledgers back, the most useful first. ``is_exact``: there are no
-    others. ``is_part``: one of them has, or may have, a live copy of other entries. ``are_open``: none of them is
-    closed.
+    others. ``is_part``: one of them has, or may have, a live copy of other entries. ``open_ids``: the first that are
+    not closed; ``has_closed``: others may be.
     """
 
     ledgers: int = 0
@@ -27,7 +27,8 @@ class NoLiveCopy(msgspec.Struct, frozen=True, kw_only=True):
     to_start: tuple[tuple[str, ...], ...] = ()
     is_exact: bool = True
     is_part: bool = False
-    are_open: bool = False
+    open_ids: tuple[int, ...] = ()
+    has_closed: bool = True
 
 
 class NoLiveCopyTally:
@@ -40,7 +41,8 @@ class NoLiveCopyTally:
         self._first_ids: list[int] = []
         self._holders: collections.Counter[frozenset[str]] = collections.Counter()
         self._is_part = False
-        self._are_open = True
+        self._open_ids: list[int] = []
+        self._has_closed = False
 
     def add(self, ledger_id: int, rows: Collection[ReplicationRow]) -> None:
         """Note the judged write sets of one ledger; it counts if a start brings copies of one of them back."""
@@ -48,11 +50,13 @@ class NoLiveCopyTally:
         if not holders:
             return
         self._ledgers += 1
-        self._are_open = self._are_open and all(row.write_set.ledger_state != "closed" for row in rows)
+        is_closed = any(row.write_set.ledger_state == "closed" for row in rows)
+        self._has_closed = self._has_closed or is_closed
         self._is_part = self._is_part or any(row.live_copies for row in rows)
         self._holders.update(holders)
-        if len(self._first_ids) < _IDS_KEPT_MAX:
-            self._first_ids.append(ledger_id)
+        for ids in (self._first_ids, [] if is_closed else self._open_ids):
+            if len(ids) < _IDS_KEPT_MAX:
+                ids.append(ledger_id)
 
     def result(self, *, is_exact: bool = True) -> NoLiveCopy:
         """What was found."""
@@ -63,7 +67,8 @@ class NoLiveCopyTally:
             to_start=to_start,
             is_exact=is_exact,
             is_part=self._is_part,
-            are_open=self._ledgers > 0 and self._are_open,
+            open_ids=tuple(self._open_ids),
+            has_closed=self._has_closed or not self._ledgers,
         )
 
 

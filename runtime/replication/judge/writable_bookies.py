@@ -112,5 +112,5 @@ def _step(why: Idle, names: Sequence[str], needed: int) -> tuple[str, str]:
         is_choice = 1 < needed < len(names)
         which = enumerated(names, "or" if needed == 1 else "and", SHOWN_MAX)
         return f"start {f'{needed} of ' if is_choice else ''}{which}", show_command(names)
-    add = "is read-only, or add a bookie" if len(first) == 1 else "are read-only, or add bookies"
+    add = "is not writable, or add a bookie" if len(first) == 1 else "are not writable, or add bookies"
     return f"find out why {these} {add}", f"bkctl bookie state {first[0]}"

@@ -115,7 +115,8 @@ class Decommission:
     def __init__(self, recovery: BookieRecovery, cookies: CookieStore, ports: ClientPorts) -> None:
         self._recovery = recovery
         self._cookies = cookies
-        self.watch = ModeWatch(ports.registrations, ports.clock, recovery.outage)
+        return_wait_s = recovery.policy.config.registration_wait_s
+        self.watch = ModeWatch(ports.registrations, ports.clock, recovery.outage, return_wait_s)
         self._ports = ports
         self._own_deletes: dict[str, bytes] = {}
         """Cookies that were deleted here, or whose delete was sent but not answered."""

@@ -29,6 +29,7 @@ from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
 from bkctl.runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
+from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 
 POLL_S = 0.5
 PASSES_MAX = 3
@@ -57,14 +58,17 @@ class LeavingBookies(msgspec.Struct, frozen=True):
 class ModeWatch:
     """Watches the registrations of bookies that leave."""
 
-    def __init__(self, registration: RegistrationClient, clock: Clock, outage: OutageWait) -> None:
-        self._registration = registration
+    def __init__(
+        self, registration: RegistrationClient, clock: Clock, outage: OutageWait, return_wait_s: float = 0.0
+    ) -> None:
+        """``return_wait_s``: see ``LiveBookies``."""
+        self._live_bookies = LiveBookies(registration, clock, return_wait_s)
         self._clock = clock
         self._outage = outage
 
     async def read(self, bookie_ids: Collection[str]) -> LeavingBookies:
         """How the bookies are registered now."""
-        found = await self._outage.outlast(self._registration.snapshot)
+        found = await self._outage.outlast(partial(self._live_bookies.refresh, 0))
         writable = frozenset(bookie_ids).intersection(found.writable)
         read_only = frozenset(bookie_ids).intersection(found.read_only) - writable
         down = frozenset(bookie_ids) - writable - read_only

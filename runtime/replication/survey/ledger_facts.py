@@ -60,9 +60,12 @@ from bkctl.runtime.replication.judge.ledger_facts import (
     end_of,
     is_bad,
 )
+from bkctl.runtime.replication.survey.unregistered import find_serving
 from bkctl.storage.ids import INVALID_ENTRY_ID
 
 _READS_IN_FLIGHT_MAX = 16
+_SERVING_TIMEOUT_S = 1.5
+"""Longest wait for the answer of a bookie that is not registered."""
 _SEGMENTS_SEARCHED_MAX = 16
 """Segments without a live copy for which bookies outside of the ensemble are asked; a ledger can have thousands."""
 
@@ -93,8 +96,11 @@ class LedgerFactsReader:
         survey = await self._ports.placement.survey(registrations.writable)
         asked = asyncio.gather(*(self._ask(each, credentials) for each in members))
         lost = metadata.bookies() - registrations.live
-        answered, (free_bytes, silent), autorecovery = await asyncio.gather(
-            asked, self._free_bytes(registrations.writable), self._autorecovery(ledger_id, lost)
+        answered, (free_bytes, silent), autorecovery, serving = await asyncio.gather(
+            asked,
+            self._free_bytes(registrations.writable),
+            self._autorecovery(ledger_id, lost),
+            find_serving(self._ports.bookies, lost.difference(found.live, without), _SERVING_TIMEOUT_S),
         )
         answers = dict(zip(members, answered, strict=True))
         answering = frozenset(each for each, answer in answers.items() if not answer.is_silent)
@@ -116,6 +122,7 @@ class LedgerFactsReader:
             free_bytes=free_bytes,
             silent=silent,
             autorecovery=autorecovery,
+            serving=serving,
         )
 
     async def _ask(self, bookie_id: str, credentials: LedgerCredentials) -> MemberAnswer:

@@ -56,7 +56,7 @@ from bkctl.runtime.replication.judge.cluster_facts import (
     RootStatus,
 )
 from bkctl.runtime.replication.judge.needed_bookies import members_with_source, movable_members
-from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopyTally
+from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, NoLiveCopyTally
 from bkctl.runtime.replication.judge.verdict import (
     judge_ledger,
     wanted_members,
@@ -64,6 +64,7 @@ from bkctl.runtime.replication.judge.verdict import (
 )
 from bkctl.runtime.replication.judge.writable_bookies import usual_size
 from bkctl.runtime.replication.survey.given_up import judge_given_up
+from bkctl.runtime.replication.survey.unregistered import find_serving
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import listed
 
@@ -181,7 +182,8 @@ class StatusSurvey:
         down -= moved
         if root is None or root.migration is not None or root.is_restore_unfinished:
             why_unknown = "no ledger was read"
-            return DownReferences(bookie_ids=down, referenced=frozenset(), ledgers=0, why_unknown=why_unknown), 0
+            none = DownReferences(bookie_ids=down, referenced=frozenset(), ledgers=0, why_unknown=why_unknown)
+            return msgspec.structs.replace(none, no_live_copy=NoLiveCopy(is_exact=False)), 0
         tally = _ReferenceTally(down, bookies, recovery or RecoveryStatus(), self._clock.now_ms())
         problem: str | None = None
         try:
@@ -406,7 +408,7 @@ async def ask_bookies(
     troubles: Mapping[str, str],
     timeout_s: float,
 ) -> tuple[BookieFacts, ...]:
-    """All bookies that are registered or have a cookie, by id. The registered ones are asked once, at the same time.
+    """All bookies that are registered or have a cookie, by id. They are asked once, at the same time.
 
     ``troubles``: what their registrations say is wrong with them.
     """
@@ -414,7 +416,8 @@ async def ask_bookies(
     async def ask(bookie_id: str) -> BookieFacts:
         has_cookie = bookie_id in with_cookie
         if bookie_id not in registrations.live:
-            return BookieFacts(bookie_id, is_writable=None, has_cookie=has_cookie)
+            is_serving = await find_serving(bookies, [bookie_id], timeout_s)
+            return BookieFacts(bookie_id, None, has_cookie, serves_unregistered=bool(is_serving))
         status = BookieFacts(
             bookie_id,
             is_writable=bookie_id in registrations.writable,

@@ -40,6 +40,7 @@ class LiveBookies:
         """All bookies that were ever registered, except those that did not return after an outage."""
         self._read_at_ns: int | None = None
         self._reading = asyncio.Lock()
+        self._connections_count = registration.connections_count
         self._is_watched = False
         """Whether the store will report the next change of the registrations, and has reported none since the read."""
         self._member_since: dict[str, int] = {}
@@ -80,11 +81,16 @@ class LiveBookies:
         self._read_at_ns = now_ns
 
     def _is_older(self, age_max_s: float) -> bool:
-        return self._read_at_ns is None or self._clock.monotonic_ns() - self._read_at_ns > age_max_s * 1e9
+        if self._read_at_ns is None or self._registration.connections_count != self._connections_count:
+            return True
+        return self._clock.monotonic_ns() - self._read_at_ns > age_max_s * 1e9
 
     async def _read(self, on_change: Callable[[], None] | None) -> Registrations:
         while True:
             registrations = await self._registration.snapshot(on_change)
+            if self._registration.connections_count != self._connections_count:
+                self._connections_count = self._registration.connections_count
+                self.note_outage()
             if self._expected and self._clock.monotonic_ns() >= self._expected_until_ns:
                 self._expected, self._known = frozenset(), registrations.live
             self._known |= registrations.live
@@ -95,9 +101,12 @@ class LiveBookies:
     def note_outage(self, *, is_over: bool = True) -> None:
         """The metadata store does not answer, or did not until now (``is_over``): bookies may have lost sessions.
 
-        Such a bookie is not in the list until it registers again. Treating it as dead would leave ledgers unrepaired.
-        So for some time each refresh repeats until the list has all bookies that were known before. This applies not
-        only to the first list, because the server may answer us before it ends the sessions of other clients.
+        Called here after each lost connection, too: our own session may outlive an outage in which no operation fails.
+
+        A bookie that lost its session is not in the list until it registers again. Treating it as dead would leave
+        ledgers unrepaired. So for some time each refresh repeats until the list has all bookies that were known before.
+        This applies not only to the first list, because the server may answer us before it ends the sessions of other
+        clients.
         """
         self._expected = self._known
         self._expected_until_ns = self._clock.monotonic_ns() + self._return_wait_ns if is_over else math.inf

@@ -63,7 +63,6 @@ class LedgerTurn:
             try:
                 lock = await self._acquire()
             except SessionExpiredError:
-                self._tools.live_bookies.note_outage()
                 continue
             if isinstance(lock, LedgerResult):
                 return lock
@@ -108,7 +107,6 @@ class LedgerTurn:
             return await _work_on(turn)
         except LockLostError:
             # With a new session, lock and read again (replication section 15.1, item 11).
-            self._tools.live_bookies.note_outage()
             return None
         except MetadataFormatError as error:
             return failed(lock.ledger_id, FailureReason.METADATA_UNREADABLE, str(error))

@@ -269,7 +269,7 @@ def test_a_recovery_that_finds_no_live_copy_is_not_advised() -> None:
         "bkctl decommission b4:3181 --accept-loss b4:3181 --from-file lost-ledgers"
     )
 
-    not_closed = msgspec.structs.replace(lost, ledgers=2, are_open=True)
+    not_closed = msgspec.structs.replace(lost, ledgers=2, open_ids=(3, 7), has_closed=False)
     references = msgspec.structs.replace(references, no_live_copy=not_closed)
     _, second, *_ = status_findings(msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), references=references))
     assert second.command == "bkctl ledger explain 3"
@@ -380,8 +380,8 @@ def test_what_helps_writers_the_fastest_comes_first(others: tuple[BookieFacts, .
         ),
         (
             (FULL, UNEXPLAINED),
-            "free space on b6:3181, or give it a disk; then find out why b8:3181 is read-only, or add a bookie: bkctl "
-            "bookie state b8:3181",
+            "free space on b6:3181, or give it a disk; then find out why b8:3181 is not writable, or add a bookie: "
+            "bkctl bookie state b8:3181",
             "help full-disk",
         ),
         (

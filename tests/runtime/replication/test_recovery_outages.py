@@ -244,6 +244,32 @@ async def test_a_session_that_ends_without_an_error_is_an_outage_too(
     assert (await fleet.check(ledger_id)).is_clean
 
 
+async def test_a_connection_that_was_lost_without_an_error_is_an_outage_too(linked: LinkedRecovery) -> None:
+    """Our session outlives the outage and no operation fails, but that of the only source ends."""
+    fleet = linked.fleet
+    ids = await store_ledgers(fleet, 2)
+    held = fleet.bookies["b3"].hold("add", 4)
+    running = await linked.run(msgspec.structs.replace(CONFIG, ledgers_in_parallel=1))
+    await held.arrived()
+    linked.link.cut()
+    await fleet.fakes.withdraw("b2")
+    linked.link.restore()
+    await until_connected(fleet, ids[0])
+    held.release()
+    for _ in range(3):
+        linked.registration.read.clear()
+        reading = asyncio.create_task(linked.registration.read.wait())
+        await asyncio.wait({running, reading}, timeout=LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+        reading.cancel()
+    await fleet.fakes.register("b2")
+
+    report = await running
+    assert report.is_complete, report
+    assert linked.outages.empty()
+    for ledger_id in ids:
+        assert (await fleet.check(ledger_id)).is_clean
+
+
 async def test_a_failure_found_after_the_session_ended_is_not_reported_but_looked_at_again(
     linked: LinkedRecovery, zookeeper: EmbeddedZooKeeper
 ) -> None:

@@ -1,0 +1,62 @@
+"""A bookie that serves but may not register again: no command says to copy what it has, or to start it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tests.commands.test_advice import ensemble_of, findings, run_printed, write
+from tests.processes import Cluster
+from tests.until import wait_until
+from tests.zookeeper_permissions import Permissions
+
+pytestmark = pytest.mark.cluster
+
+ANSWERS = "is not registered, but a bookie answers at its address"
+
+
+def end_registration(cluster: Cluster, permissions: Permissions, bookie_id: str) -> None:
+    """Its session ends, and it may not register again; it goes on serving."""
+    bookie = cluster.bookie(bookie_id)
+    permissions.limit(permissions.available, read=True)
+    os.kill(bookie.pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: bookie.id not in permissions.registered()[0], "its session ends")
+    finally:
+        os.kill(bookie.pid, signal.SIGCONT)
+    wait_until(lambda: "no permission" in cluster.run("bookie", "state", bookie.id).stdout)
+
+
+def test_it_is_not_recovered(start_cluster: Callable[[int], Cluster]) -> None:
+    cluster = start_cluster(4)
+    single = write(cluster, 1)
+    (bookie_id,) = ensemble_of(cluster, single)
+    write(cluster, 2, ledgers=20)
+    permissions = Permissions(cluster.metadata_uri)
+    try:
+        end_registration(cluster, permissions, bookie_id)
+        for command in (("status",), ("audit",)):
+            found = {each["part"]: each for each in cluster.run(*command, "-o", "json").json()["findings"]}
+            assert found["bookies_unregistered"]["finding"].startswith(f"bookie {bookie_id} {ANSWERS}"), command
+            assert "no permission" in run_printed(cluster, found["bookies_unregistered"]["command"]).stdout
+            for each in found.values():
+                assert "bkctl recover" not in json.dumps(each), each
+                assert f"start {bookie_id}" not in each["finding"], each
+            shown = cluster.run(*command, "-o", "table").stdout
+            assert "recover failed-bookie" not in shown, shown
+        explained = cluster.run("ledger", "explain", single, "-o", "json").json()
+        text = json.dumps(explained["next_steps"])
+        assert f"bookie {bookie_id} {ANSWERS}" in text
+        assert not any(word in text for word in ("recover failed-bookie", f"start {bookie_id}", "delete")), text
+        for verb in ("recover", "decommission"):
+            plan = cluster.run(verb, bookie_id, "-n", "-o", "json").json()
+            (warning,) = [each for each in plan["findings"] if ANSWERS in each["finding"]]
+            assert warning["severity"] == "warning"
+    finally:
+        permissions.lift(permissions.available)
+        permissions.close()
+    wait_until(lambda: findings(cluster).keys() == {"no_auditor"})
