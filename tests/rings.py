@@ -74,9 +74,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: ranks[_module_of(item.nodeid)])
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """More workers than cores, because many tests wait for other processes."""
-    return 2 * len(os.sched_getaffinity(0))
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """More workers than cores, because many tests wait for other processes; most in `make test` and `make battery`."""
+    is_without_java = str(config.getoption("markexpr")).startswith(("not interop", "battery"))
+    return (3 if is_without_java else 2) * len(os.sched_getaffinity(0))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
