@@ -408,7 +408,8 @@ def test_what_tls_has_decrypted_already_is_ready(certificates: Certificates) -> 
     server = threading.Thread(target=serve)
     server.start()
     loop = asyncio.new_event_loop()
-    handler = LoopHandler(loop, ConnectFailures([]), None, lambda: None, ZooKeeperConfig())
+    config = ZooKeeperConfig(session_timeout_ms=2000)  # so long does it wait for the first answer, also for none
+    handler = LoopHandler(loop, ConnectFailures([]), None, lambda: None, config)
     with client_side.wrap_socket(ours, server_hostname="anything") as secured:
         connection = ServerSocket(secured)
         assert handler.select([connection], [], [], 20.0)[0] == [connection]
