@@ -262,7 +262,7 @@ async def test_a_server_that_dies_during_a_login(
 
 
 async def test_sasl_that_the_server_does_not_know(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:
-    config = ZooKeeperConfig(sasl=sasl(tmp_path), operation_timeout_s=4.0)
+    config = ZooKeeperConfig(sasl=sasl(tmp_path), operation_timeout_s=1.0)
     with pytest.raises(MetadataUnavailableError, match=r"the SASL login: check the user and .*, and that SASL is on"):
         await ZooKeeperStore.connect(zookeeper.connect_string, config)
 
