@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import bkctl
 from bkctl import early_stop
@@ -110,12 +110,18 @@ def _import_all() -> None:
             importlib.import_module(module.name)
 
 
+def _make_commands(group: Any) -> None:
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
+        if hasattr(command, "list_commands"):
+            _make_commands(command)
+
+
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and they end this process
     _import_all()
-    app = build_app()
-    for name in app.list_commands(None):
-        app.get_command(None, name)
+    "".encode("idna")  # imports modules, which every connection needs
+    _make_commands(build_app())
     main(["config", "show"])  # so that msgspec knows the settings
     gc.collect()
     gc.freeze()

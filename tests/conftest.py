@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 import bkctl
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from tests.java_launcher import use_launcher
 from tests.orphans import OrphanKiller
 from tests.processes import Cluster, DevCluster
 from tests.rings import (  # noqa: F401  hooks of pytest
@@ -90,13 +91,14 @@ def _import(module: str) -> None:
             raise
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Who starts the tests in the background of a script leaves them, and the commands they run, deaf to Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_DEBUG_TEMPROOT" not in os.environ and _is_fit_for_tests(_MEMORY):
         os.environ["PYTEST_DEBUG_TEMPROOT"] = _MEMORY
-
+    if not hasattr(config, "workerinput"):  # workers inherit it
+        use_launcher()
     logging.getLogger("bkctl.runtime.metadata.zookeeper.store.kazoo").addFilter(_is_of_this_test)
 
 

@@ -27,9 +27,6 @@ LONG_MODULES = (
 """These start first, so that no worker is still busy with one when the others have finished. Their tests share no
 fixture, so each test may run on another worker. The tests of any other module stay together on one worker."""
 
-WAITING_MODULES = ("tests/runtime/bookie/disks/test_start_on_full_disk.py",)
-"""These take minutes and hardly any CPU time. They start next, each on one worker, while the others use the cores."""
-
 ONE_WORKER_DIRECTORIES = ("tests/spark_reports/",)
 """The tests of such a directory share a fixture that costs ten seconds of CPU time in each worker: a Spark session.
 They take longest of all on one worker, so they start next."""
@@ -60,23 +57,27 @@ def _has_no_test(path: Path, config: pytest.Config) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long modules first, then those that wait, those of one worker, modules that start processes, and the rest."""
-    first = LONG_MODULES + WAITING_MODULES
+    """Long modules first, then those of one worker, modules that start processes, and the rest.
+
+    Those directly in ``tests`` start programs, such as pytest itself, and some take half a minute.
+    """
     ranks: dict[str, int] = {}
     for item in items:
         module, ring = _module_of(item.nodeid), ring_of(item)
         item.user_properties.append(("ring", ring))
-        if module in first:
-            ranks[module] = first.index(module)
+        if module in LONG_MODULES:
+            ranks[module] = LONG_MODULES.index(module)
         else:
-            rank = len(first) + (0 if module.startswith(ONE_WORKER_DIRECTORIES) else 2 if ring == "unit" else 1)
+            is_short = ring == "unit" and module.count("/") > 1
+            rank = len(LONG_MODULES) + (0 if module.startswith(ONE_WORKER_DIRECTORIES) else 2 if is_short else 1)
             ranks[module] = min(rank, ranks.get(module, rank))
     items.sort(key=lambda item: ranks[_module_of(item.nodeid)])
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """More workers than cores, because many tests wait for other processes."""
-    return 2 * len(os.sched_getaffinity(0))
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """More workers than cores, because many tests wait for other processes; most in `make test` and `make battery`."""
+    is_without_java = str(config.getoption("markexpr")).startswith(("not interop", "battery"))
+    return (3 if is_without_java else 2) * len(os.sched_getaffinity(0))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:

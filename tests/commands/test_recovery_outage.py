@@ -201,7 +201,7 @@ def test_an_outage_that_is_too_long_ends_it_with_the_command_that_continues(
     ids=" ".join,
 )
 def test_a_run_that_outlived_its_session_is_seen_again(degraded: DegradedCluster, words: tuple[str, ...]) -> None:
-    with degraded.begun(*words, degraded.dead, zk_rate=5) as process:
+    with degraded.begun(*words, degraded.dead, zk_rate=9) as process:
         assert degraded.holders() == [" ".join(words)]
         with standing_still(process.pid):
             degraded.wait_for_session_end()
@@ -229,7 +229,7 @@ def test_a_run_that_outlived_its_session_ends_when_another_has_its_bookie(degrad
             async with lock:
                 return await asyncio.to_thread(degraded.end_of, process)
 
-    with degraded.begun("recover", "failed-bookie", degraded.dead, zk_rate=5) as process:
+    with degraded.begun("recover", "failed-bookie", degraded.dead, zk_rate=9) as process:
         assert asyncio.run(hold_until_its_end(process)) == 5, degraded.said()
     said = degraded.said()
     assert f"another operation is working on bookie {degraded.dead}: 'bookie drain' by ops on elsewhere" in said

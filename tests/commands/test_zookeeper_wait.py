@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -115,13 +116,14 @@ def test_the_reason_appears_while_the_command_waits(unreachable: tuple[str, str]
 @EACH
 def test_the_error_has_the_reason_too(unreachable: tuple[str, str]) -> None:
     server, reason = unreachable
-    result = run_bkctl("bookie", "list", "-u", f"zk://{server}/ledgers", "--timeout", "3s")
+    words = ("bookie", "list", "-u", f"zk://{server}/ledgers", "--timeout", "3s")
+    with ThreadPoolExecutor() as both:
+        result, quiet = both.map(lambda more: run_bkctl(*words, *more), ((), ("--quiet",)))
     assert result.exit_code == 6
     assert result.stdout == ""
     *_, waiting, error = result.stderr.splitlines()  # a name that resolves slowly is waited for first
     assert waiting == f"waiting for ZooKeeper: {reason}"
     assert error.startswith(f"error: no ZooKeeper server responds at {server} (waited 3 s): {reason}; check that ")
-    quiet = run_bkctl("bookie", "list", "-u", f"zk://{server}/ledgers", "--timeout", "3s", "--quiet")
     assert quiet.stderr.splitlines() == [error]
 
 

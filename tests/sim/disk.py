@@ -50,6 +50,7 @@ class MemoryDisk:
     """Files and directories by absolute path.
 
     ``unsynced_suffix``: syncs of files with such names do nothing. ``fails_at``: the change with this number fails.
+    ``usable_bytes``: what ``space`` reports; no change uses any of it.
     """
 
     def __init__(self, mode: Mode, survivors: dict[str, bytes | None] | None = None) -> None:
@@ -61,6 +62,7 @@ class MemoryDisk:
         self._locked: set[str] = set()
         self.unsynced_suffix: str | None = None
         self.fails_at: int | None = None
+        self.usable_bytes = TOTAL_BYTES // 2
         for path, contents in (survivors or {}).items():
             if contents is None:
                 self.make_directories("/" + path)
@@ -169,7 +171,7 @@ class MemoryDisk:
 
     def space(self, path: str) -> DiskSpace:
         self.exists(path)
-        return DiskSpace(TOTAL_BYTES, TOTAL_BYTES // 2, filesystem_id=1)
+        return DiskSpace(TOTAL_BYTES, self.usable_bytes, filesystem_id=1)
 
     def lock_directory(self, path: str) -> MemoryLock:
         if path in self._locked:

@@ -115,10 +115,10 @@ class WholeBookie:
             release="bkctl in memory",
         )
 
-    async def boot(self) -> BookieServer:
+    async def boot(self, config: BookieConfig = CONFIG) -> BookieServer:
         """A bookie that serves. End it with ``stop`` or ``lose_power``."""
         self._tasks_before = asyncio.all_tasks()
-        return await BookieServer(CONFIG, self.ports()).__aenter__()
+        return await BookieServer(config, self.ports()).__aenter__()
 
     async def stop(self, bookie: BookieServer) -> None:
         """Stop the bookie in order."""

@@ -44,7 +44,7 @@ from bkctl.runtime.bookie.live_settings import LiveSettings
 from bkctl.runtime.bookie.metrics.windows import run_windows
 from bkctl.runtime.bookie.online_rebuild import BookieParts, OnlineRebuild
 from bkctl.runtime.bookie.ports import BookieMetadata, BookiePorts
-from bkctl.runtime.bookie.serving.checkpoints import CheckpointPace, CheckpointService
+from bkctl.runtime.bookie.serving.checkpoints import CheckpointPace, CheckpointService, RetryDelays
 from bkctl.runtime.bookie.serving.request_path import RequestPath
 from bkctl.runtime.bookie.view import BookieView
 from bkctl.runtime.client.ports import ClientPorts, SuspectBookies
@@ -171,8 +171,9 @@ class BookieServer:
         names, boot, storage = await self._open_storage(metadata, admin)
         self.view.store, self.view.storage = store, storage
         pace = CheckpointPace(lambda: self._ports.clock.monotonic_ns() / 1e9, self._ports.workers.wait)
+        delays = RetryDelays(config.disks.check_interval_s)
         checkpoints = CheckpointService(
-            storage, self._ports.workers, config.flush_interval_s, self._room, self._modes, pace
+            storage, self._ports.workers, config.flush_interval_s, self._room, self._modes, pace, delays
         )
         mode_files = self.view.mode_files = self._new_mode_files()
         disks = await run("check the disks", self._check_disks(mode_files, checkpoints))

@@ -68,12 +68,9 @@ class CheckpointPace:
 class RetryDelays(NamedTuple):
     """Delays between a failed checkpoint and the next attempt."""
 
-    usual_s: float = 1.0
-    full_s_max: float = 10.0
+    full_s_max: float
     """Upper limit while a disk is full (diskCheckInterval); the checkpoint interval is used if it is shorter."""
-
-
-USUAL_RETRY_DELAYS = RetryDelays()
+    usual_s: float = 1.0
 
 
 class CheckpointService:
@@ -87,7 +84,7 @@ class CheckpointService:
         room: DiskRoom,
         modes: BookieModes,
         pace: CheckpointPace,
-        retry_delays: RetryDelays = USUAL_RETRY_DELAYS,
+        retry_delays: RetryDelays,
     ) -> None:
         self._storage = storage
         self._workers = workers
@@ -182,7 +179,7 @@ class CheckpointService:
         if self._has_failed:
             is_full = self._modes.is_disk_full
             event = self._stopping  # requests do not shorten the delay
-            usual_s, full_s_max = self._retry_delays
+            full_s_max, usual_s = self._retry_delays
             timeout_s = max(usual_s, min(self._interval_s, full_s_max)) if is_full else usual_s
         else:
             event, timeout_s = self._wake, self._interval_s

@@ -64,7 +64,8 @@ class GroupCommit:
     """Owns one journal: queues records on the loop and commits them in groups in a lane.
 
     Records are complete payloads (ledger id, entry id, ...). After a failed write or sync nothing more is acknowledged:
-    ``run`` and every waiting future raise JournalFailedError. While the disk has no space, the queue waits.
+    ``run`` and every waiting future raise JournalFailedError. While the disk has no space, the queue waits; its
+    adds are rejected.
     """
 
     def __init__(
@@ -281,11 +282,12 @@ class GroupCommit:
     async def _commit(self, group: _Group) -> None:
         # Fences, explicit LACs and forced ledgers complete only after a sync.
         is_synced = self._config.is_data_synced or bool(group.waiters)
+        is_synced_later = is_synced and bool(group.deferred_tickets)
         taken_ns = self.measures.now_ns()
-        await self._write(group, is_synced=is_synced and not group.deferred_tickets)
+        await self._write(group, is_synced=is_synced and not is_synced_later)
         for connection, run in group.deferred_tickets:
             connection.answer(run, Status.OK)
-        if is_synced and group.deferred_tickets:
+        if is_synced_later:
             await self._sync(group)
         self._note(group, taken_ns)
         for connection, run in group.tickets:
@@ -316,7 +318,7 @@ class GroupCommit:
             if is_synced:
                 await self._sync(group)
             return
-        await self._attempt(group, self._write_when_there_is_room(group.records, is_synced=is_synced))
+        await self._attempt(group, self._write_when_there_is_room(group, is_synced=is_synced))
         if is_synced:
             self._sync_due_s = None
         elif self._sync_due_s is None:
@@ -340,11 +342,11 @@ class GroupCommit:
         finally:
             self._is_writing = False
 
-    async def _write_when_there_is_room(self, records: list[bytes], *, is_synced: bool) -> None:
+    async def _write_when_there_is_room(self, group: _Group, *, is_synced: bool) -> None:
         has_found_none = False
         while True:
             try:
-                await self._workers.run(self._lane, self._writer.write_group, records, is_synced=is_synced)
+                await self._workers.run(self._lane, self._writer.write_group, group.records, is_synced=is_synced)
             except JournalFullError as error:
                 # No record was acknowledged, so the same records can be written again at the same offset.
                 has_found_none = True
@@ -353,11 +355,22 @@ class GroupCommit:
                     raise JournalFailedError(
                         f"stopped with records that the journal had no space for: {error}"
                     ) from error
+                self._refuse_adds(group)
             else:
                 break
             await _wait(self._has_given_up_room, self._retry_delay_s)
         if has_found_none:
             self._on_disk_room(None)
+
+    def _refuse_adds(self, group: _Group) -> None:
+        """Reject the adds that are queued, so that their writers replace this bookie and need not wait for disk space.
+
+        Their records stay queued: the entries are stored, and later records may depend on them.
+        """
+        for each in (group, *self._complete, self._gathering):
+            for connection, run in each.tickets + each.deferred_tickets:
+                connection.answer(run, Status.READ_ONLY)
+            each.tickets, each.deferred_tickets = [], []
 
     def _fail(self, failure: JournalFailedError, group: _Group) -> None:
         """A failed sync is final: no more adds are acknowledged, and every waiter gets the failure."""

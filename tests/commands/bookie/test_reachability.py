@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.processes import LOOPBACK, Cluster, free_port, kill_and_wait, run_bkctl, start_bkctl
+from tests.processes import LOOPBACK, BkctlResult, Cluster, free_port, kill_and_wait, run_bkctl, start_bkctl
 from tests.until import wait_until
 
 pytestmark = pytest.mark.cluster
 
-DEADLINE_S = 60.0
+READ_TIMEOUT_S = "2"
+"""Each request to the frozen bookie takes so long."""
 
 
 @pytest.fixture
@@ -44,8 +45,13 @@ def frozen_bookie(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
         process.wait()
 
 
+def run_impatiently(cluster: Cluster, *arguments: str) -> BkctlResult:
+    uri, timeout_s = cluster.metadata_uri, READ_TIMEOUT_S
+    return run_bkctl(*arguments, "-o", "json", BKCTL_METADATA_URI=uri, BKCTL_CLIENT_READ_TIMEOUT_S=timeout_s)
+
+
 def rows(cluster: Cluster, *arguments: str, exit_code: int = 0) -> dict[str, dict[str, Any]]:
-    result = cluster.run("bookie", *arguments, "-o", "json")
+    result = run_impatiently(cluster, "bookie", *arguments)
     assert result.exit_code == exit_code, result.stderr
     return {row["id"]: row for row in result.json()["items"]}
 
@@ -63,7 +69,7 @@ def test_a_frozen_bookie_is_registered_and_not_reachable(cluster: Cluster, froze
             assert row["problem"] is None
 
     # How often a silent bookie is asked is in the tests of CopyReader.
-    check = cluster.run("ledger", "verify", "0", "-o", "json")
+    check = run_impatiently(cluster, "ledger", "verify", "0")
     assert check.exit_code == 10, check.stderr
     report = check.json()
     assert (report["copies_unreachable"], report["copies_good"], report["copies_missing"]) == (40, 120, 0)

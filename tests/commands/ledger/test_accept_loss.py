@@ -287,7 +287,7 @@ async def test_the_status_closes_open_ledgers_that_only_lost_bookies_have(plante
     found = {each["part"]: each["finding"] for each in (await planted.run("status")).json()["findings"]}
     closes, names = f"bkctl ledger close {ledger_ids[0]} {ledger_ids[1]} --accept-loss {lost}", planted.ids[1:]
     assert found["bookies_down"].endswith(f"accept the loss: {closes}"), found
-    done = await planted.run(*shlex.split(closes)[1:], "--confirm", "2")
+    done = await planted.run(*shlex.split(closes)[1:], "--grace", "0s", "--confirm", "2")
     assert done.exit_code == 0, done
     assert "no_live_copy" not in {each["part"] for each in (await planted.run("status")).json()["findings"]}
     for each in ledger_ids:

@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.errors import NoNodeError
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.loop import LoopClock
@@ -54,11 +56,14 @@ class BookieUnderTest:
         self._settings = settings
         self._environment = environment
         self._log_start = 0
-        self.registrations = RegistrationClient(store, parse_metadata_uri(metadata_uri).root)
+        self._store = store
+        self._paths = Paths(parse_metadata_uri(metadata_uri).root)
+        self.registrations = RegistrationClient(store, self._paths.root)
 
     @contextlib.asynccontextmanager
     async def running(self, prefix: Sequence[str] = ()) -> AsyncIterator[tuple[RunningBookie, Peer]]:
         """The bookie, killed at the end of the block unless it has ended by itself."""
+        await self._end_registration()
         process = self._spawn(prefix)
         pool = BookiePool(self.registrations.address, _PATIENT, LoopClock())
         try:
@@ -68,6 +73,13 @@ class BookieUnderTest:
             await pool.close()
             process.kill()
             await asyncio.to_thread(process.wait)
+
+    async def _end_registration(self) -> None:
+        """Of a process that was killed: the server would delete it at the end of its session, and a start waits for
+        that, as ``tests/runtime/metadata/bookies/test_registration.py`` shows."""
+        for path in (self._paths.writable_bookie(self._bookie_id), self._paths.read_only_bookie(self._bookie_id)):
+            with contextlib.suppress(NoNodeError):
+                await self._store.delete(path)
 
     async def refused(self, prefix: Sequence[str]) -> int:
         """Start a bookie that cannot boot; its exit code."""

@@ -25,8 +25,8 @@ METADATA = new_ledger(("traced",), 1, 1, DigestType.CRC32C, b"secret")
 KEPT = range(6)
 GONE = range(6, 30)
 ENTRIES = range(12)
-NO_ROOM = {Status.READ_ONLY, Status.TOO_MANY_REQUESTS, Status.TIMEOUT}
-"""A write cache that waits for room may make a client wait longer than it is willing to."""
+NO_ROOM = {Status.READ_ONLY, Status.TOO_MANY_REQUESTS}
+"""No time-out: a bookie whose disk is full answers the adds that it has not stored durably."""
 FAST = (
     "logSizeLimit=65536",
     "flushInterval=100",

@@ -53,7 +53,7 @@ SERVER_EXCEPTION_EXIT_CODE = 2
 
 @pytest.fixture
 def bookie(tmp_path: Path, metadata_uri: str, store: ZooKeeperStore) -> BookieUnderTest:
-    keys = ("journalMaxSizeMB=1", "dbStorage_writeCacheMaxSizeMb=16", "flushInterval=3600000")
+    keys = ("journalMaxSizeMB=1", "dbStorage_writeCacheMaxSizeMb=16", "flushInterval=3600000", "diskCheckInterval=500")
     return BookieUnderTest(tmp_path, metadata_uri, store, *(word for key in keys for word in ("--set", key)))
 
 

@@ -13,6 +13,7 @@ from bkctl.runtime.bookie.serving.adds import AddPath
 from bkctl.runtime.bookie.serving.ledger_handles import LedgerHandles
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.protocol.messages import AddRun
+from bkctl.runtime.protocol.status import Status
 from bkctl.storage.config import EngineConfig, JournalConfig
 from bkctl.storage.errors import JournalFailedError, JournalFullError, NoWritableDiskError
 from bkctl.storage.journal.format import encode_fence_record
@@ -143,17 +144,26 @@ async def test_a_failed_sync_is_final(tmp_path: Path) -> None:
 
 
 async def test_a_full_disk_stops_the_journal_until_there_is_room(tmp_path: Path) -> None:
+    """Writers need not wait for space: the adds that it has queued are refused. Their records stay."""
     async with committing(tmp_path) as running:
+        gate = running.disk.close_gate("write")
         running.disk.is_full = True
         running.add(0)
-        await until(lambda: len(running.room) > 2)
+        await until(lambda: running.journal.complete_groups_count == 1)
         running.add(1)
-        assert running.answers.entry_ids == []
+        fence = running.journal.append_and_wait(encode_fence_record(1))
+        gate.set()
+        await until(lambda: len(running.room) > 2)
+        assert running.answers.statuses == [Status.READ_ONLY] * 2
         assert all(isinstance(error, JournalFullError) for error in running.room)
+        assert not fence.done()
         running.disk.is_full = False
-        await until(lambda: running.answers.entry_ids == [0, 1])
+        await fence
+        running.add(2)
+        await until(lambda: running.answers.entry_ids == [2])
         assert running.room[-1] is None
-    assert running.journaled() == [0, 1]
+    assert running.answers.statuses == [Status.READ_ONLY] * 2 + [Status.OK]
+    assert running.journaled() == [0, 1, 2]
 
 
 async def test_a_journal_that_stops_on_a_full_disk_acknowledges_nothing(tmp_path: Path) -> None:
@@ -287,23 +297,23 @@ async def test_a_failed_sync_reaches_who_waits_for_it_behind_deferred_adds(tmp_p
     assert running.answers.entry_ids == [0]
 
 
-async def test_a_full_disk_answers_neither_deferred_adds_nor_a_force(tmp_path: Path) -> None:
+async def test_a_full_disk_refuses_deferred_adds_and_a_force_waits_for_its_sync(tmp_path: Path) -> None:
     async with committing(tmp_path) as running:
         running.disk.is_full = True
         running.add(0)
         running.journal.append(running.answers, deferred_run(1, 1))
         forced = running.journal.barrier()
         await until(lambda: len(running.room) > 2)
-        assert running.answers.entry_ids == []
+        assert running.answers.statuses == [Status.READ_ONLY] * 2
         assert not forced.done()
         running.disk.is_full = False
         await forced
-        assert running.answers.entry_ids == [1, 0]
+        assert running.disk.calls[-2:] == [("write", "1.txn"), ("sync", "1.txn")]
         running.disk.fail_on = "write"
         running.journal.append(running.answers, deferred_run(1, 2))
         with pytest.raises(JournalFailedError):
             await running.journal.barrier()
-    assert running.answers.entry_ids == [1, 0]
+    assert running.answers.entry_ids == []
     assert running.journaled() == [0, 1]
 
 

@@ -262,7 +262,7 @@ async def test_a_server_that_dies_during_a_login(
 
 
 async def test_sasl_that_the_server_does_not_know(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:
-    config = ZooKeeperConfig(sasl=sasl(tmp_path), operation_timeout_s=4.0)
+    config = ZooKeeperConfig(sasl=sasl(tmp_path), operation_timeout_s=1.0)
     with pytest.raises(MetadataUnavailableError, match=r"the SASL login: check the user and .*, and that SASL is on"):
         await ZooKeeperStore.connect(zookeeper.connect_string, config)
 
@@ -408,7 +408,8 @@ def test_what_tls_has_decrypted_already_is_ready(certificates: Certificates) -> 
     server = threading.Thread(target=serve)
     server.start()
     loop = asyncio.new_event_loop()
-    handler = LoopHandler(loop, ConnectFailures([]), None, lambda: None, ZooKeeperConfig())
+    config = ZooKeeperConfig(session_timeout_ms=2000)  # so long does it wait for the first answer, also for none
+    handler = LoopHandler(loop, ConnectFailures([]), None, lambda: None, config)
     with client_side.wrap_socket(ours, server_hostname="anything") as secured:
         connection = ServerSocket(secured)
         assert handler.select([connection], [], [], 20.0)[0] == [connection]
