@@ -52,6 +52,12 @@ def four_letters(port: int, word: bytes) -> bytes:
         return b""
 
 
+def packets_received(port: int) -> int:
+    """Packets that the server has ever received, by its own count; 0 when it does not answer."""
+    lines = four_letters(port, b"srvr").decode().splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("Received:")), 0)
+
+
 class ZooKeeperServer:
     """One server process, which can be stopped, killed, halted and started again on its directory and port."""
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
+from puresasl import mechanisms
 
 from bkctl.runtime.config import ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
-from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.errors import AuthenticationError, ConfigurationError
 from bkctl.runtime.security.client_login import KerberosLogin, read_client_login
 from bkctl.runtime.security.followed_files import FollowedFiles
 from bkctl.runtime.security.secrets import read_secret
@@ -60,13 +61,41 @@ def _sasl_options(config: ZooKeeperSaslConfig, environment: Mapping[str, str], n
 
         return {"mechanism": kerberos_login.add_mechanism(), "service": config.service, "login": login, "note": note}
     return {
-        "mechanism": "DIGEST-MD5",
+        "mechanism": DigestMechanism.name,
         "service": config.service,
+        "note": note,
         # Called for "username" and "password" in every login: the files may have changed.
         "callback": lambda name: getattr(followed.current(), name),
         # The client library cannot wrap messages, so only authentication may be negotiated.
         "qops": (b"auth",),
     }
+
+
+class DigestMechanism(mechanisms.DigestMD5Mechanism):  # type: ignore[misc]  # pure-sasl is untyped
+    """The library's login with a password, ended where a server does not know SASL."""
+
+    def __init__(self, sasl: Any, *, note: NoteLogin | None = None, **properties: str) -> None:
+        super().__init__(sasl, **properties)
+        self._note = note or (lambda _: None)
+        self._has_begun = False
+
+    def process(self, challenge: bytes | None = None) -> bytes | None:
+        """The answer to a message of the server; AuthenticationError, which ends the session.
+
+        A server without SASL answers with empty messages, to each of which the library would send the next one.
+        """
+        if self._has_begun and not challenge:
+            sentence = "a server answers no SASL login: check that SASL is on there, or remove zookeeper.sasl"
+            self._note(sentence)
+            raise AuthenticationError(sentence)
+        self._has_begun = True
+        answer: bytes | None = super().process(challenge)
+        if self.complete:
+            self._note(None)
+        return answer
+
+
+mechanisms.mechanisms[DigestMechanism.name] = DigestMechanism
 
 
 def rejected_login(servers: str, config: ZooKeeperSaslConfig | None) -> str:

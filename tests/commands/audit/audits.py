@@ -18,7 +18,7 @@ from tests.processes import COMMAND_TIMEOUT_S, LOOPBACK, bkctl_command, bkctl_en
 from tests.snapshot_files import SampleCluster
 from tests.spark_cluster import SparkCluster
 from tests.until import wait_until
-from tests.zookeeper_servers import ZooKeeperServer, four_letters
+from tests.zookeeper_servers import ZooKeeperServer, packets_received
 
 CLUSTER = SampleCluster(ledgers=3_000, session_timeout_ms=3_600_000)
 RATE = "60"
@@ -47,8 +47,7 @@ class AuditedServer(NamedTuple):
 
     def reads(self) -> int:
         """Requests that the server has received so far, this question included."""
-        text = four_letters(self.server.port, b"srvr").decode()
-        return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("Received: ")), 0)
+        return packets_received(self.server.port)
 
     def wait_for_reads(self, count: int, audit: subprocess.Popen[bytes]) -> None:
         """Until the audit, which runs, has sent so many more."""
