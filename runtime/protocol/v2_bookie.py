@@ -251,8 +251,11 @@ def encode_packets(call: RequestCall, answer: BookieAnswer, frame_bytes_max: int
 
 def encode_binary_bodies(run: ReadRun, bodies: Sequence[bytes]) -> bytes:
     """The frames of positive answers to reads in packets."""
+    header = _answer_header(run.txn_id, _READ)
+    if len(bodies) == 1:
+        return _ANSWER.pack(_ANSWER_BYTES + len(bodies[0]), header, 0, run.ledger_id, run.entry_id) + bodies[0]
     sizes = map(_ANSWER_BYTES.__add__, map(len, bodies))
-    fields = (sizes, repeat(_answer_header(run.txn_id, _READ)), repeat(0), repeat(run.ledger_id), run.entry_ids)
+    fields = (sizes, repeat(header), repeat(0), repeat(run.ledger_id), run.entry_ids)
     return b"".join(chain.from_iterable(zip(map(_ANSWER.pack, *fields), bodies, strict=True)))
 
 

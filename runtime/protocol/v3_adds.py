@@ -202,7 +202,9 @@ def _key_field(master_key: bytes) -> bytes:
 def varints(numbers: Sequence[int]) -> list[bytes]:
     """Encode numbers, consecutive ones faster than others."""
     first, count = numbers[0], len(numbers)
-    step = numbers[1] - first if count > 1 else 0
+    if count == 1:
+        return [varint(first)]
+    step = numbers[1] - first
     if abs(step) == 1 and list(numbers) == list(range(first, first + step * count, step)):
         return consecutive_varints(min(first, numbers[-1]), count)[::step]
     return list(map(varint, numbers))

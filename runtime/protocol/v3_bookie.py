@@ -101,7 +101,8 @@ class V3BookieCodec:
             if v3_reads.may_be_read(payloads[index]):
                 reads, self._read_form = v3_reads.parse_reads(payloads, index, self._read_form)
                 if reads:
-                    index += sum(len(run.txn_ids) for run in reads)
+                    for run in reads:
+                        index += len(run.txn_ids)
                     runs.clear()
                     calls += reads
                     continue
