@@ -187,7 +187,7 @@ class StopCheck:
         members = metadata.bookies()
         if (note := self._cluster.given_up.get(ledger_id)) is not None:
             judged = judge_ledger(write_set_rows(ledger_id, metadata), self._live_now, note.member_since).rows
-            members = wanted_members(judged, members, note.member_since)
+            members = wanted_members(judged, members)
         self.referenced |= members
         if gone := members - self._live_now - self._ids:
             for fragment in _without_target(metadata, gone, self._before.writable):

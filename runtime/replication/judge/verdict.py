@@ -107,9 +107,18 @@ class ReplicationRow(msgspec.Struct, frozen=True, gc=False):
     """Qw; 0 without a write set."""
     live_copies: int
     missing_bookies: tuple[str, ...]
-    """Those that are not registered."""
+    """Those that are not registered, without ``removed`` ones."""
     replication: ReplicationState
     """State of the write set."""
+    removed: tuple[str, ...] = ()
+    """Those that were given up, and that nothing replaces: they were with other entries of the segment, or no copy is
+    live, and only the others can bring one back."""
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The bookies of the write set without those that were given up."""
+        gone = self.missing_bookies if self.replication is ReplicationState.GIVEN_UP else self.removed
+        return tuple(each for each in self.write_set.write_set if each not in gone)
 
 
 class LedgerVerdict(msgspec.Struct, frozen=True, gc=False):
@@ -172,18 +181,20 @@ def judge_ledger(
     """
     judged = tuple(replication_of(row, live_bookies, given_up) for row in rows)
     if given_up:
-        judged = _with_stuck_sets(judged)
+        judged = _without_removed(judged, given_up)
     return LedgerVerdict(judged, max((row.replication for row in judged), key=_SEVERITY.__getitem__))
 
 
-def wanted_members(
-    rows: Iterable[ReplicationRow], members: Collection[str], given_up: Collection[str]
-) -> frozenset[str]:
-    """The ``members`` of a ledger that it still needs: all but those that were given up with all that they have."""
-    lost, needed = set[str](), set[str]()
+def wanted_members(rows: Iterable[ReplicationRow], members: Collection[str]) -> frozenset[str]:
+    """The ``members`` of a ledger that it still needs: all but those that were given up in all segments with entries.
+
+    They are not in the cluster once they have no cookie: no process waits for them, starts or replaces them.
+    """
+    stored, needed = set[str](), set[str]()
     for row in rows:
-        (lost if row.replication is ReplicationState.GIVEN_UP else needed).update(row.write_set.write_set)
-    return frozenset(set(members) - lost.intersection(given_up) | needed)
+        stored.update(row.write_set.write_set)
+        needed.update(row.needed)
+    return frozenset(set(members) - stored | needed)
 
 
 def bytes_on(rows: Iterable[WriteSetRow], bookie_ids: frozenset[str]) -> int:
@@ -210,7 +221,9 @@ def replication_of(row: WriteSetRow, live_bookies: Collection[str], given_up: Co
     live_copies = len(bookies) - len(missing)
     if live_copies >= row.write_quorum_size:
         state = ReplicationState.REPLICATED
-    elif live_copies == 0 and all(bookie_id in given_up for bookie_id in missing):
+    elif all(bookie_id in given_up for bookie_id in missing) and (
+        live_copies == 0 or not _can_be_replaced(row, live_bookies)
+    ):
         state = ReplicationState.GIVEN_UP
     elif live_copies == 0:
         state = ReplicationState.UNAVAILABLE
@@ -221,11 +234,19 @@ def replication_of(row: WriteSetRow, live_bookies: Collection[str], given_up: Co
     return ReplicationRow(row, row.write_quorum_size, live_copies, missing, state)
 
 
-def _with_stuck_sets(rows: tuple[ReplicationRow, ...]) -> tuple[ReplicationRow, ...]:
-    """Also give up write sets with live copies, if they only miss bookies that were given up with other entries.
+def _can_be_replaced(row: WriteSetRow, live_bookies: Collection[str]) -> bool:
+    """Whether the live bookies can end the segment: only then its missing ones are replaced."""
+    assert row.write_quorum_size is not None
+    assert row.ack_quorum_size is not None
+    quorums = row.write_quorum_size, row.ack_quorum_size
+    return row.segment_last_entry_id is not None or has_enough_answers(row.write_set, *quorums, live_bookies)
+
+
+def _without_removed(rows: tuple[ReplicationRow, ...], given_up: Collection[str]) -> tuple[ReplicationRow, ...]:
+    """Note which missing bookies were given up with other entries of their segment, or cannot be replaced now.
 
     A bookie is replaced with all its entries of a segment. So one that had entries without a copy stays a member, and
-    its other entries keep the live copies that they have.
+    its other entries keep the live copies that they have: write sets that miss nothing else are given up, too.
     """
     lost = {
         (row.write_set.segment_first_entry_id, bookie_id)
@@ -233,13 +254,19 @@ def _with_stuck_sets(rows: tuple[ReplicationRow, ...]) -> tuple[ReplicationRow, 
         if row.replication is ReplicationState.GIVEN_UP
         for bookie_id in row.missing_bookies
     }
-    return tuple(
-        msgspec.structs.replace(row, replication=ReplicationState.GIVEN_UP)
-        if row.missing_bookies
-        and all((row.write_set.segment_first_entry_id, each) in lost for each in row.missing_bookies)
-        else row
-        for row in rows
-    )
+
+    def judged(row: ReplicationRow) -> ReplicationRow:
+        start = row.write_set.segment_first_entry_id
+        gone = given_up if row.replication is ReplicationState.UNAVAILABLE else ()
+        removed = tuple(each for each in row.missing_bookies if (start, each) in lost or each in gone)
+        if not removed:
+            return row
+        if removed == row.missing_bookies:
+            return msgspec.structs.replace(row, replication=ReplicationState.GIVEN_UP)
+        missing = tuple(each for each in row.missing_bookies if each not in removed)
+        return msgspec.structs.replace(row, missing_bookies=missing, removed=removed)
+
+    return tuple(map(judged, rows))
 
 
 def has_enough_answers(
