@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,10 +39,6 @@ def removed(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> Iterator
         daemon.wait(COMMAND_TIMEOUT_S)
 
 
-def autorecovery(cluster: Cluster) -> dict[str, Any]:
-    return dict(cluster.run("autorecovery", "status", "-o", "json").json())
-
-
 def test_no_screen_names_them(removed: tuple[Cluster, list[str]]) -> None:
     cluster, dead = removed
     named = succeed(cluster, "ledger", "list", "--bookie", dead[0], "-o", "name").stdout.split()
@@ -62,7 +57,7 @@ def test_no_screen_names_them(removed: tuple[Cluster, list[str]]) -> None:
     stop(cluster, third)
     found = findings(cluster)
     audited = audit_findings(cluster)
-    said = "\n".join(str(each) for each in (*found.values(), *audited.values(), autorecovery(cluster)))
+    said = "\n".join(str(each) for each in (*found.values(), *audited.values(), gone(cluster)))
     assert not [each for each in dead if each in said], said
     for part in ("no_live_copy", "loss_accepted"):
         assert found[part]["finding"] == audited[part]["finding"], part
@@ -87,14 +82,20 @@ def test_the_auditor_marks_while_few_of_the_others_are_gone(removed: tuple[Clust
     cluster, _ = removed
     lost = [bookie.id for bookie in cluster.bookies[2:4]]
     stop(cluster, *lost)
+    wait_until(lambda: set(gone(cluster)) == set(lost), tell=lambda: gone(cluster), deadline_s=60)
+    assert "too_many_gone" not in findings(cluster)
     succeed(cluster, "autorecovery", "delay", "set", "0")
-    wait_until(lambda: {each["bookie_id"] for each in autorecovery(cluster)["bookies_gone"]} == set(lost))
-    found = findings(cluster)
-    assert "too_many_gone" not in found, found
-    succeed(cluster, "autorecovery", "trigger")
-    wait_until(lambda: "0 marks" not in audit_result(cluster))
+    wait_until(lambda: "0 marks" not in audit_result(cluster), tell=lambda: audit_result(cluster), deadline_s=60)
     assert severities(cluster)["status"] == severities(cluster)["audit"]
 
 
+def gone(cluster: Cluster) -> list[str]:
+    """The bookies that the auditor waits for."""
+    found = cluster.run("autorecovery", "status", "-o", "json").json()["bookies_gone"]
+    return [each["bookie_id"] for each in found]
+
+
 def audit_result(cluster: Cluster) -> str:
-    return str(next(each["result"] for each in autorecovery(cluster)["tasks"] if each["task"] == "audit"))
+    """What the last pass over the ledgers did."""
+    tasks = cluster.run("autorecovery", "status", "-o", "json").json()["tasks"]
+    return str(next(each["result"] for each in tasks if each["task"] == "audit"))

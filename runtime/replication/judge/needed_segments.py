@@ -12,6 +12,7 @@ from bkctl.runtime.replication.judge.verdict import (
     LedgerVerdict,
     ReplicationState,
     judge_ledger,
+    removed_members,
     write_set_rows,
 )
 
@@ -44,24 +45,15 @@ def needed_segments(facts: LedgerFacts) -> tuple[SegmentFacts, ...]:
     return tuple(each for each in facts.segments if each.segment_index not in given_up)
 
 
-def _removed(facts: LedgerFacts) -> dict[int | None, set[str]]:
-    """The bookies that were given up, by the first entry of a segment."""
-    found: dict[int | None, set[str]] = {}
-    for row in () if facts.autorecovery.given_up is None else judged(facts).rows:
-        of_it = found.setdefault(row.write_set.segment_first_entry_id, set())
-        of_it.update(set(row.write_set.write_set).difference(row.needed))
-    return found
-
-
 def lost_positions(facts: LedgerFacts) -> dict[int, list[int]]:
     """The positions in each segment that was not given up of bookies that are not registered, and were not given up
     there."""
-    live, removed = facts.registrations.live, _removed(facts)
+    live, removed = facts.registrations.live, removed_members(judged(facts).rows)
     return {
         each.segment_index: [
             index
             for index, bookie_id in enumerate(each.ensemble)
-            if bookie_id not in live and bookie_id not in removed.get(each.entries.first_entry_id, ())
+            if bookie_id not in live and (each.entries.first_entry_id, bookie_id) not in removed
         ]
         for each in needed_segments(facts)
     }

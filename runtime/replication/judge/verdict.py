@@ -9,7 +9,7 @@ alive).
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 
 import msgspec
 
@@ -111,8 +111,7 @@ class ReplicationRow(msgspec.Struct, frozen=True, gc=False):
     replication: ReplicationState
     """State of the write set."""
     removed: tuple[str, ...] = ()
-    """Those that were given up, and that nothing replaces: they were with other entries of the segment, or no copy is
-    live, and only the others can bring one back."""
+    """Those that were given up, and that nothing replaces: some of their entries of the segment have no live copy."""
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -173,7 +172,7 @@ def write_set_rows(ledger_id: int, metadata: LedgerMetadata, node_ctime_ms: int 
 
 
 def judge_ledger(
-    rows: Iterable[WriteSetRow], live_bookies: Collection[str], given_up: Collection[str] = ()
+    rows: Iterable[WriteSetRow], live_bookies: Container[str], given_up: Collection[str] = ()
 ) -> LedgerVerdict:
     """Judge all write sets of one ledger. ``live_bookies``: all registered ones, writable or read-only, as a set.
 
@@ -197,6 +196,15 @@ def wanted_members(rows: Iterable[ReplicationRow], members: Collection[str]) -> 
     return frozenset(set(members) - stored | needed)
 
 
+def removed_members(rows: Iterable[ReplicationRow]) -> frozenset[tuple[int | None, str]]:
+    """The bookies that were given up, each with the first entry of the segment."""
+    return frozenset(
+        (row.write_set.segment_first_entry_id, bookie_id)
+        for row in rows
+        for bookie_id in set(row.write_set.write_set).difference(row.needed)
+    )
+
+
 def bytes_on(rows: Iterable[WriteSetRow], bookie_ids: frozenset[str]) -> int:
     """Payload bytes of a closed ledger that the metadata places on these bookies, as far as they are known."""
     return sum((row.payload_bytes or 0) * len(bookie_ids.intersection(row.write_set)) for row in rows)
@@ -208,7 +216,7 @@ def live_copies(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collecti
     return min(row.live_copies if row.write_set.write_set else row.write_set.write_quorum_size or 0 for row in rows)
 
 
-def replication_of(row: WriteSetRow, live_bookies: Collection[str], given_up: Collection[str] = ()) -> ReplicationRow:
+def replication_of(row: WriteSetRow, live_bookies: Container[str], given_up: Collection[str] = ()) -> ReplicationRow:
     """Judge one write set. A bookie that occurs in it twice counts as one copy."""
     if row.problem is not None:
         return ReplicationRow(row, 0, 0, (), ReplicationState.UNREADABLE)
@@ -234,7 +242,7 @@ def replication_of(row: WriteSetRow, live_bookies: Collection[str], given_up: Co
     return ReplicationRow(row, row.write_quorum_size, live_copies, missing, state)
 
 
-def _can_be_replaced(row: WriteSetRow, live_bookies: Collection[str]) -> bool:
+def _can_be_replaced(row: WriteSetRow, live_bookies: Container[str]) -> bool:
     """Whether the live bookies can end the segment: only then its missing ones are replaced."""
     assert row.write_quorum_size is not None
     assert row.ack_quorum_size is not None
@@ -243,7 +251,7 @@ def _can_be_replaced(row: WriteSetRow, live_bookies: Collection[str]) -> bool:
 
 
 def _without_removed(rows: tuple[ReplicationRow, ...], given_up: Collection[str]) -> tuple[ReplicationRow, ...]:
-    """Note which missing bookies were given up with other entries of their segment, or cannot be replaced now.
+    """Note which missing bookies were given up with entries of their segment that have no live copy.
 
     A bookie is replaced with all its entries of a segment. So one that had entries without a copy stays a member, and
     its other entries keep the live copies that they have: write sets that miss nothing else are given up, too.
@@ -251,14 +259,14 @@ def _without_removed(rows: tuple[ReplicationRow, ...], given_up: Collection[str]
     lost = {
         (row.write_set.segment_first_entry_id, bookie_id)
         for row in rows
-        if row.replication is ReplicationState.GIVEN_UP
+        if row.replication in {ReplicationState.GIVEN_UP, ReplicationState.UNAVAILABLE}
         for bookie_id in row.missing_bookies
+        if bookie_id in given_up
     }
 
     def judged(row: ReplicationRow) -> ReplicationRow:
         start = row.write_set.segment_first_entry_id
-        gone = given_up if row.replication is ReplicationState.UNAVAILABLE else ()
-        removed = tuple(each for each in row.missing_bookies if (start, each) in lost or each in gone)
+        removed = tuple(each for each in row.missing_bookies if (start, each) in lost)
         if not removed:
             return row
         if removed == row.missing_bookies:
@@ -270,7 +278,7 @@ def _without_removed(rows: tuple[ReplicationRow, ...], given_up: Collection[str]
 
 
 def has_enough_answers(
-    write_set: Iterable[str], write_quorum_size: int, ack_quorum_size: int, live_bookies: Collection[str]
+    write_set: Iterable[str], write_quorum_size: int, ack_quorum_size: int, live_bookies: Container[str]
 ) -> bool:
     """Whether the live bookies of a write set can prove that an entry was never acknowledged, so that the ledger can
     be closed before it. A bookie that occurs in it twice answers for both positions."""
