@@ -39,7 +39,7 @@ def removed(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> Iterator
         daemon.wait(COMMAND_TIMEOUT_S)
 
 
-def test_no_screen_names_them(removed: tuple[Cluster, list[str]]) -> None:
+def test_no_screen_names_them(removed: tuple[Cluster, list[str]], tmp_path: Path) -> None:
     cluster, dead = removed
     named = succeed(cluster, "ledger", "list", "--bookie", dead[0], "-o", "name").stdout.split()
     accepted = findings(cluster)["loss_accepted"]["finding"]
@@ -57,7 +57,13 @@ def test_no_screen_names_them(removed: tuple[Cluster, list[str]]) -> None:
     stop(cluster, third)
     found = findings(cluster)
     audited = audit_findings(cluster)
-    said = "\n".join(str(each) for each in (*found.values(), *audited.values(), gone(cluster)))
+    assert len(set(severities(cluster).values())) == 1
+    doctor = cluster.run("metadata", "doctor", "-o", "json").stdout
+    cluster.run("audit", "--out", str(tmp_path / "report"))
+    (page,) = (tmp_path / "report").glob("*.html")
+    texts = (*found.values(), *audited.values(), gone(cluster), doctor)
+    said, shown = "\n".join(map(str, texts)), page.read_text()
+    assert not [each for each in dead if f"start {each}" in shown or f"failed-bookie {each}" in shown]
     assert not [each for each in dead if each in said], said
     for part in ("no_live_copy", "loss_accepted"):
         assert found[part]["finding"] == audited[part]["finding"], part
@@ -87,6 +93,7 @@ def test_the_auditor_marks_while_few_of_the_others_are_gone(removed: tuple[Clust
     succeed(cluster, "autorecovery", "delay", "set", "0")
     wait_until(lambda: "0 marks" not in audit_result(cluster), tell=lambda: audit_result(cluster), deadline_s=60)
     assert severities(cluster)["status"] == severities(cluster)["audit"]
+    assert set(gone(cluster)) <= set(lost), "also after the pass"
 
 
 def gone(cluster: Cluster) -> list[str]:
