@@ -275,15 +275,15 @@ def _next_steps(
             yield last_resort(ledger_id, metadata, facts.registrations.live, facts.registrations.writable)
     elif silent and metadata.is_closed and awaited.isdisjoint(silent) and not may_be_outside:
         yield last_resort(ledger_id, metadata, facts.registrations.live)
-    yield from _accepted(facts)
+    yield from _accepted(facts, missing_answers)
 
 
-def _accepted(facts: LedgerFacts) -> Iterator[str]:
+def _accepted(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterator[str]:
     """What is left to do about losses that were accepted."""
     note, ledger_id = facts.autorecovery.given_up, facts.ledger_id
     for bookie_id in facts.autorecovery.returned:
         yield f"{is_back(bookie_id, [ledger_id]).command} saves what {bookie_id} has"
-    if note is not None and given_up_segments(facts):
+    if note is not None and given_up_segments(facts) and not missing_answers:
         accepted = accepted_on(note.written_ms, note.user)
         yield f"nothing is left to do: {accepted}; {removal(ledger_id, judged(facts).rows)}"
 
