@@ -34,5 +34,6 @@ class InventoryReader(AuditReader):
             ledgers = await open_ledger_store(store, uri.root, uri.tree, layout_config=settings.zookeeper.layout)
             async with LedgerClient.on_session(store, ledgers, self._job.client) as client:
                 request = self._job.request.share(partition.budget_shares)
-                inventory = CopyInventory(client.ports, settings.facts.registrations.live, request)
+                facts = settings.facts
+                inventory = CopyInventory(client.ports, facts.registrations.live, request, facts.given_up)
                 yield (ledgers.read_all(subtree) for subtree in partition.subtrees), None, inventory

@@ -92,7 +92,7 @@ async def _audit_plainly(
                 ports = (await session.client()).ports
                 await require_access(ports)
                 wanted = plan.for_cluster(session, facts.instance_id)
-                inventory = wanted.way, CopyInventory(ports, facts.registrations.live, wanted)
+                inventory = wanted.way, CopyInventory(ports, facts.registrations.live, wanted, facts.given_up)
             return await audit_plainly(
                 [ledgers.read_all()],
                 facts,

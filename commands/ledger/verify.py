@@ -30,6 +30,8 @@ from bkctl.runtime.client.access import require_access
 from bkctl.runtime.errors import LedgerNotFoundError
 from bkctl.runtime.metadata.cluster.root import read_instance_id
 from bkctl.runtime.metadata.pipeline import each_of
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.replication.copy.limits import CopyRate, SharedPacer
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
 from bkctl.runtime.replication.judge.copies import CheckTotals, CopyDefect, LedgerCheck
@@ -92,8 +94,8 @@ async def verify(
     """Read every entry from every bookie that should have it, and check digests and equality.
 
     Reads only; fences nothing. Missing, corrupt, failed (error), unreachable (no answer) and different copies are
-    counted separately. --all lists no clean ledgers. -o csv has one row for each listed ledger. Exits
-    with 10 if there is any problem, with 4 if a named ledger has no entry in --range.
+    counted separately; none is expected on bookies that were given up. --all lists no clean ledgers. -o csv has one row
+    for each listed ledger. Exits with 10 if there is any problem, with 4 if a named ledger has no entry in --range.
     """
     if is_all and ledgers:
         raise InvalidArgumentError(f"--all means every ledger: omit {' '.join(ledgers)} or --all")
@@ -188,7 +190,8 @@ async def _verify(
     await require_access(client.ports)
     live = (await session.registrations.snapshot()).live
     pacer = SharedPacer(client.ports.clock, CopyRate(client.ports.clock, bytes_per_second))
-    checker = LedgerChecker(client.ports, live, context.settings.replication, pacer)
+    given_up = await read_given_up(RecoveryNotes(session.store, session.root))
+    checker = LedgerChecker(client.ports, live, context.settings.replication, pacer, given_up=given_up)
     ids = each_of(named) if named else client.ports.ledgers.list_ids()
     async with verify_progress(context.console, client.ports, checker, named, scope, bytes_per_second) as progress:
 

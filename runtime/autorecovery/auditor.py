@@ -140,6 +140,7 @@ class Auditor:
         elif is_running:
             self._aim = self._aim.and_also(verdict.due, verdict.early)
         self._is_asked |= is_hurried
+        self._is_owed |= bool(self.liveness.removed)  # whether ledgers still need them shows only in a pass
         unmarked = verdict.due - self._marked or verdict.early - self._marked_early
         is_needed = self._is_owed or unmarked or (verdict.is_alarm and lost - self._collected)
         if is_hurried or (is_needed and not is_running):

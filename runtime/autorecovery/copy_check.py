@@ -42,6 +42,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
     CopyCheckNote,
     RecoveryNotes,
 )
+from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.ports import Clock
@@ -82,7 +83,8 @@ class CopyCheck:
         self.progress: CopyCheckNote | None = None
         self._ports = ports
         self._config = config
-        self._note = RecoveryNotes(store, ports.ledgers.root).copy_check
+        self._notes = RecoveryNotes(store, ports.ledgers.root)
+        self._note = self._notes.copy_check
         self._publisher = publisher
         self._switches = ReplicationSwitches(store, ports.ledgers.root)
         self._live_bookies = LiveBookies(ports.registrations, ports.clock)
@@ -189,6 +191,7 @@ class CopyCheck:
         """
         await self._publisher.require_enabled()
         await self._live_bookies.refresh()
+        self._checker.given_up = await read_given_up(self._notes)
         turn.beat()
         found, requests = progress, list[MarkRequest]()
         sample = Sample(self._config.check_entries_percentage / 100, progress.began_ms)

@@ -60,6 +60,9 @@ class Liveness:
         self.excused: frozenset[str] = frozenset()
         """Bookies in maintenance."""
         self.verdict = LostVerdict()
+        self.removed: frozenset[str] = frozenset()
+        """Lost bookies whose cookies were deleted since the check before the last one."""
+        self._cookies: frozenset[str] = frozenset()
         self._known: set[str] = set()
         """Seen registered, or named by metadata."""
         self._idle: frozenset[str] = frozenset()
@@ -140,6 +143,7 @@ class Liveness:
             self._is_restart_due |= is_restart_due
             raise
         turn.beat()
+        self.removed, self._cookies = (self._cookies - cookies).intersection(self.lost), cookies
         now_ms = self._ports.clock.now_ms()
         counted = (cookies | self._known) - self._idle
         self.excused = frozenset(each for each, until_ms in excused_until_ms.items() if until_ms > now_ms)

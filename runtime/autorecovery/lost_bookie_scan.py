@@ -76,12 +76,14 @@ def examine_ledger(
 ) -> LedgerFinding | None:
     """Judge a ledger; None if all bookies that it needs are live. ``accepted``: bookies that an operator gave up with
     what they had of it. Pure."""
-    missing = metadata.bookies() - live
+    if metadata.bookies() <= live:
+        return None
+    rows = write_set_rows(ledger_id, metadata)
+    verdict = judge_ledger(rows, live, accepted)
+    missing = wanted_members(verdict.rows, metadata.bookies()) - live
     if not missing:
         return None
     given_up = aim.given_up(missing)
-    rows = write_set_rows(ledger_id, metadata)
-    verdict = judge_ledger(rows, live, accepted)
     early = {
         bookie_id
         for row in verdict.rows
@@ -104,7 +106,7 @@ def _wanted(ledger_id: int, metadata: LedgerMetadata, live: frozenset[str], acce
     if not accepted:
         return metadata.bookies()
     rows = judge_ledger(write_set_rows(ledger_id, metadata), live, accepted).rows
-    return wanted_members(rows, metadata.bookies(), accepted)
+    return wanted_members(rows, metadata.bookies())
 
 
 def _replaceable(metadata: LedgerMetadata, verdict: LedgerVerdict, bookies: frozenset[str]) -> frozenset[str]:

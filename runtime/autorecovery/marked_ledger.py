@@ -17,6 +17,7 @@ from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
 from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.work import PickedLedger
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.placement.rules import BrokenRule
@@ -25,10 +26,12 @@ from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.judge.bad_copies import bad_records_on, plan_in_place
 from bkctl.runtime.replication.judge.check_scope import CheckScope
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
+from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
 from bkctl.runtime.replication.judge.marks import bookies_in_question
 from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
 from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
 from bkctl.runtime.replication.survey.checker import LedgerChecker
+from bkctl.runtime.replication.survey.given_up import judge_given_up
 from bkctl.runtime.replication.turn.state import LedgerTask
 
 _INTERRUPTED = frozenset({FailureReason.LOCK_LOST, FailureReason.CONFLICT})
@@ -77,6 +80,7 @@ class RepairTools:
     checker: LedgerChecker
     config: ReplicationConfig
     is_local: bool
+    notes: RecoveryNotes
 
 
 @dataclasses.dataclass
@@ -136,11 +140,22 @@ class MarkedLedgerRepair:
             stored=stored,
             is_data_first=True,
         )
-        for failure in await self._carry_out(task):
+        for failure in await self._without_accepted(await self._carry_out(task)):
             if failure.reason is FailureReason.OPEN and earlier_segment != last_segment:
                 self._outcome.open_segment = last_segment
             else:
                 self._note(failure, stored.value)
+
+    async def _without_accepted(self, failures: list[LedgerFailure]) -> list[LedgerFailure]:
+        """Without losses that an operator accepted, of which nothing is left to repair."""
+        note = None
+        if any(each.reason is FailureReason.LOST for each in failures):
+            note = await self.tools.notes.given_up.find_or_problem(str(self._ledger_id))
+        if not isinstance(note, Versioned):
+            return failures
+        given_up = {self._ledger_id: note.value}
+        accepted = await judge_given_up(self._ports.ledgers, given_up, self._registrations.live)
+        return [each for each in failures if situation_of(each, accepted) is not Left.ACCEPTED]
 
     async def _rewrite(self, metadata: LedgerMetadata) -> None:
         """Read the copies of the registered members that the mark names, and write bad ones again."""

@@ -104,7 +104,7 @@ class Worker:
         )
         self._live_bookies = self._repairer.live_bookies
         checker = LedgerChecker(ports, self._live_bookies, replication, self._repairer.pacer)
-        self._tools = RepairTools(ports, self._repairer, checker, replication, is_local)
+        self._tools = RepairTools(ports, self._repairer, checker, replication, is_local, self._notes)
         self._queue = WorkQueue()
         self._listing = MarkListing(ports, store, config, self._work, self._notes, self._live_bookies, self._queue)
         self._tasks: dict[int, asyncio.Task[None]] = {}

@@ -22,7 +22,12 @@ from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.metadata.replication.audit_request import AuditRequest
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.marks import MarkOutcome, UnderReplicationMarks, list_marks
-from bkctl.runtime.metadata.replication.recovery_notes import LostLedgerNote, MaintenanceNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_notes import (
+    GivenUpNote,
+    LostLedgerNote,
+    MaintenanceNote,
+    RecoveryNotes,
+)
 from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.protocol.status import Status
@@ -667,6 +672,39 @@ def test_an_alarm_forgets_lost_bookies_that_ledgers_no_longer_name() -> None:
             assert not is_alarm(auditor)
             found = await marks(cluster)
             assert {each: found[each] for each in lost} == {lost[0]: ("b3",), lost[1]: ("b4",)}
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("is_accepted", [True, False], ids=["accepted", "only without cookies"])
+def test_bookies_that_were_removed_with_an_accepted_loss_do_not_count_as_gone(*, is_accepted: bool) -> None:
+    """Also those that are removed during an alarm. Ledgers whose loss was not accepted keep a bookie without cookie."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES, "b7")
+        stuck = await cluster.store(ledger({0: ("b1", "b2", "b3")}, 2, 2, last_entry_id=5))
+        healthy = await pair(cluster, "b4", "b6")
+        await pair(cluster, "b5", "b6")
+        notes = RecoveryNotes(cluster.metadata_store, ROOT)
+        async with auditing(cluster) as auditor:
+            await cluster.clock.sleep(1)
+            for each in ("b1", "b2", "b3", "b4"):
+                await cluster.stop(each)
+            await cluster.clock.sleep(70)
+            assert is_alarm(auditor)
+            if is_accepted:
+                await notes.given_up.put(str(stuck), GivenUpNote(written_ms=1, member_since={"b1": 1, "b2": 1}))
+            for each in ("b1", "b2"):
+                await cluster.metadata_store.delete(Paths(ROOT).cookie(each))
+            await cluster.clock.sleep(20)
+            assert is_alarm(auditor) is not is_accepted
+            assert await notes.deadlines.keys() == (["b3", "b4"] if is_accepted else ["b1", "b2", "b3", "b4"])
+            assert await marks(cluster) == ({healthy: ("b4",)} if is_accepted else {})
+            if not is_accepted:
+                return
+            await cluster.stop("b5")
+            await cluster.clock.sleep(70)
+            assert is_alarm(auditor), "3 of 5"
 
     simulate(scenario)
 

@@ -18,7 +18,13 @@ from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
-from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, FailedLedgerNote, RecoveryNotes, daemon_key
+from bkctl.runtime.metadata.replication.recovery_notes import (
+    DaemonNote,
+    FailedLedgerNote,
+    GivenUpNote,
+    RecoveryNotes,
+    daemon_key,
+)
 from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
@@ -555,6 +561,28 @@ def test_a_ledger_without_a_copy_is_tried_rarely_and_when_a_bookie_returns() -> 
         assert not {"b1"} - (await metadata_of(cluster, ledger_id)).bookies()
         assert await is_moved(cluster, ledger_id, "b2")
         assert await failure_of(cluster, ledger_id) is None
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("is_accepted", [True, False])
+def test_a_mark_is_cleared_if_only_accepted_losses_are_left(*, is_accepted: bool) -> None:
+    """d1 and d2 were removed from the cluster, and are still in the first segment."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b2", "b3", "b4")
+        metadata = ledger({0: ["d1", "d2", "b1"], 6: ["b1", "b2", "b3"]}, 2, 2, last_entry_id=11, length=100)
+        ledger_id = await cluster.store(metadata)
+        if is_accepted:
+            note = GivenUpNote(written_ms=1, member_since={"d1": 1, "d2": 1})
+            await RecoveryNotes(cluster.metadata_store, ROOT).given_up.put(str(ledger_id), note)
+        await cluster.stop("b2")
+        await marks_of(cluster).mark(ledger_id, ["b2"])
+        async with serving(worker_on(cluster)):
+            await until(cluster, lambda: is_moved(cluster, ledger_id, "b2"))
+            await cluster.clock.sleep(60)
+            assert await marked_ids(cluster) == ([] if is_accepted else [ledger_id])
+            assert (await failure_of(cluster, ledger_id) is None) is is_accepted
 
     simulate(scenario)
 

@@ -272,7 +272,7 @@ def under_replicated_ledger(
         is_closable=is_closable,
         is_lost=is_lost,
         missing_bookies=_missing_bookies(affected),
-        no_copy_bookies=_missing_bookies(without_copy),
+        no_copy_bookies=tuple(sorted({bookie_id for row in without_copy for bookie_id in row.write_set.write_set})),
         ensemble_size=first.ensemble_size or 0,
         no_copy_sets=tuple(sorted(tuple(sorted(each)) for each in startable_holders(affected, may_return))),
     )

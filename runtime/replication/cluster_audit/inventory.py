@@ -63,6 +63,7 @@ class LedgerEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """What was found out about one ledger, up to ``last_entry_id``, its proven end.
 
     ``listed``: None if no bookie was asked for a list. ``check``: of the entries ``read``; None: none was read.
+    ``removed``: bookies that were given up, each with the first entry of a segment: no copy is expected there.
     """
 
     last_entry_id: int
@@ -70,6 +71,7 @@ class LedgerEvidence(msgspec.Struct, frozen=True, kw_only=True):
     check: LedgerCheck | None = None
     read: tuple[EntryRange, ...] = ()
     problem: str | None = None
+    removed: frozenset[tuple[int | None, str]] = frozenset()
 
 
 def knows_all_copies(summary: Mapping[str, int | None]) -> bool:
@@ -108,10 +110,15 @@ class LedgerHoldings(msgspec.Struct, frozen=True, kw_only=True):
 class _Stripes:
     """The entries that one bookie should store of a ledger, up to its end."""
 
-    def __init__(self, metadata: LedgerMetadata, bookie_id: str, last_entry_id: int) -> None:
+    def __init__(self, metadata: LedgerMetadata, bookie_id: str, found: LedgerEvidence) -> None:
+        last_entry_id = found.last_entry_id
         self._sizes = metadata.sizes
         self._gap_max = metadata.ensemble_size - metadata.write_quorum_size
-        self._parts = list(segments_of(metadata, bookie_id, last_entry_id))
+        self._parts = [
+            (entries, index)
+            for entries, index in segments_of(metadata, bookie_id, last_entry_id)
+            if (entries.first_entry_id, bookie_id) not in found.removed
+        ]
         self.count = self.count_in(EntryRange(0, last_entry_id))
         self._open_from = None if metadata.is_closed else metadata.last_segment.first_entry_id
 
@@ -149,7 +156,7 @@ def holdings_of(head: LedgerHead, metadata: LedgerMetadata, found: LedgerEvidenc
     lost = sorted(_lost_ranges(head, metadata, found), key=lambda each: each.first_entry_id)
     without_copy = merge_ranges(EntryRange(each.first_entry_id, each.last_entry_id) for each in lost)
     for bookie_id in sorted({*metadata.bookies(), *(found.listed or ())}):
-        stripes = _Stripes(metadata, bookie_id, found.last_entry_id)
+        stripes = _Stripes(metadata, bookie_id, found)
         more = list(_unnamed_on(bookie_id, head, found))
         unnamed += more
         if not stripes.count and not more:

@@ -20,15 +20,16 @@ ShapeKey: TypeAlias = tuple[object, ...]
 
 
 def shape_key(rows: Sequence[ReplicationRow]) -> ShapeKey:
-    """Equal for ledgers of one shape: state, quorums, write sets, those that were given up, and isolation groups."""
+    """Equal for ledgers of one shape: state, quorums, write sets, what of these was given up, and isolation groups."""
     first = rows[0].write_set
     last = 0
     if first.ledger_state != "closed":
         last = sum(row.write_set.segment_last_entry_id is None for row in rows)
     quorums = first.write_quorum_size, first.ack_quorum_size
     write_sets = [row.write_set.write_set for row in rows]
-    if given_up := tuple(index for index, row in enumerate(rows) if row.replication is ReplicationState.GIVEN_UP):
-        write_sets.append(("given up", *map(str, given_up)))
+    for index, row in enumerate(rows):
+        if row.removed or row.replication is ReplicationState.GIVEN_UP:
+            write_sets.append(("needed", str(index), *row.needed))
     if first.isolation is None:
         return (first.ledger_state, *quorums, last, *write_sets)
     demand, segments = (first.isolation, first.ensemble_size), None
@@ -60,11 +61,7 @@ class LedgerShape:
         self.ack_quorum_size = first.ack_quorum_size
         self.write_sets = tuple(row.write_set.write_set for row in rows if row.write_set.write_set)
         self.needed_sets = tuple(
-            tuple(each for each in row.write_set.write_set if each not in row.missing_bookies)
-            if row.replication is ReplicationState.GIVEN_UP
-            else row.write_set.write_set
-            for row in rows
-            if row.live_copies or row.replication is not ReplicationState.GIVEN_UP
+            row.needed for row in rows if row.live_copies or row.replication is not ReplicationState.GIVEN_UP
         )
         """Those whose entries were not given up, without the bookies that were."""
         self.members = frozenset(bookie_id for write_set in self.needed_sets for bookie_id in write_set)

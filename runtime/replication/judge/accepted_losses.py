@@ -16,6 +16,7 @@ from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.replication.judge.advice import Advice, explain_command
 from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, listed
 
@@ -32,14 +33,16 @@ class AcceptedLosses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GivenUpLedger(msgspec.Struct, frozen=True):
-    """A ledger of which an operator gave up the bookies ``gone``, which are not registered.
-
-    ``is_whole``: all entries without a live copy are accepted as lost.
-    """
+    """A ledger of which an operator gave up the bookies ``gone``, which are not registered."""
 
     metadata: LedgerMetadata
     gone: frozenset[str]
-    is_whole: bool
+    replication: ReplicationState
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all entries without a live copy are accepted as lost."""
+        return self.replication is not ReplicationState.UNAVAILABLE
 
     def covers(self, entries: Iterable[EntryRange]) -> bool:
         """Whether no other bookie should have any of these entries."""

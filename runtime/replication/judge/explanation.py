@@ -28,14 +28,17 @@ from bkctl.runtime.replication.judge.advice import (
 from bkctl.runtime.replication.judge.closability import how_it_ends, last_resort, needed_refusing, removal, what_helps
 from bkctl.runtime.replication.judge.fragments import Fragment
 from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad, seen_of, segments_text
+from bkctl.runtime.replication.judge.needed_segments import (
+    given_up_segments,
+    judged,
+    lost_bookies,
+    lost_positions,
+    needed_segments,
+)
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
 from bkctl.runtime.replication.judge.targets import CandidateVerdict, stripe_bytes, why_refused
 from bkctl.runtime.replication.judge.verdict import (
-    UNDER_REPLICATED_STATES,
-    LedgerVerdict,
     ReplicationState,
-    judge_ledger,
-    write_set_rows,
 )
 from bkctl.storage.severity import Severity, worst
 from bkctl.storage.words import SHOWN_MAX, counted, enumerated, listed
@@ -65,7 +68,7 @@ def explain(facts: LedgerFacts) -> LedgerExplanation:
     found = tuple(_problems(facts, missing_answers))
     problems = tuple(sentence for _, sentence in found)
     return LedgerExplanation(
-        replication=_judged(facts).replication,
+        replication=judged(facts).replication,
         is_closable=None if facts.metadata.is_closed else not missing_answers,
         missing_answers=missing_answers,
         candidates=candidates,
@@ -76,40 +79,8 @@ def explain(facts: LedgerFacts) -> LedgerExplanation:
     )
 
 
-def _judged(facts: LedgerFacts) -> LedgerVerdict:
-    rows = write_set_rows(facts.ledger_id, facts.metadata)
-    return judge_ledger(rows, facts.registrations.live, bookies_given_up(facts.autorecovery.given_up))
-
-
 def _unknown_on(facts: LedgerFacts) -> list[str]:
     return [bookie_id for bookie_id, answer in facts.answers.items() if not answer.is_valid]
-
-
-def _given_up(facts: LedgerFacts) -> set[int]:
-    """The segments of which an operator accepted the loss, and that miss nothing else."""
-    if facts.autorecovery.given_up is None:
-        return set()
-    states: dict[int | None, set[ReplicationState]] = {}
-    for row in _judged(facts).rows:
-        states.setdefault(row.write_set.segment_first_entry_id, set()).add(row.replication)
-    found = set()
-    for segment in facts.segments:
-        of_it = states.get(segment.entries.first_entry_id, set())
-        is_answered = segment.without_copy and not any(facts.silent_holders(segment))
-        if (ReplicationState.GIVEN_UP in of_it or is_answered) and of_it.isdisjoint(UNDER_REPLICATED_STATES):
-            found.add(segment.segment_index)
-    return found
-
-
-def _needed(facts: LedgerFacts) -> tuple[SegmentFacts, ...]:
-    """The segments that were not given up."""
-    given_up = _given_up(facts)
-    return tuple(each for each in facts.segments if each.segment_index not in given_up)
-
-
-def _lost(facts: LedgerFacts) -> set[str]:
-    """The bookies that are not registered, of the segments that were not given up."""
-    return set[str]().union(*(each.ensemble for each in _needed(facts))) - facts.registrations.live
 
 
 def _nothing(facts: LedgerFacts, problems: tuple[str, ...]) -> str:
@@ -133,23 +104,18 @@ def _missing_answers(facts: LedgerFacts) -> dict[str, str]:
     return {each: reasons.get(each, "not registered") for each in sorted(missing)}
 
 
-def _lost_members(facts: LedgerFacts, segment: SegmentFacts) -> list[int]:
-    live = facts.registrations.live
-    return [index for index, bookie_id in enumerate(segment.ensemble) if bookie_id not in live]
-
-
 def _first_segments(facts: LedgerFacts) -> dict[tuple[str, ...], SegmentFacts]:
     """The first segment of each ensemble."""
     found: dict[tuple[str, ...], SegmentFacts] = {}
-    for segment in _needed(facts):
+    for segment in needed_segments(facts):
         found.setdefault(segment.ensemble, segment)
     return found
 
 
 def _candidates(facts: LedgerFacts) -> Iterator[CandidateVerdict]:
-    metadata = facts.metadata
+    metadata, lost_of = facts.metadata, lost_positions(facts)
     for segment in _first_segments(facts).values():
-        lost = _lost_members(facts, segment)
+        lost = lost_of[segment.segment_index]
         view = facts.survey.view((*segment.ensemble, *facts.registrations.read_only))
         rules = msgspec.structs.replace(facts.rules, is_strict=True)
         for index in lost:
@@ -185,7 +151,7 @@ def _refusal(facts: LedgerFacts, bookie_id: str, reasons: tuple[Refusal | Broken
 def _bad_copies(facts: LedgerFacts) -> dict[str, list[SegmentFacts]]:
     """Complete segments of which a bookie that answers does not have the first or the last entry, by bookie."""
     found: dict[str, list[SegmentFacts]] = {}
-    for segment in _needed(facts):
+    for segment in needed_segments(facts):
         for copy in segment.copies:
             if not segment.is_open and is_bad(copy):
                 found.setdefault(copy.bookie_id, []).append(segment)
@@ -194,7 +160,7 @@ def _bad_copies(facts: LedgerFacts) -> dict[str, list[SegmentFacts]]:
 
 def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterator[tuple[Severity, str]]:
     """What is wrong, with how bad it is: by the rules of the status, as far as they are about one ledger."""
-    metadata, given_up = facts.metadata, _given_up(facts)
+    metadata, given_up = facts.metadata, given_up_segments(facts)
     note = facts.autorecovery.given_up
     if note is not None and given_up:
         segments = segments_text([each for each in facts.segments if each.segment_index in given_up])
@@ -214,7 +180,7 @@ def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
             sentence = f"bookie {bookie_id} is registered but gives no valid answer: {answer.problem}"
             yield Severity.WARNING, sentence
     yield from _damages(facts)
-    for row in _judged(facts).rows:
+    for row in judged(facts).rows:
         if row.replication is ReplicationState.UNAVAILABLE:
             start = row.write_set.segment_first_entry_id
             yield (
@@ -240,9 +206,9 @@ def _damages(facts: LedgerFacts) -> Iterator[tuple[Severity, str]]:
 
 def _down(facts: LedgerFacts) -> Iterator[tuple[Severity, str]]:
     """Bookies that are down, and that the ledger needs."""
-    lost, needed, state = _lost(facts), _needed(facts), facts.autorecovery
+    lost, state = lost_bookies(facts), facts.autorecovery
     awaited = {each.bookie_id for each in _away(facts)}
-    is_unavailable = _judged(facts).replication is ReplicationState.UNAVAILABLE
+    is_unavailable = judged(facts).replication is ReplicationState.UNAVAILABLE
     for bookie_id in sorted(lost):
         severity = down_severity(
             len(lost),
@@ -250,9 +216,8 @@ def _down(facts: LedgerFacts) -> Iterator[tuple[Severity, str]]:
             is_repaired=state.is_enabled and (state.auditor is not None or state.mark is not None),
             has_live_copies=not is_unavailable,
         )
-        count = sum(bookie_id in segment.ensemble for segment in needed)
         gone = "counts as gone" if bookie_id in facts.ignored else "is not registered"
-        sentence = f"bookie {bookie_id} {gone}; it is in {count} of {counted(len(facts.segments), 'segment')}"
+        sentence = f"bookie {bookie_id} {gone}; it is in {lost[bookie_id]} of {counted(len(facts.segments), 'segment')}"
         yield severity, sentence
 
 
@@ -270,9 +235,9 @@ def _next_steps(
     facts: LedgerFacts, missing_answers: Mapping[str, str], candidates: tuple[CandidateVerdict, ...]
 ) -> Iterator[str]:
     metadata, ledger_id = facts.metadata, facts.ledger_id
-    last_lost = (
-        [] if metadata.is_closed else [facts.segments[-1].ensemble[i] for i in _lost_members(facts, facts.segments[-1])]
-    )
+    last = facts.segments[-1]
+    lost_at_end = [] if metadata.is_closed else lost_positions(facts).get(last.segment_index, [])
+    last_lost = [last.ensemble[index] for index in lost_at_end]
     silent_sets = _silent_sets(facts)
     silent = frozenset[str]().union(*silent_sets)
     note = facts.autorecovery.given_up
@@ -315,23 +280,23 @@ def _next_steps(
             yield last_resort(ledger_id, metadata, facts.registrations.live, facts.registrations.writable)
     elif silent and metadata.is_closed and awaited.isdisjoint(silent) and not may_be_outside:
         yield last_resort(ledger_id, metadata, facts.registrations.live)
-    yield from _accepted(facts)
+    yield from _accepted(facts, missing_answers)
 
 
-def _accepted(facts: LedgerFacts) -> Iterator[str]:
+def _accepted(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterator[str]:
     """What is left to do about losses that were accepted."""
     note, ledger_id = facts.autorecovery.given_up, facts.ledger_id
     for bookie_id in facts.autorecovery.returned:
         yield f"{is_back(bookie_id, [ledger_id]).command} saves what {bookie_id} has"
-    if note is not None and _given_up(facts):
+    if note is not None and given_up_segments(facts) and not missing_answers:
         accepted = accepted_on(note.written_ms, note.user)
-        yield f"nothing is left to do: {accepted}; {removal(ledger_id, _judged(facts).rows)}"
+        yield f"nothing is left to do: {accepted}; {removal(ledger_id, judged(facts).rows)}"
 
 
 def _away(facts: LedgerFacts) -> list[Maintenance]:
     """Bookies of the ledger that are down as an operator expects."""
     state = facts.autorecovery
-    lost = _lost(facts) - facts.ignored
+    lost = lost_bookies(facts).keys() - facts.ignored
     return [each for each in state.maintenance if each.bookie_id in lost and not each.is_overdue(state.now_ms)]
 
 
@@ -353,15 +318,17 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
     for each in candidates:
         verdicts.setdefault((each.first_entry_id, each.replaces), []).append(each)
     first_of = _first_segments(facts)
-    for bookie_id in sorted(_lost(facts) - _awaited(facts)):
+    lost_of = lost_positions(facts)
+    for bookie_id in sorted(lost_bookies(facts).keys() - _awaited(facts)):
         command = f"bkctl recover failed-bookie {bookie_id} --ledger {facts.ledger_id}"
         movable: list[SegmentFacts] = []
         stuck: list[SegmentFacts] = []
         without_copy: list[SegmentFacts] = []
         targets: set[str] = set()
         refused: list[CandidateVerdict] = []
-        for segment in _needed(facts):
-            if bookie_id not in segment.ensemble or segment.is_open:
+        for segment in needed_segments(facts):
+            lost = {segment.ensemble[index] for index in lost_of[segment.segment_index]}
+            if bookie_id not in lost or segment.is_open:
                 continue
             if any(bookie_id in each for each in facts.holders(segment)) and not facts.is_outside(segment):
                 without_copy.append(segment)
@@ -383,7 +350,7 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
 
 
 def _without_copy(facts: LedgerFacts) -> list[SegmentFacts]:
-    return [each for each in _needed(facts) if each.without_copy]
+    return [each for each in needed_segments(facts) if each.without_copy]
 
 
 def _lost_entries(facts: LedgerFacts) -> str:
@@ -424,7 +391,7 @@ def _outside(facts: LedgerFacts) -> Iterator[str]:
 
 def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
     state = facts.autorecovery
-    lost, awaited = _lost(facts), {each.bookie_id for each in _away(facts)}
+    lost, awaited = lost_bookies(facts).keys(), {each.bookie_id for each in _away(facts)}
     is_incomplete = bool(lost or _bad_copies(facts))
     if state.lock is not None:
         yield f"{state.lock.holder or 'an unknown host'} holds its replication lock: it may be copying the ledger now"

@@ -129,7 +129,7 @@ def left_groups(
     found: dict[Left, list[LedgerFailure]] = {}
     for failure in worst.values():
         found.setdefault(situation_of(failure, accepted), []).append(failure)
-    groups = [_group(each, found[each], leaving) for each in order if each in found]
+    groups = [_group(each, found[each], leaving, accepted) for each in order if each in found]
     untried = tuple(sorted(set(others) - worst.keys()))
     if not untried:
         return groups
@@ -139,7 +139,12 @@ def left_groups(
     return [*groups, LeftGroup(left=Left.AGAIN, ledger_ids=untried)]
 
 
-def _group(left: Left, failures: Sequence[LedgerFailure], leaving: Collection[str]) -> LeftGroup:
+def _group(
+    left: Left,
+    failures: Sequence[LedgerFailure],
+    leaving: Collection[str],
+    accepted: Mapping[int, GivenUpLedger],
+) -> LeftGroup:
     ledger_ids = tuple(sorted(failure.ledger_id for failure in failures))
     remedy = _REMEDIES.get(left, "")
     failed = next((each.cause for each in failures if each.is_refused or each.reason in _SAID), None)
@@ -148,8 +153,10 @@ def _group(left: Left, failures: Sequence[LedgerFailure], leaving: Collection[st
     command = _COMMANDS.get(left)
     # First the bookies that run and refuse this client, then those that do not run, those that are given up last.
     # No advice says to start a bookie whose loss was accepted.
+    given_up = {ledger_id: loss.gone for ledger_id, loss in accepted.items()}
     may_help = () if left is Left.ACCEPTED else [each for each in failures if each.absent and not each.is_refused]
-    absent = {each.ledger_id: frozenset(each.absent) for each in may_help}
+    absent = {each.ledger_id: frozenset(each.absent) - given_up.get(each.ledger_id, frozenset()) for each in may_help}
+    absent = {ledger_id: each for ledger_id, each in absent.items() if each}
     others = collections.Counter(filter(None, (each.difference(leaving) for each in absent.values())))
     only_given_up = [ledger_id for ledger_id, each in absent.items() if each.issubset(leaving)]
     start = bookies_to_start(others)

@@ -70,7 +70,7 @@ class NeededBookies:
             return members
         given_up = bookies_given_up(self._given_up.get(ledger_id))
         rows = judge_ledger(write_set_rows(ledger_id, metadata), self._live, given_up).rows
-        needed = wanted_members(rows, members, given_up)
+        needed = wanted_members(rows, members)
         missing = needed.difference(self._live, self._awaited)
         self._movable |= movable_members(metadata, missing, self._writable or (), rows)
         unavailable = [row.missing_bookies for row in rows if row.replication is ReplicationState.UNAVAILABLE]

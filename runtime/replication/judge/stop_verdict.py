@@ -27,7 +27,14 @@ from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.placement.view import BookieSpace
 from bkctl.runtime.replication.judge.advice import in_maintenance, recover_command
 from bkctl.runtime.replication.judge.fragments import Fragment, fragments_naming
-from bkctl.runtime.replication.judge.verdict import WriteSetRow, bytes_on, judge_ledger, wanted_members, write_set_rows
+from bkctl.runtime.replication.judge.verdict import (
+    WriteSetRow,
+    bytes_on,
+    judge_ledger,
+    removed_members,
+    wanted_members,
+    write_set_rows,
+)
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, enumerated
 
@@ -184,10 +191,10 @@ class StopCheck:
         self._scanned += 1
         isolation = isolation_demand(metadata.custom_metadata)
         self._sizes[metadata.ensemble_size, metadata.write_quorum_size, isolation] += 1
-        members = metadata.bookies()
+        members, removed = metadata.bookies(), frozenset[tuple[int | None, str]]()
         if (note := self._cluster.given_up.get(ledger_id)) is not None:
             judged = judge_ledger(write_set_rows(ledger_id, metadata), self._live_now, note.member_since).rows
-            members = wanted_members(judged, members, note.member_since)
+            members, removed = wanted_members(judged, members), removed_members(judged)
         self.referenced |= members
         if gone := members - self._live_now - self._ids:
             for fragment in _without_target(metadata, gone, self._before.writable):
@@ -203,7 +210,7 @@ class StopCheck:
                 self._judge_writer(ledger_id, metadata, isolation)
         if not self._is_removal:
             answers_min = negatives_needed(metadata.write_quorum_size, metadata.ack_quorum_size)
-            self._judge_copies(ledger_id, rows, answers_min)
+            self._judge_copies(ledger_id, rows, answers_min, removed)
         elif any(_without_target(metadata, self._ids, self._after.writable)):
             size = f"E={metadata.ensemble_size}, Qw={metadata.write_quorum_size}"
             detail = f"{size}: every other writable bookie is in the ensemble already{self._excluded_note()}"
@@ -255,10 +262,13 @@ class StopCheck:
             if len(group.ledger_ids) < LEDGER_IDS_MAX:
                 group.ledger_ids.append(ledger_id)
 
-    def _judge_copies(self, ledger_id: int, rows: Sequence[WriteSetRow], answers_min: int) -> None:
+    def _judge_copies(
+        self, ledger_id: int, rows: Sequence[WriteSetRow], answers_min: int, removed: frozenset[tuple[int | None, str]]
+    ) -> None:
         """Readability while the bookies are stopped: the worst finding of the ledger.
 
-        ``answers_min``: answers of a write set of an open segment that prove where the ledger ends.
+        ``answers_min``: answers of a write set of an open segment that prove where the ledger ends. ``removed``:
+        bookies that were given up, each with the first entry of a segment.
         """
         found: dict[StopReason, frozenset[str]] = {}
         for row in rows:
@@ -268,10 +278,13 @@ class StopCheck:
                 continue
             needed = 1 if row.segment_last_entry_id is not None else answers_min
             absent = members - self._live_now
+            may_serve = absent.difference(
+                self._ids, (each for start, each in removed if start == row.segment_first_entry_id)
+            )
             if not after:
-                reason, absent = StopReason.UNREADABLE, absent - self._ids
+                reason, absent = StopReason.UNREADABLE, may_serve
             elif len(after) < needed <= len(now):
-                reason, absent = StopReason.UNCLOSABLE, absent - self._ids
+                reason, absent = StopReason.UNCLOSABLE, may_serve
             # With all other copies a stop may go below the ack quorum: it takes no more than these bookies.
             elif absent and len(after) == 1:
                 reason = StopReason.LAST_COPY

@@ -9,7 +9,7 @@ alive).
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 
 import msgspec
 
@@ -107,9 +107,17 @@ class ReplicationRow(msgspec.Struct, frozen=True, gc=False):
     """Qw; 0 without a write set."""
     live_copies: int
     missing_bookies: tuple[str, ...]
-    """Those that are not registered."""
+    """Those that are not registered, without ``removed`` ones."""
     replication: ReplicationState
     """State of the write set."""
+    removed: tuple[str, ...] = ()
+    """Those that were given up, and that nothing replaces: some of their entries of the segment have no live copy."""
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The bookies of the write set without those that were given up."""
+        gone = self.missing_bookies if self.replication is ReplicationState.GIVEN_UP else self.removed
+        return tuple(each for each in self.write_set.write_set if each not in gone)
 
 
 class LedgerVerdict(msgspec.Struct, frozen=True, gc=False):
@@ -164,7 +172,7 @@ def write_set_rows(ledger_id: int, metadata: LedgerMetadata, node_ctime_ms: int 
 
 
 def judge_ledger(
-    rows: Iterable[WriteSetRow], live_bookies: Collection[str], given_up: Collection[str] = ()
+    rows: Iterable[WriteSetRow], live_bookies: Container[str], given_up: Collection[str] = ()
 ) -> LedgerVerdict:
     """Judge all write sets of one ledger. ``live_bookies``: all registered ones, writable or read-only, as a set.
 
@@ -172,18 +180,29 @@ def judge_ledger(
     """
     judged = tuple(replication_of(row, live_bookies, given_up) for row in rows)
     if given_up:
-        judged = _with_stuck_sets(judged)
+        judged = _without_removed(judged, given_up)
     return LedgerVerdict(judged, max((row.replication for row in judged), key=_SEVERITY.__getitem__))
 
 
-def wanted_members(
-    rows: Iterable[ReplicationRow], members: Collection[str], given_up: Collection[str]
-) -> frozenset[str]:
-    """The ``members`` of a ledger that it still needs: all but those that were given up with all that they have."""
-    lost, needed = set[str](), set[str]()
+def wanted_members(rows: Iterable[ReplicationRow], members: Collection[str]) -> frozenset[str]:
+    """The ``members`` of a ledger that it still needs: all but those that were given up in all segments with entries.
+
+    They are not in the cluster once they have no cookie: no process waits for them, starts or replaces them.
+    """
+    stored, needed = set[str](), set[str]()
     for row in rows:
-        (lost if row.replication is ReplicationState.GIVEN_UP else needed).update(row.write_set.write_set)
-    return frozenset(set(members) - lost.intersection(given_up) | needed)
+        stored.update(row.write_set.write_set)
+        needed.update(row.needed)
+    return frozenset(set(members) - stored | needed)
+
+
+def removed_members(rows: Iterable[ReplicationRow]) -> frozenset[tuple[int | None, str]]:
+    """The bookies that were given up, each with the first entry of the segment."""
+    return frozenset(
+        (row.write_set.segment_first_entry_id, bookie_id)
+        for row in rows
+        for bookie_id in set(row.write_set.write_set).difference(row.needed)
+    )
 
 
 def bytes_on(rows: Iterable[WriteSetRow], bookie_ids: frozenset[str]) -> int:
@@ -197,7 +216,7 @@ def live_copies(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collecti
     return min(row.live_copies if row.write_set.write_set else row.write_set.write_quorum_size or 0 for row in rows)
 
 
-def replication_of(row: WriteSetRow, live_bookies: Collection[str], given_up: Collection[str] = ()) -> ReplicationRow:
+def replication_of(row: WriteSetRow, live_bookies: Container[str], given_up: Collection[str] = ()) -> ReplicationRow:
     """Judge one write set. A bookie that occurs in it twice counts as one copy."""
     if row.problem is not None:
         return ReplicationRow(row, 0, 0, (), ReplicationState.UNREADABLE)
@@ -210,7 +229,9 @@ def replication_of(row: WriteSetRow, live_bookies: Collection[str], given_up: Co
     live_copies = len(bookies) - len(missing)
     if live_copies >= row.write_quorum_size:
         state = ReplicationState.REPLICATED
-    elif live_copies == 0 and all(bookie_id in given_up for bookie_id in missing):
+    elif all(bookie_id in given_up for bookie_id in missing) and (
+        live_copies == 0 or not _can_be_replaced(row, live_bookies)
+    ):
         state = ReplicationState.GIVEN_UP
     elif live_copies == 0:
         state = ReplicationState.UNAVAILABLE
@@ -221,29 +242,43 @@ def replication_of(row: WriteSetRow, live_bookies: Collection[str], given_up: Co
     return ReplicationRow(row, row.write_quorum_size, live_copies, missing, state)
 
 
-def _with_stuck_sets(rows: tuple[ReplicationRow, ...]) -> tuple[ReplicationRow, ...]:
-    """Also give up write sets with live copies, if they only miss bookies that were given up with other entries.
+def _can_be_replaced(row: WriteSetRow, live_bookies: Container[str]) -> bool:
+    """Whether the live bookies can end the segment: only then its missing ones are replaced."""
+    assert row.write_quorum_size is not None
+    assert row.ack_quorum_size is not None
+    quorums = row.write_quorum_size, row.ack_quorum_size
+    return row.segment_last_entry_id is not None or has_enough_answers(row.write_set, *quorums, live_bookies)
+
+
+def _without_removed(rows: tuple[ReplicationRow, ...], given_up: Collection[str]) -> tuple[ReplicationRow, ...]:
+    """Note which missing bookies were given up with entries of their segment that have no live copy.
 
     A bookie is replaced with all its entries of a segment. So one that had entries without a copy stays a member, and
-    its other entries keep the live copies that they have.
+    its other entries keep the live copies that they have: write sets that miss nothing else are given up, too.
     """
     lost = {
         (row.write_set.segment_first_entry_id, bookie_id)
         for row in rows
-        if row.replication is ReplicationState.GIVEN_UP
+        if row.replication in {ReplicationState.GIVEN_UP, ReplicationState.UNAVAILABLE}
         for bookie_id in row.missing_bookies
+        if bookie_id in given_up
     }
-    return tuple(
-        msgspec.structs.replace(row, replication=ReplicationState.GIVEN_UP)
-        if row.missing_bookies
-        and all((row.write_set.segment_first_entry_id, each) in lost for each in row.missing_bookies)
-        else row
-        for row in rows
-    )
+
+    def judged(row: ReplicationRow) -> ReplicationRow:
+        start = row.write_set.segment_first_entry_id
+        removed = tuple(each for each in row.missing_bookies if (start, each) in lost)
+        if not removed:
+            return row
+        if removed == row.missing_bookies:
+            return msgspec.structs.replace(row, replication=ReplicationState.GIVEN_UP)
+        missing = tuple(each for each in row.missing_bookies if each not in removed)
+        return msgspec.structs.replace(row, missing_bookies=missing, removed=removed)
+
+    return tuple(map(judged, rows))
 
 
 def has_enough_answers(
-    write_set: Iterable[str], write_quorum_size: int, ack_quorum_size: int, live_bookies: Collection[str]
+    write_set: Iterable[str], write_quorum_size: int, ack_quorum_size: int, live_bookies: Container[str]
 ) -> bool:
     """Whether the live bookies of a write set can prove that an entry was never acknowledged, so that the ledger can
     be closed before it. A bookie that occurs in it twice answers for both positions."""

@@ -12,8 +12,9 @@ import functools
 import math
 import operator
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Container, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -25,6 +26,7 @@ from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, bookies_given_up
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import COPY_RATE, LedgerActivity
@@ -48,6 +50,7 @@ from bkctl.runtime.replication.judge.fragments import (
     merge_ranges,
     segment_entries,
 )
+from bkctl.runtime.replication.judge.verdict import judge_ledger, removed_members, write_set_rows
 from bkctl.runtime.replication.survey.check_tally import CheckTally
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
@@ -57,10 +60,21 @@ ROUNDS_MAX = 3
 
 
 class CheckWork(LedgerActivity):
-    """A ledger that is being checked by this metadata, of which about ``bytes_planned`` will be read."""
+    """A ledger that is being checked by this metadata, of which about ``bytes_planned`` will be read.
 
-    def __init__(self, ledger_id: int, since_ns: int, metadata: LedgerMetadata, scope: CheckScope) -> None:
+    ``removed``: the bookies that were given up, each with the first entry of a segment.
+    """
+
+    def __init__(
+        self,
+        ledger_id: int,
+        since_ns: int,
+        metadata: LedgerMetadata,
+        scope: CheckScope,
+        removed: frozenset[tuple[int | None, str]],
+    ) -> None:
         super().__init__(ledger_id, since_ns)
+        self.removed = removed
         self.metadata = metadata
         self.scope = scope
         self.credentials = credentials_of(ledger_id, metadata)
@@ -141,13 +155,16 @@ class LedgerChecker:
         config: ReplicationConfig,
         pacer: SharedPacer | None = None,
         times: RequestTimes | None = None,
+        given_up: Mapping[int, GivenUpNote] = MappingProxyType({}),
     ) -> None:
-        """``live_bookies``: registered ones, writable or read-only. Others count as unreachable without a request.
+        """``live_bookies``: registered ones, writable or read-only. Others count as unreachable without a request, but
+        no copy is expected on those that an operator gave up: ``given_up``.
 
         ``pacer`` limits the bytes that are read; None: no limit. ``times`` gets the time of each read.
         """
         self._ports = ports
         self._live_bookies = live_bookies
+        self.given_up = given_up
         self._config = config
         self._pacer = pacer or SharedPacer(ports.clock)
         batches_max = max(1, config.entries_in_flight_max // BATCH_ENTRIES)
@@ -204,13 +221,21 @@ class LedgerChecker:
 
     async def check_by(self, ledger_id: int, metadata: LedgerMetadata, scope: CheckScope) -> LedgerCheck:
         """Check one ledger by this metadata; raises nothing."""
-        work = CheckWork(ledger_id, self._ports.clock.monotonic_ns(), metadata, scope)
+        removed = self.removed_from(ledger_id, metadata)
+        work = CheckWork(ledger_id, self._ports.clock.monotonic_ns(), metadata, scope, removed)
         self._current[work] = None
         try:
             return await self._check(work)
         finally:
             del self._current[work]
             self._bytes_ended += work.bytes_planned
+
+    def removed_from(self, ledger_id: int, metadata: LedgerMetadata) -> frozenset[tuple[int | None, str]]:
+        """The bookies of a ledger that were given up, each with the first entry of a segment."""
+        given_up = bookies_given_up(self.given_up.get(ledger_id))
+        if not given_up:
+            return frozenset()
+        return removed_members(judge_ledger(write_set_rows(ledger_id, metadata), self._live_bookies, given_up).rows)
 
     async def _check(self, work: CheckWork) -> LedgerCheck:
         metadata, scope, tally = work.metadata, work.scope, work.tally
@@ -272,11 +297,17 @@ class LedgerChecker:
         self, work: CheckWork, segment_index: int, entries: EntryRange, *, is_confirmed: bool = True
     ) -> None:
         metadata, scope, tally = work.metadata, work.scope, work.tally
-        ensemble = metadata.segments[segment_index].ensemble
+        segment = metadata.segments[segment_index]
+        ensemble = segment.ensemble
         if scope.bookie_ids is not None and scope.bookie_ids.isdisjoint(ensemble):
             return
         is_open = segment_index == len(metadata.segments) - 1 and not metadata.is_closed
-        bookie_ids = [each for each in dict.fromkeys(ensemble) if scope.bookie_ids is None or each in scope.bookie_ids]
+        bookie_ids = [
+            each
+            for each in dict.fromkeys(ensemble)
+            if (scope.bookie_ids is None or each in scope.bookie_ids)
+            and (segment.first_entry_id, each) not in work.removed
+        ]
 
         def members(entry_id: int) -> list[str]:
             indexes = write_set(entry_id, *metadata.sizes)

@@ -10,7 +10,7 @@ from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
-from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
+from bkctl.runtime.replication.judge.verdict import judge_ledger, write_set_rows
 
 _READ_IN_FLIGHT_MAX = 64
 
@@ -27,8 +27,8 @@ async def judge_given_up(
             return None
         given = frozenset(given_up[ledger_id].member_since)
         verdict = judge_ledger(write_set_rows(ledger_id, stored.value), live, given)
-        is_whole = verdict.replication is not ReplicationState.UNAVAILABLE
-        return (ledger_id, GivenUpLedger(stored.value, given - live, is_whole)) if verdict.has_given_up else None
+        loss = GivenUpLedger(stored.value, given - live, verdict.replication)
+        return (ledger_id, loss) if verdict.has_given_up else None
 
     async with aclosing(pipelined(each_of(given_up), judge, _READ_IN_FLIGHT_MAX)) as judged:
         return dict([each async for each in judged if each is not None])

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
+from types import MappingProxyType
 
 import msgspec
 
@@ -20,6 +21,7 @@ from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.owner import owner_of
 from bkctl.runtime.metadata.ledgers.ledgers import FoundLedgers
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.cluster_audit.checked_ledgers import CheckedRun, LongestUnchecked
 from bkctl.runtime.replication.cluster_audit.inventory import (
@@ -95,8 +97,15 @@ class InventoryJob(msgspec.Struct, frozen=True, kw_only=True):
 class CopyInventory:
     """Examines ledgers; the limits apply to all of them together."""
 
-    def __init__(self, ports: ClientPorts, live_bookies: frozenset[str], request: InventoryRequest) -> None:
-        """``live_bookies``: registered ones. The copies on others are unknown without a request."""
+    def __init__(
+        self,
+        ports: ClientPorts,
+        live_bookies: frozenset[str],
+        request: InventoryRequest,
+        given_up: Mapping[int, GivenUpNote] = MappingProxyType({}),
+    ) -> None:
+        """``live_bookies``: registered ones. The copies on others are unknown without a request. ``given_up``: see
+        ``LedgerChecker``."""
         self._ports = ports
         self._live = live_bookies
         self._config = request.config
@@ -104,7 +113,7 @@ class CopyInventory:
         pacer = SharedPacer(ports.clock)
         pacer.change(request.pace.bytes_per_s, request.pace.bytes_per_s_per_bookie)
         self._times = RequestTimes(ports.clock)
-        self._checker = LedgerChecker(ports, live_bookies, request.config, pacer, self._times)
+        self._checker = LedgerChecker(ports, live_bookies, request.config, pacer, self._times, given_up)
         self._lists = EntryLists(ports.bookies, ports.clock, pacer, request.silent, self._times)
         self._scope = CheckScope(sample=request.sample)
         self._is_listed = request.way is not InventoryWay.ALL_ENTRIES
@@ -198,6 +207,7 @@ class CopyInventory:
             check=check,
             read=self._read_entries(ledger_id, metadata, last_entry_id),
             problem=problem,
+            removed=self._checker.removed_from(ledger_id, metadata),
         )
 
     def _read_entries(self, ledger_id: int, metadata: LedgerMetadata, last_entry_id: int) -> tuple[EntryRange, ...]:

@@ -39,7 +39,7 @@ async def find_removed(
             elif members := absent & found.value.bookies():
                 given = bookies_given_up(given_up.get(ledger_id))
                 rows = judge_ledger(write_set_rows(ledger_id, found.value), live, given).rows
-                wanted |= wanted_members(rows, members, given) & members
+                wanted |= wanted_members(rows, members) & members
                 named.update(members)
     wanted |= set() if is_complete else named.keys()
     return {each: named[each] for each in absent - wanted}

@@ -58,6 +58,7 @@ from bkctl.runtime.replication.judge.cluster_facts import (
 from bkctl.runtime.replication.judge.needed_bookies import members_with_source, movable_members
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, NoLiveCopyTally
 from bkctl.runtime.replication.judge.verdict import (
+    ReplicationState,
     judge_ledger,
     wanted_members,
     write_set_rows,
@@ -159,10 +160,11 @@ class StatusSurvey:
     async def _find_given_up(
         self, given_up: Mapping[int, GivenUpNote], bookies: tuple[BookieFacts, ...]
     ) -> AcceptedLosses:
-        """Of the ledgers with bookies that were given up, those that exist and have no other copy of some entries."""
+        """Of the ledgers with bookies that were given up, those that exist and miss nothing else, as in an audit."""
         live = {each.bookie_id for each in bookies if each.is_registered}
         judged = await judge_given_up(await self._open_ledgers(), given_up, live)
-        return accepted_losses({ledger_id: given_up[ledger_id] for ledger_id in judged})
+        whole = (each for each, loss in judged.items() if loss.replication is ReplicationState.GIVEN_UP)
+        return accepted_losses({ledger_id: given_up[ledger_id] for ledger_id in whole})
 
     async def _find_references(
         self, root: RootStatus | None, bookies: tuple[BookieFacts, ...] | None, recovery: RecoveryStatus | None
@@ -381,7 +383,7 @@ class _ReferenceTally:
             return
         given = bookies_given_up(self._given_up.get(ledger_id))
         rows = judge_ledger(write_set_rows(ledger_id, found.value), self._live, given).rows
-        missing = wanted_members(rows, missing, given) - self._live
+        missing = wanted_members(rows, missing) - self._live
         self._no_live_copy.add(ledger_id, rows)
         movable = movable_members(found.value, missing - self._awaited, self._writable, rows)
         self._can_move = self._can_move or bool(movable)

@@ -375,6 +375,17 @@ async def test_the_same_proof_allows_to_delete_the_ledger_or_to_leave_it_behind(
     assert (alone.exit_code, f"bookie {lost[1]} is not registered, and not named" in alone.stderr) == (3, True), alone
     both = await planted.run("decommission", *lost, *accepted, "--from-file", str(ids), "--yes")
     assert (both.exit_code, both.json()["accepted_losses"]) == (0, [str(kept)]), both
+    shown = [(await planted.run(each)).json()["findings"] for each in ("status", "audit")]
+    found = [{each["part"]: each["finding"] for each in findings} for findings in shown]
+    assert "loss_accepted" in found[0], found
+    assert found[0]["loss_accepted"] == found[1]["loss_accepted"]
+    assert not [each for each in lost if each in str(shown)], shown
+    explained = await planted.run("ledger", "explain", str(kept))
+    (step,) = explained.json()["next_steps"]
+    closes = step.partition(" are lost, ")[2].partition(" ends the ledger")[0]
+    assert closes.startswith(f"bkctl ledger close {kept} --accept-loss"), step
+    assert (await planted.run(*shlex.split(closes)[1:], "--confirm", str(kept))).exit_code == 0
+    assert [each["part"] for each in (await planted.run("audit")).json()["findings"]] == ["no_auditor"]
 
 
 async def test_notes_name_the_ledger_and_its_lost_bookies(planted: Planted) -> None:

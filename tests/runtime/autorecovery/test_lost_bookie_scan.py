@@ -57,7 +57,9 @@ def test_an_accepted_loss_is_neither_lost_nor_marked_but_what_has_copies_is() ->
     assert examine_ledger(7, metadata, LIVE, DUE, ("d1",)) == LedgerFinding(
         frozenset({"d1"}), lost_with=frozenset({"d1", "d2"})
     )
-    assert examine_ledger(7, closed("d1", "d2"), LIVE, DUE, ("d1", "d2")) == to_mark()
+    assert examine_ledger(7, closed("d1", "d2"), LIVE, DUE, ("d1", "d2")) is None
+    striped = closed("d1", "a1", "a2", write_quorum=2)
+    assert examine_ledger(7, striped, LIVE, DUE, ("a1", "a2")) == LedgerFinding(lost_with=frozenset({"d1"}))
 
 
 def test_a_lost_segment_is_found_among_good_ones() -> None:

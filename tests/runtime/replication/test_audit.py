@@ -76,7 +76,7 @@ def test_what_was_given_up_is_no_longer_missing_but_other_copies_are() -> None:
     assert judge_ledger(rows, {"b1", "b2"}, ("b0", "b1")).replication is ReplicationState.AT_RISK, "b1 is back"
     judged = judge_ledger(rows, {"b2"}, ("b0", "b1"))
     assert judged.replication is ReplicationState.AT_RISK, "the worst of the rest"
-    assert wanted_members(judged.rows, two_sets.bookies(), ("b0", "b1")) == {"b2", "b3"}
+    assert wanted_members(judged.rows, two_sets.bookies()) == {"b2", "b3"}
 
 
 def test_copies_of_a_bookie_that_was_given_up_and_that_nothing_can_replace_are_given_up() -> None:
@@ -90,16 +90,36 @@ def test_copies_of_a_bookie_that_was_given_up_and_that_nothing_can_replace_are_g
     replicated = ReplicationState.REPLICATED
     first = [(0, 0, given_up), (0, 1, given_up), (0, 1, given_up)]
     assert states == [*first, (6, 1, at_risk), (6, 2, replicated), (6, 1, at_risk)], "b0 can be replaced from 6 on"
-    assert wanted_members(judged.rows, striped.bookies(), lost) == {"b0", "b2", "b3"}
+    assert wanted_members(judged.rows, striped.bookies()) == {"b0", "b2", "b3"}
 
     one_segment = ledger({0: ("b0", "b1", "b2")}, 2, 2, last_entry_id=5)
     rows = write_set_rows(1, one_segment)
     judged = judge_ledger(rows, {"b2"}, lost)
     assert (judged.replication, judged.has_given_up) == (given_up, True)
-    assert wanted_members(judged.rows, one_segment.bookies(), lost) == {"b2"}
+    assert wanted_members(judged.rows, one_segment.bookies()) == {"b2"}
     assert judge_ledger(rows, {"b2"}, {"b0"}).replication is ReplicationState.UNAVAILABLE, "b1 was not"
     assert judge_ledger(rows, {"b1", "b2"}, lost).replication is at_risk, "b1 is back, so b0 can be replaced"
-    assert judge_ledger(rows, set(), lost).replication is ReplicationState.UNAVAILABLE, "b2 was not"
+    unavailable = judge_ledger(rows, set(), lost)
+    assert unavailable.replication is ReplicationState.UNAVAILABLE, "b2 was not"
+    assert [row.missing_bookies for row in unavailable.rows] == [("b0", "b1"), ("b2",), ("b2",)]
+    assert wanted_members(unavailable.rows, one_segment.bookies()) == {"b2"}, "no start of b0 or b1 is waited for"
+
+
+def test_the_end_of_a_ledger_can_be_given_up() -> None:
+    """As long as it cannot be closed, nothing of its last segment is replaced."""
+    unclosed = ledger({0: ("b0", "b1", "b2"), 5: ("b0", "b1", "b3")}, 3, 2, state=LedgerState.OPEN)
+    judged = judge_ledger(write_set_rows(1, unclosed), {"b2", "b3"}, {"b0", "b1"})
+    assert [row.replication for row in judged.rows] == [ReplicationState.AT_RISK, ReplicationState.GIVEN_UP]
+    assert wanted_members(judged.rows, unclosed.bookies()) == {"b0", "b1", "b2", "b3"}, "in its first segment"
+    at_end = ledger({0: ("b0", "b1", "b3")}, 3, 2, state=LedgerState.OPEN)
+    rows = write_set_rows(1, at_end)
+    for live, given_up, wanted, why in (
+        ({"b3"}, {"b0", "b1"}, {"b3"}, ""),
+        ({"b3"}, {"b0"}, {"b0", "b1", "b3"}, "b1 was not given up"),
+        ({"b1", "b3"}, {"b0"}, {"b0", "b1", "b3"}, "it can be closed"),
+        (set[str](), {"b0", "b1"}, {"b3"}, "only b3 is to be started"),
+    ):
+        assert wanted_members(judge_ledger(rows, live, given_up).rows, at_end.bookies()) == wanted, why
 
 
 def test_rows_count_every_entry_once_and_say_where_it_is() -> None:

@@ -13,6 +13,7 @@ from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.left_ledgers import Left, after_recovery, left_groups, what_next
+from bkctl.runtime.replication.judge.verdict import ReplicationState
 
 AGAIN = "bkctl again"
 
@@ -53,7 +54,7 @@ def test_a_bookie_that_is_given_up_is_started_only_if_no_other_has_the_entries()
 def test_only_what_was_given_up_counts_as_an_accepted_loss() -> None:
     """Entry 0 is on b1 and b2, entry 1 on b2 and b3, entry 2 on b3 and b1, and b3 serves without it."""
     metadata = new_ledger(("b1", "b2", "b3"), 2, 1, DigestType.CRC32C, b"")
-    accepted = {1: GivenUpLedger(metadata, frozenset({"b1", "b2"}), is_whole=True)}
+    accepted = {1: GivenUpLedger(metadata, frozenset({"b1", "b2"}), ReplicationState.GIVEN_UP)}
     for entries, left in (
         ((EntryRange(0, 0), EntryRange(3, 3)), Left.ACCEPTED),
         ((EntryRange(0, 1),), Left.NO_LIVE_COPY),

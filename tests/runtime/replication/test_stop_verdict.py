@@ -14,7 +14,7 @@ from bkctl.runtime.metadata.bookies.registration import BookieMode, Registration
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
-from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, MaintenanceNote
 from bkctl.runtime.placement.rack_sources import RackTable
 from bkctl.runtime.placement.rules import PlacementRules
 from bkctl.runtime.placement.survey import BookieSurvey
@@ -99,6 +99,18 @@ def test_the_last_copy_but_one_stays() -> None:
     three = ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=9, length=100)
     verdict = judge(cluster(["b1", "b3", "b4", "b5", "b6"], down=["b2"]), ["b1"], three)
     assert refusals(verdict) == [StopReason.BOOKIE_DOWN, StopReason.LAST_COPY]
+
+
+def test_bookies_that_were_given_up_are_not_said_to_have_copies() -> None:
+    striped = ledger({0: ["b1", "b8", "b9"]}, 2, 2, last_entry_id=9, length=100)
+    note = GivenUpNote(written_ms=1, member_since={"b8": 1, "b9": 1})
+    for given_up, detail in (
+        ({}, "their other copies are on bookies that are not running (b8, b9)"),
+        ({0: note}, "all their copies are on these bookies"),
+    ):
+        now = msgspec.structs.replace(cluster(["b1", "b2", "b3", "b4"]), given_up=given_up)
+        found = {each.reason: each.detail for each in judge(now, ["b1"], striped).reasons}
+        assert found[StopReason.UNREADABLE] == detail
 
 
 def test_a_bookie_that_was_removed_does_not_excuse_few_copies() -> None:
