@@ -8,9 +8,9 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.recovery_rendering import shortened
 from bkctl.commands.work_end import Verdict, left_sentence, moved_sentence, print_recoveries
-from bkctl.runtime.replication.judge.advice import accept_loss_commands, close_lost_command, these_bookies
+from bkctl.runtime.replication.judge.advice import close_lost_command, these_bookies
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, are_refusals
-from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, left_groups, what_next
+from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, last_step, left_groups, what_next
 from bkctl.runtime.replication.run.decommission import DecommissionReport
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, listed, named
@@ -131,12 +131,11 @@ def leaving_advice(report: DecommissionReport) -> list[str]:
         ]
     failures = [failure for recovery in report.recoveries for failure in recovery.failures]
     advice = []
-    if lost := _lost_with(report, failures):
-        command = accept_loss_commands(sorted(report.bookie_ids), lost)
-        others = len(set(report.remaining).difference(lost))
+    last = last_step([each for each in failures if each.ledger_id in report.remaining], report.bookie_ids)
+    if last.ledger_ids:
+        others = len(set(report.remaining).difference(last.ledger_ids))
         after = f"; {counted(others, 'other', 'others')} must be moved before the cookie can be deleted"
-        sentence = f"if these entries are lost with their disks, this accepts it: {command}"
-        advice.append(sentence + (after if others else ""))
+        advice.append(last.sentence + (after if others else ""))
     return advice + _not_closed(sorted(report.bookie_ids), failures)
 
 
@@ -157,18 +156,6 @@ def _not_closed(bookie_ids: Sequence[str], failures: Sequence[LedgerFailure]) ->
             "bookie is left to take the places of the lost ones: start another, then repeat this"
         )
     return advice
-
-
-def _lost_with(report: DecommissionReport, failures: Sequence[LedgerFailure]) -> list[int]:
-    """The ledgers of which nothing but lost entries is left, which only the leaving bookies may have."""
-    leaving = set(report.bookie_ids)
-    lost = {each.ledger_id for each in failures if each.reason is FailureReason.LOST}
-    others = {
-        each.ledger_id
-        for each in failures
-        if each.reason is not FailureReason.LOST or not leaving.issuperset(each.absent)
-    }
-    return sorted(lost.intersection(report.remaining) - others)
 
 
 def leaving_outcome(report: DecommissionReport) -> Outcome:

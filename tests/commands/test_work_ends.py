@@ -103,7 +103,8 @@ def test_a_recovery_of_two_bookies_continues_with_the_one_that_stays_away(operat
     again = command_after("continue with: ", ended.stdout)
     (started,) = both.difference(again)
     assert f"once {started} serves, continue with: " in ended.stdout
-    assert f"if {started} cannot come back, see bkctl ledger explain " in ended.stdout
+    accepts = f"if the disks of {' and '.join(sorted(both))} are lost, this accepts the loss: bkctl ledger list "
+    assert accepts in ended.stdout, "what they have is on both"
 
     operated.cluster.start_bookie(started)
     alone = operated.run(*again)
@@ -117,7 +118,14 @@ def test_a_recovery_of_two_bookies_continues_with_the_one_that_stays_away(operat
     lost = operated.run("recover", started, "--yes")
     report = operated.run("recover", started, "--yes", "-o", "json").json()
     assert (report["severity"], f"once {started} serves, nothing is left" in report["verdict"]) == ("critical", True)
-    assert f"once {started} serves, nothing is left to recover; if it cannot come back, see bkctl ledger" in lost.stdout
+    assert f"; once {started} serves, nothing is left to recover" in lost.stdout
+    (step,) = [line for line in lost.stdout.splitlines() if "this accepts the loss: " in line]
+    explained = operated.run("ledger", "explain", operated.run("ledger", "list", "-o", "name").stdout.split()[-1])
+    found = operated.run("status", "-o", "json").json(), operated.run("audit", "-o", "json").json()
+    commands = [each["command"] for status in found for each in status["findings"] if each["severity"] == "critical"]
+    command = step.partition("this accepts the loss: ")[2]
+    assert commands.count(command) == 2, (commands, command)
+    assert command in explained.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.battery)])

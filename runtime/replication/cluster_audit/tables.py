@@ -204,6 +204,8 @@ class UnderReplicatedLedger(LedgerHead, frozen=True):
     """E."""
     no_copy_sets: tuple[tuple[str, ...], ...] = ()
     """Of each write set without a live copy, those that may come back: one of each must be started."""
+    has_source: bool = True
+    """Whether a segment with missing copies has a live one of each entry, from which a recovery makes them."""
 
 
 class UnreadableLedger(msgspec.Struct, frozen=True):

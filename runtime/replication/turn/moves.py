@@ -163,8 +163,18 @@ async def _copy(
         if outcome.target_failure is None:
             reason = FailureReason.UNREADABLE if outcome.unreadable else FailureReason.LOST
             entries = (*outcome.lost, *outcome.unreadable)
-            absent = _absent(turn, metadata, fragment, entries)
-            turn.fail(metadata, position, reason, entries, outcome.reason, absent, is_refused=outcome.is_refused)
+            members = _members(metadata, fragment, entries)
+            absent = tuple(sorted(filter(turn.tools.replicator.copies.is_absent, members)))
+            turn.fail(
+                metadata,
+                position,
+                reason,
+                entries,
+                outcome.reason,
+                absent,
+                is_refused=outcome.is_refused,
+                has_live_member=len(absent) < len(members),
+            )
             return None
         turn.unusable[target] = outcome.target_failure
         if outcome.is_refused:
@@ -198,15 +208,10 @@ async def _fail_without_copy(turn: TurnState, metadata: LedgerMetadata, fragment
     return True
 
 
-def _absent(
-    turn: TurnState, metadata: LedgerMetadata, fragment: Fragment, entries: Sequence[EntryRange]
-) -> tuple[str, ...]:
-    """The bookies that are not registered, or do not answer, and should have the first of the entries."""
-    copies = turn.tools.replicator.copies
+def _members(metadata: LedgerMetadata, fragment: Fragment, entries: Sequence[EntryRange]) -> set[str]:
+    """The bookies that should have the first of the entries."""
     first_entry_id = min(each.first_entry_id for each in entries)
-    indexes = write_set(first_entry_id, *metadata.sizes)
-    members = {fragment.ensemble[index] for index in indexes}
-    return tuple(sorted(each for each in members if copies.is_absent(each)))
+    return {fragment.ensemble[index] for index in write_set(first_entry_id, *metadata.sizes)}
 
 
 def need_of(
