@@ -65,6 +65,9 @@ def leaving_verdict(
         sentence = f"{bookies} {are} not in the cluster: nothing is left to do"
     if report.refusal is not None and report.read_only:
         notes.append(stays_read_only(report.read_only))
+    if report.refusal is not None and report.down:
+        undrain = f"bkctl bookie undrain {' '.join(report.down)}"
+        notes.append(f"{these_bookies(report.down, 'is', 'are')} down; once started, {undrain} ends read-only mode")
     if report.accepted:
         loss = f"the loss of entries of {counted(len(report.accepted), 'ledger')}"
         if report.is_complete:
@@ -103,13 +106,19 @@ def may_be_read_only(bookie_ids: Sequence[str]) -> str:
 
 def next_steps(report: DecommissionReport) -> list[str]:
     """What to do with bookies whose ledgers were moved away: those that serve, then those that are down."""
-    down = [each for each in report.bookie_ids if each not in report.read_only]
+    down = [each for each in report.bookie_ids if each not in (*report.read_only, *report.down)]
     sentences = []
     if report.read_only:
         words = " ".join(report.read_only)
         sentences.append(
             f"{these_bookies(report.read_only, 'is', 'are')} drained and read-only: to remove, stop and run bkctl "
             f"decommission {words}; to keep, run bkctl bookie undrain {words}"
+        )
+    if report.down:
+        words, (its, it) = " ".join(report.down), ("its", "it") if len(report.down) == 1 else ("their", "them")
+        sentences.append(
+            f"{these_bookies(report.down, 'is', 'are')} down, and all {its} ledgers were moved: to remove, run bkctl "
+            f"decommission {words}; to keep, start {it}, then run bkctl bookie undrain {words}"
         )
     if down:
         sentences.append(
