@@ -6,7 +6,7 @@ import contextlib
 import gc
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from bkctl.commands.console import Console
@@ -172,6 +172,7 @@ class Session:
 
         from bkctl.runtime.net.loop import LoopClock
         from bkctl.runtime.net.pool import BookiePool
+        from bkctl.runtime.replication.survey.unregistered import likely_address
 
         config = self._context.settings.client
         config = msgspec.structs.replace(
@@ -179,7 +180,7 @@ class Session:
             connect_timeout_s=min(config.connect_timeout_s, timeout_max_s),
             read_timeout_s=min(config.read_timeout_s, timeout_max_s),
         )
-        bookies = BookiePool(self.registrations.likely_address, config, LoopClock())
+        bookies = BookiePool(partial(likely_address, self.registrations), config, LoopClock())
         self._at_end.push_async_callback(bookies.close)
         return bookies
 

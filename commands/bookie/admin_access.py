@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from bkctl.commands.bookie.admin_state import read_state_of
+from bkctl.commands.bookie.admin_state import read_state, read_state_of
 from bkctl.commands.bookie.local_sockets import LocalBookie, address_in, identified, list_local
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.errors import InvalidArgumentError, NoDirectoryError
@@ -54,12 +54,13 @@ class BookieTarget(msgspec.Struct, frozen=True):
     """The bookie that the command line means, and how to reach it; ``name`` is for messages.
 
     ``address`` None: its registration has the address. ``other_user``: another user's socket on this machine that may
-    be that of the bookie.
+    be that of the bookie. ``other_root``: of the cluster to which a bookie of this id on this machine belongs instead.
     """
 
     name: str
     address: AdminAddress | None
     other_user: LocalBookie | None = None
+    other_root: str = ""
 
 
 def find_target(bookie_id: str | None, directory: str | None, context: CommandContext) -> BookieTarget:
@@ -80,6 +81,11 @@ async def resolve(context: CommandContext, target: BookieTarget) -> AdminAddress
     try:
         return await _registered(context, target)
     except BkctlError as error:
+        here = f"the bookie of this ID on this machine belongs to the cluster {target.other_root}"
+        if target.other_root and isinstance(error, BookieNotFoundError):
+            raise BookieNotFoundError(f"{error}; {here}", target.name) from error
+        if target.other_root and isinstance(error, BookieUnavailableError):
+            raise BookieUnavailableError(target.name, f"{str(error).partition(': ')[2]}; {here}") from error
         if target.other_user is None:
             raise
         raise AdminAccessError(f"{_other_users([target.other_user])}; without it: {error}") from error
@@ -95,12 +101,26 @@ async def admin_of(
     """
     from bkctl.runtime.admin.client import AdminClient
 
-    target = _with_id(bookie_id)
+    target = await _in_cluster(_with_id(bookie_id), session.root, credentials, context.settings.timeout_s)
     address = target.address
     if address is None:
         address = registered_address(bookie_id, await session.registrations.service_info(bookie_id))
     async with AdminClient(bookie_id, address, credentials=credentials, timeout_s=context.settings.timeout_s) as client:
         yield client
+
+
+async def _in_cluster(target: BookieTarget, root: str, credentials: AdminCredentials, timeout_s: float) -> BookieTarget:
+    """Without the address on this machine if the bookie there says that it belongs to a cluster with another root."""
+    if target.address is None:
+        return target
+    from bkctl.runtime.admin.client import AdminClient
+
+    async with AdminClient(target.name, target.address, credentials=credentials, timeout_s=timeout_s) as client:
+        with contextlib.suppress(BkctlError):  # the error comes when it is used
+            state = await read_state(client)
+            if state.metadata_root not in {"", root}:
+                return msgspec.structs.replace(target, address=None, other_root=state.metadata_root)
+    return target
 
 
 async def _registered(context: CommandContext, target: BookieTarget) -> AdminAddress:
@@ -137,6 +157,11 @@ async def open_admin(
     """
     credentials = read_credentials(context, token_file)
     target = find_target(bookie_id, directory, context)
+    if bookie_id is not None and (uri := context.settings.metadata_uri) is not None:
+        from bkctl.runtime.metadata.uri import parse_metadata_uri
+
+        root = parse_metadata_uri(uri).root
+        target = await _in_cluster(target, root, credentials, context.settings.timeout_s)
     address = await resolve(context, target)
     from bkctl.runtime.admin.client import AdminClient
 

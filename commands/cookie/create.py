@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Annotated
 
+import msgspec
 import typer
 
 from bkctl.commands.command import command
@@ -30,6 +31,8 @@ from bkctl.commands.shared_options import takes_bookie_options
 from bkctl.runtime.bookie.cookies.repair import require_matching_directories
 from bkctl.runtime.errors import ConflictError, NodeExistsError
 from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.metadata.store import Versioned
 
 
 @command(
@@ -89,6 +92,18 @@ async def _create_from_config(context: CommandContext, own: OwnBookie) -> None:
     await _store(context, session, cookie, data, examine, own.locked)
 
 
+async def _note_disks_are_back(session: Session, bookie_id: str) -> None:
+    """The bookie has its old entries, also of ledgers of which it was given up: not a new, empty one with its id."""
+    notes = RecoveryNotes(session.store, session.root).given_up
+    since = await session.registrations.member_since(bookie_id)
+    async with aclosing(notes.all()) as found:
+        async for key, note in found:
+            if isinstance(note, Versioned) and bookie_id in note.value.member_since:
+                member_since = note.value.member_since | {bookie_id: since}
+                changed = msgspec.structs.replace(note.value, member_since=member_since)
+                await notes.replace(key, changed, note.version)
+
+
 async def _require_absent(session: Session, bookie_id: str) -> None:
     if await session.store.exists(session.cookies.path(bookie_id)) is not None:
         raise ConflictError(
@@ -116,6 +131,8 @@ async def _store(
     examine: Callable[[], Awaitable[tuple[Plan, None]]],
     turn: Callable[[Change], AbstractAsyncContextManager[None]] | None = None,
 ) -> None:
+    """``turn``: locks the directories that the cookie was verified against; None: it comes from a file."""
+
     async def apply(change: Change, _: None) -> None:
         change.require_lock()
         try:
@@ -124,6 +141,8 @@ async def _store(
             raise ConflictError(
                 f"bookie {cookie.bookie_id} got a cookie from another process during this command"
             ) from None
+        if turn is not None:
+            await _note_disks_are_back(session, cookie.bookie_id)
 
     await make_change(context, examine, apply, session.store, turn=turn)
     context.console.say(f"to undo: bkctl cookie delete {cookie.bookie_id}")

@@ -66,8 +66,9 @@ async def examine(
     """Read all metadata of the cluster and report problems, each with its znode and the fix.
 
     Reads only. Nodes that disappear or are fixed during the scan are not reported. Copies of entries are not counted;
-    bkctl audit does that. --limit limits the findings that are listed; all are counted. Exits with 10 if a finding is a
-    warning or worse, and with 11 if this user may not read a node and nothing is critical.
+    bkctl audit does that. Nodes that this user may not read are always reported. --limit limits the findings that are
+    listed; all are counted. Exits with 10 if a finding is a warning or worse, and with 11 if this user may not read a
+    node and nothing is critical.
     """
     is_wanted = _filter(severity, rule)
     zookeeper, limit = context.settings.zookeeper, context.settings.limit
@@ -130,7 +131,14 @@ def _filter(severity_min: Severity, rule_ids: list[str] | None) -> Callable[[Met
             meant = near_miss(rule_id, RULES, similarity_min=_SIMILARITY_MIN)
             hint = "" if meant is None else f"did you mean {meant}? "
             raise InvalidArgumentError(f"unknown rule '{rule_id}': {hint}bkctl help metadata-doctor lists all")
-    return lambda found: found.severity >= severity_min and (not rule_ids or found.rule.id in rule_ids)
+    chosen = frozenset(rule_ids or RULES)
+
+    def is_wanted(found: MetadataFinding) -> bool:
+        if found.rule.id == _WITHOUT_PERMISSION:  # it may hide any other finding
+            return True
+        return found.severity >= severity_min and found.rule.id in chosen
+
+    return is_wanted
 
 
 def _print(

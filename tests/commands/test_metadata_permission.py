@@ -31,6 +31,10 @@ def test_status_doctor_and_audit_without_permission(cluster: Cluster, below: str
         doctor = cluster.run("metadata", "doctor", "-o", "json")
         assert doctor.exit_code == 11, doctor
         assert (path, "warning") in {(each["path"], each["severity"]) for each in doctor.json()["findings"]}
+        for words in (("--severity", "critical"), ("--rule", "bookie-down"), ("--rule", "bookie-down", "-o", "jsonl")):
+            doctor = cluster.run("metadata", "doctor", *words)
+            assert doctor.exit_code == 11, (words, doctor)
+            assert path in doctor.stdout, "what could not be read is no reason to call the rest clean"
         for _ in range(4):
             audited = cluster.run("audit")
             assert audited.exit_code == 11, audited

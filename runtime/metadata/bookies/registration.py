@@ -27,7 +27,7 @@ from bkctl.runtime.errors import (
     RegistrationError,
     SessionExpiredError,
 )
-from bkctl.runtime.ledger.metadata import is_valid_bookie_id, parse_host_and_port
+from bkctl.runtime.ledger.metadata import is_valid_bookie_id
 from bkctl.runtime.metadata.bookies.expiry import wait_for_expiry
 from bkctl.runtime.metadata.bookies.service_info import (
     TROUBLE_PROPERTY,
@@ -149,16 +149,6 @@ class RegistrationClient:
         if info.rpc_address is None:
             raise BookieUnavailableError(bookie_id, "its registration has no port for ledger requests")
         return info.rpc_address.host, info.rpc_address.port
-
-    async def likely_address(self, bookie_id: str) -> tuple[str, int]:
-        """``address``, or what the id of a bookie names that is not registered; errors as ``service_info``."""
-        try:
-            return await self.address(bookie_id)
-        except BookieUnavailableError:
-            named = parse_host_and_port(bookie_id)
-            if named is None or bookie_id in (await self.snapshot()).live:
-                raise
-            return named
 
     async def troubles(self, registered: Registrations) -> dict[str, str]:
         """What registered bookies publish that is wrong with them, by bookie; without those where nothing is."""

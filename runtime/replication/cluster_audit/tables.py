@@ -1,9 +1,8 @@
 """The report of an audit: a summary, and tables of bookies, racks, owners, losses and ledgers. Data only.
 
 There are no ages, but times of creation, and the time of the audit in ``AuditSummary.judged_at_ms``. Bytes are payload
-bytes of closed ledgers, because the metadata of other ledgers has no length. In rows of bookies and racks they are of
-the copies there; in all others ``payload_bytes`` counts one copy, and ``copy_bytes`` all copies.
-``make audit-page`` writes docs/reference/audit-report.md from the docstrings of tables and columns.
+bytes of closed ledgers: others have no length. In rows of bookies and racks they are of the copies there; in all others
+``payload_bytes`` counts one copy, ``copy_bytes`` all. ``make audit-page`` makes a page from the docstrings here.
 """
 
 from __future__ import annotations

@@ -5,8 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from bkctl.runtime.errors import SILENCE, BookieError
+from bkctl.runtime.errors import SILENCE, BookieError, BookieUnavailableError
+from bkctl.runtime.ledger.metadata import parse_host_and_port
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.ports import Bookies
+
+
+async def likely_address(registrations: RegistrationClient, bookie_id: str) -> tuple[str, int]:
+    """The registered address, or what the id of a bookie names that is not registered.
+
+    Errors as ``RegistrationClient.service_info``.
+    """
+    try:
+        return await registrations.address(bookie_id)
+    except BookieUnavailableError:
+        named = parse_host_and_port(bookie_id)
+        if named is None or bookie_id in (await registrations.snapshot()).live:
+            raise
+        return named
 
 
 async def find_serving(bookies: Bookies, bookie_ids: Collection[str], timeout_s: float) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ from bkctl.commands.bookie.admin_access import registered_address
 from bkctl.runtime.admin.calls import AdminAddress
 from bkctl.runtime.errors import BookieUnavailableError
 from bkctl.runtime.metadata.bookies.service_info import BookieServiceInfo, Endpoint
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.commands.bookie.admin_bookie import AdminBookie, running_bookie
 from tests.commands.bookie.registered_server import register_admin_port
 from tests.processes import HALTED_SESSION_MS, LOOPBACK, free_port, run_bkctl
@@ -84,6 +88,33 @@ def test_a_change_reaches_only_the_bookie_that_was_named(bookie: AdminBookie) ->
         assert sentence in refused.stderr.splitlines(), words
         state = bookie.run("state", "-o", "json").json()
         assert (state["state"], state["mode"], state["jobs"]) == ("running", "writable", []), words
+
+
+def test_a_bookie_here_is_not_that_of_the_same_id_in_another_cluster(bookie: AdminBookie) -> None:
+    other = f"{bookie.metadata_uri}-other"
+    assert run_bkctl("cluster", "init", BKCTL_METADATA_URI=other).exit_code == 0
+    for words in (("state",), ("log-level", "debug"), ("set-mode", "read-only", "--yes")):
+        refused = run_bkctl("bookie", *words, bookie.bookie_id, BKCTL_METADATA_URI=other)
+        assert (refused.exit_code, refused.stdout) == (4, ""), (words, refused)
+        assert f"no bookie {bookie.bookie_id} in this cluster" in refused.stderr
+        root = bookie.metadata_uri.partition("//")[2].partition("/")[2]
+        assert f"the bookie of this ID on this machine belongs to the cluster /{root}" in refused.stderr
+    asyncio.run(create_cookie(other, bookie.bookie_id))
+    down = run_bkctl("bookie", "state", bookie.bookie_id, BKCTL_METADATA_URI=other)
+    assert (down.exit_code, down.stdout) == (7, ""), down
+    assert f"bookie {bookie.bookie_id}: not registered; the bookie of this ID on this machine" in down.stderr
+    register_admin_port(other, bookie.bookie_id, LOOPBACK, free_port())
+    refused = run_bkctl("bookie", "state", bookie.bookie_id, BKCTL_METADATA_URI=other)
+    assert (refused.exit_code, "no process listens on admin port" in refused.stderr) == (7, True), refused
+    assert bookie.run("state", "-o", "json").json()["mode"] == "writable"
+    for uri in (bookie.metadata_uri, ""):
+        assert run_bkctl("bookie", "state", bookie.bookie_id, BKCTL_METADATA_URI=uri).exit_code == 0
+
+
+async def create_cookie(metadata_uri: str, bookie_id: str) -> None:
+    uri = parse_metadata_uri(metadata_uri)
+    async with await ZooKeeperStore.connect(uri.servers) as store:
+        await store.create(Paths(uri.root).cookie(bookie_id), b"", make_parents=True)
 
 
 def test_the_bookie_of_the_settings(bookie: AdminBookie, tmp_path: Path) -> None:

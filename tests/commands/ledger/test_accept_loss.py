@@ -191,6 +191,28 @@ async def test_the_whole_way_with_two_of_three_bookies_lost(planted: Planted, tm
     assert gone.json()["is_cookie_deleted"]
 
 
+async def test_a_lost_disk_that_is_found_after_its_bookie_was_removed_is_back(planted: Planted) -> None:
+    """Its cookie is made again from the disk, and is newer than the accepted loss."""
+    survivor, lost = planted.ids[:2]
+    ledger_id = await planted.open_ledger([survivor, lost], 2, 1)
+    await planted.put(ledger_id, survivor, range(10), 7)
+    await planted.put(ledger_id, lost, range(12), 7)
+    await planted.stop(lost)
+    assert (await planted.close(ledger_id, lost)).exit_code == 0
+    assert (await planted.read(ledger_id)).last_entry_id == 9
+    assert (await planted.run("decommission", lost, "--yes")).exit_code == 0
+    bookie = planted.cluster.bookie(lost)
+    directories = ("--journal-dir", f"{bookie.directory}/journal", "--ledger-dir", f"{bookie.directory}/ledgers")
+    bookie_options = (*directories, "--port", str(bookie.port), "--set", "allowLoopback=true", "--bookie-id", lost)
+    made = await planted.run("cookie", "create", "--from-config", *bookie_options, "--yes")
+    assert made.exit_code == 0, made
+    await asyncio.to_thread(planted.cluster.start_bookie, lost)
+    for words in (("status",), ("audit",)):
+        found = (await planted.run(*words, "-o", "json")).json()["findings"]
+        [back] = [each for each in found if each["part"] == "given_up_bookie"]
+        assert f"bookie {lost} is back, which was given up for 1 ledger: {ledger_id}; it may have" in back["finding"]
+
+
 async def test_holes_and_a_last_confirmed_entry_that_no_bookie_has_are_errors_for_readers(planted: Planted) -> None:
     survivor, lost = planted.ids[:2]
     ledger_id = await planted.open_ledger([survivor, lost], 2, 1)
