@@ -136,11 +136,6 @@ def _missing_answers(facts: LedgerFacts) -> dict[str, str]:
     return {each: reasons.get(each, "not registered") for each in sorted(missing)}
 
 
-def _lost_members(facts: LedgerFacts, segment: SegmentFacts) -> list[int]:
-    live = facts.registrations.live
-    return [index for index, bookie_id in enumerate(segment.ensemble) if bookie_id not in live]
-
-
 def _first_segments(facts: LedgerFacts) -> dict[tuple[str, ...], SegmentFacts]:
     """The first segment of each ensemble."""
     found: dict[tuple[str, ...], SegmentFacts] = {}
@@ -152,7 +147,7 @@ def _first_segments(facts: LedgerFacts) -> dict[tuple[str, ...], SegmentFacts]:
 def _candidates(facts: LedgerFacts) -> Iterator[CandidateVerdict]:
     metadata = facts.metadata
     for segment in _first_segments(facts).values():
-        lost = _lost_members(facts, segment)
+        lost = facts.lost_members(segment)
         view = facts.survey.view((*segment.ensemble, *facts.registrations.read_only))
         rules = msgspec.structs.replace(facts.rules, is_strict=True)
         for index in lost:
@@ -274,7 +269,7 @@ def _next_steps(
 ) -> Iterator[str]:
     metadata, ledger_id = facts.metadata, facts.ledger_id
     last_lost = (
-        [] if metadata.is_closed else [facts.segments[-1].ensemble[i] for i in _lost_members(facts, facts.segments[-1])]
+        [] if metadata.is_closed else [facts.segments[-1].ensemble[i] for i in facts.lost_members(facts.segments[-1])]
     )
     silent_sets = _silent_sets(facts)
     silent = frozenset[str]().union(*silent_sets)

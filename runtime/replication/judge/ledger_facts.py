@@ -128,6 +128,11 @@ class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
         """Registered bookies of the ledger that gave no valid answer."""
         return tuple(bookie_id for bookie_id, answer in self.answers.items() if not answer.is_valid)
 
+    def lost_members(self, segment: SegmentFacts) -> list[int]:
+        """Positions of a segment whose bookies are not registered."""
+        live = self.registrations.live
+        return [index for index, bookie_id in enumerate(segment.ensemble) if bookie_id not in live]
+
     def holders(self, segment: SegmentFacts) -> list[frozenset[str]]:
         """For each of the entries without a known copy, the bookies that should have it."""
         return [
