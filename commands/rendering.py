@@ -101,6 +101,11 @@ def plain(value: object) -> str:
     return str(value)
 
 
+def state_words(value: object) -> str:
+    """A state for people, like "at-risk"; other formats have its name, ``at_risk``."""
+    return plain(value).replace("_", "-")
+
+
 class Column(NamedTuple):
     """A column of a listing: key in the row, table heading, how a value is shown, whether only ``wide`` shows it.
 

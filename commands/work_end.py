@@ -17,7 +17,7 @@ from bkctl.commands.recovery_rendering import (
 )
 from bkctl.commands.rendering import Column, Lines, Row, Table
 from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
-from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, after_recovery, left_groups
+from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, after_recovery, last_step, left_groups
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.storage.severity import Severity, word, worst
 from bkctl.storage.words import counted, duration, size
@@ -167,6 +167,7 @@ def print_recovery(
     """Print the end of a recovery. ``again``: the command that continues it without some of the bookies."""
     groups = left_groups(report.failures, report.bookie_ids, accepted=accepted)
     sentence = f"{moved_sentence([report])}, {left_sentence(groups)}"
-    sentence += after_recovery(groups, report.bookie_ids, again)
-    verdict = Verdict(worst(each.left.severity for each in groups), sentence)
+    last = last_step(report.failures, report.bookie_ids, accepted)
+    sentence += after_recovery(groups, report.bookie_ids, again, last)
+    verdict = Verdict(worst(each.left.severity for each in groups), sentence, tuple(filter(None, [last.sentence])))
     print_recoveries(console, "RecoveryReport", report_body(report), verdict, [report], groups)

@@ -22,7 +22,7 @@ from bkctl.commands.audit.holdings import (
 from bkctl.commands.config import OutputForm, Settings
 from bkctl.commands.context import CommandContext
 from bkctl.commands.listing import RowOrder, parse_order
-from bkctl.commands.rendering import Column, Lines, Row, Table, plain, time_text
+from bkctl.commands.rendering import Column, Lines, Row, Table, plain, state_words, time_text
 from bkctl.runtime.replication.cluster_audit.comparison import (
     CHANGES,
     STATES,
@@ -59,8 +59,8 @@ _BOOKIE_TABLE = Table(
 _LEDGER_TABLE = Table(
     "Under-replicated ledgers",
     Column("ledger_id", "LEDGER", is_right=True),
-    Column("ledger_state", "STATE", priority=2),
-    Column("replication", "REPLICATION"),
+    Column("ledger_state", "STATE", state_words, priority=2),
+    Column("replication", "REPLICATION", state_words),
     Column("expected_copies", "COPIES", is_right=True),
     Column("live_copies_min", "LIVE", is_right=True),
     Column("ack_quorum_size", "QA", is_right=True, priority=2),
@@ -127,7 +127,7 @@ _LOSS_TABLE = Table(
 _MISPLACED_TABLE = Table(
     "Ledgers that break placement rules",
     Column("ledger_id", "LEDGER", is_right=True),
-    Column("ledger_state", "STATE", priority=1),
+    Column("ledger_state", "STATE", state_words, priority=1),
     Column("write_sets", "WRITE SETS", is_right=True),
     Column("racks_min", "RACKS", is_right=True),
     Column("isolation_groups", "GROUPS"),
@@ -154,8 +154,8 @@ _CHANGE_TABLE = Table(
     "Changed ledgers",
     Column("ledger_id", "LEDGER", is_right=True),
     Column("change", "CHANGE"),
-    Column("before", "BEFORE"),
-    Column("now", "NOW"),
+    Column("before", "BEFORE", state_words),
+    Column("now", "NOW", state_words),
     Column("missing_bookies", "MISSING BOOKIES", priority=2),
     Column("owner", "OWNER", priority=1),
 )
@@ -335,7 +335,7 @@ def _count_row(change: CountChange) -> Row:
 
 def _totals(printed: PrintedAudit) -> list[Row]:
     summary = printed.report.summary
-    states = ((state.value, getattr(summary, state.value)) for state in ReplicationState)
+    states = ((state_words(state.value), getattr(summary, state.value)) for state in ReplicationState)
     sizes = f"{size(summary.payload_bytes)} in one copy, {size(summary.copy_bytes)} in all copies"
     bookies = (
         (summary.bookies_writable, "writable"),

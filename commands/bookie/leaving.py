@@ -201,7 +201,7 @@ class _Run:
                 self.work.show, self.work.file = progress.show, opened.path
                 hooks = msgspec.structs.replace(self.hooks, job=opened.job)
                 moved = await operation.move(found, request.wait_s, hooks)
-                drained = operation.report(found, moved, is_drain_only=request.is_drain_only)
+                drained = await operation.report(found, moved, is_drain_only=request.is_drain_only)
                 is_all_done = all(recovery.is_complete for recovery in moved.recoveries)
                 opened.is_finished = is_all_done or not drained.remaining
                 self.work.file = opened.kept_file

@@ -8,9 +8,9 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.recovery_rendering import shortened
 from bkctl.commands.work_end import Verdict, left_sentence, moved_sentence, print_recoveries
-from bkctl.runtime.replication.judge.advice import accept_loss_commands, close_lost_command, these_bookies
+from bkctl.runtime.replication.judge.advice import close_lost_command, these_bookies
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, are_refusals
-from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, left_groups, what_next
+from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, last_step, left_groups, what_next
 from bkctl.runtime.replication.run.decommission import DecommissionReport
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, listed, named
@@ -65,6 +65,9 @@ def leaving_verdict(
         sentence = f"{bookies} {are} not in the cluster: nothing is left to do"
     if report.refusal is not None and report.read_only:
         notes.append(stays_read_only(report.read_only))
+    if report.refusal is not None and report.down:
+        undrain = f"bkctl bookie undrain {' '.join(report.down)}"
+        notes.append(f"{these_bookies(report.down, 'is', 'are')} down; once started, {undrain} ends read-only mode")
     if report.accepted:
         loss = f"the loss of entries of {counted(len(report.accepted), 'ledger')}"
         if report.is_complete:
@@ -103,13 +106,19 @@ def may_be_read_only(bookie_ids: Sequence[str]) -> str:
 
 def next_steps(report: DecommissionReport) -> list[str]:
     """What to do with bookies whose ledgers were moved away: those that serve, then those that are down."""
-    down = [each for each in report.bookie_ids if each not in report.read_only]
+    down = [each for each in report.bookie_ids if each not in (*report.read_only, *report.down)]
     sentences = []
     if report.read_only:
         words = " ".join(report.read_only)
         sentences.append(
             f"{these_bookies(report.read_only, 'is', 'are')} drained and read-only: to remove, stop and run bkctl "
             f"decommission {words}; to keep, run bkctl bookie undrain {words}"
+        )
+    if report.down:
+        words, (its, it) = " ".join(report.down), ("its", "it") if len(report.down) == 1 else ("their", "them")
+        sentences.append(
+            f"{these_bookies(report.down, 'is', 'are')} down, and all {its} ledgers were moved: to remove, run bkctl "
+            f"decommission {words}; to keep, start {it}, then run bkctl bookie undrain {words}"
         )
     if down:
         sentences.append(
@@ -131,12 +140,11 @@ def leaving_advice(report: DecommissionReport) -> list[str]:
         ]
     failures = [failure for recovery in report.recoveries for failure in recovery.failures]
     advice = []
-    if lost := _lost_with(report, failures):
-        command = accept_loss_commands(sorted(report.bookie_ids), lost)
-        others = len(set(report.remaining).difference(lost))
+    last = last_step([each for each in failures if each.ledger_id in report.remaining], report.bookie_ids)
+    if last.ledger_ids:
+        others = len(set(report.remaining).difference(last.ledger_ids))
         after = f"; {counted(others, 'other', 'others')} must be moved before the cookie can be deleted"
-        sentence = f"if these entries are lost with their disks, this accepts it: {command}"
-        advice.append(sentence + (after if others else ""))
+        advice.append(last.sentence + (after if others else ""))
     return advice + _not_closed(sorted(report.bookie_ids), failures)
 
 
@@ -157,18 +165,6 @@ def _not_closed(bookie_ids: Sequence[str], failures: Sequence[LedgerFailure]) ->
             "bookie is left to take the places of the lost ones: start another, then repeat this"
         )
     return advice
-
-
-def _lost_with(report: DecommissionReport, failures: Sequence[LedgerFailure]) -> list[int]:
-    """The ledgers of which nothing but lost entries is left, which only the leaving bookies may have."""
-    leaving = set(report.bookie_ids)
-    lost = {each.ledger_id for each in failures if each.reason is FailureReason.LOST}
-    others = {
-        each.ledger_id
-        for each in failures
-        if each.reason is not FailureReason.LOST or not leaving.issuperset(each.absent)
-    }
-    return sorted(lost.intersection(report.remaining) - others)
 
 
 def leaving_outcome(report: DecommissionReport) -> Outcome:

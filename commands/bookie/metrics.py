@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple
 
 import typer
 
-from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, open_admin
+from bkctl.commands.bookie.admin_access import DirectoryOption, IdArguments, open_admin
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Row, Table
+from bkctl.commands.several import in_turn
 from bkctl.commands.watch import IntervalOption, WatchOption, keep_looking, parse_watch
 from bkctl.runtime.admin.client import AdminClient
 from bkctl.runtime.admin.messages import AdminError, Problem
@@ -23,8 +26,10 @@ _TYPE = re.compile(r"# TYPE (\S+) (\S+)")
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)(?: -?[0-9]+)?")
 _ADDED_UP = ("_count", "_sum", "_bucket")
 
+_BOOKIE = Column("bookie_id", "BOOKIE", is_wide=True)
 _TABLE = Table(
     "BookieMetrics",
+    _BOOKIE,
     Column("name", "METRIC"),
     Column("labels", "LABELS", priority=1),
     Column("value", "VALUE", decimal, is_right=True),
@@ -33,6 +38,7 @@ _TABLE = Table(
 )
 _RATES = Table(
     "BookieMetricRates",
+    _BOOKIE,
     Column("name", "METRIC"),
     Column("labels", "LABELS", priority=1),
     Column("per_second", "PER SECOND", decimal, is_right=True),
@@ -58,7 +64,7 @@ class MetricSample(NamedTuple):
 @command("metrics", example="bookie metrics --grep 'ADD_ENTRY|journal' --watch", is_listing=True)
 async def show_metrics(
     context: CommandContext,
-    bookie_id: IdArgument = None,
+    bookie_ids: IdArguments = None,
     directory: DirectoryOption = None,
     grep: Annotated[
         str | None, typer.Option("--grep", metavar="REGEX", help="Only metrics whose name or labels match")
@@ -66,38 +72,61 @@ async def show_metrics(
     watch: WatchOption = False,
     interval: IntervalOption = None,
 ) -> None:
-    """Show the Prometheus metrics of a running bookie.
+    """Show the Prometheus metrics of running bookies.
 
     --watch reads them again and again, and shows counters as a rate per second. Their meaning is in
     bkctl help metrics.
     """
     pattern = _pattern(grep)
     interval_s = parse_watch(context, interval, is_watching=watch)
-    async with open_admin(context, bookie_id, directory) as client:
-        if watch:
-            await _watch(context, client, pattern, interval_s)
-        else:
-            samples = await _read(client, pattern)
-            context.console.rows(_TABLE, [_row(each) for each in samples])
+    if watch:
+        async with contextlib.AsyncExitStack() as at_end:
+            clients = {}
+            for each in dict.fromkeys(bookie_ids or [""]):
+                clients[each] = await at_end.enter_async_context(open_admin(context, each or None, directory))
+            await _watch(context, clients, pattern, interval_s)
+            return
+    with in_turn(context, bookie_ids or [""]) as turns:
+        rows: list[Row] = []
+        for each in turns.ids:
+            with turns.turn():
+                async with open_admin(context, each or None, directory) as client:
+                    rows += [_row(each, sample) for sample in await _read(client, pattern)]
+        if rows or not turns.errors:
+            context.console.rows(_naming(_TABLE, turns.ids), rows)
+
+
+def _naming(table: Table, ids: Sequence[str]) -> Table:
+    """The table, which names the bookies if there are several."""
+    first, *others = table.columns
+    return table if len(ids) == 1 else Table(table.title, first._replace(is_wide=False), *others, name=table.name)
 
 
 async def _watch(
-    context: CommandContext, client: AdminClient, pattern: re.Pattern[str] | None, interval_s: float
+    context: CommandContext, clients: Mapping[str, AdminClient], pattern: re.Pattern[str] | None, interval_s: float
 ) -> None:
-    """Until the command is interrupted, or the bookie no longer answers."""
+    """Until the command is interrupted, or a bookie no longer answers."""
     loop = asyncio.get_running_loop()
-    before, read_at = await _read(client, pattern), loop.time()
+    before, read_at = await _read_all(clients, pattern), loop.time()
     await asyncio.sleep(interval_s)
 
     async def look() -> None:
         nonlocal before, read_at
-        now, at = await _read(client, pattern), loop.time()
-        known = {(each.name, each.labels): each.value for each in before}
-        rows = [_rate_row(each, known, at - read_at) for each in now]
-        context.console.rows(_RATES, rows)
+        now, at = await _read_all(clients, pattern), loop.time()
+        rows = []
+        for bookie_id, samples in now.items():
+            known = {(each.name, each.labels): each.value for each in before[bookie_id]}
+            rows += [_rate_row(bookie_id, each, known, at - read_at) for each in samples]
+        context.console.rows(_naming(_RATES, list(clients)), rows)
         before, read_at = now, at
 
     await keep_looking(context, interval_s, look)
+
+
+async def _read_all(
+    clients: Mapping[str, AdminClient], pattern: re.Pattern[str] | None
+) -> dict[str, list[MetricSample]]:
+    return {bookie_id: await _read(client, pattern) for bookie_id, client in clients.items()}
 
 
 async def _read(client: AdminClient, pattern: re.Pattern[str] | None) -> list[MetricSample]:
@@ -139,17 +168,19 @@ def _pattern(grep: str | None) -> re.Pattern[str] | None:
         raise InvalidArgumentError(f"--grep '{grep}' is not a regular expression: {error}") from error
 
 
-def _row(sample: MetricSample) -> Row:
-    return {"name": sample.name, "labels": sample.labels, "type": sample.type, "value": _number(sample.value)}
+def _row(bookie_id: str, sample: MetricSample) -> Row:
+    """``bookie_id`` is empty if the command line does not name one."""
+    values = {"labels": sample.labels, "type": sample.type, "value": _number(sample.value)}
+    return {"bookie_id": bookie_id or None, "name": sample.name, **values}
 
 
-def _rate_row(sample: MetricSample, before: dict[tuple[str, str], float], seconds: float) -> Row:
+def _rate_row(bookie_id: str, sample: MetricSample, before: dict[tuple[str, str], float], seconds: float) -> Row:
     """A counter that is smaller than before was set to zero by a restart."""
     rate = None
     if sample.is_counted:
         grown = sample.value - before.get((sample.name, sample.labels), 0.0)
         rate = round((grown if grown >= 0 else sample.value) / seconds, 3)
-    return {**_row(sample), "per_second": rate}
+    return {**_row(bookie_id, sample), "per_second": rate}
 
 
 def _number(value: float) -> float | int | None:

@@ -13,7 +13,7 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.ledger.rows import detail
 from bkctl.commands.parse import all_ledger_ids, parse_bookie_id
-from bkctl.commands.rendering import Column, Lines, Table, time_text
+from bkctl.commands.rendering import Column, Lines, Table, state_words, time_text
 from bkctl.commands.session import open_session
 from bkctl.commands.several import each_in_turn
 from bkctl.runtime.ledger.metadata import LedgerMetadata
@@ -122,7 +122,7 @@ def _print(
     body = _body(stored, facts, found)
     is_well = not found.problems and found.is_closable is not False
     first = seen_of(facts) if is_well else found.next_steps[0]
-    state = found.replication.value.replace("_", "-")
+    state = state_words(found.replication.value)
     if found.unknown_on:
         state += f" by the registrations, but its copies on {enumerated(found.unknown_on)} are unknown"
     console.sentences(f"ledger {facts.ledger_id} is {state}: {first}")
@@ -130,7 +130,7 @@ def _print(
         "LedgerExplanation",
         body,
         name="ledger_id",
-        show={"length_bytes": size},
+        show={"length_bytes": size, "replication": state_words},
         details=details,
         lines=Lines(_MEMBER_TABLE, members),
     )

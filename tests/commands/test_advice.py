@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bkctl.runtime.client import LedgerClient
-from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, start_bkctl
+from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, bkctl_command, bkctl_environment, start_bkctl
 from tests.until import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.battery]
 
 DRAIN = re.compile("to move its ledgers: (bkctl bookie drain [^ \n]+)")
 CLOSE = re.compile("(bkctl ledger close [0-9]+) closes it now")
-DELETE = re.compile("if its disks are lost, (bkctl ledger delete [0-9]+) removes the ledger")
-"""Not also a command that reads what is left: nothing is."""
+ACCEPTS = re.compile("if the disks of [^ ]+ are lost, this accepts the loss: (.*)")
 TRIGGER = re.compile("(bkctl autorecovery trigger) starts a check now")
 
 
@@ -35,6 +36,16 @@ def run_printed(cluster: Cluster, command: str | None, *more: str) -> BkctlResul
     program, *words = shlex.split(command)
     assert program == "bkctl"
     return succeed(cluster, *words, *more)
+
+
+def run_pipeline(cluster: Cluster, directory: Path, pipeline: str) -> subprocess.CompletedProcess[str]:
+    """Run what was printed in a shell."""
+    words = shlex.join(bkctl_command())
+    script = f'bkctl() {{ {words} "$@"; }}\n{pipeline}'
+    environment = bkctl_environment(BKCTL_METADATA_URI=cluster.metadata_uri)
+    return subprocess.run(
+        ["bash", "-c", script], cwd=directory, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def findings(cluster: Cluster) -> dict[str, dict[str, Any]]:
@@ -83,7 +94,7 @@ async def abandon(metadata_uri: str) -> str:
         return str(writer.ledger_id)
 
 
-def test_every_printed_command_leads_to_the_next_step(start_cluster: Callable[[int], Cluster]) -> None:
+def test_every_printed_command_leads_to_the_next_step(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> None:
     cluster = start_cluster(4)
     write(cluster, 2, ledgers=30)  # no bookie is without one
     single = write(cluster, 1)
@@ -94,8 +105,7 @@ def test_every_printed_command_leads_to_the_next_step(start_cluster: Callable[[i
     is_in_maintenance_then_lost(cluster, other)
     down = leaves_a_ledger_open(cluster, rest)
     was_the_last_writable_one(cluster, [holder, *(each for each in rest if each != down)], down)
-    is_lost_with_the_only_copy(cluster, holder, single)
-    assert findings(cluster).keys() == {"no_auditor"}
+    is_lost_with_the_only_copy(cluster, holder, single, tmp_path)
 
 
 def serves_and_is_given_to_recover(cluster: Cluster, bookie_id: str) -> None:
@@ -171,18 +181,23 @@ def was_the_last_writable_one(cluster: Cluster, others: list[str], down_id: str)
     assert findings(cluster).keys() == {"no_auditor"}
 
 
-def is_lost_with_the_only_copy(cluster: Cluster, bookie_id: str, ledger_id: str) -> None:
-    """The disks are empty: what still has copies is moved, and the loss is accepted last."""
+def is_lost_with_the_only_copy(cluster: Cluster, bookie_id: str, ledger_id: str, directory: Path) -> None:
+    """The disks are empty: what still has copies is moved, and the loss is accepted last, by what all print."""
     cluster.stop_bookie(bookie_id)
     cluster.erase_bookie(bookie_id)
     _, *words = shlex.split(findings(cluster)["bookies_down"]["command"])
     partial = cluster.run(*words, "--yes", "-o", "json")
     assert (partial.exit_code, partial.json()["ledgers_failed"]) == (9, 1), partial
-    assert {"no_live_copy", "bookies_down"} <= findings(cluster).keys(), "there is one step left"
-    run_printed(cluster, next_step(cluster, ledger_id, DELETE), "--confirm", ledger_id)
     found = findings(cluster)
-    assert found.keys() == {"no_auditor", "bookies_unreferenced"}
-    run_printed(cluster, found["bookies_unreferenced"]["command"], "--yes")
+    assert {"no_live_copy", "bookies_down"} <= found.keys(), "there is one step left"
+    command = found["bookies_down"]["command"]
+    assert found["bookies_down"].items() <= {**audit_findings(cluster)["bookies_down"], "part": "bookies_down"}.items()
+    assert next_step(cluster, ledger_id, ACCEPTS) == command
+    for ended in (cluster.run(*words, "--yes", "-o", "table"), cluster.run("decommission", bookie_id, "--yes")):
+        assert f"this accepts the loss: {command}" in ended.stdout + ended.stderr, ended
+    accepted = run_pipeline(cluster, directory, f"{command} --yes")
+    assert accepted.returncode == 0, accepted
+    assert findings(cluster).keys() == {"no_auditor", "loss_accepted"}
 
 
 def without_age(finding: dict[str, Any]) -> tuple[str, str, str]:

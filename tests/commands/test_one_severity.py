@@ -116,11 +116,13 @@ def test_an_accepted_loss_is_information(repaired: Cluster, tmp_path: Path) -> N
     assert [(each["part"], each["finding"]) for each in audited.json()["findings"]] == [
         (finding["part"], finding["finding"])
     ]
+    assert f"{len(left)} given-up" in cluster.run("audit", "-o", "table").stdout
     assert severities(cluster) == are_all("information") | {"metadata doctor": "ok"}
     for each in left[0], left[-1]:
         exit_code, text = explained(cluster, each)
         assert exit_code == 0, text
-        assert "loss accepted on 20" in text.splitlines()[0]
+        assert text.startswith(f"ledger {each} is given-up: nothing is left to do: loss accepted on 20")
+        assert "given_up" not in text, "for people as everywhere"
         assert "start " not in text
     gone = cluster.run("autorecovery", "status", "-o", "json").json()
     assert (gone["bookies_gone"], gone["ledgers_with_losses"]) == ([], 0)

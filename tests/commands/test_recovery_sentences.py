@@ -249,6 +249,12 @@ def test_drained_bookies_that_are_down_need_no_stop() -> None:
         "bkctl bookie undrain b1 b3",
         "bookie b2 is drained and down: run bkctl decommission b2",
     ]
+    gone = msgspec.structs.replace(report, read_only=("b1",), down=("b3",))
+    assert next_steps(gone)[1:] == [
+        "bookie b3 is down, and all its ledgers were moved: to remove, run bkctl decommission b3; to keep, start it, "
+        "then run bkctl bookie undrain b3",
+        "bookie b2 is drained and down: run bkctl decommission b2",
+    ]
 
 
 def test_a_failure_names_its_ledger_once() -> None:

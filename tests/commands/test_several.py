@@ -33,6 +33,11 @@ def test_looks_at_several_are_one_list(cluster: Cluster) -> None:
         assert str(found["kind"]).endswith("List")
         one = succeed(cluster, *words, ids[0]).json()
         assert set(one) - {"apiVersion", "kind"} == set(found["items"][0])
+    metrics = succeed(cluster, "bookie", "metrics", *ids, "--grep", "process_cpu_seconds").json()["items"]
+    assert [item["bookie_id"] for item in metrics] == ids
+    text = cluster.run("bookie", "metrics", *ids, "--grep", "process_cpu_seconds", "-o", "table").stdout
+    header, _, *rows = (line.split()[0] for line in text.splitlines())
+    assert (header, rows) == ("BOOKIE", ids)
     text = cluster.run("bookie", "state", *ids, "-o", "table").stdout
     assert [line.split()[1] for line in text.splitlines() if line.startswith("bookie_id")] == ids
     assert cluster.run("bookie", "state", *ids, "-o", "name").stdout.split() == ids

@@ -244,3 +244,5 @@ def test_a_read_only_bookie_says_why(start_cluster: Callable[..., Cluster]) -> N
     out_of_space = found["bookies_out_of_space"]
     assert out_of_space["finding"] == f"bookie {full} is read-only: a disk is full"
     assert (out_of_space["severity"], out_of_space["command"]) == ("warning", "bkctl help full-disk")
+    listed = {each["id"]: each["problem"] for each in cluster.run("bookie", "list", "-o", "json").json()["items"]}
+    assert (listed[full], listed[leaving]) == ("a disk is full", None)

@@ -103,7 +103,8 @@ def test_a_recovery_of_two_bookies_continues_with_the_one_that_stays_away(operat
     again = command_after("continue with: ", ended.stdout)
     (started,) = both.difference(again)
     assert f"once {started} serves, continue with: " in ended.stdout
-    assert f"if {started} cannot come back, see bkctl ledger explain " in ended.stdout
+    accepts = f"if the disks of {' and '.join(sorted(both))} are lost, this accepts the loss: bkctl ledger list "
+    assert accepts in ended.stdout, "what they have is on both"
 
     operated.cluster.start_bookie(started)
     alone = operated.run(*again)
@@ -117,7 +118,14 @@ def test_a_recovery_of_two_bookies_continues_with_the_one_that_stays_away(operat
     lost = operated.run("recover", started, "--yes")
     report = operated.run("recover", started, "--yes", "-o", "json").json()
     assert (report["severity"], f"once {started} serves, nothing is left" in report["verdict"]) == ("critical", True)
-    assert f"once {started} serves, nothing is left to recover; if it cannot come back, see bkctl ledger" in lost.stdout
+    assert f"; once {started} serves, nothing is left to recover" in lost.stdout
+    (step,) = [line for line in lost.stdout.splitlines() if "this accepts the loss: " in line]
+    explained = operated.run("ledger", "explain", operated.ledgers_of(started).pop())
+    found = operated.run("status", "-o", "json").json(), operated.run("audit", "-o", "json").json()
+    commands = [each["command"] for status in found for each in status["findings"] if each["severity"] == "critical"]
+    command = step.partition("this accepts the loss: ")[2]
+    assert commands.count(command) == 2, (commands, command)
+    assert command in explained.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.battery)])
@@ -141,6 +149,26 @@ def test_a_drain_that_is_stopped_names_the_bookie_that_stays_read_only(
     assert undone.exit_code == 0, undone
     listed = json.loads(operated.run("bookie", "list", "-o", "json").stdout)["items"]
     assert {row["state"] for row in listed} == {"writable"}
+
+
+def test_the_drain_of_a_bookie_that_is_killed_meanwhile_says_that_it_is_down(operated: Operated) -> None:
+    """Its session may still last: nothing that needs it to serve is advised."""
+    operated.write(12, 20, copies=3)
+    victim = operated.cluster.bookies[0].id
+    before = operated.ledgers_of(victim)
+    with operated.log.open("wb") as log:
+        words = ("bookie", "drain", victim, "--yes", "--copy-rate", "20KiB/s")
+        process = start_bkctl(*words, stdout=log, stderr=log, variables=operated.variables)
+        wait_until(lambda: operated.ledgers_of(victim) < before, process=process, tell=operated.log.read_text)
+        operated.cluster.kill_bookie(victim)
+        assert process.wait(60) == 0, operated.log.read_text()
+    said = operated.log.read_text()
+    assert f"none left on bookie {victim}" in said
+    assert f"bookie {victim} is down, and all its ledgers were moved: to remove, run bkctl decommission " in said
+    assert "read-only: to remove" not in said
+    operated.cluster.start_bookie(victim)
+    kept = operated.run("bookie", "undrain", victim)
+    assert kept.exit_code == 0, kept
 
 
 def test_a_plan_begins_with_what_it_does_and_ends_with_what_identifies_it(operated: Operated) -> None:

@@ -315,7 +315,7 @@ class Exploration:
         if await operation.watch.wait_until_none(lambda found: found.writable, sorted(plan.live), 10.0):
             return "a bookie stays writable"
         moved = await operation.move(plan, 10.0, DrainHooks())
-        drained = operation.report(plan, moved, is_drain_only=is_drain_only)
+        drained = await operation.report(plan, moved, is_drain_only=is_drain_only)
         if is_drain_only and drained.is_complete:
             self.oracle.check_promise(actor, plan.bookie_ids)
             self._succeed(actor, order)

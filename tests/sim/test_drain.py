@@ -46,7 +46,7 @@ async def drain(
 ) -> DecommissionReport:
     hooks = DrainHooks(on_progress=on_progress, on_open=lambda each: None if told is None else told.append(tuple(each)))
     plan = await decommission.plan(["b1"])
-    return decommission.report(plan, await decommission.move(plan, wait_s, hooks), is_drain_only=is_drain_only)
+    return await decommission.report(plan, await decommission.move(plan, wait_s, hooks), is_drain_only=is_drain_only)
 
 
 async def move_writer(cluster: RepairCluster, ledger_id: int, entries: int) -> None:
@@ -178,8 +178,10 @@ def test_a_bookie_that_dies_during_the_drain_is_no_longer_asked() -> None:
         ids = [await cluster.store(CLOSED) for _ in range(5)]
         plan = await decommission.plan(["b1"])
         await cluster.stop("b1")
-        report = decommission.report(plan, await decommission.move(plan, PATIENT_S, DrainHooks()), is_drain_only=True)
-        assert report.is_complete
+        report = await decommission.report(
+            plan, await decommission.move(plan, PATIENT_S, DrainHooks()), is_drain_only=True
+        )
+        assert (report.is_complete, report.read_only, report.down) == (True, (), ("b1",))
         assert cluster.asked("b1") == []
         for ledger_id in ids:
             assert "b1" not in (await cluster.ensembles(ledger_id))[0]
@@ -216,7 +218,7 @@ def test_a_ledger_that_appears_after_the_drain_keeps_the_cookie() -> None:
         await cluster.store(CLOSED)
         plan = await decommission.plan(["b1"])
         moved = await decommission.move(plan, PATIENT_S, DrainHooks())
-        assert decommission.report(plan, moved, is_drain_only=True).is_complete
+        assert (await decommission.report(plan, moved, is_drain_only=True)).is_complete
         late = await cluster.store(CLOSED)
         await cluster.stop("b1")
         kept: list[str] = []
@@ -233,7 +235,9 @@ def test_two_bookies_leave_together() -> None:
         await cluster.start("b5", mode=BookieMode.READ_ONLY)
         both = await cluster.store(ledger({0: ["b1", "b5"]}, 2, 2, last_entry_id=9, length=100))
         plan = await decommission.plan(["b5", "b1"])
-        report = decommission.report(plan, await decommission.move(plan, PATIENT_S, DrainHooks()), is_drain_only=True)
+        report = await decommission.report(
+            plan, await decommission.move(plan, PATIENT_S, DrainHooks()), is_drain_only=True
+        )
         assert (report.bookie_ids, report.is_complete) == (("b1", "b5"), True)
         assert set((await cluster.ensembles(both))[0]) <= {"b2", "b3", "b4"}
 
@@ -256,7 +260,7 @@ def test_writers_have_time_to_leave_a_dead_bookie_unless_fencing_is_asked_for(po
 
         writer = asyncio.create_task(write())
         began_ns = cluster.clock.monotonic_ns()
-        report = decommission.report(plan, await decommission.move(plan, 60.0, DrainHooks()), is_drain_only=True)
+        report = await decommission.report(plan, await decommission.move(plan, 60.0, DrainHooks()), is_drain_only=True)
         seconds = (cluster.clock.monotonic_ns() - began_ns) / 1e9
         await writer
         states = [(await cluster.ports.ledgers.read(each)).value.state for each in (idle, active)]

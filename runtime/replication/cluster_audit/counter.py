@@ -259,7 +259,8 @@ def under_replicated_ledger(
     assert affected, "only a ledger that misses copies is summarized"
     first = affected[0].write_set
     assert first.ack_quorum_size is not None
-    without_copy = (row for row in affected if row.replication is ReplicationState.UNAVAILABLE)
+    without_copy = [row for row in affected if row.replication is ReplicationState.UNAVAILABLE]
+    lost_segments = {row.write_set.segment_first_entry_id for row in without_copy}
     return UnderReplicatedLedger(
         *_head(first),
         replication=verdict.replication.value,
@@ -275,6 +276,7 @@ def under_replicated_ledger(
         no_copy_bookies=tuple(sorted({bookie_id for row in without_copy for bookie_id in row.write_set.write_set})),
         ensemble_size=first.ensemble_size or 0,
         no_copy_sets=tuple(sorted(tuple(sorted(each)) for each in startable_holders(affected, may_return))),
+        has_source=any(row.write_set.segment_first_entry_id not in lost_segments for row in affected),
     )
 
 

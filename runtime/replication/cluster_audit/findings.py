@@ -25,6 +25,7 @@ from bkctl.runtime.replication.cluster_audit.totals import AGES
 from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, is_back, loss_accepted
 from bkctl.runtime.replication.judge.advice import (
     Advice,
+    accept_loss,
     age,
     disk_findings,
     down_severity,
@@ -171,6 +172,8 @@ def _missing(report: AuditReport) -> Iterator[AuditFinding]:
     if summary.lost:
         lost = [row for row in unavailable if row.is_lost]
         yield finding_of(proven_loss([row.ledger_id for row in lost], summary.lost), summary.lost, lost)
+    if waiting and (last := _last_step(report, [row for row in unavailable if not row.is_lost])) is not None:
+        yield AuditFinding(last)
     if summary.given_up:
         given_up = [row for row in rows if row.replication == ReplicationState.GIVEN_UP.value]
         accepted = AcceptedLosses(
@@ -184,6 +187,19 @@ def _missing(report: AuditReport) -> Iterator[AuditFinding]:
         if each.given_up_first:
             advice = is_back(each.bookie_id, each.given_up_first, each.given_up_ledgers)
             yield AuditFinding(advice, each.given_up_ledgers)
+
+
+def _last_step(report: AuditReport, rows: Sequence[UnderReplicatedLedger]) -> Advice | None:
+    """Accept the loss of ledgers without a live copy, once no ledger has one to recover from; None: not yet.
+
+    ``rows``: those that are listed. Nor if a bookie with their entries will be back."""
+    summary, awaited = report.summary, _serving(report)
+    awaited |= {each.bookie_id for each in report.bookies if _is_in_maintenance(each, summary.judged_at_ms)}
+    members = {bookie_id for row in rows for bookie_id in row.missing_bookies}
+    has_source = summary.at_risk or summary.under_replicated or any(row.has_source for row in rows)
+    if has_source or not members or not members.isdisjoint(awaited):
+        return None
+    return accept_loss(sorted(members), [row.ledger_id for row in rows if row.ledger_state != "closed"])
 
 
 def _writers_stop(report: AuditReport) -> Advice | None:

@@ -203,6 +203,8 @@ class UnderReplicatedLedger(LedgerHead, frozen=True):
     """E."""
     no_copy_sets: tuple[tuple[str, ...], ...] = ()
     """Of each write set without a live copy, those that may come back: one of each must be started."""
+    has_source: bool = True
+    """Whether a segment with missing copies has a live one of each entry, from which a recovery makes them."""
 
 
 class UnreadableLedger(msgspec.Struct, frozen=True):
@@ -425,12 +427,10 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     """At most ``FINDINGS_MAX``, those of the ledgers with the lowest ids."""
     lost_ranges: tuple[LostRange, ...] = ()
     """At most ``FINDINGS_MAX``, those of the ledgers with the lowest ids."""
-
     unknown_ends: tuple[UnknownEnd, ...] = ()
     """At most ``FINDINGS_MAX``, those with the lowest ids."""
     unnamed_ranges: tuple[UnnamedRange, ...] = ()
     """At most ``FINDINGS_MAX``, those of the ledgers with the lowest ids."""
-
     checked_ranges: tuple[CheckedRange, ...] = ()
     """Those of which some copy was read or listed, or none is expected; empty without a limit of time."""
     tried_ranges: tuple[CheckedRange, ...] = ()

@@ -112,12 +112,36 @@ def accept_loss_command(bookie_ids: Sequence[str], ledgers: str = "lost-ledgers"
 
 
 def accept_loss_commands(bookie_ids: Sequence[str], ledger_ids: Sequence[int] = ()) -> str:
-    """The same for these ledgers, or for all that only they had entries of: others would be refused."""
+    """The same for these ledgers, if bookies that are live should have their entries, or for all that only they had
+    entries of: others would be refused."""
     named = " ".join(f"--bookie {each}" for each in bookie_ids)
     ledgers = f"bkctl ledger list {named} --state lost -o name"
     if 0 < len(ledger_ids) <= _LOSS_IDS_MAX:
         ledgers = f"printf '%s\\n' {' '.join(map(str, ledger_ids))}"
     return f"{ledgers} > lost-ledgers && {accept_loss_command(bookie_ids)}"
+
+
+def accept_loss_step(bookie_ids: Sequence[str], ledger_ids: Sequence[int] = ()) -> str:
+    """The last step, as a sentence; ``ledger_ids``: see ``accept_loss_commands``."""
+    disks = f"the disks of {enumerated(bookie_ids, shown_max=SHOWN_MAX)}"
+    return f"if {disks} are lost, this accepts the loss: {accept_loss_commands(bookie_ids, ledger_ids)}"
+
+
+def accept_loss(bookie_ids: Sequence[str], open_ids: Sequence[int] = ()) -> Advice:
+    """Bookies that are down and have the only copies of all ledgers that still need them: no recovery helps.
+
+    ``open_ids``: the first of these ledgers that are not closed. They are closed first; the rest is the next step.
+    """
+    them = "it" if len(bookie_ids) == 1 else "them"
+    sentence = f"{these_bookies(bookie_ids, 'is', 'are')} not registered, and no ledger that references {them} has a "
+    sentence += f"live copy to recover from: if {disks_of(bookie_ids)} are lost, accept the loss"
+    command = close_lost_command(open_ids, bookie_ids) if open_ids else accept_loss_commands(bookie_ids)
+    return Advice(Severity.CRITICAL, "bookies_down", sentence, command)
+
+
+def disks_of(bookie_ids: Collection[str]) -> str:
+    """Whose they are, in words."""
+    return "its disks" if len(bookie_ids) == 1 else "their disks"
 
 
 def close_lost_command(ledger_ids: Sequence[int], bookie_ids: Iterable[str]) -> str:

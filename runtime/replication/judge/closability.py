@@ -11,8 +11,8 @@ from bkctl.runtime.errors import AnswersMissingError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.replication.judge.accepted_losses import save_command
-from bkctl.runtime.replication.judge.advice import close_lost_command
-from bkctl.runtime.replication.judge.verdict import ReplicationRow, judge_ledger, write_set_rows
+from bkctl.runtime.replication.judge.advice import accept_loss_step, close_lost_command, disks_of
+from bkctl.runtime.replication.judge.verdict import LedgerVerdict, ReplicationRow, ReplicationState
 from bkctl.storage.words import duration, enumerated
 
 
@@ -38,17 +38,22 @@ class CloseFailure(msgspec.Struct, frozen=True, kw_only=True):
 def last_resort(
     ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str], writable: Collection[str] | None = None
 ) -> str:
-    """What to do about a ledger if the members that are not registered never come back. Pure. ``writable``: the bookies
-    that may take their places; None: unknown."""
-    if metadata.is_closed:
-        disks = _disks(metadata.bookies().difference(live_bookies))
-        rows = judge_ledger(write_set_rows(ledger_id, metadata), frozenset(live_bookies)).rows
-        return f"if {disks} are lost, {removal(ledger_id, rows)}"
+    """What to do about a ledger that is not closed, if the members of its last segment that are not registered never
+    come back. Pure. ``writable``: the bookies that may take their places; None: unknown."""
     lost = sorted(set(metadata.last_segment.ensemble).difference(live_bookies))
     ends = f"{close_lost_command([ledger_id], lost)} ends the ledger with what the others have"
     if writable is not None and lacks_bookies(metadata, live_bookies, writable):
         ends += f", once another bookie is writable: none is left to take the place of {enumerated(lost)}"
-    return f"if {_disks(lost)} are lost, {ends}"
+    return f"if {disks_of(lost)} are lost, {ends}"
+
+
+def accepted_last(ledger_id: int, lost: Sequence[str], verdict: LedgerVerdict, *, has_others: bool) -> str:
+    """What to do about a closed ledger if the ``lost`` bookies, which have the only copies, never come back. Pure.
+    ``has_others``: a bookie outside of the ensemble has some of the entries, so no loss is proven that is accepted."""
+    if has_others:
+        return f"if {disks_of(lost)} are lost, {removal(ledger_id, verdict.rows)}"
+    is_listed = verdict.replication is ReplicationState.UNAVAILABLE
+    return accept_loss_step(lost, () if is_listed else [ledger_id])
 
 
 def lacks_bookies(metadata: LedgerMetadata, live_bookies: Collection[str], writable: Collection[str]) -> bool:
@@ -63,10 +68,6 @@ def removal(ledger_id: int, rows: Collection[ReplicationRow]) -> str:
     has_copies = any(row.live_copies for row in rows)
     save = f"{save_command(ledger_id, '--keep-going')} saves what is left, and " if has_copies else ""
     return f"{save}bkctl ledger delete {ledger_id} removes the ledger"
-
-
-def _disks(bookie_ids: Collection[str]) -> str:
-    return "its disks" if len(bookie_ids) == 1 else "their disks"
 
 
 def why_not_closable(

@@ -14,9 +14,8 @@ from bkctl.runtime.replication.judge.accepted_losses import loss_accepted
 from bkctl.runtime.replication.judge.advice import (
     AUTORECOVERY_START,
     Advice,
-    accept_loss_commands,
+    accept_loss,
     age,
-    close_lost_command,
     disk_findings,
     down_severity,
     explain_command,
@@ -39,7 +38,6 @@ from bkctl.runtime.replication.judge.cluster_facts import (
     total_marks,
 )
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
-from bkctl.runtime.replication.judge.no_live_copy import start_words
 from bkctl.runtime.replication.judge.unknown_parts import readable, unknown_findings
 from bkctl.runtime.replication.judge.writable_bookies import WritableBookies, writers_stop
 from bkctl.storage.severity import Severity
@@ -142,13 +140,9 @@ def _recover_left(status: ClusterFacts, down: list[str], left: list[str]) -> Adv
         sentence += f"; nothing repairs ledgers that still reference {listed(left)}{doubt}"
     severity = down_severity(_down_total(status, down), is_repaired=is_repaired, has_live_copies=not lost.ledgers)
     if references is not None and not references.has_source and lost.first_ids:
-        disks = "its disks" if len(left) == 1 else "their disks"
-        sentence += f"; {start_words(lost.to_start)} if {disks} exist" if lost.to_start else ""
-        sentence += "; a recovery finds no live copy in the ensembles (ledger explain looks outside of them): if "
-        closes = [close_lost_command(lost.open_ids, left)] if lost.open_ids else []
-        commands = ", then ".join([*closes, accept_loss_commands(left)] if lost.has_closed else closes)
-        sentence += f"{disks} are lost and there is none, accept the loss: {commands}"
-        return Advice(severity, "bookies_down", sentence, explain_command(lost.first_ids))
+        if set(left).issuperset(*lost.to_start):
+            return accept_loss(left, lost.open_ids)
+        return Advice(severity, "bookies_down", sentence, explain_command(lost.first_ids))  # others will be back
     if references is not None and not references.can_move:
         sentence += f"; too few other bookies are writable to take the copies: start {left[0]}, or add a bookie"
         return Advice(severity, "bookies_down", sentence, f"bkctl bookie show {left[0]}")

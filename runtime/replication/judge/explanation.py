@@ -25,7 +25,14 @@ from bkctl.runtime.replication.judge.advice import (
     serves_unregistered,
     waits_for_auditor,
 )
-from bkctl.runtime.replication.judge.closability import how_it_ends, last_resort, needed_refusing, removal, what_helps
+from bkctl.runtime.replication.judge.closability import (
+    accepted_last,
+    how_it_ends,
+    last_resort,
+    needed_refusing,
+    removal,
+    what_helps,
+)
 from bkctl.runtime.replication.judge.fragments import Fragment
 from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad, seen_of, segments_text
 from bkctl.runtime.replication.judge.needed_segments import (
@@ -75,16 +82,12 @@ def explain(facts: LedgerFacts) -> LedgerExplanation:
         problems=problems,
         next_steps=tuple(_next_steps(facts, missing_answers, candidates)) or (_nothing(facts, problems),),
         severity=worst(severity for severity, _ in found),
-        unknown_on=tuple(_unknown_on(facts)),
+        unknown_on=facts.unknown_on,
     )
 
 
-def _unknown_on(facts: LedgerFacts) -> list[str]:
-    return [bookie_id for bookie_id, answer in facts.answers.items() if not answer.is_valid]
-
-
 def _nothing(facts: LedgerFacts, problems: tuple[str, ...]) -> str:
-    unknown = _unknown_on(facts)
+    unknown = facts.unknown_on
     if unknown:
         who = f"{unknown[0]} gives" if len(unknown) == 1 else "they give"
         reasons = dict.fromkeys(facts.answers[each].problem or "" for each in unknown)
@@ -278,8 +281,9 @@ def _next_steps(
     if missing_answers and not set(missing_answers) <= facts.registrations.live:
         if awaited.isdisjoint(metadata.last_segment.ensemble):
             yield last_resort(ledger_id, metadata, facts.registrations.live, facts.registrations.writable)
-    elif silent and metadata.is_closed and awaited.isdisjoint(silent) and not may_be_outside:
-        yield last_resort(ledger_id, metadata, facts.registrations.live)
+    elif silent and metadata.is_closed and silent.isdisjoint(facts.registrations.live | awaited) and not may_be_outside:
+        has_others = any(each.found for each in facts.outside)
+        yield accepted_last(ledger_id, sorted(silent), judged(facts), has_others=has_others)
     yield from _accepted(facts, missing_answers)
 
 

@@ -123,6 +123,11 @@ class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
         """Bookies of the ledger that refuse this client."""
         return frozenset(each for each, answer in self.answers.items() if answer.is_refused)
 
+    @property
+    def unknown_on(self) -> tuple[str, ...]:
+        """Registered bookies of the ledger that gave no valid answer."""
+        return tuple(bookie_id for bookie_id, answer in self.answers.items() if not answer.is_valid)
+
     def holders(self, segment: SegmentFacts) -> list[frozenset[str]]:
         """For each of the entries without a known copy, the bookies that should have it."""
         return [

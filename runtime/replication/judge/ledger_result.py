@@ -48,6 +48,7 @@ class LedgerFailure(msgspec.Struct, frozen=True):
     ``absent``: bookies that are not registered or do not answer, and may have what is missing. ``is_refused``: only
     because each bookie that could help refuses this client: its login, certificate or role. ``lacks_bookies``: a loss
     cannot be accepted either, because too few bookies are writable to take the places of those that are lost.
+    ``has_live_member``: a bookie that answers should have the entries, so metadata does not show that they are lost.
     """
 
     ledger_id: int
@@ -60,6 +61,7 @@ class LedgerFailure(msgspec.Struct, frozen=True):
     absent: tuple[str, ...] = ()
     is_refused: bool = False
     lacks_bookies: bool = False
+    has_live_member: bool = False
 
     @property
     def ledger_and_entries(self) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 
 from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
-from bkctl.runtime.replication.judge.advice import show_command
+from bkctl.runtime.replication.judge.advice import accept_loss_step, show_command
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
 from bkctl.storage.severity import Severity
@@ -195,10 +195,42 @@ def what_next(groups: Sequence[LeftGroup], again: str) -> str:
     return f"; {'then continue' if all(each.remedy for each in repeated) else 'continue'} with: {again}"
 
 
+class LastStep(msgspec.Struct, frozen=True):
+    """Ledgers whose loss can be accepted, because only lost entries are left of them, and how; empty if there are none.
+
+    No other bookie than those that are given up can have these entries."""
+
+    ledger_ids: tuple[int, ...] = ()
+    sentence: str = ""
+
+
+def last_step(
+    failures: Sequence[LedgerFailure], leaving: Collection[str], accepted: Mapping[int, GivenUpLedger] = {}
+) -> LastStep:
+    """The last step after a drain or a recovery. ``leaving``: bookies that are given up."""
+    left = [each for each in failures if situation_of(each, accepted) is not Left.ACCEPTED]
+    others = {
+        each.ledger_id
+        for each in left
+        if each.reason is not FailureReason.LOST or not each.absent or not set(leaving).issuperset(each.absent)
+    }
+    lost = [each for each in left if each.ledger_id not in others]
+    if not lost:
+        return LastStep()
+    ids = tuple(sorted({each.ledger_id for each in lost}))
+    bookie_ids = sorted({bookie_id for each in lost for bookie_id in each.absent})
+    named = ids if any(each.has_live_member for each in lost) else ()
+    return LastStep(ids, accept_loss_step(bookie_ids, named))
+
+
 def after_recovery(
-    groups: Sequence[LeftGroup], bookie_ids: Sequence[str], again: Callable[[Collection[str]], str]
+    groups: Sequence[LeftGroup],
+    bookie_ids: Sequence[str],
+    again: Callable[[Collection[str]], str],
+    last: LastStep,
 ) -> str:
     """The same for a recovery of these bookies; ``again`` is the command that continues it without some of them.
+    ``last``: what is said after it.
 
     One of them that is started is refused by a recovery, and what references it needs none. They come last: what was
     said to have failed is hardly there, and another bookie that is started lets the same recovery go on.
@@ -208,17 +240,19 @@ def after_recovery(
         return what_next(groups, again(()))
     names = enumerated(started, shown_max=SHOWN_MAX)
     it, serves = ("it", f"{names} serves") if len(started) == 1 else ("they", f"{names} serve")
-    needing = [ledger_id for each in groups for ledger_id in each.only_given_up]
-    explain = f"see bkctl ledger explain {needing[0]}"
+    only_given_up = (ledger_id for each in groups for ledger_id in each.only_given_up)
+    needing = [each for each in only_given_up if each not in last.ledger_ids]
+    explain = f"see bkctl ledger explain {needing[0]}" if needing else ""
     others = [each for group in groups for each in group.to_start if each not in bookie_ids]
     if others:
         others_serve = f"{enumerated(others, shown_max=SHOWN_MAX)} {'serves' if len(others) == 1 else 'serve'}"
-        sentence = f"; only {names} can have {len(needing):,} of these: {explain}"
+        sentence = f"; only {names} can have {len(needing):,} of these: {explain}" if explain else ""
         return f"{sentence}; once {others_serve}, continue with: {again(())}"
     if set(started) != set(bookie_ids):
-        return f"; if {names} cannot come back, {explain}; once {serves}, continue with: {again(started)}"
+        sentence = f"; if {names} cannot come back, {explain}" if explain else ""
+        return f"{sentence}; once {serves}, continue with: {again(started)}"
     is_movable = any(
         group.remedy or group.left in {Left.OPEN, Left.AGAIN} for group in groups if not group.only_given_up
     )
     absent = f"continue with: {again(())}" if is_movable else explain
-    return f"; once {serves}, nothing is left to recover; if {it} cannot come back, {absent}"
+    return f"; once {serves}, nothing is left to recover" + (f"; if {it} cannot come back, {absent}" if absent else "")

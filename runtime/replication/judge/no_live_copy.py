@@ -19,7 +19,7 @@ class NoLiveCopy(msgspec.Struct, frozen=True, kw_only=True):
 
     ``to_start``: of each element one bookie brings ledgers back, the most useful first. ``is_exact``: there are no
     others. ``is_part``: one of them has, or may have, a live copy of other entries. ``open_ids``: the first that are
-    not closed; ``has_closed``: others may be.
+    not closed.
     """
 
     ledgers: int = 0
@@ -28,7 +28,6 @@ class NoLiveCopy(msgspec.Struct, frozen=True, kw_only=True):
     is_exact: bool = True
     is_part: bool = False
     open_ids: tuple[int, ...] = ()
-    has_closed: bool = True
 
 
 class NoLiveCopyTally:
@@ -42,7 +41,6 @@ class NoLiveCopyTally:
         self._holders: collections.Counter[frozenset[str]] = collections.Counter()
         self._is_part = False
         self._open_ids: list[int] = []
-        self._has_closed = False
 
     def add(self, ledger_id: int, rows: Collection[ReplicationRow]) -> None:
         """Note the judged write sets of one ledger; it counts if a start brings copies of one of them back."""
@@ -51,7 +49,6 @@ class NoLiveCopyTally:
             return
         self._ledgers += 1
         is_closed = any(row.write_set.ledger_state == "closed" for row in rows)
-        self._has_closed = self._has_closed or is_closed
         self._is_part = self._is_part or any(row.live_copies for row in rows)
         self._holders.update(holders)
         for ids in (self._first_ids, [] if is_closed else self._open_ids):
@@ -68,7 +65,6 @@ class NoLiveCopyTally:
             is_exact=is_exact,
             is_part=self._is_part,
             open_ids=tuple(self._open_ids),
-            has_closed=self._has_closed or not self._ledgers,
         )
 
 

@@ -92,6 +92,8 @@ class DecommissionReport(msgspec.Struct, frozen=True, kw_only=True):
     is_drained_only: bool = False
     read_only: tuple[str, ...] = ()
     """Bookies that still serve, read-only."""
+    down: tuple[str, ...] = ()
+    """Bookies that were made read-only, and do not serve now."""
 
     @property
     def is_complete(self) -> bool:
@@ -218,15 +220,18 @@ class Decommission:
         """
         return await self._drain(plan, hooks, plan.live).run(plan.recovery, wait_s)
 
-    def report(self, plan: DecommissionPlan, moved: DrainResult, *, is_drain_only: bool) -> DecommissionReport:
+    async def report(self, plan: DecommissionPlan, moved: DrainResult, *, is_drain_only: bool) -> DecommissionReport:
         """The report of a drain after which nothing more is done; only a decommission would delete cookies."""
         report = _report(plan, moved, moved.last_scan)
         cookie_remark = "" if is_drain_only else plan.cookie_remark
+        live = sorted(plan.live)
+        down = [each for each in live if await self._recovery.is_silent(each)]
         return msgspec.structs.replace(
             report,
             refusal=None if report.refusal is None else report.refusal + cookie_remark,
             is_drained_only=True,
-            read_only=tuple(sorted(plan.live)),
+            read_only=tuple(each for each in live if each not in down),
+            down=tuple(down),
         )
 
     async def finish(self, plan: DecommissionPlan, moved: DrainResult, hooks: DrainHooks) -> DecommissionReport:

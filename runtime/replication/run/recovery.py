@@ -102,6 +102,10 @@ class BookieRecovery:
         """Whether the bookie serves a request; False also for one that answers with an error."""
         return await self._info_error(bookie_id) is None
 
+    async def is_silent(self, bookie_id: str) -> bool:
+        """Whether the bookie does not answer, not even with an error; it may still be registered."""
+        return isinstance(await self._info_error(bookie_id), SILENCE)
+
     async def _info_error(self, bookie_id: str) -> BookieError | None:
         try:
             await self._ports.bookies.info(bookie_id)

@@ -5,7 +5,7 @@ A move is an ensemble index of a segment, and its target.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from bkctl.runtime.client.ports import credentials_of
@@ -17,8 +17,8 @@ from bkctl.runtime.metadata.store import NodeWrite, Versioned
 from bkctl.runtime.placement.choice import NoChoice
 from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.replication.copy.outside import OutsideBookies
-from bkctl.runtime.replication.copy.stripe_task import StripeTask
-from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, stripe_count
+from bkctl.runtime.replication.copy.stripe_task import StripeOutcome, StripeTask
+from bkctl.runtime.replication.judge.fragments import Fragment, stripe_count
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.judge.targets import CopyNeed, stripe_bytes
 from bkctl.runtime.replication.turn.state import LockLostError, Move, StripePosition, TurnState
@@ -161,10 +161,7 @@ async def _copy(
             turn.moves[position] = copied
             return copied
         if outcome.target_failure is None:
-            reason = FailureReason.UNREADABLE if outcome.unreadable else FailureReason.LOST
-            entries = (*outcome.lost, *outcome.unreadable)
-            absent = _absent(turn, metadata, fragment, entries)
-            turn.fail(metadata, position, reason, entries, outcome.reason, absent, is_refused=outcome.is_refused)
+            _fail_source(turn, metadata, fragment, position, outcome)
             return None
         turn.unusable[target] = outcome.target_failure
         if outcome.is_refused:
@@ -198,15 +195,24 @@ async def _fail_without_copy(turn: TurnState, metadata: LedgerMetadata, fragment
     return True
 
 
-def _absent(
-    turn: TurnState, metadata: LedgerMetadata, fragment: Fragment, entries: Sequence[EntryRange]
-) -> tuple[str, ...]:
-    """The bookies that are not registered, or do not answer, and should have the first of the entries."""
-    copies = turn.tools.replicator.copies
+def _fail_source(
+    turn: TurnState, metadata: LedgerMetadata, fragment: Fragment, position: StripePosition, outcome: StripeOutcome
+) -> None:
+    """Record which entries have no source. Those that should have the first of them and do not answer are absent."""
+    entries = (*outcome.lost, *outcome.unreadable)
     first_entry_id = min(each.first_entry_id for each in entries)
-    indexes = write_set(first_entry_id, *metadata.sizes)
-    members = {fragment.ensemble[index] for index in indexes}
-    return tuple(sorted(each for each in members if copies.is_absent(each)))
+    members = {fragment.ensemble[index] for index in write_set(first_entry_id, *metadata.sizes)}
+    absent = tuple(sorted(filter(turn.tools.replicator.copies.is_absent, members)))
+    turn.fail(
+        metadata,
+        position,
+        FailureReason.UNREADABLE if outcome.unreadable else FailureReason.LOST,
+        entries,
+        outcome.reason,
+        absent,
+        is_refused=outcome.is_refused,
+        has_live_member=len(absent) < len(members),
+    )
 
 
 def need_of(

@@ -190,6 +190,7 @@ class TurnState:
         *,
         is_refused: bool = False,
         lacks_bookies: bool = False,
+        has_live_member: bool = False,
     ) -> None:
         """Record why a position stays as it is; ``absent`` and the others as in ``LedgerFailure``."""
         failure = LedgerFailure(
@@ -200,6 +201,7 @@ class TurnState:
             absent=absent,
             is_refused=is_refused,
             lacks_bookies=lacks_bookies,
+            has_live_member=has_live_member,
         )
         self.failures[position] = FoundFailure(self.fragment_at(metadata, position), failure)
 

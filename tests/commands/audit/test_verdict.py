@@ -105,7 +105,7 @@ async def test_the_verdict_is_the_first_line_and_the_counters_are_in_wide_alone(
     assert "topic persistent://tenant/shop/carts (1), topic persistent://tenant/shop/orders (1)" in second
     assert second.endswith("   bkctl recover failed-bookie b4:3181")
     assert third.endswith("   bkctl autorecovery start"), "as in the status"
-    assert tables["Totals"][0] == "ledgers   4: 1 replicated, 2 under_replicated, 1 unavailable"
+    assert tables["Totals"][0] == "ledgers   4: 1 replicated, 2 under-replicated, 1 unavailable"
     wide = audited.audit("-o", "wide").stdout
     assert wide.splitlines()[0] == tables[""][0]
     assert any(line.split()[:1] == ["unreplaceable"] for line in tables_of(wide)["Counts"])
@@ -116,7 +116,7 @@ async def test_the_totals_are_a_table_also_on_a_narrow_terminal(audited: Audited
     _, screen = run_bkctl_on_terminal("audit", "--metadata-uri", audited.uri, COLUMNS="60", NO_COLOR="1")
     totals = screen.split("\n\nTotals\n")[1].splitlines()
     assert totals[0].split() == ["OF", "TOTAL"]
-    assert totals[2].startswith("ledgers   4: 1 replicated, 2 under_replicated, 1 ")
+    assert totals[2].startswith("ledgers   4: 1 replicated, 2 under-replicated, 1 ")
 
 
 async def test_started_bookies_end_the_first_finding_and_recovery_the_second(audited: AuditedCluster) -> None:
@@ -244,10 +244,10 @@ async def test_what_changed_since_an_earlier_report(audited: AuditedCluster) -> 
     expected = ": 1 bookie gone, 1 bookie new or back, 1 ledger new, 2 ledgers worse and 1 ledger better"
     assert tables[""][SECOND_TABLE].endswith(expected)
     assert [line.split()[:4] for line in tables["Changed ledgers"]] == [
-        ["5", "new", "-", "at_risk"],
-        ["3", "worse", "under_replicated", "at_risk"],
-        ["4", "worse", "replicated", "under_replicated"],
-        ["1", "better", "unavailable", "under_replicated"],
+        ["5", "new", "-", "at-risk"],
+        ["3", "worse", "under-replicated", "at-risk"],
+        ["4", "worse", "replicated", "under-replicated"],
+        ["1", "better", "unavailable", "under-replicated"],
     ]
     assert ["under_replicated", "2", "3"] in [line.split() for line in tables["Changed counts"]]
     page = (new / "report.html").read_text()

@@ -25,7 +25,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.protocol.bookkeeper_wire_pb2 import EOK, VERSION_THREE, WRITE_LAC, Request, Response
 from bkctl.runtime.protocol.framing import encode_frame
 from bkctl.runtime.protocol.status import Status
-from tests.commands.test_removed_bookie import run_pipeline
+from tests.commands.test_advice import run_pipeline
 from tests.processes import HALTED_SESSION_MS, BkctlResult, Cluster, bkctl_command, bkctl_environment
 from tests.until import until
 
@@ -284,9 +284,11 @@ async def test_the_status_closes_open_ledgers_that_only_lost_bookies_have(plante
     for each in ledger_ids:
         await planted.put(each, lost, range(3))
     await planted.stop(lost)
-    found = {each["part"]: each["finding"] for each in (await planted.run("status")).json()["findings"]}
+    found = {each["part"]: each["command"] for each in (await planted.run("status")).json()["findings"]}
     closes, names = f"bkctl ledger close {ledger_ids[0]} {ledger_ids[1]} --accept-loss {lost}", planted.ids[1:]
-    assert found["bookies_down"].endswith(f"accept the loss: {closes}"), found
+    assert found["bookies_down"] == closes, found
+    audited = (await planted.run("audit")).json()["findings"]
+    assert closes in [each["command"] for each in audited], audited
     done = await planted.run(*shlex.split(closes)[1:], "--grace", "0s", "--confirm", "2")
     assert done.exit_code == 0, done
     assert "no_live_copy" not in {each["part"] for each in (await planted.run("status")).json()["findings"]}

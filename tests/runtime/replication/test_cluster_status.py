@@ -261,19 +261,33 @@ def test_a_recovery_that_finds_no_live_copy_is_not_advised() -> None:
     references = msgspec.structs.replace(looked("b4:3181"), no_live_copy=lost, has_source=False)
     first, second, *_ = status_findings(msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), references=references))
     assert (first.part, first.command) == ("no_live_copy", "bkctl bookie show b4:3181")
-    assert (second.part, second.command) == ("bookies_down", "bkctl ledger explain 3")
-    assert second.sentence.endswith(
-        "a recovery finds no live copy in the ensembles (ledger explain looks outside of them): if its disks are lost "
-        "and there is none, accept the loss: bkctl ledger list --bookie b4:3181 --state lost "
-        "-o name > lost-ledgers && "
+    assert (second.severity, second.part) == (Severity.CRITICAL, "bookies_down")
+    assert second.sentence == (
+        "bookie b4:3181 is not registered, and no ledger that references it has a live copy to recover from: if its "
+        "disks are lost, accept the loss"
+    )
+    assert second.command == (
+        "bkctl ledger list --bookie b4:3181 --state lost -o name > lost-ledgers && "
         "bkctl decommission b4:3181 --accept-loss b4:3181 --from-file lost-ledgers"
     )
 
-    not_closed = msgspec.structs.replace(lost, ledgers=2, open_ids=(3, 7), has_closed=False)
+    not_closed = msgspec.structs.replace(lost, open_ids=(3, 7))
     references = msgspec.structs.replace(references, no_live_copy=not_closed)
-    _, second, *_ = status_findings(msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), references=references))
-    assert second.command == "bkctl ledger explain 3"
-    assert second.sentence.endswith("accept the loss: bkctl ledger close 3 7 --accept-loss b4:3181")
+    status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), references=references)
+    _, second, *_ = status_findings(status)
+    assert second.command == "bkctl ledger close 3 7 --accept-loss b4:3181", "the others are the step after it"
+
+
+def test_no_loss_is_accepted_of_what_a_bookie_may_bring_back_that_will_return() -> None:
+    """Bookie b5 is in maintenance: it has the same entries."""
+    lost = NoLiveCopy(ledgers=5, first_ids=(3, 7), to_start=(("b4:3181", "b5:3181"),))
+    references = msgspec.structs.replace(looked("b4:3181", "b5:3181"), no_live_copy=lost, has_source=False)
+    bookies = (GOOD, DOWN, bookie("b5", is_writable=None))
+    status = msgspec.structs.replace(HEALTHY, bookies=bookies, references=references)
+    away = msgspec.structs.replace(status, recovery=in_maintenance("b5:3181", is_over=False))
+    for each, command in ((status, "decommission"), (away, "ledger explain 3")):
+        (found,) = [advice for advice in status_findings(each) if advice.part == "bookies_down"]
+        assert command in (found.command or "")
 
 
 def test_noted_losses_name_the_bookie_to_start_or_are_the_last_step() -> None:

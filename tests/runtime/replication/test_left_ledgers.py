@@ -12,7 +12,14 @@ from bkctl.runtime.ledger.metadata import DigestType
 from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
-from bkctl.runtime.replication.judge.left_ledgers import Left, after_recovery, left_groups, what_next
+from bkctl.runtime.replication.judge.left_ledgers import (
+    LastStep,
+    Left,
+    after_recovery,
+    last_step,
+    left_groups,
+    what_next,
+)
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 
 AGAIN = "bkctl again"
@@ -141,8 +148,42 @@ def test_a_recovery_does_not_continue_with_bookies_that_are_to_be_started(
     def again(without: Collection[str]) -> str:
         return " ".join(["again", *(each for each in ids if each not in without)])
 
-    found = after_recovery(left_groups(failures, ids), ids, again)
+    found = after_recovery(left_groups(failures, ids), ids, again, LastStep())
     assert found == f"; {end.format(explain='bkctl ledger explain 7')}"
+
+
+ACCEPTS_B1 = (
+    "if the disks of b1 are lost, this accepts the loss: {} > lost-ledgers && bkctl decommission b1 --accept-loss b1 "
+    "--from-file lost-ledgers"
+)
+
+
+def test_the_last_step_accepts_what_only_the_lost_bookies_can_have() -> None:
+    closable = failure(8, FailureReason.NOT_CLOSED, "b1")
+    others = [closable, failure(9, FailureReason.LOST, "b1", "b4"), failure(10, FailureReason.LOST)]
+    found = last_step([LOST_WITH_B1, failure(8, FailureReason.LOST, "b1"), *others], ["b1", "b2"])
+    assert found == LastStep((7,), ACCEPTS_B1.format("bkctl ledger list --bookie b1 --state lost -o name"))
+    on_live = msgspec.structs.replace(failure(5, FailureReason.LOST, "b1"), has_live_member=True)
+    found = last_step([LOST_WITH_B1, on_live], ["b1"])
+    assert found == LastStep((5, 7), ACCEPTS_B1.format("printf '%s\\n' 5 7")), "metadata does not show that 5 is lost"
+    assert last_step(others, ["b1"]) == LastStep()
+    metadata = new_ledger(("b1",), 1, 1, DigestType.CRC32C, b"")
+    accepted = {7: GivenUpLedger(metadata, frozenset({"b1"}), ReplicationState.GIVEN_UP)}
+    lost = msgspec.structs.replace(LOST_WITH_B1, entries=(EntryRange(0, 1),))
+    assert last_step([lost], ["b1"], accepted) == LastStep()
+
+
+def test_a_recovery_explains_no_ledger_whose_loss_the_next_line_accepts() -> None:
+    failures = [LOST_WITH_B1, failure(8, FailureReason.LOCKED)]
+    for bookie_ids, end in (
+        ("b1", "; once b1 serves, nothing is left to recover; if it cannot come back, continue with: again"),
+        ("b1 b2", "; once b1 serves, continue with: again"),
+    ):
+        ids = bookie_ids.split()
+        last = last_step(failures, ids)
+        assert after_recovery(left_groups(failures, ids), ids, lambda _: "again", last) == end
+    alone = left_groups([LOST_WITH_B1], ["b1"])
+    assert after_recovery(alone, ["b1"], lambda _: "again", last) == "; once b1 serves, nothing is left to recover"
 
 
 def test_bookies_that_failed_as_targets_are_named_with_their_reason() -> None:

@@ -404,6 +404,10 @@ def under_replicated(cluster: Cluster) -> list[UnderReplicatedLedger]:
                             }
                         )
                     ),
+                    has_source=any(
+                        all(set(each.bookies) & cluster.live for each in groups if each.segment == group.segment)
+                        for group in bad
+                    ),
                 )
             )
     return found

@@ -27,6 +27,7 @@ from bkctl.runtime.replication.cluster_audit.inventory import InventoryTotals, I
 from bkctl.runtime.replication.cluster_audit.inventory_tables import BadCopyRange, BookieInventory, LostRange
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.cluster_audit.totals import report_of
+from bkctl.runtime.replication.judge.advice import accept_loss
 from bkctl.runtime.replication.judge.verdict import WriteSetRow, write_set_rows
 from bkctl.storage.severity import Severity
 from tests.runtime.replication.samples import demand_of, ledger
@@ -97,6 +98,19 @@ def test_start_first_recover_second_accept_last() -> None:
         ("critical", "lost_entries", 1, "bkctl ledger explain 3"),
     ]
     assert sum(each.ledgers or 0 for each in audit_findings(audited)) == 5, "each ledger once"
+
+
+def test_a_loss_is_accepted_once_no_ledger_has_a_live_copy_to_recover_from() -> None:
+    """With the command of the status."""
+    lost = closed(D, E)
+    last = [each.advice for each in audit_findings(report(lost, closed(A, B)))][-1]
+    assert last == accept_loss([D, E])
+    opened = ledger({0: (D, E)}, 2, 2, state=LedgerState.OPEN)
+    assert [each.advice for each in audit_findings(report(lost, opened))][1] == accept_loss([D, E], [2])
+    assert accept_loss([D, E], [2]).command == f"bkctl ledger close 2 --accept-loss {D} --accept-loss {E}"
+    in_part = ledger({0: (A, D), 5: (D, E)}, 2, 2, last_entry_id=9, length=100)
+    for each in (closed(A, D), in_part):
+        assert "bookies_down" not in [part for _, part, _, _ in found(report(lost, each))], "a recovery comes first"
 
 
 def test_one_bookie_of_each_write_set_is_to_be_started_and_not_one_of_each_ledger() -> None:
