@@ -33,6 +33,7 @@ def repaired(start_cluster: Callable[[int], Cluster]) -> Iterator[Cluster]:
 def severities(cluster: Cluster) -> dict[str, str]:
     """The first words of what the commands print."""
     found = {each: cluster.run(*each.split(), "-o", "table").stdout for each in ALL}
+    assert all(found.values()), [cluster.run(*each.split(), "-o", "table") for each in ALL]
     return {each: text.splitlines()[0].partition(":")[0] for each, text in found.items()}
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -140,7 +141,7 @@ def _recover_left(status: ClusterFacts, down: list[str], left: list[str]) -> Adv
         sentence += f"; nothing repairs ledgers that still reference {listed(left)}{doubt}"
     severity = down_severity(_down_total(status, down), is_repaired=is_repaired, has_live_copies=not lost.ledgers)
     if references is not None and not references.has_source and lost.first_ids:
-        if set(left).issuperset(*lost.to_start):
+        if set(left).issuperset(chain.from_iterable(lost.to_start)):
             return accept_loss(left, lost.open_ids)
         return Advice(severity, "bookies_down", sentence, explain_command(lost.first_ids))  # others will be back
     if references is not None and not references.can_move:

@@ -278,9 +278,12 @@ def test_a_recovery_that_finds_no_live_copy_is_not_advised() -> None:
     assert second.command == "bkctl ledger close 3 7 --accept-loss b4:3181", "the others are the step after it"
 
 
-def test_no_loss_is_accepted_of_what_a_bookie_may_bring_back_that_will_return() -> None:
-    """Bookie b5 is in maintenance: it has the same entries."""
-    lost = NoLiveCopy(ledgers=5, first_ids=(3, 7), to_start=(("b4:3181", "b5:3181"),))
+@pytest.mark.parametrize("to_start", [(("b4:3181", "b5:3181"),), (("b4:3181",), ("b5:3181",))])
+def test_no_loss_is_accepted_of_what_a_bookie_may_bring_back_that_will_return(
+    to_start: tuple[tuple[str, ...], ...],
+) -> None:
+    """Bookie b5 is in maintenance: it has the same entries, or others."""
+    lost = NoLiveCopy(ledgers=5, first_ids=(3, 7), to_start=to_start)
     references = msgspec.structs.replace(looked("b4:3181", "b5:3181"), no_live_copy=lost, has_source=False)
     bookies = (GOOD, DOWN, bookie("b5", is_writable=None))
     status = msgspec.structs.replace(HEALTHY, bookies=bookies, references=references)
