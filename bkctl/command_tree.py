@@ -59,7 +59,7 @@ COMMANDS: Mapping[str, Leaf] = {
     "bookie drain": Leaf("bookie.drain", "Make bookies read-only and move their ledgers away."),
     "bookie undrain": Leaf("bookie.undrain", "Make drained bookies writable again."),
     "bookie set-mode": Leaf("bookie.mode", "Make running bookies read-only, or end that."),
-    "bookie metrics": Leaf("bookie.metrics", "Show the Prometheus metrics of a running bookie."),
+    "bookie metrics": Leaf("bookie.metrics", "Show the Prometheus metrics of running bookies."),
     "bookie log-level": Leaf("bookie.log_level", "Change the log level of running bookies."),
     "bookie stop": Leaf("bookie.stop", "Stop running bookies cleanly, one after another."),
     "bookie info": Leaf("bookie.info", "Show total and free disk space of bookies."),

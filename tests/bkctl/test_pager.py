@@ -64,7 +64,7 @@ def test_a_short_list_of_pages_ends_the_pager_by_itself() -> None:
 
 def test_on_a_pipe_a_page_is_as_it_is() -> None:
     page = run_bkctl("help", PAGE, PAGER="false").stdout
-    assert "\nRun one command first. It reads few ledgers, or none, and ends within seconds, also if ZooKeeper" in page
+    assert "\nRun one command first. It ends within seconds, also if ZooKeeper" in page
 
 
 def test_the_option_is_refused_for_the_page_of_a_command() -> None:

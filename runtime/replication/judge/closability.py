@@ -53,7 +53,9 @@ def accepted_last(ledger_id: int, lost: Sequence[str], verdict: LedgerVerdict, *
     if has_others:
         return f"if {disks_of(lost)} are lost, {removal(ledger_id, verdict.rows)}"
     is_listed = verdict.replication is ReplicationState.UNAVAILABLE
-    return accept_loss_step(lost, () if is_listed else [ledger_id])
+    step = accept_loss_step(lost, () if is_listed else [ledger_id])
+    save = _saving(ledger_id, verdict.rows)
+    return f"{save}; {step}" if save else step
 
 
 def lacks_bookies(metadata: LedgerMetadata, live_bookies: Collection[str], writable: Collection[str]) -> bool:
@@ -65,9 +67,14 @@ def lacks_bookies(metadata: LedgerMetadata, live_bookies: Collection[str], writa
 
 def removal(ledger_id: int, rows: Collection[ReplicationRow]) -> str:
     """How a ledger is removed of which entries are lost. Pure."""
-    has_copies = any(row.live_copies for row in rows)
-    save = f"{save_command(ledger_id, '--keep-going')} saves what is left, and " if has_copies else ""
-    return f"{save}bkctl ledger delete {ledger_id} removes the ledger"
+    save, removes = _saving(ledger_id, rows), f"bkctl ledger delete {ledger_id} removes the ledger"
+    return f"{save}, and {removes}" if save else removes
+
+
+def _saving(ledger_id: int, rows: Collection[ReplicationRow]) -> str:
+    if not any(row.live_copies for row in rows):
+        return ""
+    return f"{save_command(ledger_id, '--keep-going')} saves what is left"
 
 
 def why_not_closable(
