@@ -233,7 +233,7 @@ def test_a_read_only_bookie_says_why(start_cluster: Callable[..., Cluster]) -> N
     leaving, full = (bookie.id for bookie in cluster.bookies[:2])
     assert cluster.run("bookie", "drain", leaving, "--yes").exit_code == 0
     found = {each["part"]: each for each in _look(cluster).json()["findings"]}
-    assert found.keys() == {"no_auditor", "bookies_leaving"}
+    assert found.keys() == {"no_auditor", "bookies_leaving"}, found
     assert found["bookies_leaving"]["command"] == f"bkctl decommission {leaving}", "it is empty: the drain is over"
     assert f"bkctl bookie undrain {leaving}" in found["bookies_leaving"]["finding"]
 
