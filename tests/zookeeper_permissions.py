@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
 from bkctl.runtime.metadata.uri import parse_metadata_uri
+from tests.until import wait_until
 
 
 class Permissions:
@@ -42,6 +45,15 @@ class Permissions:
         read_only = f"{self.available}/readonly"
         self._client.ensure_path(read_only)
         return set(self._client.get_children(self.available)) - {"readonly"}, set(self._client.get_children(read_only))
+
+    def end_registration(self, bookie_id: str, pid: int) -> None:
+        """The session of a bookie ends, and it may not register again; it goes on."""
+        self.limit(self.available, read=True)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: bookie_id not in self.registered()[0], "its session ends")
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     def close(self) -> None:
         """End the session."""

@@ -116,10 +116,10 @@ async def start(
             objections = [f"bookie {each} is in maintenance already" for each in others]
             objections += await _check_heirs(context, session, notes, chosen)
             verdict = await _check_stop(context, session, chosen)
-            objections += [f"{each.reason.value}: {each.detail}" for each in verdict.reasons]
+            objections += map(str, verdict.reasons)
             refusal = None if is_risk_accepted else _refusal(wanted.names, "should not be away now", objections)
             risks = [PlanFinding(Severity.CRITICAL, each) for each in objections]
-            risks += [PlanFinding(each.severity, f"{each.reason.value}: {each.detail}") for each in verdict.warnings]
+            risks += [PlanFinding(each.severity, str(each)) for each in verdict.warnings]
             return _start_plan(session, notes, wanted, others, risks, refusal), wanted
 
         async def apply(change: Change, wanted: _Start) -> MaintenanceNote:

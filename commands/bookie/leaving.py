@@ -353,7 +353,7 @@ async def _check_cluster(session: Session, access: ReplicationAccess, found: Dec
 def risks_of(verdict: StopVerdict) -> list[PlanFinding]:
     """What objects, for the plan."""
     objections = (*verdict.reasons, *verdict.warnings)
-    return [PlanFinding(each.severity, f"{each.reason.value}: {each.detail}") for each in objections]
+    return [PlanFinding(each.severity, str(each)) for each in objections]
 
 
 def refusal_of(verdict: StopVerdict, request: LeavingRequest) -> str | None:
@@ -361,10 +361,7 @@ def refusal_of(verdict: StopVerdict, request: LeavingRequest) -> str | None:
     if verdict.is_yes or request.is_risk_accepted:
         return None
     first, which = verdict.reasons[0], named("bookie", verdict.bookie_ids)
-    return (
-        f"nothing was changed: {which} should not leave now: {first.reason.value}: {first.detail}; --accept-risk "
-        "continues all the same"
-    )
+    return f"nothing was changed: {which} should not leave now: {first}; --accept-risk continues all the same"
 
 
 def require_accepted(context: CommandContext, verdict: StopVerdict, request: LeavingRequest) -> None:

@@ -72,6 +72,16 @@ def recover(terminal: Terminal, dead: str, *options: str) -> None:
     terminal.wait_for("elapsed 0:0")
 
 
+def with_a_dead_bookie(start: Callable[[int], Cluster]) -> tuple[Cluster, str]:
+    """Four bookies with 40 ledgers, of which one was killed; and its id."""
+    cluster = start(4)
+    written = cluster.run("ledger", "write-test", "--ledgers", "40", "--entries", "20", "--entry-size", "4096")
+    assert written.exit_code == 0, written.stderr
+    dead = cluster.bookies[0]
+    kill_and_wait(dead.pid)
+    return cluster, dead.id
+
+
 def times(screen: str) -> list[str]:
     return re.findall(r"elapsed \d:\d\d", screen)
 
@@ -219,13 +229,9 @@ def test_an_audit_ends_with_its_result_alone(damaged: tuple[Cluster, str], colum
 def test_a_lost_zookeeper_is_shown_below_the_bar(
     start_on_own: Callable[[int], Cluster], own_zookeeper: EmbeddedZooKeeper
 ) -> None:
-    cluster = start_on_own(4)
-    written = cluster.run("ledger", "write-test", "--ledgers", "40", "--entries", "20", "--entry-size", "4096")
-    assert written.exit_code == 0, written.stderr
-    dead = cluster.bookies[0]
-    kill_and_wait(dead.pid)
+    cluster, dead_id = with_a_dead_bookie(start_on_own)
     with Terminal(80, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
-        recover(terminal, dead.id)
+        recover(terminal, dead_id)
         kill_and_wait(own_zookeeper.pid)
         seen = terminal.wait_for("waiting for ZooKeeper")
         assert seen.count("recovering") == 1, seen
@@ -240,13 +246,9 @@ def test_a_zookeeper_that_stands_still_is_shown_before_its_connection_is_given_u
     start_on_own: Callable[[int], Cluster], own_zookeeper: EmbeddedZooKeeper
 ) -> None:
     """No request waits for it: the ledgers wait for the copy rate."""
-    cluster = start_on_own(4)
-    written = cluster.run("ledger", "write-test", "--ledgers", "40", "--entries", "20", "--entry-size", "4096")
-    assert written.exit_code == 0, written.stderr
-    dead = cluster.bookies[0]
-    kill_and_wait(dead.pid)
+    cluster, dead_id = with_a_dead_bookie(start_on_own)
     with Terminal(80, BKCTL_METADATA_URI=cluster.metadata_uri) as terminal:
-        recover(terminal, dead.id)
+        recover(terminal, dead_id)
         os.kill(own_zookeeper.pid, signal.SIGSTOP)
         try:
             seen = terminal.wait_for("the server does not respond")

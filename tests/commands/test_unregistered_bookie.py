@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Callable
 
 import pytest
@@ -21,14 +19,8 @@ ANSWERS = "is not registered, but a bookie answers at its address"
 
 def end_registration(cluster: Cluster, permissions: Permissions, bookie_id: str) -> None:
     """Its session ends, and it may not register again; it goes on serving."""
-    bookie = cluster.bookie(bookie_id)
-    permissions.limit(permissions.available, read=True)
-    os.kill(bookie.pid, signal.SIGSTOP)
-    try:
-        wait_until(lambda: bookie.id not in permissions.registered()[0], "its session ends")
-    finally:
-        os.kill(bookie.pid, signal.SIGCONT)
-    wait_until(lambda: "no permission" in cluster.run("bookie", "state", bookie.id).stdout)
+    permissions.end_registration(bookie_id, cluster.bookie(bookie_id).pid)
+    wait_until(lambda: "no permission" in cluster.run("bookie", "state", bookie_id).stdout)
 
 
 def test_it_is_not_recovered(start_cluster: Callable[[int], Cluster]) -> None:

@@ -100,6 +100,9 @@ class Objection(msgspec.Struct, frozen=True, kw_only=True):
     ledger_ids: tuple[int, ...] = ()
     severity: Severity = Severity.CRITICAL
 
+    def __str__(self) -> str:
+        return f"{self.reason.value}: {self.detail}"
+
 
 class _LedgerGroup(msgspec.Struct):
     """Ledgers with one reason. ``absent``: all other bookies that this reason is about; the detail ends with them."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -81,12 +79,7 @@ def test_a_drain_and_a_rebuild_end_with_the_reason(cluster: Cluster, permissions
 
 def test_a_bookie_that_may_not_register_again_serves_on(cluster: Cluster, permissions: Permissions) -> None:
     bookie = cluster.bookies[0]
-    permissions.limit(permissions.available, read=True)
-    os.kill(bookie.pid, signal.SIGSTOP)
-    try:
-        wait_until(lambda: bookie.id not in permissions.registered()[0], "its session ends")
-    finally:
-        os.kill(bookie.pid, signal.SIGCONT)
+    permissions.end_registration(bookie.id, bookie.pid)
 
     def troubles() -> str:
         return str(cluster.run("bookie", "state", "--ledger-dir", f"{bookie.directory}/ledgers").json()["troubles"])
