@@ -120,6 +120,11 @@ async def test_what_is_refused_at_the_second_look_is_not_carried_out(make_contex
     with pytest.raises(RefusedError, match="it is in use"):
         await operation.run()
     assert operation.applied == []
+    refused = msgspec.structs.replace(PLAN, refusal="nothing was changed: its bookie is needed now")
+    operation = Counter(make_context(), PLAN, refused)
+    with pytest.raises(RefusedError, match="its bookie is needed now"):
+        await operation.run()
+    assert (operation.looks, operation.applied) == (2, [])
 
 
 async def test_a_rehearsal_and_an_empty_plan_look_once(make_context: MakeContext) -> None:
