@@ -28,6 +28,7 @@ from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.ledger.accepted_loss import LostBookies, parse_lost
 from bkctl.commands.parse import parse_bookie_id, parse_duration_s, read_ledger_ids
 from bkctl.commands.shared_options import takes_copy_options
+from bkctl.runtime.errors import RefusedError
 
 
 @command("decommission", example="decommission b1.example.com:3181 --dry-run", effect=Effect.HARMFUL)
@@ -86,7 +87,8 @@ async def decommission(
 
 
 def _accepted(leaving: Sequence[str], lost: list[str] | None, path: str | None) -> frozenset[int]:
-    """The ledgers that may lose what only these bookies had; InvalidArgumentError unless both options say the same."""
+    """The ledgers that may lose what only these bookies had; InvalidArgumentError unless both options say the same,
+    RefusedError if there are none: the bookies may be back since someone looked."""
     if lost is None and path is None:
         return frozenset()
     others = parse_lost(lost) ^ set(leaving)
@@ -96,4 +98,7 @@ def _accepted(leaving: Sequence[str], lost: list[str] | None, path: str | None) 
         )
     if path is None:
         raise InvalidArgumentError("--accept-loss needs --from-file FILE with the ledgers whose loss is accepted")
-    return frozenset(read_ledger_ids(path))
+    ledger_ids = frozenset(read_ledger_ids(path))
+    if not ledger_ids:
+        raise RefusedError(f"nothing was changed: {path} names no ledger, so there is no loss to accept: bkctl status")
+    return ledger_ids

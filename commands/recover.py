@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Annotated
@@ -36,6 +37,7 @@ from bkctl.commands.safety.gate import nothing_to_change
 from bkctl.commands.session import open_session
 from bkctl.commands.shared_options import takes_copy_options
 from bkctl.commands.work_end import print_recovery
+from bkctl.runtime.errors import MetadataError
 from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, are_refusals
@@ -115,8 +117,18 @@ async def failed_bookie(
                 note_end(change, report_body(report), outcome_of(report, access.accepted))
         if is_done(report, access.accepted):
             await delete_finished_jobs(context, session, scanned_for, flags.resume)
-    print_recovery(console, report, access.accepted, partial(_again, context, report, job_file))
+        back = await _back(recovery, report)
+    print_recovery(console, report, access.accepted, partial(_again, context, report, job_file), back)
     return outcome_of(report, access.accepted)
+
+
+async def _back(recovery: BookieRecovery, report: RecoveryReport) -> list[str]:
+    """The bookies of a recovery with ledgers left that serve again, as far as it is known."""
+    found: list[str] = []
+    if report.failures:
+        with contextlib.suppress(MetadataError):
+            found = [each for each in await recovery.registered(report.bookie_ids) if await recovery.answers(each)]
+    return found
 
 
 def _again(context: CommandContext, report: RecoveryReport, job_file: str | None, without: Collection[str]) -> str:

@@ -92,6 +92,7 @@ async def read_facts(context: CommandContext, session: Session, *, is_live: bool
         out_of_space={each.bookie_id: each.out_of_space for each in asked if each.out_of_space is not None},
         troubles={each.bookie_id: each.trouble for each in asked if each.trouble},
         serving=frozenset(each.bookie_id for each in asked if each.serves_unregistered),
+        moving=leaving,
         read_only_by={each: why.value for each, why in idle.items() if why in {Idle.DRAIN, Idle.OPERATOR}},
         given_up=recovery.given_up,
         returned=recovery.returned,

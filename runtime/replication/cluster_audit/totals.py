@@ -183,6 +183,7 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
             out_of_space=facts.out_of_space.get(each),
             trouble=facts.troubles.get(each),
             serves_unregistered=each in facts.serving,
+            ledgers_moving=each in facts.moving,
             read_only_by=facts.read_only_by.get(each),
             given_up_ledgers=len(returned.get(each, ())),
             given_up_first=tuple(map(str, returned.get(each, ())[:SHOWN_MAX])),

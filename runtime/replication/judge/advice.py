@@ -24,6 +24,7 @@ from bkctl.storage.words import SHOWN_MAX, counted, duration, enumerated, listed
 AUTORECOVERY_STATUS = "bkctl autorecovery status"
 AUTORECOVERY_START = "bkctl autorecovery start"
 MAINTENANCE_LIST = "bkctl autorecovery maintenance list"
+STATUS_WATCH = "bkctl status --watch"
 LEAVES_CLUSTER = "leaves the cluster"
 """What a drain notes at a bookie as the reason for read-only mode, before the operator's name in parentheses."""
 _LOSS_IDS_MAX = 50
@@ -98,6 +99,12 @@ def serves_unregistered(
     sentence += f"do not recover {them}; its state, which is shown on its machine, says why"
     severity = down_severity(down, is_repaired=is_repaired, has_live_copies=has_live_copies)
     yield Advice(severity, "bookies_unregistered", sentence, f"bkctl bookie state {ids[0]}")
+
+
+def ledgers_moving(bookie_ids: Sequence[str]) -> Advice:
+    """Bookies that are down, and whose ledgers a command moves now: the next step shows once it has ended."""
+    sentence = f"{these_bookies(bookie_ids, 'is', 'are')} not registered; a command is moving the ledgers of "
+    return Advice(Severity.WARNING, "bookies_down", sentence + listed(bookie_ids), STATUS_WATCH)
 
 
 def recover_command(bookie_ids: Sequence[str]) -> str:

@@ -10,10 +10,12 @@ from itertools import chain
 
 import msgspec
 
+from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses
 from bkctl.runtime.replication.judge.accepted_losses import loss_accepted
 from bkctl.runtime.replication.judge.advice import (
     AUTORECOVERY_START,
+    STATUS_WATCH,
     Advice,
     accept_loss,
     age,
@@ -21,6 +23,7 @@ from bkctl.runtime.replication.judge.advice import (
     down_severity,
     explain_command,
     in_maintenance,
+    ledgers_moving,
     not_answering,
     not_referenced,
     not_repairing,
@@ -100,7 +103,7 @@ def _is_nothing_repaired(status: ClusterFacts) -> bool:
 
 def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
     """Start the bookies with the only copies first, then recover the others."""
-    resting = {each.bookie_id: each for each in status.maintenance if not each.is_overdue(status.now_ms)}
+    resting = _resting(status)
     down = [*status.down, *(each for each in status.unreferenced if each in resting)]
     moved = [each for each in down if each in status.recovering]
     serving, lost = status.serving, status.no_live_copy
@@ -119,15 +122,19 @@ def _down_findings(status: ClusterFacts) -> Iterator[Advice]:
     if left:
         yield _recover_left(status, down, left)
     if moved:
-        sentence = f"{these_bookies(moved, 'is', 'are')} not registered"
-        sentence += f"; a command is moving the ledgers of {listed(moved)}"
-        yield Advice(Severity.WARNING, "bookies_down", sentence, "bkctl audit")
-    if away := [resting[each] for each in down if each in resting and each not in moved]:
+        yield ledgers_moving(moved)
+    silent = _silent(status.bookies or ())
+    if away := [resting[each] for each in (*down, *silent) if each in resting and each not in moved]:
         yield in_maintenance(away, status.now_ms)
     to_leave = [] if _writers_stop(status) else [each for each in status.unreferenced if each not in resting]
     to_leave = [each for each in to_leave if each not in serving]
     if to_leave and status.references is not None:
         yield not_referenced(to_leave, status.references.ledgers)
+
+
+def _resting(status: ClusterFacts) -> dict[str, Maintenance]:
+    """Bookies that are expected to be away, by id."""
+    return {each.bookie_id: each for each in status.maintenance if not each.is_overdue(status.now_ms)}
 
 
 def _recover_left(status: ClusterFacts, down: list[str], left: list[str]) -> Advice:
@@ -166,7 +173,7 @@ def _bookie_findings(status: ClusterFacts) -> Iterator[Advice]:
     if (stop := _writers_stop(status)) is not None:
         yield stop
     refusals = {each.bookie_id: each.problem for each in bookies if each.is_refusing and each.problem is not None}
-    silent = [each for each in _silent(bookies) if each not in refusals]
+    silent = [each for each in _silent(bookies) if each not in refusals and each not in _resting(status)]
     yield from not_answering(silent, refusals, len(status.down))
     yield from troubled({each.bookie_id: each.trouble for each in bookies if each.trouble}, len(status.down))
     yield from _read_only_findings(status)
@@ -214,7 +221,7 @@ def _bookies_leaving(
                 Severity.INFORMATION,
                 "bookies_leaving",
                 f"{sentence}; a command is moving {its} ledgers",
-                "bkctl audit",
+                STATUS_WATCH,
             )
             continue
         if each is empty:
@@ -295,5 +302,5 @@ def _note_findings(status: ClusterFacts) -> Iterator[Advice]:
     if may_return and losses.count <= status.no_live_copy.ledgers:
         losses = NotedLosses()  # these may come back: whether some are left shows once the bookies are started
     recovery = msgspec.structs.replace(status.recovery, deadlines=deadlines, losses=losses)
-    down = {*status.down, *status.unreferenced}
+    down = {*status.down, *status.unreferenced, *_silent(status.bookies or ())}
     yield from recovery_findings(recovery, waiting, status.now_ms, down, status.removed)

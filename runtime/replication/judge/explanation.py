@@ -21,6 +21,7 @@ from bkctl.runtime.replication.judge.accepted_losses import accepted_on, is_back
 from bkctl.runtime.replication.judge.advice import (
     down_severity,
     in_maintenance,
+    ledgers_moving,
     no_auditor,
     serves_unregistered,
     waits_for_auditor,
@@ -212,11 +213,12 @@ def _down(facts: LedgerFacts) -> Iterator[tuple[Severity, str]]:
     lost, state = lost_bookies(facts), facts.autorecovery
     awaited = {each.bookie_id for each in _away(facts)}
     is_unavailable = judged(facts).replication is ReplicationState.UNAVAILABLE
+    has_auditor_or_mark = state.auditor is not None or state.mark is not None
     for bookie_id in sorted(lost):
         severity = down_severity(
             len(lost),
             is_awaited=bookie_id in awaited,
-            is_repaired=state.is_enabled and (state.auditor is not None or state.mark is not None),
+            is_repaired=bookie_id in state.moving or (state.is_enabled and has_auditor_or_mark),
             has_live_copies=not is_unavailable,
         )
         gone = "counts as gone" if bookie_id in facts.ignored else "is not registered"
@@ -265,7 +267,7 @@ def _next_steps(
         )
     elif not metadata.is_closed and not missing_answers:
         yield how_it_ends(ledger_id, metadata, facts.autorecovery.now_ms)
-    away, awaited = _away(facts), _awaited(facts)
+    away, awaited = _away(facts), _awaited(facts).union(_moving(facts))
     if away:
         yield in_maintenance(away, facts.autorecovery.now_ms).sentence
     yield from _recoveries(facts, candidates)
@@ -309,6 +311,11 @@ def _awaited(facts: LedgerFacts) -> set[str]:
     return {each.bookie_id for each in _away(facts)} | facts.serving
 
 
+def _moving(facts: LedgerFacts) -> list[str]:
+    """Lost bookies of the ledger, whose ledgers a command moves."""
+    return sorted(facts.autorecovery.moving.intersection(lost_bookies(facts)) - facts.ignored)
+
+
 def _silent_sets(facts: LedgerFacts) -> Counter[frozenset[str]]:
     """Bookies that do not answer and may have an entry of which no live copy is known: those that were not given up,
     with the number of entries that have the same."""
@@ -317,13 +324,16 @@ def _silent_sets(facts: LedgerFacts) -> Counter[frozenset[str]]:
 
 
 def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) -> Iterator[str]:
-    """What the recovery of each lost bookie would do, but for those that will be back."""
+    """What the recovery of each lost bookie would do, but for those that will be back, or that one moves now."""
+    if moving := _moving(facts):
+        advice = ledgers_moving(moving)
+        yield f"{advice.sentence}: {advice.command}"
     verdicts: dict[tuple[int, str], list[CandidateVerdict]] = {}
     for each in candidates:
         verdicts.setdefault((each.first_entry_id, each.replaces), []).append(each)
     first_of = _first_segments(facts)
     lost_of = lost_positions(facts)
-    for bookie_id in sorted(lost_bookies(facts).keys() - _awaited(facts)):
+    for bookie_id in sorted(lost_bookies(facts).keys() - _awaited(facts).union(_moving(facts))):
         command = f"bkctl recover failed-bookie {bookie_id} --ledger {facts.ledger_id}"
         movable: list[SegmentFacts] = []
         stuck: list[SegmentFacts] = []

@@ -11,7 +11,7 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LedgerCount, bookies_given_up
 from bkctl.runtime.replication.judge.accepted_losses import is_back
-from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance, recover_command
+from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance, ledgers_moving, recover_command
 from bkctl.runtime.replication.judge.verdict import (
     ReplicationRow,
     ReplicationState,
@@ -83,7 +83,7 @@ class NeededBookies:
         return down_severity(
             down,
             is_awaited=bookie_id in self._awaited and bookie_id not in self._without_copy,
-            is_repaired=self._is_repaired,
+            is_repaired=self._is_repaired or self._is_moving(bookie_id),
             has_live_copies=not self._without_copy,
         )
 
@@ -95,14 +95,22 @@ class NeededBookies:
             return f"Nothing before its time is over: {advice.sentence}. {advice.command} shows it."
         if self._writable is None:
             return None
+        moving = ledgers_moving([bookie_id]) if self._is_moving(bookie_id) else None
+        if lost is None and moving is not None:
+            return f"Nothing before it has ended: {moving.sentence}. {moving.command} shows it."
         recover = recover_command([bookie_id])
         if lost is not None and has_cookie:
             which = counted(lost.ledgers, "ledger has", "ledgers have")
             text = f"Start the bookie first: {which} entries without a live copy, which a recovery does not find "
             text += f"either; bkctl ledger explain {lost.first_ids[0]}."
             more = f" Once it is known that the disks are lost, {recover} copies the other ledgers."
+            if moving is not None:
+                return f"{text} {capitalized(moving.sentence)}: {moving.command}."
             return text + (more if is_movable else "")
         return None if is_movable else _cure_without_move(recover, lost, has_cookie=has_cookie)
+
+    def _is_moving(self, bookie_id: str) -> bool:
+        return self._idle.get(bookie_id) is Idle.LEAVING
 
     def returned(self, bookie_id: str) -> tuple[str, str] | None:
         """What is wrong with a bookie that is back although it was given up, and what to do; None: it was not."""

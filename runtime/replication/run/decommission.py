@@ -146,7 +146,10 @@ class Decommission:
         else:
             live = frozenset([each for each in bookie_ids if not await self._is_down(each, on_wait)])
         if live and accepted_losses:
-            raise RefusedError(f"a loss can be proven only while the bookie is stopped: stop bookie {min(live)} first")
+            raise RefusedError(
+                f"nothing was changed: bookie {min(live)} serves, so what it has is not lost: bkctl decommission "
+                f"{min(live)} moves its ledgers without a loss"
+            )
         ids = tuple(sorted(set(bookie_ids)))
         versions = {}
         for bookie_id in ids:

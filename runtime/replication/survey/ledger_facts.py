@@ -20,6 +20,7 @@ from bkctl.runtime.errors import (
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.replication.directories import ForeignNames
@@ -168,6 +169,7 @@ class LedgerFactsReader:
             now_ms=self._ports.clock.now_ms(),
             maintenance=tuple(await list_maintenance(notes)) if lost else (),
             deadlines=tuple((each, note.value) for each, note in deadlines if isinstance(note, Versioned)),
+            moving=await leaving_bookies(store, root) if lost else frozenset(),
             is_enabled=await ReplicationSwitches(store, root).is_enabled(),
             auditor=None if auditor is None else auditor.bookie_id,
             alarm=None if daemon is None else daemon.alarm,
