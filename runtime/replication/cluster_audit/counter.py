@@ -6,7 +6,8 @@ them are counted, or when the shapes become too many.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 
 from bkctl.runtime.ledger.owner import owner_group
@@ -175,6 +176,7 @@ class AuditCounter:
                 is_closable=shape.is_closable,
                 is_lost=shape.problems.lost_ledgers,
                 may_return=self._known.may_return,
+                writable=self._known.writable,
             )
             totals.list_ledger("under_replicated", found)
         if shape.ack_quorum_size == 1:
@@ -251,7 +253,12 @@ def age_range(now_ms: int, created_ms: int | None) -> str:
 
 
 def under_replicated_ledger(
-    verdict: LedgerVerdict, *, is_closable: bool | None, is_lost: bool, may_return: Callable[[str], bool]
+    verdict: LedgerVerdict,
+    *,
+    is_closable: bool | None,
+    is_lost: bool,
+    may_return: Callable[[str], bool],
+    writable: Collection[str],
 ) -> UnderReplicatedLedger:
     """Summarize a ledger of which at least one write set has missing copies."""
     affected = [row for row in verdict.rows if row.replication in UNDER_REPLICATED_STATES]
@@ -260,6 +267,10 @@ def under_replicated_ledger(
     first = affected[0].write_set
     assert first.ack_quorum_size is not None
     without_copy = [row for row in affected if row.replication is ReplicationState.UNAVAILABLE]
+    ensembles, missing = defaultdict[int | None, set[str]](set), defaultdict[int | None, set[str]](set)
+    for row in verdict.rows:
+        ensembles[row.write_set.segment_first_entry_id].update(row.write_set.write_set)
+        missing[row.write_set.segment_first_entry_id].update(row.missing_bookies)
     lost_segments = {row.write_set.segment_first_entry_id for row in without_copy}
     return UnderReplicatedLedger(
         *_head(first),
@@ -277,6 +288,7 @@ def under_replicated_ledger(
         ensemble_size=first.ensemble_size or 0,
         no_copy_sets=tuple(sorted(tuple(sorted(each)) for each in startable_holders(affected, may_return))),
         has_source=any(row.write_set.segment_first_entry_id not in lost_segments for row in affected),
+        has_target=any(len(set(writable) - ensembles[each]) >= len(gone) for each, gone in missing.items() if gone),
     )
 
 

@@ -253,9 +253,8 @@ def _missing_copies(report: AuditReport, rows: Sequence[UnderReplicatedLedger], 
         is_repaired=summary.is_repaired is not False,
         has_live_copies=not summary.unavailable,
     )
-    registered = summary.bookies_writable + summary.bookies_read_only
-    if left and registered < min((max(row.expected_copies, row.ensemble_size) for row in rows), default=0):
-        sentence += f": {counted(registered, 'bookie is', 'bookies are')} registered; start {left[0]}, or add one"
+    if left and rows and not any(row.has_target for row in rows):
+        sentence += f": too few other bookies are writable to take the copies; start {left[0]}, or add a bookie"
         return Advice(severity, part, sentence, f"bkctl bookie show {left[0]}")
     if left:
         which = these_bookies(left, "is", "are") if len(left) == 1 else f"{len(left):,} bookies are"

@@ -98,11 +98,9 @@ class RackReplication(Sums):
     ledgers: int = 0
     """Those with a copy in the rack, each counted once."""
     open_ledgers: int = 0
-    """As in ``bookies``."""
+    """As in ``bookies``, like the next two."""
     entry_copies: int = 0
-    """As in ``bookies``."""
     payload_bytes: int = 0
-    """As in ``bookies``."""
 
 
 class GroupReplication(Sums):
@@ -206,6 +204,8 @@ class UnderReplicatedLedger(LedgerHead, frozen=True):
     """Of each write set without a live copy, those that may come back: one of each must be started."""
     has_source: bool = True
     """Whether a segment with missing copies has a live one of each entry, from which a recovery makes them."""
+    has_target: bool = True
+    """Whether enough other bookies are writable for the missing copies of a segment."""
 
 
 class UnreadableLedger(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ import msgspec
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote
-from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, start_words
+from bkctl.runtime.replication.judge.no_live_copy import LOSS_IDS_MAX, NoLiveCopy, start_words
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, duration, enumerated, listed, percent
 
@@ -27,8 +27,6 @@ MAINTENANCE_LIST = "bkctl autorecovery maintenance list"
 STATUS_WATCH = "bkctl status --watch"
 LEAVES_CLUSTER = "leaves the cluster"
 """What a drain notes at a bookie as the reason for read-only mode, before the operator's name in parentheses."""
-_LOSS_IDS_MAX = 50
-"""Ledgers in a command that accepts a loss."""
 DISK_WARNING_FRACTION = 0.90
 DISK_CRITICAL_FRACTION = 0.95
 """Java's defaults of diskUsageWarnThreshold and diskUsageThreshold; at the second a bookie becomes read-only."""
@@ -123,7 +121,7 @@ def accept_loss_commands(bookie_ids: Sequence[str], ledger_ids: Sequence[int] = 
     entries of: others would be refused."""
     named = " ".join(f"--bookie {each}" for each in bookie_ids)
     ledgers = f"bkctl ledger list {named} --state lost -o name"
-    if 0 < len(ledger_ids) <= _LOSS_IDS_MAX:
+    if 0 < len(ledger_ids) <= LOSS_IDS_MAX:
         ledgers = f"printf '%s\\n' {' '.join(map(str, ledger_ids))}"
     return f"{ledgers} > lost-ledgers && {accept_loss_command(bookie_ids)}"
 
@@ -154,7 +152,7 @@ def disks_of(bookie_ids: Collection[str]) -> str:
 def close_lost_command(ledger_ids: Sequence[int], bookie_ids: Iterable[str]) -> str:
     """What ends ledgers that are not closed, without bookies whose disks are lost; the first, if there are many."""
     accepted = " ".join(f"--accept-loss {each}" for each in bookie_ids)
-    return f"bkctl ledger close {' '.join(map(str, ledger_ids[:SHOWN_MAX]))} {accepted}"
+    return f"bkctl ledger close {' '.join(map(str, ledger_ids[:LOSS_IDS_MAX]))} {accepted}"
 
 
 def show_command(bookie_ids: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 
 from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
-from bkctl.runtime.replication.judge.advice import accept_loss_step, show_command
+from bkctl.runtime.replication.judge.advice import accept_loss_step, close_lost_command, show_command
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
 from bkctl.storage.severity import Severity
@@ -210,7 +210,7 @@ def what_next(groups: Sequence[LeftGroup], again: str) -> str:
 class LastStep(msgspec.Struct, frozen=True):
     """Ledgers whose loss can be accepted, because only lost entries are left of them, and how; empty if there are none.
 
-    No other bookie than those that are given up can have these entries."""
+    No other bookie than those that are given up can have these entries. Ledgers that are not closed are ended first."""
 
     ledger_ids: tuple[int, ...] = ()
     sentence: str = ""
@@ -221,16 +221,17 @@ def last_step(
 ) -> LastStep:
     """The last step after a drain or a recovery. ``leaving``: bookies that are given up."""
     left = [each for each in failures if situation_of(each, accepted) is not Left.ACCEPTED]
-    others = {
-        each.ledger_id
-        for each in left
-        if each.reason is not FailureReason.LOST or not each.absent or not set(leaving).issuperset(each.absent)
-    }
-    lost = [each for each in left if each.ledger_id not in others]
+    others = {each.ledger_id for each in left if not each.absent or not set(leaving).issuperset(each.absent)}
+    others |= {each.ledger_id for each in left if each.reason not in {FailureReason.LOST, FailureReason.NOT_CLOSED}}
+    lost = [each for each in left if each.ledger_id not in others and not each.lacks_bookies]
     if not lost:
         return LastStep()
     ids = tuple(sorted({each.ledger_id for each in lost}))
     bookie_ids = sorted({bookie_id for each in lost for bookie_id in each.absent})
+    if open_ids := sorted({each.ledger_id for each in lost if each.reason is FailureReason.NOT_CLOSED}):
+        closes = close_lost_command(open_ids, bookie_ids)
+        disks = f"the disks of {enumerated(bookie_ids, shown_max=SHOWN_MAX)}"
+        return LastStep(ids, f"if {disks} are lost, {closes} closes those that are not closed")
     named = ids if any(each.has_live_member for each in lost) else ()
     return LastStep(ids, accept_loss_step(bookie_ids, named))
 

@@ -11,7 +11,13 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LedgerCount, bookies_given_up
 from bkctl.runtime.replication.judge.accepted_losses import is_back
-from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance, ledgers_moving, recover_command
+from bkctl.runtime.replication.judge.advice import (
+    down_severity,
+    in_maintenance,
+    ledgers_moving,
+    recover_command,
+    serves_unregistered,
+)
 from bkctl.runtime.replication.judge.verdict import (
     ReplicationRow,
     ReplicationState,
@@ -45,10 +51,11 @@ class NeededBookies:
         is_repaired: bool = True,
         idle: Mapping[str, Idle] = MappingProxyType({}),
         returned: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+        serving: Collection[str] = (),
     ) -> None:
         """``live``: all registered bookies. ``writable``: those of them that take copies; None: unknown.
         ``maintenance``: all of it. ``is_repaired``: see ``down_severity``. ``idle``: why bookies are not writable.
-        ``returned``: registered bookies that were given up, with their ledgers."""
+        ``returned``: registered bookies that were given up, with their ledgers. ``serving``: others that answer."""
         self._live = live
         self._writable = writable
         self._given_up = given_up
@@ -57,6 +64,7 @@ class NeededBookies:
         self._is_repaired = is_repaired
         self._idle = idle
         self._returned = returned
+        self._serving = serving
         self._sizes = Counter[int]()
         self._movable = frozenset[str]()
         self._without_copy: dict[str, LedgerCount] = {}
@@ -90,14 +98,16 @@ class NeededBookies:
     def cure(self, bookie_id: str, *, has_cookie: bool) -> str | None:
         """What to do about a bookie that is down, once all ledgers were added; None: recover it, or start it."""
         is_movable, lost = bookie_id in self._movable, self._without_copy.get(bookie_id)
-        if bookie_id in self._awaited and lost is None:
-            advice = in_maintenance([self._awaited[bookie_id]], self._now_ms)
-            return f"Nothing before its time is over: {advice.sentence}. {advice.command} shows it."
+        moving = ledgers_moving([bookie_id]) if self._is_moving(bookie_id) else None
+        if bookie_id in self._serving:
+            (advice,) = serves_unregistered([bookie_id])
+            return f"{capitalized(advice.sentence)}: {advice.command}."
+        if lost is None and (moving is not None or bookie_id in self._awaited):
+            advice = moving or in_maintenance([self._awaited[bookie_id]], self._now_ms)
+            end = "its time is over" if moving is None else "the command has ended"
+            return f"Nothing before {end}: {advice.sentence}. {advice.command} shows it."
         if self._writable is None:
             return None
-        moving = ledgers_moving([bookie_id]) if self._is_moving(bookie_id) else None
-        if lost is None and moving is not None:
-            return f"Nothing before it has ended: {moving.sentence}. {moving.command} shows it."
         recover = recover_command([bookie_id])
         if lost is not None and has_cookie:
             which = counted(lost.ledgers, "ledger has", "ledgers have")
@@ -105,8 +115,8 @@ class NeededBookies:
             text += f"either; bkctl ledger explain {lost.first_ids[0]}."
             more = f" Once it is known that the disks are lost, {recover} copies the other ledgers."
             if moving is not None:
-                return f"{text} {capitalized(moving.sentence)}: {moving.command}."
-            return text + (more if is_movable else "")
+                more = f" {capitalized(moving.sentence)}: {moving.command}."
+            return text + (more if is_movable or moving is not None else "")
         return None if is_movable else _cure_without_move(recover, lost, has_cookie=has_cookie)
 
     def _is_moving(self, bookie_id: str) -> bool:

@@ -408,6 +408,11 @@ def under_replicated(cluster: Cluster) -> list[UnderReplicatedLedger]:
                         all(set(each.bookies) & cluster.live for each in groups if each.segment == group.segment)
                         for group in bad
                     ),
+                    has_target=any(
+                        len(cluster.writable - members) >= len(members - cluster.live)
+                        for members in (set(each.ensemble) for each in metadata.segments)
+                        if members - cluster.live
+                    ),
                 )
             )
     return found

@@ -157,7 +157,8 @@ def test_a_recovery_that_cannot_work_is_not_advised() -> None:
         "start bd:3181"
     )
     assert audit_findings(audited)[1].advice.sentence == (
-        "1 ledger has too few live copies: 2 bookies are registered; start bd:3181, or add one"
+        "1 ledger has too few live copies: too few other bookies are writable to take the copies; start bd:3181, or "
+        "add a bookie"
     )
     assert found(report(closed(A, B, D)))[0][3] == "bkctl recover failed-bookie bd:3181"
     wide = ledger({0: (A, B, C, D)}, 2, 2, last_entry_id=9, length=100)
