@@ -410,7 +410,10 @@ def under_replicated(cluster: Cluster) -> list[UnderReplicatedLedger]:
                     ),
                     has_target=any(
                         len(cluster.writable - members) >= len(members - cluster.live)
-                        for members in (set(each.ensemble) for each in metadata.segments)
+                        for members in (
+                            {bookie for each in groups if each.segment == group.segment for bookie in each.bookies}
+                            for group in bad
+                        )
                         if members - cluster.live
                     ),
                 )
