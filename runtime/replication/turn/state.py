@@ -19,7 +19,7 @@ from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.stripe import StripeReplicator
 from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, fragments_naming
-from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, SourceDefect
+from bkctl.runtime.replication.judge.ledger_result import LedgerFailure, SourceDefect
 from bkctl.runtime.replication.plan.store import JobRange
 from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
@@ -179,30 +179,8 @@ class TurnState:
     """Bad copies that stay where they are."""
     bad_stripes: dict[StripePosition, BadStripe] = dataclasses.field(default_factory=dict)
 
-    def fail(
-        self,
-        metadata: LedgerMetadata,
-        position: StripePosition,
-        reason: FailureReason,
-        entries: tuple[EntryRange, ...],
-        detail: str,
-        absent: tuple[str, ...] = (),
-        *,
-        is_refused: bool = False,
-        lacks_bookies: bool = False,
-        has_live_member: bool = False,
-    ) -> None:
-        """Record why a position stays as it is; ``absent`` and the others as in ``LedgerFailure``."""
-        failure = LedgerFailure(
-            self.task.ledger_id,
-            reason,
-            entries,
-            detail,
-            absent=absent,
-            is_refused=is_refused,
-            lacks_bookies=lacks_bookies,
-            has_live_member=has_live_member,
-        )
+    def fail(self, metadata: LedgerMetadata, position: StripePosition, failure: LedgerFailure) -> None:
+        """Record why a position stays as it is."""
         self.failures[position] = FoundFailure(self.fragment_at(metadata, position), failure)
 
     async def read(self) -> Versioned[LedgerMetadata]:
