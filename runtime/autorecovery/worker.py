@@ -17,9 +17,8 @@ import msgspec
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, ReplicationTarget
 from bkctl.runtime.autorecovery.failed_ledgers import combined, note_of
 from bkctl.runtime.autorecovery.lane import end_tasks, is_set_within
-from bkctl.runtime.autorecovery.mark_listing import MarkListing
+from bkctl.runtime.autorecovery.mark_listing import MarkListing, WorkQueue
 from bkctl.runtime.autorecovery.marked_ledger import MarkedLedgerRepair, MarkedOutcome, RepairTools
-from bkctl.runtime.autorecovery.work_queue import WorkQueue
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import MetadataUnavailableError
 from bkctl.runtime.ledger.metadata import Segment
