@@ -42,7 +42,7 @@ from bkctl.runtime.replication.judge.ledger_result import FailureReason, are_ref
 from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
-from bkctl.runtime.replication.survey.removed_bookies import require_none_named
+from bkctl.runtime.replication.survey.given_up import require_none_named
 
 FAILED_BOOKIE = "failed-bookie"
 

@@ -31,8 +31,7 @@ from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPla
 from bkctl.runtime.replication.plan.store import JobStart
 from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.recovery import BookieRecovery
-from bkctl.runtime.replication.survey.given_up import judge_given_up
-from bkctl.runtime.replication.survey.removed_bookies import find_removed
+from bkctl.runtime.replication.survey.given_up import find_removed, judge_given_up
 from bkctl.runtime.replication.survey.unregistered import find_serving
 from bkctl.storage.adapters.sqlite import temporary_database
 from bkctl.storage.severity import Severity

@@ -15,7 +15,7 @@ from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.outage import OutageWait
 from bkctl.runtime.replication.judge.stop_verdict import StopReason, StopVerdict
 from bkctl.runtime.replication.run.drain import ModeWatch
-from bkctl.runtime.replication.survey.removed_bookies import find_removed, require_none_named
+from bkctl.runtime.replication.survey.given_up import find_removed, require_none_named
 from bkctl.runtime.replication.survey.retention import RetentionTally, scan_for_retention
 from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
 from bkctl.storage.words import counted, size

@@ -21,7 +21,7 @@ from bkctl.runtime.config import BookieConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.metadata.bookies.cookies import Cookie
 from bkctl.runtime.net.host import OsHost
-from bkctl.runtime.replication.survey.removed_bookies import find_removed
+from bkctl.runtime.replication.survey.given_up import find_removed
 from bkctl.storage.words import counted
 
 _TABLE = Table(

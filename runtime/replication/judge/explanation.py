@@ -34,13 +34,17 @@ from bkctl.runtime.replication.judge.closability import (
     what_helps,
 )
 from bkctl.runtime.replication.judge.fragments import Fragment
-from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad, seen_of, segments_text
-from bkctl.runtime.replication.judge.needed_segments import (
+from bkctl.runtime.replication.judge.ledger_facts import (
+    LedgerFacts,
+    SegmentFacts,
     given_up_segments,
+    is_bad,
     judged,
     lost_bookies,
     lost_positions,
     needed_segments,
+    seen_of,
+    segments_text,
 )
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
 from bkctl.runtime.replication.judge.targets import CandidateVerdict, stripe_bytes, why_refused

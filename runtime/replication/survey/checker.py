@@ -41,7 +41,14 @@ from bkctl.runtime.replication.copy.reader import (
     entry_bytes_estimate,
 )
 from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
-from bkctl.runtime.replication.judge.copies import CheckTotals, Copy, CopyState, LedgerCheck, compared_copies
+from bkctl.runtime.replication.judge.copies import (
+    CheckTally,
+    CheckTotals,
+    Copy,
+    CopyState,
+    LedgerCheck,
+    compared_copies,
+)
 from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
     batches,
@@ -51,7 +58,6 @@ from bkctl.runtime.replication.judge.fragments import (
     segment_entries,
 )
 from bkctl.runtime.replication.judge.verdict import judge_ledger, removed_members, write_set_rows
-from bkctl.runtime.replication.survey.check_tally import CheckTally
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
 

@@ -22,7 +22,7 @@ from bkctl.runtime.replication.config import PlacementMode
 from bkctl.runtime.replication.copy.reader import reason_of
 from bkctl.runtime.replication.judge.stop_verdict import ClusterNow, StopCheck, StopVerdict
 from bkctl.runtime.replication.judge.targets import rules_of_run
-from bkctl.runtime.replication.survey.removed_bookies import removed_error
+from bkctl.runtime.replication.survey.given_up import removed_error
 
 _LEDGERS_PER_PROGRESS = 1000
 _ATTEMPTS = 2

@@ -14,7 +14,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, Recov
 from bkctl.runtime.metadata.store import ANY_VERSION, Versioned
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.run.decommission import DecommissionReport
-from bkctl.runtime.replication.survey.removed_bookies import find_removed
+from bkctl.runtime.replication.survey.given_up import find_removed
 from tests.runtime.replication.fleet import Fleet, SteppedFleet, carry_out, length_of
 from tests.runtime.replication.samples import ledger
 
