@@ -26,7 +26,8 @@ from bkctl.runtime.ports import Clock
 from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
-from bkctl.runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
+from bkctl.runtime.replication.plan.store import RecoveryJob
+from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies

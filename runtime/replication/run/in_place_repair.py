@@ -31,9 +31,10 @@ from bkctl.runtime.replication.judge.fragments import merge_ranges
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult
 from bkctl.runtime.replication.judge.targets import PlacementForecast
 from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
+from bkctl.runtime.replication.plan.store import RecoveryJob
 from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
-from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryJob, RecoveryProgress
+from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryProgress
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.runtime.replication.turn.state import LedgerTask
 
@@ -152,15 +153,13 @@ class InPlaceRepair:
             self.ports,
             self.locks,
             self.policy,
-            on_range=run.note_range,
             on_outage=self.on_outage,
-            hold=None if job is None else job.hold,
+            job=job,
         )
         tasks = [
             LedgerTask(
                 ledger_id=ledger_id,
                 bad=ledger.bad,
-                ranges=() if job is None else job.file.ranges_of(ledger_id),
                 bytes_to_copy=ledger.bytes_to_copy,
             )
             for ledger_id, ledger in planned.items()

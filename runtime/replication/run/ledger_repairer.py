@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
@@ -14,7 +14,7 @@ from bkctl.runtime.replication.copy.reader import CopyReader
 from bkctl.runtime.replication.copy.stripe import StripeReplicator
 from bkctl.runtime.replication.copy.stripe_task import StripeTask
 from bkctl.runtime.replication.judge.ledger_result import LedgerResult
-from bkctl.runtime.replication.plan.store import JobRange
+from bkctl.runtime.replication.plan.store import JobRange, RecoveryJob
 from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 from bkctl.runtime.replication.turn.state import LedgerTask, TurnTools
@@ -37,19 +37,16 @@ class LedgerRepairer:
         known: Collection[str] = (),
         only_targets: Collection[str] = (),
         avoided: Collection[str] = (),
-        on_range: Callable[[JobRange], None] = lambda _: None,
         on_outage: Callable[[MetadataOutage], None] = lambda _: None,
-        hold: Callable[[], Awaitable[None]] | None = None,
+        job: RecoveryJob | None = None,
     ) -> None:
         """``known``: bookies that were registered when the run was planned. ``only_targets``: copy only to these;
-        empty: to all. ``avoided``: a last resort as targets, because they leave.
-
-        ``on_range``: a long copy has come this far. ``on_outage``: the wait for the metadata store begins or ends.
-        ``hold``: see ``RecoveryJob``.
+        empty: to all. ``avoided``: a last resort as targets, because they leave. ``on_outage``: the wait for the
+        metadata store begins or ends. ``job``: where long copies are recorded.
         """
         config = policy.config
         self._ports = ports
-        self._on_range = on_range
+        self._job = job
         self._on_outage = on_outage
         self.outage = OutageWait(
             ports.registrations.snapshot, ports.clock, config.metadata_outage_max_s, self._note_outage
@@ -77,7 +74,7 @@ class LedgerRepairer:
             outage=self.outage,
             policy=policy,
             silent_members={},
-            hold=hold,
+            job=job,
         )
         self._current: dict[int, LedgerActivity] = {}
         self.entries_copied = 0
@@ -128,9 +125,9 @@ class LedgerRepairer:
         now_ns = self._ports.clock.monotonic_ns()
         if entry_id >= stripe_task.last_entry_id:
             self._range_due_ns.pop(stripe, None)
-        elif now_ns >= self._range_due_ns.setdefault(stripe, now_ns + RANGE_INTERVAL_NS):
+        elif self._job is not None and now_ns >= self._range_due_ns.setdefault(stripe, now_ns + RANGE_INTERVAL_NS):
             self._range_due_ns[stripe] = now_ns + RANGE_INTERVAL_NS
-            self._on_range(
+            self._job.append(
                 JobRange(
                     ledger_id=ledger_id,
                     first_entry_id=first_entry_id,

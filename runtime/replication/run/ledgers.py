@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import heapq
 from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -17,14 +16,14 @@ from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataError
 from bkctl.runtime.ledger.owner import owner_of
 from bkctl.runtime.metadata.pulsar_migration import FLAG_AGE_S_MAX
-from bkctl.runtime.ports import Clock, Workers
+from bkctl.runtime.ports import Clock
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.limits import for_each_bounded
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerResult
 from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
-from bkctl.runtime.replication.plan.store import JobFile, JobRange
-from bkctl.runtime.replication.policy import CopyPace, Policy
+from bkctl.runtime.replication.plan.store import RecoveryJob
+from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
 from bkctl.runtime.replication.turn.state import LedgerTask
 
@@ -33,7 +32,6 @@ TICK_S = 1.0
 """How often progress is reported even if nothing ends, and how often the job file is written and the rates are read."""
 _ACCESS_PAUSE_S = 10.0
 """Shortest time between two checks of whether the bookies accept this client."""
-JOB_FILE_LANE = "job-file"
 
 
 class LedgerQueue:
@@ -146,21 +144,6 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
         return f", {self.ledgers_failed} failed" + (f" ({self.why_failed})" if self.why_failed else "")
 
 
-@dataclasses.dataclass(frozen=True)
-class RecoveryJob:
-    """How a run is recorded and slowed down. ``read_pace`` is called once a second; None: the rates are unchanged.
-
-    ``warn`` receives sentences for the operator. ``hold`` is called under the lock of each ledger, before any change:
-    after a lost session it takes again what shows others that the job runs. Its errors end the run.
-    """
-
-    file: JobFile
-    workers: Workers
-    read_pace: Callable[[], CopyPace | None]
-    warn: Callable[[str], None]
-    hold: Callable[[], Awaitable[None]] | None = None
-
-
 class LedgerRun:
     """State of one run over many ledgers."""
 
@@ -181,8 +164,6 @@ class LedgerRun:
         self._on_progress = on_progress
         self._progress_at_ns = 0
         self._job = job
-        self._is_unrecorded = False
-        """Whether the job file can no longer be written."""
         self._is_in_doubt = asyncio.Event()
         """A ledger failed: the bookies may not accept this client any longer."""
         self._refusal = ""
@@ -195,11 +176,6 @@ class LedgerRun:
         self._writers_due_ns = 0
         self._repairer: LedgerRepairer
         self._queue: LedgerQueue
-
-    def note_range(self, found: JobRange) -> None:
-        """A long copy has come this far."""
-        if self._job is not None and not self._is_unrecorded:
-            self._job.file.append(found)
 
     async def run(self, repairer: LedgerRepairer, tasks: AsyncIterable[LedgerTask]) -> float:
         """Work on all tasks; returns the seconds. RefusedError as soon as Pulsar begins to migrate its metadata;
@@ -216,7 +192,8 @@ class LedgerRun:
             ticking.cancel()
             self._report_progress(is_forced=True)
             await asyncio.gather(ticking, return_exceptions=True)
-            await self._write_job()
+            if self._job is not None:
+                await self._job.write()
         return (self._ports.clock.monotonic_ns() - started_ns) / 1e9
 
     async def wait_for_writers(self, ledgers: int, until_ns: int) -> None:
@@ -260,21 +237,12 @@ class LedgerRun:
             await self._ports.clock.sleep(TICK_S)
             self._report_progress()
             self._follow_pace()
-            await self._write_job()
+            if self._job is not None:
+                await self._job.write()
 
     def _follow_pace(self) -> None:
         if self._job is not None and (pace := self._job.read_pace()) is not None:
             self._repairer.set_pace(pace)
-
-    async def _write_job(self) -> None:
-        """Record what is done. Without disk space the run goes on: the metadata shows what is done, too."""
-        if self._job is None or self._is_unrecorded:
-            return
-        try:
-            await self._job.workers.run(JOB_FILE_LANE, self._job.file.write)
-        except OSError as error:
-            self._is_unrecorded = True
-            self._job.warn(f"cannot write the job file, so --resume cannot continue this run: {error.strerror}")
 
     async def _repair_one(self, task: LedgerTask) -> None:
         tried = await self._repairer.repair(task)
@@ -293,8 +261,8 @@ class LedgerRun:
                 self._silent.update(set(first.absent).difference(task.leaving, task.unreachable))
             self._failed_bytes += task.bytes_to_copy
         self._on_result(result)
-        if self._job is not None and not result.failures and not self._is_unrecorded:
-            self._job.file.append(result)
+        if self._job is not None and not result.failures:
+            self._job.append(result)
         self._report_progress()
 
     async def _owner(self, ledger_id: int) -> str | None:

@@ -18,10 +18,10 @@ from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.replication.copy.reader import reason_of
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.plan.scan import PlanDemand, RecoveryScan
-from bkctl.runtime.replication.plan.store import OpenDatabase, UnfinishedJob
+from bkctl.runtime.replication.plan.store import OpenDatabase, RecoveryJob, UnfinishedJob
 from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
-from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryJob, RecoveryProgress
+from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryProgress
 from bkctl.runtime.replication.run.recovery_report import RecoveryReport, RecoveryTally
 from bkctl.runtime.replication.survey.loss_proof import LossProof
 from bkctl.runtime.replication.turn.state import LedgerTask
@@ -195,14 +195,13 @@ class BookieRecovery:
             known=plan.targets,
             only_targets=plan.targets if plan.is_restricted else (),
             avoided=leaving.difference(plan.bookie_ids),
-            on_range=run.note_range,
             on_outage=self._on_outage,
-            hold=None if job is None else job.hold,
+            job=job,
         )
-        seconds = await run.run(repairer, self._tasks(plan, run, job))
+        seconds = await run.run(repairer, self._tasks(plan, run))
         return tally.report(plan.bookie_ids, seconds, plan.unreadable)
 
-    async def _tasks(self, plan: RecoveryPlan, run: LedgerRun, job: RecoveryJob | None) -> AsyncIterator[LedgerTask]:
+    async def _tasks(self, plan: RecoveryPlan, run: LedgerRun) -> AsyncIterator[LedgerTask]:
         """The ledgers in the order of work; those that wait for their writers come last, after the wait."""
         leaving, unreachable = frozenset(plan.bookie_ids), frozenset(plan.unreachable)
         waits = self.policy.gives_writers_time(is_drain=plan.is_drain)
@@ -213,7 +212,6 @@ class BookieRecovery:
                 leaving=leaving,
                 unreachable=unreachable,
                 earlier_segment=None if ledger.open_segment is None else ledger.open_segment.segment,
-                ranges=() if job is None else job.file.ranges_of(ledger.ledger_id),
                 stored=plan.scanned_metadata.pop(ledger.ledger_id, None),
                 bytes_to_copy=ledger.bytes_to_copy or 0,
                 is_drain=plan.is_drain,

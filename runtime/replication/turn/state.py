@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -20,7 +20,7 @@ from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.stripe import StripeReplicator
 from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, fragments_naming
 from bkctl.runtime.replication.judge.ledger_result import LedgerFailure, SourceDefect
-from bkctl.runtime.replication.plan.store import JobRange
+from bkctl.runtime.replication.plan.store import JobRange, RecoveryJob
 from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 from bkctl.runtime.replication.turn.target_chooser import TargetChooser
@@ -37,7 +37,7 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
     are never asked. No stripe moves to any of these.
 
     ``earlier_segment``: the last segment of an open ledger when it was first read, long enough ago for its writer to
-    replace a leaving bookie; None: it was not read then. ``ranges``: what an earlier run copied of the ledger.
+    replace a leaving bookie; None: it was not read then.
     ``stored``: metadata that was read before, used if its version is still stored. ``bytes_to_copy``: an estimate, for
     the progress of the run. ``is_drain``: the leaving bookies
     serve, so a writer moves on with its next add. ``is_data_first``, ``must_improve``: see ``CopyNeed``.
@@ -49,7 +49,6 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
     bad: Mapping[str, tuple[EntryRange, ...]] = {}
     unreachable: frozenset[str] = frozenset()
     earlier_segment: Segment | None = None
-    ranges: tuple[JobRange, ...] = ()
     stored: Versioned[LedgerMetadata] | None = None
     bytes_to_copy: int = 0
     is_drain: bool = False
@@ -63,11 +62,6 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
             matching = fragments_naming(metadata, leaving)
             found += [each for each in matching if each.entries.first_entry_id == first_entry_id]
         return found
-
-    def begun(self, first_entry_id: int, ensemble_index: int) -> JobRange | None:
-        """What an earlier run copied of a stripe."""
-        stripe = (first_entry_id, ensemble_index)
-        return next((each for each in self.ranges if (each.first_entry_id, each.ensemble_index) == stripe), None)
 
     def leaving_in(self, first_entry_id: int) -> frozenset[str]:
         """The bookies to replace in the segment that begins with this entry."""
@@ -130,8 +124,7 @@ class TurnTools:
     policy: Policy
     silent_members: dict[str, str]
     """Bookies that stopped answering to adds, with the reason: their bad copies are left until the next outage ends."""
-    hold: Callable[[], Awaitable[None]] | None = None
-    """See ``RecoveryJob``."""
+    job: RecoveryJob | None = None
 
 
 @dataclasses.dataclass
@@ -198,6 +191,11 @@ class TurnState:
             if found.fragment == self.fragment_at(versioned.value, position)
         }
         return versioned
+
+    def begun(self, position: StripePosition) -> JobRange | None:
+        """What an earlier run copied of a stripe."""
+        ranges = () if self.tools.job is None else self.tools.job.file.ranges_of(self.task.ledger_id)
+        return next((each for each in ranges if (each.first_entry_id, each.ensemble_index) == position), None)
 
     def require_lock(self) -> None:
         """LockLostError if another process may work on the ledger now."""

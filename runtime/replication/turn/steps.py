@@ -244,7 +244,7 @@ async def _copy(
     bad target against the source.
     """
     position = StripePosition(fragment.entries.first_entry_id, index)
-    begun = turn.task.begun(position.first_entry_id, index)
+    begun = turn.begun(position)
     while True:
         need = _need_of(turn, metadata, fragment, index, taken)
         found = await turn.tools.targets.choose(need, preferred=None if begun is None else begun.target)

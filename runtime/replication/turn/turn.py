@@ -65,8 +65,9 @@ class LedgerTurn:
             if isinstance(lock, LedgerResult):
                 return lock
             try:
-                if self._tools.hold is not None:  # under the lock: so it is of no earlier session than the lock
-                    await self._tools.outage.outlast(self._tools.hold)
+                job = self._tools.job
+                if job is not None and job.hold is not None:  # under the lock: of no earlier session than the lock
+                    await self._tools.outage.outlast(job.hold)
                 result = await self._work(lock, is_lock_ours=True)
                 if result is not None:
                     return result

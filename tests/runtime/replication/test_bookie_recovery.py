@@ -25,9 +25,9 @@ from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
-from bkctl.runtime.replication.plan.store import JobFile, JobWork, UnfinishedJob
+from bkctl.runtime.replication.plan.store import JobFile, JobWork, RecoveryJob, UnfinishedJob
 from bkctl.runtime.replication.policy import Policy
-from bkctl.runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
+from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.storage.adapters.sqlite import memory_database, temporary_database
 from tests.runtime.client.fakes import segments
