@@ -32,7 +32,7 @@ _REASONS: Final = {
 
 
 class StripeRewrite:
-    """State of writing the bad copies of one stripe again."""
+    """The bad copies of one stripe, which are written again."""
 
     def __init__(
         self,
@@ -42,6 +42,10 @@ class StripeRewrite:
         before_add: Callable[[], None],
         unusable: dict[str, str],
     ) -> None:
+        """``before_add`` is called before each request that writes, and may raise, for example because the lock was
+        lost. ``unusable``: bookies that stopped answering to adds, with the reason, which may be shared by several
+        jobs; their copies are left.
+        """
         self._tools = tools
         self._task = task
         self._target = task.target

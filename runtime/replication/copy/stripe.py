@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 import msgspec
@@ -20,7 +20,6 @@ from bkctl.runtime.replication.config import VerifyMode
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.limits import for_each_bounded
 from bkctl.runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max
-from bkctl.runtime.replication.copy.rewrite import StripeRewrite
 from bkctl.runtime.replication.copy.sources import BATCH_ENTRIES, GivenUpError, SourceReader
 from bkctl.runtime.replication.copy.stripe_task import BATCHES_IN_FLIGHT, CopyTools, StripeOutcome, StripeTask
 from bkctl.runtime.replication.copy.writer import worst_of
@@ -30,34 +29,13 @@ from bkctl.runtime.replication.judge.fragments import EntryRange, batches, strip
 _SAMPLED_SHARE = 0.01
 
 
-class StripeReplicator(CopyTools):
-    """Copies stripes for all ledgers of a run."""
-
-    async def copy(
-        self,
-        task: StripeTask,
-        activity: LedgerActivity,
-        before_add: Callable[[], None] = lambda: None,
-        unusable: dict[str, str] | None = None,
-    ) -> StripeOutcome:
-        """Copy, and read the entries back from the target. An empty stripe needs no request.
-
-        Only for a task with ``bad``: ``before_add`` is called before each request that writes, and may raise, for
-        example because the lock was lost. ``unusable``: bookies that stopped answering to adds, with the reason, which
-        may be shared by several jobs; their copies are left.
-        """
-        if task.bad:
-            return await StripeRewrite(self, task, activity, before_add, {} if unusable is None else unusable).run()
-        return await _StripeCopy(self, task, activity).run()
-
-
 class _BatchProgress(msgspec.Struct):
     last_entry_id: int
     is_verified: bool = False
 
 
-class _StripeCopy:
-    """State of copying one stripe."""
+class StripeCopy:
+    """One stripe that is copied."""
 
     def __init__(self, tools: CopyTools, task: StripeTask, activity: LedgerActivity) -> None:
         self._tools = tools
@@ -73,7 +51,7 @@ class _StripeCopy:
         """Batches up to the last one that was started, from the first one that is not verified."""
 
     async def run(self) -> StripeOutcome:
-        """Copy all batches."""
+        """Copy, and read the entries back from the target. An empty stripe needs no request."""
         task, reader, entries = self._task, self._reader, self._task.entries
         try:
             self._is_target_read_first = entries > 0 and await self._may_have_corrupt_copies()

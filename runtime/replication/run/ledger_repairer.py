@@ -11,8 +11,7 @@ from bkctl.runtime.metadata.replication.lock import ReplicationLock, Replication
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.limits import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader
-from bkctl.runtime.replication.copy.stripe import StripeReplicator
-from bkctl.runtime.replication.copy.stripe_task import StripeTask
+from bkctl.runtime.replication.copy.stripe_task import CopyTools, StripeTask
 from bkctl.runtime.replication.judge.ledger_result import LedgerResult
 from bkctl.runtime.replication.plan.store import JobRange, RecoveryJob
 from bkctl.runtime.replication.policy import CopyPace, Policy
@@ -58,9 +57,7 @@ class LedgerRepairer:
         self._tools = TurnTools(
             ports=ports,
             locks=locks,
-            replicator=StripeReplicator(
-                ports, self._copies, config, self.pacer, self._count_copied, self._note_verified
-            ),
+            copying=CopyTools(ports, self._copies, config, self.pacer, self._count_copied, self._note_verified),
             live_bookies=self.live_bookies,
             targets=TargetChooser(
                 self.live_bookies,

@@ -17,7 +17,7 @@ from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.placement.rules import BrokenRule
 from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.copy.activity import LedgerActivity
-from bkctl.runtime.replication.copy.stripe import StripeReplicator
+from bkctl.runtime.replication.copy.stripe_task import CopyTools
 from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, fragments_naming
 from bkctl.runtime.replication.judge.ledger_result import LedgerFailure, SourceDefect
 from bkctl.runtime.replication.plan.store import JobRange, RecoveryJob
@@ -117,7 +117,7 @@ class TurnTools:
 
     ports: ClientPorts
     locks: ReplicationLocks
-    replicator: StripeReplicator
+    copying: CopyTools
     live_bookies: LiveBookies
     targets: TargetChooser
     outage: OutageWait

@@ -21,6 +21,8 @@ from bkctl.runtime.placement.choice import NoChoice
 from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.copy.outside import OutsideBookies
+from bkctl.runtime.replication.copy.rewrite import StripeRewrite
+from bkctl.runtime.replication.copy.stripe import StripeCopy
 from bkctl.runtime.replication.copy.stripe_task import StripeOutcome, StripeTask
 from bkctl.runtime.replication.judge.closability import lacks_bookies, why_not_closable
 from bkctl.runtime.replication.judge.copies import CopyState
@@ -143,9 +145,9 @@ async def rewrite(turn: TurnState, metadata: LedgerMetadata) -> None:
                 stripe_task = StripeTask(
                     credentials, metadata, fragment, index, bookie_id, frozenset(), bad=inside, outside=outside
                 )
-                outcome = await turn.tools.replicator.copy(
-                    stripe_task, turn.activity, turn.require_lock, turn.tools.silent_members
-                )
+                outcome = await StripeRewrite(
+                    turn.tools.copying, stripe_task, turn.activity, turn.require_lock, turn.tools.silent_members
+                ).run()
                 turn.written.copies += outcome.entries
                 turn.written.size_bytes += outcome.bytes_copied
                 turn.bad_left += outcome.left
@@ -270,7 +272,7 @@ async def _copy(
             if since is None:
                 turn.unusable[target] = f"bookie {target} has no cookie"
                 continue
-            outcome = await turn.tools.replicator.copy(stripe_task, turn.activity)
+            outcome = await StripeCopy(turn.tools.copying, stripe_task, turn.activity).run()
         finally:
             turn.tools.targets.finish(target, need)
         turn.defects.extend(outcome.defects)
@@ -305,7 +307,7 @@ async def _without_live_copy(
             break
     else:
         return None
-    credentials, copies = credentials_of(turn.task.ledger_id, metadata), turn.tools.replicator.copies
+    credentials, copies = credentials_of(turn.task.ledger_id, metadata), turn.tools.copying.copies
     kept = OutsideBookies.of(copies, credentials, await _outside(turn, fragment))
     if await kept.find(entry_id) is not None:
         return None
@@ -327,7 +329,7 @@ def _without_source(
     entries = (*outcome.lost, *outcome.unreadable)
     first_entry_id = min(each.first_entry_id for each in entries)
     members = {fragment.ensemble[index] for index in write_set(first_entry_id, *metadata.sizes)}
-    absent = tuple(sorted(filter(turn.tools.replicator.copies.is_absent, members)))
+    absent = tuple(sorted(filter(turn.tools.copying.copies.is_absent, members)))
     return LedgerFailure(
         turn.task.ledger_id,
         FailureReason.UNREADABLE if outcome.unreadable else FailureReason.LOST,
