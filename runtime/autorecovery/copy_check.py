@@ -397,11 +397,11 @@ def summary_of(progress: CopyCheckNote | None) -> str:
     )
 
 
-async def sleep_alive(clock: Clock, seconds: float, turn: Turn, step_s: float = 30.0) -> None:
+async def sleep_alive(clock: Clock, seconds: float, turn: Turn) -> None:
     """Sleep with signs of life."""
     ends_ns = clock.monotonic_ns() + int(seconds * 1e9)
     while (left_ns := ends_ns - clock.monotonic_ns()) > 0:
-        await clock.sleep(min(left_ns / 1e9, step_s))
+        await clock.sleep(min(left_ns / 1e9, 30.0))
         turn.beat()
 
 

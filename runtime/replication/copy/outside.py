@@ -7,6 +7,7 @@ one that does not answer may have any.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -23,21 +24,16 @@ from bkctl.storage.ids import INVALID_ENTRY_ID
 _READS_MAX = 32
 
 
+@dataclasses.dataclass(eq=False)
 class OutsideBookies:
-    """What these bookies have of one ledger."""
+    """What these bookies have of one ledger. ``read``: the copy of an entry on one of them, of its last one for -1."""
 
-    def __init__(
-        self,
-        copies: CopyReader,
-        ledger_id: int,
-        bookie_ids: Sequence[str],
-        read: Callable[[str, int], Awaitable[Copy]],
-    ) -> None:
-        """``read``: the copy of an entry on a bookie, of its last one for -1."""
-        self._copies = copies
-        self._ledger_id = ledger_id
-        self._bookie_ids = bookie_ids
-        self._read = read
+    copies: CopyReader
+    ledger_id: int
+    bookie_ids: Sequence[str]
+    read: Callable[[str, int], Awaitable[Copy]]
+
+    def __post_init__(self) -> None:
         self._last: dict[str, Copy] | None = None
         self._asking = asyncio.Lock()
 
@@ -54,8 +50,8 @@ class OutsideBookies:
         """The last entry of the ledger on each of them."""
         async with self._asking:
             if self._last is None:
-                last = await asyncio.gather(*(self._read(each, INVALID_ENTRY_ID) for each in self._bookie_ids))
-                self._last = dict(zip(self._bookie_ids, last, strict=True))
+                last = await asyncio.gather(*(self.read(each, INVALID_ENTRY_ID) for each in self.bookie_ids))
+                self._last = dict(zip(self.bookie_ids, last, strict=True))
             return self._last
 
     async def holders(self) -> list[str]:
@@ -78,14 +74,14 @@ class OutsideBookies:
     async def find(self, entry_id: int) -> Copy | None:
         """A good copy of an entry, None if no holder has one."""
         for bookie_id in await self.holders():
-            copy = await self._read(bookie_id, entry_id)
+            copy = await self.read(bookie_id, entry_id)
             if copy.state is CopyState.PRESENT:
                 return copy
         return None
 
     async def list_of(self, bookie_id: str) -> EntryList | None:
         """The entries that the bookie lists, None if it gives no list."""
-        return await self._copies.list_of(bookie_id, self._ledger_id)
+        return await self.copies.list_of(bookie_id, self.ledger_id)
 
     async def found(self, ranges: Sequence[EntryRange], entries_max: int) -> tuple[EntryRange, ...]:
         """The entries of the ascending ranges of which a holder has a good copy.
@@ -108,7 +104,7 @@ class OutsideBookies:
         return islice(every, entries_max)
 
     async def _note_good(self, bookie_id: str, good: list[int], entry_id: int) -> None:
-        if (await self._read(bookie_id, entry_id)).state is CopyState.PRESENT:
+        if (await self.read(bookie_id, entry_id)).state is CopyState.PRESENT:
             good.append(entry_id)
 
 

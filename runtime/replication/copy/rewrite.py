@@ -7,6 +7,7 @@ repeated repair writes only what is still bad.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import chain
@@ -31,30 +32,26 @@ _REASONS: Final = {
 """Why a target did not store a copy."""
 
 
+@dataclasses.dataclass(eq=False)
 class StripeRewrite:
-    """The bad copies of one stripe, which are written again."""
+    """The bad copies of one stripe, which are written again.
 
-    def __init__(
-        self,
-        tools: CopyTools,
-        task: StripeTask,
-        activity: LedgerActivity,
-        before_add: Callable[[], None],
-        unusable: dict[str, str],
-    ) -> None:
-        """``before_add`` is called before each request that writes, and may raise, for example because the lock was
-        lost. ``unusable``: bookies that stopped answering to adds, with the reason, which may be shared by several
-        jobs; their copies are left.
-        """
-        self._tools = tools
-        self._task = task
-        self._target = task.target
-        self._activity = activity
-        self._before_add = before_add
-        self._unusable = unusable
-        self._entry_bytes = max(1, entry_bytes_estimate(task.metadata))
+    ``before_add`` is called before each request that writes, and may raise, for example because the lock was lost.
+    ``unusable``: bookies that stopped answering to adds, with the reason, which may be shared by several jobs; their
+    copies are left.
+    """
+
+    tools: CopyTools
+    task: StripeTask
+    activity: LedgerActivity
+    before_add: Callable[[], None]
+    unusable: dict[str, str]
+
+    def __post_init__(self) -> None:
+        self._target = self.task.target
+        self._entry_bytes = max(1, entry_bytes_estimate(self.task.metadata))
         """Expected size of the next entry: a moving average."""
-        self._outside = OutsideBookies(tools.copies, task.credentials.ledger_id, task.outside, self._ask)
+        self._outside = OutsideBookies(self.tools.copies, self.task.credentials.ledger_id, self.task.outside, self._ask)
         self._copies = 0
         self._bytes_written = 0
         self._must_move = EntryRangeSet()
@@ -64,11 +61,11 @@ class StripeRewrite:
     async def run(self) -> StripeOutcome:
         """Repair all batches."""
         await for_each_bounded(self._batches(), self._repair_batch, BATCHES_IN_FLIGHT)
-        ledger_id = self._task.credentials.ledger_id
+        ledger_id = self.task.credentials.ledger_id
         return StripeOutcome(
             entries=self._copies,
             bytes_copied=self._bytes_written,
-            target_failure=self._unusable.get(self._target),
+            target_failure=self.unusable.get(self._target),
             left=tuple(
                 left_copies(ledger_id, reason, self._target, found.count, found.ranges(), self._details[reason])
                 for reason, found in self._left.items()
@@ -78,19 +75,19 @@ class StripeRewrite:
         )
 
     async def _batches(self) -> AsyncIterator[Sequence[int]]:
-        task, metadata = self._task, self._task.metadata
+        task, metadata = self.task, self.task.metadata
         bad, _ = in_and_out_of(merge_ranges(task.bad), (task.fragment.entries,))
         entry_ids = chain.from_iterable(stripe(entries, task.index, *metadata.sizes) for entries in bad)
         for batch in batches(entry_ids, lambda: batch_entries_max(self._entry_bytes * metadata.write_quorum_size)):
             yield batch
 
     async def _repair_batch(self, entry_ids: Sequence[int]) -> None:
-        if self._target in self._unusable:
+        if self._target in self.unusable:
             for entry_id in entry_ids:
-                self._note_left(FailureReason.UNREACHABLE, entry_id, self._unusable[self._target])
+                self._note_left(FailureReason.UNREACHABLE, entry_id, self.unusable[self._target])
             return
-        expected_bytes = self._entry_bytes * self._task.metadata.write_quorum_size + REQUEST_COST_BYTES
-        async with self._tools.copies.windows.memory.lease(len(entry_ids) * expected_bytes) as memory:
+        expected_bytes = self._entry_bytes * self.task.metadata.write_quorum_size + REQUEST_COST_BYTES
+        async with self.tools.copies.windows.memory.lease(len(entry_ids) * expected_bytes) as memory:
             found = await self._read({each: [self._target] for each in entry_ids})
             bad = [each for each in entry_ids if found[each][self._target].state in BAD_STATES]
             others = {each: [member for member in self._members(each) if member != self._target] for each in bad}
@@ -107,7 +104,7 @@ class StripeRewrite:
     async def _source(self, entry_id: int, copies: Mapping[str, Copy]) -> Copy | None:
         """The good copy to write; None if the target's is good, or noted as one that is left or must move."""
         has_bad_record = copies[self._target].has_bad_record
-        is_bkctl = has_bad_record and await self._tools.software.is_bkctl(self._target)
+        is_bkctl = has_bad_record and await self.tools.software.is_bkctl(self._target)
         in_order = [copies[each] for each in self._members(entry_id) if each in copies]
         verdict = judge_entry(in_order, self._target, is_bkctl=is_bkctl)
         is_without_copy = verdict.left is not None and verdict.left[0] in {FailureReason.LOST, FailureReason.UNREADABLE}
@@ -121,23 +118,23 @@ class StripeRewrite:
         return verdict.source
 
     async def _ask(self, bookie_id: str, entry_id: int) -> Copy:
-        await self._tools.pacer.take_read(bookie_id, self._entry_bytes)
-        with self._activity.waiting(f"source {bookie_id}"):
-            return await self._tools.copies.read(bookie_id, self._task.credentials, entry_id)
+        await self.tools.pacer.take_read(bookie_id, self._entry_bytes)
+        with self.activity.waiting(f"source {bookie_id}"):
+            return await self.tools.copies.read(bookie_id, self.task.credentials, entry_id)
 
     def _members(self, entry_id: int) -> list[str]:
-        metadata = self._task.metadata
+        metadata = self.task.metadata
         indexes = write_set(entry_id, *metadata.sizes)
-        return list(dict.fromkeys(self._task.fragment.ensemble[index] for index in indexes))
+        return list(dict.fromkeys(self.task.fragment.ensemble[index] for index in indexes))
 
     async def _read(self, wanted: Mapping[int, Sequence[str]]) -> dict[int, dict[str, Copy]]:
         """Copies of entries on these bookies."""
-        pacer, entry_bytes = self._tools.pacer, self._entry_bytes
+        pacer, entry_bytes = self.tools.pacer, self._entry_bytes
         counts = Counter(chain.from_iterable(wanted.values()))
         for bookie_id, count in counts.items():
             await pacer.take(bookie_id, bookie_id, count * entry_bytes)
-        with self._activity.waiting(f"copies on {', '.join(counts)}"):
-            found = await self._tools.copies.read_each(wanted, self._task.credentials)
+        with self.activity.waiting(f"copies on {', '.join(counts)}"):
+            found = await self.tools.copies.read_each(wanted, self.task.credentials)
         for bookie_id, count in counts.items():
             bytes_read = sum(len(copies[bookie_id].body) for copies in found.values() if bookie_id in copies)
             pacer.correct(bookie_id, bookie_id, count * entry_bytes, bytes_read)
@@ -147,15 +144,15 @@ class StripeRewrite:
         """Write copies, and read back those that the target took."""
         if not adds:
             return
-        target, credentials = self._target, self._task.credentials
-        await self._tools.pacer.take(target, target, 2 * sum(len(source.body) for _, source in adds))
-        with self._activity.waiting(f"target {target}"):
+        target, credentials = self._target, self.task.credentials
+        await self.tools.pacer.take(target, target, 2 * sum(len(source.body) for _, source in adds))
+        with self.activity.waiting(f"target {target}"):
             bodies = [(entry_id, source.body) for entry_id, source in adds]
-            failures = await self._tools.writer.add(target, credentials, bodies, self._before_add)
+            failures = await self.tools.writer.add(target, credentials, bodies, self.before_add)
             for entry_id, status in failures.items():
                 self._note_failure(entry_id, status)
             stored = [each for each in adds if each[0] not in failures]
-            copies = await self._tools.copies.read_many(target, credentials, [entry_id for entry_id, _ in stored])
+            copies = await self.tools.copies.read_many(target, credentials, [entry_id for entry_id, _ in stored])
         good = bytes_written = 0
         for (entry_id, source), copy in zip(stored, copies, strict=True):
             if copy.state is CopyState.PRESENT and copy.content == source.content:
@@ -168,13 +165,13 @@ class StripeRewrite:
                 self._note_left(FailureReason.STILL_BAD, entry_id, detail)
         self._copies += good
         self._bytes_written += bytes_written
-        self._tools.on_copied(good, bytes_written)
+        self.tools.on_copied(good, bytes_written)
 
     def _note_failure(self, entry_id: int, status: Status) -> None:
-        detail = str(self._tools.ports.bookies.error_of(status, self._target))
+        detail = str(self.tools.ports.bookies.error_of(status, self._target))
         reason = _REASONS.get(status, FailureReason.REFUSED)
         if status in {Status.TIMEOUT, Status.UNAVAILABLE}:
-            self._unusable[self._target] = detail
+            self.unusable[self._target] = detail
             reason = FailureReason.UNREACHABLE
         self._note_left(reason, entry_id, detail)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import heapq
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
@@ -144,26 +145,20 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
         return f", {self.ledgers_failed} failed" + (f" ({self.why_failed})" if self.why_failed else "")
 
 
+@dataclasses.dataclass(eq=False)
 class LedgerRun:
-    """State of one run over many ledgers."""
+    """State of one run over many ledgers. ``on_result`` gets the result of each, once."""
 
-    def __init__(
-        self,
-        ports: ClientPorts,
-        policy: Policy,
-        totals: PlanTotals,
-        on_result: Callable[[LedgerResult], None],
-        on_progress: Callable[[RecoveryProgress], None] | None,
-        job: RecoveryJob | None,
-    ) -> None:
-        """``on_result`` gets the result of each ledger, once."""
-        self._ports = ports
-        self._config = policy.config
-        self._totals = totals
-        self._on_result = on_result
-        self._on_progress = on_progress
+    ports: ClientPorts
+    policy: Policy
+    totals: PlanTotals
+    on_result: Callable[[LedgerResult], None]
+    on_progress: Callable[[RecoveryProgress], None] | None
+    job: RecoveryJob | None
+
+    def __post_init__(self) -> None:
+        self._config = self.policy.config
         self._progress_at_ns = 0
-        self._job = job
         self._is_in_doubt = asyncio.Event()
         """A ledger failed: the bookies may not accept this client any longer."""
         self._refusal = ""
@@ -180,8 +175,8 @@ class LedgerRun:
     async def run(self, repairer: LedgerRepairer, tasks: AsyncIterable[LedgerTask]) -> float:
         """Work on all tasks; returns the seconds. RefusedError as soon as Pulsar begins to migrate its metadata;
         AuthenticationRequiredError once no bookie accepts this client."""
-        self._repairer, self._queue = repairer, LedgerQueue(tasks, self._ports.clock, self._config)
-        started_ns = self._ports.clock.monotonic_ns()
+        self._repairer, self._queue = repairer, LedgerQueue(tasks, self.ports.clock, self._config)
+        started_ns = self.ports.clock.monotonic_ns()
         self._follow_pace()
         ticking = asyncio.create_task(self._tick())
         try:
@@ -192,17 +187,17 @@ class LedgerRun:
             ticking.cancel()
             self._report_progress(is_forced=True)
             await asyncio.gather(ticking, return_exceptions=True)
-            if self._job is not None:
-                await self._job.write()
-        return (self._ports.clock.monotonic_ns() - started_ns) / 1e9
+            if self.job is not None:
+                await self.job.write()
+        return (self.ports.clock.monotonic_ns() - started_ns) / 1e9
 
     async def wait_for_writers(self, ledgers: int, until_ns: int) -> None:
         """Leave some open ledgers alone, and report it, so that their writers can replace the bookies."""
-        wait_ns = until_ns - self._ports.clock.monotonic_ns()
+        wait_ns = until_ns - self.ports.clock.monotonic_ns()
         if ledgers and wait_ns > 0:
             self._waiting_for_writers, self._writers_due_ns = ledgers, until_ns
             self._report_progress(is_forced=True)
-            await self._ports.clock.sleep(wait_ns / 1e9)
+            await self.ports.clock.sleep(wait_ns / 1e9)
             self._waiting_for_writers = 0
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
@@ -221,27 +216,27 @@ class LedgerRun:
     async def _watch_migration(self) -> None:
         while True:
             with contextlib.suppress(MetadataError):  # the repairs wait for the store, or fail
-                await self._ports.ledgers.migration.require_none()
-            await self._ports.clock.sleep(FLAG_AGE_S_MAX)
+                await self.ports.ledgers.migration.require_none()
+            await self.ports.clock.sleep(FLAG_AGE_S_MAX)
 
     async def _watch_access(self) -> None:
         while True:
             await self._is_in_doubt.wait()
             self._is_in_doubt.clear()
             with contextlib.suppress(MetadataError):
-                await require_access(self._ports, is_under_way=True)
-            await self._ports.clock.sleep(_ACCESS_PAUSE_S)
+                await require_access(self.ports, is_under_way=True)
+            await self.ports.clock.sleep(_ACCESS_PAUSE_S)
 
     async def _tick(self) -> None:
         while True:
-            await self._ports.clock.sleep(TICK_S)
+            await self.ports.clock.sleep(TICK_S)
             self._report_progress()
             self._follow_pace()
-            if self._job is not None:
-                await self._job.write()
+            if self.job is not None:
+                await self.job.write()
 
     def _follow_pace(self) -> None:
-        if self._job is not None and (pace := self._job.read_pace()) is not None:
+        if self.job is not None and (pace := self.job.read_pace()) is not None:
             self._repairer.set_pace(pace)
 
     async def _repair_one(self, task: LedgerTask) -> None:
@@ -260,15 +255,15 @@ class LedgerRun:
             if first.reason is FailureReason.UNREADABLE:
                 self._silent.update(set(first.absent).difference(task.leaving, task.unreachable))
             self._failed_bytes += task.bytes_to_copy
-        self._on_result(result)
-        if self._job is not None and not result.failures:
-            self._job.append(result)
+        self.on_result(result)
+        if self.job is not None and not result.failures:
+            self.job.append(result)
         self._report_progress()
 
     async def _owner(self, ledger_id: int) -> str | None:
         """The owner, for the report; None if it cannot be read."""
         try:
-            return owner_of(dict((await self._ports.ledgers.read(ledger_id)).value.custom_metadata))
+            return owner_of(dict((await self.ports.ledgers.read(ledger_id)).value.custom_metadata))
         except (LedgerNotFoundError, MetadataError):
             return None
 
@@ -280,17 +275,17 @@ class LedgerRun:
         return ""
 
     def _report_progress(self, *, is_forced: bool = False) -> None:
-        now_ns = self._ports.clock.monotonic_ns()
-        if self._on_progress is None or not (is_forced or now_ns - self._progress_at_ns >= PROGRESS_INTERVAL_NS):
+        now_ns = self.ports.clock.monotonic_ns()
+        if self.on_progress is None or not (is_forced or now_ns - self._progress_at_ns >= PROGRESS_INTERVAL_NS):
             return
         self._progress_at_ns = now_ns
         current = self._repairer.current
         oldest = current[0] if current else self._queue.oldest_waiting()
-        planned = max(0, self._totals.bytes_to_copy - self._failed_bytes)
-        self._on_progress(
+        planned = max(0, self.totals.bytes_to_copy - self._failed_bytes)
+        self.on_progress(
             RecoveryProgress(
                 ledgers_done=self._done,
-                ledgers_total=self._totals.ledgers,
+                ledgers_total=self.totals.ledgers,
                 ledgers_failed=self._failures.total(),
                 entries_copied=self._repairer.entries_copied,
                 bytes_copied=self._repairer.bytes_copied,

@@ -10,6 +10,7 @@ damaged copy proves nothing. The proof fences only when asked to, and never writ
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Any
 
@@ -138,25 +139,21 @@ class LossProof:
         return None
 
 
+@dataclasses.dataclass(eq=False)
 class _ClosedSegment:
     """The entries that dead bookies should have of a segment that takes no more of them."""
 
-    def __init__(
-        self,
-        config: ReplicationConfig,
-        reader: CopyReader,
-        ledger_id: int,
-        metadata: LedgerMetadata,
-        fragment: Fragment,
-        dead: Collection[str],
-    ) -> None:
-        self._config = config
-        self._reader = reader
-        self.credentials = credentials_of(ledger_id, metadata)
-        self._fragment = fragment
-        self._dead = dead
-        self._sizes = metadata.sizes
-        self._entry_bytes = entry_bytes_estimate(metadata)
+    config: ReplicationConfig
+    reader: CopyReader
+    ledger_id: int
+    metadata: LedgerMetadata
+    fragment: Fragment
+    dead: Collection[str]
+
+    def __post_init__(self) -> None:
+        self.credentials = credentials_of(self.ledger_id, self.metadata)
+        self._sizes = self.metadata.sizes
+        self._entry_bytes = entry_bytes_estimate(self.metadata)
 
     async def why_not_lost(self) -> str | None:
         """None if, for one of the entries, all members that are not dead report "no such entry"; otherwise why not."""
@@ -175,11 +172,11 @@ class _ClosedSegment:
                 first_unproven.clear()
                 first_unproven[entry_id] = f"bookie {unproven.bookie_id} {_may_have(unproven, entry_id)}"
             unproven_count += good is None
-            if unproven_count >= self._config.barren_entries_max:
+            if unproven_count >= self.config.barren_entries_max:
                 raise _SearchEndError(next(iter(first_unproven.values())))
 
         try:
-            await self._for_each(_stored_entries(self._fragment, self._sizes), check)
+            await self._for_each(_stored_entries(self.fragment, self._sizes), check)
         except _SearchEndError as end:
             return end.reason
         return next(iter(first_unproven.values()), "its segment has no entry on this bookie, so it can be moved")
@@ -205,13 +202,13 @@ class _ClosedSegment:
             lease.resize(sum(len(copy.body) for copy in members))
             if any(copy.state is CopyState.PRESENT for copy in members):
                 return
-            copy = await self._reader.read(bookie_id, self.credentials, entry_id)
+            copy = await self.reader.read(bookie_id, self.credentials, entry_id)
             if copy.state is not CopyState.MISSING:
                 copies = f"; bkctl recover failed-bookie {dead} --ledger {self.credentials.ledger_id} copies it"
                 is_good = copy.state is CopyState.PRESENT
                 raise _SearchEndError(f"{outside(bookie_id)} {_may_have(copy, entry_id)}{copies if is_good else ''}")
             denied += 1
-            if denied >= self._config.barren_entries_max:
+            if denied >= self.config.barren_entries_max:
                 raise _SearchEndError(
                     f"{outside(bookie_id)} may have others than the {denied:,} entries that it was asked for"
                 )
@@ -223,24 +220,24 @@ class _ClosedSegment:
         return None
 
     async def _read_members(self, entry_id: int) -> list[Copy]:
-        members = dict.fromkeys(self._fragment.ensemble[index] for index in write_set(entry_id, *self._sizes))
-        asked = [member for member in members if member not in self._dead]
-        return await self._reader.read_all(asked, self.credentials, entry_id)
+        members = dict.fromkeys(self.fragment.ensemble[index] for index in write_set(entry_id, *self._sizes))
+        asked = [member for member in members if member not in self.dead]
+        return await self.reader.read_all(asked, self.credentials, entry_id)
 
     def _entries_of(self, listed: EntryList | None) -> Iterator[int]:
         """Those that the dead bookies should have, of a list; all without one."""
         if listed is None:
-            yield from _stored_entries(self._fragment, self._sizes)
+            yield from _stored_entries(self.fragment, self._sizes)
             return
-        for entry_id in listed_in(listed, self._fragment.entries):
-            if any(is_in_write_set(entry_id, index, *self._sizes) for index in self._fragment.bookie_indexes):
+        for entry_id in listed_in(listed, self.fragment.entries):
+            if any(is_in_write_set(entry_id, index, *self._sizes) for index in self.fragment.bookie_indexes):
                 yield entry_id
 
     async def _for_each(
         self, entry_ids: Iterator[int], check: Callable[[int, Lease], Coroutine[Any, Any, None]]
     ) -> None:
         entry_bytes = self._entry_bytes * self._sizes[1]
-        await for_each_leased(each_of(entry_ids), check, self._reader.windows.items, lambda: entry_bytes)
+        await for_each_leased(each_of(entry_ids), check, self.reader.windows.items, lambda: entry_bytes)
 
 
 async def last_entry_on(

@@ -65,10 +65,10 @@ class RetentionTally:
         self.unreadable.append(ledger_id)
 
 
-async def scan_for_retention(ports: ClientPorts, bookie_ids: Collection[str], *, window: int = 256) -> RetentionTally:
+async def scan_for_retention(ports: ClientPorts, bookie_ids: Collection[str]) -> RetentionTally:
     """What is left on the bookies, by one scan of all ledger metadata; MetadataError."""
     tally = RetentionTally(bookie_ids)
-    async with aclosing(ports.ledgers.read_all(window=window)) as ledgers:
+    async with aclosing(ports.ledgers.read_all(window=256)) as ledgers:
         async for ledger_id, found in ledgers:
             if isinstance(found, Versioned):
                 tally.add(ledger_id, found.value, found.ctime_ms)

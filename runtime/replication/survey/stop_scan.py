@@ -37,7 +37,6 @@ async def scan_for_stop(
     foreign: ForeignNames,
     placement: PlacementMode | None = None,
     is_removal: bool = False,
-    window: int = 256,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> StopVerdict:
     """The verdict after one scan of all ledger metadata; ``placement``: that of a recovery which follows.
@@ -67,7 +66,7 @@ async def scan_for_stop(
     check = StopCheck(bookie_ids, cluster, ports.clock.random, is_removal=is_removal)
     scanned = marks = 0
     named: collections.Counter[str] = collections.Counter()
-    async with aclosing(ports.ledgers.read_all(window=window)) as ledgers:
+    async with aclosing(ports.ledgers.read_all(window=256)) as ledgers:
         async for ledger_id, found in ledgers:
             if isinstance(found, Versioned):
                 check.add(ledger_id, found.value)

@@ -370,6 +370,6 @@ def _why_no_target(turn: TurnState, found: NoChoice) -> tuple[FailureReason, str
         return FailureReason.PLACEMENT, found.sentence + option
     if turn.unusable:
         return FailureReason.TARGETS_FAILED, "; ".join(turn.unusable.values())
-    if found.is_by_rules or turn.tools.targets.is_restricted:
+    if found.is_by_rules or turn.tools.targets.only:
         return FailureReason.NOT_ENOUGH_BOOKIES, found.sentence
     return FailureReason.NOT_ENOUGH_BOOKIES, "every writable bookie is already in the ensemble"

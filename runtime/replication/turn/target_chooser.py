@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -17,43 +18,30 @@ from bkctl.runtime.replication.judge.targets import CopyNeed, choose_target, out
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 
 
+@dataclasses.dataclass(eq=False)
 class TargetChooser:
-    """Distributes the copies of a run over the writable bookies.
+    """Of the bookies that keep the rules it chooses the one with the fewest entries so far.
 
-    Of the bookies that keep the rules it chooses the one with the fewest entries so far.
+    ``only``: choose from these bookies; empty: from all. ``avoided``: a last resort, because they leave.
     """
 
-    def __init__(
-        self,
-        live_bookies: LiveBookies,
-        suspects: SuspectBookies,
-        clock: Clock,
-        placement: Placement,
-        mode: PlacementMode = PlacementMode.STRICT,
-        only: Collection[str] = (),
-        avoided: Collection[str] = (),
-    ) -> None:
-        """``only``: choose from these bookies; empty: from all. ``avoided``: a last resort, because they leave."""
-        self._only = frozenset(only)
-        self._avoided = frozenset(avoided)
-        self._live_bookies = live_bookies
-        self._suspects = suspects
-        self._clock = clock
-        self._placement = placement
-        self._mode = mode
+    live_bookies: LiveBookies
+    suspects: SuspectBookies
+    clock: Clock
+    placement: Placement
+    mode: PlacementMode = PlacementMode.STRICT
+    only: frozenset[str] = frozenset()
+    avoided: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
         self._assigned: Counter[str] = Counter()
         self._bytes = _BytesOnTheWay()
 
     @property
-    def is_restricted(self) -> bool:
-        """Whether only some of the writable bookies are targets."""
-        return bool(self._only)
-
-    @property
     def count(self) -> int:
         """How many bookies are targets, by the last list."""
-        writable = self._live_bookies.writable
-        return len(self._only.intersection(writable) if self._only else writable)
+        writable = self.live_bookies.writable
+        return len(self.only.intersection(writable) if self.only else writable)
 
     async def choose(self, need: CopyNeed, preferred: str | None = None) -> Choice | NoChoice:
         """A writable bookie for one copy, or why there is none; MetadataError, ConfigurationError.
@@ -61,7 +49,7 @@ class TargetChooser:
         Uses suspects (recently failed bookies) only if the rules leave no other bookie. ``preferred`` is chosen if the
         rules allow it: it has a part of the copy.
         """
-        writable = (await self._live_bookies.refresh()).writable
+        writable = (await self.live_bookies.refresh()).writable
         found: Choice | NoChoice | None = None
         by_rules = msgspec.structs.replace(need, is_data_first=False)
         if preferred in writable:
@@ -70,7 +58,7 @@ class TargetChooser:
         if not isinstance(found, Choice):
             found = await self._choose(writable, by_rules)
         if isinstance(found, NoChoice):  # before giving up, check whether one has returned
-            found = await self._choose((await self._live_bookies.refresh(0)).writable, need)
+            found = await self._choose((await self.live_bookies.refresh(0)).writable, need)
         if isinstance(found, Choice):
             target = found.bookies[0]
             self._assigned[target] += max(1, need.entry_count)
@@ -79,23 +67,23 @@ class TargetChooser:
 
     async def try_to_choose(self, need: CopyNeed) -> Choice | NoChoice:
         """Like ``choose``, but nothing will be copied."""
-        return await self._choose((await self._live_bookies.refresh()).writable, need)
+        return await self._choose((await self.live_bookies.refresh()).writable, need)
 
     def finish(self, target: str, need: CopyNeed) -> None:
         """A copy has ended, whether it succeeded or not."""
         self._bytes.finish(target, need.bytes_needed)
 
     async def _choose(self, writable: Sequence[str], need: CopyNeed) -> Choice | NoChoice:
-        survey = await self._placement.survey(writable)
+        survey = await self.placement.survey(writable)
         self._bytes.note_survey(survey)
-        if self._only:
-            need = msgspec.structs.replace(need, excluded=need.excluded | outside(self._only, writable))
+        if self.only:
+            need = msgspec.structs.replace(need, excluded=need.excluded | outside(self.only, writable))
         return choose_target(
             survey,
-            rules_of_run(survey, self._mode),
+            rules_of_run(survey, self.mode),
             need,
-            self._clock.random,
-            last_resort=self._suspects.current() | self._avoided,
+            self.clock.random,
+            last_resort=self.suspects.current() | self.avoided,
             assigned=self._assigned,
             bytes_assigned=self._bytes.total,
         )
