@@ -40,8 +40,7 @@ from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, are_refusals
 from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
-from bkctl.runtime.replication.run.recovery import BookieRecovery
-from bkctl.runtime.replication.run.recovery_report import RecoveryReport
+from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryReport
 from bkctl.runtime.replication.survey.given_up import require_none_named
 
 FAILED_BOOKIE = "failed-bookie"

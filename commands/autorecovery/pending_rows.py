@@ -10,7 +10,7 @@ from bkctl.commands.context import CommandContext, DaemonFlags
 from bkctl.commands.rendering import time_text
 from bkctl.commands.session import Session
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
-from bkctl.runtime.autorecovery.failed_ledgers import believed
+from bkctl.runtime.autorecovery.mark_listing import believed
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.pipeline import pipelined

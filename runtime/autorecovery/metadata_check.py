@@ -28,12 +28,15 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
     MetadataCheckNote,
     RecoveryNotes,
     ReplicaCountNote,
-    bookies_given_up,
 )
 from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore
-from bkctl.runtime.replication.judge.verdict import LedgerVerdict, ReplicationState, judge_ledger, write_set_rows
+from bkctl.runtime.replication.judge.verdict import (
+    LedgerVerdict,
+    ReplicationState,
+    judge_metadata,
+)
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 from bkctl.storage.words import counted
 
@@ -191,8 +194,7 @@ class ReplicaCensus(MetadataCheck[ReplicaCountNote]):
         async with aclosing(self._ledgers(turn)) as ledgers:
             async for ledger_id, metadata in ledgers:
                 live = (await self._live_bookies.refresh()).live
-                accepted = bookies_given_up(given_up.get(ledger_id))
-                verdict = judge_ledger(write_set_rows(ledger_id, metadata), live, accepted)
+                verdict = judge_metadata(ledger_id, metadata, live, given_up.get(ledger_id))
                 self._found = with_ledger(self._found, ledger_id, verdict)
 
     def _level(self, result: ReplicaCountNote) -> int:

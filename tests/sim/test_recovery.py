@@ -11,7 +11,7 @@ from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.protocol.status import Status
-from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig, VerifyMode
+from bkctl.runtime.replication.config import CopyPace, OpenLedgers, Policy, ReplicationConfig, VerifyMode
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.limits import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader
@@ -21,7 +21,6 @@ from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, fragments_naming
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.judge.left_ledgers import left_groups
-from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from tests.runtime.client.fakes import credentials
 from tests.runtime.replication.samples import failed_ledgers, ledger

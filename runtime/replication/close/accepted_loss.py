@@ -45,8 +45,7 @@ from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.limits import SharedPacer
 from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.reader import CopyReader, batch_entries_max, reason_of
-from bkctl.runtime.replication.copy.stripe_task import CopyTools
-from bkctl.runtime.replication.copy.writer import worst_of
+from bkctl.runtime.replication.copy.stripe_task import CopyTools, worst_of
 from bkctl.runtime.replication.judge.copies import Copy, CopyState, compared_copies
 from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, in_and_out_of
 from bkctl.runtime.replication.survey.loss_proof import why_not_given_up

@@ -21,8 +21,7 @@ from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.limits import for_each_bounded
 from bkctl.runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max
 from bkctl.runtime.replication.copy.sources import BATCH_ENTRIES, GivenUpError, SourceReader
-from bkctl.runtime.replication.copy.stripe_task import BATCHES_IN_FLIGHT, CopyTools, StripeOutcome, StripeTask
-from bkctl.runtime.replication.copy.writer import worst_of
+from bkctl.runtime.replication.copy.stripe_task import BATCHES_IN_FLIGHT, CopyTools, StripeOutcome, StripeTask, worst_of
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, batches, stripe
 

@@ -14,7 +14,7 @@ from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.lock import HeldLock
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.marks import ListedMark
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LostBookieNote, bookies_given_up
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LostBookieNote
 from bkctl.runtime.placement.rules import PlacementRules
 from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.replication.judge.copies import CopyState
@@ -23,9 +23,8 @@ from bkctl.runtime.replication.judge.verdict import (
     UNDER_REPLICATED_STATES,
     LedgerVerdict,
     ReplicationState,
-    judge_ledger,
+    judge_metadata,
     removed_members,
-    write_set_rows,
 )
 from bkctl.storage.ids import INVALID_ENTRY_ID
 from bkctl.storage.words import SHOWN_MAX, counted, enumerated
@@ -188,8 +187,8 @@ def segments_text(segments: Sequence[SegmentFacts]) -> str:
 
 def judged(facts: LedgerFacts) -> LedgerVerdict:
     """The verdict on the ledger."""
-    rows = write_set_rows(facts.ledger_id, facts.metadata)
-    return judge_ledger(rows, facts.registrations.live, bookies_given_up(facts.autorecovery.given_up))
+    live, note = facts.registrations.live, facts.autorecovery.given_up
+    return judge_metadata(facts.ledger_id, facts.metadata, live, note)
 
 
 def given_up_segments(facts: LedgerFacts) -> set[int]:

@@ -23,7 +23,7 @@ from bkctl.runtime.replication.judge.verdict import (
     LedgerVerdict,
     ReplicationState,
     has_enough_answers,
-    judge_ledger,
+    judge_metadata,
     write_set_rows,
 )
 from bkctl.storage.words import listed
@@ -100,7 +100,7 @@ def judge_mark(mark: ListedMark, ledger: MarkedLedger, registrations: Registrati
         return MarkVerdict(MarkFinding.METADATA_UNREADABLE, ledger.problem)
     if ledger.metadata is None or (ledger.check is not None and ledger.check.is_deleted):
         return MarkVerdict(MarkFinding.LEDGER_DELETED, "the ledger was deleted")
-    verdict = judge_ledger(write_set_rows(mark.ledger_id, ledger.metadata), registrations.live)
+    verdict = judge_metadata(mark.ledger_id, ledger.metadata, registrations.live)
     return (
         _missing_copies(ledger.metadata, verdict, registrations)
         or _bad_copies(ledger.check)

@@ -9,15 +9,14 @@ from types import MappingProxyType
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LedgerCount, bookies_given_up
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LedgerCount
 from bkctl.runtime.replication.judge.accepted_losses import is_back
 from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance, recover_command
 from bkctl.runtime.replication.judge.verdict import (
     ReplicationRow,
     ReplicationState,
-    judge_ledger,
+    judge_metadata,
     wanted_members,
-    write_set_rows,
 )
 from bkctl.runtime.replication.judge.writable_bookies import (
     Idle,
@@ -68,8 +67,7 @@ class NeededBookies:
         members = metadata.bookies()
         if members.issubset(self._live):
             return members
-        given_up = bookies_given_up(self._given_up.get(ledger_id))
-        rows = judge_ledger(write_set_rows(ledger_id, metadata), self._live, given_up).rows
+        rows = judge_metadata(ledger_id, metadata, self._live, self._given_up.get(ledger_id)).rows
         needed = wanted_members(rows, members)
         missing = needed.difference(self._live, self._awaited)
         self._movable |= movable_members(metadata, missing, self._writable or (), rows)

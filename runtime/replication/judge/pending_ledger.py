@@ -10,7 +10,7 @@ import msgspec
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.owner import owner_of
 from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, FailedLedgerNote
-from bkctl.runtime.replication.judge.verdict import judge_ledger, live_copies, write_set_rows
+from bkctl.runtime.replication.judge.verdict import judge_metadata, live_copies
 
 
 class WaitReason(enum.StrEnum):
@@ -42,7 +42,7 @@ class PendingLedger(msgspec.Struct, frozen=True):
 
 def pending_ledger(ledger_id: int, metadata: LedgerMetadata, live: Collection[str]) -> PendingLedger:
     """What the metadata says; ``live``: all registered bookies. Copies that only a bookie's disk lacks do not count."""
-    rows = judge_ledger(write_set_rows(ledger_id, metadata), live).rows
+    rows = judge_metadata(ledger_id, metadata, live).rows
     shares = [row.write_set.payload_bytes for row in rows]
     bytes_missing = None
     if metadata.is_closed and None not in shares:

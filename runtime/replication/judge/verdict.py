@@ -16,6 +16,7 @@ import msgspec
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.owner import owner_of
 from bkctl.runtime.ledger.write_set import negatives_needed, write_set
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, bookies_given_up
 from bkctl.runtime.placement.isolation import IsolationDemand, isolation_demand
 from bkctl.runtime.replication.judge.fragments import EntryRange, segment_entries
 
@@ -184,6 +185,13 @@ def judge_ledger(
     return LedgerVerdict(judged, max((row.replication for row in judged), key=_SEVERITY.__getitem__))
 
 
+def judge_metadata(
+    ledger_id: int, metadata: LedgerMetadata, live_bookies: Container[str], note: GivenUpNote | None = None
+) -> LedgerVerdict:
+    """The verdict on one ledger. ``note``: of the bookies that an operator gave up with what they have of it."""
+    return judge_ledger(write_set_rows(ledger_id, metadata), live_bookies, bookies_given_up(note))
+
+
 def wanted_members(rows: Iterable[ReplicationRow], members: Collection[str]) -> frozenset[str]:
     """The ``members`` of a ledger that it still needs: all but those that were given up in all segments with entries.
 
@@ -212,7 +220,7 @@ def bytes_on(rows: Iterable[WriteSetRow], bookie_ids: frozenset[str]) -> int:
 
 def live_copies(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str]) -> int:
     """Live copies of the entries that have the fewest."""
-    rows = judge_ledger(write_set_rows(ledger_id, metadata), live_bookies).rows
+    rows = judge_metadata(ledger_id, metadata, live_bookies).rows
     return min(row.live_copies if row.write_set.write_set else row.write_set.write_quorum_size or 0 for row in rows)
 
 

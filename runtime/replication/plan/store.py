@@ -17,10 +17,9 @@ import msgspec
 
 from bkctl.runtime.errors import ConfigurationError, ConflictError
 from bkctl.runtime.ports import Workers
-from bkctl.runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
+from bkctl.runtime.replication.config import CopyPace, OpenLedgers, PlacementMode, VerifyMode
 from bkctl.runtime.replication.judge.ledger_result import LedgerResult
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, PlanTotals
-from bkctl.runtime.replication.policy import CopyPace
 
 LEDGER_TABLE: Final = (
     "CREATE TABLE ledger (surviving_copies INTEGER, ledger_id INTEGER, plan BLOB, "

@@ -31,8 +31,7 @@ from bkctl.runtime.replication.judge.advice import accept_loss_command
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.run.drain import Drain, DrainHooks, DrainResult, ModeWatch, OpenLedger
-from bkctl.runtime.replication.run.recovery import BookieRecovery
-from bkctl.runtime.replication.run.recovery_report import RecoveryReport
+from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryReport
 from bkctl.runtime.replication.survey.loss_proof import listed_reasons
 from bkctl.storage.words import counted, named
 

@@ -28,8 +28,7 @@ from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
 from bkctl.runtime.replication.plan.store import RecoveryJob
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
-from bkctl.runtime.replication.run.recovery import BookieRecovery
-from bkctl.runtime.replication.run.recovery_report import RecoveryReport
+from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryReport
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 
 POLL_S = 0.5

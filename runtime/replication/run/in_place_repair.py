@@ -17,6 +17,7 @@ from bkctl.runtime.errors import LedgerNotFoundError
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.replication.config import Policy
 from bkctl.runtime.replication.copy.limits import SharedPacer, for_each_bounded
 from bkctl.runtime.replication.judge.bad_copies import (
     InPlacePlan,
@@ -32,7 +33,6 @@ from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerF
 from bkctl.runtime.replication.judge.targets import PlacementForecast
 from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
 from bkctl.runtime.replication.plan.store import RecoveryJob
-from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
 from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryProgress
 from bkctl.runtime.replication.survey.checker import LedgerChecker

@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Sequence
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
+from bkctl.runtime.replication.config import CopyPace, Policy
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.limits import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader
 from bkctl.runtime.replication.copy.stripe_task import CopyTools, StripeTask
 from bkctl.runtime.replication.judge.ledger_result import LedgerResult
 from bkctl.runtime.replication.plan.store import JobRange, RecoveryJob
-from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 from bkctl.runtime.replication.turn.state import LedgerTask, TurnTools
 from bkctl.runtime.replication.turn.target_chooser import TargetChooser

@@ -18,13 +18,12 @@ from bkctl.runtime.errors import LedgerNotFoundError, MetadataError
 from bkctl.runtime.ledger.owner import owner_of
 from bkctl.runtime.metadata.pulsar_migration import FLAG_AGE_S_MAX
 from bkctl.runtime.ports import Clock
-from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.config import Policy, ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.limits import for_each_bounded
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerResult
 from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
 from bkctl.runtime.replication.plan.store import RecoveryJob
-from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
 from bkctl.runtime.replication.turn.state import LedgerTask
 

@@ -11,11 +11,11 @@ from bkctl.runtime.errors import BookieNotFoundError, LedgerNotFoundError, Metad
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes, bookies_given_up
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
-from bkctl.runtime.replication.judge.verdict import judge_ledger, wanted_members, write_set_rows
+from bkctl.runtime.replication.judge.verdict import judge_metadata, wanted_members
 from bkctl.storage.words import counted
 
 _READ_IN_FLIGHT_MAX = 64
@@ -32,7 +32,7 @@ async def judge_given_up(
         except (LedgerNotFoundError, MetadataFormatError):
             return None
         given = frozenset(given_up[ledger_id].member_since)
-        verdict = judge_ledger(write_set_rows(ledger_id, stored.value), live, given)
+        verdict = judge_metadata(ledger_id, stored.value, live, given_up[ledger_id])
         loss = GivenUpLedger(stored.value, given - live, verdict.replication)
         return (ledger_id, loss) if verdict.has_given_up else None
 
@@ -61,8 +61,7 @@ async def find_removed(
             if not isinstance(found, Versioned):
                 is_complete = False
             elif members := absent & found.value.bookies():
-                given = bookies_given_up(given_up.get(ledger_id))
-                rows = judge_ledger(write_set_rows(ledger_id, found.value), live, given).rows
+                rows = judge_metadata(ledger_id, found.value, live, given_up.get(ledger_id)).rows
                 wanted |= wanted_members(rows, members) & members
                 named.update(members)
     wanted |= set() if is_complete else named.keys()

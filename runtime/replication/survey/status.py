@@ -39,7 +39,7 @@ from bkctl.runtime.metadata.pulsar_migration import read_migration
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.lock import list_held_locks, list_locked_ids
 from bkctl.runtime.metadata.replication.marks import list_marked_ids, read_mark
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, bookies_given_up
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus, read_recovery_status
 from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_note
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
@@ -60,9 +60,8 @@ from bkctl.runtime.replication.judge.needed_bookies import members_with_source, 
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, NoLiveCopyTally
 from bkctl.runtime.replication.judge.verdict import (
     ReplicationState,
-    judge_ledger,
+    judge_metadata,
     wanted_members,
-    write_set_rows,
 )
 from bkctl.runtime.replication.judge.writable_bookies import usual_size
 from bkctl.runtime.replication.survey.given_up import judge_given_up
@@ -376,8 +375,7 @@ class _ReferenceTally:
         missing = found.value.bookies() - self._live
         if not missing:
             return
-        given = bookies_given_up(self._given_up.get(ledger_id))
-        rows = judge_ledger(write_set_rows(ledger_id, found.value), self._live, given).rows
+        rows = judge_metadata(ledger_id, found.value, self._live, self._given_up.get(ledger_id)).rows
         missing = wanted_members(rows, missing) - self._live
         self._no_live_copy.add(ledger_id, rows)
         movable = movable_members(found.value, missing - self._awaited, self._writable, rows)

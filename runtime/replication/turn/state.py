@@ -15,13 +15,12 @@ from bkctl.runtime.metadata.outage import OutageWait
 from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.placement.rules import BrokenRule
-from bkctl.runtime.replication.config import OpenLedgers
+from bkctl.runtime.replication.config import OpenLedgers, Policy
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.stripe_task import CopyTools
 from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, fragments_naming
 from bkctl.runtime.replication.judge.ledger_result import LedgerFailure, SourceDefect
 from bkctl.runtime.replication.plan.store import JobRange, RecoveryJob
-from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 from bkctl.runtime.replication.turn.target_chooser import TargetChooser
 
