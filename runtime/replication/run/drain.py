@@ -192,7 +192,7 @@ class Drain:
         async def scan() -> RecoveryPlan:
             if self.hooks.before_scan is not None:
                 await self.hooks.before_scan()
-            found = await self.recovery.scan(bookie_ids, unreachable=await self._unreachable(bookie_ids))
+            found = await self.recovery.scan(bookie_ids, await self._unreachable(bookie_ids))
             return msgspec.structs.replace(found, is_drain=bool(self.live))
 
         return await self.recovery.outage.outlast(scan)

@@ -251,37 +251,40 @@ class BookieRecovery:
         *,
         unreachable: Collection[str] | None = None,
         only_targets: Collection[str] = (),
+        may_be_gone: bool = False,
     ) -> RecoveryPlan:
         """Like ``scan``, but refuses ids that are probably misspelt, and targets that cannot be used.
 
-        BookieNotFoundError for a bookie without cookie, registration and ledgers. ``only_targets``: copy only to these;
-        RefusedError if one is not writable, or if strict placement rules forbid it.
+        ``ledger_ids``: read only these; LedgerNotFoundError if one is absent, unless it ``may_be_gone``.
+        ``unreachable`` None: all of the bookies, which is right for dead ones. BookieNotFoundError for a bookie without
+        cookie, registration and ledgers. ``only_targets``: copy only to these; RefusedError if one is not writable, or
+        if strict placement rules forbid it.
         """
-        demand = _demand(bookie_ids, ledger_ids, unreachable, only_targets)
+        demand = PlanDemand(
+            leaving=frozenset(bookie_ids),
+            unreachable=frozenset(bookie_ids if unreachable is None else unreachable),
+            ledger_ids=None if ledger_ids is None else tuple(ledger_ids),
+            only_targets=frozenset(only_targets),
+            may_be_gone=may_be_gone,
+        )
         return await self.outage.outlast(lambda: self._scan.plan(demand))
 
     async def plan_unfinished(self, unfinished: UnfinishedJob) -> RecoveryPlan:
         """Plan what an interrupted job has left. Its ledgers may have been deleted meanwhile. Errors as in ``plan``."""
         start = unfinished.start
-        demand = _demand(start.bookie_ids, unfinished.ledger_ids, None, start.only_targets)._replace(may_be_gone=True)
-        plan = await self.outage.outlast(lambda: self._scan.plan(demand))
+        plan = await self.plan(
+            start.bookie_ids, unfinished.ledger_ids, only_targets=start.only_targets, may_be_gone=True
+        )
         return msgspec.structs.replace(
             plan, is_of_ledgers=start.is_of_ledgers, is_unfinished_job=not start.is_of_ledgers
         )
 
-    async def scan(
-        self,
-        bookie_ids: Collection[str],
-        ledger_ids: Collection[int] | None = None,
-        *,
-        unreachable: Collection[str] | None = None,
-    ) -> RecoveryPlan:
+    async def scan(self, bookie_ids: Collection[str], unreachable: Collection[str]) -> RecoveryPlan:
         """Find all ledgers that reference any of the bookies, with one scan of all ledger metadata.
 
-        ``ledger_ids``: read only these; LedgerNotFoundError if one is absent. ``unreachable``: bookies that are never
-        asked; None means ``bookie_ids``, which is right for dead bookies. MetadataOutageError.
+        ``unreachable``: bookies that are never asked. MetadataOutageError.
         """
-        demand = _demand(bookie_ids, ledger_ids, unreachable)
+        demand = PlanDemand(frozenset(bookie_ids), frozenset(unreachable))
         return await self.outage.outlast(lambda: self._scan.scan(demand))
 
     async def run(
@@ -307,7 +310,7 @@ class BookieRecovery:
         report = await self._carry_out(plan, on_progress, job)
         if not plan.is_unfinished_job or not report.is_complete:
             return report
-        last = await self.scan(plan.bookie_ids, unreachable=plan.unreachable)
+        last = await self.scan(plan.bookie_ids, plan.unreachable)
         return report.with_left([ledger.ledger_id for ledger in last.ledgers], last.unreadable)
 
     async def _carry_out(
@@ -355,17 +358,3 @@ class BookieRecovery:
         await run.wait_for_writers(len(written), plan.scanned_at_ns + int(self.policy.config.open_ledger_wait_s * 1e9))
         for ledger in written:
             yield task(ledger)
-
-
-def _demand(
-    bookie_ids: Collection[str],
-    ledger_ids: Collection[int] | None,
-    unreachable: Collection[str] | None,
-    only_targets: Collection[str] = (),
-) -> PlanDemand:
-    return PlanDemand(
-        leaving=frozenset(bookie_ids),
-        unreachable=frozenset(bookie_ids if unreachable is None else unreachable),
-        ledger_ids=None if ledger_ids is None else tuple(ledger_ids),
-        only_targets=frozenset(only_targets),
-    )
