@@ -12,13 +12,7 @@ from functools import lru_cache
 from bkctl.runtime.ledger.owner import owner_group
 from bkctl.runtime.metadata.replication.recovery_notes import bookies_given_up
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies
-from bkctl.runtime.replication.cluster_audit.shape import (
-    LedgerShape,
-    ShapeKey,
-    outcomes,
-    problems_of,
-    shape_key,
-)
+from bkctl.runtime.replication.cluster_audit.shape import LedgerShape, ShapeKey, outcomes, problems_of, shape_key
 from bkctl.runtime.replication.cluster_audit.tables import (
     NO_OWNER,
     BookieReplication,
