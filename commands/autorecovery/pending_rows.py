@@ -17,7 +17,7 @@ from bkctl.runtime.metadata.pipeline import pipelined
 from bkctl.runtime.metadata.replication.lock import list_locked_ids, read_lock
 from bkctl.runtime.metadata.replication.marks import ListedMark
 from bkctl.runtime.metadata.replication.recovery_notes import FailedLedgerNote, RecoveryNotes
-from bkctl.runtime.replication.judge.pending_ledger import PendingLedger, WaitReason, pending_ledger, why_it_waits
+from bkctl.runtime.replication.judge.marks import PendingLedger, WaitReason, pending_ledger, why_it_waits
 
 _ROWS_IN_FLIGHT_MAX = 64
 

@@ -16,8 +16,7 @@ from bkctl.runtime.metadata.outage import OutageWait
 from bkctl.runtime.replication.judge.stop_verdict import StopReason, StopVerdict
 from bkctl.runtime.replication.run.drain import ModeWatch
 from bkctl.runtime.replication.survey.given_up import find_removed, require_none_named
-from bkctl.runtime.replication.survey.retention import RetentionTally, scan_for_retention
-from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
+from bkctl.runtime.replication.survey.stop_scan import RetentionTally, scan_for_retention, scan_for_stop
 from bkctl.storage.words import counted, size
 
 _OWNER_TABLE = Table(

@@ -52,7 +52,7 @@ from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
 from bkctl.runtime.replication.judge.copies import CopyDefect, CopyState, LedgerCheck
 from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges, in_and_out_of
 from bkctl.runtime.replication.survey.checker import LedgerChecker
-from bkctl.runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.runtime.replication.turn.bookies import LiveBookies
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import counted
 

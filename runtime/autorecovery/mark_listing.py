@@ -28,7 +28,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import FailedLedgerNote, 
 from bkctl.runtime.metadata.replication.work import ReplicationWork
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.replication.judge.verdict import live_copies
-from bkctl.runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.runtime.replication.turn.bookies import LiveBookies
 
 EVENT_PAUSE_FACTOR = 12
 """A ledger that only an event can help is tried after this many times the longest pause."""

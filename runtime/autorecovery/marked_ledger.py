@@ -29,7 +29,7 @@ from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerF
 from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
 from bkctl.runtime.replication.judge.marks import bookies_in_question
 from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_metadata
-from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
+from bkctl.runtime.replication.run.ledgers import LedgerRepairer
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.runtime.replication.survey.given_up import judge_given_up
 from bkctl.runtime.replication.turn.state import LedgerTask

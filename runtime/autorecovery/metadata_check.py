@@ -33,7 +33,7 @@ from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.replication.judge.verdict import LedgerVerdict, ReplicationState, judge_metadata
-from bkctl.runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.runtime.replication.turn.bookies import LiveBookies
 from bkctl.storage.words import counted
 
 logger = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.net.limited_log import LimitedLog
 from bkctl.runtime.replication.config import CopyPace, Policy, ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
-from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
+from bkctl.runtime.replication.run.ledgers import LedgerRepairer
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.storage.errors import BkctlError
 

@@ -29,7 +29,7 @@ from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
 from bkctl.runtime.replication.plan.store import RecoveryJob
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryReport
-from bkctl.runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.runtime.replication.turn.bookies import LiveBookies
 
 POLL_S = 0.5
 PASSES_MAX = 3

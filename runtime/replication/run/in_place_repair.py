@@ -33,8 +33,7 @@ from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerF
 from bkctl.runtime.replication.judge.targets import PlacementForecast
 from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
 from bkctl.runtime.replication.plan.store import RecoveryJob
-from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
-from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryProgress
+from bkctl.runtime.replication.run.ledgers import LedgerRepairer, LedgerRun, RecoveryProgress
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.runtime.replication.turn.state import LedgerTask
 
@@ -148,7 +147,6 @@ class InPlaceRepair:
         planned = {ledger.ledger_id: ledger for ledger in plan.to_repair}
         results: list[LedgerResult] = []
         totals = PlanTotals(ledgers=len(planned), entries=plan.copies, bytes_to_copy=plan.bytes_estimate)
-        run = LedgerRun(self.ports, self.policy, totals, results.append, on_progress, job)
         repairer = LedgerRepairer(
             self.ports,
             self.locks,
@@ -156,6 +154,7 @@ class InPlaceRepair:
             on_outage=self.on_outage,
             job=job,
         )
+        run = LedgerRun(repairer, totals, results.append, on_progress)
         tasks = [
             LedgerTask(
                 ledger_id=ledger_id,
@@ -164,7 +163,7 @@ class InPlaceRepair:
             )
             for ledger_id, ledger in planned.items()
         ]
-        seconds = await run.run(repairer, each_of(tasks))
+        seconds = await run.run(each_of(tasks))
         results.sort(key=lambda result: result.ledger_id)
         left = [each for result in results for each in _left_of(result, planned[result.ledger_id])]
         left = sorted([*plan.left, *left], key=lambda each: (each.ledger_id, each.bookie_id))

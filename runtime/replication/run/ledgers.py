@@ -1,4 +1,4 @@
-"""One run over many ledgers: gives out the tasks, reports progress, and keeps the job file."""
+"""One run over many ledgers: what its turns share, the order of its tasks, its progress."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import heapq
 from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -16,22 +16,142 @@ from bkctl.runtime.client.access import require_access
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataError
 from bkctl.runtime.ledger.owner import owner_of
+from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.pulsar_migration import FLAG_AGE_S_MAX
+from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from bkctl.runtime.ports import Clock
-from bkctl.runtime.replication.config import Policy, ReplicationConfig
+from bkctl.runtime.replication.config import CopyPace, Policy, ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
-from bkctl.runtime.replication.copy.limits import for_each_bounded
+from bkctl.runtime.replication.copy.limits import SharedPacer, for_each_bounded
+from bkctl.runtime.replication.copy.reader import CopyReader
+from bkctl.runtime.replication.copy.stripe_task import CopyTools, StripeTask
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerResult
 from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
-from bkctl.runtime.replication.plan.store import RecoveryJob
-from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
-from bkctl.runtime.replication.turn.state import LedgerTask
+from bkctl.runtime.replication.plan.store import JobRange, RecoveryJob
+from bkctl.runtime.replication.turn.bookies import LiveBookies, TargetChooser
+from bkctl.runtime.replication.turn.state import LedgerTask, TurnTools
+from bkctl.runtime.replication.turn.turn import LedgerTurn
 
+RANGE_INTERVAL_NS = 5 * 10**9
+"""How often the progress of a long copy is reported: a kill loses no more."""
 PROGRESS_INTERVAL_NS = 100_000_000
 TICK_S = 1.0
 """How often progress is reported even if nothing ends, and how often the job file is written and the rates are read."""
 _ACCESS_PAUSE_S = 10.0
 """Shortest time between two checks of whether the bookies accept this client."""
+
+
+class LedgerRepairer:
+    """Works on many ledgers concurrently, which share windows, byte rates, targets, the list of bookies, and the wait
+    for ZooKeeper."""
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        locks: ReplicationLocks,
+        policy: Policy,
+        *,
+        known: Collection[str] = (),
+        only_targets: Collection[str] = (),
+        avoided: Collection[str] = (),
+        on_outage: Callable[[MetadataOutage], None] = lambda _: None,
+        job: RecoveryJob | None = None,
+    ) -> None:
+        """``known``: bookies that were registered when the run was planned. ``only_targets``: copy only to these;
+        empty: to all. ``avoided``: a last resort as targets, because they leave. ``on_outage``: the wait for the
+        metadata store begins or ends. ``job``: where long copies are recorded.
+        """
+        config = policy.config
+        self.ports = ports
+        self.config = config
+        self.job = job
+        self._on_outage = on_outage
+        self.outage = OutageWait(
+            ports.registrations.snapshot, ports.clock, config.metadata_outage_max_s, self._note_outage
+        )
+        self.live_bookies = LiveBookies(ports.registrations, ports.clock, config.registration_wait_s, known)
+        self._copies = CopyReader(ports, config, self.live_bookies.__contains__)
+        self.pacer = SharedPacer(ports.clock)
+        self.set_pace(policy.pace)
+        self._tools = TurnTools(
+            ports=ports,
+            locks=locks,
+            copying=CopyTools(ports, self._copies, config, self.pacer, self._count_copied, self._note_verified),
+            live_bookies=self.live_bookies,
+            targets=TargetChooser(
+                self.live_bookies,
+                ports.suspects,
+                ports.clock,
+                ports.placement,
+                config.placement,
+                frozenset(only_targets),
+                frozenset(avoided),
+            ),
+            outage=self.outage,
+            policy=policy,
+            silent_members={},
+            job=job,
+        )
+        self._current: dict[int, LedgerActivity] = {}
+        self.entries_copied = 0
+        self.bytes_copied = 0
+        self._range_due_ns: dict[tuple[int, int, int], int] = {}
+
+    def set_pace(self, pace: CopyPace) -> None:
+        """Change the byte rates."""
+        self.pacer.change(pace.bytes_per_s, pace.bytes_per_s_per_bookie)
+
+    @property
+    def current(self) -> Sequence[LedgerActivity]:
+        """The ledgers in progress, oldest first."""
+        return tuple(self._current.values())
+
+    def least_s(self, bytes_to_copy: int) -> float:
+        """How long copies of so many bytes take at least, by the rates."""
+        return self.pacer.least_s(bytes_to_copy, self._tools.targets.count)
+
+    async def repair(self, task: LedgerTask) -> LedgerResult:
+        """The result for a ledger; MetadataOutageError after a long outage of the metadata store."""
+        activity = LedgerActivity(task.ledger_id, self.ports.clock.monotonic_ns())
+        self._current[task.ledger_id] = activity
+        try:
+            return await self.outage.outlast(LedgerTurn(self._tools, task, activity).run)
+        finally:
+            del self._current[task.ledger_id]
+
+    async def repair_locked(self, lock: ReplicationLock, task: LedgerTask, activity: LedgerActivity) -> LedgerResult:
+        """The result for a ledger whose lock the caller holds, see ``LedgerTurn``; MetadataUnavailableError."""
+        tools = dataclasses.replace(self._tools, silent_members={})  # its caller tries again, and may run for months
+        return await LedgerTurn(tools, task, activity).run_locked(lock)
+
+    def _note_outage(self, outage: MetadataOutage) -> None:
+        self.live_bookies.note_outage(is_over=outage.is_over)
+        self._copies.note_outage()
+        self._tools.silent_members.clear()
+        self._on_outage(outage)
+
+    def _count_copied(self, entries: int, bytes_copied: int) -> None:
+        self.entries_copied += entries
+        self.bytes_copied += bytes_copied
+
+    def _note_verified(self, stripe_task: StripeTask, entry_id: int) -> None:
+        first_entry_id = stripe_task.fragment.entries.first_entry_id
+        ledger_id = stripe_task.credentials.ledger_id
+        stripe = (ledger_id, first_entry_id, stripe_task.index)
+        now_ns = self.ports.clock.monotonic_ns()
+        if entry_id >= stripe_task.last_entry_id:
+            self._range_due_ns.pop(stripe, None)
+        elif self.job is not None and now_ns >= self._range_due_ns.setdefault(stripe, now_ns + RANGE_INTERVAL_NS):
+            self._range_due_ns[stripe] = now_ns + RANGE_INTERVAL_NS
+            self.job.append(
+                JobRange(
+                    ledger_id=ledger_id,
+                    first_entry_id=first_entry_id,
+                    ensemble_index=stripe_task.index,
+                    target=stripe_task.target,
+                    last_entry_id=entry_id,
+                )
+            )
 
 
 class LedgerQueue:
@@ -148,15 +268,13 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
 class LedgerRun:
     """State of one run over many ledgers. ``on_result`` gets the result of each, once."""
 
-    ports: ClientPorts
-    policy: Policy
+    repairer: LedgerRepairer
     totals: PlanTotals
     on_result: Callable[[LedgerResult], None]
     on_progress: Callable[[RecoveryProgress], None] | None
-    job: RecoveryJob | None
 
     def __post_init__(self) -> None:
-        self._config = self.policy.config
+        self._ports, self._config, self._job = self.repairer.ports, self.repairer.config, self.repairer.job
         self._progress_at_ns = 0
         self._is_in_doubt = asyncio.Event()
         """A ledger failed: the bookies may not accept this client any longer."""
@@ -168,14 +286,13 @@ class LedgerRun:
         """How many of them cannot be read because of a bookie that is not to be replaced."""
         self._waiting_for_writers = 0
         self._writers_due_ns = 0
-        self._repairer: LedgerRepairer
         self._queue: LedgerQueue
 
-    async def run(self, repairer: LedgerRepairer, tasks: AsyncIterable[LedgerTask]) -> float:
+    async def run(self, tasks: AsyncIterable[LedgerTask]) -> float:
         """Work on all tasks; returns the seconds. RefusedError as soon as Pulsar begins to migrate its metadata;
         AuthenticationRequiredError once no bookie accepts this client."""
-        self._repairer, self._queue = repairer, LedgerQueue(tasks, self.ports.clock, self._config)
-        started_ns = self.ports.clock.monotonic_ns()
+        self._queue = LedgerQueue(tasks, self._ports.clock, self._config)
+        started_ns = self._ports.clock.monotonic_ns()
         self._follow_pace()
         ticking = asyncio.create_task(self._tick())
         try:
@@ -186,17 +303,17 @@ class LedgerRun:
             ticking.cancel()
             self._report_progress(is_forced=True)
             await asyncio.gather(ticking, return_exceptions=True)
-            if self.job is not None:
-                await self.job.write()
-        return (self.ports.clock.monotonic_ns() - started_ns) / 1e9
+            if self._job is not None:
+                await self._job.write()
+        return (self._ports.clock.monotonic_ns() - started_ns) / 1e9
 
     async def wait_for_writers(self, ledgers: int, until_ns: int) -> None:
         """Leave some open ledgers alone, and report it, so that their writers can replace the bookies."""
-        wait_ns = until_ns - self.ports.clock.monotonic_ns()
+        wait_ns = until_ns - self._ports.clock.monotonic_ns()
         if ledgers and wait_ns > 0:
             self._waiting_for_writers, self._writers_due_ns = ledgers, until_ns
             self._report_progress(is_forced=True)
-            await self.ports.clock.sleep(wait_ns / 1e9)
+            await self._ports.clock.sleep(wait_ns / 1e9)
             self._waiting_for_writers = 0
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
@@ -215,31 +332,31 @@ class LedgerRun:
     async def _watch_migration(self) -> None:
         while True:
             with contextlib.suppress(MetadataError):  # the repairs wait for the store, or fail
-                await self.ports.ledgers.migration.require_none()
-            await self.ports.clock.sleep(FLAG_AGE_S_MAX)
+                await self._ports.ledgers.migration.require_none()
+            await self._ports.clock.sleep(FLAG_AGE_S_MAX)
 
     async def _watch_access(self) -> None:
         while True:
             await self._is_in_doubt.wait()
             self._is_in_doubt.clear()
             with contextlib.suppress(MetadataError):
-                await require_access(self.ports, is_under_way=True)
-            await self.ports.clock.sleep(_ACCESS_PAUSE_S)
+                await require_access(self._ports, is_under_way=True)
+            await self._ports.clock.sleep(_ACCESS_PAUSE_S)
 
     async def _tick(self) -> None:
         while True:
-            await self.ports.clock.sleep(TICK_S)
+            await self._ports.clock.sleep(TICK_S)
             self._report_progress()
             self._follow_pace()
-            if self.job is not None:
-                await self.job.write()
+            if self._job is not None:
+                await self._job.write()
 
     def _follow_pace(self) -> None:
-        if self.job is not None and (pace := self.job.read_pace()) is not None:
-            self._repairer.set_pace(pace)
+        if self._job is not None and (pace := self._job.read_pace()) is not None:
+            self.repairer.set_pace(pace)
 
     async def _repair_one(self, task: LedgerTask) -> None:
-        tried = await self._repairer.repair(task)
+        tried = await self.repairer.repair(task)
         if tried.failures:
             self._is_in_doubt.set()
         self._refusal = next((each.bare_detail for each in tried.failures if each.is_refused), "")
@@ -255,14 +372,14 @@ class LedgerRun:
                 self._silent.update(set(first.absent).difference(task.leaving, task.unreachable))
             self._failed_bytes += task.bytes_to_copy
         self.on_result(result)
-        if self.job is not None and not result.failures:
-            self.job.append(result)
+        if self._job is not None and not result.failures:
+            self._job.append(result)
         self._report_progress()
 
     async def _owner(self, ledger_id: int) -> str | None:
         """The owner, for the report; None if it cannot be read."""
         try:
-            return owner_of(dict((await self.ports.ledgers.read(ledger_id)).value.custom_metadata))
+            return owner_of(dict((await self._ports.ledgers.read(ledger_id)).value.custom_metadata))
         except (LedgerNotFoundError, MetadataError):
             return None
 
@@ -274,11 +391,11 @@ class LedgerRun:
         return ""
 
     def _report_progress(self, *, is_forced: bool = False) -> None:
-        now_ns = self.ports.clock.monotonic_ns()
+        now_ns = self._ports.clock.monotonic_ns()
         if self.on_progress is None or not (is_forced or now_ns - self._progress_at_ns >= PROGRESS_INTERVAL_NS):
             return
         self._progress_at_ns = now_ns
-        current = self._repairer.current
+        current = self.repairer.current
         oldest = current[0] if current else self._queue.oldest_waiting()
         planned = max(0, self.totals.bytes_to_copy - self._failed_bytes)
         self.on_progress(
@@ -286,10 +403,10 @@ class LedgerRun:
                 ledgers_done=self._done,
                 ledgers_total=self.totals.ledgers,
                 ledgers_failed=self._failures.total(),
-                entries_copied=self._repairer.entries_copied,
-                bytes_copied=self._repairer.bytes_copied,
+                entries_copied=self.repairer.entries_copied,
+                bytes_copied=self.repairer.bytes_copied,
                 bytes_planned=planned,
-                least_s=self._repairer.least_s(max(0, planned - self._repairer.bytes_copied)),
+                least_s=self.repairer.least_s(max(0, planned - self.repairer.bytes_copied)),
                 why_failed=self._why_failed(),
                 waiting_for_writers=self._waiting_for_writers,
                 writers_wait_s=max(0.0, (self._writers_due_ns - now_ns) / 1e9) if self._waiting_for_writers else 0.0,

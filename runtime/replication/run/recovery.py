@@ -30,8 +30,7 @@ from bkctl.runtime.replication.judge.ledger_result import (
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.plan.scan import PlanDemand, RecoveryScan
 from bkctl.runtime.replication.plan.store import OpenDatabase, RecoveryJob, UnfinishedJob
-from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
-from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryProgress
+from bkctl.runtime.replication.run.ledgers import LedgerRepairer, LedgerRun, RecoveryProgress
 from bkctl.runtime.replication.survey.loss_proof import LossProof
 from bkctl.runtime.replication.turn.state import LedgerTask
 
@@ -321,7 +320,6 @@ class BookieRecovery:
     ) -> RecoveryReport:
         leaving = frozenset() if self._find_leaving is None else await self.outage.outlast(self._find_leaving)
         tally = RecoveryTally(self.policy.config.verify)
-        run = LedgerRun(self._ports, self.policy, plan.totals, tally.add, on_progress, job)
         repairer = LedgerRepairer(
             self._ports,
             self._locks,
@@ -332,7 +330,8 @@ class BookieRecovery:
             on_outage=self._on_outage,
             job=job,
         )
-        seconds = await run.run(repairer, self._tasks(plan, run))
+        run = LedgerRun(repairer, plan.totals, tally.add, on_progress)
+        seconds = await run.run(self._tasks(plan, run))
         return tally.report(plan.bookie_ids, seconds, plan.unreadable)
 
     async def _tasks(self, plan: RecoveryPlan, run: LedgerRun) -> AsyncIterator[LedgerTask]:

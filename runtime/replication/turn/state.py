@@ -21,8 +21,7 @@ from bkctl.runtime.replication.copy.stripe_task import CopyTools
 from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, fragments_naming
 from bkctl.runtime.replication.judge.ledger_result import LedgerFailure, SourceDefect
 from bkctl.runtime.replication.plan.store import JobRange, RecoveryJob
-from bkctl.runtime.replication.turn.live_bookies import LiveBookies
-from bkctl.runtime.replication.turn.target_chooser import TargetChooser
+from bkctl.runtime.replication.turn.bookies import LiveBookies, TargetChooser
 
 ZOOKEEPER = "ZooKeeper"
 
