@@ -158,7 +158,7 @@ async def removed_of(access: ReplicationAccess, bookie_ids: Collection[str]) -> 
     """Those of the bookies that have left the cluster, with the number of ledgers that name each."""
     session = access.session
     ports = (await session.client()).ports
-    find = partial(find_removed, ports, session.store, session.registrations, bookie_ids)
+    find = partial(find_removed, ports, session.store, bookie_ids)
     return await access.recovery.outage.outlast(find)
 
 

@@ -342,7 +342,6 @@ async def _check_cluster(session: Session, access: ReplicationAccess, found: Dec
     return await scan_for_stop(
         ports,
         session.store,
-        session.registrations,
         found.bookie_ids,
         foreign=session.foreign,
         placement=access.policy.config.placement,

@@ -99,7 +99,7 @@ async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
         return evidence
     session = own.session
     ports = (await session.client()).ports
-    removed = await find_removed(ports, session.store, session.registrations, [evidence.bookie_id])
+    removed = await find_removed(ports, session.store, [evidence.bookie_id])
     return msgspec.structs.replace(evidence, is_given_up=evidence.bookie_id in removed)
 
 

@@ -20,7 +20,6 @@ from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment, is_valid_bookie_id
 from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
-from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.ledgers.changes import Action, Step
 from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger, scan_stored
 from bkctl.runtime.metadata.store import MetadataStore
@@ -75,7 +74,6 @@ class EnsembleRewrite:
 
     ports: ClientPorts
     store: MetadataStore
-    registration: RegistrationClient
     source: str
     destination: str
     _: dataclasses.KW_ONLY
@@ -92,7 +90,7 @@ class EnsembleRewrite:
 
     async def require_roles(self) -> None:
         """RefusedError unless the destination is registered and the source is not."""
-        live = (await self.registration.snapshot()).live
+        live = (await self.ports.registrations.snapshot()).live
         if self.source in live:
             raise RefusedError(
                 f"nothing was changed: bookie {self.source} is registered, so the ids are two bookies; stop it first"

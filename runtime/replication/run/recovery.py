@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -22,7 +23,6 @@ from bkctl.runtime.replication.copy.reader import reason_of
 from bkctl.runtime.replication.judge.ledger_result import (
     FailureReason,
     LedgerFailure,
-    LedgerOutcome,
     LedgerResult,
     SourceDefect,
     rule_counts,
@@ -48,23 +48,23 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a recovery. ``failures``: ledgers that still reference the failed bookies, with range and reason."""
 
     bookie_ids: tuple[str, ...]
-    ledgers: int
+    ledgers: int = 0
     """Ledgers of the plan: the sum of repaired, repaired by another process, deleted and failed ones."""
-    ledgers_repaired: int
+    ledgers_repaired: int = 0
     """Ledgers that this run repaired completely, by rewriting a segment or closing the ledger."""
-    ledgers_repaired_by_others: int
+    ledgers_repaired_by_others: int = 0
     """Ledgers in which another recovery or the writer had already replaced the failed bookies."""
-    ledgers_deleted: int
+    ledgers_deleted: int = 0
     """Ledgers that were deleted before they were repaired."""
-    ledgers_failed: int
+    ledgers_failed: int = 0
     """Ledgers that still reference the failed bookies, including partly repaired ones."""
-    ledgers_unreadable: int
+    ledgers_unreadable: int = 0
     """Ledgers outside the plan with unreadable metadata, which may reference the bookies."""
     fenced: tuple[FencedLedger, ...]
     """Open ledgers that were fenced and closed; these also count above."""
-    fragments: int
-    entries: int
-    bytes_copied: int
+    fragments: int = 0
+    entries: int = 0
+    bytes_copied: int = 0
     seconds: float
     failures: tuple[LedgerFailure, ...]
     defects: tuple[SourceDefect, ...]
@@ -114,8 +114,7 @@ class RecoveryTally:
     def __init__(self, verify: VerifyMode = VerifyMode.ALL) -> None:
         """``verify``: which copies the run reads back."""
         self._verify = verify
-        self._outcomes: Counter[LedgerOutcome] = Counter()
-        self._fragments = self._entries = self._bytes_copied = 0
+        self._sums: Counter[str] = Counter()
         self._failures: list[LedgerFailure] = []
         self._defects: list[SourceDefect] = []
         self._broken_rules: Counter[PlacementRule] = Counter()
@@ -123,10 +122,10 @@ class RecoveryTally:
 
     def add(self, result: LedgerResult) -> None:
         """Count the result of one more ledger."""
-        self._outcomes[result.outcome] += 1
-        self._fragments += result.fragments
-        self._entries += result.entries
-        self._bytes_copied += result.bytes_copied
+        self._sums["ledgers"] += 1
+        self._sums[f"ledgers_{result.outcome.name.lower()}"] += 1
+        for name in ("fragments", "entries", "bytes_copied"):
+            self._sums[name] += getattr(result, name)
         self._failures += result.failures
         self._defects += result.defects
         self._broken_rules.update(broken.rule for broken in result.broken_rules)
@@ -137,23 +136,17 @@ class RecoveryTally:
         self, bookie_ids: tuple[str, ...], seconds: float, unreadable: Sequence[LedgerFailure] = ()
     ) -> RecoveryReport:
         """Summarize the run. ``unreadable``: ledgers outside the plan with unreadable metadata."""
+        sums: dict[str, Any] = self._sums
         return RecoveryReport(
             bookie_ids=bookie_ids,
-            ledgers=self._outcomes.total(),
-            ledgers_repaired=self._outcomes[LedgerOutcome.REPAIRED],
-            ledgers_repaired_by_others=self._outcomes[LedgerOutcome.REPAIRED_BY_OTHERS],
-            ledgers_deleted=self._outcomes[LedgerOutcome.DELETED],
-            ledgers_failed=self._outcomes[LedgerOutcome.FAILED],
             ledgers_unreadable=len(unreadable),
             fenced=tuple(sorted(self._fenced, key=lambda each: each.ledger_id)),
-            fragments=self._fragments,
-            entries=self._entries,
-            bytes_copied=self._bytes_copied,
             seconds=seconds,
             failures=tuple(sorted([*unreadable, *self._failures], key=lambda failure: failure.ledger_id)),
             broken_rules=rule_counts(self._broken_rules),
             verify=self._verify,
             defects=tuple(sorted(self._defects, key=lambda defect: (defect.ledger_id, defect.bookie_id))),
+            **sums,
         )
 
 
@@ -186,7 +179,7 @@ class BookieRecovery:
             ports.registrations.snapshot, ports.clock, policy.config.metadata_outage_max_s, on_outage
         )
         """Waits for the metadata store in all methods but ``run``. Callers that build on this class may use it too."""
-        self.loss_proof = LossProof(ports, ports.registrations, policy.config)
+        self.loss_proof = LossProof(ports, policy.config)
         self._scan = RecoveryScan(ports, cookies, policy.config, open_database)
 
     async def require_down(

@@ -8,7 +8,6 @@ from contextlib import aclosing
 
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import BookieNotFoundError, LedgerNotFoundError, MetadataFormatError
-from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
@@ -40,16 +39,14 @@ async def judge_given_up(
         return dict([each async for each in judged if each is not None])
 
 
-async def find_removed(
-    ports: ClientPorts, store: MetadataStore, registrations: RegistrationClient, bookie_ids: Collection[str]
-) -> dict[str, int]:
+async def find_removed(ports: ClientPorts, store: MetadataStore, bookie_ids: Collection[str]) -> dict[str, int]:
     """Those of the bookies that are not in the cluster, with the ledgers that name each: all were given up with it.
 
     The others are registered, have a cookie, or a ledger needs, or may need, what they had. Reads all ledgers if one
     has neither.
     """
-    live = (await registrations.snapshot()).live
-    absent = set(bookie_ids).difference(live, await registrations.with_cookie())
+    live = (await ports.registrations.snapshot()).live
+    absent = set(bookie_ids).difference(live, await ports.registrations.with_cookie())
     if not absent:
         return {}
     given_up = await read_given_up(RecoveryNotes(store, ports.ledgers.root))

@@ -21,7 +21,6 @@ from bkctl.runtime.client.recovery import blocking_members
 from bkctl.runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import is_in_write_set, write_set
-from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.replication.config import ReplicationConfig
@@ -57,13 +56,7 @@ def why_not_given_up(metadata: LedgerMetadata, lost: Collection[str], live: Coll
 
 
 async def why_end_not_lost(
-    ports: ClientPorts,
-    registration: RegistrationClient,
-    ledger_id: int,
-    metadata: LedgerMetadata,
-    lost: Collection[str],
-    *,
-    is_fencing: bool = False,
+    ports: ClientPorts, ledger_id: int, metadata: LedgerMetadata, lost: Collection[str], *, is_fencing: bool = False
 ) -> str | None:
     """None if it is proven that the end of an unclosed ledger can be known only from the ``lost`` bookies.
 
@@ -71,7 +64,7 @@ async def why_end_not_lost(
     sufficient to close the ledger, and no other registered bookie has, or may have, a later entry. Otherwise a sentence
     why not. ``is_fencing``: the members fence the ledger first.
     """
-    live = (await registration.snapshot()).live
+    live = (await ports.registrations.snapshot()).live
     reason = why_not_given_up(metadata, lost, live)
     if reason is not None:
         return reason
@@ -108,9 +101,8 @@ async def _why_later_outside(kept: OutsideBookies, known: int, command: str) -> 
 class LossProof:
     """Loss proofs for ledgers that reference dead bookies."""
 
-    def __init__(self, ports: ClientPorts, registration: RegistrationClient, config: ReplicationConfig) -> None:
+    def __init__(self, ports: ClientPorts, config: ReplicationConfig) -> None:
         self._ports = ports
-        self._registration = registration
         self._config = config
 
     async def why_not_lost(self, ledger_id: int, dead: Collection[str]) -> str | None:
@@ -122,11 +114,11 @@ class LossProof:
         MetadataFormatError, MetadataUnavailableError.
         """
         stored = await self._ports.ledgers.read(ledger_id)
-        live = (await self._registration.snapshot()).live
+        live = (await self._ports.registrations.snapshot()).live
         for bookie_id in dead:
             for fragment in fragments_naming(stored.value, [bookie_id]):
                 if fragment.is_open:
-                    reason = await why_end_not_lost(self._ports, self._registration, ledger_id, stored.value, dead)
+                    reason = await why_end_not_lost(self._ports, ledger_id, stored.value, dead)
                 else:
                     reader = CopyReader(self._ports, self._config, live.__contains__)
                     segment = _ClosedSegment(self._config, reader, ledger_id, stored.value, fragment, dead)
@@ -286,18 +278,13 @@ class EntrySearch(msgspec.Struct, frozen=True):
 
 
 async def search_entries(
-    ports: ClientPorts,
-    registration: RegistrationClient,
-    ledger_id: int,
-    metadata: LedgerMetadata,
-    *,
-    is_fencing: bool = False,
+    ports: ClientPorts, ledger_id: int, metadata: LedgerMetadata, *, is_fencing: bool = False
 ) -> EntrySearch:
     """Ask every registered bookie, and every bookie in the metadata, for its last entry of the ledger.
 
     ``is_fencing``: the bookies of the last segment fence the ledger first, so that its writer can add nothing more.
     """
-    live = (await registration.snapshot()).live
+    live = (await ports.registrations.snapshot()).live
     credentials = credentials_of(ledger_id, metadata)
     fenced = frozenset(metadata.last_segment.ensemble) if is_fencing else frozenset()
     bookie_ids = sorted(live | metadata.bookies())

@@ -16,7 +16,6 @@ from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import SILENCE, BookieError, BookieNotFoundError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.owner import owner_of
-from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.maintenance import list_maintenance
 from bkctl.runtime.metadata.replication.marks import list_marked_ids
@@ -40,7 +39,6 @@ NO_OWNER = "no known owner"
 async def scan_for_stop(
     ports: ClientPorts,
     store: MetadataStore,
-    registration: RegistrationClient,
     bookie_ids: Sequence[str],
     *,
     foreign: ForeignNames,
@@ -52,8 +50,8 @@ async def scan_for_stop(
 
     BookieNotFoundError for a bookie without cookie and registration that no ledger references.
     """
-    registrations = await registration.snapshot()
-    with_cookie = await registration.with_cookie()
+    registrations = await ports.registrations.snapshot()
+    with_cookie = await ports.registrations.with_cookie()
     async with aclosing(list_marked_ids(store, ports.ledgers.root, foreign)) as found_marks:
         marked = {ledger_id async for ledger_id in found_marks}
     others = sorted(registrations.live.difference(bookie_ids))
@@ -87,7 +85,7 @@ async def scan_for_stop(
             if scanned % _LEDGERS_PER_PROGRESS == 0:
                 on_progress(scanned)
     check.note_marks(marks, deleted=len(marked) - marks)
-    check.note_gone(sorted(registrations.live - (await registration.snapshot()).live - set(bookie_ids)))
+    check.note_gone(sorted(registrations.live - (await ports.registrations.snapshot()).live - set(bookie_ids)))
     for bookie_id in bookie_ids:
         if bookie_id not in check.referenced and bookie_id not in registrations.live and bookie_id not in with_cookie:
             if named[bookie_id]:
