@@ -74,10 +74,6 @@ class ScanAim(msgspec.Struct, frozen=True, kw_only=True):
             self, due=self.due - returned, early=self.early - returned, excused=self.excused | returned
         )
 
-    def and_also(self, due: frozenset[str], early: frozenset[str]) -> ScanAim:
-        """The aim after the deadlines of more bookies have passed."""
-        return msgspec.structs.replace(self, due=self.due | due, early=self.early | early)
-
 
 class LedgerFinding(msgspec.Struct, frozen=True):
     """What is wrong with a ledger. ``to_mark`` may be empty: no worker can replace any of its bookies now.
@@ -293,7 +289,8 @@ class Auditor:
         if verdict.is_alarm:
             self._aim = self._covered = ScanAim()
         elif is_running:
-            self._aim = self._aim.and_also(verdict.due, verdict.early)
+            due, early = self._aim.due | verdict.due, self._aim.early | verdict.early
+            self._aim = msgspec.structs.replace(self._aim, due=due, early=early)
         self._is_asked |= is_hurried
         self._is_owed |= bool(self.liveness.removed)  # whether ledgers still need them shows only in a pass
         unmarked = verdict.due - self._marked or verdict.early - self._marked_early

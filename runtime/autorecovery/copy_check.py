@@ -139,10 +139,6 @@ class CopyVerdict(NamedTuple):
     bad_bookies: frozenset[str]
     lost: tuple[EntryRange, ...]
 
-    def confirmed_by(self, later: CopyVerdict) -> CopyVerdict:
-        """What a second check found too."""
-        return CopyVerdict(self.bad_bookies & later.bad_bookies, later.lost if self.lost else ())
-
 
 def judge_check(check: LedgerCheck) -> CopyVerdict:
     """What the answers prove. A bookie that does not answer, or only may lack entries, proves nothing (bk#1197)."""
@@ -358,7 +354,8 @@ class CopyCheck:
             if verdict.bad_bookies or verdict.lost:
                 await self._ports.clock.sleep(CONFIRM_AFTER_S)
                 check = await self._checker.check(ledger_id, scope)
-                verdict = verdict.confirmed_by(judge_check(check))
+                later = judge_check(check)
+                verdict = CopyVerdict(verdict.bad_bookies & later.bad_bookies, later.lost if verdict.lost else ())
         except (MetadataUnavailableError, SessionExpiredError):
             raise  # it concerns all ledgers
         except Exception as error:  # one ledger must not keep the others from being checked

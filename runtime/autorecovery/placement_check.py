@@ -91,7 +91,7 @@ class PlacementCheck(MetadataCheck[PlacementCheckNote]):
         await self._publisher.require_enabled()
         registrations = await self._ports.registrations.snapshot()
         survey = await self._ports.placement.survey(registrations.writable)
-        if former is not None and former.knows(survey, registrations):
+        if former is not None and former.known == (survey, registrations):
             return former
         return PlacementJudge(survey, registrations, self._ports.clock.random)
 
@@ -114,15 +114,11 @@ class PlacementJudge:
 
     def __init__(self, survey: BookieSurvey, registrations: Registrations, source: random.Random) -> None:
         self._survey = survey
-        self._registrations = registrations
+        self.known = survey, registrations
         self._live = registrations.live
         self._rules = rules_that_apply(survey, registrations.live)
         self._source = source
         self._verdict = functools.lru_cache(VERDICTS_MAX)(self._judge)
-
-    def knows(self, survey: BookieSurvey, registrations: Registrations) -> bool:
-        """Whether nothing has changed."""
-        return self._survey == survey and self._registrations == registrations
 
     def verdict_on(self, metadata: LedgerMetadata) -> PlacementVerdict:
         """The verdict on a closed ledger; segments without entries do not count."""

@@ -127,11 +127,6 @@ class LedgerVerdict(msgspec.Struct, frozen=True, gc=False):
     rows: tuple[ReplicationRow, ...]
     replication: ReplicationState
 
-    @property
-    def has_given_up(self) -> bool:
-        """Whether an operator accepted the loss of some of its entries."""
-        return any(row.replication is ReplicationState.GIVEN_UP for row in self.rows)
-
 
 def write_set_rows(ledger_id: int, metadata: LedgerMetadata, node_ctime_ms: int | None = None) -> list[WriteSetRow]:
     """Rows of one ledger, ordered by segment and then by the first entry that uses the write set.

@@ -74,16 +74,6 @@ class ModeWatch:
         down = frozenset(bookie_ids) - writable - read_only
         return LeavingBookies(tuple(sorted(writable)), tuple(sorted(read_only)), tuple(sorted(down)))
 
-    async def require_no_writable(self, bookie_ids: Collection[str]) -> LeavingBookies:
-        """ConflictError if one of the bookies accepts writes, so that new ledgers may be on it."""
-        found = await self.read(bookie_ids)
-        if found.writable:
-            raise ConflictError(
-                f"bookie {found.writable[0]} is writable again, so new ledgers may be on it: make it read-only "
-                f"(bkctl bookie set-mode read-only {found.writable[0]}) and run the command again"
-            )
-        return found
-
     async def wait_until_none(
         self,
         state: Callable[[LeavingBookies], Sequence[str]],
@@ -254,7 +244,12 @@ class Drain:
     async def _unreachable(self, bookie_ids: Collection[str]) -> tuple[str, ...]:
         """The bookies that are down; ConflictError if one that serves accepts writes, RefusedError in a migration."""
         await self.recovery.outage.outlast(self.ports.ledgers.migration.require_none)
-        found = await self.watch.require_no_writable(self.live)
+        found = await self.watch.read(self.live)
+        if found.writable:
+            raise ConflictError(
+                f"bookie {found.writable[0]} is writable again, so new ledgers may be on it: make it read-only "
+                f"(bkctl bookie set-mode read-only {found.writable[0]}) and run the command again"
+            )
         return tuple(sorted(frozenset(bookie_ids) - self.live | set(found.down)))
 
 

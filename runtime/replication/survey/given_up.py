@@ -14,7 +14,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, Recov
 from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
-from bkctl.runtime.replication.judge.verdict import judge_metadata, wanted_members
+from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_metadata, wanted_members
 from bkctl.storage.words import counted
 
 _READ_IN_FLIGHT_MAX = 64
@@ -33,7 +33,8 @@ async def judge_given_up(
         given = frozenset(given_up[ledger_id].member_since)
         verdict = judge_metadata(ledger_id, stored.value, live, given_up[ledger_id])
         loss = GivenUpLedger(stored.value, given - live, verdict.replication)
-        return (ledger_id, loss) if verdict.has_given_up else None
+        is_lost = any(row.replication is ReplicationState.GIVEN_UP for row in verdict.rows)
+        return (ledger_id, loss) if is_lost else None
 
     async with aclosing(pipelined(each_of(given_up), judge, _READ_IN_FLIGHT_MAX)) as judged:
         return dict([each async for each in judged if each is not None])

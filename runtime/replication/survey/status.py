@@ -111,13 +111,14 @@ class StatusSurvey:
         root = await self._part("zookeeper", self._read_root)
         if root is None:
             return ClusterFacts(now_ms=now_ms, unknown=self._unknown)
+        where = self.store, self.root
         latency_ms = (self.clock.monotonic_ns() - began_ns) / 1e6
         more, bookies, marks, locks, recovery, autorecovery = await asyncio.gather(
             self._part("root", self._read_more_of_root),
             self._part("bookies", self._read_bookies),
             self._part("marks", self._count_marks),
             self._part("locks", self._read_locks),
-            self._part("auditor", self._read_recovery_status),
+            self._part("auditor", functools.partial(read_recovery_status, *where, self._foreign, self.open_ledgers)),
             self._part("autorecovery", self._read_autorecovery),
         )
         auditor, given_up = None, AcceptedLosses()
@@ -320,9 +321,6 @@ class StatusSurvey:
                     holders[lock.holder or "unknown"] += 1
                     oldest_ms = lock.since_ms if oldest_ms is None else min(oldest_ms, lock.since_ms)
         return RepairLocks(count, dict(holders.most_common()), oldest_ms)
-
-    async def _read_recovery_status(self) -> RecoveryStatus:
-        return await read_recovery_status(self.store, self.root, self._foreign, self.open_ledgers)
 
     async def _read_autorecovery(self) -> AutorecoveryStatus:
         switches = ReplicationSwitches(self.store, self.root)
