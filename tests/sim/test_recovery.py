@@ -15,7 +15,7 @@ from bkctl.runtime.replication.config import CopyPace, OpenLedgers, Policy, Repl
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.limits import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader
-from bkctl.runtime.replication.copy.stripe import StripeCopy
+from bkctl.runtime.replication.copy.stripe import StripeReplicator
 from bkctl.runtime.replication.copy.stripe_task import CopyTools, StripeTask
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange, fragments_naming
@@ -432,7 +432,7 @@ def test_an_earlier_part_of_a_copy_is_verified_again_and_only_bad_entries_are_co
         keys = credentials(ledger_id)
         task = StripeTask(keys, metadata, fragment, 0, "b3", frozenset({"b1"}), copied_until=511)
 
-        outcome = await StripeCopy(tools, task, LedgerActivity(ledger_id, 0)).run()
+        outcome = await StripeReplicator(tools, task, LedgerActivity(ledger_id, 0)).run()
 
         assert outcome.is_complete
         assert sorted(cluster.asked("b3", "add")) == [7, 300, *range(512, 1024)]
@@ -469,7 +469,7 @@ def test_what_is_read_back_counts_for_the_rate_of_the_bookie(copied_until: int, 
         task = StripeTask(credentials(ledger_id), metadata, fragment, 0, "b3", frozenset({"b1"}), copied_until)
         started_ns = cluster.clock.monotonic_ns()
 
-        assert (await StripeCopy(tools, task, LedgerActivity(ledger_id, 0)).run()).is_complete
+        assert (await StripeReplicator(tools, task, LedgerActivity(ledger_id, 0)).run()).is_complete
 
         # The last batches are paid for after the end: 256 of 1,024 entries each.
         assert (cluster.clock.monotonic_ns() - started_ns) / 1e9 >= 20 * (passes - 0.5)

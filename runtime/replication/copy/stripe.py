@@ -33,7 +33,7 @@ class _BatchProgress(msgspec.Struct):
     is_verified: bool = False
 
 
-class StripeCopy:
+class StripeReplicator:
     """One stripe that is copied."""
 
     def __init__(self, tools: CopyTools, task: StripeTask, activity: LedgerActivity) -> None:

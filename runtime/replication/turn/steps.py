@@ -22,7 +22,7 @@ from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.rewrite import StripeRewrite
-from bkctl.runtime.replication.copy.stripe import StripeCopy
+from bkctl.runtime.replication.copy.stripe import StripeReplicator
 from bkctl.runtime.replication.copy.stripe_task import StripeOutcome, StripeTask
 from bkctl.runtime.replication.judge.closability import lacks_bookies, why_not_closable
 from bkctl.runtime.replication.judge.copies import CopyState
@@ -272,7 +272,7 @@ async def _copy(
             if since is None:
                 turn.unusable[target] = f"bookie {target} has no cookie"
                 continue
-            outcome = await StripeCopy(turn.tools.copying, stripe_task, turn.activity).run()
+            outcome = await StripeReplicator(turn.tools.copying, stripe_task, turn.activity).run()
         finally:
             turn.tools.targets.finish(target, need)
         turn.defects.extend(outcome.defects)
