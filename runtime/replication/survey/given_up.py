@@ -5,8 +5,8 @@ from __future__ import annotations
 import collections
 from collections.abc import Collection, Mapping, Set
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
-from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import BookieNotFoundError, LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
@@ -16,6 +16,9 @@ from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
 from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_metadata, wanted_members
 from bkctl.storage.words import counted
+
+if TYPE_CHECKING:  # bkctl status --help does not load a client
+    from bkctl.runtime.client.ports import ClientPorts
 
 _READ_IN_FLIGHT_MAX = 64
 
