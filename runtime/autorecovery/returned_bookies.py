@@ -227,7 +227,8 @@ class ReturnedBookies:
             scope = CheckScope(bookie_ids=in_question)
             if any(stored_count(found.value, each) > WHOLE_MAX for each in in_question):
                 for each in in_question:
-                    if not await lists.has_all(each, mark.ledger_id, found.value):
+                    listed = await lists.compared(each, mark.ledger_id, found.value)
+                    if listed is None or listed.missing:
                         return None
                 sample = Sample(self._share, self._ports.clock.random.getrandbits(63), each_min=WHOLE_MAX)
                 scope = msgspec.structs.replace(scope, sample=sample)

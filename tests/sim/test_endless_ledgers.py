@@ -276,7 +276,9 @@ def test_a_list_that_claims_as_many_entries_as_the_metadata_is_not_compared(entr
         lists = EntryLists(cluster.ports.bookies, cluster.ports.clock)
 
         async def has_all(ledger_id: int) -> bool:
-            return await lists.has_all("b1", ledger_id, (await cluster.ports.ledgers.read(ledger_id)).value)
+            metadata = (await cluster.ports.ledgers.read(ledger_id)).value
+            listed = await lists.compared("b1", ledger_id, metadata)
+            return listed is not None and not listed.missing
 
         assert not await has_all(endless)
         assert await has_all(finite)
