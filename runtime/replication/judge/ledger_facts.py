@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -108,7 +109,7 @@ class AutorecoveryFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Those of them that are back, and that its end no longer names."""
 
 
-class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """All that was found. ``registrations`` are without the ``ignored`` bookies, which count as gone."""
 
     ledger_id: int
@@ -154,13 +155,13 @@ class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
         found = {entry_id for each in self.outside for entry_id in each.found}
         return found.issuperset(segment.without_copy[:1] + segment.without_copy[-1:])
 
-    @property
+    @functools.cached_property
     def verdict(self) -> LedgerVerdict:
         """The verdict on the ledger."""
         live, note = self.registrations.live, self.autorecovery.given_up
         return judge_metadata(self.ledger_id, self.metadata, live, note)
 
-    @property
+    @functools.cached_property
     def given_up_segments(self) -> set[int]:
         """The segments of which an operator accepted the loss, and that miss nothing else."""
         if self.autorecovery.given_up is None:
@@ -176,13 +177,13 @@ class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
                 found.add(segment.segment_index)
         return found
 
-    @property
+    @functools.cached_property
     def needed_segments(self) -> tuple[SegmentFacts, ...]:
         """The segments that were not given up."""
         given_up = self.given_up_segments
         return tuple(each for each in self.segments if each.segment_index not in given_up)
 
-    @property
+    @functools.cached_property
     def lost_positions(self) -> dict[int, list[int]]:
         """The positions in each segment that was not given up of bookies that are not registered, and were not given up
         there."""
@@ -196,7 +197,7 @@ class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
             for each in self.needed_segments
         }
 
-    @property
+    @functools.cached_property
     def lost_bookies(self) -> dict[str, int]:
         """The bookies that are not registered and that the ledger needs, with the number of segments."""
         ensembles = {each.segment_index: each.ensemble for each in self.segments}
