@@ -37,7 +37,7 @@ from bkctl.commands.session import open_session
 from bkctl.commands.shared_options import takes_copy_options
 from bkctl.commands.work_end import print_recovery
 from bkctl.runtime.replication.config import OpenLedgers
-from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
+from bkctl.runtime.replication.judge.advice import GivenUpLedger
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, are_refusals
 from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
 from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryReport

@@ -25,8 +25,13 @@ from bkctl.runtime.metadata.replication.maintenance import list_maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.replication.config import CopyPace, OpenLedgers, Policy, ReplicationConfig
-from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
-from bkctl.runtime.replication.judge.advice import causes_text, in_maintenance, serves_unregistered, these_bookies
+from bkctl.runtime.replication.judge.advice import (
+    GivenUpLedger,
+    causes_text,
+    in_maintenance,
+    serves_unregistered,
+    these_bookies,
+)
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.plan.store import JobStart
 from bkctl.runtime.replication.run.recovery import BookieRecovery

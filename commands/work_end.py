@@ -16,7 +16,7 @@ from bkctl.commands.recovery_rendering import (
     shortened,
 )
 from bkctl.commands.rendering import Column, Lines, Row, Table
-from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
+from bkctl.runtime.replication.judge.advice import GivenUpLedger
 from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, after_recovery, last_step, left_groups
 from bkctl.runtime.replication.run.recovery import RecoveryReport
 from bkctl.storage.severity import Severity, word, worst

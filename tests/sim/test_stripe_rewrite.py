@@ -10,7 +10,7 @@ from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.limits import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader
-from bkctl.runtime.replication.copy.rewrite import StripeRewrite
+from bkctl.runtime.replication.copy.stripe import StripeRewrite
 from bkctl.runtime.replication.copy.stripe_task import CopyTools, StripeOutcome, StripeTask
 from bkctl.runtime.replication.judge.fragments import EntryRange, fragments_naming
 from bkctl.runtime.replication.judge.ledger_result import FailureReason

@@ -22,8 +22,8 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     UnderReplicatedLedger,
 )
 from bkctl.runtime.replication.cluster_audit.totals import AGES
-from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, is_back, loss_accepted
 from bkctl.runtime.replication.judge.advice import (
+    AcceptedLosses,
     Advice,
     accept_loss,
     age,
@@ -31,6 +31,8 @@ from bkctl.runtime.replication.judge.advice import (
     down_severity,
     explain_command,
     in_maintenance,
+    is_back,
+    loss_accepted,
     not_answering,
     not_referenced,
     not_repairing,

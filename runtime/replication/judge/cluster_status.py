@@ -11,7 +11,6 @@ from itertools import chain
 import msgspec
 
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses
-from bkctl.runtime.replication.judge.accepted_losses import loss_accepted
 from bkctl.runtime.replication.judge.advice import (
     AUTORECOVERY_START,
     AUTORECOVERY_STATUS,
@@ -22,6 +21,7 @@ from bkctl.runtime.replication.judge.advice import (
     down_severity,
     explain_command,
     in_maintenance,
+    loss_accepted,
     not_answering,
     not_referenced,
     not_repairing,

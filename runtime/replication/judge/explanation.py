@@ -17,11 +17,13 @@ from bkctl.runtime.metadata.replication.recovery_notes import bookies_given_up
 from bkctl.runtime.placement.choice import PlacementNeed, Refusal, refusals
 from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.placement.rules import BrokenRule, judge_ensemble
-from bkctl.runtime.replication.judge.accepted_losses import accepted_on, is_back, save_command
 from bkctl.runtime.replication.judge.advice import (
+    accepted_on,
     down_severity,
     in_maintenance,
+    is_back,
     no_auditor,
+    save_command,
     serves_unregistered,
     waits_for_auditor,
 )

@@ -10,8 +10,7 @@ from types import MappingProxyType
 from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LedgerCount
-from bkctl.runtime.replication.judge.accepted_losses import is_back
-from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance, recover_command
+from bkctl.runtime.replication.judge.advice import down_severity, in_maintenance, is_back, recover_command
 from bkctl.runtime.replication.judge.verdict import ReplicationRow, ReplicationState, judge_metadata, wanted_members
 from bkctl.runtime.replication.judge.writable_bookies import (
     Idle,

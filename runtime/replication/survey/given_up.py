@@ -13,7 +13,7 @@ from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
-from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
+from bkctl.runtime.replication.judge.advice import GivenUpLedger
 from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_metadata, wanted_members
 from bkctl.storage.words import counted
 

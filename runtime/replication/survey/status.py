@@ -45,7 +45,7 @@ from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_no
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.ports import Bookies, Clock
-from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, accepted_losses
+from bkctl.runtime.replication.judge.advice import AcceptedLosses, accepted_losses
 from bkctl.runtime.replication.judge.cluster_facts import (
     AuditorStatus,
     AutorecoveryStatus,
