@@ -20,8 +20,7 @@ from bkctl.runtime.autorecovery.config import AutorecoveryConfig
 from bkctl.runtime.autorecovery.copy_check import CopyCheck
 from bkctl.runtime.autorecovery.lane import Lane, Turn
 from bkctl.runtime.autorecovery.liveness import Liveness
-from bkctl.runtime.autorecovery.metadata_check import ReplicaCensus
-from bkctl.runtime.autorecovery.placement_check import PlacementCheck
+from bkctl.runtime.autorecovery.metadata_check import PlacementCheck, ReplicaCensus
 from bkctl.runtime.autorecovery.publisher import DisabledError, MarkOutcomes, MarkRequest, Publisher, count_written
 from bkctl.runtime.autorecovery.returned_bookies import Absence, ReturnedBookies
 from bkctl.runtime.client.ports import ClientPorts

@@ -12,7 +12,7 @@ import dataclasses
 import msgspec
 
 from bkctl.runtime.autorecovery.mark_listing import RepairFailure
-from bkctl.runtime.autorecovery.placement_check import placement_moves
+from bkctl.runtime.autorecovery.metadata_check import placement_moves
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment

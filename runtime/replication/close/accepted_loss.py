@@ -42,8 +42,8 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.store import CheckNode, Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.gaps import OutsideBookies
 from bkctl.runtime.replication.copy.limits import SharedPacer
-from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.reader import CopyReader, batch_entries_max, reason_of
 from bkctl.runtime.replication.copy.stripe_task import CopyTools, worst_of
 from bkctl.runtime.replication.judge.copies import Copy, CopyState, compared_copies

@@ -45,9 +45,9 @@ from bkctl.runtime.replication.judge.advice import (
     used_fraction,
     waits_for_auditor,
 )
+from bkctl.runtime.replication.judge.needed_bookies import Idle, WritableBookies, writers_stop
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, bookies_to_start
 from bkctl.runtime.replication.judge.verdict import ReplicationState
-from bkctl.runtime.replication.judge.writable_bookies import Idle, WritableBookies, writers_stop
 from bkctl.storage.severity import OK, Severity
 from bkctl.storage.words import SHOWN_MAX, counted, enumerated
 

@@ -21,8 +21,8 @@ from bkctl.runtime.ports import BodyOrStatus
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import VerifyMode
 from bkctl.runtime.replication.copy.activity import LedgerActivity
+from bkctl.runtime.replication.copy.gaps import OutsideBookies
 from bkctl.runtime.replication.copy.limits import for_each_bounded
-from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max, entry_bytes_estimate
 from bkctl.runtime.replication.copy.sources import BATCH_ENTRIES, GivenUpError, SourceReader
 from bkctl.runtime.replication.copy.stripe_task import BATCHES_IN_FLIGHT, CopyTools, StripeOutcome, StripeTask, worst_of
@@ -258,7 +258,9 @@ class StripeRewrite:
 
     A batch reads the copies of the target again and, for those that are still bad, the copies of the whole write set;
     if no member has a good one, other live bookies are asked. It writes the bytes of a good copy, and reads them back.
-    So a repeated repair writes only what is still bad. ``before_add`` is called before each request that writes, and may raise, for example because the lock was lost.
+    So a repeated repair writes only what is still bad.
+
+    ``before_add`` is called before each request that writes, and may raise, for example because the lock was lost.
     ``unusable``: bookies that stopped answering to adds, with the reason, which may be shared by several jobs; their
     copies are left.
     """

@@ -40,7 +40,7 @@ from bkctl.runtime.replication.judge.cluster_facts import (
     total_marks,
 )
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
-from bkctl.runtime.replication.judge.writable_bookies import WritableBookies, writers_stop
+from bkctl.runtime.replication.judge.needed_bookies import WritableBookies, writers_stop
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, duration, listed
 

@@ -30,9 +30,8 @@ from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import COPY_RATE, LedgerActivity
-from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGaps
+from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGaps, OutsideBookies
 from bkctl.runtime.replication.copy.limits import Lease, SharedPacer, for_each_bounded, for_each_leased
-from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.reader import (
     BATCH_ENTRIES,
     CopyReader,

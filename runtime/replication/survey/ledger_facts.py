@@ -40,7 +40,7 @@ from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.ports import LacReply
 from bkctl.runtime.protocol.entry_body import EntryCodec
 from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.copy.outside import OutsideBookies
+from bkctl.runtime.replication.copy.gaps import OutsideBookies
 from bkctl.runtime.replication.copy.reader import CopyReader, reason_of
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import (

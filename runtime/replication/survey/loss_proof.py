@@ -24,8 +24,8 @@ from bkctl.runtime.ledger.write_set import is_in_write_set, write_set
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.protocol.entry_list import EntryList
 from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.gaps import OutsideBookies, listed_in, outside
 from bkctl.runtime.replication.copy.limits import Lease, for_each_leased
-from bkctl.runtime.replication.copy.outside import OutsideBookies, listed_in, outside
 from bkctl.runtime.replication.copy.reader import CopyReader, entry_bytes_estimate
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import Fragment, fragments_naming, stripe

@@ -56,10 +56,9 @@ from bkctl.runtime.replication.judge.cluster_facts import (
     RepairLocks,
     RootStatus,
 )
-from bkctl.runtime.replication.judge.needed_bookies import members_with_source, movable_members
+from bkctl.runtime.replication.judge.needed_bookies import members_with_source, movable_members, usual_size
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, NoLiveCopyTally
 from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_metadata, wanted_members
-from bkctl.runtime.replication.judge.writable_bookies import usual_size
 from bkctl.runtime.replication.survey.given_up import judge_given_up
 from bkctl.runtime.replication.survey.unregistered import find_serving
 from bkctl.storage.errors import BkctlError

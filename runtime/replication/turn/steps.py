@@ -20,7 +20,7 @@ from bkctl.runtime.metadata.store import NodeWrite, Versioned
 from bkctl.runtime.placement.choice import NoChoice
 from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.replication.config import OpenLedgers
-from bkctl.runtime.replication.copy.outside import OutsideBookies
+from bkctl.runtime.replication.copy.gaps import OutsideBookies
 from bkctl.runtime.replication.copy.stripe import StripeReplicator, StripeRewrite
 from bkctl.runtime.replication.copy.stripe_task import StripeOutcome, StripeTask
 from bkctl.runtime.replication.judge.closability import lacks_bookies, why_not_closable
