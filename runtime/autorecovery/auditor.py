@@ -117,7 +117,6 @@ def examine_ledger(
 
 
 def _wanted(ledger_id: int, metadata: LedgerMetadata, live: frozenset[str], accepted: Collection[str]) -> Set[str]:
-    """The bookies that the ledger needs."""
     if not accepted:
         return metadata.bookies()
     rows = judge_ledger(write_set_rows(ledger_id, metadata), live, accepted).rows
@@ -298,7 +297,6 @@ class Auditor:
             self._audits.wake()
 
     async def _audit(self, turn: Turn) -> str:
-        """One pass over all metadata."""
         if not self.liveness.has_checked:
             return "waits for the first look at the bookies"
         if not await self.publisher.is_enabled():
@@ -330,7 +328,6 @@ class Auditor:
         return summary
 
     def _note_pass(self, scan: LostBookieScan, covered: ScanAim, lost_before: Mapping[str, LostBookieNote]) -> None:
-        """A pass has ended."""
         lost = frozenset(self.liveness.lost).intersection(lost_before)
         self._marked |= covered.given_up(lost)
         self._marked_early |= lost & covered.early

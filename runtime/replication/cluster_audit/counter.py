@@ -201,7 +201,6 @@ class AuditCounter:
         self._shapes.clear()
 
     def _fold_bookies_and_racks(self, shape: _CountedShape) -> None:
-        """Sums by bookie and by rack."""
         bookies, racks, count = self._totals.bookies, self._totals.racks, shape.count
         for bookie_id in shape.members:
             bookie = bookies.setdefault(bookie_id, BookieReplication(bookie_id))

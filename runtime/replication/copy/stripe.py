@@ -118,7 +118,6 @@ class StripeReplicator:
                 rest = await self._reader.after_gap(rest)
 
     async def _copy_batch(self, entry_ids: Sequence[int]) -> None:
-        """Copy one batch from its sources to the target, then verify it."""
         if not entry_ids:
             return
         progress = _BatchProgress(entry_ids[-1])
@@ -352,7 +351,6 @@ class StripeRewrite:
         return list(dict.fromkeys(self.task.fragment.ensemble[index] for index in indexes))
 
     async def _read(self, wanted: Mapping[int, Sequence[str]]) -> dict[int, dict[str, Copy]]:
-        """Copies of entries on these bookies."""
         pacer, entry_bytes = self.tools.pacer, self._entry_bytes
         counts = Counter(chain.from_iterable(wanted.values()))
         for bookie_id, count in counts.items():

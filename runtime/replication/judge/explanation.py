@@ -192,7 +192,6 @@ def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
 
 
 def _damages(facts: LedgerFacts) -> Iterator[tuple[Severity, str]]:
-    """Copies that bookies do not return as they should."""
     for bookie_id, segments_of in _bad_copies(facts).items():
         segments = segments_text(segments_of)
         yield Severity.WARNING, f"bookie {bookie_id} has no good copy of the first or last entry of {segments}"

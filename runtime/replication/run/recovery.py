@@ -112,7 +112,6 @@ class RecoveryTally:
     """Counts the results of a run, and keeps only those that a report names."""
 
     def __init__(self, verify: VerifyMode = VerifyMode.ALL) -> None:
-        """``verify``: which copies the run reads back."""
         self._verify = verify
         self._sums: Counter[str] = Counter()
         self._failures: list[LedgerFailure] = []

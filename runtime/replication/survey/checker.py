@@ -368,7 +368,6 @@ class LedgerChecker:
     async def _read_batch(
         self, work: CheckWork, batch: _PaidBatch, lease: Lease, *, is_open: bool
     ) -> dict[int, dict[str, Copy]]:
-        """The copies of some entries, by entry and bookie."""
         read = Counter[str]()
         with work.waiting(f"copies on {', '.join(batch.taken)}"):
             found = await self._copies.read_each(batch.wanted, work.credentials)
