@@ -17,6 +17,7 @@ import msgspec
 
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import (
+    SILENCE,
     BadVersionError,
     LedgerNotFoundError,
     MetadataFormatError,
@@ -184,7 +185,7 @@ class Decommission:
         try:
             await self._recovery.require_down([bookie_id], on_wait)
         except RefusedError:
-            if await self._recovery.answers(bookie_id):
+            if await self._recovery.error_of(bookie_id) is None:
                 return False
             raise
         return True
@@ -224,7 +225,7 @@ class Decommission:
         report = _report(plan, moved, moved.last_scan)
         cookie_remark = "" if is_drain_only else plan.cookie_remark
         live = sorted(plan.live)
-        down = [each for each in live if await self._recovery.is_silent(each)]
+        down = [each for each in live if isinstance(await self._recovery.error_of(each), SILENCE)]
         return msgspec.structs.replace(
             report,
             refusal=None if report.refusal is None else report.refusal + cookie_remark,

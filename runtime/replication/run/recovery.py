@@ -202,7 +202,7 @@ class BookieRecovery:
             if not registered:
                 return
             for bookie_id in registered:
-                error = await self._info_error(bookie_id)
+                error = await self.error_of(bookie_id)
                 if not isinstance(error, SILENCE):
                     state = "serving" if error is None else f"answers: {reason_of(error)}"
                     raise RefusedError(f"bookie {bookie_id} is up and {state}; {advice_of(bookie_id)}")
@@ -220,15 +220,8 @@ class BookieRecovery:
         """The given bookies that are currently registered, sorted."""
         return sorted((await self._ports.registrations.snapshot()).live.intersection(bookie_ids))
 
-    async def answers(self, bookie_id: str) -> bool:
-        """Whether the bookie serves a request; False also for one that answers with an error."""
-        return await self._info_error(bookie_id) is None
-
-    async def is_silent(self, bookie_id: str) -> bool:
-        """Whether the bookie does not answer, not even with an error; it may still be registered."""
-        return isinstance(await self._info_error(bookie_id), SILENCE)
-
-    async def _info_error(self, bookie_id: str) -> BookieError | None:
+    async def error_of(self, bookie_id: str) -> BookieError | None:
+        """What the bookie answers, or that it is silent, though it may be registered; None if it serves."""
         try:
             await self._ports.bookies.info(bookie_id)
         except BookieError as error:
