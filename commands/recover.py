@@ -39,12 +39,11 @@ from bkctl.commands.shared_options import takes_copy_options
 from bkctl.commands.work_end import print_recovery
 from bkctl.runtime.errors import MetadataError
 from bkctl.runtime.replication.config import OpenLedgers
-from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
+from bkctl.runtime.replication.judge.advice import GivenUpLedger
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, are_refusals
 from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
-from bkctl.runtime.replication.run.recovery import BookieRecovery
-from bkctl.runtime.replication.run.recovery_report import RecoveryReport
-from bkctl.runtime.replication.survey.removed_bookies import require_none_named
+from bkctl.runtime.replication.run.recovery import BookieRecovery, RecoveryReport
+from bkctl.runtime.replication.survey.given_up import require_none_named
 
 FAILED_BOOKIE = "failed-bookie"
 
@@ -127,7 +126,8 @@ async def _back(recovery: BookieRecovery, report: RecoveryReport) -> list[str]:
     found: list[str] = []
     if report.failures:
         with contextlib.suppress(MetadataError):
-            found = [each for each in await recovery.registered(report.bookie_ids) if await recovery.answers(each)]
+            registered = await recovery.registered(report.bookie_ids)
+            found = [each for each in registered if await recovery.error_of(each) is None]
     return found
 
 

@@ -30,13 +30,13 @@ from bkctl.commands.work_end import Verdict, print_end
 from bkctl.runtime.client.access import require_access
 from bkctl.runtime.errors import LedgerNotFoundError
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.replication.config import CopyPace, Policy
 from bkctl.runtime.replication.judge.bad_copies import BadCopies, InPlacePlan, LedgerInPlace
 from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.findings import CopyFinding
 from bkctl.runtime.replication.judge.fragments import format_ranges
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, are_refusals
 from bkctl.runtime.replication.plan.store import JobWork, UnfinishedJob
-from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import SHOWN_MAX, counted, decimal, enumerated, size

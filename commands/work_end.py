@@ -16,9 +16,9 @@ from bkctl.commands.recovery_rendering import (
     shortened,
 )
 from bkctl.commands.rendering import Column, Lines, Row, Table
-from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
+from bkctl.runtime.replication.judge.advice import GivenUpLedger
 from bkctl.runtime.replication.judge.left_ledgers import LeftGroup, after_recovery, last_step, left_groups
-from bkctl.runtime.replication.run.recovery_report import RecoveryReport
+from bkctl.runtime.replication.run.recovery import RecoveryReport
 from bkctl.storage.severity import Severity, word, worst
 from bkctl.storage.words import SHOWN_MAX, counted, duration, enumerated, size
 

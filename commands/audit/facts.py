@@ -20,7 +20,7 @@ from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_no
 from bkctl.runtime.replication.cluster_audit.comparison import require_comparable
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies, Loss, parse_loss
 from bkctl.runtime.replication.judge.cluster_facts import BookieFacts
-from bkctl.runtime.replication.judge.writable_bookies import Idle
+from bkctl.runtime.replication.judge.needed_bookies import Idle
 from bkctl.runtime.replication.survey.status import ask_bookies
 from bkctl.spark_reports.audit_files import ReportExtras
 

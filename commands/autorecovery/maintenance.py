@@ -306,7 +306,6 @@ async def _check_stop(context: CommandContext, session: Session, bookie_ids: tup
         return await scan_for_stop(
             ports,
             session.store,
-            session.registrations,
             bookie_ids,
             foreign=session.foreign,
             on_progress=lambda done: progress.update(done, None),

@@ -20,7 +20,7 @@ from bkctl.commands.watch import IntervalOption, WatchOption, keep_looking, pars
 from bkctl.runtime.metadata.replication.marks import ListedMark, list_marked_ids, list_marks
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import read_daemons
-from bkctl.runtime.replication.judge.pending_ledger import repair_pace
+from bkctl.runtime.replication.judge.marks import repair_pace
 from bkctl.storage.words import counted, duration, size
 
 _TABLE = Table(

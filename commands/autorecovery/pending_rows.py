@@ -10,14 +10,14 @@ from bkctl.commands.context import CommandContext, DaemonFlags
 from bkctl.commands.rendering import time_text
 from bkctl.commands.session import Session
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
-from bkctl.runtime.autorecovery.failed_ledgers import believed
+from bkctl.runtime.autorecovery.mark_listing import believed
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.pipeline import pipelined
 from bkctl.runtime.metadata.replication.lock import list_locked_ids, read_lock
 from bkctl.runtime.metadata.replication.marks import ListedMark
 from bkctl.runtime.metadata.replication.recovery_notes import FailedLedgerNote, RecoveryNotes
-from bkctl.runtime.replication.judge.pending_ledger import PendingLedger, WaitReason, pending_ledger, why_it_waits
+from bkctl.runtime.replication.judge.marks import PendingLedger, WaitReason, pending_ledger, why_it_waits
 
 _ROWS_IN_FLIGHT_MAX = 64
 

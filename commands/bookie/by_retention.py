@@ -15,9 +15,8 @@ from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.outage import OutageWait
 from bkctl.runtime.replication.judge.stop_verdict import StopReason, StopVerdict
 from bkctl.runtime.replication.run.drain import ModeWatch
-from bkctl.runtime.replication.survey.removed_bookies import find_removed, require_none_named
-from bkctl.runtime.replication.survey.retention import RetentionTally, scan_for_retention
-from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
+from bkctl.runtime.replication.survey.given_up import find_removed, require_none_named
+from bkctl.runtime.replication.survey.stop_scan import RetentionTally, scan_for_retention, scan_for_stop
 from bkctl.storage.words import counted, size
 
 _OWNER_TABLE = Table(
@@ -40,7 +39,7 @@ async def wait_for_retention(context: CommandContext, request: LeavingRequest) -
         outage = OutageWait(session.registrations.snapshot, ports.clock, request.wait_s, lambda _: None)
         watch = ModeWatch(session.registrations, ports.clock, outage)
         switch = BookieSwitch(context, session, watch, request.credentials)
-        removed = await outage.outlast(lambda: find_removed(ports, session.store, session.registrations, ids))
+        removed = await outage.outlast(lambda: find_removed(ports, session.store, ids))
         if not request.is_absence_fine:
             require_none_named(removed)
         elif removed.keys() >= set(ids):
@@ -84,7 +83,7 @@ async def wait_for_retention(context: CommandContext, request: LeavingRequest) -
 async def _verdict_for_writers(session: Session, request: LeavingRequest) -> StopVerdict:
     """Whether writers need the bookies; nothing is copied, so space and targets do not matter."""
     ports = (await session.client()).ports
-    parts = (ports, session.store, session.registrations, request.bookie_ids)
+    parts = (ports, session.store, request.bookie_ids)
     verdict = await scan_for_stop(*parts, foreign=session.foreign, is_removal=True)
     of_writers = {StopReason.NO_SUCCESSOR, StopReason.NEW_LEDGERS, StopReason.PLACEMENT, StopReason.SILENT}
     objections = tuple(each for each in verdict.objections if each.reason in of_writers)

@@ -67,7 +67,7 @@ from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
 from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
 from bkctl.runtime.replication.run.drain import DrainHooks, OpenLedger
 from bkctl.runtime.replication.run.mark_repair import ClearOutcome
-from bkctl.runtime.replication.survey.removed_bookies import require_none_named
+from bkctl.runtime.replication.survey.given_up import require_none_named
 from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
 from bkctl.storage.words import SHOWN_MAX, counted, duration, listed, named
 
@@ -342,7 +342,6 @@ async def _check_cluster(session: Session, access: ReplicationAccess, found: Dec
     return await scan_for_stop(
         ports,
         session.store,
-        session.registrations,
         found.bookie_ids,
         foreign=session.foreign,
         placement=access.policy.config.placement,

@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.errors import LedgerNotFoundError, RefusedError
-from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.ledgers.changes import Action, Decide, Step
 from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
 from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
@@ -104,10 +103,7 @@ async def _ask_all(
         return EntrySearch(None, ())  # deleted meanwhile
     if stored.value.is_closed:
         return EntrySearch("it was closed during this command: delete it without --force-open", ())
-    registration = RegistrationClient(client.store, client.ports.ledgers.root)
     if lost:
-        reason = await why_end_not_lost(
-            client.ports, registration, ledger_id, stored.value, lost, is_fencing=is_fencing
-        )
+        reason = await why_end_not_lost(client.ports, ledger_id, stored.value, lost, is_fencing=is_fencing)
         return EntrySearch(reason, (), is_end_lost=True)
-    return await search_entries(client.ports, registration, ledger_id, stored.value, is_fencing=is_fencing)
+    return await search_entries(client.ports, ledger_id, stored.value, is_fencing=is_fencing)

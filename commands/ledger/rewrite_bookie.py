@@ -82,7 +82,6 @@ async def rewrite(
         operation = EnsembleRewrite(
             client.ports,
             client.store,
-            session.registrations,
             source,
             destination,
             config=context.settings.replication,

@@ -27,8 +27,7 @@ from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus, is_repaired, read_recovery_status
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.judge.cluster_facts import BookieFacts
-from bkctl.runtime.replication.judge.needed_bookies import NeededBookies
-from bkctl.runtime.replication.judge.writable_bookies import Idle
+from bkctl.runtime.replication.judge.needed_bookies import Idle, NeededBookies
 from bkctl.runtime.replication.survey.unregistered import find_serving
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted

@@ -11,8 +11,8 @@ import dataclasses
 
 import msgspec
 
-from bkctl.runtime.autorecovery.failed_ledgers import RepairFailure
-from bkctl.runtime.autorecovery.placement_check import placement_moves
+from bkctl.runtime.autorecovery.mark_listing import RepairFailure
+from bkctl.runtime.autorecovery.metadata_check import placement_moves
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
@@ -24,12 +24,12 @@ from bkctl.runtime.placement.rules import BrokenRule
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.judge.bad_copies import bad_records_on, plan_in_place
-from bkctl.runtime.replication.judge.check_scope import CheckScope
+from bkctl.runtime.replication.judge.copies import CheckScope
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
 from bkctl.runtime.replication.judge.marks import bookies_in_question
-from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
-from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
+from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_metadata
+from bkctl.runtime.replication.run.ledgers import LedgerRepairer
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.runtime.replication.survey.given_up import judge_given_up
 from bkctl.runtime.replication.turn.state import LedgerTask
@@ -245,7 +245,7 @@ class MarkedLedgerRepair:
             return
         needs_event = failure.reason in _NEED_EVENT
         if failure.reason is FailureReason.UNREADABLE:
-            verdict = judge_ledger(write_set_rows(self._ledger_id, metadata), self._registrations.live)
+            verdict = judge_metadata(self._ledger_id, metadata, self._registrations.live)
             needs_event = verdict.replication is ReplicationState.UNAVAILABLE
         subject, detail = failure.ledger_and_entries, failure.bare_detail
         if failure.bookie_id:

@@ -15,11 +15,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, ReplicationTarget
-from bkctl.runtime.autorecovery.failed_ledgers import combined, note_of
 from bkctl.runtime.autorecovery.lane import end_tasks, is_set_within
-from bkctl.runtime.autorecovery.mark_listing import MarkListing
+from bkctl.runtime.autorecovery.mark_listing import MarkListing, WorkQueue, combined, note_of
 from bkctl.runtime.autorecovery.marked_ledger import MarkedLedgerRepair, MarkedOutcome, RepairTools
-from bkctl.runtime.autorecovery.work_queue import WorkQueue
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import MetadataUnavailableError
 from bkctl.runtime.ledger.metadata import Segment
@@ -30,10 +28,9 @@ from bkctl.runtime.metadata.replication.recovery_notes import FailedLedgerNote, 
 from bkctl.runtime.metadata.replication.work import NotPicked, PickedLedger, ReplicationWork
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.net.limited_log import LimitedLog
-from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.config import CopyPace, Policy, ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
-from bkctl.runtime.replication.policy import CopyPace, Policy
-from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
+from bkctl.runtime.replication.run.ledgers import LedgerRepairer
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.storage.errors import BkctlError
 

@@ -31,7 +31,7 @@ from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.run.decommission import DecommissionReport
 from bkctl.runtime.replication.run.drain import OpenLedger
-from bkctl.runtime.replication.run.recovery_report import RecoveryTally
+from bkctl.runtime.replication.run.recovery import RecoveryTally
 from tests.commands.cluster.conftest import Operator
 from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, TerminalSession, run_bkctl
 from tests.until import wait_until

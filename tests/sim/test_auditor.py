@@ -12,8 +12,8 @@ import pytest
 
 from bkctl.runtime.autorecovery.auditor import DISABLED, REPEAT_S, Auditor
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
-from bkctl.runtime.autorecovery.deadlines import EARLY_SHARE
 from bkctl.runtime.autorecovery.lane import Turn
+from bkctl.runtime.autorecovery.liveness import EARLY_SHARE
 from bkctl.runtime.autorecovery.publisher import GROUP_BITS, MarkRequest, Publisher
 from bkctl.runtime.ledger.metadata import LedgerState, Segment
 from bkctl.runtime.metadata.bookies.registration import BookieMode

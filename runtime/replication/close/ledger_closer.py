@@ -30,7 +30,7 @@ from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.close.accepted_loss import AcceptedLoss, LossClose, bare_reason
 from bkctl.runtime.replication.judge.closability import CloseFailure, why_not_closable, why_not_closed, why_refused
 from bkctl.runtime.replication.survey.loss_proof import why_not_given_up
-from bkctl.runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.runtime.replication.turn.bookies import LiveBookies
 from bkctl.storage.errors import BkctlError
 
 GRACE_POLL_S = 1.0

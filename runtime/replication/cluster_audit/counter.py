@@ -13,13 +13,7 @@ from functools import lru_cache
 from bkctl.runtime.ledger.owner import owner_group
 from bkctl.runtime.metadata.replication.recovery_notes import bookies_given_up
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies
-from bkctl.runtime.replication.cluster_audit.shape import (
-    LedgerShape,
-    ShapeKey,
-    outcomes,
-    problems_of,
-    shape_key,
-)
+from bkctl.runtime.replication.cluster_audit.shape import LedgerShape, ShapeKey, outcomes, problems_of, shape_key
 from bkctl.runtime.replication.cluster_audit.tables import (
     NO_OWNER,
     BookieReplication,
@@ -209,7 +203,6 @@ class AuditCounter:
         self._shapes.clear()
 
     def _fold_bookies_and_racks(self, shape: _CountedShape) -> None:
-        """Sums by bookie and by rack."""
         bookies, racks, count = self._totals.bookies, self._totals.racks, shape.count
         for bookie_id in shape.members:
             bookie = bookies.setdefault(bookie_id, BookieReplication(bookie_id))

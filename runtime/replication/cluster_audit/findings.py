@@ -22,8 +22,8 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     UnderReplicatedLedger,
 )
 from bkctl.runtime.replication.cluster_audit.totals import AGES
-from bkctl.runtime.replication.judge.accepted_losses import AcceptedLosses, is_back, loss_accepted
 from bkctl.runtime.replication.judge.advice import (
+    AcceptedLosses,
     Advice,
     accept_loss,
     age,
@@ -31,7 +31,9 @@ from bkctl.runtime.replication.judge.advice import (
     down_severity,
     explain_command,
     in_maintenance,
+    is_back,
     ledgers_moving,
+    loss_accepted,
     not_answering,
     not_referenced,
     not_repairing,
@@ -44,9 +46,9 @@ from bkctl.runtime.replication.judge.advice import (
     used_fraction,
     waits_for_auditor,
 )
+from bkctl.runtime.replication.judge.needed_bookies import Idle, WritableBookies, writers_stop
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, bookies_to_start
 from bkctl.runtime.replication.judge.verdict import ReplicationState
-from bkctl.runtime.replication.judge.writable_bookies import Idle, WritableBookies, writers_stop
 from bkctl.storage.severity import OK, Severity
 from bkctl.storage.words import SHOWN_MAX, counted, enumerated
 

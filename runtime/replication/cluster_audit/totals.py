@@ -34,9 +34,9 @@ from bkctl.runtime.replication.cluster_audit.tables import (
     UnderReplicatedLedger,
     UnreadableLedger,
 )
-from bkctl.runtime.replication.judge.accepted_losses import accepted_losses
+from bkctl.runtime.replication.judge.advice import accepted_losses
+from bkctl.runtime.replication.judge.needed_bookies import usual_size
 from bkctl.runtime.replication.judge.verdict import ReplicationState
-from bkctl.runtime.replication.judge.writable_bookies import usual_size
 from bkctl.storage.words import SHOWN_MAX
 
 UNKNOWN_AGE = "unknown"

@@ -12,9 +12,9 @@ import msgspec
 
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses
-from bkctl.runtime.replication.judge.accepted_losses import loss_accepted
 from bkctl.runtime.replication.judge.advice import (
     AUTORECOVERY_START,
+    AUTORECOVERY_STATUS,
     STATUS_WATCH,
     Advice,
     accept_loss,
@@ -24,6 +24,7 @@ from bkctl.runtime.replication.judge.advice import (
     explain_command,
     in_maintenance,
     ledgers_moving,
+    loss_accepted,
     not_answering,
     not_referenced,
     not_repairing,
@@ -42,8 +43,7 @@ from bkctl.runtime.replication.judge.cluster_facts import (
     total_marks,
 )
 from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
-from bkctl.runtime.replication.judge.unknown_parts import readable, unknown_findings
-from bkctl.runtime.replication.judge.writable_bookies import WritableBookies, writers_stop
+from bkctl.runtime.replication.judge.needed_bookies import WritableBookies, writers_stop
 from bkctl.storage.severity import Severity
 from bkctl.storage.words import counted, duration, listed
 
@@ -54,6 +54,17 @@ MARK_AGE_WARNING_MS = 3_600_000
 LOCK_AGE_WARNING_MS = 6 * 3_600_000
 FULL_CHECK_AGE_MS = 15 * 86_400_000
 """Java's auditor checks all ledgers every week by default: after this, at least one check is missing."""
+_PERMISSION = "bkctl help exit-codes"
+_UNKNOWN = {
+    "root": ("a part of the state is", "bkctl cluster info"),
+    "ledgers": ("the ledgers of bookies that are down are", "bkctl ledger list"),
+    "bookies": ("the bookies are", "bkctl bookie list"),
+    "marks": ("the marks of ledgers are", "bkctl autorecovery pending --count"),
+    "locks": ("running repairs are", "bkctl autorecovery running"),
+    "auditor": ("the notes of autorecovery are", AUTORECOVERY_STATUS),
+    "autorecovery": ("the switches of autorecovery are", AUTORECOVERY_STATUS),
+}
+"""What is unknown if a part did not answer, and the command that asks for it."""
 
 
 def status_findings(status: ClusterFacts) -> list[Advice]:
@@ -304,3 +315,21 @@ def _note_findings(status: ClusterFacts) -> Iterator[Advice]:
     recovery = msgspec.structs.replace(status.recovery, deadlines=deadlines, losses=losses)
     down = {*status.down, *status.unreferenced, *_silent(status.bookies or ())}
     yield from recovery_findings(recovery, waiting, status.now_ms, down, status.removed)
+
+
+def unknown_findings(unknown: Mapping[str, str]) -> Iterator[Advice]:
+    """One for each part, with the reason."""
+    for part, reason in unknown.items():
+        subject, command = _UNKNOWN.get(part, ("a part of the state is", "bkctl cluster info"))
+        yield Advice(Severity.WARNING, part, f"{subject} unknown: {reason}", command)
+
+
+def readable(advice: Advice, refused: Collection[str]) -> Advice:
+    """With a command that does not read what ZooKeeper refuses. ``refused``: parts that this user may not read."""
+    if advice.part in refused:
+        sentence = f"{advice.sentence}, or let this user in (zkCli: getAcl, setAcl)"
+        return msgspec.structs.replace(advice, sentence=sentence, command=_PERMISSION)
+    needed = {"ledgers"} if (advice.command or "").startswith("bkctl recover ") else set[str]()
+    if advice.command == AUTORECOVERY_STATUS:
+        needed = _UNKNOWN.keys() - {"ledgers"}
+    return advice if needed.isdisjoint(refused) else msgspec.structs.replace(advice, command=_PERMISSION)

@@ -123,8 +123,8 @@ def format_ranges(ranges: Sequence[EntryRange], count_max: int = 5) -> str:
 class Fragment(msgspec.Struct, frozen=True):
     """A segment, its entries, and the affected ensemble indexes.
 
-    ``is_open``: the last segment of a ledger that is not closed, to which a writer may still append; ``entries`` is
-    then the confirmed range. Every other segment is complete and immutable, regardless of the last add confirmed.
+    ``is_open``: the last segment of a ledger that is not closed, to which a writer may still append, so
+    ``fragments_naming`` gives it no entries. Every other segment is complete and immutable, whatever is confirmed.
     """
 
     segment_index: int
@@ -210,9 +210,7 @@ def last_stored(entries: EntryRange, index: int, ensemble_size: int, write_quoru
     return next((e for e in entry_ids if is_in_write_set(e, index, ensemble_size, write_quorum_size)), INVALID_ENTRY_ID)
 
 
-def fragments_naming(
-    metadata: LedgerMetadata, bookie_ids: Collection[str], last_add_confirmed: int = INVALID_ENTRY_ID
-) -> tuple[Fragment, ...]:
+def fragments_naming(metadata: LedgerMetadata, bookie_ids: Collection[str]) -> tuple[Fragment, ...]:
     """One fragment per segment that references any of the bookies, including empty segments, in segment order.
 
     This includes fragments in which the bookie stores nothing (an empty last segment, an empty stripe). They need only
@@ -226,7 +224,7 @@ def fragments_naming(
             fragments.append(
                 Fragment(
                     segment_index=segment_index,
-                    entries=segment_entries(metadata, segment_index, last_add_confirmed),
+                    entries=segment_entries(metadata, segment_index),
                     ensemble=segment.ensemble,
                     bookie_indexes=indexes,
                     is_open=segment_index == last_index and not metadata.is_closed,

@@ -8,8 +8,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
-from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
-from bkctl.runtime.replication.judge.advice import accept_loss_step, close_lost_command, show_command
+from bkctl.runtime.replication.judge.advice import (
+    GivenUpLedger,
+    accept_loss_step,
+    close_lost_command,
+    show_command,
+)
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
 from bkctl.storage.severity import Severity

@@ -17,6 +17,7 @@ from bkctl.runtime.errors import LedgerNotFoundError
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.replication.config import Policy
 from bkctl.runtime.replication.copy.limits import SharedPacer, for_each_bounded
 from bkctl.runtime.replication.judge.bad_copies import (
     InPlacePlan,
@@ -25,15 +26,14 @@ from bkctl.runtime.replication.judge.bad_copies import (
     left_copies,
     plan_in_place,
 )
-from bkctl.runtime.replication.judge.check_scope import CheckScope
+from bkctl.runtime.replication.judge.copies import CheckScope
 from bkctl.runtime.replication.judge.findings import CopyFinding
 from bkctl.runtime.replication.judge.fragments import merge_ranges
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult
 from bkctl.runtime.replication.judge.targets import PlacementForecast
 from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
-from bkctl.runtime.replication.policy import Policy
-from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
-from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryJob, RecoveryProgress
+from bkctl.runtime.replication.plan.store import RecoveryJob
+from bkctl.runtime.replication.run.ledgers import LedgerRepairer, LedgerRun, RecoveryProgress
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.runtime.replication.turn.state import LedgerTask
 
@@ -147,25 +147,23 @@ class InPlaceRepair:
         planned = {ledger.ledger_id: ledger for ledger in plan.to_repair}
         results: list[LedgerResult] = []
         totals = PlanTotals(ledgers=len(planned), entries=plan.copies, bytes_to_copy=plan.bytes_estimate)
-        run = LedgerRun(self.ports, self.policy, totals, results.append, on_progress, job)
         repairer = LedgerRepairer(
             self.ports,
             self.locks,
             self.policy,
-            on_range=run.note_range,
             on_outage=self.on_outage,
-            hold=None if job is None else job.hold,
+            job=job,
         )
+        run = LedgerRun(repairer, totals, results.append, on_progress)
         tasks = [
             LedgerTask(
                 ledger_id=ledger_id,
                 bad=ledger.bad,
-                ranges=() if job is None else job.file.ranges_of(ledger_id),
                 bytes_to_copy=ledger.bytes_to_copy,
             )
             for ledger_id, ledger in planned.items()
         ]
-        seconds = await run.run(repairer, each_of(tasks))
+        seconds = await run.run(each_of(tasks))
         results.sort(key=lambda result: result.ledger_id)
         left = [each for result in results for each in _left_of(result, planned[result.ledger_id])]
         left = sorted([*plan.left, *left], key=lambda each: (each.ledger_id, each.bookie_id))

@@ -1,4 +1,4 @@
-"""One run over many ledgers: gives out the tasks, reports progress, and keeps the job file."""
+"""One run over many ledgers: what its turns share, the order of its tasks, its progress."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import heapq
 from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -16,24 +16,142 @@ from bkctl.runtime.client.access import require_access
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataError
 from bkctl.runtime.ledger.owner import owner_of
+from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.pulsar_migration import FLAG_AGE_S_MAX
-from bkctl.runtime.ports import Clock, Workers
-from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
+from bkctl.runtime.ports import Clock
+from bkctl.runtime.replication.config import CopyPace, Policy, ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
-from bkctl.runtime.replication.copy.limits import for_each_bounded
+from bkctl.runtime.replication.copy.limits import SharedPacer, for_each_bounded
+from bkctl.runtime.replication.copy.reader import CopyReader
+from bkctl.runtime.replication.copy.stripe_task import CopyTools, StripeTask
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerResult
 from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
-from bkctl.runtime.replication.plan.store import JobFile, JobRange
-from bkctl.runtime.replication.policy import CopyPace, Policy
-from bkctl.runtime.replication.run.ledger_repairer import LedgerRepairer
-from bkctl.runtime.replication.turn.state import LedgerTask
+from bkctl.runtime.replication.plan.store import JobRange, RecoveryJob
+from bkctl.runtime.replication.turn.bookies import LiveBookies, TargetChooser
+from bkctl.runtime.replication.turn.state import LedgerTask, TurnTools
+from bkctl.runtime.replication.turn.turn import LedgerTurn
 
+RANGE_INTERVAL_NS = 5 * 10**9
+"""How often the progress of a long copy is reported: a kill loses no more."""
 PROGRESS_INTERVAL_NS = 100_000_000
 TICK_S = 1.0
 """How often progress is reported even if nothing ends, and how often the job file is written and the rates are read."""
 _ACCESS_PAUSE_S = 10.0
 """Shortest time between two checks of whether the bookies accept this client."""
-JOB_FILE_LANE = "job-file"
+
+
+class LedgerRepairer:
+    """Works on many ledgers concurrently, which share windows, byte rates, targets, the list of bookies, and the wait
+    for ZooKeeper."""
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        locks: ReplicationLocks,
+        policy: Policy,
+        *,
+        known: Collection[str] = (),
+        only_targets: Collection[str] = (),
+        avoided: Collection[str] = (),
+        on_outage: Callable[[MetadataOutage], None] = lambda _: None,
+        job: RecoveryJob | None = None,
+    ) -> None:
+        """``known``: bookies that were registered when the run was planned. ``only_targets``: copy only to these;
+        empty: to all. ``avoided``: a last resort as targets, because they leave. ``on_outage``: the wait for the
+        metadata store begins or ends. ``job``: where long copies are recorded.
+        """
+        config = policy.config
+        self.ports = ports
+        self.config = config
+        self.job = job
+        self._on_outage = on_outage
+        self.outage = OutageWait(
+            ports.registrations.snapshot, ports.clock, config.metadata_outage_max_s, self._note_outage
+        )
+        self.live_bookies = LiveBookies(ports.registrations, ports.clock, config.registration_wait_s, known)
+        self._copies = CopyReader(ports, config, self.live_bookies.__contains__)
+        self.pacer = SharedPacer(ports.clock)
+        self.set_pace(policy.pace)
+        self._tools = TurnTools(
+            ports=ports,
+            locks=locks,
+            copying=CopyTools(ports, self._copies, config, self.pacer, self._count_copied, self._note_verified),
+            live_bookies=self.live_bookies,
+            targets=TargetChooser(
+                self.live_bookies,
+                ports.suspects,
+                ports.clock,
+                ports.placement,
+                config.placement,
+                frozenset(only_targets),
+                frozenset(avoided),
+            ),
+            outage=self.outage,
+            policy=policy,
+            silent_members={},
+            job=job,
+        )
+        self._current: dict[int, LedgerActivity] = {}
+        self.entries_copied = 0
+        self.bytes_copied = 0
+        self._range_due_ns: dict[tuple[int, int, int], int] = {}
+
+    def set_pace(self, pace: CopyPace) -> None:
+        """Change the byte rates."""
+        self.pacer.change(pace.bytes_per_s, pace.bytes_per_s_per_bookie)
+
+    @property
+    def current(self) -> Sequence[LedgerActivity]:
+        """The ledgers in progress, oldest first."""
+        return tuple(self._current.values())
+
+    def least_s(self, bytes_to_copy: int) -> float:
+        """How long copies of so many bytes take at least, by the rates."""
+        return self.pacer.least_s(bytes_to_copy, self._tools.targets.count)
+
+    async def repair(self, task: LedgerTask) -> LedgerResult:
+        """The result for a ledger; MetadataOutageError after a long outage of the metadata store."""
+        activity = LedgerActivity(task.ledger_id, self.ports.clock.monotonic_ns())
+        self._current[task.ledger_id] = activity
+        try:
+            return await self.outage.outlast(LedgerTurn(self._tools, task, activity).run)
+        finally:
+            del self._current[task.ledger_id]
+
+    async def repair_locked(self, lock: ReplicationLock, task: LedgerTask, activity: LedgerActivity) -> LedgerResult:
+        """The result for a ledger whose lock the caller holds, see ``LedgerTurn``; MetadataUnavailableError."""
+        tools = dataclasses.replace(self._tools, silent_members={})  # its caller tries again, and may run for months
+        return await LedgerTurn(tools, task, activity).run_locked(lock)
+
+    def _note_outage(self, outage: MetadataOutage) -> None:
+        self.live_bookies.note_outage(is_over=outage.is_over)
+        self._copies.note_outage()
+        self._tools.silent_members.clear()
+        self._on_outage(outage)
+
+    def _count_copied(self, entries: int, bytes_copied: int) -> None:
+        self.entries_copied += entries
+        self.bytes_copied += bytes_copied
+
+    def _note_verified(self, stripe_task: StripeTask, entry_id: int) -> None:
+        first_entry_id = stripe_task.fragment.entries.first_entry_id
+        ledger_id = stripe_task.credentials.ledger_id
+        stripe = (ledger_id, first_entry_id, stripe_task.index)
+        now_ns = self.ports.clock.monotonic_ns()
+        if entry_id >= stripe_task.last_entry_id:
+            self._range_due_ns.pop(stripe, None)
+        elif self.job is not None and now_ns >= self._range_due_ns.setdefault(stripe, now_ns + RANGE_INTERVAL_NS):
+            self._range_due_ns[stripe] = now_ns + RANGE_INTERVAL_NS
+            self.job.append(
+                JobRange(
+                    ledger_id=ledger_id,
+                    first_entry_id=first_entry_id,
+                    ensemble_index=stripe_task.index,
+                    target=stripe_task.target,
+                    last_entry_id=entry_id,
+                )
+            )
 
 
 class LedgerQueue:
@@ -146,43 +264,18 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
         return f", {self.ledgers_failed} failed" + (f" ({self.why_failed})" if self.why_failed else "")
 
 
-@dataclasses.dataclass(frozen=True)
-class RecoveryJob:
-    """How a run is recorded and slowed down. ``read_pace`` is called once a second; None: the rates are unchanged.
-
-    ``warn`` receives sentences for the operator. ``hold`` is called under the lock of each ledger, before any change:
-    after a lost session it takes again what shows others that the job runs. Its errors end the run.
-    """
-
-    file: JobFile
-    workers: Workers
-    read_pace: Callable[[], CopyPace | None]
-    warn: Callable[[str], None]
-    hold: Callable[[], Awaitable[None]] | None = None
-
-
+@dataclasses.dataclass(eq=False)
 class LedgerRun:
-    """State of one run over many ledgers."""
+    """State of one run over many ledgers. ``on_result`` gets the result of each, once."""
 
-    def __init__(
-        self,
-        ports: ClientPorts,
-        policy: Policy,
-        totals: PlanTotals,
-        on_result: Callable[[LedgerResult], None],
-        on_progress: Callable[[RecoveryProgress], None] | None,
-        job: RecoveryJob | None,
-    ) -> None:
-        """``on_result`` gets the result of each ledger, once."""
-        self._ports = ports
-        self._config = policy.config
-        self._totals = totals
-        self._on_result = on_result
-        self._on_progress = on_progress
+    repairer: LedgerRepairer
+    totals: PlanTotals
+    on_result: Callable[[LedgerResult], None]
+    on_progress: Callable[[RecoveryProgress], None] | None
+
+    def __post_init__(self) -> None:
+        self._ports, self._config, self._job = self.repairer.ports, self.repairer.config, self.repairer.job
         self._progress_at_ns = 0
-        self._job = job
-        self._is_unrecorded = False
-        """Whether the job file can no longer be written."""
         self._is_in_doubt = asyncio.Event()
         """A ledger failed: the bookies may not accept this client any longer."""
         self._refusal = ""
@@ -193,18 +286,12 @@ class LedgerRun:
         """How many of them cannot be read because of a bookie that is not to be replaced."""
         self._waiting_for_writers = 0
         self._writers_due_ns = 0
-        self._repairer: LedgerRepairer
         self._queue: LedgerQueue
 
-    def note_range(self, found: JobRange) -> None:
-        """A long copy has come this far."""
-        if self._job is not None and not self._is_unrecorded:
-            self._job.file.append(found)
-
-    async def run(self, repairer: LedgerRepairer, tasks: AsyncIterable[LedgerTask]) -> float:
+    async def run(self, tasks: AsyncIterable[LedgerTask]) -> float:
         """Work on all tasks; returns the seconds. RefusedError as soon as Pulsar begins to migrate its metadata;
         AuthenticationRequiredError once no bookie accepts this client."""
-        self._repairer, self._queue = repairer, LedgerQueue(tasks, self._ports.clock, self._config)
+        self._queue = LedgerQueue(tasks, self._ports.clock, self._config)
         started_ns = self._ports.clock.monotonic_ns()
         self._follow_pace()
         ticking = asyncio.create_task(self._tick())
@@ -216,7 +303,8 @@ class LedgerRun:
             ticking.cancel()
             self._report_progress(is_forced=True)
             await asyncio.gather(ticking, return_exceptions=True)
-            await self._write_job()
+            if self._job is not None:
+                await self._job.write()
         return (self._ports.clock.monotonic_ns() - started_ns) / 1e9
 
     async def wait_for_writers(self, ledgers: int, until_ns: int) -> None:
@@ -260,24 +348,15 @@ class LedgerRun:
             await self._ports.clock.sleep(TICK_S)
             self._report_progress()
             self._follow_pace()
-            await self._write_job()
+            if self._job is not None:
+                await self._job.write()
 
     def _follow_pace(self) -> None:
         if self._job is not None and (pace := self._job.read_pace()) is not None:
-            self._repairer.set_pace(pace)
-
-    async def _write_job(self) -> None:
-        """Record what is done. Without disk space the run goes on: the metadata shows what is done, too."""
-        if self._job is None or self._is_unrecorded:
-            return
-        try:
-            await self._job.workers.run(JOB_FILE_LANE, self._job.file.write)
-        except OSError as error:
-            self._is_unrecorded = True
-            self._job.warn(f"cannot write the job file, so --resume cannot continue this run: {error.strerror}")
+            self.repairer.set_pace(pace)
 
     async def _repair_one(self, task: LedgerTask) -> None:
-        tried = await self._repairer.repair(task)
+        tried = await self.repairer.repair(task)
         if tried.failures:
             self._is_in_doubt.set()
         self._refusal = next((each.bare_detail for each in tried.failures if each.is_refused), "")
@@ -292,9 +371,9 @@ class LedgerRun:
             if first.reason is FailureReason.UNREADABLE:
                 self._silent.update(set(first.absent).difference(task.leaving, task.unreachable))
             self._failed_bytes += task.bytes_to_copy
-        self._on_result(result)
-        if self._job is not None and not result.failures and not self._is_unrecorded:
-            self._job.file.append(result)
+        self.on_result(result)
+        if self._job is not None and not result.failures:
+            self._job.append(result)
         self._report_progress()
 
     async def _owner(self, ledger_id: int) -> str | None:
@@ -313,21 +392,21 @@ class LedgerRun:
 
     def _report_progress(self, *, is_forced: bool = False) -> None:
         now_ns = self._ports.clock.monotonic_ns()
-        if self._on_progress is None or not (is_forced or now_ns - self._progress_at_ns >= PROGRESS_INTERVAL_NS):
+        if self.on_progress is None or not (is_forced or now_ns - self._progress_at_ns >= PROGRESS_INTERVAL_NS):
             return
         self._progress_at_ns = now_ns
-        current = self._repairer.current
+        current = self.repairer.current
         oldest = current[0] if current else self._queue.oldest_waiting()
-        planned = max(0, self._totals.bytes_to_copy - self._failed_bytes)
-        self._on_progress(
+        planned = max(0, self.totals.bytes_to_copy - self._failed_bytes)
+        self.on_progress(
             RecoveryProgress(
                 ledgers_done=self._done,
-                ledgers_total=self._totals.ledgers,
+                ledgers_total=self.totals.ledgers,
                 ledgers_failed=self._failures.total(),
-                entries_copied=self._repairer.entries_copied,
-                bytes_copied=self._repairer.bytes_copied,
+                entries_copied=self.repairer.entries_copied,
+                bytes_copied=self.repairer.bytes_copied,
                 bytes_planned=planned,
-                least_s=self._repairer.least_s(max(0, planned - self._repairer.bytes_copied)),
+                least_s=self.repairer.least_s(max(0, planned - self.repairer.bytes_copied)),
                 why_failed=self._why_failed(),
                 waiting_for_writers=self._waiting_for_writers,
                 writers_wait_s=max(0.0, (self._writers_due_ns - now_ns) / 1e9) if self._waiting_for_writers else 0.0,

@@ -26,13 +26,12 @@ from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import write_set
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
-from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, bookies_given_up
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import COPY_RATE, LedgerActivity
-from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGaps
+from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGaps, OutsideBookies
 from bkctl.runtime.replication.copy.limits import Lease, SharedPacer, for_each_bounded, for_each_leased
-from bkctl.runtime.replication.copy.outside import OutsideBookies
 from bkctl.runtime.replication.copy.reader import (
     BATCH_ENTRIES,
     CopyReader,
@@ -40,8 +39,16 @@ from bkctl.runtime.replication.copy.reader import (
     batch_entries_max,
     entry_bytes_estimate,
 )
-from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
-from bkctl.runtime.replication.judge.copies import CheckTotals, Copy, CopyState, LedgerCheck, compared_copies
+from bkctl.runtime.replication.judge.copies import (
+    WHOLE,
+    CheckScope,
+    CheckTally,
+    CheckTotals,
+    Copy,
+    CopyState,
+    LedgerCheck,
+    compared_copies,
+)
 from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
     batches,
@@ -50,8 +57,7 @@ from bkctl.runtime.replication.judge.fragments import (
     merge_ranges,
     segment_entries,
 )
-from bkctl.runtime.replication.judge.verdict import judge_ledger, removed_members, write_set_rows
-from bkctl.runtime.replication.survey.check_tally import CheckTally
+from bkctl.runtime.replication.judge.verdict import judge_metadata, removed_members
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
 
@@ -232,10 +238,9 @@ class LedgerChecker:
 
     def removed_from(self, ledger_id: int, metadata: LedgerMetadata) -> frozenset[tuple[int | None, str]]:
         """The bookies of a ledger that were given up, each with the first entry of a segment."""
-        given_up = bookies_given_up(self.given_up.get(ledger_id))
-        if not given_up:
+        if (note := self.given_up.get(ledger_id)) is None:
             return frozenset()
-        return removed_members(judge_ledger(write_set_rows(ledger_id, metadata), self._live_bookies, given_up).rows)
+        return removed_members(judge_metadata(ledger_id, metadata, self._live_bookies, note).rows)
 
     async def _check(self, work: CheckWork) -> LedgerCheck:
         metadata, scope, tally = work.metadata, work.scope, work.tally
@@ -363,7 +368,6 @@ class LedgerChecker:
     async def _read_batch(
         self, work: CheckWork, batch: _PaidBatch, lease: Lease, *, is_open: bool
     ) -> dict[int, dict[str, Copy]]:
-        """The copies of some entries, by entry and bookie."""
         read = Counter[str]()
         with work.waiting(f"copies on {', '.join(batch.taken)}"):
             found = await self._copies.read_each(batch.wanted, work.credentials)

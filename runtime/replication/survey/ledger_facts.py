@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
+from bkctl.runtime.client.last_entry import reported_lac
 from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
 from bkctl.runtime.errors import (
     SILENCE,
@@ -40,7 +41,7 @@ from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.ports import LacReply
 from bkctl.runtime.protocol.entry_body import EntryCodec
 from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.copy.outside import OutsideBookies
+from bkctl.runtime.replication.copy.gaps import OutsideBookies
 from bkctl.runtime.replication.copy.reader import CopyReader, reason_of
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import (
@@ -269,9 +270,6 @@ def _samples(segments: Sequence[SegmentFacts], bookie_id: str) -> tuple[int, ...
 
 
 def _decoded(reply: LacReply, codec: EntryCodec) -> MemberAnswer:
-    explicit = INVALID_ENTRY_ID if reply.lac_body is None else codec.decode_lac(reply.lac_body)
-    if reply.last_entry_body is None:
-        return MemberAnswer(last_add_confirmed=explicit)
-    entry = codec.decode(None, reply.last_entry_body)
-    confirmed = max(explicit, entry.credible_last_add_confirmed)
-    return MemberAnswer(last_entry_id=entry.entry_id, last_add_confirmed=confirmed)
+    body = reply.last_entry_body
+    last_entry_id = INVALID_ENTRY_ID if body is None else codec.decode(None, body).entry_id
+    return MemberAnswer(last_entry_id=last_entry_id, last_add_confirmed=reported_lac(reply, codec))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -15,15 +15,13 @@ from bkctl.runtime.metadata.outage import OutageWait
 from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.placement.rules import BrokenRule
-from bkctl.runtime.replication.config import OpenLedgers
+from bkctl.runtime.replication.config import OpenLedgers, Policy
 from bkctl.runtime.replication.copy.activity import LedgerActivity
-from bkctl.runtime.replication.copy.stripe import StripeReplicator
+from bkctl.runtime.replication.copy.stripe_task import CopyTools
 from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, fragments_naming
-from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, SourceDefect
-from bkctl.runtime.replication.plan.store import JobRange
-from bkctl.runtime.replication.policy import Policy
-from bkctl.runtime.replication.turn.live_bookies import LiveBookies
-from bkctl.runtime.replication.turn.target_chooser import TargetChooser
+from bkctl.runtime.replication.judge.ledger_result import LedgerFailure, SourceDefect
+from bkctl.runtime.replication.plan.store import JobRange, RecoveryJob
+from bkctl.runtime.replication.turn.bookies import LiveBookies, TargetChooser
 
 ZOOKEEPER = "ZooKeeper"
 
@@ -37,7 +35,7 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
     are never asked. No stripe moves to any of these.
 
     ``earlier_segment``: the last segment of an open ledger when it was first read, long enough ago for its writer to
-    replace a leaving bookie; None: it was not read then. ``ranges``: what an earlier run copied of the ledger.
+    replace a leaving bookie; None: it was not read then.
     ``stored``: metadata that was read before, used if its version is still stored. ``bytes_to_copy``: an estimate, for
     the progress of the run. ``is_drain``: the leaving bookies
     serve, so a writer moves on with its next add. ``is_data_first``, ``must_improve``: see ``CopyNeed``.
@@ -49,7 +47,6 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
     bad: Mapping[str, tuple[EntryRange, ...]] = {}
     unreachable: frozenset[str] = frozenset()
     earlier_segment: Segment | None = None
-    ranges: tuple[JobRange, ...] = ()
     stored: Versioned[LedgerMetadata] | None = None
     bytes_to_copy: int = 0
     is_drain: bool = False
@@ -63,11 +60,6 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
             matching = fragments_naming(metadata, leaving)
             found += [each for each in matching if each.entries.first_entry_id == first_entry_id]
         return found
-
-    def begun(self, first_entry_id: int, ensemble_index: int) -> JobRange | None:
-        """What an earlier run copied of a stripe."""
-        stripe = (first_entry_id, ensemble_index)
-        return next((each for each in self.ranges if (each.first_entry_id, each.ensemble_index) == stripe), None)
 
     def leaving_in(self, first_entry_id: int) -> frozenset[str]:
         """The bookies to replace in the segment that begins with this entry."""
@@ -123,15 +115,14 @@ class TurnTools:
 
     ports: ClientPorts
     locks: ReplicationLocks
-    replicator: StripeReplicator
+    copying: CopyTools
     live_bookies: LiveBookies
     targets: TargetChooser
     outage: OutageWait
     policy: Policy
     silent_members: dict[str, str]
     """Bookies that stopped answering to adds, with the reason: their bad copies are left until the next outage ends."""
-    hold: Callable[[], Awaitable[None]] | None = None
-    """See ``RecoveryJob``."""
+    job: RecoveryJob | None = None
 
 
 @dataclasses.dataclass
@@ -179,30 +170,8 @@ class TurnState:
     """Bad copies that stay where they are."""
     bad_stripes: dict[StripePosition, BadStripe] = dataclasses.field(default_factory=dict)
 
-    def fail(
-        self,
-        metadata: LedgerMetadata,
-        position: StripePosition,
-        reason: FailureReason,
-        entries: tuple[EntryRange, ...],
-        detail: str,
-        absent: tuple[str, ...] = (),
-        *,
-        is_refused: bool = False,
-        lacks_bookies: bool = False,
-        has_live_member: bool = False,
-    ) -> None:
-        """Record why a position stays as it is; ``absent`` and the others as in ``LedgerFailure``."""
-        failure = LedgerFailure(
-            self.task.ledger_id,
-            reason,
-            entries,
-            detail,
-            absent=absent,
-            is_refused=is_refused,
-            lacks_bookies=lacks_bookies,
-            has_live_member=has_live_member,
-        )
+    def fail(self, metadata: LedgerMetadata, position: StripePosition, failure: LedgerFailure) -> None:
+        """Record why a position stays as it is."""
         self.failures[position] = FoundFailure(self.fragment_at(metadata, position), failure)
 
     async def read(self) -> Versioned[LedgerMetadata]:
@@ -220,6 +189,11 @@ class TurnState:
             if found.fragment == self.fragment_at(versioned.value, position)
         }
         return versioned
+
+    def begun(self, position: StripePosition) -> JobRange | None:
+        """What an earlier run copied of a stripe."""
+        ranges = () if self.tools.job is None else self.tools.job.file.ranges_of(self.task.ledger_id)
+        return next((each for each in ranges if (each.first_entry_id, each.ensemble_index) == position), None)
 
     def require_lock(self) -> None:
         """LockLostError if another process may work on the ledger now."""

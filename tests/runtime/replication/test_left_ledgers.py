@@ -9,7 +9,7 @@ import pytest
 
 from bkctl.runtime.ledger.changes import new_ledger
 from bkctl.runtime.ledger.metadata import DigestType
-from bkctl.runtime.replication.judge.accepted_losses import GivenUpLedger
+from bkctl.runtime.replication.judge.advice import GivenUpLedger
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.left_ledgers import (
