@@ -16,7 +16,7 @@ from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay, findings_of
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport, AuditSummary
 from bkctl.runtime.replication.config import CopyPace
-from bkctl.runtime.replication.judge.copies import Sample
+from bkctl.runtime.replication.judge.check_scope import Sample
 from bkctl.runtime.replication.survey.inventory import InventoryRequest, InventoryTurn
 from bkctl.storage.errors import BkctlError
 

@@ -33,7 +33,8 @@ from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.replication.copy.limits import CopyRate, SharedPacer
-from bkctl.runtime.replication.judge.copies import CheckScope, CheckTotals, CopyDefect, LedgerCheck, Sample
+from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
+from bkctl.runtime.replication.judge.copies import CheckTotals, CopyDefect, LedgerCheck
 from bkctl.runtime.replication.judge.findings import CopyFinding, copy_findings
 from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
 from bkctl.runtime.replication.survey.checker import LedgerChecker

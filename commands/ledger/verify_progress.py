@@ -13,7 +13,8 @@ from bkctl.commands.recovery_progress import LEDGER_COST_BYTES
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.store import Versioned
-from bkctl.runtime.replication.judge.copies import CheckScope, CheckTotals
+from bkctl.runtime.replication.judge.check_scope import CheckScope
+from bkctl.runtime.replication.judge.copies import CheckTotals
 from bkctl.runtime.replication.survey.checker import LedgerChecker, bytes_to_check
 from bkctl.storage.errors import BkctlError
 from bkctl.storage.words import counted, duration, size

@@ -48,7 +48,8 @@ from bkctl.runtime.ports import Clock
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.limits import CopyRate, SharedPacer, for_each_bounded
 from bkctl.runtime.replication.copy.reader import BATCH_BYTES
-from bkctl.runtime.replication.judge.copies import CheckScope, CopyDefect, CopyState, LedgerCheck, Sample
+from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
+from bkctl.runtime.replication.judge.copies import CopyDefect, CopyState, LedgerCheck
 from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges, in_and_out_of
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.runtime.replication.turn.bookies import LiveBookies

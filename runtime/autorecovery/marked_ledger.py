@@ -24,7 +24,7 @@ from bkctl.runtime.placement.rules import BrokenRule
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.judge.bad_copies import bad_records_on, plan_in_place
-from bkctl.runtime.replication.judge.copies import CheckScope
+from bkctl.runtime.replication.judge.check_scope import CheckScope
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
 from bkctl.runtime.replication.judge.marks import bookies_in_question

@@ -39,7 +39,8 @@ from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.entry_lists import EntryLists
 from bkctl.runtime.replication.copy.limits import for_each_bounded
 from bkctl.runtime.replication.copy.reader import CopyReader
-from bkctl.runtime.replication.judge.copies import CheckScope, CopyState, Sample
+from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
+from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import stored_count, stored_entries
 from bkctl.runtime.replication.judge.marks import MarkedLedger, bookies_in_question, judge_mark
 from bkctl.runtime.replication.run.mark_repair import ClearOutcome, MarkClearing

@@ -10,7 +10,8 @@ from bkctl.runtime.protocol.entry_list import EntryGroup, EntryList
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.entry_lists import EntryLists
-from bkctl.runtime.replication.judge.copies import WHOLE, CheckScope, CopyState, Sample
+from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope, Sample
+from bkctl.runtime.replication.judge.copies import CopyState
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.survey.checker import LedgerChecker

@@ -16,7 +16,8 @@ from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.limits import CopyRate, SharedPacer
-from bkctl.runtime.replication.judge.copies import CheckScope, CheckTotals, CopyState, LedgerCheck, Sample
+from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
+from bkctl.runtime.replication.judge.copies import CheckTotals, CopyState, LedgerCheck
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from tests.runtime.client.fakes import payload

@@ -26,7 +26,7 @@ from bkctl.runtime.replication.judge.bad_copies import (
     left_copies,
     plan_in_place,
 )
-from bkctl.runtime.replication.judge.copies import CheckScope
+from bkctl.runtime.replication.judge.check_scope import CheckScope
 from bkctl.runtime.replication.judge.findings import CopyFinding
 from bkctl.runtime.replication.judge.fragments import merge_ranges
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult

@@ -27,7 +27,8 @@ from bkctl.runtime.metadata.replication.lock import ReplicationLock, Replication
 from bkctl.runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marks
 from bkctl.runtime.metadata.store import MetadataStore, Node, find_node
 from bkctl.runtime.replication.config import ReplicationConfig
-from bkctl.runtime.replication.judge.copies import CheckScope, LedgerCheck
+from bkctl.runtime.replication.judge.check_scope import CheckScope
+from bkctl.runtime.replication.judge.copies import LedgerCheck
 from bkctl.runtime.replication.judge.marks import (
     MarkedLedger,
     MarkFinding,

@@ -39,9 +39,8 @@ from bkctl.runtime.replication.copy.reader import (
     batch_entries_max,
     entry_bytes_estimate,
 )
+from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
 from bkctl.runtime.replication.judge.copies import (
-    WHOLE,
-    CheckScope,
     CheckTally,
     CheckTotals,
     Copy,

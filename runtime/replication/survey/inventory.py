@@ -38,7 +38,8 @@ from bkctl.runtime.replication.config import CopyPace, ReplicationConfig
 from bkctl.runtime.replication.copy.entry_lists import EntryLists
 from bkctl.runtime.replication.copy.limits import SharedPacer, for_each_bounded
 from bkctl.runtime.replication.copy.reader import RequestTimes
-from bkctl.runtime.replication.judge.copies import CheckScope, ListedCopies, Sample
+from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
+from bkctl.runtime.replication.judge.copies import ListedCopies
 from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, segment_entries
 from bkctl.runtime.replication.judge.verdict import COUNT_MAX
 from bkctl.runtime.replication.survey.checker import LedgerChecker, examine_settled

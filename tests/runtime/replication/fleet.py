@@ -19,7 +19,8 @@ from bkctl.runtime.metadata.bookies.registration import BookieMode, Registration
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.config import CopyPace, Policy, ReplicationConfig
-from bkctl.runtime.replication.judge.copies import WHOLE, CheckScope, LedgerCheck
+from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
+from bkctl.runtime.replication.judge.copies import LedgerCheck
 from bkctl.runtime.replication.judge.fragments import segment_entries
 from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
 from bkctl.runtime.replication.run.drain import DrainHooks

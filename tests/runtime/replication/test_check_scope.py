@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bkctl.runtime.replication.judge.copies import WHOLE, CheckScope, Sample
+from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope, Sample
 from bkctl.runtime.replication.judge.fragments import EntryRange, stripe
 from tests.runtime.replication.samples import ledger
 

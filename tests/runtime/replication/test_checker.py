@@ -9,7 +9,8 @@ from bkctl.runtime.ledger.changes import replace_in_segment
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.protocol.status import Status
-from bkctl.runtime.replication.judge.copies import CheckScope, CheckTotals, CopyState, LedgerCheck
+from bkctl.runtime.replication.judge.check_scope import CheckScope
+from bkctl.runtime.replication.judge.copies import CheckTotals, CopyState, LedgerCheck
 from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.runtime.replication.survey.checker import ROUNDS_MAX, LedgerChecker
 from bkctl.storage.ids import ENTRY_ID_MAX
