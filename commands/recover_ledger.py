@@ -30,6 +30,8 @@ from bkctl.commands.work_end import Verdict, print_end
 from bkctl.runtime.client.access import require_access
 from bkctl.runtime.errors import LedgerNotFoundError
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.replication.config import CopyPace, Policy
 from bkctl.runtime.replication.judge.bad_copies import BadCopies, InPlacePlan, LedgerInPlace
 from bkctl.runtime.replication.judge.copies import CopyState
@@ -123,7 +125,8 @@ async def recover_ledger(
         else:
             before = {} if findings is None else _found_before(session, findings, ledger_ids)
             repair = await _repair(context, session, policy)
-            found = await _verify(context, repair, ledger_ids or sorted(before), before)
+            given_up = await read_given_up(RecoveryNotes(session.store, session.root))
+            found = await _verify(context, repair, ledger_ids or sorted(before), before, given_up)
             if findings is None and found.deleted:
                 raise LedgerNotFoundError(found.deleted[0], "no such ledger")
         report, job_file = await _carry_out(context, session, repair, found, flags)
@@ -178,10 +181,14 @@ async def _verify(
     repair: InPlaceRepair,
     ledger_ids: Sequence[int],
     found_before: Mapping[int, Sequence[CopyFinding]],
+    given_up: Mapping[int, GivenUpNote],
 ) -> InPlacePlan:
     with context.console.progress("verifying") as progress:
         return await repair.plan(
-            ledger_ids, found_before, lambda done, read: progress.update(done, len(ledger_ids), f"{size(read)} read")
+            ledger_ids,
+            found_before,
+            lambda done, read: progress.update(done, len(ledger_ids), f"{size(read)} read"),
+            given_up,
         )
 
 

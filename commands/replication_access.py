@@ -174,6 +174,7 @@ async def replication_access(
     ``sources`` does not."""
     ports = (await session.client()).ports
     refusing = await require_access(ports, sources, waits_for_all=True)
+    given_up = await read_given_up(RecoveryNotes(session.store, session.root))
     recovery = BookieRecovery(
         ports,
         session.cookies,
@@ -182,17 +183,13 @@ async def replication_access(
         partial(report_outage, context.console),
         partial(leaving_bookies, session.store, session.root),
         open_database=temporary_database,
+        given_up=given_up,
     )
-    accepted = await _accepted(session)
+    accepted: dict[int, GivenUpLedger] = {}
+    if given_up:
+        live = (await session.registrations.snapshot()).live
+        accepted = await judge_given_up(await session.ledgers(), given_up, live)
     return ReplicationAccess(recovery, session, ports.ledgers, policy, refusing=refusing, accepted=accepted)
-
-
-async def _accepted(session: Session) -> dict[int, GivenUpLedger]:
-    """Losses that an operator accepted, by ledger."""
-    given_up = await read_given_up(RecoveryNotes(session.store, session.root))
-    if not given_up:
-        return {}
-    return await judge_given_up(await session.ledgers(), given_up, (await session.registrations.snapshot()).live)
 
 
 def note_end(change: Change, body: dict[str, object], outcome: Outcome) -> None:

@@ -17,7 +17,8 @@ from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
 from bkctl.runtime.metadata.bookies.registration import Registrations
-from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.replication.work import PickedLedger
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.placement.rules import BrokenRule
@@ -25,6 +26,7 @@ from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.judge.bad_copies import bad_records_on, plan_in_place
 from bkctl.runtime.replication.judge.check_scope import CheckScope
+from bkctl.runtime.replication.judge.fragments import accepted_entries
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
 from bkctl.runtime.replication.judge.marks import bookies_in_question
@@ -140,20 +142,24 @@ class MarkedLedgerRepair:
             stored=stored,
             is_data_first=True,
         )
-        for failure in await self._without_accepted(await self._carry_out(task)):
+        failures = await self._carry_out(task)
+        if any(each.reason is FailureReason.LOST for each in failures):
+            note = await self.tools.notes.given_up.find_or_problem(str(self._ledger_id))
+            if isinstance(note, Versioned):
+                failures = await self._without_accepted(task, failures, note.value)
+        for failure in failures:
             if failure.reason is FailureReason.OPEN and earlier_segment != last_segment:
                 self._outcome.open_segment = last_segment
             else:
                 self._note(failure, stored.value)
 
-    async def _without_accepted(self, failures: list[LedgerFailure]) -> list[LedgerFailure]:
-        """Without losses that an operator accepted, of which nothing is left to repair."""
-        note = None
-        if any(each.reason is FailureReason.LOST for each in failures):
-            note = await self.tools.notes.given_up.find_or_problem(str(self._ledger_id))
-        if not isinstance(note, Versioned):
-            return failures
-        given_up = {self._ledger_id: note.value}
+    async def _without_accepted(
+        self, task: LedgerTask, failures: list[LedgerFailure], note: GivenUpNote
+    ) -> list[LedgerFailure]:
+        """Without losses that an operator accepted: what is left of the ledger is copied, or nothing is."""
+        if accepted_ids := accepted_entries(note):
+            failures = await self._carry_out(msgspec.structs.replace(task, stored=None, accepted=accepted_ids))
+        given_up = {self._ledger_id: note}
         accepted = await judge_given_up(self._ports.ledgers, given_up, self._registrations.live)
         return [each for each in failures if situation_of(each, accepted) is not Left.ACCEPTED]
 
@@ -166,6 +172,7 @@ class MarkedLedgerRepair:
         checker = self.tools.checker
         check = await checker.check(self._ledger_id, CheckScope(bookie_ids=asked, has_open_end=False))
         if not check.is_deleted and not check.is_clean:
+            checker.given_up = await read_given_up(self.tools.notes)
             check = await checker.check(self._ledger_id, CheckScope(has_open_end=False))
         if check.is_deleted:
             raise LedgerNotFoundError(self._ledger_id, "it was deleted")

@@ -113,12 +113,15 @@ class LossClose:
         return max(*known, *(each.entry.entry_id for each in kept.values() if each.entry is not None))
 
     async def close(
-        self, ledger_id: int, stored: Versioned[LedgerMetadata], before_close: Callable[[], Awaitable[None]]
+        self,
+        ledger_id: int,
+        stored: Versioned[LedgerMetadata],
+        before_close: Callable[[Sequence[EntryRange]], Awaitable[None]],
     ) -> tuple[Versioned[LedgerMetadata], AcceptedLoss | None]:
         """Close it; returns the closed metadata, and None if another process closed it.
 
-        ``before_close`` is called before the compare-and-set; its errors stop it. Raises BookieError if a member does
-        not answer, LedgerRecoveryError, NotEnoughBookiesError, LedgerNotFoundError, MetadataError.
+        ``before_close`` is called with the holes before the compare-and-set; its errors stop it. Raises BookieError if
+        a member does not answer, LedgerRecoveryError, NotEnoughBookiesError, LedgerNotFoundError, MetadataError.
         """
         local = LocalCopy(stored)
         snapshot = await self._update(
@@ -132,7 +135,8 @@ class LossClose:
         length = found.length
         if length is None:
             length = await self._length_before(ledger_id, snapshot, min(end, first_entry_id - 1))
-        await before_close()
+        holes = found.holes.ranges()
+        await before_close(holes)
         if (reason := await self._why_not_given_up(snapshot)) is not None:
             raise LedgerRecoveryError(ledger_id, f"{reason}; it stays in recovery: run bkctl ledger close {ledger_id}")
         segment = Segment(first_entry_id, found.ensemble)
@@ -145,7 +149,6 @@ class LossClose:
         closed = await self._update(ledger_id, local, lambda metadata: not metadata.is_closed, transform)
         if (closed.last_entry_id, closed.last_segment) != (end, segment):
             return local.current, None
-        holes = found.holes.ranges()
         loss = AcceptedLoss(
             bookie_ids=self.lost_members(snapshot),
             entries=found.entries,

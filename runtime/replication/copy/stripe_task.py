@@ -91,6 +91,7 @@ class StripeTask(msgspec.Struct, frozen=True):
     written to it again. ``unreachable`` and ``copied_until`` do not count then.
 
     ``outside``: live bookies that are not in the ensemble. They are asked only for entries that no member can give.
+    ``accepted``: lost entries that are left out (``accepted_entries``).
     """
 
     credentials: LedgerCredentials
@@ -102,6 +103,7 @@ class StripeTask(msgspec.Struct, frozen=True):
     copied_until: int = -1
     bad: tuple[EntryRange, ...] = ()
     outside: tuple[str, ...] = ()
+    accepted: tuple[EntryRange, ...] = ()
 
     @property
     def entries(self) -> int:

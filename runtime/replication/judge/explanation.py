@@ -36,7 +36,7 @@ from bkctl.runtime.replication.judge.closability import (
     removal,
     what_helps,
 )
-from bkctl.runtime.replication.judge.fragments import Fragment
+from bkctl.runtime.replication.judge.fragments import Fragment, accepted_entries, format_ranges
 from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad, segments_text
 from bkctl.runtime.replication.judge.no_live_copy import bookies_to_start, start_words
 from bkctl.runtime.replication.judge.targets import CandidateVerdict, stripe_bytes, why_refused
@@ -162,6 +162,11 @@ def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
     if note is not None and given_up:
         segments = segments_text([each for each in facts.segments if each.segment_index in given_up])
         yield Severity.INFORMATION, f"{accepted_on(note.written_ms, note.user)}: entries of {segments} have no copy"
+    if note is not None and (accepted := accepted_entries(note)):
+        yield (
+            Severity.INFORMATION,
+            f"{accepted_on(note.written_ms, note.user)}: no bookie has entries {format_ranges(accepted)}",
+        )
     for bookie_id in facts.autorecovery.returned:
         yield Severity.WARNING, is_back(bookie_id, [facts.ledger_id]).sentence
     if metadata.state is LedgerState.IN_RECOVERY:

@@ -14,6 +14,7 @@ import msgspec
 
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.write_set import is_in_write_set
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.storage.ids import INVALID_ENTRY_ID
 from bkctl.storage.words import listed
 
@@ -113,6 +114,16 @@ def batches(entry_ids: Iterator[int], count_max: Callable[[], int]) -> Iterator[
     """The ids in their order, in batches; each has at most ``count_max`` ids, which is asked before each."""
     while batch := tuple(itertools.islice(entry_ids, count_max())):
         yield batch
+
+
+def accepted_entries(note: GivenUpNote | None) -> tuple[EntryRange, ...]:
+    """The entries of a closed ledger whose loss an operator accepted: no copy of them is expected on any bookie."""
+    return () if note is None else tuple(EntryRange(*each) for each in note.lost)
+
+
+def is_in(entry_id: int, ranges: Iterable[EntryRange]) -> bool:
+    """Whether the entry is in one of the ranges."""
+    return any(each.first_entry_id <= entry_id <= each.last_entry_id for each in ranges)
 
 
 def format_ranges(ranges: Sequence[EntryRange], count_max: int = 5) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -17,6 +18,7 @@ from bkctl.runtime.errors import LedgerNotFoundError
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.replication.config import Policy
 from bkctl.runtime.replication.copy.limits import SharedPacer, for_each_bounded
 from bkctl.runtime.replication.judge.bad_copies import (
@@ -98,10 +100,11 @@ class InPlaceRepair:
         ledger_ids: Sequence[int],
         found_before: Mapping[int, Sequence[CopyFinding]],
         on_progress: Callable[[int, int], None],
+        given_up: Mapping[int, GivenUpNote] = MappingProxyType({}),
     ) -> InPlacePlan:
         """Verify these ledgers, or of those with bad copies in ``found_before`` only these; MetadataOutageError.
 
-        ``on_progress`` gets the ledgers done and the bytes read.
+        ``on_progress`` gets the ledgers done and the bytes read. ``given_up``: accepted losses, which are left.
         """
         ledgers: list[LedgerInPlace] = []
         deleted: list[int] = []
@@ -109,7 +112,7 @@ class InPlaceRepair:
         registrations = await self.outage.outlast(self.ports.registrations.snapshot)
         pace, pacer = self.policy.pace, SharedPacer(self.ports.clock)
         pacer.change(pace.bytes_per_s, pace.bytes_per_s_per_bookie)
-        checker = LedgerChecker(self.ports, registrations.live, self.policy.config, pacer)
+        checker = LedgerChecker(self.ports, registrations.live, self.policy.config, pacer, given_up=given_up)
         survey = await self.outage.outlast(lambda: self.ports.placement.survey(registrations.writable))
         forecast = PlacementForecast(survey, (), self.ports.clock.random)
 

@@ -50,9 +50,11 @@ from bkctl.runtime.replication.judge.copies import (
 )
 from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
+    accepted_entries,
     batches,
     format_ranges,
     in_and_out_of,
+    is_in,
     merge_ranges,
     segment_entries,
 )
@@ -67,7 +69,8 @@ ROUNDS_MAX = 3
 class CheckWork(LedgerActivity):
     """A ledger that is being checked by this metadata, of which about ``bytes_planned`` will be read.
 
-    ``removed``: the bookies that were given up, each with the first entry of a segment.
+    ``removed``: the bookies that were given up, each with the first entry of a segment. ``accepted``: see
+    ``accepted_entries``.
     """
 
     def __init__(
@@ -77,9 +80,11 @@ class CheckWork(LedgerActivity):
         metadata: LedgerMetadata,
         scope: CheckScope,
         removed: frozenset[tuple[int | None, str]],
+        accepted: tuple[EntryRange, ...],
     ) -> None:
         super().__init__(ledger_id, since_ns)
         self.removed = removed
+        self.accepted = accepted
         self.metadata = metadata
         self.scope = scope
         self.credentials = credentials_of(ledger_id, metadata)
@@ -163,7 +168,7 @@ class LedgerChecker:
         given_up: Mapping[int, GivenUpNote] = MappingProxyType({}),
     ) -> None:
         """``live_bookies``: registered ones, writable or read-only. Others count as unreachable without a request, but
-        no copy is expected on those that an operator gave up: ``given_up``.
+        no copy is expected on those that an operator gave up, nor of entries whose loss was accepted: ``given_up``.
 
         ``pacer`` limits the bytes that are read; None: no limit. ``times`` gets the time of each read.
         """
@@ -226,8 +231,8 @@ class LedgerChecker:
 
     async def check_by(self, ledger_id: int, metadata: LedgerMetadata, scope: CheckScope) -> LedgerCheck:
         """Check one ledger by this metadata; raises nothing."""
-        removed = self.removed_from(ledger_id, metadata)
-        work = CheckWork(ledger_id, self._ports.clock.monotonic_ns(), metadata, scope, removed)
+        removed, accepted = self.removed_from(ledger_id, metadata), accepted_entries(self.given_up.get(ledger_id))
+        work = CheckWork(ledger_id, self._ports.clock.monotonic_ns(), metadata, scope, removed, accepted)
         self._current[work] = None
         try:
             return await self._check(work)
@@ -314,7 +319,7 @@ class LedgerChecker:
         ]
 
         def members(entry_id: int) -> list[str]:
-            indexes = write_set(entry_id, *metadata.sizes)
+            indexes = () if is_in(entry_id, work.accepted) else write_set(entry_id, *metadata.sizes)
             storing = dict.fromkeys(ensemble[index] for index in indexes)
             return [each for each in storing if each in bookie_ids]
 
@@ -346,7 +351,7 @@ class LedgerChecker:
             if rest.count:
                 gap = await gaps.at(rest, bookie_ids, earlier_copies, run)
                 if is_confirmed:
-                    ranges = scope.within(gap.entries)
+                    ranges = in_and_out_of(scope.within(gap.entries), work.accepted)[1]
                     tally.add_gap(metadata, ensemble, ranges, gap.copies, is_guessed=gap.is_guessed)
                 else:
                     tally.add_gap_if_found(scope.within(gap.entries), gap.copies)

@@ -46,7 +46,9 @@ from bkctl.runtime.replication.copy.reader import CopyReader, reason_of
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
 from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
+    accepted_entries,
     first_stored,
+    is_in,
     last_stored,
     segment_entries,
     stripe_count,
@@ -109,7 +111,7 @@ class LedgerFactsReader:
         silent_members = {each: answer.problem for each, answer in answers.items() if answer.is_silent}
         reachable = registrations.live - silent_members.keys()
         reader = CopyReader(self._ports, self._config, reachable.__contains__)
-        reads = _CopyReads(reader, credentials, metadata)
+        reads = _CopyReads(reader, credentials, metadata, accepted_entries(autorecovery.given_up))
         segments = await reads.segments(end_of(metadata, answers), answering)
         return LedgerFacts(
             ledger_id=ledger_id,
@@ -182,13 +184,20 @@ class LedgerFactsReader:
 
 
 class _CopyReads:
-    """Reads single entries of one ledger from single bookies, once each."""
+    """Reads single entries of one ledger from single bookies, once each, but for the ``accepted``, which are lost."""
 
-    def __init__(self, reader: CopyReader, credentials: LedgerCredentials, metadata: LedgerMetadata) -> None:
+    def __init__(
+        self,
+        reader: CopyReader,
+        credentials: LedgerCredentials,
+        metadata: LedgerMetadata,
+        accepted: Sequence[EntryRange],
+    ) -> None:
         self._reader = reader
         self._credentials = credentials
         self._metadata = metadata
         self._sizes = metadata.sizes
+        self._accepted = accepted
 
     async def segments(self, end: int, answering: frozenset[str]) -> tuple[SegmentFacts, ...]:
         """All segments; the open one ends at ``end``. ``answering``: the bookies that are not silent."""
@@ -212,13 +221,16 @@ class _CopyReads:
     async def _read(self, bookie_id: str, entry_id: int) -> Copy:
         return await self._reader.read(bookie_id, self._credentials, entry_id, attempts_max=1)
 
+    async def _state(self, bookie_id: str, entry_id: int) -> CopyState | None:
+        return None if is_in(entry_id, self._accepted) else (await self._read(bookie_id, entry_id)).state
+
     async def _ends(self, entries: EntryRange, bookie_id: str, index: int) -> StripeCopy:
         """Read the first and the last entry that a bookie should have; one that does not answer is not asked."""
         count = stripe_count(entries, index, *self._sizes)
         first = last = None
         if count:
-            first = (await self._read(bookie_id, first_stored(entries, index, *self._sizes))).state
-            last = (await self._read(bookie_id, last_stored(entries, index, *self._sizes))).state
+            first = await self._state(bookie_id, first_stored(entries, index, *self._sizes))
+            last = await self._state(bookie_id, last_stored(entries, index, *self._sizes))
         return StripeCopy(bookie_id=bookie_id, index=index, entries=count, first=first, last=last)
 
     async def _without_copy(
@@ -230,7 +242,7 @@ class _CopyReads:
         for entry_id in sorted({*entry_ids[:size], *entry_ids[-size:]}):
             members = [copies[index] for index in write_set(entry_id, *self._sizes)]
             members = [each for each in members if each.bookie_id in answering]
-            if any(not is_bad(member) for member in members):
+            if is_in(entry_id, self._accepted) or any(not is_bad(member) for member in members):
                 continue
             read = [await self._read(each.bookie_id, entry_id) for each in members]
             if all(copy.state in BAD_COPIES for copy in read):

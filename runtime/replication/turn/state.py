@@ -39,6 +39,7 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
     ``stored``: metadata that was read before, used if its version is still stored. ``bytes_to_copy``: an estimate, for
     the progress of the run. ``is_drain``: the leaving bookies
     serve, so a writer moves on with its next add. ``is_data_first``, ``must_improve``: see ``CopyNeed``.
+    ``accepted``: entries whose loss an operator accepted, which are not copied.
     """
 
     ledger_id: int
@@ -52,6 +53,7 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
     is_drain: bool = False
     is_data_first: bool = False
     must_improve: bool = False
+    accepted: tuple[EntryRange, ...] = ()
 
     def fragments(self, metadata: LedgerMetadata) -> list[Fragment]:
         """The segments that reference a leaving bookie, in their order."""

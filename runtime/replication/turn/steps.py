@@ -265,6 +265,7 @@ async def _copy(
             turn.task.unreachable,
             copied_until,
             outside=await _outside(turn, fragment),
+            accepted=turn.task.accepted,
         )
         try:
             since = await turn.tools.live_bookies.member_since(target)
