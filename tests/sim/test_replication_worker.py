@@ -587,6 +587,37 @@ def test_a_mark_is_cleared_if_only_accepted_losses_are_left(*, is_accepted: bool
     simulate(scenario)
 
 
+@pytest.mark.parametrize("is_accepted", [True, False])
+@pytest.mark.parametrize("missing", ["b1", "b2"])
+def test_a_ledger_is_repaired_without_the_entries_that_were_accepted_as_lost(
+    missing: str, *, is_accepted: bool
+) -> None:
+    """It was closed without lost bookies, which it no longer names; a member is lost, or the copies of one in doubt."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b2", "b3", "b4")
+        ledger_id = await cluster.store(CLOSED)
+        for copies in cluster.copies.values():
+            for entry_id in (2, 3, 7):
+                copies.get(ledger_id, {}).pop(entry_id, None)
+        if is_accepted:
+            note = GivenUpNote(written_ms=1, member_since={"d1": 1}, lost=((2, 3), (7, 7)))
+            await RecoveryNotes(cluster.metadata_store, ROOT).given_up.put(str(ledger_id), note)
+        if missing == "b1":
+            await cluster.stop("b1")
+        else:
+            del cluster.copies["b2"][ledger_id][5]
+        await marks_of(cluster).mark(ledger_id, [missing])
+        async with serving(worker_on(cluster)):
+            await cluster.clock.sleep(60)
+        assert await marked_ids(cluster) == ([] if is_accepted else [ledger_id])
+        if is_accepted:
+            held = cluster.holds("b4" if missing == "b1" else "b2", ledger_id)
+            assert sorted(held) == [0, 1, 4, 5, 6, 8, 9]
+
+    simulate(scenario)
+
+
 def test_a_note_about_a_ledger_that_is_no_longer_marked_is_removed() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start("b2", "b3")
