@@ -11,8 +11,7 @@ import msgspec
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext, CopyFlags
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, CopyFlags, Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.findings_file import read_findings
 from bkctl.commands.outages import WorkProgress, continuing_command, report_outage, reporting_interruption

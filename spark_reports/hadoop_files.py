@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from bkctl.runtime.metadata.snapshot.opening import ENDS_BYTES
-from bkctl.spark_reports.errors import SparkReportError
-from bkctl.spark_reports.failures import reason_of
+from bkctl.spark_reports.errors import SparkReportError, reason_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

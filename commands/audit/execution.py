@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from bkctl.commands.audit.earlier import read_earlier
 from bkctl.commands.audit.facts import AuditQuestions, parse_losses, read_facts, with_request
@@ -13,24 +17,157 @@ from bkctl.commands.audit.file import audit_file, open_cluster_file
 from bkctl.commands.audit.inventory import InventoryPlan, inventory_plan, write_bad_copies
 from bkctl.commands.audit.inventory_options import InventoryFlags
 from bkctl.commands.audit.ledger_progress import LedgerProgress
-from bkctl.commands.audit.on_spark import audit_on_spark
 from bkctl.commands.audit.outcome import outcome
-from bkctl.commands.audit.place import choose_place
 from bkctl.commands.audit.tables import PrintedAudit, print_report, require_order
 from bkctl.commands.context import CommandContext
-from bkctl.commands.errors import Outcome
-from bkctl.commands.event_loop import run_to_end
+from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.event_loop import run_to_end, sigterm_as_error
 from bkctl.commands.outages import report_outage
-from bkctl.commands.session import open_session
+from bkctl.commands.session import open_session, require_metadata_uri
 from bkctl.runtime.client.access import require_access
-from bkctl.runtime.optional_packages import has_package
+from bkctl.runtime.config import PlacementConfig
+from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
+from bkctl.runtime.metadata.zookeeper.embedded import find_java
+from bkctl.runtime.optional_packages import has_package, require_package
+from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
+from bkctl.runtime.replication.cluster_audit.inventory import InventoryWay
 from bkctl.runtime.replication.cluster_audit.tables import AuditReport
-from bkctl.runtime.replication.survey.inventory import CopyInventory
-from bkctl.spark_reports.audit import audit_plainly
+from bkctl.runtime.replication.copy.reader import RequestTimes
+from bkctl.runtime.replication.survey.inventory import CopyInventory, InventoryJob, bookies_without_lists
+from bkctl.spark_reports.audit import audit_in_context, audit_plainly
+from bkctl.spark_reports.deployment import SparkDeployment, choose_deployment
+from bkctl.spark_reports.output import new_report
 from bkctl.spark_reports.series import with_run
 
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
-class AuditInput(NamedTuple):
+    AuditInput = tuple[ClusterFile | None, AuditFacts]
+
+
+def audit_on_spark(
+    context: CommandContext,
+    place: AuditPlace,
+    deployment: SparkDeployment,
+    request: AuditQuestions,
+    out: str | None,
+    plan: InventoryPlan | None,
+) -> AuditReport:
+    """The audit of the ledgers in ZooKeeper, or in a file, which the executors read."""
+    job = None if plan is None else run_to_end(_inventory_job, context, plan)
+    with ExitStack() as at_end:
+        known, ledgers_count = at_end.enter_context(_known_input(context, place, request))
+        deployment = msgspec.structs.replace(deployment, ledgers=ledgers_count)
+        from bkctl.spark_reports.session import spark_context  # noqa: PLC0415  needs PySpark
+
+        # Outside of the event loop: the job blocks, and Spark needs the signals.
+        with (
+            sigterm_as_error(),
+            context.console.progress("auditing") as progress,
+            new_report(out),
+            spark_context(
+                deployment,
+                on_starting=lambda: context.console.say(f"starting Spark {deployment.description}"),
+                on_waiting=lambda: context.console.say(f"waiting for executors of {deployment.master_url}"),
+            ) as spark,
+        ):
+            cluster, facts = known or at_end.enter_context(_hadoop_input(context, place, request, spark))
+            return audit_in_context(
+                spark,
+                context.settings.metadata_uri,
+                facts,
+                cluster=cluster,
+                zookeeper=context.settings.zookeeper,
+                out_directory=out,
+                on_parts=LedgerProgress(progress, ledgers_count).show_parts if progress.is_shown else None,
+                outage_max_s=context.settings.replication.metadata_outage_max_s,
+                ledgers=ledgers_count,
+                inventory=job,
+                extras=request.extras(context),
+            )
+
+
+async def _inventory_job(context: CommandContext, plan: InventoryPlan) -> InventoryJob:
+    """What executors are asked for, if this machine may ask the bookies; AuthenticationRequiredError."""
+    async with open_session(context) as session:
+        ports = (await session.client()).ports
+        await require_access(ports)
+        request, probes = plan.for_cluster(session, session.instance_id), RequestTimes(ports.clock)
+        if request.way is not InventoryWay.ALL_ENTRIES:
+            live = (await session.registrations.snapshot()).live
+            silent, probes = await bookies_without_lists(ports, live)
+            request = msgspec.structs.replace(request, silent=silent)
+    client = msgspec.structs.replace(context.settings.client, placement=PlacementConfig())  # writers alone need it
+    return InventoryJob(request=request, client=client, probes=tuple(probes.rows()))
+
+
+@contextmanager
+def _known_input(
+    context: CommandContext, place: AuditPlace, request: AuditQuestions
+) -> Iterator[tuple[AuditInput | None, int | None]]:
+    """What can be found out before Spark starts, and about how many ledgers there are."""
+    if place.file is None:
+        facts, ledgers_count = run_to_end(_facts_and_size, context, request)
+        yield (None, facts), ledgers_count
+    elif place.is_hadoop_file:
+        yield None, None
+    else:
+        with open_cluster_file(context, place.file, place.ledgers_root) as (cluster, facts):
+            yield (cluster, with_request(facts, request)), cluster.nodes
+
+
+@contextmanager
+def _hadoop_input(
+    context: CommandContext, place: AuditPlace, request: AuditQuestions, spark: SparkContext
+) -> Iterator[AuditInput]:
+    """A file that only Spark reads, which all executors get."""
+    assert place.file is not None
+    with open_cluster_file(context, place.file, place.ledgers_root, spark) as (cluster, facts):
+        yield cluster, with_request(facts, request)
+
+
+async def _facts_and_size(context: CommandContext, request: AuditQuestions) -> tuple[AuditFacts, int]:
+    """What is known about the bookies, and about how many ledgers there are; ClusterNotFoundError."""
+    async with open_session(context, must_exist=False) as session:
+        facts = with_request(await read_facts(context, session), request)
+        return facts, await (await session.ledgers()).estimate_count()
+
+
+_URI_MARK = "://"
+
+
+class AuditPlace(NamedTuple):
+    """``file`` None: the ledgers in ZooKeeper. ``deployment`` None: this process, without Spark."""
+
+    file: str | None
+    ledgers_root: str | None
+    deployment: SparkDeployment | None
+
+    @property
+    def is_hadoop_file(self) -> bool:
+        """Whether only Spark reads the file, such as hdfs://namenode/snapshot.1."""
+        return self.file is not None and _URI_MARK in self.file
+
+
+def choose_place(
+    context: CommandContext, file: str | None, ledgers_root: str | None, spark: tuple[str | None, int | None] | None
+) -> AuditPlace:
+    """``spark``: master and cores; None: without Spark. InvalidArgumentError, ConfigurationError."""
+    deployment = None
+    if spark is not None:
+        require_package("pyspark", "audit --spark needs PySpark")
+        require_package("pyarrow", "audit --spark needs PyArrow")
+        find_java("Spark")  # without Java, Spark fails after seconds with a long error
+        deployment = choose_deployment(*spark, os.environ)
+    place = AuditPlace(file, ledgers_root, deployment)
+    if place.is_hadoop_file and deployment is None:
+        raise InvalidArgumentError(f"{file} needs --spark: only Spark reads files of other file systems")
+    if file is None:
+        require_metadata_uri(context)
+    return place
+
+
+class AuditFlags(NamedTuple):
     """Values of the options. ``spark``: master and cores; None: without Spark."""
 
     out: str | None
@@ -42,7 +179,7 @@ class AuditInput(NamedTuple):
     inventory: InventoryFlags
 
 
-def execute(context: CommandContext, given: AuditInput, kinds: Sequence[str]) -> Outcome:
+def execute(context: CommandContext, given: AuditFlags, kinds: Sequence[str]) -> Outcome:
     """Audit, write the files, print; the outcome by the kinds of ``--fail-on``."""
     out = given.out
     require_order(context.settings)

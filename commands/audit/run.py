@@ -92,8 +92,8 @@ def audit(
         raise InvalidArgumentError("--ledgers-root needs --from")
     kinds = parse_fail_on(fail_on)
     require_inventory(kinds, has_inventory=is_inventory)
-    from bkctl.commands.audit.execution import AuditInput, execute  # what it imports takes longer than a help page
+    from bkctl.commands.audit.execution import AuditFlags, execute  # what it imports takes longer than a help page
 
     spark = (master, cores) if is_spark else None
-    given = AuditInput(out, spark, source, ledgers_root, tuple(what_if or ()), compare, flags)
+    given = AuditFlags(out, spark, source, ledgers_root, tuple(what_if or ()), compare, flags)
     return execute(context, given, kinds)

@@ -11,20 +11,21 @@ import msgspec
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import BookieFlags, CommandContext, id_by_settings, load_config
+from bkctl.commands.context import BookieFlags, CommandContext, Effect, id_by_settings, load_config
 from bkctl.commands.cookie.access import require_not_registered, scan_references
-from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Table
-from bkctl.commands.safety.gate import Change
-from bkctl.commands.safety.operation import make_change
+from bkctl.commands.safety.gate import Change, make_change
 from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session, open_session, require_metadata_uri
 from bkctl.commands.shared_options import takes_bookie_options
-from bkctl.commands.storage.directory_lists import FIX, require_agreeing_directories
-from bkctl.commands.storage.directory_locks import DirectoryLocks
-from bkctl.commands.storage.java_bookie import require_stopped
-from bkctl.commands.storage.own_storage import OwnStorage
+from bkctl.commands.storage.own_storage import (
+    FIX,
+    DirectoryLocks,
+    OwnStorage,
+    require_agreeing_directories,
+    require_stopped,
+)
 from bkctl.commands.storage.working import work_beside_loop
 from bkctl.runtime.bookie.cookies.directories import named_directories, read_directory, spelled_as
 from bkctl.runtime.client.sanity import CUSTOM_METADATA

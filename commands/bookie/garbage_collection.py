@@ -12,12 +12,10 @@ import typer
 from bkctl.commands.bookie.admin_access import DirectoryOption, IdArguments, TokenOption, open_admin, open_admins
 from bkctl.commands.bookie.admin_state import change_plan, joined_plan, read_state, require_own
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.rendering import Column, Lines, Table, time_text
-from bkctl.commands.safety.gate import open_change
-from bkctl.commands.safety.operation import make_change
+from bkctl.commands.safety.gate import make_change, open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.several import each_in_turn, in_turn
 from bkctl.runtime.admin.api import (

@@ -10,8 +10,7 @@ import typer
 from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_for_change
 from bkctl.commands.bookie.admin_state import change_plan
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from bkctl.commands.progress import Progress
 from bkctl.commands.rendering import Column, Lines, Table

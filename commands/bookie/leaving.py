@@ -23,7 +23,7 @@ from bkctl.commands.bookie.leaving_report import (
     report_fields,
     stays_read_only,
 )
-from bkctl.commands.bookie.read_only import BookieSwitch
+from bkctl.commands.bookie.mode import BookieSwitch
 from bkctl.commands.bookie.stop_command import host_of, run_stop_command
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.errors import Outcome
@@ -50,8 +50,7 @@ from bkctl.commands.replication_access import (
     returning_findings,
     waiting_sentence,
 )
-from bkctl.commands.safety.gate import Change
-from bkctl.commands.safety.mode_turn import mode_turn
+from bkctl.commands.safety.gate import Change, mode_turn
 from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.admin.calls import AdminCredentials

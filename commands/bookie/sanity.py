@@ -11,8 +11,7 @@ import typer
 
 from bkctl.commands.bookie.state import BookieArguments, BookieState, named_bookie, state_of
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import Outcome
 from bkctl.commands.parse import parse_duration_s
 from bkctl.commands.safety.gate import open_change

@@ -6,25 +6,25 @@ import contextlib
 import functools
 import logging
 import os
+import time
 from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
 
-from bkctl.commands.bookie.java_notes import ignored_key_notes, java_warnings
 from bkctl.commands.bookie.own_cluster import run_with_own_zookeeper
-from bkctl.commands.bookie.reloader import Reloader
 from bkctl.commands.command import command
 from bkctl.commands.context import (
     BookieFlags,
     BookieSettings,
     CommandContext,
+    Effect,
+    JavaComparison,
     LogFormat,
     LogSettings,
     secrets_from_descriptors,
     shown_config,
 )
-from bkctl.commands.effect import Effect
 from bkctl.commands.event_loop import ServerStop, handle_hangup, stoppable_server
 from bkctl.commands.safety.confirmation import require_pinned_instance
 from bkctl.commands.server_log import ServerLog
@@ -43,6 +43,96 @@ from bkctl.runtime.net.host import OsHost
 from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.net.systemd import Systemd
 from bkctl.runtime.ports import ServiceManager
+from bkctl.storage.errors import BkctlError
+from bkctl.storage.words import listed
+
+logger = logging.getLogger(__name__)
+
+
+class Reloader:
+    """Effect of SIGHUP: the log file is opened again, and changed settings are applied."""
+
+    def __init__(
+        self,
+        settings: BookieSettings,
+        load: Callable[[], BookieSettings],
+        log: ServerLog,
+        manager: ServiceManager,
+    ) -> None:
+        """``settings``: those of the start. ``manager`` is notified when a reload begins and ends."""
+        self._settings = settings
+        self._manager = manager
+        self._load = load
+        self._log = log
+        self._apply_settings: Callable[[BookieConfig | None], None] | None = None
+        self._is_due = False
+
+    def note_serving(self, apply_settings: Callable[[BookieConfig | None], None]) -> None:
+        """The bookie can apply settings from now on. ``apply_settings`` gets None if they cannot be read."""
+        self._apply_settings = apply_settings
+        log_comparison(self._settings.comparison)
+        if self._is_due:
+            self._reload_settings(apply_settings)
+
+    def reload(self) -> None:
+        """Open the log file again and read the settings again. If either cannot be read, nothing changes."""
+        self._log.reopen()
+        if self._apply_settings is None:
+            self._is_due = True
+            logger.info("settings will be reloaded when the bookie has started")
+            return
+        self._manager.notify(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
+        self._reload_settings(self._apply_settings)
+        self._manager.notify(READY=1)
+
+    def _reload_settings(self, apply_settings: Callable[[BookieConfig | None], None]) -> None:
+        try:
+            settings = self._load()
+        except BkctlError as error:
+            logger.error("settings were not reloaded: %s", error)
+            apply_settings(None)
+            return
+        before, self._settings = self._settings, settings
+        for warning in settings.warnings:
+            if warning not in before.warnings:
+                logger.warning("%s", warning)
+        # The admin port does not change before a restart.
+        comparison = msgspec.structs.replace(settings.comparison, admin=before.comparison.admin)
+        if comparison != before.comparison:
+            log_comparison(msgspec.structs.replace(comparison, admin=()))
+        self._log.reload(settings.log)
+        apply_settings(settings.config)
+
+
+def log_comparison(comparison: JavaComparison) -> None:
+    """Log what a Java bookie does otherwise: as warnings what may break, in one short line keys without effect."""
+    for warning in java_warnings(comparison):
+        logger.warning("%s", warning)
+    if summary := ignored_keys_summary(comparison):
+        logger.info("%s", summary, extra={"attributes": {"ignored_keys": ignored_key_notes(comparison)}})
+
+
+def java_warnings(comparison: JavaComparison) -> list[str]:
+    """What may break: a line for each."""
+    differences = (*comparison.missing, *comparison.admin)
+    return [*comparison.clear_text, *(f"compared with a Java bookie: {each}" for each in differences)]
+
+
+def ignored_key_notes(comparison: JavaComparison) -> list[str]:
+    """A line for all keys without effect for the same reason."""
+    return [f"{_have(keys)} no effect ({reason})" for reason, keys in comparison.ignored.items()]
+
+
+def ignored_keys_summary(comparison: JavaComparison) -> str | None:
+    """One short line for all keys without effect."""
+    keys = [key for several in comparison.ignored.values() for key in several]
+    if not keys:
+        return None
+    return f"bk_server.conf: {_have(keys)} no effect (bkctl bookie start --dry-run shows why)"
+
+
+def _have(keys: list[str] | tuple[str, ...]) -> str:
+    return f"{listed(keys)} {'has' if len(keys) == 1 else 'have'}"
 
 
 @command(

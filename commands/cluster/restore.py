@@ -9,8 +9,7 @@ import typer
 
 from bkctl.commands.cluster.survey import find_tree, new_header, save_before, time_on_store
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import Outcome
 from bkctl.commands.outages import continuing_command
 from bkctl.commands.rendering import Column, Table

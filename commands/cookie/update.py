@@ -9,24 +9,23 @@ from typing import Annotated, NamedTuple
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import BookieFlags, CommandContext, load_config
+from bkctl.commands.context import BookieFlags, CommandContext, Effect, load_config
 from bkctl.commands.cookie.access import (
     DIFFERENCE_TABLE,
     FieldRows,
     FromConfigOption,
+    OwnBookie,
     SubjectArgument,
     difference_rows,
     difference_sentences,
     named_file,
+    open_own_bookie,
     read_cookie_node,
     require_fitting,
     require_unused,
 )
-from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
-from bkctl.commands.effect import Effect
 from bkctl.commands.parse import read_named_file
-from bkctl.commands.safety.gate import Change
-from bkctl.commands.safety.operation import make_change
+from bkctl.commands.safety.gate import Change, make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.shared_options import takes_bookie_options

@@ -10,8 +10,7 @@ import msgspec
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.ledger.accepted_loss import (
     LostBookies,

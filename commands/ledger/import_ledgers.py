@@ -9,8 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from bkctl.commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
 from bkctl.commands.parse import parse_ledger_id, read_named_file

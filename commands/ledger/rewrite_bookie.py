@@ -9,8 +9,7 @@ import msgspec
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import BookieFlags, CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import BookieFlags, CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
 from bkctl.commands.rendering import Column, Table

@@ -8,15 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import Outcome
 from bkctl.commands.ledger.changing import FAILURE_TABLE
 from bkctl.commands.ledger.delete import PLAN_TABLE, deletion_item
 from bkctl.commands.ledger.named import read_ledgers
 from bkctl.commands.log.access import LogName, log_nodes, parse_log_name
-from bkctl.commands.safety.gate import Change
-from bkctl.commands.safety.operation import make_change
+from bkctl.commands.safety.gate import Change, make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import open_session
 from bkctl.runtime.client import LedgerClient

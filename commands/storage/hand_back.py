@@ -8,14 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 from bkctl.commands.command import command
-from bkctl.commands.context import BookieFlags, CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import BookieFlags, CommandContext, Effect
 from bkctl.commands.progress import Progress
 from bkctl.commands.safety.gate import nothing_to_change, open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_storage_options
-from bkctl.commands.storage.directory_lists import require_agreeing_directories
-from bkctl.commands.storage.own_storage import PLAN_TABLE, OwnStorage, make_plan, open_own_storage
+from bkctl.commands.storage.own_storage import (
+    PLAN_TABLE,
+    OwnStorage,
+    make_plan,
+    open_own_storage,
+    require_agreeing_directories,
+)
 from bkctl.commands.storage.working import shown_progress, work_beside_loop
 from bkctl.storage.adapters.index_store import open_plyvel
 from bkctl.storage.filenames import JAVA_DATABASES, OWN_INDEX_ASIDE, current_directory

@@ -10,8 +10,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import BookieFlags, CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import BookieFlags, CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.listing import Listing
 from bkctl.commands.parse import all_ledger_ids
@@ -19,9 +18,8 @@ from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.gate import open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_storage_options
-from bkctl.commands.storage.directory_lists import require_agreeing_directories
 from bkctl.commands.storage.offline import JOURNAL, NumberedFile, find_by_path, find_file, is_path
-from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
+from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage, require_agreeing_directories
 from bkctl.commands.storage.start_offset import require_journal_start
 from bkctl.commands.storage.working import work_beside_loop
 from bkctl.storage.adapters.filesystem import OsFileSystem

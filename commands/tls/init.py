@@ -6,20 +6,18 @@ import datetime
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError
-from bkctl.commands.safety.operation import make_change
+from bkctl.commands.safety.gate import make_change
 from bkctl.commands.safety.plan import Plan
-from bkctl.commands.tls.authority_files import AuthorityFiles, MissingFiles, WantedCertificate
-from bkctl.commands.tls.setting_lines import java_lines, toml_lines
+from bkctl.commands.tls.authority_files import CA, CERTIFICATE, KEY, AuthorityFiles, MissingFiles, WantedCertificate
 from bkctl.runtime.ledger.metadata import parse_host_and_port
 from bkctl.runtime.security.certificates import NAME_LENGTH_MAX, CertificateRequest, is_address, role_unit
 
@@ -161,3 +159,53 @@ def _settings_text(wanted: Sequence[WantedCertificate]) -> str:
         parts.append(f"\n# bkctl, {who}: TOML file\n{toml_lines(each)}")
         parts.append(f"\n# Java, {who}: {file}\n{java_lines(each)}")
     return "".join(parts)
+
+
+_OF_JAVA: Final = {
+    "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
+    "tlsClientAuthentication": "true",
+    "tlsHostnameVerificationEnabled": "true",
+    "tlsCertFilesRefreshDurationSeconds": "60",
+    "tlsKeyStoreType": "PEM",
+    "tlsTrustStoreType": "PEM",
+}
+_ROLE_PLUGIN: Final = "org.apache.bookkeeper.tls.BookieAuthZFactory"
+
+
+def toml_lines(wanted: WantedCertificate) -> str:
+    """Tables of the TOML file for a bookie, which connects to other bookies too, or for a client."""
+    files = _files(wanted)
+    tables = {"bookie_client.tls": _toml(files)}
+    if wanted.request.hosts:
+        own = {**_toml(files), "is_client_certificate_required": "true"}
+        if wanted.request.role is not None:
+            own["authorized_roles"] = f"[{_quoted(wanted.request.role)}]"
+        tables = {"bookie.tls": own, **tables}
+    return "\n".join(f"[{name}]\n{_pairs(values, ' = ')}" for name, values in tables.items())
+
+
+def java_lines(wanted: WantedCertificate) -> str:
+    """Lines of bk_server.conf for a Java bookie, or of a Java client's configuration."""
+    key, certificate, authority = _files(wanted)
+    values = {**_OF_JAVA, "tlsKeyStore": key, "tlsCertificatePath": certificate, "tlsTrustStore": authority}
+    if wanted.request.hosts and wanted.request.role is not None:
+        values |= {"bookieAuthProviderFactoryClass": _ROLE_PLUGIN, "authorizedRoles": wanted.request.role}
+    return _pairs(values, "=")
+
+
+def _files(wanted: WantedCertificate) -> tuple[str, str, str]:
+    key, certificate, authority = (os.path.join(wanted.directory, name) for name in (KEY, CERTIFICATE, CA))
+    return key, certificate, authority
+
+
+def _toml(files: tuple[str, str, str]) -> dict[str, str]:
+    names = ("key_file", "certificate_file", "ca_file")
+    return {name: _quoted(path) for name, path in zip(names, files, strict=True)}
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()  # a TOML string, too
+
+
+def _pairs(values: Mapping[str, str], between: str) -> str:
+    return "".join(f"{name}{between}{value}\n" for name, value in values.items())

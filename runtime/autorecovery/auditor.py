@@ -22,10 +22,10 @@ from bkctl.runtime.autorecovery.publisher import DisabledError, MarkOutcomes, Pu
 from bkctl.runtime.autorecovery.returned_bookies import Absence, ReturnedBookies
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.metadata.paths import Paths
-from bkctl.runtime.metadata.replication.audit_request import AuditRequest
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.marks import list_marked_ids
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
+from bkctl.runtime.metadata.replication.switches import AuditRequest
 from bkctl.runtime.metadata.store import MetadataStore, Node
 from bkctl.storage.words import counted
 

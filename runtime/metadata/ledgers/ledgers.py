@@ -29,9 +29,18 @@ from bkctl.runtime.errors import (
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
 from bkctl.runtime.metadata.ledgers.ids import LedgerIdGenerator
-from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, encode_layout, read_layout
+from bkctl.runtime.metadata.ledgers.layout import (
+    LedgerLayout,
+    LedgerNode,
+    LedgerTree,
+    choose_tree,
+    encode_layout,
+    find_foreign_branch,
+    interior_children,
+    node_at,
+    read_layout,
+)
 from bkctl.runtime.metadata.ledgers.listing import LedgerListing, PartListing
-from bkctl.runtime.metadata.ledgers.nodes import LedgerNode, find_foreign_branch, interior_children, node_at
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.pipeline import pipelined
 from bkctl.runtime.metadata.pulsar_migration import MigrationWatch

@@ -21,8 +21,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 import msgspec
 
 from bkctl.runtime.errors import ClusterNotFoundError, ConfigurationError, MetadataError, NoNodeError
-from bkctl.runtime.metadata.ledgers.layout import LedgerTree
-from bkctl.runtime.metadata.ledgers.nodes import LedgerNode, interior_children, ledgers_in, root_node
+from bkctl.runtime.metadata.ledgers.layout import LedgerNode, LedgerTree, interior_children, ledgers_in, root_node
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.storage.errors import BkctlError

@@ -12,8 +12,7 @@ import pytest
 
 import bkctl.commands
 from bkctl.commands.errors import PlanShown
-from bkctl.commands.safety.gate import Change
-from bkctl.commands.safety.operation import make_change
+from bkctl.commands.safety.gate import Change, make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.runtime.errors import ConflictError, RefusedError
 from bkctl.runtime.metadata.cluster.operation_lock import operation_lock_path
@@ -30,8 +29,8 @@ OTHER = msgspec.structs.replace(PLAN, items=({"action": "set", "path": "/a", "ex
 _LOOKS, _LOCKED, _NO_PAUSE = "its work looks again", "locked before the first look", "nothing comes between"
 OPENS_ITSELF = {
     "bookie/leaving.py": _LOOKS,  # as recover and recover ledger
-    "bookie/by_retention.py": _LOOKS,
-    "bookie/undrain.py": _LOOKS,
+    "decommission.py": _LOOKS,
+    "bookie/drain.py": _LOOKS,
     "bookie/index.py": _LOOKS,  # the bookie refuses a second rebuild
     "bookie/stop.py": _NO_PAUSE,  # nothing is examined
     "bookie/garbage_collection.py": _NO_PAUSE,  # switches; confirm looks again
@@ -51,7 +50,7 @@ OPENS_ITSELF = {
     "storage/index.py": _LOCKED,
     "storage/journal.py": _LOCKED,
     "storage/limbo.py": _LOCKED,
-    "autorecovery/access.py": _NO_PAUSE,  # one setting, which the last operator decides
+    "autorecovery/switches.py": _NO_PAUSE,  # one setting, which the last operator decides
     "autorecovery/repair_marks.py": _LOOKS,
     "cluster/init.py": _NO_PAUSE,
     "cluster/restore.py": _LOOKS,
