@@ -13,10 +13,9 @@ import msgspec
 
 from bkctl.commands.audit.earlier import read_earlier
 from bkctl.commands.audit.facts import AuditQuestions, parse_losses, read_facts, with_request
-from bkctl.commands.audit.file import audit_file, open_cluster_file
+from bkctl.commands.audit.file import LedgerProgress, audit_file, open_cluster_file
 from bkctl.commands.audit.inventory import InventoryPlan, inventory_plan, write_bad_copies
 from bkctl.commands.audit.inventory_options import InventoryFlags
-from bkctl.commands.audit.ledger_progress import LedgerProgress
 from bkctl.commands.audit.outcome import outcome
 from bkctl.commands.audit.tables import PrintedAudit, print_report, require_order
 from bkctl.commands.context import CommandContext

@@ -16,7 +16,7 @@ from bkctl.commands.session import Session, open_session
 from bkctl.runtime.metadata.replication.election import list_candidates, read_pulsar_auditor
 from bkctl.runtime.metadata.replication.lock import HeldLock, list_held_locks, list_locked_ids
 from bkctl.runtime.metadata.replication.marks import list_marks
-from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, HeldLedger, LaneStatus
+from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, LaneStatus
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus, read_recovery_status
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, SwitchNote, decode_note
 from bkctl.runtime.replication.judge.advice import AUTORECOVERY_STATUS, Advice, no_auditor, worst_first
@@ -141,15 +141,12 @@ def _daemon(daemon: DaemonNote) -> Row:
         "copied_bytes": None if worker is None else worker.bytes_copied,
         "copies_breaking_placement": None if worker is None else worker.copies_breaking_placement,
         "finished_at": None if worker is None else time_text(worker.finished_ms),
-        "holds": None if worker is None else [_held(each) for each in worker.held],
-    }
-
-
-def _held(held: HeldLedger) -> Row:
-    return {
-        "ledger_id": str(held.ledger_id),
-        "since": time_text(held.since_ms),
-        "waits_for": held.waits_for or None,
+        "holds": None
+        if worker is None
+        else [
+            {"ledger_id": str(each.ledger_id), "since": time_text(each.since_ms), "waits_for": each.waits_for or None}
+            for each in worker.held
+        ],
     }
 
 

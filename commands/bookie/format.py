@@ -25,12 +25,12 @@ from bkctl.commands.storage.own_storage import (
     OwnStorage,
     require_agreeing_directories,
     require_stopped,
+    work_beside_loop,
 )
-from bkctl.commands.storage.working import work_beside_loop
 from bkctl.runtime.bookie.cookies.directories import named_directories, read_directory, spelled_as
 from bkctl.runtime.client.sanity import CUSTOM_METADATA
-from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError, NoNodeError, RefusedError
-from bkctl.runtime.metadata.store import Node
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError
+from bkctl.runtime.metadata.store import Node, find_node
 from bkctl.storage.adapters.child_pool import ChildProcesses
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.config import StorageConfig
@@ -120,7 +120,8 @@ async def format_bookie(
                         f"--accept-loss {bookie_id} if the entries may be lost"
                     )
                 await require_not_registered(session, bookie_id)
-                node, contents = await _stored_cookie(session, bookie_id), _survey(own.config.all_directories)
+                node = await find_node(session.store, session.cookies.path(bookie_id))
+                contents = _survey(own.config.all_directories)
                 target = _Target(session, own, bookie_id, contents, node, is_cookie_deleted=delete_cookie)
                 return _plan(target, unproven, is_loss_accepted=accept_loss is not None), target
 
@@ -216,13 +217,6 @@ def _doubts_about_directories(own: OwnStorage, bookie_id: str, instance_id: str 
                 f"this one ({instance_id}) may reference its data"
             )
     return found
-
-
-async def _stored_cookie(session: Session, bookie_id: str) -> Node | None:
-    try:
-        return await session.cookies.read_node(bookie_id)
-    except NoNodeError:
-        return None
 
 
 def _survey(directories: Sequence[str]) -> list[_Contents]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
-import socket
 from collections.abc import Callable
 
 import msgspec
@@ -14,10 +14,10 @@ from bkctl.runtime.bookie.boot.process import OnServing, run_bookie
 from bkctl.runtime.bookie.cookies.directories import read_directory
 from bkctl.runtime.bookie.ports import ChildDaemon
 from bkctl.runtime.config import BookieConfig
-from bkctl.runtime.errors import ConfigurationError, RefusedError
+from bkctl.runtime.errors import ConfigurationError, PortInUseError, RefusedError
 from bkctl.runtime.metadata.cluster.root import init_cluster
 from bkctl.runtime.metadata.uri import parse_metadata_uri
-from bkctl.runtime.metadata.zookeeper.embedded import LOOPBACK, EmbeddedZooKeeper, server_command
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper, require_free, server_command
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.ports import ServiceManager
 from bkctl.storage.adapters.filesystem import OsFileSystem
@@ -58,7 +58,11 @@ async def run_with_own_zookeeper(
         raise ConfigurationError(
             f"nothing is configured: name a cluster with --conf or --metadata-uri; {error}"
         ) from error
-    port = known.zookeeper_port if known is not None and _is_free(known.zookeeper_port) else 0
+    port = 0
+    if known is not None:
+        with contextlib.suppress(PortInUseError):
+            require_free(known.zookeeper_port, "ZooKeeper")
+            port = known.zookeeper_port
     async with await EmbeddedZooKeeper.start(os.path.join(data_directory, "zookeeper"), port=port) as server:
         uri = f"zk+hierarchical://{server.connect_string}/ledgers"
         instance_id = await _init_cluster(uri)
@@ -86,16 +90,6 @@ async def _init_cluster(uri: str) -> str | None:
     async with await ZooKeeperStore.connect(parsed.servers) as store:
         info, _ = await init_cluster(store, parsed.root, parsed.tree, random.SystemRandom())
     return info.instance_id
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True
 
 
 def _read_state(data_directory: str) -> OwnCluster | None:

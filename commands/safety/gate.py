@@ -156,7 +156,8 @@ async def open_change(
                 _end(context, trail, change, _describe(error))
                 if isinstance(error, MetadataUnavailableError):
                     change.leave_lock()
-                    raise _cut_off(plan, error) from error
+                    advice = f"'{plan.command}' may be partly done: run it again when ZooKeeper answers"
+                    raise ChangeCutOffError(f"{error}; {advice}", error.path) from error
                 raise
             _end(context, trail, change, change.result)
     finally:
@@ -241,13 +242,6 @@ def _end(context: CommandContext, trail: AuditTrail | None, change: Change, resu
         trail.end(result, change.details)
     except OSError as error:  # only warn: the result of the work matters more
         context.console.warn(f"cannot write the end of this operation to the audit trail: {error.strerror}")
-
-
-def _cut_off(plan: Plan, error: MetadataUnavailableError) -> ChangeCutOffError:
-    """Report that some of the changes may have been made when ZooKeeper stops answering."""
-    return ChangeCutOffError(
-        f"{error}; '{plan.command}' may be partly done: run it again when ZooKeeper answers", error.path
-    )
 
 
 def _describe(error: BaseException) -> str:

@@ -16,9 +16,8 @@ from bkctl.commands.ledger.rows import bytes_text
 from bkctl.commands.parse import parse_stored_ledger_id
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.shared_options import takes_storage_options
-from bkctl.commands.storage.offline import ENTRY_LOG, NumberedFile, find_by_path, find_file, is_path
+from bkctl.commands.storage.offline import ENTRY_LOG, NumberedFile, find_by_path, find_file, is_path, require_log_range
 from bkctl.commands.storage.own_storage import open_own_storage
-from bkctl.commands.storage.start_offset import require_log_range
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.config import ENTRY_LOG_SIZE_BYTES_MAX, EntryLogConfig
 from bkctl.storage.entry import ENTRY_HEADER_BYTES, decode_header

@@ -18,10 +18,21 @@ from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.gate import open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_storage_options
-from bkctl.commands.storage.offline import JOURNAL, NumberedFile, find_by_path, find_file, is_path
-from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage, require_agreeing_directories
-from bkctl.commands.storage.start_offset import require_journal_start
-from bkctl.commands.storage.working import work_beside_loop
+from bkctl.commands.storage.offline import (
+    JOURNAL,
+    NumberedFile,
+    find_by_path,
+    find_file,
+    is_path,
+    require_journal_start,
+)
+from bkctl.commands.storage.own_storage import (
+    OwnStorage,
+    make_plan,
+    open_own_storage,
+    require_agreeing_directories,
+    work_beside_loop,
+)
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.adapters.index_store import open_plyvel
 from bkctl.storage.advice import without_path

@@ -23,8 +23,9 @@ from bkctl.commands.storage.own_storage import (
     open_own_storage,
     require_agreeing_directories,
     require_no_java_index,
+    shown_progress,
+    work_beside_loop,
 )
-from bkctl.commands.storage.working import shown_progress, work_beside_loop
 from bkctl.runtime.errors import RefusedError
 from bkctl.storage.adapters.index_store import open_plyvel
 from bkctl.storage.advice import UNCLEAN_ADVICE

@@ -6,14 +6,17 @@ directories' locks, so that no bookie can start meanwhile.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from bkctl.commands.context import BookieFlags, CommandContext, load_config
 from bkctl.commands.errors import NoRoomError, NotFoundError
+from bkctl.commands.progress import Progress
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.plan import Plan
 from bkctl.runtime.bookie.cookies.directories import (
@@ -112,7 +115,8 @@ def open_own_storage(context: CommandContext, flags: BookieFlags, *, is_locked: 
     bookie = load_config(context, flags)
     file_system = OsFileSystem()
     locks = DirectoryLocks(file_system, bookie.storage)
-    own = OwnStorage(bookie.storage, file_system, ChildProcesses(), _root(bookie.metadata_uri), locks)
+    root = parse_metadata_uri(bookie.metadata_uri).root if bookie.metadata_uri else ""
+    own = OwnStorage(bookie.storage, file_system, ChildProcesses(), root, locks)
     _require_directories(own)
     try:
         if is_locked:
@@ -167,10 +171,6 @@ def _require_directories(own: OwnStorage) -> None:
     for directory in (*own.config.journal_directories, *own.config.ledger_directories):
         if not os.path.isdir(current_directory(directory)):
             raise NotFoundError(f"{directory} contains no bookie's files: it has no directory 'current'")
-
-
-def _root(metadata_uri: str) -> str:
-    return parse_metadata_uri(metadata_uri).root if metadata_uri else ""
 
 
 def _identity(own: OwnStorage) -> tuple[str | None, str | None]:
@@ -316,3 +316,41 @@ def _is_locked(path: str) -> bool:
     except OSError:
         pass  # no such file, or its lock cannot be checked
     return False
+
+
+T = TypeVar("T")
+
+
+class StoppedError(Exception):
+    """The command was interrupted; the work must stop."""
+
+
+def shown_progress(progress: Progress, require_wanted: Callable[[], None]) -> Callable[[int, int], None]:
+    """Called with the units done and the total: shows both, and raises once the command must end."""
+
+    def on_progress(done: int, total: int) -> None:
+        require_wanted()
+        progress.update(done, total)
+
+    return on_progress
+
+
+async def work_beside_loop(work: Callable[[Callable[[], None]], T]) -> T:
+    """Result of ``work``, run in a thread. It calls its argument often, which raises once the command must end.
+
+    When this returns or raises, the thread has ended and changes nothing further.
+    """
+    stopped = threading.Event()
+
+    def require_wanted() -> None:
+        if stopped.is_set():
+            raise StoppedError
+
+    task = asyncio.ensure_future(asyncio.to_thread(work, require_wanted))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        stopped.set()
+        with contextlib.suppress(StoppedError):
+            await task
+        raise

@@ -227,19 +227,14 @@ def _examine_mark(path: str, place: Place, node: Node, _: Surroundings) -> Itera
             yield finding("invalid-bookie-in-mark", path, problem, place.number)
 
 
-def _examine_lock(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
-    try:
-        decode_lock(node.data)
-    except MetadataFormatError as error:
-        yield finding("unreadable-lock", path, sentence(error), place.number)
+def _unreadable(rule_id: str, decode: Callable[[bytes], object]) -> Rules:
+    def examine_bytes(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
+        try:
+            decode(node.data)
+        except MetadataFormatError as error:
+            yield finding(rule_id, path, sentence(error), place.number if place.kind is Kind.LOCK else None)
 
-
-def _examine_vote(path: str, place: Place, node: Node, _: Surroundings) -> Iterator[MetadataFinding]:
-    decode = decode_pulsar_auditor if place.kind is Kind.PULSAR_AUDITOR else decode_vote
-    try:
-        decode(node.data)
-    except MetadataFormatError as error:
-        yield finding("unreadable-vote", path, sentence(error))
+    return examine_bytes
 
 
 def _examine_election(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
@@ -281,19 +276,12 @@ def _examine_check_time(path: str, _: Place, node: Node, __: Surroundings) -> It
         )
 
 
-def _examine_replication_layout(path: str, _: Place, node: Node, __: Surroundings) -> Iterator[MetadataFinding]:
-    try:
-        check_layout(node.data)
-    except MetadataFormatError as error:
-        yield finding("replication-layout-unreadable", path, sentence(error))
-
-
 def _examine_health_check(path: str, _: Place, __: Node, ___: Surroundings) -> Iterator[MetadataFinding]:
     yield finding("health-check-disabled", path, "The bookie health check of clients is disabled.")
 
 
 _SWITCHES: dict[str, Rules] = {
-    "LAYOUT": _examine_replication_layout,
+    "LAYOUT": _unreadable("replication-layout-unreadable", check_layout),
     "disable": _examine_disabled,
     "lostBookieRecoveryDelay": _examine_delay,
     "disableHealthCheck": _examine_health_check,
@@ -315,10 +303,10 @@ _RULES: dict[Kind, Rules] = {
     Kind.STRAY_IN_LEDGERS: _examine_stray,
     Kind.MARK_DIRECTORY: _examine_mark_directory,
     Kind.MARK: _examine_mark,
-    Kind.LOCK: _examine_lock,
+    Kind.LOCK: _unreadable("unreadable-lock", decode_lock),
     Kind.ELECTION: _examine_election,
-    Kind.VOTE: _examine_vote,
-    Kind.PULSAR_AUDITOR: _examine_vote,
+    Kind.VOTE: _unreadable("unreadable-vote", decode_vote),
+    Kind.PULSAR_AUDITOR: _unreadable("unreadable-vote", decode_pulsar_auditor),
     Kind.SWITCH: _examine_switch,
     Kind.STRAY: _examine_stray,
     Kind.STRAY_AT_ROOT: _examine_stray_at_root,

@@ -46,7 +46,6 @@ OPENS_ITSELF = {
     "contexts.py": _NO_PAUSE,  # one line of a file, which is read again
     "ledger/write_test.py": _NO_PAUSE,
     "storage/adopt.py": _LOCKED,
-    "storage/hand_back.py": _LOCKED,
     "storage/index.py": _LOCKED,
     "storage/journal.py": _LOCKED,
     "storage/limbo.py": _LOCKED,
@@ -55,7 +54,7 @@ OPENS_ITSELF = {
     "cluster/init.py": _NO_PAUSE,
     "cluster/restore.py": _LOOKS,
     "log/append.py": _NO_PAUSE,  # the writer that opened the log last wins
-    "log/create.py": _NO_PAUSE,
+    "log/show.py": _NO_PAUSE,
 }
 """Commands that open the gate without ``make_change``, and why they may."""
 
