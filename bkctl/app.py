@@ -104,8 +104,6 @@ class _Root(TreeGroup):
 
 
 class _GroupWithDefault(TreeGroup):
-    """A group whose name alone stands for one of its commands."""
-
     default: str
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -271,8 +271,6 @@ def _admin_differences(bookie: BookieConfig) -> list[str]:
 
 
 def _journal_warnings(values: Givens) -> list[str]:
-    """Warnings about the consequences of journal settings."""
-
     def given(name: str) -> Given | None:
         return values.get(("bookie", "storage", "journal", name))
 

@@ -289,7 +289,6 @@ def _sentences(found: InPlacePlan, pace: CopyPace) -> list[str]:
 
 
 def _ledger_count(changes: Sequence[tuple[LedgerInPlace, BadCopies]]) -> int:
-    """Number of the ledgers."""
     return len({ledger.ledger_id for ledger, _ in changes})
 
 
@@ -374,7 +373,6 @@ def _unread_ends(found: InPlacePlan) -> str:
 
 
 def _why_unread(report: InPlaceReport, reason: FailureReason, copies: int) -> str:
-    """Which bookies, and what to do about them."""
     found = [each for each in report.left if each.reason is reason]
     bookies = enumerated(sorted({each.bookie_id for each in found}))
     if reason is FailureReason.OPEN:

@@ -185,7 +185,6 @@ async def replication_access(
 
 
 async def _accepted(session: Session) -> dict[int, GivenUpLedger]:
-    """Losses that an operator accepted, by ledger."""
     given_up = await read_given_up(RecoveryNotes(session.store, session.root))
     if not given_up:
         return {}

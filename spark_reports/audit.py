@@ -154,7 +154,6 @@ def _totals_before(job: InventoryJob) -> InventoryTotals:
 
 
 def _parts_max(running_partitions: int | None, ledgers: int | None, inventory: InventoryJob | None) -> int:
-    """In at most how many parts the ledgers are read."""
     if inventory is not None and inventory.request.turn is not None:
         return running_partitions or _GROWING_PARTS  # those of a second round would have no time left
     parts = 4 * running_partitions if running_partitions else _GROWING_PARTS
@@ -166,7 +165,6 @@ def _parts_max(running_partitions: int | None, ledgers: int | None, inventory: I
 
 
 def _reader(settings: SourceSettings, secrets: Secrets, job: InventoryJob | None) -> AuditReader:
-    """What the executors do."""
     if job is None:
         from bkctl.spark_reports.write_set_source import AuditReader  # noqa: PLC0415
 

@@ -151,8 +151,6 @@ _TABLE = Table(
 
 
 class _MarkFilter(NamedTuple):
-    """Which marks are listed."""
-
     missing: str | None
     not_missing: str | None
     age_s_min: float

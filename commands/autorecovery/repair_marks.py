@@ -142,7 +142,6 @@ def _plan(session: Session, judged: Sequence[JudgedMark], clearable: Sequence[Ju
 
 
 def _unread_findings(judged: Sequence[JudgedMark]) -> list[PlanFinding]:
-    """The bookies whose copies could not be read, with the reason of each."""
     reasons = {defect.bookie_id: defect.reason for defect in _unread(judged)}
     if not reasons:
         return []

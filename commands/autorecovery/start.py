@@ -74,7 +74,6 @@ async def start(
 
 
 def _reload(context: CommandContext, flags: DaemonFlags, log: ServerLog) -> None:
-    """Open the log file again and apply a new log level."""
     log.reopen()
     try:
         log.reload(context.load_daemon_settings(flags).log)

@@ -30,7 +30,6 @@ from bkctl.storage.words import SHOWN_MAX, UNKNOWN, listed, size
 
 
 def _show_held(value: object) -> str:
-    """Ledgers that a worker repairs, with what they wait for."""
     held = value if isinstance(value, list) else []
     texts = [f"{each['ledger_id']} ({each['waits_for']})" if each["waits_for"] else each["ledger_id"] for each in held]
     return listed(texts) or UNKNOWN
@@ -307,7 +306,6 @@ async def _count_pending(session: Session) -> _Pending:
 
 
 async def _read_locks(session: Session) -> list[HeldLock]:
-    """The first held locks."""
     found: list[HeldLock] = []
     async with aclosing(list_held_locks(session.store, session.root, session.foreign)) as locks:
         async for lock in locks:

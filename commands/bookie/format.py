@@ -49,16 +49,12 @@ _PLAN_TABLE = Table(
 
 
 class _Contents(NamedTuple):
-    """What a directory ``current`` has."""
-
     path: str
     files: int
     bytes: int
 
 
 class _Target(NamedTuple):
-    """The bookie to format."""
-
     session: Session
     own: OwnStorage
     bookie_id: str

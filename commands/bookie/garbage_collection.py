@@ -229,7 +229,6 @@ async def _change_all(
     item: dict[str, Any],
     change_one: Callable[[AdminClient, StateAnswer], Awaitable[None]],
 ) -> None:
-    """Make the same change in each bookie in turn, under one plan."""
     states = [await read_state(client) for client in clients]
     verb = str(item["action"]).removeprefix("gc-")
     what = (

@@ -208,7 +208,6 @@ def reasons_text(state: StateAnswer) -> str:
 
 
 def _explain(context: CommandContext, state: StateAnswer, mode: Mode) -> None:
-    """Warn if the bookie is not, or not yet, what was asked for."""
     if state.mode != mode.value:
         context.console.warn(f"bookie {state.bookie_id} is still {state.mode}: {reasons_text(state)}")
     elif state.registered is False:

@@ -107,8 +107,6 @@ class _Patience:
 
 
 class _Test:
-    """The test of one bookie."""
-
     def __init__(self, context: CommandContext, bookie_id: str, entries: int) -> None:
         self.bookie_id = bookie_id
         self._context = context

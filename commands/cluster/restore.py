@@ -226,7 +226,6 @@ async def _count(
     archive: ArchiveSummary,
     fates: AsyncIterator[NodeFate],
 ) -> _RestoreCounts:
-    """Add the outcomes to the tally, which is also the result."""
     with context.console.progress(description) as progress:
         async for fate in fates:
             tally.add(fate)

@@ -213,7 +213,6 @@ def deletion_plan(context: CommandContext, found: Examined, actions: dict[str, s
 
 
 async def _notes_items(session: Session) -> tuple[dict[str, Any], ...]:
-    """The plan items that delete autorecovery's notes and the logs of ledgers, if there are any."""
     found = [await survey(session.store, session.root) for survey in (survey_notes, survey_logs)]
     return tuple(
         {"action": "delete", "path": each.name, "nodes": each.nodes, "ledgers": 0, "digest": each.digest}

@@ -156,7 +156,6 @@ def _done_already(report: CloseReport) -> str:
 
 
 def _last_members(found: list[StoredLedger]) -> set[str]:
-    """The bookies of the last segments, which a close asks."""
     return {bookie_id for each in found if each.metadata for bookie_id in each.metadata.last_segment.ensemble}
 
 

@@ -208,7 +208,6 @@ def _error(ledger_id: int, stored: StoredLedger | None, reason: str) -> Exceptio
 
 
 def _decision(transfer: TransferFile, expectation: _Expectation) -> Decide:
-    """Action for a ledger of the file, given its current state in the cluster."""
     by_id = {incoming.ledger_id: incoming for incoming in transfer.ledgers}
 
     def decide(ledger_id: int, stored: StoredLedger | None) -> Step:
@@ -224,7 +223,6 @@ def _decision(transfer: TransferFile, expectation: _Expectation) -> Decide:
 
 
 def _find_obstacle(stored: StoredLedger | None, incoming: IncomingLedger, expectation: _Expectation) -> str | None:
-    """Why the existing ledger must not be replaced."""
     if stored is None:
         return "it does not exist: use --create-only to create it"
     if stored.node is None:

@@ -92,8 +92,6 @@ _CUT = f"payloads of more than {_CELL_CHARACTERS_MAX} characters are cut; -o jso
 
 
 class _Entry(Protocol):
-    """An entry of a ledger or of a log."""
-
     @property
     def payload(self) -> bytes:
         """What was appended."""
@@ -186,7 +184,6 @@ async def read(
 def _check_ways(
     from_bookie: str | None, span: tuple[int, int | None], *, is_keeping_going: bool, is_following: bool
 ) -> None:
-    """InvalidArgumentError for options that do not go together."""
     if is_keeping_going and (is_following or from_bookie is not None):
         raise InvalidArgumentError("--keep-going asks all bookies once: use it without --follow and --from-bookie")
     if is_following and from_bookie is not None:
@@ -249,7 +246,6 @@ async def print_payloads(
 
 
 def _payload_text(payload: bytes, form: Form) -> str:
-    """A payload in this encoding."""
     match form:
         case Form.HEX:
             return payload.hex()
@@ -315,7 +311,6 @@ async def ledger_entries(
 async def _open(
     client: LedgerClient, ledger_id: int, password: bytes | None, last: int | None
 ) -> tuple[LedgerReader, str]:
-    """A reader, and what is known about the end of the ledger."""
     metadata = (await client.ports.ledgers.read(ledger_id)).value
     password = metadata.password or b"" if password is None else password
     # Earlier segments are complete, whatever the end of the last one is.

@@ -201,7 +201,6 @@ async def _run(
 def _report(
     context: CommandContext, tally: Tally, after: RewriteSurvey, undo_file: str | None, *, limit: int | None = None
 ) -> Outcome:
-    """The changes made, and the references that remain after reading all ledgers again."""
     body = {
         "changed": tally.changed,
         "failed": tally.failed,

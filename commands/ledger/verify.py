@@ -232,7 +232,6 @@ async def verify(
 
 
 def _so_far(result: _Verified, findings: str | None) -> str:
-    """What is known if the command ends before its work is done."""
     totals = result.totals
     bad = [check.ledger_id for check in result.checks if not (check.is_clean or check.is_deleted)]
     sentence = f"stopped before the end: {counted(totals.ledgers, 'ledger')} verified ({size(totals.bytes_read)} read)"
@@ -255,8 +254,6 @@ def _scope(entries: str | None, sample: str | None, seed: int | None) -> CheckSc
 
 
 class _Verified:
-    """Results so far: the listed ones, and the sums of all."""
-
     def __init__(self, *, is_all: bool) -> None:
         self.checks: list[LedgerCheck] = []
         self.totals = CheckTotals()
@@ -283,7 +280,6 @@ async def _verify(
     scope: CheckScope,
     bytes_per_second: int | None,
 ) -> None:
-    """Check these ledgers, or all if none is named."""
     client = await session.client()
     await require_access(client.ports)
     live = (await session.registrations.snapshot()).live

@@ -144,7 +144,6 @@ def _amount(items: list[dict[str, Any]]) -> str:
 
 
 async def _keep_log(client: LedgerClient, change: Change, action: str, path: str) -> None:
-    """Save the node of the log before its first change."""
     change.require_lock()
     node = await find_node(client.store, path)
     if node is not None:

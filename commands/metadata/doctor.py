@@ -116,7 +116,6 @@ async def _down_rules(context: CommandContext, session: Session) -> NeededBookie
 
 
 async def _idle_bookies(context: CommandContext, session: Session, registrations: Registrations) -> dict[str, Idle]:
-    """Why bookies are not writable, as far as their admin interfaces say."""
     leaving = await leaving_bookies(session.store, session.root)
     down = set(await session.registrations.with_cookie()) - registrations.live
     modes = dict.fromkeys(registrations.read_only, False) | dict.fromkeys(sorted(down))

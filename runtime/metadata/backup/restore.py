@@ -264,7 +264,6 @@ class ClusterRestore:
         return new_ids
 
     async def _has_generators(self) -> bool:
-        """Whether the cluster's id generators still exist."""
         if self._target.is_fresh:
             return False
         if self._archive.tree is LedgerTree.FLAT:

@@ -215,8 +215,6 @@ class _PermittedReads:
 
 
 class _Examination:
-    """One pass over a cluster."""
-
     def __init__(
         self,
         store: MetadataStore,

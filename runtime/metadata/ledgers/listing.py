@@ -46,8 +46,6 @@ class PartListing(msgspec.Struct, frozen=True):
 
 
 class _Listed(msgspec.Struct, frozen=True, gc=False):
-    """Answer for one node."""
-
     node: LedgerNode
     names: list[str] = []
     error: MetadataError | None = None
