@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from bkctl.java_keys import SECURITY_KEYS
+from bkctl.java_security_keys import SECURITY_KEYS
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.security.secrets import is_reference
 from bkctl.runtime.security_config import SHOW_CERTIFICATE, TLS_VERSIONS, StoreType, TlsFiles

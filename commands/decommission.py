@@ -22,7 +22,7 @@ from bkctl.commands.bookie.leaving import (
     require_accepted,
     risks_of,
 )
-from bkctl.commands.bookie.mode import BookieSwitch
+from bkctl.commands.bookie.read_only import BookieSwitch
 from bkctl.commands.bookie.stop_command import parse_stop_command
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, CopyFlags, Effect

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from bkctl.commands.configuration import value_text
-from bkctl.java_keys import SECURITY_KEYS
+from bkctl.java_security_keys import SECURITY_KEYS
 from bkctl.overview import setting_info
 from bkctl.setting_readers import all_settings
 from bkctl.storage.setting import Described

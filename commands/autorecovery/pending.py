@@ -1,4 +1,4 @@
-"""``bkctl autorecovery pending`` and ``running``: ledgers that are marked as under-replicated, or locked."""
+"""``bkctl autorecovery pending``: ledgers that are marked as under-replicated."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from bkctl.runtime.autorecovery.failed_ledgers import believed
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.pipeline import pipelined
-from bkctl.runtime.metadata.replication.lock import list_held_locks, list_locked_ids, read_lock
-from bkctl.runtime.metadata.replication.marks import ListedMark, list_marked_ids, list_marks, read_mark
+from bkctl.runtime.metadata.replication.lock import list_locked_ids, read_lock
+from bkctl.runtime.metadata.replication.marks import ListedMark, list_marked_ids, list_marks
 from bkctl.runtime.metadata.replication.recovery_notes import FailedLedgerNote, RecoveryNotes
 from bkctl.runtime.metadata.replication.recovery_status import read_daemons
 from bkctl.runtime.replication.judge.pending_ledger import (
@@ -266,44 +266,3 @@ async def _summary(notes: RecoveryNotes, rows: PendingRows, at_once: _MarksAtOnc
         pace = repair_pace(await read_daemons(notes), rows.oldest_ms)
     left = "unknown (--watch measures it)" if first is None else "unknown"
     return f"{text}; time left: {left if pace is None else 'about ' + duration(at_once.marked / pace)}"
-
-
-_LOCKED_TABLE = Table(
-    "RunningLedgers",
-    Column("ledger_id", "LEDGER", is_right=True),
-    Column("worker", "WORKER"),
-    Column("age_s", "FOR", duration, is_right=True),
-    Column("marked", "MARKED"),
-    Column("since", "SINCE", is_wide=True),
-    Column("session", "SESSION", is_wide=True),
-    Column("problem", "PROBLEM"),
-    name="ledger_id",
-)
-
-
-@command("running", example="autorecovery running", is_listing=True)
-async def list_running(context: CommandContext) -> None:
-    """List ledgers whose replication lock is held, and the host of the holder.
-
-    A ledger that is not marked is being copied by bkctl recover or decommission, or checked by a bookie's garbage
-    collector. Workers keep the lock of a ledger that they failed to repair for up to five minutes.
-    """
-    async with (
-        open_session(context) as session,
-        aclosing(list_held_locks(session.store, session.root, session.foreign)) as locks,
-    ):
-        with context.console.listing(_LOCKED_TABLE) as listing:
-            async for lock in locks:
-                if listing.is_full:
-                    listing.truncate()
-                    break
-                row = {
-                    "ledger_id": str(lock.ledger_id),
-                    "worker": lock.holder,
-                    "since": time_text(lock.since_ms),
-                    "age_s": session.age_s(lock.since_ms),
-                    "marked": await read_mark(session.store, session.root, lock.ledger_id) is not None,
-                    "session": f"0x{lock.session_id & 0xFFFF_FFFF_FFFF_FFFF:x}",
-                    "problem": None if lock.problem is None else str(lock.problem),
-                }
-                listing.add(row)

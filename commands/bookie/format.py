@@ -15,18 +15,14 @@ from bkctl.commands.context import BookieFlags, CommandContext, Effect, id_by_se
 from bkctl.commands.cookie.access import require_not_registered, scan_references
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Table
-from bkctl.commands.safety.gate import Change, make_change
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session, open_session, require_metadata_uri
 from bkctl.commands.shared_options import takes_bookie_options
-from bkctl.commands.storage.own_storage import (
-    FIX,
-    DirectoryLocks,
-    OwnStorage,
-    require_agreeing_directories,
-    require_stopped,
-    work_beside_loop,
-)
+from bkctl.commands.storage.java_bookie import require_stopped
+from bkctl.commands.storage.own_storage import FIX, DirectoryLocks, OwnStorage, require_agreeing_directories
+from bkctl.commands.storage.working import work_beside_loop
 from bkctl.runtime.bookie.cookies.directories import named_directories, read_directory, spelled_as
 from bkctl.runtime.client.sanity import CUSTOM_METADATA
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError

@@ -15,7 +15,8 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.rendering import Column, Lines, Table, time_text
-from bkctl.commands.safety.gate import make_change, open_change
+from bkctl.commands.safety.gate import open_change
+from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.several import each_in_turn, in_turn
 from bkctl.runtime.admin.api import (

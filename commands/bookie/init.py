@@ -21,7 +21,8 @@ from bkctl.commands.context import BookieFlags, CommandContext, Effect, id_by_se
 from bkctl.commands.cookie.access import cookie_body, require_not_registered
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.rendering import Column, Table
-from bkctl.commands.safety.gate import Change, make_change
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session, require_metadata_uri
 from bkctl.commands.shared_options import takes_bookie_options

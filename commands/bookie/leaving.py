@@ -23,7 +23,7 @@ from bkctl.commands.bookie.leaving_report import (
     report_fields,
     stays_read_only,
 )
-from bkctl.commands.bookie.mode import BookieSwitch
+from bkctl.commands.bookie.read_only import BookieSwitch
 from bkctl.commands.bookie.stop_command import host_of, run_stop_command
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.errors import Outcome

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, Effect
-from bkctl.commands.safety.gate import Change, make_change
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import open_session
 from bkctl.runtime.metadata.cluster.root import is_health_check_enabled, switch_health_check

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Annotated, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import Annotated, TypeAlias
 
-import msgspec
 import typer
 
-from bkctl.commands.context import CommandContext, id_by_settings
+from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import parse_bookie_id
 from bkctl.commands.rendering import Column, Table, plain
-from bkctl.commands.safety.gate import Change
-from bkctl.commands.session import Session, open_session
-from bkctl.runtime.bookie.cookies.check import CookieCheckService, expected_cookie
-from bkctl.runtime.bookie.cookies.evidence import Evidence
-from bkctl.runtime.bookie.identity import former_bookie_ids
-from bkctl.runtime.config import BookieConfig
+from bkctl.commands.session import Session
 from bkctl.runtime.errors import BookieNotFoundError, MetadataFormatError, NoNodeError, RefusedError
 from bkctl.runtime.metadata.bookies.cookies import Cookie, decode_cookie
 from bkctl.runtime.metadata.ledgers.stored_ledgers import BookieReferences, find_references
 from bkctl.runtime.metadata.store import Node
-from bkctl.runtime.net.host import OsHost
-from bkctl.storage.adapters.filesystem import OsFileSystem
-from bkctl.storage.engine.ledger_storage import lock_directories
 from bkctl.storage.words import counted
 
 SubjectArgument = Annotated[
@@ -155,61 +144,3 @@ def difference_sentences(rows: Sequence[dict[str, object]]) -> list[str]:
 def listed(value: object) -> object:
     """Value of a cookie's field in results: directories as a list."""
     return list(value) if isinstance(value, tuple) else value
-
-
-class OwnBookie(NamedTuple):
-    """A bookie's settings, the cookie that follows from them, and the cluster."""
-
-    session: Session
-    config: BookieConfig
-    expected: Cookie
-    file_system: OsFileSystem
-    service: CookieCheckService
-
-    async def gather(self) -> tuple[Evidence, int | None]:
-        """Current state, and the version of the stored cookie."""
-        former = await asyncio.to_thread(former_bookie_ids, self.config, self.config.port, OsHost())
-        return await self.service.gather(self.expected, former)
-
-    async def gather_stopped(self, context: CommandContext) -> Evidence:
-        """Current state, with the ledgers that reference the bookie.
-
-        RefusedError while the bookie is registered, also after all was read.
-        """
-        bookie_id = self.expected.bookie_id
-        await require_not_registered(self.session, bookie_id)
-        references = await scan_references(context, self.session, [bookie_id])
-        evidence, _ = await self.gather()
-        await require_not_registered(self.session, bookie_id)
-        return msgspec.structs.replace(evidence, ledgers_naming=references.counts_at_most)
-
-    @asynccontextmanager
-    async def locked(self, _: Change) -> AsyncIterator[None]:
-        """Hold the locks of all directories, which must exist; DirectoryLockedError while the bookie runs."""
-        for path in self.config.storage.all_directories:
-            if not self.file_system.exists(path):
-                raise RefusedError(f"nothing was changed: {path} is missing: mount its disk, or create the directory")
-        locks = lock_directories(self.file_system, self.config.storage)
-        try:
-            yield
-        finally:
-            for lock in locks:
-                lock.release()
-
-
-@asynccontextmanager
-async def open_own_bookie(context: CommandContext, config: BookieConfig) -> AsyncIterator[OwnBookie]:
-    """The bookie of these settings and its cluster; ConfigurationError, ClusterNotFoundError."""
-    bookie_id = config.bookie_id or id_by_settings(config)
-    # As in ``bookie start``, ``--set metadataServiceUri`` applies.
-    async with open_session(context, metadata_uri=config.metadata_uri) as session:
-        file_system = OsFileSystem()
-        expected = expected_cookie(config.storage, bookie_id, session.instance_id)
-        service = CookieCheckService(
-            file_system,
-            config.storage,
-            session.cookies,
-            asyncio.to_thread,
-            is_expansion_allowed=config.is_storage_expansion_allowed,
-        )
-        yield OwnBookie(session, config, expected, file_system, service)

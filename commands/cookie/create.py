@@ -1,4 +1,4 @@
-"""``bkctl cookie create`` and ``update``: store the cookie of a bookie; ``generate`` only writes its bytes."""
+"""``bkctl cookie create`` and ``update``: store the cookie of a bookie."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ import msgspec
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import BookieFlags, CommandContext, Effect, id_by_settings, load_config
+from bkctl.commands.context import BookieFlags, CommandContext, Effect, load_config
 from bkctl.commands.cookie.access import (
     DIFFERENCE_TABLE,
     FieldRows,
     FromConfigOption,
-    OwnBookie,
     SubjectArgument,
     cookie_body,
     difference_rows,
     difference_sentences,
     named_file,
-    open_own_bookie,
     read_cookie_node,
     require_fitting,
     require_unused,
 )
+from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.parse import read_named_file
-from bkctl.commands.safety.gate import Change, make_change
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.shared_options import takes_bookie_options
-from bkctl.runtime.bookie.cookies.check import expected_cookie
 from bkctl.runtime.bookie.cookies.directories import version_path
 from bkctl.runtime.bookie.cookies.evidence import Evidence
 from bkctl.runtime.bookie.cookies.repair import require_matching_directories, require_own_directories, restamp
@@ -41,7 +40,6 @@ from bkctl.runtime.errors import ConflictError, MetadataFormatError, NodeExistsE
 from bkctl.runtime.metadata.bookies.cookies import Cookie, decode_cookie, encode_cookie
 from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.store import Node, Versioned
-from bkctl.runtime.new_file import write_whole
 
 
 @command(
@@ -148,42 +146,6 @@ def _plan(session: Session, cookie: Cookie, data: bytes) -> Plan:
         ),
         items=({"action": "create", "path": path, "expected_version": None, "sha256": digest},),
     )
-
-
-@command(
-    "generate",
-    example="cookie generate --conf conf/bk_server.conf --out cookie",
-    is_configured_by_files=True,
-    has_tables=False,
-)
-@takes_bookie_options
-async def generate(
-    context: CommandContext,
-    flags: BookieFlags,
-    bookie: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Bookie ID (default: that of the settings)")
-    ] = None,
-    output_file: Annotated[str | None, typer.Option("--out", metavar="FILE", help="New file (default: stdout)")] = None,
-    instance_id: Annotated[
-        str | None,
-        typer.Option("--instance-id", metavar="TEXT", help="Instance id (default: that of the cluster); empty: none"),
-    ] = None,
-) -> None:
-    """Write the cookie that follows from a bookie's settings, without storing it in the cluster.
-
-    bkctl cookie create and cookie_create of the Java shell read the file.
-    """
-    config = load_config(context, flags, bookie)
-    if instance_id is None:
-        async with open_session(context) as session:
-            instance_id = session.instance_id
-    cookie = expected_cookie(config.storage, config.bookie_id or id_by_settings(config), instance_id or None)
-    data = encode_cookie(cookie)
-    if output_file is None:
-        context.console.raw(data)
-        return
-    write_whole(output_file, data, is_new=True)
-    context.console.say(f"the cookie of bookie {cookie.bookie_id} is in {output_file}")
 
 
 class _StoredCookies(NamedTuple):

@@ -9,7 +9,8 @@ import typer
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.cookie.access import read_cookie_node, require_not_registered, require_unnamed, scan_references
-from bkctl.commands.safety.gate import Change, make_change
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import open_session
 from bkctl.commands.several import in_turn

@@ -7,15 +7,15 @@ from bkctl.commands.context import BookieFlags, CommandContext, Effect, load_con
 from bkctl.commands.cookie.access import (
     DIFFERENCE_TABLE,
     FieldRows,
-    OwnBookie,
     difference_rows,
     difference_sentences,
-    open_own_bookie,
     read_cookie_node,
     require_not_registered,
     require_unused,
 )
-from bkctl.commands.safety.gate import Change, make_change
+from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_bookie_options
 from bkctl.runtime.bookie.cookies.directories import record_places

@@ -9,16 +9,12 @@ import typer
 
 from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext, Effect, load_config
-from bkctl.commands.cookie.access import (
-    OwnBookie,
-    open_own_bookie,
-    require_not_registered,
-    require_unnamed,
-    scan_references,
-)
+from bkctl.commands.cookie.access import require_not_registered, require_unnamed, scan_references
+from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import parse_bookie_id
-from bkctl.commands.safety.gate import Change, make_change
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_bookie_options
 from bkctl.runtime.bookie.cookies.directories import version_path

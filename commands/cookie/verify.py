@@ -8,7 +8,8 @@ import msgspec
 
 from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext, load_config
-from bkctl.commands.cookie.access import OwnBookie, listed, open_own_bookie, scan_references
+from bkctl.commands.cookie.access import listed, scan_references
+from bkctl.commands.cookie.own_directories import OwnBookie, open_own_bookie
 from bkctl.commands.errors import Outcome
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.shared_options import BOOKIE_OPTIONS, STORAGE_OPTIONS, takes_bookie_options

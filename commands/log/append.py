@@ -17,7 +17,7 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError, unreadable_file
 from bkctl.commands.listing import Listing
-from bkctl.commands.log.show import LogName, log_nodes, parse_log_name
+from bkctl.commands.log.access import LogName, log_nodes, parse_log_name
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.audit_trail import user_name
 from bkctl.commands.safety.gate import open_change

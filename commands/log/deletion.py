@@ -13,8 +13,9 @@ from bkctl.commands.errors import Outcome
 from bkctl.commands.ledger.changing import FAILURE_TABLE
 from bkctl.commands.ledger.delete import PLAN_TABLE, deletion_item
 from bkctl.commands.ledger.named import read_ledgers
-from bkctl.commands.log.show import LogName, log_nodes, parse_log_name
-from bkctl.commands.safety.gate import Change, make_change
+from bkctl.commands.log.access import LogName, log_nodes, parse_log_name
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.session import open_session
 from bkctl.runtime.client import LedgerClient

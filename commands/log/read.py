@@ -9,7 +9,7 @@ import typer
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.ledger.read import Form, check_following, payload_cell, print_payloads
-from bkctl.commands.log.show import LogName, log_nodes, parse_log_name
+from bkctl.commands.log.access import LogName, log_nodes, parse_log_name
 from bkctl.commands.rendering import Column, Row, Table
 from bkctl.commands.session import open_session
 from bkctl.runtime.ledger_log.reader import LogEntry, LogReader

@@ -3,11 +3,6 @@
 A command builds a ``Plan`` and changes things only inside ``open_change``, which does all of this, in this order:
 instance pin, saved plan (``--apply``), ``--dry-run`` and ``--plan-out``, confirmation, operation lock, trash, audit
 trail. Read-only mode has already been checked (``bkctl.commands.command``); the gate checks it again.
-
-``make_change`` is the one shape of a change: examine, show and confirm, lock, examine again, apply. A plan may be read
-for a long time before it is confirmed, and a lock may be waited for. So the same function makes the plan and looks
-again in the gate: what it refuses at first, it refuses then too, and a plan that has become another one is not carried
-out.
 """
 
 from __future__ import annotations
@@ -19,8 +14,8 @@ import os
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any, TypeVar
+from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 
@@ -30,7 +25,7 @@ from bkctl.commands.processes import identify
 from bkctl.commands.rendering import Row, Table
 from bkctl.commands.safety.audit_trail import AuditTrail, user_name
 from bkctl.commands.safety.confirmation import PLAN_TABLE, confirm_plan, show_plan
-from bkctl.commands.safety.plan import Plan, PlanFinding, require_unchanged
+from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.safety.trash import Trash
 from bkctl.runtime.errors import MetadataUnavailableError, RefusedError
 from bkctl.runtime.metadata.cluster.operation_lock import (
@@ -42,7 +37,6 @@ from bkctl.runtime.metadata.cluster.operation_lock import (
     lock_modes,
     running_operations,
 )
-from bkctl.runtime.metadata.cluster.root import read_instance_id
 from bkctl.runtime.metadata.pulsar_migration import MigrationWatch
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.storage.errors import BkctlError
@@ -303,47 +297,6 @@ def holder_of(plan: Plan) -> OperationHolder:
 def is_dead(holder: OperationHolder) -> bool:
     """Whether the holder was a process on this machine that has ended."""
     return holder.host == socket.gethostname() and holder.pid > 0 and identify(holder.pid) is None
-
-
-Found = TypeVar("Found")
-Result = TypeVar("Result")
-
-
-async def make_change(
-    context: CommandContext,
-    examine: Callable[[], Awaitable[tuple[Plan, Found]]],
-    apply: Callable[[Change, Found], Awaitable[Result]],
-    store: MetadataStore | None = None,
-    *,
-    turn: Callable[[Change], AbstractAsyncContextManager[Any]] | None = None,
-    is_locked: bool = True,
-    bookie_ids: Sequence[str] = (),
-    table: Table = PLAN_TABLE,
-) -> tuple[Found, Result | None]:
-    """What was found last, and the result of ``apply``; None if the plan is empty, as its summary says.
-
-    ``examine`` changes nothing. It returns the plan, and what ``apply`` needs for it; it raises when the change is
-    refused. Everything that decides about the change is in the plan's items and arguments. ``turn`` is entered in the
-    gate before the second look: other locks, for example of directories. The rest as in ``open_change``.
-
-    The errors of the gate; ConflictError when the second plan is not the first one, RefusedError for its ``refusal``.
-    """
-    plan, found = await examine()
-    if not plan.items:
-        nothing_to_change(context, plan, table=table)
-        return found, None
-    async with (
-        open_change(context, plan, store, is_locked=is_locked, bookie_ids=bookie_ids, table=table) as change,
-        nullcontext() if turn is None else turn(change),
-    ):
-        with context.console.repeating():
-            again, found = await examine()
-        if store is not None:  # a session has that of its beginning
-            again = msgspec.structs.replace(again, instance_id=await read_instance_id(store, plan.root))
-        require_unchanged(plan, again)
-        if again.refusal is not None:
-            raise RefusedError(again.refusal)
-        return found, await apply(change, found)
 
 
 _WAIT_S = 30.0

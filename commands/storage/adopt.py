@@ -15,17 +15,15 @@ from bkctl.commands.rendering import Column, Lines, Table
 from bkctl.commands.safety.gate import nothing_to_change, open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_storage_options
+from bkctl.commands.storage.java_bookie import require_stopped, require_version_files
 from bkctl.commands.storage.own_storage import (
     PLAN_TABLE,
     OwnStorage,
     make_plan,
     open_own_storage,
     require_agreeing_directories,
-    require_stopped,
-    require_version_files,
-    shown_progress,
-    work_beside_loop,
 )
+from bkctl.commands.storage.working import shown_progress, work_beside_loop
 from bkctl.storage.adapters.index_store import open_plyvel
 from bkctl.storage.filenames import (
     JAVA_DATABASES,

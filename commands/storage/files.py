@@ -96,6 +96,7 @@ def _row(path: str, found: FileKind) -> dict[str, object]:
 
 
 def _parts(path: str) -> Iterator[str]:
+    """The files in a row."""
     if os.path.isdir(path) and not os.path.islink(path):
         for parent, _, names in os.walk(path):
             for name in names:

@@ -26,13 +26,8 @@ from bkctl.commands.storage.offline import (
     is_path,
     require_journal_start,
 )
-from bkctl.commands.storage.own_storage import (
-    OwnStorage,
-    make_plan,
-    open_own_storage,
-    require_agreeing_directories,
-    work_beside_loop,
-)
+from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage, require_agreeing_directories
+from bkctl.commands.storage.working import work_beside_loop
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.adapters.index_store import open_plyvel
 from bkctl.storage.advice import without_path

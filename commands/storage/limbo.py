@@ -17,15 +17,9 @@ from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.gate import nothing_to_change, open_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_storage_options
-from bkctl.commands.storage.own_storage import (
-    OwnStorage,
-    make_plan,
-    open_own_storage,
-    require_agreeing_directories,
-    require_no_java_index,
-    shown_progress,
-    work_beside_loop,
-)
+from bkctl.commands.storage.java_bookie import require_no_java_index
+from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage, require_agreeing_directories
+from bkctl.commands.storage.working import shown_progress, work_beside_loop
 from bkctl.runtime.errors import RefusedError
 from bkctl.storage.adapters.index_store import open_plyvel
 from bkctl.storage.advice import UNCLEAN_ADVICE

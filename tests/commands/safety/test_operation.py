@@ -12,7 +12,8 @@ import pytest
 
 import bkctl.commands
 from bkctl.commands.errors import PlanShown
-from bkctl.commands.safety.gate import Change, make_change
+from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
 from bkctl.runtime.errors import ConflictError, RefusedError
 from bkctl.runtime.metadata.cluster.operation_lock import operation_lock_path
@@ -30,7 +31,7 @@ _LOOKS, _LOCKED, _NO_PAUSE = "its work looks again", "locked before the first lo
 OPENS_ITSELF = {
     "bookie/leaving.py": _LOOKS,  # as recover and recover ledger
     "decommission.py": _LOOKS,
-    "bookie/drain.py": _LOOKS,
+    "bookie/undrain.py": _LOOKS,
     "bookie/index.py": _LOOKS,  # the bookie refuses a second rebuild
     "bookie/stop.py": _NO_PAUSE,  # nothing is examined
     "bookie/garbage_collection.py": _NO_PAUSE,  # switches; confirm looks again
@@ -54,7 +55,7 @@ OPENS_ITSELF = {
     "cluster/init.py": _NO_PAUSE,
     "cluster/restore.py": _LOOKS,
     "log/append.py": _NO_PAUSE,  # the writer that opened the log last wins
-    "log/show.py": _NO_PAUSE,
+    "log/create.py": _NO_PAUSE,
 }
 """Commands that open the gate without ``make_change``, and why they may."""
 
