@@ -44,6 +44,79 @@ if TYPE_CHECKING:
     AuditInput = tuple[ClusterFile | None, AuditFacts]
 
 
+class AuditFlags(NamedTuple):
+    """Values of the options. ``spark``: master and cores; None: without Spark."""
+
+    out: str | None
+    spark: tuple[str | None, int | None] | None
+    source: str | None
+    ledgers_root: str | None
+    what_if: tuple[str, ...]
+    compare: str | None
+    inventory: InventoryFlags
+
+
+def execute(context: CommandContext, given: AuditFlags, kinds: Sequence[str]) -> Outcome:
+    """Audit, write the files, print; the outcome by the kinds of ``--fail-on``."""
+    out = given.out
+    require_order(context.settings)
+    request = AuditQuestions(parse_losses(given.what_if), read_earlier(given.compare, out=out))
+    plan = inventory_plan(given.inventory, context.settings)
+    place = choose_place(context, given.source, given.ledgers_root, given.spark)
+    started_s = time.monotonic()
+    if place.deployment is not None:
+        report = audit_on_spark(context, place, place.deployment, request, out, plan)
+    elif place.file is not None:
+        with open_cluster_file(context, place.file, place.ledgers_root) as (cluster, facts):
+            report = run_to_end(audit_file, context, cluster, facts, request, out)
+    else:
+        report = run_to_end(_audit_plainly, context, request, out, plan)
+    write_bad_copies(report)
+    before, runs = request.earlier.before, with_run(request.earlier.runs, report, out)
+    _warn_of_no_parquet(context, out)
+    seconds = round(time.monotonic() - started_s, 3)
+    is_kept = out is not None
+    try:
+        print_report(context, PrintedAudit(report, out, seconds, before, bool(request.losses), runs))
+        found = outcome(context, report, kinds)
+        is_kept = True
+    finally:  # last: an error here must not cost the result. The reader of the output may have gone before its end
+        if plan is not None and is_kept:
+            plan.remember(report)
+    return found
+
+
+def _warn_of_no_parquet(context: CommandContext, out: str | None) -> None:
+    if out is not None and not has_package("pyarrow"):
+        context.console.warn(
+            "only HTML and JSON were written, because Parquet needs PyArrow: pip install 'bkctl[spark]'"
+        )
+
+
+async def _audit_plainly(
+    context: CommandContext, request: AuditQuestions, out: str | None, plan: InventoryPlan | None
+) -> AuditReport:
+    on_outage = partial(report_outage, context.console)
+    async with open_session(context, must_exist=False, on_outage=on_outage) as session:
+        ledgers = await session.ledgers()
+        facts = with_request(await read_facts(context, session), request)
+        with context.console.progress("auditing") as progress:
+            total, inventory = await ledgers.estimate_count() if progress.is_shown else None, None
+            if plan is not None:
+                ports = (await session.client()).ports
+                await require_access(ports)
+                wanted = plan.for_cluster(session, facts.instance_id)
+                inventory = wanted.way, CopyInventory(ports, facts.registrations.live, wanted, facts.given_up)
+            return await audit_plainly(
+                [ledgers.read_all()],
+                facts,
+                out_directory=out,
+                on_progress=LedgerProgress(progress, total).show,
+                inventory=inventory,
+                extras=request.extras(context),
+            )
+
+
 def audit_on_spark(
     context: CommandContext,
     place: AuditPlace,
@@ -164,76 +237,3 @@ def choose_place(
     if file is None:
         require_metadata_uri(context)
     return place
-
-
-class AuditFlags(NamedTuple):
-    """Values of the options. ``spark``: master and cores; None: without Spark."""
-
-    out: str | None
-    spark: tuple[str | None, int | None] | None
-    source: str | None
-    ledgers_root: str | None
-    what_if: tuple[str, ...]
-    compare: str | None
-    inventory: InventoryFlags
-
-
-def execute(context: CommandContext, given: AuditFlags, kinds: Sequence[str]) -> Outcome:
-    """Audit, write the files, print; the outcome by the kinds of ``--fail-on``."""
-    out = given.out
-    require_order(context.settings)
-    request = AuditQuestions(parse_losses(given.what_if), read_earlier(given.compare, out=out))
-    plan = inventory_plan(given.inventory, context.settings)
-    place = choose_place(context, given.source, given.ledgers_root, given.spark)
-    started_s = time.monotonic()
-    if place.deployment is not None:
-        report = audit_on_spark(context, place, place.deployment, request, out, plan)
-    elif place.file is not None:
-        with open_cluster_file(context, place.file, place.ledgers_root) as (cluster, facts):
-            report = run_to_end(audit_file, context, cluster, facts, request, out)
-    else:
-        report = run_to_end(_audit_plainly, context, request, out, plan)
-    write_bad_copies(report)
-    before, runs = request.earlier.before, with_run(request.earlier.runs, report, out)
-    _warn_of_no_parquet(context, out)
-    seconds = round(time.monotonic() - started_s, 3)
-    is_kept = out is not None
-    try:
-        print_report(context, PrintedAudit(report, out, seconds, before, bool(request.losses), runs))
-        found = outcome(context, report, kinds)
-        is_kept = True
-    finally:  # last: an error here must not cost the result. The reader of the output may have gone before its end
-        if plan is not None and is_kept:
-            plan.remember(report)
-    return found
-
-
-def _warn_of_no_parquet(context: CommandContext, out: str | None) -> None:
-    if out is not None and not has_package("pyarrow"):
-        context.console.warn(
-            "only HTML and JSON were written, because Parquet needs PyArrow: pip install 'bkctl[spark]'"
-        )
-
-
-async def _audit_plainly(
-    context: CommandContext, request: AuditQuestions, out: str | None, plan: InventoryPlan | None
-) -> AuditReport:
-    on_outage = partial(report_outage, context.console)
-    async with open_session(context, must_exist=False, on_outage=on_outage) as session:
-        ledgers = await session.ledgers()
-        facts = with_request(await read_facts(context, session), request)
-        with context.console.progress("auditing") as progress:
-            total, inventory = await ledgers.estimate_count() if progress.is_shown else None, None
-            if plan is not None:
-                ports = (await session.client()).ports
-                await require_access(ports)
-                wanted = plan.for_cluster(session, facts.instance_id)
-                inventory = wanted.way, CopyInventory(ports, facts.registrations.live, wanted, facts.given_up)
-            return await audit_plainly(
-                [ledgers.read_all()],
-                facts,
-                out_directory=out,
-                on_progress=LedgerProgress(progress, total).show,
-                inventory=inventory,
-                extras=request.extras(context),
-            )
