@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -178,11 +179,9 @@ def _replay_plan(own: OwnStorage, file: NumberedFile) -> Plan:
 def _replay(own: OwnStorage, file: NumberedFile) -> ReplayReport:
     directories = [current_directory(each) for each in own.config.journal_directories]
     start = LogMark(file.number, 0)
-    storage = LedgerStorage.open(own.file_system, open_plyvel, own.config, time.time_ns() // 1_000_000, locks=())
-    try:
+    now_ms = time.time_ns() // 1_000_000
+    with contextlib.closing(LedgerStorage.open(own.file_system, open_plyvel, own.config, now_ms, locks=())) as storage:
         return storage.replay({directories.index(file.directory): start})
-    finally:
-        storage.close()
 
 
 def _files(context: CommandContext, flags: BookieFlags, file: str | None) -> Iterator[NumberedFile]:

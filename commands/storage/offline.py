@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -125,8 +126,7 @@ def require_journal_start(file_system: FileSystem, path: str, start: int) -> Non
     _require_inside(path, start)
     # In Java's own files, the byte after a record's start may look like a record of an unknown type, so only a scan
     # from the beginning is reliable.
-    file = file_system.open(path)
-    try:
+    with contextlib.closing(file_system.open(path)) as file:
         window = ReadWindow(file)
         version = decode_version(window.read(VERSION_HEADER_BYTES, 0))
         if not VERSION_MIN <= version <= VERSION_MAX:
@@ -134,8 +134,6 @@ def require_journal_start(file_system: FileSystem, path: str, start: int) -> Non
         first = data_start(version)
         _require_behind_header(path, start, first, "records")
         around = item_around(window, version, first, start)
-    finally:
-        file.close()
     if around is not None:
         raise InvalidArgumentError(
             f"no record of {path} begins at {start}: one begins at {around[0]}, and goes up to {around[1]}"
