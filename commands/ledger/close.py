@@ -218,8 +218,7 @@ async def _close(
                 work.show(console, progress, closer, end_of_grace_ms)
 
             closer = LedgerCloser(client.ports, change.require_lock, consent, show)
-            results = closer.close_all(list(owners), grace_s=grace_s, in_parallel=in_parallel)
-            async with aclosing(results):
+            async with aclosing(closer.close_all(list(owners), grace_s=grace_s, in_parallel=in_parallel)) as results:
                 async for result in results:
                     report.add(result, owners[result.ledger_id])
                     work.finish(result.ledger_id)

@@ -78,8 +78,7 @@ class LedgerListing:
     async def parts(self) -> AsyncGenerator[PartListing, None]:
         """Contiguous parts that cover every possible id. An error becomes a part with the error; it is not raised."""
         cover = RangeCover()
-        listed = self.buckets(root_node(self._tree))
-        async with contextlib.aclosing(listed):
+        async with contextlib.aclosing(self.buckets(root_node(self._tree))) as listed:
             try:
                 async for part in listed:
                     for covering in cover.add(part):
