@@ -145,8 +145,7 @@ async def _list(context: CommandContext, wanted: _MarkFilter, first: _MarksAtOnc
             with context.console.listing(_TABLE) as listing:
                 async for row in found:
                     number += 1
-                    if listing.is_full:
-                        listing.truncate()
+                    if listing.end_if_full():
                         break
                     rows.count(row)
                     listing.add(row)

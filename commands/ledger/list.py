@@ -151,8 +151,7 @@ async def _list_ids(ledgers: LedgerStore, wanted: LedgerFilter, listing: Listing
         async for ledger_id in ids:
             if not wanted.wants_id(ledger_id):
                 continue
-            if listing.is_full:
-                listing.truncate()
+            if listing.end_if_full():
                 break
             listing.add({"ledger_id": str(ledger_id)})
 
@@ -173,8 +172,7 @@ async def _list(
                 continue
             if not (wanted.wants(ledger) if ledger.metadata else wanted.wants_id(ledger.ledger_id)):
                 continue
-            if listing is not None and listing.is_full:
-                listing.truncate()
+            if listing is not None and listing.end_if_full():
                 break
             number += 1
             if listing is not None:

@@ -180,8 +180,7 @@ async def print_payloads(
         with context.console.listing(table, is_live=is_live) as listing:
             may_cut = context.console.is_for_people and not sys.stdout.isatty()
             async for entry in entries:
-                if listing.is_full:
-                    listing.truncate()
+                if listing.end_if_full():
                     break
                 payload = entry.payload
                 text = _payload_text(payload, form)

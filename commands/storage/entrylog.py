@@ -143,8 +143,7 @@ def scan(
                 if not start <= _frame_offset(each) < (2**63 if stop is None else stop):
                     continue
                 listing.add(_scan_row(each))
-                if listing.is_full:
-                    listing.truncate()
+                if listing.end_if_full():
                     return
             if found.dropped_bytes:
                 listing.add({"type": "dropped", "size_bytes": found.dropped_bytes})
@@ -207,8 +206,7 @@ def _show_entries(
     with console.listing(_ENTRY_TABLE) as listing:
         for each in _frames(reader.scan(file.number).with_strays(), ledger_ids, entry_id):
             is_found = True
-            if listing.is_full:
-                listing.truncate()
+            if listing.end_if_full():
                 break
             body = reader.read(each.location, each.ledger_id, each.entry_id)
             header = decode_header(body)

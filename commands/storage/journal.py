@@ -203,8 +203,7 @@ def _list_files(listing: Listing, files: Sequence[NumberedFile], wanted: _Wanted
     disk = OsFileSystem()
     trouble: Exception | None = None
     for file in files:
-        if listing.is_full:
-            listing.truncate()
+        if listing.end_if_full():
             break
         catalog, error = _catalog(disk, file.directory)
         trouble = trouble or error
@@ -233,8 +232,7 @@ def _list_file(listing: Listing, file: NumberedFile, catalog: JournalCatalog, wa
     for record in records:
         if not wanted.takes(record):
             continue
-        if listing.is_full:
-            listing.truncate()
+        if listing.end_if_full():
             return
         listing.add(_row(file, record))
     end = records.end
