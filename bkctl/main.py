@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
+from bkctl import early_stop  # before the imports that take long
+
+# isort: split
 import atexit
 import contextlib
 import errno
 import gc
 import itertools
-import os
-import re
 import resource
-import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,11 +21,9 @@ from typing import Any
 import msgspec
 import typer
 
-from bkctl import (
-    early_stop,  # before the imports that take long
-    exit_codes,
-)
-from bkctl.app import build_app, options_taken
+from bkctl import exit_codes
+from bkctl.app import build_app
+from bkctl.carried_options import carrying
 from bkctl.commands.config import ColorMode, GlobalFlags, Settings
 from bkctl.commands.console import Console, standard_console
 from bkctl.commands.context import (
@@ -35,50 +35,12 @@ from bkctl.commands.context import (
     SettingsOverview,
 )
 from bkctl.commands.errors import ChangeCutOffError, ReaderGoneError, StoppedBySignalError
-from bkctl.commands.rendering import Complete, is_color_wanted
-from bkctl.commands.shared_options import GLOBAL_PARAMETERS, declarations
+from bkctl.commands.rendering import is_color_wanted
 from bkctl.java_security import clear_text_warnings
 from bkctl.log_setup import configure_logging
 from bkctl.runtime.errors import MetadataLoginError, MetadataOutageError, MetadataUnavailableError
 from bkctl.settings import Sources, contexts_of, read_sources, resolve_settings, variable_warnings, without_context
 from bkctl.storage.errors import BkctlError
-
-_CARRIED = ("config", "metadata_uri", "cluster", "conf")
-_SPELLINGS: Mapping[str, tuple[str, ...]] = {
-    each.name: declarations(each) for each in GLOBAL_PARAMETERS if each.name in _CARRIED
-}
-_COMMAND = re.compile(
-    r"(?<!that )(?<!what )(?<!\bby )(?<!\bof )\bbkctl(?P<words>(?: [a-z][a-z-]*)+)"
-    r"(?! --help)(?=(?P<rest>.*?)(?:; |\bbkctl |$))",
-    re.MULTILINE,
-)
-"""A command in a sentence, unless it is about an earlier run: "a directory that bkctl audit --out wrote".
-
-``rest`` has its arguments, and perhaps more of the sentence.
-"""
-
-
-def carrying(flags: GlobalFlags) -> Complete:
-    """What completes the commands in a text: ``bkctl status`` becomes ``bkctl -u URI status``.
-
-    An option that the command has already, or does not take, is left out.
-    """
-    given = {name: value for name in _CARRIED if (value := getattr(flags, name)) is not None}
-    if not given:
-        return str
-    from bkctl.commands.safety.audit_trail import mask_secrets  # most invocations get their cluster elsewhere
-
-    def completed(found: re.Match[str]) -> str:
-        taken, words = options_taken(found["words"]), {each.partition("=")[0] for each in found["rest"].split()}
-        options = [
-            f" {_SPELLINGS[name][-1]} {shlex.quote(*mask_secrets([value]))}"
-            for name, value in given.items()
-            if name in taken and words.isdisjoint(_SPELLINGS[name])
-        ]
-        return f"bkctl{''.join(options)}{found['words']}"
-
-    return lambda text: _COMMAND.sub(completed, text) if "bkctl " in text else text
-
 
 _GROUPS_WITH_DATA = frozenset({"autorecovery", "bookie", "dev", "storage"})
 """Groups of commands that write directories of bookies and servers."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bkctl.carried_options import carrying
 from bkctl.commands.config import GlobalFlags, OutputForm
-from bkctl.main import carrying
 from tests.bkctl.conftest import RunMain
 from tests.processes import Cluster, run_bkctl
 
