@@ -45,15 +45,20 @@ if TYPE_CHECKING:
 
 
 class AuditFlags(NamedTuple):
-    """Values of the options. ``spark``: master and cores; None: without Spark."""
+    """Values of the options. ``file`` None: ledgers in ZooKeeper. ``spark``: master and cores; None: without Spark."""
 
     out: str | None
     spark: tuple[str | None, int | None] | None
-    source: str | None
+    file: str | None
     ledgers_root: str | None
     what_if: tuple[str, ...]
     compare: str | None
     inventory: InventoryFlags
+
+    @property
+    def is_hadoop_file(self) -> bool:
+        """Whether only Spark reads the file, such as hdfs://namenode/snapshot.1."""
+        return self.file is not None and "://" in self.file
 
 
 def execute(context: CommandContext, given: AuditFlags, kinds: Sequence[str]) -> Outcome:
@@ -62,12 +67,14 @@ def execute(context: CommandContext, given: AuditFlags, kinds: Sequence[str]) ->
     require_order(context.settings)
     request = AuditQuestions(parse_losses(given.what_if), read_earlier(given.compare, out=out))
     plan = inventory_plan(given.inventory, context.settings)
-    place = choose_place(context, given.source, given.ledgers_root, given.spark)
+    deployment = _deployment(given)
+    if given.file is None:
+        require_metadata_uri(context)
     started_s = time.monotonic()
-    if place.deployment is not None:
-        report = audit_on_spark(context, place, place.deployment, request, out, plan)
-    elif place.file is not None:
-        with open_cluster_file(context, place.file, place.ledgers_root) as (cluster, facts):
+    if deployment is not None:
+        report = audit_on_spark(context, given, deployment, request, plan)
+    elif given.file is not None:
+        with open_cluster_file(context, given.file, given.ledgers_root) as (cluster, facts):
             report = run_to_end(audit_file, context, cluster, facts, request, out)
     else:
         report = run_to_end(_audit_plainly, context, request, out, plan)
@@ -117,18 +124,36 @@ async def _audit_plainly(
             )
 
 
+def _deployment(given: AuditFlags) -> SparkDeployment | None:
+    """None: this process, without Spark. InvalidArgumentError, ConfigurationError."""
+    if given.spark is None:
+        if given.is_hadoop_file:
+            raise InvalidArgumentError(f"{given.file} needs --spark: only Spark reads files of other file systems")
+        return None
+    require_package("pyspark", "audit --spark needs PySpark")
+    require_package("pyarrow", "audit --spark needs PyArrow")
+    find_java("Spark")  # without Java, Spark fails after seconds with a long error
+    return choose_deployment(*given.spark, os.environ)
+
+
 def audit_on_spark(
     context: CommandContext,
-    place: AuditPlace,
+    given: AuditFlags,
     deployment: SparkDeployment,
     request: AuditQuestions,
-    out: str | None,
     plan: InventoryPlan | None,
 ) -> AuditReport:
     """The audit of the ledgers in ZooKeeper, or in a file, which the executors read."""
     job = None if plan is None else run_to_end(_inventory_job, context, plan)
+    known: AuditInput | None = None
+    ledgers_count = None
     with ExitStack() as at_end:
-        known, ledgers_count = at_end.enter_context(_known_input(context, place, request))
+        if given.file is None:
+            facts, ledgers_count = run_to_end(_facts_and_size, context, request)
+            known = None, facts
+        elif not given.is_hadoop_file:
+            file, facts = at_end.enter_context(_file_input(context, given.file, given.ledgers_root, request))
+            known, ledgers_count = (file, facts), file.nodes
         deployment = msgspec.structs.replace(deployment, ledgers=ledgers_count)
         from bkctl.spark_reports.session import spark_context  # noqa: PLC0415  needs PySpark
 
@@ -136,21 +161,24 @@ def audit_on_spark(
         with (
             sigterm_as_error(),
             context.console.progress("auditing") as progress,
-            new_report(out),
+            new_report(given.out),
             spark_context(
                 deployment,
                 on_starting=lambda: context.console.say(f"starting Spark {deployment.description}"),
                 on_waiting=lambda: context.console.say(f"waiting for executors of {deployment.master_url}"),
             ) as spark,
         ):
-            cluster, facts = known or at_end.enter_context(_hadoop_input(context, place, request, spark))
+            if known is None:
+                assert given.file is not None
+                known = at_end.enter_context(_file_input(context, given.file, given.ledgers_root, request, spark))
+            cluster, facts = known
             return audit_in_context(
                 spark,
                 context.settings.metadata_uri,
                 facts,
                 cluster=cluster,
                 zookeeper=context.settings.zookeeper,
-                out_directory=out,
+                out_directory=given.out,
                 on_parts=LedgerProgress(progress, ledgers_count).show_parts if progress.is_shown else None,
                 outage_max_s=context.settings.replication.metadata_outage_max_s,
                 ledgers=ledgers_count,
@@ -174,27 +202,15 @@ async def _inventory_job(context: CommandContext, plan: InventoryPlan) -> Invent
 
 
 @contextmanager
-def _known_input(
-    context: CommandContext, place: AuditPlace, request: AuditQuestions
-) -> Iterator[tuple[AuditInput | None, int | None]]:
-    """What can be found out before Spark starts, and about how many ledgers there are."""
-    if place.file is None:
-        facts, ledgers_count = run_to_end(_facts_and_size, context, request)
-        yield (None, facts), ledgers_count
-    elif place.is_hadoop_file:
-        yield None, None
-    else:
-        with open_cluster_file(context, place.file, place.ledgers_root) as (cluster, facts):
-            yield (cluster, with_request(facts, request)), cluster.nodes
-
-
-@contextmanager
-def _hadoop_input(
-    context: CommandContext, place: AuditPlace, request: AuditQuestions, spark: SparkContext
-) -> Iterator[AuditInput]:
-    """A file that only Spark reads, which all executors get."""
-    assert place.file is not None
-    with open_cluster_file(context, place.file, place.ledgers_root, spark) as (cluster, facts):
+def _file_input(
+    context: CommandContext,
+    path: str,
+    ledgers_root: str | None,
+    request: AuditQuestions,
+    spark: SparkContext | None = None,
+) -> Iterator[tuple[ClusterFile, AuditFacts]]:
+    """``spark``: for a file that only Spark reads, which all executors get."""
+    with open_cluster_file(context, path, ledgers_root, spark) as (cluster, facts):
         yield cluster, with_request(facts, request)
 
 
@@ -203,37 +219,3 @@ async def _facts_and_size(context: CommandContext, request: AuditQuestions) -> t
     async with open_session(context, must_exist=False) as session:
         facts = with_request(await read_facts(context, session), request)
         return facts, await (await session.ledgers()).estimate_count()
-
-
-_URI_MARK = "://"
-
-
-class AuditPlace(NamedTuple):
-    """``file`` None: the ledgers in ZooKeeper. ``deployment`` None: this process, without Spark."""
-
-    file: str | None
-    ledgers_root: str | None
-    deployment: SparkDeployment | None
-
-    @property
-    def is_hadoop_file(self) -> bool:
-        """Whether only Spark reads the file, such as hdfs://namenode/snapshot.1."""
-        return self.file is not None and _URI_MARK in self.file
-
-
-def choose_place(
-    context: CommandContext, file: str | None, ledgers_root: str | None, spark: tuple[str | None, int | None] | None
-) -> AuditPlace:
-    """``spark``: master and cores; None: without Spark. InvalidArgumentError, ConfigurationError."""
-    deployment = None
-    if spark is not None:
-        require_package("pyspark", "audit --spark needs PySpark")
-        require_package("pyarrow", "audit --spark needs PyArrow")
-        find_java("Spark")  # without Java, Spark fails after seconds with a long error
-        deployment = choose_deployment(*spark, os.environ)
-    place = AuditPlace(file, ledgers_root, deployment)
-    if place.is_hadoop_file and deployment is None:
-        raise InvalidArgumentError(f"{file} needs --spark: only Spark reads files of other file systems")
-    if file is None:
-        require_metadata_uri(context)
-    return place
