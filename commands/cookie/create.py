@@ -178,12 +178,8 @@ async def update(
     original number and order. Type the ID, or use --confirm.
     """
     async with _new_cookie(context, flags, bookie, file, is_of_settings=from_config) as new:
-
-        async def apply(change: Change, found: _StoredCookies) -> int:
-            return await _update(change, new, found)
-
+        examine, apply = partial(_examine_update, context, new), partial(_update, new)
         turn = None if new.own is None else new.own.locked
-        examine = partial(_examine_update, context, new)
         found, version = await make_change(context, examine, apply, new.session.store, turn=turn)
     version = found.node.stat.version if version is None else version
     body = {"bookie_id": new.cookie.bookie_id, "version": version, "fields_changed": len(found.rows)}
@@ -212,7 +208,7 @@ async def _examine_update(context: CommandContext, new: _NewCookie) -> tuple[Pla
     return plan, _StoredCookies(node, rows, evidence)
 
 
-async def _update(change: Change, new: _NewCookie, found: _StoredCookies) -> int:
+async def _update(new: _NewCookie, change: Change, found: _StoredCookies) -> int:
     cookies, bookie_id, node = new.session.cookies, new.cookie.bookie_id, found.node
     change.require_lock()
     if new.own is None or found.evidence is None:
