@@ -16,8 +16,8 @@ from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError
 from bkctl.commands.parse import parse_duration_s
 from bkctl.commands.rendering import Column, Table, time_text
-from bkctl.commands.safety.audit_trail import user_name
 from bkctl.commands.safety.gate import nothing_to_change, open_change
+from bkctl.commands.safety.state_directory import user_name
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import ConflictError, RefusedError
 from bkctl.runtime.metadata.paths import Paths

@@ -23,10 +23,10 @@ from bkctl.commands.cluster.survey import (
 from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.outages import continuing_command
-from bkctl.commands.safety.audit_trail import read_trail
 from bkctl.commands.safety.gate import Change
 from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
+from bkctl.commands.safety.state_directory import read_trail
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.metadata.backup import cluster_format

@@ -23,10 +23,9 @@ from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import ChangeCutOffError
 from bkctl.commands.processes import identify
 from bkctl.commands.rendering import Row, Table
-from bkctl.commands.safety.audit_trail import AuditTrail, user_name
 from bkctl.commands.safety.confirmation import PLAN_TABLE, confirm_plan, show_plan
 from bkctl.commands.safety.plan import Plan, PlanFinding
-from bkctl.commands.safety.trash import Trash
+from bkctl.commands.safety.state_directory import AuditTrail, Trash, user_name
 from bkctl.runtime.errors import MetadataUnavailableError, RefusedError
 from bkctl.runtime.metadata.cluster.operation_lock import (
     OperationHolder,
