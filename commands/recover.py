@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext, CopyFlags
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, CopyFlags, Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.outages import WorkProgress, continuing_command, reporting_interruption
 from bkctl.commands.parse import all_ledger_ids, parse_bookie_id

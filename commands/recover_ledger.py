@@ -11,8 +11,7 @@ import msgspec
 import typer
 
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext, CopyFlags
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, CopyFlags, Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.findings_file import read_findings
 from bkctl.commands.outages import WorkProgress, continuing_command, report_outage, reporting_interruption
@@ -297,7 +296,6 @@ def _sentences(found: InPlacePlan, pace: CopyPace) -> list[str]:
 
 
 def _ledger_count(changes: Sequence[tuple[LedgerInPlace, BadCopies]]) -> int:
-    """Number of the ledgers."""
     return len({ledger.ledger_id for ledger, _ in changes})
 
 
@@ -382,7 +380,6 @@ def _unread_ends(found: InPlacePlan) -> str:
 
 
 def _why_unread(report: InPlaceReport, reason: FailureReason, copies: int) -> str:
-    """Which bookies, and what to do about them."""
     found = [each for each in report.left if each.reason is reason]
     bookies = enumerated(sorted({each.bookie_id for each in found}))
     if reason is FailureReason.OPEN:

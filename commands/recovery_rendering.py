@@ -322,7 +322,6 @@ def _open_ledger_sentences(
 
 
 def _first_names(ledgers: Sequence[LedgerPlan]) -> str:
-    """The first ledgers, with owner and age, and how many more there are."""
     names = [f"{ledger.ledger_id} ({_about(ledger.open_segment)})" for ledger in ledgers[:SHOWN_MAX]]
     return listed(names, total=len(ledgers))
 

@@ -16,7 +16,7 @@ from bkctl.runtime.errors import BookieNotFoundError, ConfigurationError
 from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
 from bkctl.runtime.metadata.cluster.root import read_instance_id
 from bkctl.runtime.metadata.replication.recovery_status import is_repaired, read_recovery_status
-from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_note
+from bkctl.runtime.metadata.replication.switches import SwitchNote, decode_note
 from bkctl.runtime.replication.cluster_audit.comparison import require_comparable
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies, Loss, parse_loss
 from bkctl.runtime.replication.judge.cluster_facts import BookieFacts

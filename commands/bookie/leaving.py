@@ -50,8 +50,7 @@ from bkctl.commands.replication_access import (
     returning_findings,
     waiting_sentence,
 )
-from bkctl.commands.safety.gate import Change
-from bkctl.commands.safety.mode_turn import mode_turn
+from bkctl.commands.safety.gate import Change, mode_turn
 from bkctl.commands.safety.plan import Plan, PlanFinding
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.admin.calls import AdminCredentials
@@ -163,8 +162,6 @@ async def _carry_out(context: CommandContext, request: LeavingRequest) -> tuple[
 
 @dataclasses.dataclass
 class _Run:
-    """The steps inside the gate."""
-
     context: CommandContext
     session: Session
     access: ReplicationAccess
@@ -246,7 +243,6 @@ class _Run:
         self.work.state = (may_be_read_only(bookie_ids),) if bookie_ids else ()
 
     async def _stop(self) -> str | None:
-        """Have the live bookies stopped; a sentence if they are not."""
         live = sorted(self.found.live)
         if not live:
             return None
@@ -264,7 +260,6 @@ class _Run:
         return f"{not_stopped(left)} within {self.request.wait_s:g} s: stop it and run the command again"
 
     async def _wait_until_gone(self, live: Sequence[str], progress: Progress) -> Sequence[str]:
-        """Those of the bookies that are still registered when the time is over."""
         until = self._until("")
 
         def say_waiting(left: Sequence[str]) -> None:

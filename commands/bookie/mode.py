@@ -15,15 +15,13 @@ import typer
 from bkctl.commands.bookie.admin_access import DirectoryOption, IdArguments, TokenOption, open_admin, open_admins
 from bkctl.commands.bookie.admin_state import change_plan, joined_plan, read_state
 from bkctl.commands.command import command
-from bkctl.commands.context import CommandContext
-from bkctl.commands.effect import Effect
+from bkctl.commands.context import CommandContext, Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.rendering import Column, Table, time_text
-from bkctl.commands.safety.audit_trail import user_name
-from bkctl.commands.safety.gate import Change
-from bkctl.commands.safety.mode_turn import mode_turn
+from bkctl.commands.safety.gate import Change, mode_turn
 from bkctl.commands.safety.operation import make_change
 from bkctl.commands.safety.plan import Plan
+from bkctl.commands.safety.state_directory import user_name
 from bkctl.commands.session import open_session
 from bkctl.commands.several import each_in_turn, in_turn
 from bkctl.runtime.admin.api import JavaMode, Job, ModeAnswer, StateAnswer

@@ -104,7 +104,6 @@ async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
 
 
 def _rows(evidence: Evidence) -> list[dict[str, object]]:
-    """Field by field: the stored cookie and each VERSION file, compared with the settings."""
     rows = _rows_of("stored cookie", evidence.stored, evidence.stored_damage, evidence)
     for directory in evidence.directories:
         rows += _rows_of(

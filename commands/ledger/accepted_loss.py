@@ -10,8 +10,8 @@ import typer
 
 from bkctl.commands.parse import parse_bookie_id
 from bkctl.commands.rendering import Column, Table
-from bkctl.commands.safety.audit_trail import user_name
 from bkctl.commands.safety.gate import Change
+from bkctl.commands.safety.state_directory import user_name
 from bkctl.commands.session import Session
 from bkctl.runtime.client import LedgerClient
 from bkctl.runtime.errors import RefusedError

@@ -122,7 +122,6 @@ async def _down_rules(context: CommandContext, session: Session) -> NeededBookie
 async def _idle_bookies(
     context: CommandContext, session: Session, registrations: Registrations, down: Collection[str]
 ) -> dict[str, Idle]:
-    """Why bookies are not writable, as far as their admin interfaces say."""
     leaving = await leaving_bookies(session.store, session.root)
     modes = dict.fromkeys(registrations.read_only, False) | dict.fromkeys(sorted(down))
     bookies = [BookieFacts(bookie_id, is_writable=mode, has_cookie=True) for bookie_id, mode in modes.items()]

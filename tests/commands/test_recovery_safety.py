@@ -16,7 +16,7 @@ import pytest
 
 from bkctl.commands.bookie.leaving_report import leaving_outcome, leaving_verdict, left_on
 from bkctl.commands.errors import Outcome
-from bkctl.commands.safety.audit_trail import user_name
+from bkctl.commands.safety.state_directory import user_name
 from bkctl.commands.work_end import Verdict
 from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
 from bkctl.runtime.metadata.cluster.operation_lock import (

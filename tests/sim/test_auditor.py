@@ -19,7 +19,6 @@ from bkctl.runtime.ledger.metadata import LedgerState, Segment
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.pipeline import each_of
-from bkctl.runtime.metadata.replication.audit_request import AuditRequest
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.marks import MarkOutcome, UnderReplicationMarks, list_marks
 from bkctl.runtime.metadata.replication.recovery_notes import (
@@ -28,7 +27,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
     MaintenanceNote,
     RecoveryNotes,
 )
-from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
+from bkctl.runtime.metadata.replication.switches import AuditRequest, ReplicationSwitches
 from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.protocol.status import Status
 from tests.counting_store import CountingStore

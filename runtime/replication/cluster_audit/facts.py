@@ -10,7 +10,7 @@ import msgspec
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LostBookieNote
-from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+from bkctl.runtime.metadata.replication.switches import SwitchNote
 from bkctl.runtime.placement.isolation import IsolationDemand, admitted_bookies
 from bkctl.runtime.placement.rack_sources import normal_rack
 from bkctl.runtime.placement.rules import PlacementRule, PlacementRules, spreads

@@ -13,7 +13,7 @@ import msgspec
 
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote
-from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+from bkctl.runtime.metadata.replication.switches import SwitchNote
 from bkctl.runtime.replication.cluster_audit.inventory_findings import AuditFinding, finding_of, held_findings
 from bkctl.runtime.replication.cluster_audit.tables import (
     AuditReport,

@@ -12,7 +12,7 @@ import msgspec
 
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
-from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+from bkctl.runtime.metadata.replication.switches import SwitchNote
 from bkctl.runtime.replication.judge.advice import LEAVES_CLUSTER, AcceptedLosses, used_fraction
 from bkctl.runtime.replication.judge.needed_bookies import Idle
 from bkctl.runtime.replication.judge.no_live_copy import NoLiveCopy, noted_without_copy

@@ -41,8 +41,7 @@ from bkctl.runtime.metadata.replication.lock import list_held_locks, list_locked
 from bkctl.runtime.metadata.replication.marks import list_marked_ids, read_mark
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote
 from bkctl.runtime.metadata.replication.recovery_status import RecoveryStatus, read_recovery_status
-from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_note
-from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches, SwitchNote, decode_note
 from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.ports import Bookies, Clock
 from bkctl.runtime.replication.judge.advice import AcceptedLosses, accepted_losses

@@ -16,7 +16,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import (
     MaintenanceNote,
 )
 from bkctl.runtime.metadata.replication.recovery_status import NotedLosses, RecoveryStatus
-from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+from bkctl.runtime.metadata.replication.switches import SwitchNote
 from bkctl.runtime.replication.judge.advice import LEAVES_CLUSTER
 from bkctl.runtime.replication.judge.cluster_facts import (
     AuditorStatus,

@@ -11,7 +11,7 @@ from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.replication.maintenance import Maintenance
 from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, LostBookieNote, MaintenanceNote
-from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+from bkctl.runtime.metadata.replication.switches import SwitchNote
 from bkctl.runtime.placement.rack_sources import RackTable
 from bkctl.runtime.placement.rules import PlacementRules
 from bkctl.runtime.placement.survey import BookieSurvey
