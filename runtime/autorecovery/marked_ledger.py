@@ -29,10 +29,10 @@ from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerF
 from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
 from bkctl.runtime.replication.judge.marks import bookies_in_question
 from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_metadata
-from bkctl.runtime.replication.run.ledgers import LedgerRepairer
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.runtime.replication.survey.given_up import judge_given_up
-from bkctl.runtime.replication.turn.state import LedgerTask
+from bkctl.runtime.replication.turn.state import LedgerTask, TurnTools
+from bkctl.runtime.replication.turn.turn import LedgerTurn
 
 _INTERRUPTED = frozenset({FailureReason.LOCK_LOST, FailureReason.CONFLICT})
 _FOR_OTHERS = frozenset(
@@ -76,7 +76,7 @@ class RepairTools:
     """What the repairs of one worker share. ``is_local``: copies may only go to the worker's own bookie."""
 
     ports: ClientPorts
-    repairer: LedgerRepairer
+    turns: TurnTools
     checker: LedgerChecker
     config: ReplicationConfig
     is_local: bool
@@ -118,7 +118,7 @@ class MarkedLedgerRepair:
 
     async def _read_registrations(self, metadata: LedgerMetadata, picked_ns: int) -> Registrations:
         """Who is registered. Members that the mark names may be in the list only because it is older than the mark."""
-        bookies, mark = self.tools.repairer.live_bookies, self.picked.mark.mark
+        bookies, mark = self.tools.turns.live_bookies, self.picked.mark.mark
         registrations = await bookies.refresh()
         in_doubt = metadata.bookies() if mark is None else metadata.bookies().intersection(mark.missing_bookies)
         if registrations.live.isdisjoint(in_doubt):
@@ -227,7 +227,7 @@ class MarkedLedgerRepair:
 
     async def _carry_out(self, task: LedgerTask) -> list[LedgerFailure]:
         """The failures of a turn; _InterruptedError."""
-        result = await self.tools.repairer.repair_locked(self.picked.lock, task, self.activity)
+        result = await LedgerTurn(self.tools.turns, task, self.activity).run_locked(self.picked.lock)
         if result.was_deleted:
             raise LedgerNotFoundError(self._ledger_id, "it was deleted")
         self._outcome.broken_rules.extend(result.broken_rules)
