@@ -13,7 +13,6 @@ import msgspec
 
 from bkctl.runtime.autorecovery.mark_listing import RepairFailure
 from bkctl.runtime.autorecovery.metadata_check import placement_moves
-from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
 from bkctl.runtime.metadata.bookies.registration import Registrations
@@ -21,7 +20,6 @@ from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 from bkctl.runtime.metadata.replication.work import PickedLedger
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.placement.rules import BrokenRule
-from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.judge.bad_copies import bad_records_on, plan_in_place
 from bkctl.runtime.replication.judge.check_scope import CheckScope
@@ -75,10 +73,8 @@ class MarkedOutcome(msgspec.Struct, kw_only=True):
 class RepairTools:
     """What the repairs of one worker share. ``is_local``: copies may only go to the worker's own bookie."""
 
-    ports: ClientPorts
     turns: TurnTools
     checker: LedgerChecker
-    config: ReplicationConfig
     is_local: bool
     notes: RecoveryNotes
 
@@ -92,7 +88,7 @@ class MarkedLedgerRepair:
     activity: LedgerActivity
 
     def __post_init__(self) -> None:
-        self._ports = self.tools.ports
+        self._ports, self._config = self.tools.turns.ports, self.tools.turns.policy.config
         self._ledger_id = self.picked.ledger_id
         self._registrations = Registrations(writable=(), read_only=())
         self._outcome = MarkedOutcome()
@@ -130,7 +126,7 @@ class MarkedLedgerRepair:
         gone, last_segment = self._gone(stored.value), stored.value.last_segment
         if not gone:
             return
-        if not self.tools.config.open_ledger_wait_s:
+        if not self._config.open_ledger_wait_s:
             earlier_segment = last_segment
         task = LedgerTask(
             ledger_id=self._ledger_id,
@@ -204,7 +200,7 @@ class MarkedLedgerRepair:
     async def _repair_placement(self) -> None:
         """If the mark asks for it, move copies that break placement rules, if other bookies can keep them."""
         mark = self.picked.mark.mark
-        is_asked = mark is not None and not mark.missing_bookies and self.tools.config.is_placement_repaired
+        is_asked = mark is not None and not mark.missing_bookies and self._config.is_placement_repaired
         if not is_asked or not self._outcome.is_done:
             return
         metadata = (await self._ports.ledgers.read(self._ledger_id)).value

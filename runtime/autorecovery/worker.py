@@ -101,7 +101,7 @@ class Worker:
         )
         self._live_bookies = self._shared.live_bookies
         checker = LedgerChecker(ports, self._live_bookies, replication, self._shared.pacer)
-        self._tools = RepairTools(ports, self._shared, checker, replication, is_local, self._notes)
+        self._tools = RepairTools(self._shared, checker, is_local, self._notes)
         self._queue = WorkQueue()
         self._listing = MarkListing(ports, store, config, self._work, self._notes, self._live_bookies, self._queue)
         self._tasks: dict[int, asyncio.Task[None]] = {}
