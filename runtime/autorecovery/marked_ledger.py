@@ -13,7 +13,6 @@ import msgspec
 
 from bkctl.runtime.autorecovery.mark_listing import RepairFailure
 from bkctl.runtime.autorecovery.metadata_check import placement_moves
-from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
 from bkctl.runtime.metadata.bookies.registration import Registrations
@@ -22,7 +21,6 @@ from bkctl.runtime.metadata.replication.recovery_status import read_given_up
 from bkctl.runtime.metadata.replication.work import PickedLedger
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.placement.rules import BrokenRule
-from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.judge.bad_copies import bad_records_on, plan_in_place
 from bkctl.runtime.replication.judge.check_scope import CheckScope
@@ -31,10 +29,10 @@ from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerF
 from bkctl.runtime.replication.judge.left_ledgers import Left, situation_of
 from bkctl.runtime.replication.judge.marks import bookies_in_question
 from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_metadata
-from bkctl.runtime.replication.run.ledgers import LedgerRepairer
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.runtime.replication.survey.given_up import judge_given_up
-from bkctl.runtime.replication.turn.state import LedgerTask
+from bkctl.runtime.replication.turn.state import LedgerTask, TurnTools
+from bkctl.runtime.replication.turn.turn import LedgerTurn
 
 _INTERRUPTED = frozenset({FailureReason.LOCK_LOST, FailureReason.CONFLICT})
 _FOR_OTHERS = frozenset(
@@ -77,10 +75,8 @@ class MarkedOutcome(msgspec.Struct, kw_only=True):
 class RepairTools:
     """What the repairs of one worker share. ``is_local``: copies may only go to the worker's own bookie."""
 
-    ports: ClientPorts
-    repairer: LedgerRepairer
+    turns: TurnTools
     checker: LedgerChecker
-    config: ReplicationConfig
     is_local: bool
     notes: RecoveryNotes
 
@@ -94,7 +90,7 @@ class MarkedLedgerRepair:
     activity: LedgerActivity
 
     def __post_init__(self) -> None:
-        self._ports = self.tools.ports
+        self._ports, self._config = self.tools.turns.ports, self.tools.turns.policy.config
         self._ledger_id = self.picked.ledger_id
         self._registrations = Registrations(writable=(), read_only=())
         self._outcome = MarkedOutcome()
@@ -120,7 +116,7 @@ class MarkedLedgerRepair:
 
     async def _read_registrations(self, metadata: LedgerMetadata, picked_ns: int) -> Registrations:
         """Who is registered. Members that the mark names may be in the list only because it is older than the mark."""
-        bookies, mark = self.tools.repairer.live_bookies, self.picked.mark.mark
+        bookies, mark = self.tools.turns.live_bookies, self.picked.mark.mark
         registrations = await bookies.refresh()
         in_doubt = metadata.bookies() if mark is None else metadata.bookies().intersection(mark.missing_bookies)
         if registrations.live.isdisjoint(in_doubt):
@@ -132,7 +128,7 @@ class MarkedLedgerRepair:
         gone, last_segment = self._gone(stored.value), stored.value.last_segment
         if not gone:
             return
-        if not self.tools.config.open_ledger_wait_s:
+        if not self._config.open_ledger_wait_s:
             earlier_segment = last_segment
         task = LedgerTask(
             ledger_id=self._ledger_id,
@@ -211,7 +207,7 @@ class MarkedLedgerRepair:
     async def _repair_placement(self) -> None:
         """If the mark asks for it, move copies that break placement rules, if other bookies can keep them."""
         mark = self.picked.mark.mark
-        is_asked = mark is not None and not mark.missing_bookies and self.tools.config.is_placement_repaired
+        is_asked = mark is not None and not mark.missing_bookies and self._config.is_placement_repaired
         if not is_asked or not self._outcome.is_done:
             return
         metadata = (await self._ports.ledgers.read(self._ledger_id)).value
@@ -234,7 +230,7 @@ class MarkedLedgerRepair:
 
     async def _carry_out(self, task: LedgerTask) -> list[LedgerFailure]:
         """The failures of a turn; _InterruptedError."""
-        result = await self.tools.repairer.repair_locked(self.picked.lock, task, self.activity)
+        result = await LedgerTurn(self.tools.turns, task, self.activity).run_locked(self.picked.lock)
         if result.was_deleted:
             raise LedgerNotFoundError(self._ledger_id, "it was deleted")
         self._outcome.broken_rules.extend(result.broken_rules)

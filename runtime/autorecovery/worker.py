@@ -30,8 +30,8 @@ from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.net.limited_log import LimitedLog
 from bkctl.runtime.replication.config import CopyPace, Policy, ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
-from bkctl.runtime.replication.run.ledgers import LedgerRepairer
 from bkctl.runtime.replication.survey.checker import LedgerChecker
+from bkctl.runtime.replication.turn.state import TurnTools
 from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
@@ -92,16 +92,16 @@ class Worker:
         self._marks = UnderReplicationMarks(store, root, ports.clock, is_ctime_stored=config.is_mark_time_stored)
         self._work = ReplicationWork(store, root, self._marks, self._locks, self._note_change)
         policy = Policy(config=replication, pace=CopyPace(bytes_per_s=config.copy_bytes_per_s))
-        self._repairer = LedgerRepairer(
+        self._shared = TurnTools(
             ports,
             self._locks,
             policy,
             only_targets=(own_bookie,) if is_local and own_bookie is not None else (),
             on_outage=_report_outage,
         )
-        self._live_bookies = self._repairer.live_bookies
-        checker = LedgerChecker(ports, self._live_bookies, replication, self._repairer.pacer)
-        self._tools = RepairTools(ports, self._repairer, checker, replication, is_local, self._notes)
+        self._live_bookies = self._shared.live_bookies
+        checker = LedgerChecker(ports, self._live_bookies, replication, self._shared.pacer)
+        self._tools = RepairTools(self._shared, checker, is_local, self._notes)
         self._queue = WorkQueue()
         self._listing = MarkListing(ports, store, config, self._work, self._notes, self._live_bookies, self._queue)
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -124,7 +124,7 @@ class Worker:
             finished_ms=self._finished_ms,
             ledgers_repaired=self._ledgers_repaired,
             ledgers_failed=self._ledgers_failed,
-            bytes_copied=self._repairer.bytes_copied,
+            bytes_copied=self._shared.bytes_copied,
             waiting=self._queue.known_count,
             copies_breaking_placement=self._copies_breaking_placement,
         )
@@ -136,7 +136,7 @@ class Worker:
                 try:
                     await self._serve()
                 except MetadataUnavailableError as error:
-                    await self._repairer.outage.wait(error)
+                    await self._shared.outage.wait(error)
                 except BkctlError as error:
                     if str(error) != self._problem:
                         logger.warning("the replication worker cannot take ledgers, and tries again: %s", error)
@@ -202,7 +202,7 @@ class Worker:
             await self._take_and_repair(ledger_id)
         except MetadataUnavailableError as error:
             self._postpone(ledger_id, ERROR_PAUSE_S)
-            await self._repairer.outage.wait(error)
+            await self._shared.outage.wait(error)
         except BkctlError as error:
             logger.warning("ledger %d: the repair failed, and will be repeated: %s", ledger_id, error)
             self._postpone(ledger_id, self._config.failed_ledger_pause_first_s)
@@ -238,7 +238,7 @@ class Worker:
             await self._finish_or_postpone(picked, outcome, former, writer)
         finally:
             del self._held[ledger_id]
-            if self._repairer.outage.is_lasting:
+            if self._shared.outage.is_lasting:
                 self._locks.release_later(picked.lock)
             else:
                 await picked.release()

@@ -35,9 +35,9 @@ from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerF
 from bkctl.runtime.replication.judge.targets import PlacementForecast
 from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
 from bkctl.runtime.replication.plan.store import RecoveryJob
-from bkctl.runtime.replication.run.ledgers import LedgerRepairer, LedgerRun, RecoveryProgress
+from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryProgress
 from bkctl.runtime.replication.survey.checker import LedgerChecker
-from bkctl.runtime.replication.turn.state import LedgerTask
+from bkctl.runtime.replication.turn.state import LedgerTask, TurnTools
 
 
 class InPlaceReport(msgspec.Struct, frozen=True):
@@ -150,14 +150,14 @@ class InPlaceRepair:
         planned = {ledger.ledger_id: ledger for ledger in plan.to_repair}
         results: list[LedgerResult] = []
         totals = PlanTotals(ledgers=len(planned), entries=plan.copies, bytes_to_copy=plan.bytes_estimate)
-        repairer = LedgerRepairer(
+        tools = TurnTools(
             self.ports,
             self.locks,
             self.policy,
             on_outage=self.on_outage,
             job=job,
         )
-        run = LedgerRun(repairer, totals, results.append, on_progress)
+        run = LedgerRun(tools, totals, results.append, on_progress)
         tasks = [
             LedgerTask(
                 ledger_id=ledger_id,

@@ -1,4 +1,4 @@
-"""One run over many ledgers: what its turns share, the order of its tasks, its progress."""
+"""One run over many ledgers: the order of its tasks, and its progress."""
 
 from __future__ import annotations
 
@@ -7,151 +7,29 @@ import contextlib
 import dataclasses
 import heapq
 from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import msgspec
 
 from bkctl.runtime.client.access import require_access
-from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataError
 from bkctl.runtime.ledger.owner import owner_of
-from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.pulsar_migration import FLAG_AGE_S_MAX
-from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from bkctl.runtime.ports import Clock
-from bkctl.runtime.replication.config import CopyPace, Policy, ReplicationConfig
+from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
-from bkctl.runtime.replication.copy.limits import SharedPacer, for_each_bounded
-from bkctl.runtime.replication.copy.reader import CopyReader
-from bkctl.runtime.replication.copy.stripe_task import CopyTools, StripeTask
+from bkctl.runtime.replication.copy.limits import for_each_bounded
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerResult
 from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
-from bkctl.runtime.replication.plan.store import JobRange, RecoveryJob
-from bkctl.runtime.replication.turn.bookies import LiveBookies, TargetChooser
 from bkctl.runtime.replication.turn.state import LedgerTask, TurnTools
 from bkctl.runtime.replication.turn.turn import LedgerTurn
 
-RANGE_INTERVAL_NS = 5 * 10**9
-"""How often the progress of a long copy is reported: a kill loses no more."""
 PROGRESS_INTERVAL_NS = 100_000_000
 TICK_S = 1.0
 """How often progress is reported even if nothing ends, and how often the job file is written and the rates are read."""
 _ACCESS_PAUSE_S = 10.0
 """Shortest time between two checks of whether the bookies accept this client."""
-
-
-class LedgerRepairer:
-    """Works on many ledgers concurrently, which share windows, byte rates, targets, the list of bookies, and the wait
-    for ZooKeeper."""
-
-    def __init__(
-        self,
-        ports: ClientPorts,
-        locks: ReplicationLocks,
-        policy: Policy,
-        *,
-        known: Collection[str] = (),
-        only_targets: Collection[str] = (),
-        avoided: Collection[str] = (),
-        on_outage: Callable[[MetadataOutage], None] = lambda _: None,
-        job: RecoveryJob | None = None,
-    ) -> None:
-        """``known``: bookies that were registered when the run was planned. ``only_targets``: copy only to these;
-        empty: to all. ``avoided``: a last resort as targets, because they leave. ``on_outage``: the wait for the
-        metadata store begins or ends. ``job``: where long copies are recorded.
-        """
-        config = policy.config
-        self.ports = ports
-        self.config = config
-        self.job = job
-        self._on_outage = on_outage
-        self.outage = OutageWait(
-            ports.registrations.snapshot, ports.clock, config.metadata_outage_max_s, self._note_outage
-        )
-        self.live_bookies = LiveBookies(ports.registrations, ports.clock, config.registration_wait_s, known)
-        self._copies = CopyReader(ports, config, self.live_bookies.__contains__)
-        self.pacer = SharedPacer(ports.clock)
-        self.set_pace(policy.pace)
-        self._tools = TurnTools(
-            ports=ports,
-            locks=locks,
-            copying=CopyTools(ports, self._copies, config, self.pacer, self._count_copied, self._note_verified),
-            live_bookies=self.live_bookies,
-            targets=TargetChooser(
-                self.live_bookies,
-                ports.suspects,
-                ports.clock,
-                ports.placement,
-                config.placement,
-                frozenset(only_targets),
-                frozenset(avoided),
-            ),
-            outage=self.outage,
-            policy=policy,
-            silent_members={},
-            job=job,
-        )
-        self._current: dict[int, LedgerActivity] = {}
-        self.entries_copied = 0
-        self.bytes_copied = 0
-        self._range_due_ns: dict[tuple[int, int, int], int] = {}
-
-    def set_pace(self, pace: CopyPace) -> None:
-        """Change the byte rates."""
-        self.pacer.change(pace.bytes_per_s, pace.bytes_per_s_per_bookie)
-
-    @property
-    def current(self) -> Sequence[LedgerActivity]:
-        """The ledgers in progress, oldest first."""
-        return tuple(self._current.values())
-
-    def least_s(self, bytes_to_copy: int) -> float:
-        """How long copies of so many bytes take at least, by the rates."""
-        return self.pacer.least_s(bytes_to_copy, self._tools.targets.count)
-
-    async def repair(self, task: LedgerTask) -> LedgerResult:
-        """The result for a ledger; MetadataOutageError after a long outage of the metadata store."""
-        activity = LedgerActivity(task.ledger_id, self.ports.clock.monotonic_ns())
-        self._current[task.ledger_id] = activity
-        try:
-            return await self.outage.outlast(LedgerTurn(self._tools, task, activity).run)
-        finally:
-            del self._current[task.ledger_id]
-
-    async def repair_locked(self, lock: ReplicationLock, task: LedgerTask, activity: LedgerActivity) -> LedgerResult:
-        """The result for a ledger whose lock the caller holds, see ``LedgerTurn``; MetadataUnavailableError."""
-        tools = dataclasses.replace(self._tools, silent_members={})  # its caller tries again, and may run for months
-        return await LedgerTurn(tools, task, activity).run_locked(lock)
-
-    def _note_outage(self, outage: MetadataOutage) -> None:
-        self.live_bookies.note_outage(is_over=outage.is_over)
-        self._copies.note_outage()
-        self._tools.silent_members.clear()
-        self._on_outage(outage)
-
-    def _count_copied(self, entries: int, bytes_copied: int) -> None:
-        self.entries_copied += entries
-        self.bytes_copied += bytes_copied
-
-    def _note_verified(self, stripe_task: StripeTask, entry_id: int) -> None:
-        first_entry_id = stripe_task.fragment.entries.first_entry_id
-        ledger_id = stripe_task.credentials.ledger_id
-        stripe = (ledger_id, first_entry_id, stripe_task.index)
-        now_ns = self.ports.clock.monotonic_ns()
-        if entry_id >= stripe_task.last_entry_id:
-            self._range_due_ns.pop(stripe, None)
-        elif self.job is not None and now_ns >= self._range_due_ns.setdefault(stripe, now_ns + RANGE_INTERVAL_NS):
-            self._range_due_ns[stripe] = now_ns + RANGE_INTERVAL_NS
-            self.job.append(
-                JobRange(
-                    ledger_id=ledger_id,
-                    first_entry_id=first_entry_id,
-                    ensemble_index=stripe_task.index,
-                    target=stripe_task.target,
-                    last_entry_id=entry_id,
-                )
-            )
 
 
 class LedgerQueue:
@@ -268,13 +146,14 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
 class LedgerRun:
     """State of one run over many ledgers. ``on_result`` gets the result of each, once."""
 
-    repairer: LedgerRepairer
+    tools: TurnTools
     totals: PlanTotals
     on_result: Callable[[LedgerResult], None]
     on_progress: Callable[[RecoveryProgress], None] | None
 
     def __post_init__(self) -> None:
-        self._ports, self._config, self._job = self.repairer.ports, self.repairer.config, self.repairer.job
+        self._ports, self._config, self._job = self.tools.ports, self.tools.policy.config, self.tools.job
+        self._current: dict[int, LedgerActivity] = {}
         self._progress_at_ns = 0
         self._is_in_doubt = asyncio.Event()
         """A ledger failed: the bookies may not accept this client any longer."""
@@ -353,10 +232,14 @@ class LedgerRun:
 
     def _follow_pace(self) -> None:
         if self._job is not None and (pace := self._job.read_pace()) is not None:
-            self.repairer.set_pace(pace)
+            self.tools.set_pace(pace)
 
     async def _repair_one(self, task: LedgerTask) -> None:
-        tried = await self.repairer.repair(task)
+        activity = self._current[task.ledger_id] = LedgerActivity(task.ledger_id, self._ports.clock.monotonic_ns())
+        try:
+            tried = await self.tools.outage.outlast(LedgerTurn(self.tools, task, activity).run)
+        finally:
+            del self._current[task.ledger_id]
         if tried.failures:
             self._is_in_doubt.set()
         self._refusal = next((each.bare_detail for each in tried.failures if each.is_refused), "")
@@ -395,18 +278,18 @@ class LedgerRun:
         if self.on_progress is None or not (is_forced or now_ns - self._progress_at_ns >= PROGRESS_INTERVAL_NS):
             return
         self._progress_at_ns = now_ns
-        current = self.repairer.current
-        oldest = current[0] if current else self._queue.oldest_waiting()
+        oldest = next(iter(self._current.values()), None) or self._queue.oldest_waiting()
         planned = max(0, self.totals.bytes_to_copy - self._failed_bytes)
+        left = max(0, planned - self.tools.bytes_copied)
         self.on_progress(
             RecoveryProgress(
                 ledgers_done=self._done,
                 ledgers_total=self.totals.ledgers,
                 ledgers_failed=self._failures.total(),
-                entries_copied=self.repairer.entries_copied,
-                bytes_copied=self.repairer.bytes_copied,
+                entries_copied=self.tools.entries_copied,
+                bytes_copied=self.tools.bytes_copied,
                 bytes_planned=planned,
-                least_s=self.repairer.least_s(max(0, planned - self.repairer.bytes_copied)),
+                least_s=self.tools.pacer.least_s(left, self.tools.targets.count),
                 why_failed=self._why_failed(),
                 waiting_for_writers=self._waiting_for_writers,
                 writers_wait_s=max(0.0, (self._writers_due_ns - now_ns) / 1e9) if self._waiting_for_writers else 0.0,

@@ -33,9 +33,9 @@ from bkctl.runtime.replication.judge.ledger_result import (
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.plan.scan import PlanDemand, RecoveryScan
 from bkctl.runtime.replication.plan.store import OpenDatabase, RecoveryJob, UnfinishedJob
-from bkctl.runtime.replication.run.ledgers import LedgerRepairer, LedgerRun, RecoveryProgress
+from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryProgress
 from bkctl.runtime.replication.survey.loss_proof import LossProof
-from bkctl.runtime.replication.turn.state import LedgerTask
+from bkctl.runtime.replication.turn.state import LedgerTask, TurnTools
 
 MEBIBYTE = 1024 * 1024
 
@@ -310,7 +310,7 @@ class BookieRecovery:
     ) -> RecoveryReport:
         leaving = frozenset() if self._find_leaving is None else await self.outage.outlast(self._find_leaving)
         tally = RecoveryTally(self.policy.config.verify)
-        repairer = LedgerRepairer(
+        tools = TurnTools(
             self._ports,
             self._locks,
             self.policy,
@@ -320,7 +320,7 @@ class BookieRecovery:
             on_outage=self._on_outage,
             job=job,
         )
-        run = LedgerRun(repairer, plan.totals, tally.add, on_progress)
+        run = LedgerRun(tools, plan.totals, tally.add, on_progress)
         seconds = await run.run(self._tasks(plan, run))
         return tally.report(plan.bookie_ids, seconds, plan.unreadable)
 

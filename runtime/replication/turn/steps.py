@@ -145,7 +145,7 @@ async def rewrite(turn: TurnState, metadata: LedgerMetadata) -> None:
                     credentials, metadata, fragment, index, bookie_id, frozenset(), bad=inside, outside=outside
                 )
                 outcome = await StripeRewrite(
-                    turn.tools.copying, stripe_task, turn.activity, turn.require_lock, turn.tools.silent_members
+                    turn.tools.copying, stripe_task, turn.activity, turn.require_lock, turn.silent_members
                 ).run()
                 turn.written.copies += outcome.entries
                 turn.written.size_bytes += outcome.bytes_copied

@@ -97,6 +97,8 @@ class LedgerTurn:
             lock,
             self._task,
             self._activity,
+            # The caller of run_locked tries again, and its TurnTools may be in use for months.
+            self._tools.silent_members if is_lock_ours else {},
             stored,
             self._written,
             is_lock_ours,
